@@ -59,6 +59,7 @@ CORE = Module(
         Header("authentication/stream_tags.h"),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
+        Header("core/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
         Header("core/lbmc.h", names=(
             "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST", "UM_MESSAGE_RETRANSMIT", "um_request",
         )),
@@ -95,6 +96,7 @@ CORE = Module(
         Header("core/retention.h", names=("um_retention_config", "um_retained_wish", "um_recovery_write_range")),
         Header("io/late_joining.h"),
         Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX", "um_begun_recovery")),
+        Header("io/tcp_server.h", names=("um_tcp_source_config",)),
         Header("io/context.h"),
         Header("io/statistics.h"),
         Header("capture/writing/datagram_frame.h", names=("um_datagram_frame",)),

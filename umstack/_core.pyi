@@ -596,6 +596,10 @@ class um_receiver_session_config(CData):
     acknowledgement_interval_ns: int
     port_low: int
     port_high: int
+    reconnect_interval_ns: int
+    reconnect_timeout_ns: int
+    connection_timeout_ns: int
+    receive_buffer_bytes: int
 
 class um_repair_bucket(CData):
     credit_bytes: int
@@ -665,6 +669,7 @@ class um_session_config(CData):
     initial_term_id: int
     term_length: int
     window_bytes: int
+    publication_window_bytes: int
     datagram_max_bytes: int
     coalesce_threshold: int
     batch_minimum_bytes: int
@@ -843,6 +848,20 @@ class um_tap_counters(CData):
     file_count: int
     error: int
 
+class um_tcp_source_config(CData):
+    interface_ip: int
+    port_low: int
+    port_high: int
+    listen_backlog: int
+    send_buffer_bytes: int
+    backlog_bytes: int
+    is_source_paced: bool
+    has_filter: bool
+    no_delay: bool
+    wants_session_id: bool
+    activity_timeout_ns: int
+    stall_timeout_ns: int
+
 class _CoreLib:
     UM_ACCOUNTS_MAX: int
     UM_ADAPTIVE_BACKOFF: int
@@ -928,6 +947,11 @@ class _CoreLib:
     UM_KEY_SETS_MAX: int
     UM_LATENCY_BUCKETS: int
     UM_LATENCY_OCTAVE_FIRST: int
+    UM_LBTRM_DATA_BYTES: int
+    UM_LBTRM_HEADER_BYTES: int
+    UM_LBTRM_NAK_BYTES: int
+    UM_LBTRM_NCF_BYTES: int
+    UM_LBTRM_SM_BYTES: int
     UM_LOG_CLEAN_AHEAD_BYTES: int
     UM_LOG_TERM_BYTES_MAX: int
     UM_LOG_TERM_BYTES_MIN: int
@@ -1030,6 +1054,7 @@ class _CoreLib:
     UM_STAMP_COUNT_BITS: int
     UM_STAMP_QUARTER_NS: int
     UM_STATISTICS_FIELDS_MAX: int
+    UM_STREAM_DATAGRAM_BYTES_MAX: int
     UM_TAG_BYTES: int
     UM_TAG_KEY_UNKNOWN: int
     UM_TAG_MISSING: int
@@ -1326,6 +1351,14 @@ class _CoreLib:
     def um_session_memory(self, a1: um_publication_session, a2: Pointer[size_t], /) -> Pointer[void]: ...
     def um_session_open(
         self, a1: um_context, a2: um_session_config, a3: int, a4: int, a5: Pointer[um_publication_session], /
+    ) -> int: ...
+    def um_session_open_tcp(
+        self,
+        a1: um_context,
+        a2: um_session_config,
+        a3: um_tcp_source_config,
+        a4: Pointer[um_publication_session],
+        /,
     ) -> int: ...
     def um_session_shut(self, a1: um_publication_session, /) -> None: ...
     def um_statistics_context(self, a1: um_context, a2: Pointer[uint64_t], /) -> int: ...
@@ -1866,6 +1899,14 @@ class _Core:
     @overload
     def new(self, cdecl: Literal["um_tap_counters **"], init: Any = ...) -> Pointer[um_tap_counters]: ...
     @overload
+    def new(
+        self, cdecl: Literal["um_tcp_source_config *", "um_tcp_source_config[]"], init: Any = ...
+    ) -> um_tcp_source_config: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tcp_source_config **"], init: Any = ...
+    ) -> Pointer[um_tcp_source_config]: ...
+    @overload
     def new(self, cdecl: Literal["bool *", "bool[]"], init: Any = ...) -> Pointer[_Bool]: ...
     @overload
     def new(self, cdecl: Literal["char *", "char[]"], init: Any = ...) -> Pointer[char]: ...
@@ -2333,6 +2374,14 @@ class _Core:
     ) -> um_tap_counters: ...
     @overload
     def cast(self, cdecl: Literal["um_tap_counters **"], source: Any) -> Pointer[um_tap_counters]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_tcp_source_config *", "um_tcp_source_config[]"], source: Any
+    ) -> um_tcp_source_config: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_tcp_source_config **"], source: Any
+    ) -> Pointer[um_tcp_source_config]: ...
     @overload
     def cast(self, cdecl: Literal["bool *", "bool[]"], source: Any) -> Pointer[_Bool]: ...
     @overload

@@ -253,7 +253,8 @@ class Context(Closing):
             return self._make_source(topic, chosen)
 
     def _make_source(self, topic: str, chosen: SourceOptions) -> Source:
-        _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
+        if chosen.transport == "lbtrm":
+            _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
         session = self._engine.sessions.acquire(chosen, self._engine.keyring.number_of(topic))
         try:
             source = Source(

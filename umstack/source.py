@@ -448,16 +448,19 @@ class Source(Closing):
             os.close(fd)
 
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
-        """Wait until flow control knows that many receivers; NotConnected after `timeout` seconds (None: no timeout).
+        """Wait until flow control, or a unicast transport, knows that many receivers; NotConnected after `timeout`
+        seconds (None: no timeout).
 
         Raises OptionError with flow_control none, which knows no receivers, and Closed.
         """
-        if self.options.flow_control == "none":
+        if self.options.flow_control == "none" and self.options.transport == "lbtrm":
             raise OptionError(
                 "with flow_control none a source does not know its receivers", hint="set flow_control to min"
             )
-        if not self._wait(lambda: (self.stats()["receivers_known"] or 0) >= receivers, timeout):
-            known = self.stats()["receivers_known"]
+        is_by_clients = self.options.transport == "tcp" or self.options.flow_control == "none"
+        known_as = "num_clients" if is_by_clients else "receivers_known"
+        if not self._wait(lambda: (self.stats()[known_as] or 0) >= receivers, timeout):
+            known = self.stats()[known_as]
             hint = _OVER_RINGS if self._engine.link.kind == "xdp" else None
             raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s", hint=hint)
 

@@ -132,12 +132,18 @@ typedef struct um_source_transport_counters {
     uint64_t sm_first_interval;
     /* snapshot, bits: What is measured: 1 the ignore interval, 2 the first session message, 4 group reports are sent. */
     uint64_t timers_adaptive;
-    /* snapshot, receivers: LBT-RU: receivers connected now. */
+    /* snapshot, receivers: LBT-RU, TCP: receivers connected now. */
     uint64_t num_clients;
-    /* counter, receivers: LBT-RU: receivers that connected. */
+    /* snapshot, bytes: TCP: bytes that wait for receivers' connections to take them, over all receivers. */
+    uint64_t bytes_buffered;
+    /* counter, receivers: LBT-RU, TCP: receivers that connected. */
     uint64_t clients_connected;
-    /* counter, receivers: LBT-RU: receivers that left, or acknowledged nothing for transport_lbtru_client_activity_timeout. */
+    /* counter, receivers: LBT-RU: receivers that left, or acknowledged nothing for transport_lbtru_client_activity_timeout. TCP: that left, or whose connections failed. */
     uint64_t clients_disconnected;
+    /* counter, messages: TCP, source-paced: messages not sent to a receiver that was too slow, over all receivers. */
+    uint64_t client_messages_lost;
+    /* counter, connections: TCP: connections closed because they named another session, sent anything else or nothing, or found no room. */
+    uint64_t connections_refused;
     /* counter, datagrams: LBT-RU: acknowledgements of new receivers refused because transport_lbtru_maximum_clients are connected. */
     uint64_t clients_refused;
     /* counter, datagrams: LBT-RU: connection requests received. */
@@ -281,12 +287,14 @@ typedef struct um_receiver_transport_counters {
     uint64_t naks_off;
     /* counter, datagrams: LBT-RU: connection requests sent. */
     uint64_t creqs_sent;
-    /* counter, connections: LBT-RU: connection requests that the source answered. */
+    /* counter, connections: LBT-RU, TCP: connection requests that the source answered. */
     uint64_t connects;
     /* counter, datagrams: LBT-RU: acknowledgements sent. */
     uint64_t acks_sent;
     /* counter, datagrams: LBT-RU: resets received: the source does not know this receiver, which connects anew. */
     uint64_t resets_rcved;
+    /* counter, connections: TCP: connections to the source that were lost, or given up because what came was no stream of messages. */
+    uint64_t disconnects;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)

@@ -9,8 +9,10 @@
 #include "core/internet.h"
 
 enum {
-    UM_DATAGRAM_BYTES_MIN = 500,   /* UM's lower bound of a datagram max size */
-    UM_DATAGRAM_BYTES_MAX = 65507, /* the longest UDP payload over IPv4 */
+    UM_DATAGRAM_BYTES_MIN = 500,               /* UM's lower bound of a datagram max size */
+    UM_DATAGRAM_BYTES_MAX = 65507,             /* the longest UDP payload over IPv4 */
+    UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* of a session over TCP: the longest LBMC message, and room for a header
+                                                   that no byte stream carries */
 };
 
 /* The longest payload that fits `room_bytes` behind `header_bytes` of headers. */

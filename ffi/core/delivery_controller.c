@@ -29,11 +29,12 @@ void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id,
 /* ---- arrivals ---- */
 
 /* A topic has no more fragments than its transport's datagrams can carry. A sequence number beyond that was not sent
- * by the source, and accepting it would give up everything before it. */
+ * by the source, and accepting it would give up everything before it. A connection proves its peer, and a source does
+ * not count what it did not send to a client. */
 static bool is_plausible(const um_delivery *delivery, uint32_t ahead, const um_arrival *arrival)
 {
     uint64_t datagrams = (uint64_t)(arrival->transport_sqn - delivery->highest_transport_sqn) + 1;
-    return ahead <= datagrams * UM_LBMC_PER_DATAGRAM_MAX;
+    return arrival->is_stream || ahead <= datagrams * UM_LBMC_PER_DATAGRAM_MAX;
 }
 
 /* Learns that sqn exists; false when it cannot be taken now, or not at all. */

@@ -143,6 +143,7 @@ typedef struct um_arrival {
     uint32_t datagram_bytes;
     um_frames *frames; /* whose frame the datagram lies in, or NULL */
     bool earlier_lost; /* datagrams since the controller was mapped are lost */
+    bool is_stream;    /* it came in order over a connection: what lacks was never sent, however much that is */
 } um_arrival;
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);

@@ -82,14 +82,6 @@ static void meet_live(um_delivery *delivery, uint32_t end, const um_arrival *arr
     note_lacking(delivery, end - 1, arrival->now_ns);
 }
 
-/* The last quarter of the reorder buffer is for what is fetched: were it full of messages from behind a gap, the
- * fragments that close the gap would find no room. */
-static bool has_spare_room(const um_reorder_buffer *store)
-{
-    return store->cells_used < store->cell_count - store->cell_count / 4 &&
-           store->entries_used < store->entry_capacity - store->entry_capacity / 4;
-}
-
 /* Whether a live message has its place in the order map. Off-transport recovery takes as many as the map may hold, and
  * what it would have to fetch; where messages are delivered as they come, the map holds no payload of them. Its caching
  * threshold only begins it (C12): what was dropped at 10000 would have to be retained until it is fetched. */
@@ -99,7 +91,7 @@ static bool has_place(const um_delivery *delivery, uint32_t sqn)
     bool is_bounded = join->caching_proximity != 0 && delivery->held_count >= join->caching_proximity;
     if (join->is_otr)
         return delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE ||
-               (has_spare_room(delivery->receiver->store) && (!is_bounded || um_serial_before(sqn, join->target)));
+               (um_reorder_is_roomy(delivery->receiver->store) && (!is_bounded || um_serial_before(sqn, join->target)));
     bool starts = delivery->state == UM_DELIVERY_STARTING;
     int32_t ahead = um_serial_diff(sqn, starts ? delivery->lowest_held : delivery->next_sqn);
     if (ahead < 0 && starts) /* fetched, for the target lies behind it */

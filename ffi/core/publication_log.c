@@ -26,6 +26,7 @@ void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, ui
     log->terms = memory;
     log->states = (um_frame_state *)(void *)(log->terms + (size_t)UM_LOG_TERM_COUNT * term_length);
     log->term_length = term_length;
+    log->window_bytes = term_length / 2;
     log->term_bits = (uint32_t)__builtin_ctz(term_length);
     log->initial_term_id = initial_term_id;
     log->unblock_timeout_ns = unblock_timeout_ns;
@@ -192,7 +193,7 @@ void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t b
         atomic_store_explicit(&log->publication_limit, sender_position, memory_order_release);
         return;
     }
-    int64_t limit = sender_position + log->term_length / 2;
+    int64_t limit = sender_position + log->window_bytes;
     if (limit > atomic_load_explicit(&log->publication_limit, memory_order_relaxed))
         atomic_store_explicit(&log->publication_limit, limit, memory_order_release);
 }

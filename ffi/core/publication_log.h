@@ -67,6 +67,7 @@ typedef struct um_publication_log {
     um_frame_state *states; /* one for each UM_FRAME_ALIGNMENT bytes of the terms */
     uint32_t term_length;
     uint32_t term_bits;
+    uint32_t window_bytes; /* publishers may be so far ahead of the sender; half a term unless the owner says less */
     uint32_t initial_term_id;
 
     /* Publishers. Each tail is term id << 32 | term offset (AE-4). */

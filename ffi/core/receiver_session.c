@@ -316,8 +316,10 @@ static void keep_mappings_near(um_receiver_session *session, uint32_t next_sqn)
     }
 }
 
-static void end_session(um_receiver_session *session, int64_t now_ns)
+void um_receiver_session_end(um_receiver_session *session, int64_t now_ns)
 {
+    if (session->ended)
+        return;
     session->ended = true;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
         um_late_join_give_up(session, d, now_ns); /* the source is dead */
@@ -330,7 +332,7 @@ static void end_session(um_receiver_session *session, int64_t now_ns)
 static void note_stray(um_receiver_session *session, int64_t now_ns)
 {
     if (++session->stray_count == STRAYS_MAX)
-        end_session(session, now_ns);
+        um_receiver_session_end(session, now_ns);
 }
 
 static void on_duplicate(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
@@ -445,7 +447,8 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
                           .received_ns = rx->received_ns,
                           .transport_sqn = packet->sqn,
                           .datagram_bytes = length,
-                          .frames = rx->frames};
+                          .frames = rx->frames,
+                          .is_stream = session->config.id.transport == UM_TRANSPORT_TCP};
     switch (packet->type) {
     case UM_LBTRM_DATA:
         note_activity(session, now_ns);
@@ -481,7 +484,7 @@ static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
     int64_t due_ns = session->last_activity_ns + timeout_ns;
     if (now_ns < due_ns)
         return due_ns;
-    end_session(session, now_ns);
+    um_receiver_session_end(session, now_ns);
     return now_ns;
 }
 
@@ -492,7 +495,7 @@ static int64_t tick_connection(um_receiver_session *session, int64_t now_ns)
     int64_t due_ns = um_connection_tick(session, now_ns, &is_refused);
     if (!is_refused)
         return due_ns;
-    end_session(session, now_ns);
+    um_receiver_session_end(session, now_ns);
     return now_ns;
 }
 

@@ -77,6 +77,11 @@ typedef struct um_receiver_session_config {
     int64_t acknowledgement_interval_ns;
     uint16_t port_low; /* the owner's: UDP ports that the session may receive at; 0: any */
     uint16_t port_high;
+    /* TCP */
+    int64_t reconnect_interval_ns; /* between attempts to connect, at first */
+    int64_t reconnect_timeout_ns;  /* without a connection for so long, the session has ended */
+    int64_t connection_timeout_ns; /* a source's host that acknowledges nothing for so long is gone; 0: the system's */
+    uint32_t receive_buffer_bytes; /* of the connection; 0: the system's, which adapts */
 } um_receiver_session_config;
 
 /* A queue that controllers of the session deliver into. */
@@ -160,6 +165,9 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
 
 /* A datagram of this session that was not authentic: counted by reason. */
 void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status);
+
+/* The session is over (UM-105): what is held goes out, then the end. */
+void um_receiver_session_end(um_receiver_session *session, int64_t now_ns);
 
 /* Timers. Returns when the next call is due. Sets `ended` when the activity timeout passed (UM-104). */
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);

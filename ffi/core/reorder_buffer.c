@@ -1,14 +1,25 @@
 #include "core/reorder_buffer.h"
 
+#include "core/lbmc.h"
+
+enum { SMALL_PER_LARGE = 16 };
+
+static uint32_t large_cells(uint32_t cells)
+{
+    return (cells + SMALL_PER_LARGE - 1) / SMALL_PER_LARGE;
+}
+
 static void carve(um_reorder_buffer *store, um_arena *arena, uint32_t cells, uint32_t cell_bytes, uint32_t entries)
 {
     um_reorder_buffer ignored;
     um_reorder_buffer *s = store ? store : &ignored;
     s->entries = um_arena_take(arena, entries * sizeof *s->entries);
     s->table = um_arena_take(arena, 2 * (size_t)entries * sizeof *s->table);
-    s->cell_references = um_arena_take(arena, cells * sizeof *s->cell_references);
-    s->cell_next = um_arena_take(arena, cells * sizeof *s->cell_next);
-    s->cells = um_arena_take(arena, (size_t)cells * cell_bytes);
+    uint32_t all = cells + large_cells(cells);
+    s->cell_references = um_arena_take(arena, all * sizeof *s->cell_references);
+    s->cell_next = um_arena_take(arena, all * sizeof *s->cell_next);
+    s->small.memory = um_arena_take(arena, (size_t)cells * cell_bytes);
+    s->large.memory = um_arena_take(arena, (size_t)large_cells(cells) * UM_LBMC_MESSAGE_BYTES_MAX);
 }
 
 size_t um_reorder_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity)
@@ -25,8 +36,9 @@ void um_reorder_init(um_reorder_buffer *store, void *memory, uint32_t cell_count
 {
     memset(store, 0, sizeof *store);
     um_arena arena = {memory, 0};
-    store->cell_bytes = cell_bytes;
-    store->cell_count = cell_count;
+    store->small = (um_reorder_cells){.bytes = cell_bytes, .count = cell_count};
+    store->large =
+        (um_reorder_cells){.bytes = UM_LBMC_MESSAGE_BYTES_MAX, .first = cell_count, .count = large_cells(cell_count)};
     store->entry_capacity = entry_capacity;
     store->table_mask = 2 * entry_capacity - 1;
     carve(store, &arena, cell_count, cell_bytes, entry_capacity);
@@ -46,14 +58,23 @@ void um_reorder_end_datagram(um_reorder_buffer *store)
     store->datagram = NULL;
 }
 
-static uint32_t take_cell(um_reorder_buffer *store)
+static um_reorder_cells *cells_of(um_reorder_buffer *store, uint32_t cell)
 {
-    if (store->cell_free != 0) {
-        uint32_t cell = store->cell_free - 1;
-        store->cell_free = store->cell_next[cell];
+    return cell < store->large.first ? &store->small : &store->large;
+}
+
+/* The number of a free cell for so many bytes, + 1; 0: there is none. */
+static uint32_t take_cell(um_reorder_buffer *store, uint32_t bytes)
+{
+    um_reorder_cells *cells = bytes <= store->small.bytes ? &store->small : &store->large;
+    if (bytes > cells->bytes)
+        return 0;
+    if (cells->free != 0) {
+        uint32_t cell = cells->free - 1;
+        cells->free = store->cell_next[cell];
         return cell + 1;
     }
-    return store->cells_begun < store->cell_count ? ++store->cells_begun : 0;
+    return cells->begun < cells->count ? cells->first + ++cells->begun : 0;
 }
 
 bool um_reorder_attach(um_reorder_buffer *store, um_reorder_entry *hold, const uint8_t *payload, uint32_t length)
@@ -61,12 +82,13 @@ bool um_reorder_attach(um_reorder_buffer *store, um_reorder_entry *hold, const u
     assert(store->datagram != NULL && payload >= store->datagram &&
            payload + length <= store->datagram + store->datagram_length);
     if (store->datagram_cell == 0) {
-        uint32_t cell = store->datagram_length <= store->cell_bytes ? take_cell(store) : 0;
+        uint32_t cell = take_cell(store, store->datagram_length);
         if (cell == 0)
             return false;
-        memcpy(store->cells + (size_t)(cell - 1) * store->cell_bytes, store->datagram, store->datagram_length);
+        memcpy(um_reorder_cell(store, cell - 1), store->datagram, store->datagram_length);
         store->cell_references[cell - 1] = 0;
         store->datagram_cell = cell;
+        cells_of(store, cell - 1)->used++;
         store->cells_used++;
     }
     hold->cell = store->datagram_cell - 1;
@@ -86,8 +108,10 @@ void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold)
         return;
     if (store->datagram != NULL && store->datagram_cell == hold->cell + 1)
         store->datagram_cell = 0; /* later messages of this datagram would need a copy again */
-    store->cell_next[hold->cell] = store->cell_free;
-    store->cell_free = hold->cell + 1;
+    um_reorder_cells *cells = cells_of(store, hold->cell);
+    store->cell_next[hold->cell] = cells->free;
+    cells->free = hold->cell + 1;
+    cells->used--;
     store->cells_used--;
 }
 

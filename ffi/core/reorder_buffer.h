@@ -1,6 +1,9 @@
 /* The reorder buffer: the memory of every order map of a context, fragments that wait for a lost one (UM-9, UM-10). A
  * datagram is copied once into a cell, however many of its messages wait; entries point into cells and are found by
  * (delivery controller, topic sqn). Both are bounded; a full buffer is a result, not a fault. Owner: the context lock.
+ *
+ * A byte stream has no datagrams: a message of it may be longer than those of the path (UM-46). One cell in 16 holds
+ * the longest LBMC message there is. Their pages, as all of them, are backed when first used.
  */
 #ifndef UM_CORE_REORDER_BUFFER_H
 #define UM_CORE_REORDER_BUFFER_H
@@ -31,22 +34,30 @@ typedef struct um_reorder_entry {
     int64_t sent_ns;
 } um_reorder_entry;
 
+/* Cells of one size, and those that are free. */
+typedef struct um_reorder_cells {
+    uint8_t *memory;
+    uint32_t bytes; /* of each */
+    uint32_t first; /* the number of the first */
+    uint32_t count;
+    uint32_t begun; /* never used cells start here */
+    uint32_t free;  /* number + 1 */
+    uint32_t used;
+} um_reorder_cells;
+
 typedef struct um_reorder_buffer {
-    uint32_t cell_bytes;
-    uint32_t cell_count;
+    um_reorder_cells small; /* a datagram fits: numbers from 0 on */
+    um_reorder_cells large; /* numbers behind them */
     uint32_t entry_capacity;
     uint32_t table_mask;
     uint32_t entries_used;
     uint32_t cells_used;
     uint32_t entries_begun; /* never used entries start here */
-    uint32_t cells_begun;
-    uint32_t entry_free; /* free lists: index + 1 */
-    uint32_t cell_free;
+    uint32_t entry_free;    /* index + 1 */
     um_reorder_entry *entries;
     uint32_t *table;
     uint32_t *cell_references;
     uint32_t *cell_next;
-    uint8_t *cells;
 
     const uint8_t *datagram; /* being delivered; NULL outside */
     uint32_t datagram_length;
@@ -71,9 +82,24 @@ bool um_reorder_attach(um_reorder_buffer *store, um_reorder_entry *hold, const u
 void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold);
 void um_reorder_remove(um_reorder_buffer *store, um_reorder_entry *hold);
 
+/* True while a quarter of everything is free: the last is for what is fetched. Were it full of messages from behind a
+ * gap, the fragments that close the gap would find no room. */
+static inline bool um_reorder_is_roomy(const um_reorder_buffer *store)
+{
+    return store->small.used < store->small.count - store->small.count / 4 &&
+           store->large.used < store->large.count - store->large.count / 4 &&
+           store->entries_used < store->entry_capacity - store->entry_capacity / 4;
+}
+
+static inline uint8_t *um_reorder_cell(const um_reorder_buffer *store, uint32_t cell)
+{
+    const um_reorder_cells *cells = cell < store->large.first ? &store->small : &store->large;
+    return cells->memory + (size_t)(cell - cells->first) * cells->bytes;
+}
+
 static inline const uint8_t *um_reorder_payload(const um_reorder_buffer *store, const um_reorder_entry *hold)
 {
-    return store->cells + (size_t)hold->cell * store->cell_bytes + hold->offset;
+    return um_reorder_cell(store, hold->cell) + hold->offset;
 }
 
 #endif

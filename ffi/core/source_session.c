@@ -32,11 +32,17 @@ static void carve(um_source_session *session, um_arena *arena, const um_session_
     s->parts = um_arena_take(arena, sizeof(um_part) * UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX);
 }
 
+static uint32_t longest_datagram(enum um_transport transport)
+{
+    return transport == UM_TRANSPORT_TCP ? UM_STREAM_DATAGRAM_BYTES_MAX : UM_DATAGRAM_BYTES_MAX;
+}
+
 size_t um_session_footprint(const um_session_config *config)
 {
     size_t log_bytes = um_log_footprint(config->term_length);
     if (log_bytes == 0 || config->window_bytes > config->term_length ||
-        config->datagram_max_bytes < UM_DATAGRAM_BYTES_MIN || config->datagram_max_bytes > UM_DATAGRAM_BYTES_MAX ||
+        config->datagram_max_bytes < UM_DATAGRAM_BYTES_MIN ||
+        config->datagram_max_bytes > longest_datagram(config->transport) ||
         config->datagram_max_bytes > config->term_length / 8 || config->client_capacity > UM_CLIENTS_MAX)
         return 0;
     um_arena arena = {NULL, 0};
@@ -69,6 +75,8 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     um_arena arena = {memory, 0};
     void *log_memory = um_arena_take(&arena, um_log_footprint(config->term_length));
     um_log_init(&session->log, log_memory, config->term_length, config->initial_term_id, config->unblock_timeout_ns);
+    if (config->publication_window_bytes != 0 && config->publication_window_bytes < session->log.window_bytes)
+        session->log.window_bytes = config->publication_window_bytes;
     carve(session, &arena, config);
     open_clients(session, &arena, link);
     session->sent_mask = sent_capacity(config) - 1;
@@ -98,6 +106,8 @@ void um_session_close(um_source_session *session)
 
 void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
 {
+    if (session->config.transport == UM_TRANSPORT_TCP)
+        return;
     uint32_t bytes = um_datagram_size_on_path(datagram_max_bytes, session->config.datagram_max_bytes);
     atomic_store(&session->body_max_bytes, bytes - um_session_overhead_bytes(session));
 }
@@ -253,7 +263,8 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     accept_batch(session, taken, now_ns);
     if (UM_UNLIKELY(session->clients.count > 0) && taken > 0)
         um_clients_note_behind(session);
-    session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
+    bool is_urgent = result >= 0 && !session->link->reports_room;
+    session->link_retry_ns = taken == offered ? 0 : is_urgent ? LINK_FULL_RETRY_NS : LINK_ERROR_RETRY_NS;
     if (result < 0)
         session->link_error = result;
     if (taken < offered)
@@ -416,7 +427,7 @@ void um_session_snapshot(um_source_session *session)
     counters->pub_lmt = (uint64_t)atomic_load(&session->log.publication_limit);
     counters->snd_pos = (uint64_t)atomic_load(&session->sender_position);
     counters->snd_lmt = (uint64_t)session->sender_limit;
-    counters->num_clients = session->clients.count;
+    counters->num_clients = session->clients.count + session->tcp_client_count;
     counters->receivers_known = um_flow_counted(&session->flow);
     counters->group_receivers = um_census_receivers(&session->timing.census);
     counters->group_round_trip = (uint64_t)um_census_longest_ns(&session->timing.census);

@@ -46,7 +46,8 @@ typedef struct um_session_config {
     uint32_t initial_sqn;
     uint32_t initial_term_id;
     uint32_t term_length;
-    uint32_t window_bytes; /* payload bytes that can be retransmitted */
+    uint32_t window_bytes;             /* payload bytes that can be retransmitted */
+    uint32_t publication_window_bytes; /* how far publishers may be ahead of the sender; 0: half a term */
     uint32_t datagram_max_bytes;
     uint32_t coalesce_threshold; /* most frames referenced rather than copied */
     uint32_t batch_minimum_bytes;
@@ -144,6 +145,7 @@ typedef struct um_source_session {
     uint32_t answer_count; /* since answers_since_ns: to addresses that are no clients */
     int64_t answers_since_ns;
     int64_t clients_due_ns;
+    uint32_t tcp_client_count;       /* of a session over TCP; its owner keeps it */
     struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
     int64_t retained_position;       /* log frames from here on are retained in place */
     int64_t indexed_position;        /* those before it are in the indices */
@@ -192,7 +194,7 @@ void um_session_on_control(um_source_session *session, um_address from, const ui
 bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns);
 
 /* The path takes this many bytes of UDP payload from now on. Frames already in the log that are larger go out
- * through the link's send_oversize. */
+ * through the link's send_oversize. A session over TCP has no path to follow. */
 void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes);
 
 /* No more claims; what is in the log can still be sent. Any thread. */

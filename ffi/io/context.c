@@ -49,6 +49,8 @@ static int open_sessions(um_context *context, const um_context_config *config)
     um_rate_limiter_init(&sessions->lbtru_limits.data, lbtru->data_rate_bps, lbtru->rate_interval_ns, now_ns);
     um_rate_limiter_init(&sessions->lbtru_limits.retransmit, lbtru->retransmit_rate_bps, lbtru->rate_interval_ns,
                          now_ns);
+    um_rate_limiter_init(&sessions->unlimited.data, 0, config->rate_interval_ns, now_ns);
+    um_rate_limiter_init(&sessions->unlimited.retransmit, 0, config->rate_interval_ns, now_ns);
     sessions->reactor = &context->reactor;
     sessions->links = &context->links;
     sessions->counters = &context->receiving.node.counters;
@@ -169,6 +171,12 @@ int um_session_open(um_context *context, um_session_config *config, uint16_t por
                     um_publication_session **session)
 {
     return um_publication_sessions_open(&context->sessions, config, port_low, port_high, session);
+}
+
+int um_session_open_tcp(um_context *context, um_session_config *config, const um_tcp_source_config *tcp,
+                        um_publication_session **session)
+{
+    return um_publication_sessions_open_tcp(&context->sessions, config, tcp, session);
 }
 
 int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue)

@@ -19,6 +19,12 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
         return um_receiving_receive_group(loop->receiving, index, now_ns);
     case UM_WATCH_SESSION:
         return session->in_use ? um_publication_session_receive(session, now_ns) : 0;
+    case UM_WATCH_CONNECTING:
+        um_receiving_on_connected(loop->receiving, index, now_ns);
+        return 0;
+    case UM_WATCH_TCP:
+        session = &loop->sessions->table[index >> 16];
+        return session->in_use ? um_publication_session_on_tcp(session, index & 0xffff, now_ns) : 0;
     case UM_WATCH_RINGS: /* every pass polls the rings */
         return 0;
     default:
@@ -31,6 +37,7 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
 static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
 {
     int64_t next_ns = um_node_tick(&loop->receiving->node, now_ns);
+    next_ns = um_earliest_ns(next_ns, um_receiving_tick_connections(loop->receiving, now_ns));
     for (uint32_t i = 0; i < loop->sessions->limit; i++) {
         um_publication_session *session = &loop->sessions->table[i];
         um_sender *sender = &session->sender;
@@ -142,8 +149,9 @@ static int receive(um_loop *loop, const struct epoll_event *events, int count, b
         received += (uint32_t)by_rings;
         handled += by_rings;
     }
-    loop->last_batch = received;
-    return handled;
+    int resumed = um_receiving_resume_connections(loop->receiving, now_ns);
+    loop->last_batch = received + (uint32_t)resumed;
+    return handled + resumed;
 }
 
 static void note_pass(um_loop *loop, const wait_plan *plan, int handled, int64_t now_ns)

@@ -358,12 +358,14 @@ int64_t um_publication_flush(um_publication *publication)
     return result;
 }
 
-static bool is_drained(um_source_session *core)
+static bool is_drained(um_publication_session *session)
 {
+    um_source_session *core = &session->core;
     um_lock_acquire(&core->sender_lock);
     int64_t sent = atomic_load(&core->sender_position);
     bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
-                   (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent);
+                   (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent) &&
+                   (session->tcp == NULL || um_tcp_fan_out_is_drained(&session->tcp->fan_out));
     um_lock_release(&core->sender_lock);
     return drained;
 }
@@ -372,7 +374,7 @@ bool um_publication_drained(um_publication *publication)
 {
     if (!um_gate_enter(&publication->gate))
         return false;
-    bool drained = is_drained(&publication->session->core);
+    bool drained = is_drained(publication->session);
     um_gate_leave(&publication->gate);
     return drained;
 }

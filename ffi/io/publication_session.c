@@ -5,6 +5,9 @@
 #include "os/lock.h"
 #include "os/memory.h"
 
+static const int64_t DRAIN_NS = 1000000000; /* clients of a session that ends have so long to take what was sent */
+static const int64_t TCP_RETRY_NS = 100000; /* connections are looked at again when the sender was busy */
+
 /* ---- opening and closing ---- */
 
 static um_publication_session *free_entry(um_publication_sessions *sessions)
@@ -142,8 +145,79 @@ static void close_sender(um_publication_session *session)
     um_socket_close(&session->data_link);
 }
 
-static int open_session(um_publication_sessions *sessions, um_session_config *config, void *memory, uint16_t port_low,
-                        uint16_t port_high, um_publication_session **opened)
+/* What a session is opened with: the ports of its NAK socket, or how it listens for clients. */
+typedef struct session_sockets {
+    uint16_t port_low;
+    uint16_t port_high;
+    const um_tcp_source_config *tcp;
+} session_sockets;
+
+static int open_datagram_links(um_publication_session *session, um_session_config *config,
+                               const session_sockets *sockets)
+{
+    int result = open_sockets(session, config->transport, sockets->port_low, sockets->port_high);
+    if (result == 0)
+        result = open_sender(session, config->transport);
+    if (result != 0)
+        return result;
+    um_tap *tap = &session->sessions->links->tap;
+    config->nak_port = session->control.nak_link.local.port;
+    if (config->transport == UM_TRANSPORT_LBTRU)
+        um_tap_link_init(&session->tapped, &session->control.nak_link.base, tap, session->control.nak_link.local);
+    else if (session->ring_link != NULL)
+        um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
+    else
+        um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
+    result = open_authentication(session, config);
+    if (result != 0)
+        close_sender(session);
+    return result;
+}
+
+/* Tags are of datagrams: a session with keys is refused rather than opened without them. */
+static int open_tcp(um_publication_session *session, um_session_config *config, const session_sockets *sockets)
+{
+    um_publication_sessions *sessions = session->sessions;
+    uint32_t index = (uint32_t)(session - sessions->table);
+    sessions->reactor->error_step = "authentication, which is of datagrams: a topic with a key cannot be sent over TCP";
+    if (config->key_set != 0)
+        return -EOPNOTSUPP;
+    session->control.core = &session->core;
+    session->control.nak_link.fd = session->data_link.fd = session->sender.mtu_fd = -1;
+    sessions->reactor->error_step = "memory";
+    session->tcp = um_map(sizeof *session->tcp);
+    if (session->tcp == NULL)
+        return -ENOMEM;
+    int result = um_sender_open(&session->sender, sessions->reactor, sessions->links, &session->core);
+    if (result == 0)
+        result = um_tcp_server_open(session->tcp, sessions->reactor, &session->core, index, sockets->tcp);
+    if (result != 0) {
+        um_sender_close(&session->sender);
+        um_unmap(session->tcp, sizeof *session->tcp);
+        session->tcp = NULL;
+        return result;
+    }
+    config->nak_port = session->tcp->local.port;
+    return 0;
+}
+
+/* What the session sends through. */
+static um_link *link_of(um_publication_session *session)
+{
+    if (session->tcp != NULL)
+        return &session->tcp->fan_out.base;
+    return session->control.verifier != NULL ? &session->tagging.base : &session->tapped.base;
+}
+
+static um_rate_limits *limits_of(um_publication_sessions *sessions, enum um_transport transport)
+{
+    if (transport == UM_TRANSPORT_TCP)
+        return &sessions->unlimited;
+    return transport == UM_TRANSPORT_LBTRU ? &sessions->lbtru_limits : &sessions->limits;
+}
+
+static int open_session(um_publication_sessions *sessions, um_session_config *config, void *memory,
+                        const session_sockets *sockets, um_publication_session **opened)
 {
     um_publication_session *session = free_entry(sessions);
     sessions->reactor->error_step = "session table";
@@ -151,37 +225,21 @@ static int open_session(um_publication_sessions *sessions, um_session_config *co
         return -ENOSPC;
     memset(session, 0, sizeof *session);
     session->sessions = sessions;
-    int result = open_sockets(session, config->transport, port_low, port_high);
-    if (result == 0)
-        result = open_sender(session, config->transport);
+    int result =
+        sockets->tcp != NULL ? open_tcp(session, config, sockets) : open_datagram_links(session, config, sockets);
     if (result != 0)
         return result;
     session->memory = memory;
     session->memory_bytes = um_session_footprint(config);
-    um_tap *tap = &sessions->links->tap;
-    config->nak_port = session->control.nak_link.local.port;
-    bool is_lbtru = config->transport == UM_TRANSPORT_LBTRU;
-    if (is_lbtru)
-        um_tap_link_init(&session->tapped, &session->control.nak_link.base, tap, session->control.nak_link.local);
-    else if (session->ring_link != NULL)
-        um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
-    else
-        um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
-    result = open_authentication(session, config);
-    if (result != 0) {
-        close_sender(session);
-        return result;
-    }
-    um_link *link = session->control.verifier != NULL ? &session->tagging.base : &session->tapped.base;
-    um_session_init(&session->core, memory, config, link, is_lbtru ? &sessions->lbtru_limits : &sessions->limits,
+    um_session_init(&session->core, memory, config, link_of(session), limits_of(sessions, config->transport),
                     um_clock_ns());
     session->in_use = true;
     *opened = session;
-    return um_control_watch(&session->control);
+    return session->tcp != NULL ? 0 : um_control_watch(&session->control);
 }
 
-int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
-                                 uint16_t port_high, um_publication_session **opened)
+static int open_with_memory(um_publication_sessions *sessions, um_session_config *config,
+                            const session_sockets *sockets, um_publication_session **opened)
 {
     sessions->reactor->error_step = "session memory";
     size_t bytes = um_session_footprint(config);
@@ -192,7 +250,7 @@ int um_publication_sessions_open(um_publication_sessions *sessions, um_session_c
         return -ENOMEM;
     um_back(memory, bytes); /* slow: the loop runs meanwhile */
     um_reactor_lock(sessions->reactor);
-    int result = open_session(sessions, config, memory, port_low, port_high, opened);
+    int result = open_session(sessions, config, memory, sockets, opened);
     um_reactor_unlock(sessions->reactor);
     um_reactor_wake_by(sessions->reactor, 0);
     if (result != 0)
@@ -200,20 +258,47 @@ int um_publication_sessions_open(um_publication_sessions *sessions, um_session_c
     return result;
 }
 
+int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
+                                 uint16_t port_high, um_publication_session **opened)
+{
+    session_sockets sockets = {.port_low = port_low, .port_high = port_high};
+    return open_with_memory(sessions, config, &sockets, opened);
+}
+
+int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_session_config *config,
+                                     const um_tcp_source_config *tcp, um_publication_session **opened)
+{
+    session_sockets sockets = {.tcp = tcp};
+    return open_with_memory(sessions, config, &sockets, opened);
+}
+
 void um_session_limit_datagram(um_publication_session *session, uint32_t bytes)
 {
     um_session_set_datagram_max(&session->core, bytes);
 }
 
+/* Under both locks. */
+static void close_tcp(um_publication_session *session)
+{
+    um_tcp_server_close(session->tcp);
+    um_link_counters_add(&session->sessions->links->closed, &session->tcp->fan_out.counters);
+    um_unmap(session->tcp, sizeof *session->tcp);
+    session->tcp = NULL;
+}
+
 void um_session_shut(um_publication_session *session)
 {
     um_publication_sessions *sessions = session->sessions;
-    um_reactor_lock(sessions->reactor);
     um_session_close(&session->core);
+    if (session->tcp != NULL)
+        um_tcp_server_drain(session->tcp, DRAIN_NS);
+    um_reactor_lock(sessions->reactor);
     um_lock_acquire(&session->core.sender_lock);
     session->in_use = false;
     um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that were borrowed from the link */
     close_authentication(session);
+    if (session->tcp != NULL)
+        close_tcp(session);
     um_lock_release(&session->core.sender_lock);
     close_ring_link(session);
     um_links_close_socket(sessions->links, &session->data_link);
@@ -265,6 +350,8 @@ bool um_session_cut_off(um_publication_session *session, um_address receiver, bo
 void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns)
 {
     bool retransmits;
+    if (session->tcp != NULL) /* whose connections the loop is told of */
+        return;
     int handled = um_control_poll(&session->control, now_ns, &retransmits);
     if (retransmits)
         um_sender_request_loop(&session->sender, now_ns);
@@ -298,15 +385,41 @@ int um_publication_session_receive(um_publication_session *session, int64_t now_
     return handled;
 }
 
+/* A connection that took something may have made room for more. */
+static void want_run(um_publication_session *session, int64_t now_ns)
+{
+    session->sender.due_ns = now_ns;
+    atomic_store_explicit(&session->sender.requested_ns, now_ns, memory_order_relaxed);
+}
+
+int um_publication_session_on_tcp(um_publication_session *session, uint32_t client, int64_t now_ns)
+{
+    int handled = session->tcp != NULL ? um_tcp_server_on_event(session->tcp, client, now_ns) : 0;
+    if (handled != 0)
+        want_run(session, now_ns);
+    return handled > 0 ? handled : 0;
+}
+
+/* Returns when to look at the connections again. */
+static int64_t service_tcp(um_publication_session *session, int64_t now_ns)
+{
+    int64_t due_ns;
+    int handled = um_tcp_server_service(session->tcp, now_ns, &due_ns);
+    if (handled > 0)
+        want_run(session, now_ns);
+    return handled == UM_TCP_SERVER_BUSY ? now_ns + TCP_RETRY_NS : due_ns;
+}
+
 int64_t um_publication_session_service(um_publication_session *session, int64_t now_ns)
 {
     um_control *control = &session->control;
+    int64_t tcp_ns = session->tcp != NULL ? service_tcp(session, now_ns) : UM_NEVER_NS;
     int64_t until_ns = um_sender_skip_until(&session->sender, um_control_polled_ns(control, now_ns), now_ns);
     if (until_ns > now_ns)
-        return until_ns;
+        return um_earliest_ns(until_ns, tcp_ns);
     if (um_control_is_unwatched(control))
         um_publication_session_receive(session, now_ns);
     bool ran;
-    int64_t due_ns = um_sender_service(&session->sender, now_ns, &ran);
+    int64_t due_ns = um_earliest_ns(um_sender_service(&session->sender, now_ns, &ran), tcp_ns);
     return ran && um_control_is_unwatched(control) ? now_ns : due_ns;
 }

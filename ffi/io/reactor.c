@@ -33,11 +33,17 @@ void um_reactor_step_aside(um_reactor *reactor)
 
 /* ---- the epoll set ---- */
 
+static int watch_events(um_reactor *reactor, int operation, int fd, uint32_t events, enum um_watch_kind kind,
+                        uint32_t index)
+{
+    struct epoll_event event = {.events = events, .data.u64 = (uint64_t)kind << 32 | index};
+    return epoll_ctl(reactor->epoll_fd, operation, fd, &event) != 0 ? -errno : 0;
+}
+
 static int watch(um_reactor *reactor, int operation, int fd, enum um_watch_kind kind, uint32_t index)
 {
     uint32_t once = kind == UM_WATCH_SESSION ? (uint32_t)EPOLLONESHOT : 0;
-    struct epoll_event event = {.events = EPOLLIN | once, .data.u64 = (uint64_t)kind << 32 | index};
-    return epoll_ctl(reactor->epoll_fd, operation, fd, &event) != 0 ? -errno : 0;
+    return watch_events(reactor, operation, fd, EPOLLIN | once, kind, index);
 }
 
 int um_reactor_watch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index)
@@ -54,6 +60,23 @@ void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, ui
 {
     struct epoll_event event = {.data.u64 = (uint64_t)kind << 32 | index};
     epoll_ctl(reactor->epoll_fd, EPOLL_CTL_MOD, fd, &event);
+}
+
+enum { STREAM_EVENTS = EPOLLIN | EPOLLOUT | EPOLLRDHUP };
+
+int um_reactor_watch_stream(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index)
+{
+    return watch_events(reactor, EPOLL_CTL_ADD, fd, STREAM_EVENTS | (uint32_t)EPOLLET, kind, index);
+}
+
+void um_reactor_watch_stream_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index)
+{
+    watch_events(reactor, EPOLL_CTL_MOD, fd, STREAM_EVENTS | (uint32_t)EPOLLET, kind, index);
+}
+
+int um_reactor_watch_connecting(um_reactor *reactor, int fd, uint32_t index)
+{
+    return watch_events(reactor, EPOLL_CTL_ADD, fd, EPOLLOUT | (uint32_t)EPOLLONESHOT, UM_WATCH_CONNECTING, index);
 }
 
 int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched)

@@ -51,7 +51,15 @@ struct um_reactor {
     const char *error_step;
 };
 
-enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_RINGS };
+/* CONNECTING: a connection of a group that is being made. TCP: one of a source session, or where it listens. */
+enum um_watch_kind {
+    UM_WATCH_WAKE,
+    UM_WATCH_GROUP,
+    UM_WATCH_SESSION,
+    UM_WATCH_RINGS,
+    UM_WATCH_CONNECTING,
+    UM_WATCH_TCP,
+};
 
 int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);
 /* Has sleeps poll the driver of the NIC queue that datagrams come from for up to usecs before they sleep (preferred
@@ -74,6 +82,13 @@ void um_reactor_step_aside(um_reactor *reactor);
 int um_reactor_watch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+/* A connection is reported once when it becomes readable or writable (EPOLLET): what was reported has to be used up, or
+ * is reported once more after it was watched again. */
+int um_reactor_watch_stream(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+void um_reactor_watch_stream_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+/* A connection that is being made is reported when that has succeeded or failed. It is then watched as a group is, by
+ * um_reactor_watch_again. */
+int um_reactor_watch_connecting(um_reactor *reactor, int fd, uint32_t index);
 /* Puts the descriptors of a ring set (NULL: none) into the epoll set, or takes them out. A ring set that only sends is
  * not watched: the kernel would look for waiting threads each time something sent through it is freed. Nor is it while
  * the loop does not sleep: a watched ring costs the kernel a call for every datagram that comes. Context lock. */

@@ -24,6 +24,7 @@ typedef struct session_block {
     um_tagging_link tagging;
     um_tap_link tapped; /* LBT-RU: sends to the source by the session's own socket */
     um_group *group;
+    um_tcp_connection connection; /* over TCP */
     size_t memory_bytes;
 } session_block;
 
@@ -34,7 +35,7 @@ static um_group *find_group(um_receiving *receiving, um_address address)
     um_group *unused = NULL;
     for (uint32_t i = 0; i < UM_RECEIVING_GROUPS_MAX; i++) {
         um_group *group = &receiving->groups[i];
-        if (group->in_use && um_address_equal(group->link.local, address))
+        if (group->in_use && group->connection == NULL && um_address_equal(group->link.local, address))
             return group;
         if (!group->in_use && unused == NULL)
             unused = group;
@@ -50,10 +51,26 @@ static void update_report(um_receiving *receiving, uint32_t index)
     if (!group->in_use || is_reported == group->is_reported)
         return;
     group->is_reported = is_reported;
-    if (is_reported)
+    if (group->connection != NULL)
+        um_tcp_connection_report(group->connection, is_reported);
+    else if (is_reported)
         um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
     else
         um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+}
+
+/* Takes an entry that was not in use. Returns its index. */
+static uint32_t take_group(um_receiving *receiving, um_group *group)
+{
+    uint32_t index = (uint32_t)(group - receiving->groups);
+    receiving->group_changes++;
+    group->session_count = 0;
+    group->is_unwatched = false;
+    group->connection = NULL;
+    group->in_use = true;
+    if (index >= receiving->group_limit)
+        receiving->group_limit = index + 1;
+    return index;
 }
 
 /* The socket of an entry that was not in use is open: it receives from now on. */
@@ -62,13 +79,7 @@ static int add_group(um_receiving *receiving, um_group *group)
     uint32_t granted = group->link.granted_receive_bytes;
     if (receiving->least_buffer_bytes == 0 || granted < receiving->least_buffer_bytes)
         receiving->least_buffer_bytes = granted;
-    receiving->group_changes++;
-    group->session_count = 0;
-    group->is_unwatched = false;
-    group->in_use = true;
-    uint32_t index = (uint32_t)(group - receiving->groups);
-    if (index >= receiving->group_limit)
-        receiving->group_limit = index + 1;
+    uint32_t index = take_group(receiving, group);
     receiving->rings_are_read = true;
     int result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
     if (result != 0)
@@ -113,8 +124,42 @@ static int open_receive_port(um_receiving *receiving, const um_receiver_session_
     return result == 0 ? add_group(receiving, group) : result;
 }
 
+/* The entry of a connection, which connects later. */
+static int take_connection_entry(um_receiving *receiving, um_group **opened)
+{
+    um_group *group = find_group(receiving, (um_address){0, 0});
+    receiving->reactor->error_step = "group table";
+    if (group == NULL)
+        return -ENOSPC;
+    memset(&group->link, 0, sizeof group->link);
+    group->link.fd = -1;
+    take_group(receiving, group);
+    *opened = group;
+    return 0;
+}
+
+/* The session is initialized: its connection is read as a group is. */
+static int open_connection(um_receiving *receiving, session_block *block)
+{
+    um_group *group = block->group;
+    uint32_t index = (uint32_t)(group - receiving->groups);
+    receiving->reactor->error_step = "memory";
+    int result = um_tcp_connection_open(&block->connection, receiving->reactor, &receiving->node, &block->core, index,
+                                        receiving->links->socket_config.interface_ip, &receiving->group_changes,
+                                        &group->link.counters);
+    if (result != 0)
+        return result;
+    group->connection = &block->connection;
+    group->is_reported = true;
+    receiving->connection_count++;
+    update_report(receiving, index);
+    return 0;
+}
+
 static int open_endpoint(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
 {
+    if (config->id.transport == UM_TRANSPORT_TCP)
+        return take_connection_entry(receiving, opened);
     return config->id.transport == UM_TRANSPORT_LBTRU ? open_receive_port(receiving, config, opened)
                                                       : join_group(receiving, config->id.group, opened);
 }
@@ -124,9 +169,14 @@ static void leave_group(um_receiving *receiving, um_group *group)
     if (--group->session_count > 0)
         return;
     receiving->group_changes++;
-    if (group->is_unwatched) /* the reader that waits for it would keep the socket open */
+    if (group->connection != NULL) {
+        um_tcp_connection_close(group->connection);
+        receiving->connection_count--;
+    } else if (group->is_unwatched) { /* the reader that waits for it would keep the socket open */
         shutdown(group->link.fd, SHUT_RDWR);
+    }
     um_links_close_socket(receiving->links, &group->link);
+    group->connection = NULL;
     group->in_use = false;
     while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].in_use)
         receiving->group_limit--;
@@ -218,7 +268,9 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
                                  um_clock_ns());
         block->core.verifier = keys != NULL ? &block->verifier.base : NULL;
         block->core.local = block->group->link.local;
-        result = um_node_add_session(&receiving->node, &block->core) ? 0 : -ENOSPC;
+        result = config->id.transport == UM_TRANSPORT_TCP ? open_connection(receiving, block) : 0;
+        if (result == 0 && !um_node_add_session(&receiving->node, &block->core))
+            result = -ENOSPC;
         if (result != 0)
             close_authentication(block);
     }
@@ -253,6 +305,7 @@ static void note_ended(um_receiving *receiving, const um_receiver_session *sessi
     receiving->ended[receiving->ended_count++ % UM_RECEIVING_ENDED_MAX] = session->config.id;
 }
 
+/* A connection has an entry of its own, and its group is none. */
 static bool group_table_is_full(um_receiving *receiving, um_address group)
 {
     return find_group(receiving, group) == NULL;
@@ -274,6 +327,13 @@ static void make_room(um_receiving *receiving, const um_session_id *id)
             close_session(receiving, (session_block *)evicted);
         }
     } while (is_needed && evicted != NULL);
+}
+
+/* Source-side filtering: the source sends the topics that it is told of. */
+static void want_topic(um_receiver_session *session, uint32_t topic_index, bool is_wanted)
+{
+    if (session->config.id.transport == UM_TRANSPORT_TCP)
+        um_tcp_connection_want(&((session_block *)session)->connection, topic_index, is_wanted);
 }
 
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *config,
@@ -304,6 +364,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
                      session->config.nak_generation_ns);
     delivery->is_nak_free = !session->config.send_naks;
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
+        want_topic(session, topic_index, true);
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;
     }
@@ -320,8 +381,12 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
         um_receiver_session *session = receiving->node.sessions[i];
         for (um_delivery *d = session->controllers, *next; d != NULL; d = next) {
             next = d->next;
-            if (d->receiver == receiver)
-                unmap_controller(session, d);
+            if (d->receiver != receiver)
+                continue;
+            uint32_t topic_index = d->topic_index;
+            unmap_controller(session, d);
+            if (um_topic_table_slot(&session->topics, topic_index)->first == NULL)
+                want_topic(session, topic_index, false);
         }
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);
@@ -394,12 +459,53 @@ static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_n
     return count;
 }
 
+/* The same of a connection, whose runs of messages count as datagrams. */
+static int receive_connection(um_receiving *receiving, um_group *group, int64_t now_ns)
+{
+    bool more;
+    int delivered = um_tcp_connection_receive(group->connection, now_ns, &more);
+    receiving->pass_datagrams += (uint32_t)delivered;
+    receiving->node.behind |= more;
+    return delivered;
+}
+
+void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns)
+{
+    um_group *group = &receiving->groups[index];
+    if (group->in_use && group->connection != NULL)
+        um_tcp_connection_on_connected(group->connection, now_ns);
+}
+
+int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns)
+{
+    int64_t next_ns = UM_NEVER_NS;
+    for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
+        um_group *group = &receiving->groups[i];
+        if (group->in_use && group->connection != NULL)
+            next_ns = um_earliest_ns(next_ns, um_tcp_connection_tick(group->connection, now_ns));
+    }
+    return next_ns;
+}
+
+int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns)
+{
+    int handled = 0;
+    for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
+        um_group *group = &receiving->groups[i];
+        if (group->in_use && group->connection != NULL && group->connection->has_rest)
+            handled += receive_connection(receiving, group, now_ns);
+    }
+    return handled;
+}
+
 int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns)
 {
     um_group *group = &receiving->groups[index];
     int handled = 0;
     if (!group->in_use)
         return 0;
+    if (group->connection != NULL)
+        return receive_connection(receiving, group, now_ns);
     for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&receiving->node, now_ns); i++) {
         int count = receive_batch(receiving, group, now_ns);
         handled += count > 0 ? count : 0;
@@ -427,9 +533,11 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
         um_group *group = &receiving->groups[i];
         if (!group->in_use)
             continue;
+        if (group->connection != NULL && group->connection->state != UM_TCP_CONNECTED)
+            continue; /* the loop connects it, which counts as a change */
         group->is_unwatched = true;
         update_report(receiving, i);
-        fds[count++] = group->link.fd;
+        fds[count++] = group->connection != NULL ? group->connection->fd : group->link.fd;
     }
     return count;
 }

@@ -11,6 +11,7 @@
 #include "core/receive_coalescing.h"
 #include "io/links.h"
 #include "io/reactor.h"
+#include "io/tcp_connection.h"
 
 enum {
     UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions remembered until they are read */
@@ -18,9 +19,10 @@ enum {
     UM_RECEIVING_DIRECT_MAX = 4,   /* up to so many groups are read without asking epoll which has something */
 };
 
-/* A joined group, or the port of an LBT-RU session, which has it alone. */
+/* A joined group, or what one session has alone: the port of LBT-RU, the connection of TCP. */
 typedef struct um_group {
     um_socket_link link;
+    um_tcp_connection *connection; /* NULL: it is read by the link */
     uint32_t session_count;
     bool in_use;
     bool is_unwatched; /* a reader waits for it instead of the loop */
@@ -54,9 +56,10 @@ typedef struct um_receiving {
     void *reorder_memory;
     size_t reorder_bytes;
     void *resume_memory;
-    um_group *groups;            /* UM_RECEIVING_GROUPS_MAX, mapped */
-    uint32_t group_limit;        /* groups beyond it were never used */
-    uint32_t group_changes;      /* groups joined and left, ever */
+    um_group *groups;       /* UM_RECEIVING_GROUPS_MAX, mapped */
+    uint32_t group_limit;   /* groups beyond it were never used */
+    uint32_t group_changes; /* groups joined and left, and connections made and lost, ever */
+    uint32_t connection_count;
     uint32_t least_buffer_bytes; /* that the kernel granted to a group's socket; 0: there was none */
     bool rings_are_read;         /* a group is joined, so that the loop waits for the rings */
     bool is_paused;              /* a queue is full: nothing is read, and nothing reported to the loop */
@@ -87,6 +90,12 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 
 /* ---- the loop's ---- */
 
+/* The attempt to connect of a session over TCP is over. */
+void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns);
+/* Connects what is due. Returns when to call again. */
+int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns);
+/* Goes on with what was received and not delivered, for a queue was full. Returns runs delivered. */
+int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns);
 /* Receives from one group's socket until it is empty, or so often that others are next. Returns datagrams. */
 int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns);
 /* The same of all of them. */

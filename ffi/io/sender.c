@@ -166,7 +166,8 @@ static void duty_cycle(um_sender *sender, sender_run *run)
         um_reactor_wake_by(sender->reactor, run_timers(sender, run->now_ns));
     /* Where flow control holds the sender back, a receiver's report decides, not time. */
     bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
-    run->needs_loop |= run->sent < 0 || timed || is_ring_stalled(sender);
+    bool is_reported = core->link->reports_room && core->link_retry_ns != 0; /* the loop is told when there is room */
+    run->needs_loop |= run->sent < 0 || (timed && !is_reported) || is_ring_stalled(sender);
 }
 
 /* ---- running ---- */

@@ -31,6 +31,8 @@ uint32_t um_statistics_source_transport(um_publication_session *session, uint64_
 {
     um_lock_acquire(&session->core.sender_lock);
     um_session_snapshot(&session->core);
+    if (session->tcp != NULL)
+        session->core.counters.bytes_buffered = um_tcp_fan_out_backlog_bytes(&session->tcp->fan_out);
     copy_counters(out, &session->core.counters, FIELDS(um_source_transport_counters));
     um_lock_release(&session->core.sender_lock);
     return FIELDS(um_source_transport_counters);
@@ -140,6 +142,8 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
         um_lock_acquire(&session->core.sender_lock);
         um_link_counters_add(sum, &session->data_link.counters);
         um_link_counters_add(sum, &session->control.nak_link.counters);
+        if (session->tcp != NULL)
+            um_link_counters_add(sum, &session->tcp->fan_out.counters);
         um_lock_release(&session->core.sender_lock);
     }
     for (uint32_t i = 0; i < context->receiving.group_limit; i++)

@@ -73,9 +73,10 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
 static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
 {
     const um_reorder_buffer *store = &host->node->store;
-    REQUIRE(world, store->cells_used <= store->cell_count && store->entries_used <= store->entry_capacity,
-            "host %u: reorder buffer with %u of %u cells, %u of %u entries", host->index, store->cells_used,
-            store->cell_count, store->entries_used, store->entry_capacity);
+    uint32_t cell_count = store->small.count + store->large.count;
+    REQUIRE(world, store->cells_used <= cell_count && store->entries_used <= store->entry_capacity,
+            "host %u: reorder buffer with %u of %u cells, %u of %u entries", host->index, store->cells_used, cell_count,
+            store->entries_used, store->entry_capacity);
     for (uint32_t i = 0; i < host->node->session_count; i++) {
         const um_receiver_session *session = host->node->sessions[i];
         REQUIRE(world, session->losses.count <= session->losses.capacity, "host %u: loss map of %u", host->index,
@@ -157,7 +158,7 @@ static void check_store(um_sim_world *world, const um_sim_host *host)
         REQUIRE(world, um_reorder_find(store, hold->owner, hold->sqn) == hold,
                 "host %u: reorder buffer does not find sqn %u of %u", host->index, hold->sqn, hold->owner);
     }
-    for (uint32_t i = 0; i < store->cells_begun; i++)
+    for (uint32_t i = 0; i < store->small.count + store->large.count; i++)
         referenced += store->cell_references[i];
     REQUIRE(world, entries == store->entries_used && held == entries,
             "host %u: %u entries held by controllers, %u used, %u found", host->index, held, store->entries_used,

@@ -1,4 +1,5 @@
 /* The reorder buffer against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
+#include "core/lbmc.h"
 #include "core/random.h"
 #include "core/reorder_buffer.h"
 #include "support.h"
@@ -80,10 +81,10 @@ TEST("UM-10", "cells run out before entries, entries before cells")
     store_close(f);
 }
 
-TEST("UM-9", "a datagram longer than a cell is refused, not cut")
+TEST("UM-9", "a datagram longer than the longest cell is refused, not cut")
 {
     store_fixture *f = store_open();
-    uint8_t datagram[CELL_BYTES + 1] = {0};
+    static uint8_t datagram[UM_LBMC_MESSAGE_BYTES_MAX + 1];
     um_reorder_begin_datagram(&f->store, datagram, sizeof datagram);
     um_reorder_entry *hold = um_reorder_add(&f->store, 1, 1);
     CHECK(!um_reorder_attach(&f->store, hold, datagram, 1));
@@ -196,6 +197,36 @@ TEST("UM-9 UM-10 UX-22", "any operations, against a model")
         }
         store_close(f);
     }
+}
+
+/* The cells of a byte stream's messages are few: one in 16, here one. */
+TEST("UM-46", "a message longer than a datagram has a cell of its own, and takes none from datagrams")
+{
+    enum { LONGEST = UM_LBMC_MESSAGE_BYTES_MAX };
+    store_fixture *f = store_open();
+    uint8_t *message = zeroed(LONGEST);
+    for (uint32_t round = 0; round < 3; round++) {
+        um_reorder_entry *kept = um_reorder_add(&f->store, 1, 0), *refused = um_reorder_add(&f->store, 1, 1);
+        memset(message, (int)round + 1, LONGEST);
+        um_reorder_begin_datagram(&f->store, message, LONGEST);
+        CHECK(um_reorder_attach(&f->store, kept, message, LONGEST));
+        um_reorder_begin_datagram(&f->store, message, CELL_BYTES + 1);
+        CHECK(!um_reorder_attach(&f->store, refused, message, CELL_BYTES + 1));
+        um_reorder_begin_datagram(&f->store, message, CELL_BYTES);
+        CHECK(um_reorder_attach(&f->store, refused, message, CELL_BYTES));
+        um_reorder_end_datagram(&f->store);
+        memset(message, 0, LONGEST);
+        CHECK_EQ(um_reorder_payload(&f->store, kept)[0], round + 1);
+        CHECK_EQ(um_reorder_payload(&f->store, kept)[LONGEST - 1], round + 1);
+        CHECK_EQ(f->store.cells_used, 2);
+        CHECK(!um_reorder_is_roomy(&f->store));
+        um_reorder_remove(&f->store, kept);
+        um_reorder_remove(&f->store, refused);
+        CHECK_EQ(f->store.cells_used, 0);
+        CHECK(um_reorder_is_roomy(&f->store));
+    }
+    free(message);
+    store_close(f);
 }
 
 CHECK_MAIN

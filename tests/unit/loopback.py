@@ -28,6 +28,8 @@ OWN_ADDRESSES: dict[str, Any] = {
     "transport_lbtru_port_high": 49999,
     "transport_lbtru_data_rate_limit": 0,
     "transport_lbtru_retransmit_rate_limit": 0,
+    "transport_tcp_port_low": 20000,
+    "transport_tcp_port_high": 29999,
     "transport_lbtrm_data_rate_limit": 0,
     "transport_lbtrm_retransmit_rate_limit": 0,
 }

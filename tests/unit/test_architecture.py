@@ -85,10 +85,11 @@ C_ROOMS = {
 # The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.
 IO_LAYERS = (
     {"gate", "rings", "authentication", "datagram_batch"},
-    {"link_socket"},
+    {"link_socket", "tcp_fan_out", "tcp_socket"},
     {"links"},
     {"reactor"},
-    {"event_queue", "receiving", "sender", "control"},
+    {"tcp_connection"},
+    {"event_queue", "receiving", "sender", "control", "tcp_server"},
     {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
     {"late_joining"},

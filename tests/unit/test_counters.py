@@ -15,7 +15,7 @@ from umstack.telemetry.counters import UNSET_MINIMUM, CounterKind, parse_schema,
 REPOSITORY = Path(__file__).parents[2]
 
 UM_SOURCE = """msgs_sent bytes_sent txw_msgs txw_bytes nak_pckts_rcved naks_rcved naks_ignored naks_shed
-naks_rx_delay_ignored rxs_sent rx_bytes_sent rctlr_data_msgs rctlr_rx_msgs num_clients"""
+naks_rx_delay_ignored rxs_sent rx_bytes_sent rctlr_data_msgs rctlr_rx_msgs num_clients bytes_buffered"""
 UM_RECEIVER = """msgs_rcved bytes_rcved nak_pckts_sent naks_sent lost ncfs_ignored ncfs_shed ncfs_rx_delay
 ncfs_unknown nak_stm_min nak_stm_mean nak_stm_max nak_tx_min nak_tx_mean nak_tx_max duplicate_data unrecovered_txw
 unrecovered_tmo lbm_msgs_rcved lbm_msgs_no_topic_rcved lbm_reqs_rcved dgrams_dropped_size dgrams_dropped_type
@@ -53,6 +53,7 @@ def test_snapshots_are_those_of_um() -> None:
         "rctlr_rx_msgs",
         "num_clients",
         "events",
+        "bytes_buffered",
         "tr_src_topics",
         "tr_rcv_topics",
         "tr_rcv_unresolved_topics",

@@ -52,13 +52,6 @@ def test_an_application_batch_is_one_message() -> None:
         assert source.stats()["messages_sent"] == 1
 
 
-@pytest.mark.parametrize("transport", ["tcp"])
-def test_a_transport_that_is_not_there_is_refused(transport: str) -> None:
-    """Reference 3.10: a source is never on another transport than the one its options name."""
-    with open_context() as context, pytest.raises(OptionError, match=f"{transport}.*not available"):
-        context.source("elsewhere", transport=transport)
-
-
 def test_the_batching_interval_has_a_floor() -> None:
     """UM-23: three milliseconds is the shortest implicit batching interval."""
     with open_context() as context:

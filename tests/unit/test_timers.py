@@ -9,11 +9,11 @@ import pytest
 from tests.waiting import wait_for
 from umstack import Context
 from umstack._core import lib
-from umstack._engine.sessions import receiver_session_config
+from umstack._engine.receiver_sessions import receiver_session_config
 from umstack.config import Config
 from umstack.telemetry.timers import receiver_timers, source_timers
 
-CORE = SimpleNamespace(datagram_bytes=1472, receiver_id=1)
+CORE = SimpleNamespace(datagram_bytes=1472, receiver_id=1, options=Config().context_options())
 SOURCE_ALL = lib.UM_ADAPTIVE_IGNORE | lib.UM_ADAPTIVE_SM | lib.UM_ADAPTIVE_REPORTS
 
 

@@ -18,9 +18,10 @@ from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.keyring import Keyring
 from umstack._engine.link import DataLink, Group, LinkStep
+from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.registry import Registry
 from umstack._engine.session_options import ignored_receiver_options
-from umstack._engine.sessions import SessionPool, receiver_session_config
+from umstack._engine.sessions import SessionPool
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import (
     LbtrmAddress,
@@ -149,9 +150,9 @@ class Engine:
         some of that first, with its session.
         """
         name = transport_name(address)
-        if isinstance(address, TcpAddress):
+        if isinstance(address, TcpAddress) and self.keyring.number_of(topic):
             _records.write(
-                "transport", logging.WARNING, "%s is not received: no such transport here yet", name
+                "keys", logging.WARNING, "%s is not received: a topic with a key does not come over TCP", name
             )
             return
         group = address.group if isinstance(address, LbtrmAddress) else None

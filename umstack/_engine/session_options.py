@@ -52,6 +52,28 @@ LBTRU_SESSION_OPTIONS: tuple[str, ...] = (
 )
 """And those that only LBT-RU has."""
 
+TCP_SESSION_OPTIONS: tuple[str, ...] = (
+    "transport_tcp_multiple_receiver_behavior",
+    "transport_session_maximum_buffer",
+    "transport_source_side_filtering_behavior",
+    "transport_tcp_nodelay",
+    "transport_tcp_use_session_id",
+    "transport_tcp_activity_timeout",
+    "transport_tcp_listen_backlog",
+    "transport_tcp_sender_socket_buffer",
+    "implicit_batching_minimum_length",
+    "implicit_batching_interval",
+    "publication_unblock_timeout",
+    "flow_control_stall_timeout",
+)
+"""Those of a session over TCP."""
+
+_TCP_RECEIVER_FIELDS: Mapping[str, str] = {
+    "transport_tcp_reconnect_interval": "reconnect_interval_ns",
+    "transport_tcp_reconnect_timeout": "reconnect_timeout_ns",
+    "transport_tcp_activity_timeout": "connection_timeout_ns",
+}
+
 
 def _of(transport: str, name: str) -> str:
     """The name of the option for a transport."""
@@ -61,9 +83,10 @@ def _of(transport: str, name: str) -> str:
 def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
     """What a receiver wants that the session it joins was not made with; both are um_receiver_session_config."""
     transport = "lbtru" if wanted.id.transport == lib.UM_TRANSPORT_LBTRU else "lbtrm"
+    is_tcp = wanted.id.transport == lib.UM_TRANSPORT_TCP
     ignored = [
         _said(Scope.RECEIVER, _of(transport, name), getattr(wanted, field), getattr(in_force, field))
-        for name, field in _RECEIVER_FIELDS.items()
+        for name, field in (_TCP_RECEIVER_FIELDS if is_tcp else _RECEIVER_FIELDS).items()
         if getattr(wanted, field) != getattr(in_force, field)
     ]
     if wanted.adaptive_timers != in_force.adaptive_timers:
@@ -74,7 +97,10 @@ def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
 def ignored_source_options(in_force: SourceOptions, wanted: SourceOptions) -> list[str]:
     """What a source wants that the session it goes to was not made with."""
     options = OPTIONS[Scope.SOURCE]
-    names = [_of(wanted.transport, name) for name in SOURCE_SESSION_OPTIONS]
+    if wanted.transport == "tcp":
+        names = list(TCP_SESSION_OPTIONS)
+    else:
+        names = [_of(wanted.transport, name) for name in SOURCE_SESSION_OPTIONS]
     if wanted.transport == "lbtru":
         names += LBTRU_SESSION_OPTIONS
     values = [

@@ -1,4 +1,4 @@
-"""Transport sessions of a context: which one a new source goes to, and what identifies one."""
+"""Source sessions of a context: which one a new source goes to, and what identifies one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
+from umstack._engine.receiver_sessions import NEVER_NS, check_lbtru_interface
 from umstack._engine.session_options import ignored_source_options
 from umstack._engine.transport_address import (
     LbtrmAddress,
     LbtruAddress,
-    fill_identity,
+    TcpAddress,
+    TransportAddress,
     transport_name,
 )
-from umstack.config import ReceiverOptions, SourceOptions, adaptive_timers
+from umstack.config import SourceOptions, adaptive_timers
 from umstack.errors import OptionError, UmError
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
@@ -33,16 +35,12 @@ _ADAPTIVE_SOURCE_TIMERS = {
     adaptive_timers.IGNORE_INTERVAL: lib.UM_ADAPTIVE_IGNORE,
     adaptive_timers.FIRST_SESSION_MESSAGE: lib.UM_ADAPTIVE_SM,
 }
-_ADAPTIVE_RECEIVER_TIMERS = {
-    adaptive_timers.INITIAL_BACKOFF: lib.UM_ADAPTIVE_INITIAL,
-    adaptive_timers.BACKOFF: lib.UM_ADAPTIVE_BACKOFF,
-    adaptive_timers.SUPPRESS_INTERVAL: lib.UM_ADAPTIVE_SUPPRESS,
-}
 _EMBEDDED_SM_FLOOR_NS = 1_000_000
 """Each session message wakes the context's thread, which may share a processor with the publisher."""
-_LOSS_MAP_CAPACITY = 65536
-_TOPICS_PER_SESSION = 16384
-_STATUS_INTERVAL_NS = 200_000_000
+_TCP_TERM_BYTES = 8 * 2**20
+"""Of a session over TCP: its log holds nothing for retransmission, so three terms that fit the caches are enough."""
+_TCP_PUBLICATION_WINDOW_BYTES = 512 * 1024
+"""How far publishers may be ahead of connections that are full."""
 _UNNAMED = "auto"
 _records = RepeatedRecords(logging.getLogger("umstack.source"))
 
@@ -99,21 +97,27 @@ class LogMemory:
 
 
 def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
-    """The core's configuration of a source session, but for what its transport alone has."""
+    """What the sessions of every transport have in common."""
+    config = ffi.new("um_session_config *")
+    config.session_id = SystemRandom().randrange(1, 2**32)
+    config.initial_term_id = SystemRandom().getrandbits(32)
+    config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
+    config.batch_interval_ns = options.implicit_batching_interval_ns
+    config.unblock_timeout_ns = options.publication_unblock_timeout_ns
+    return config
+
+
+def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions) -> None:
+    """What LBT-RM and LBT-RU have, but for what one alone has."""
 
     def own(name: str) -> Any:
         return getattr(options, f"transport_{options.transport}_{name}")
 
-    config = ffi.new("um_session_config *")
-    config.session_id = SystemRandom().randrange(1, 2**32)
-    config.initial_term_id = SystemRandom().getrandbits(32)
     window = own("transmission_window_size_bytes")
     config.term_length = _term_bytes(window, core.datagram_max_bytes)
     config.window_bytes = window
     config.datagram_max_bytes = _datagram_max_bytes(core, options.transport)
     config.coalesce_threshold = own("coalesce_threshold")
-    config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
-    config.batch_interval_ns = options.implicit_batching_interval_ns
     config.ignore_interval_ns = own("ignore_interval_ns")
     config.sm_minimum_interval_ns = own("sm_minimum_interval_ns")
     config.sm_maximum_interval_ns = own("sm_maximum_interval_ns")
@@ -123,7 +127,6 @@ def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
         config.adaptive_timers |= lib.UM_ADAPTIVE_REPORTS
     is_sequential = core.options.operational_mode == "sequential"
     config.sm_floor_ns = 0 if is_sequential else _EMBEDDED_SM_FLOOR_NS
-    config.unblock_timeout_ns = options.publication_unblock_timeout_ns
     config.flow_policy = _FLOW_POLICIES[options.flow_control]
     config.flow_group_tag = options.flow_control_group_tag
     config.flow_group_minimum_size = options.flow_control_group_minimum_size
@@ -136,7 +139,6 @@ def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
     limit = f"transport_{options.transport}_retransmit_rate_limit_bits_per_second"
     config.repair_budget_bps = getattr(core.options, limit)
     config.nak_cutoff_interval_ns = own("nak_cutoff_interval_ns")
-    return config
 
 
 def _datagram_max_bytes(core: CoreContext, transport: str) -> int:
@@ -151,18 +153,10 @@ def _datagram_max_bytes(core: CoreContext, transport: str) -> int:
 
 
 class Place(NamedTuple):
-    """Where a source session is: the group and destination port of LBT-RM, the UDP port of LBT-RU (0: of the pool)."""
+    """Where a source session is: the group and destination port of LBT-RM; of others the port (0: one of the pool)."""
 
     group: str
     port: int
-
-
-def _check_lbtru_interface(core: CoreContext, address: str) -> None:
-    if address not in ("0.0.0.0", core.interface.address):
-        raise OptionError(
-            f"transport_lbtru_interface {address} is not the context's interface, {core.interface.address}",
-            hint="open a context on that interface, or leave the option out",
-        )
 
 
 class SourceSession:
@@ -188,22 +182,23 @@ class SourceSession:
         self.logged_events = 0
         config = _source_session_config(core, options)
         config.key_set = key_set
-        if options.transport == "lbtru":
+        ip = core.interface.address or ""
+        if options.transport == "tcp":
+            self._open_tcp(core, config)
+            self.address: TransportAddress = TcpAddress(ip, config.session_id, config.nak_port)
+        elif options.transport == "lbtru":
             self._open_lbtru(core, config)
-            self.address: LbtrmAddress | LbtruAddress = LbtruAddress(
-                core.interface.address or "", config.session_id, config.nak_port
-            )
+            self.address = LbtruAddress(ip, config.session_id, config.nak_port)
         else:
             self._open_lbtrm(core, config)
-            self.address = LbtrmAddress(
-                core.interface.address or "", place.group, config.session_id, place.port, config.nak_port
-            )
+            self.address = LbtrmAddress(ip, place.group, config.session_id, place.port, config.nak_port)
         self._memory = LogMemory(self.handle)
         lib.um_session_limit_datagram(self.handle, core.datagram_bytes)
         self.name = transport_name(self.address)
 
     def _open_lbtrm(self, core: CoreContext, config: Any) -> None:
         config.transport = lib.UM_TRANSPORT_LBTRM
+        _fill_datagram_source(config, core, self.options)
         config.group.ip = int(ipaddress.IPv4Address(self.place.group))
         config.group.port = self.place.port
         low, high = (
@@ -215,8 +210,9 @@ class SourceSession:
 
     def _open_lbtru(self, core: CoreContext, config: Any) -> None:
         options = self.options
-        _check_lbtru_interface(core, options.transport_lbtru_interface)
+        check_lbtru_interface(core, options.transport_lbtru_interface)
         config.transport = lib.UM_TRANSPORT_LBTRU
+        _fill_datagram_source(config, core, options)
         if not options.transport_lbtru_use_session_id:
             config.session_id = 0
         config.client_capacity = options.transport_lbtru_maximum_clients
@@ -237,6 +233,35 @@ class SourceSession:
         self.handle = handle[0]
         return result
 
+    def _open_tcp(self, core: CoreContext, config: Any) -> None:
+        options = self.options
+        config.transport = lib.UM_TRANSPORT_TCP
+        if not options.transport_tcp_use_session_id:
+            config.session_id = 0
+        size = core.options.transport_tcp_datagram_max_size_bytes + lib.UM_LBTRM_DATA_BYTES
+        config.datagram_max_bytes = size
+        config.coalesce_threshold = options.transport_lbtrm_coalesce_threshold
+        config.term_length = config.window_bytes = _term_bytes(_TCP_TERM_BYTES, size)
+        config.publication_window_bytes = _TCP_PUBLICATION_WINDOW_BYTES
+        config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
+        tcp = ffi.new("um_tcp_source_config *")
+        tcp.interface_ip = int(ipaddress.IPv4Address(core.interface.address or "0.0.0.0"))
+        tcp.port_low = self.place.port or core.options.transport_tcp_port_low
+        tcp.port_high = self.place.port or core.options.transport_tcp_port_high
+        tcp.listen_backlog = options.transport_tcp_listen_backlog
+        tcp.send_buffer_bytes = options.transport_tcp_sender_socket_buffer_bytes
+        tcp.backlog_bytes = options.transport_session_maximum_buffer_bytes
+        tcp.is_source_paced = options.transport_tcp_multiple_receiver_behavior == "source_paced"
+        tcp.has_filter = options.transport_source_side_filtering_behavior == "inclusion"
+        tcp.no_delay = options.transport_tcp_nodelay
+        tcp.wants_session_id = options.transport_tcp_use_session_id
+        tcp.activity_timeout_ns = options.transport_tcp_activity_timeout_ns
+        tcp.stall_timeout_ns = options.flow_control_stall_timeout_ns
+        handle = ffi.new("um_publication_session **")
+        result = lib.um_session_open_tcp(core.handle, config, tcp, handle)
+        core.check(result, f"session over TCP, ports {tcp.port_low}-{tcp.port_high}")
+        self.handle = handle[0]
+
     def disown(self) -> None:
         """In the child of a fork: leave the memory alone."""
         self._memory.disown()
@@ -245,29 +270,29 @@ class SourceSession:
 class SessionPool:
     """The source sessions of a context and the rule that maps sources to them (UX-10)."""
 
-    __slots__ = ("_core", "_listing", "_next", "_next_lbtru", "sessions")
+    __slots__ = ("_core", "_listing", "_next", "_next_unicast", "sessions")
 
     def __init__(self, core: CoreContext, listing: AbstractContextManager[Any]) -> None:
         """`listing` is held while a session is removed, so that the statistics may walk them under it."""
         self._core = core
         self._listing = listing
         self._next = 0
-        self._next_lbtru = 0
+        self._next_unicast = 0
         self.sessions: list[SourceSession] = []
 
     def acquire(self, options: SourceOptions, key_set: int = 0) -> SourceSession:
         """The session of a new source. Undone by release().
 
         A named session is that of the name. An explicit group and port is that of these, and joins the pool only
-        where the group is one of the pool's; an explicit port of LBT-RU joins it. Without either it is the pool's
-        next: one that is not active yet as long as there is one, then those there are in turn. Sources whose topics
-        have different keys are never on one session. What a source wants of a session that exists, and does not get,
-        is logged.
+        where the group is one of the pool's; an explicit port of LBT-RU or TCP joins it. Without either it is the
+        pool's next: one that is not active yet as long as there is one, then those there are in turn. Sources whose
+        topics have different keys are never on one session. What a source wants of a session that exists, and does not
+        get, is logged.
         """
-        if options.transport not in ("lbtrm", "lbtru"):
+        if options.transport == "tcp" and key_set:
             raise OptionError(
-                f"source option transport: {options.transport!r} is not available yet",
-                hint="set it to lbtrm or lbtru",
+                "a topic with a key cannot be sent over TCP: tags are of datagrams",
+                hint="take lbtrm or lbtru, or a topic that no key of authentication_key_file is for",
             )
         session = self._existing(options, key_set)
         if isinstance(session, Place):
@@ -300,26 +325,32 @@ class SessionPool:
         if options.transport_session_name != _UNNAMED and peers:
             return _check_named(peers[0], options)
         if options.transport == "lbtru":
-            return self._existing_lbtru(options, peers)
+            most = self._core.options.transport_lbtru_maximum_ports
+            return self._existing_at_port(options, peers, options.transport_lbtru_port, most)
+        if options.transport == "tcp":
+            most = self._core.options.transport_tcp_maximum_ports
+            return self._existing_at_port(options, peers, options.transport_tcp_port, most)
         explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
         place = Place(explicit if explicit != "0.0.0.0" else self._next_group(peers, port), port)
         return next((s for s in peers if s.place == place), place)
 
-    def _existing_lbtru(self, options: SourceOptions, peers: list[SourceSession]) -> SourceSession | Place:
-        port = options.transport_lbtru_port
+    def _existing_at_port(
+        self, options: SourceOptions, peers: list[SourceSession], port: int, most: int
+    ) -> SourceSession | Place:
+        """Of a unicast transport: the session at the port, or the next of a pool of so many."""
         if port != 0:
             return next((s for s in peers if port in (s.place.port, _port_of(s))), Place("", port))
-        count = sum(s.options.transport == "lbtru" for s in self.sessions)
-        if not peers or count < self._core.options.transport_lbtru_maximum_ports:
+        count = sum(s.options.transport == options.transport for s in self.sessions)
+        if not peers or count < most:
             return Place("", 0)
         return self._next_of(peers)
 
     def _next_of(self, peers: list[SourceSession]) -> SourceSession:
-        self._next_lbtru += 1
-        return peers[self._next_lbtru % len(peers)]
+        self._next_unicast += 1
+        return peers[self._next_unicast % len(peers)]
 
     def _open(self, place: Place, options: SourceOptions, key_set: int) -> SourceSession:
-        """Open a session there. When every port of LBT-RU's pool is taken, its sessions are shared in turn."""
+        """Open a session there. When every port of a pool is taken, its sessions are shared in turn."""
         try:
             session = SourceSession(self._core, place, options, key_set)
         except UmError as error:
@@ -361,14 +392,16 @@ class SessionPool:
 
 def _port_of(session: SourceSession) -> int:
     address = session.address
-    return address.source_port if isinstance(address, LbtruAddress) else address.nak_port
+    return address.nak_port if isinstance(address, LbtrmAddress) else address.source_port
 
 
 def _check_named(session: SourceSession, options: SourceOptions) -> SourceSession:
     """The named session; OptionError when the source wants it elsewhere."""
-    if options.transport == "lbtru":
-        is_there = options.transport_lbtru_port in (0, _port_of(session))
-        where = f"at UDP port {_port_of(session)}"
+    if options.transport != "lbtrm":
+        is_tcp = options.transport == "tcp"
+        port = options.transport_tcp_port if is_tcp else options.transport_lbtru_port
+        is_there = port in (0, _port_of(session))
+        where = f"at {'TCP' if is_tcp else 'UDP'} port {_port_of(session)}"
     else:
         explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
         is_there = explicit in ("0.0.0.0", session.place.group) and port == session.place.port
@@ -379,55 +412,3 @@ def _check_named(session: SourceSession, options: SourceOptions) -> SourceSessio
             hint="name another session, or leave group and port as they are",
         )
     return session
-
-
-def receiver_session_config(
-    address: LbtrmAddress | LbtruAddress,
-    options: ReceiverOptions,
-    core: CoreContext,
-    key_set: int = 0,
-) -> Any:
-    """The core's configuration of the receiving side of a session."""
-    transport = "lbtru" if isinstance(address, LbtruAddress) else "lbtrm"
-
-    def own(name: str) -> Any:
-        return getattr(options, f"transport_{transport}_{name}")
-
-    config = ffi.new("um_receiver_session_config *")
-    fill_identity(config.id, address)
-    measured = options.adaptive_timers_of(transport)
-    config.adaptive_timers = sum(_ADAPTIVE_RECEIVER_TIMERS[name] for name in measured)
-    # A ceiling: UM's 0 for LBT-RU would leave nothing to measure.
-    is_initial_measured = adaptive_timers.INITIAL_BACKOFF in measured
-    initial = options.transport_lbtrm_nak_initial_backoff_interval_ns if is_initial_measured else None
-    config.nak_initial_backoff_ns = own("nak_initial_backoff_interval_ns") if initial is None else initial
-    config.nak_backoff_ns = own("nak_backoff_interval_ns")
-    config.nak_suppress_ns = own("nak_suppress_interval_ns")
-    config.nak_generation_ns = (
-        options.effective_generation_interval_ns
-        if transport == "lbtrm"
-        else options.transport_lbtru_nak_generation_interval_ns
-    )
-    config.activity_timeout_ns = own("activity_timeout_ns")
-    config.send_naks = own("send_naks")
-    config.nak_rate_limit = own("nak_rate_limit_naks_per_second")
-    if transport == "lbtrm":
-        config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
-    else:
-        _check_lbtru_interface(core, options.transport_lbtru_interface)
-        config.connect_interval_ns = options.transport_lbtru_connect_interval_ns
-        config.maximum_connect_attempts = options.transport_lbtru_maximum_connect_attempts
-        config.acknowledgement_interval_ns = options.transport_lbtru_acknowledgement_interval_ns
-        config.port_low = options.transport_lbtru_port_low
-        config.port_high = options.transport_lbtru_port_high
-    config.datagram_max_bytes = core.datagram_bytes
-    config.receive_max_bytes = core.options.transport_lbtrm_receiver_datagram_max_size_bytes
-    config.loss_capacity = _LOSS_MAP_CAPACITY
-    config.topic_capacity = _TOPICS_PER_SESSION
-    config.window_bytes = options.flow_control_receiver_window_bytes
-    config.status_interval_ns = _STATUS_INTERVAL_NS
-    config.receiver_id = core.receiver_id
-    config.group_tag = options.flow_control_group_tag
-    config.random_seed = SystemRandom().getrandbits(64)
-    config.key_set = key_set
-    return config

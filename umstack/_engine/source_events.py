@@ -31,14 +31,15 @@ class ReceiverEvent(NamedTuple):
     kind: str
     """receiver_stalled: it held the source back without advancing, and no longer counts. receiver_returned: it counts
     again. receiver_noisy: it NAKs more than its share. receiver_cut_off: its NAKs are served no longer. receiver_loses:
-    it NAKs messages that have left the transmission window. receiver_known: flow control knows it now, or with
-    flow_control none it has reported progress. receiver_gone: it left or timed out, which only flow control learns.
-    connect, disconnect (LBT-RU): it is sent the data from now on, or no longer."""
+    it NAKs messages that have left the transmission window; over TCP, source-paced, it is too slow. receiver_known:
+    flow control knows it now, or with flow_control none it has reported progress. receiver_gone: it left or timed
+    out, which only flow control learns. connect, disconnect (LBT-RU, TCP): it is sent the data from now on, or no
+    longer."""
     receiver: str
     """Address and UDP port that its control messages come from: "10.0.0.7:40211"."""
     amount: int
     """receiver_stalled: nanoseconds for which it held the source; receiver_gone: nanoseconds it was idle, 0 if it left;
-    receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far; connect,
+    receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far, over TCP messages; connect,
     disconnect: receivers that are connected then; else 0."""
 
 

@@ -42,7 +42,12 @@ ABSENT_OPTIONS = (
         "close() waits for the callback that runs; fileno() with arm() tells of the first row",
     ),
     AbsentOptions(
-        ("transport_tcp_*", "transport_session_maximum_buffer"), "TCP is not a transport of this stack"
+        ("transport_tcp_coalesce_threshold", "transport_tcp_exclusiveaddr", "transport_tcp_reuseaddr"),
+        "how messages are put together and ports are bound follows from the rest",
+    ),
+    AbsentOptions(
+        ("transport_tcp_interface", "transport_tcp_dro_loss_recovery_timeout"),
+        "a context has one interface, and there is no DRO",
     ),
     AbsentOptions(("transport_lbtipc_*",), "LBT-IPC is not a transport of this stack"),
     AbsentOptions(("transport_lbtsmx_*",), "LBT-SMX is not a transport of this stack"),
@@ -94,9 +99,6 @@ ABSENT_OPTIONS = (
     AbsentOptions(
         ("transport_topic_sequence_number_info_request_*",),
         "receivers do not ask for TSNIs: sources send them",
-    ),
-    AbsentOptions(
-        ("transport_source_side_filtering_behavior",), "multicast cannot be filtered at the source"
     ),
     AbsentOptions(("fd_management_type",), "the context chooses how it waits"),
 )

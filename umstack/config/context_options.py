@@ -164,6 +164,41 @@ class ContextOptions:
         doc="Send responses, and what late join recovers, at once (TCP_NODELAY).",
     )
 
+    # TCP
+
+    transport_tcp_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=65535,
+        minimum=500,
+        maximum=65535,
+        doc="Most bytes of messages that are handed to a TCP session at once; a message that is longer is sent in "
+        "fragments.",
+    )
+    transport_tcp_port_low: int = option(
+        Kind.INTEGER,
+        um=14371,
+        minimum=1,
+        maximum=65535,
+        doc="First TCP port of the pool that sessions listen on.",
+    )
+    transport_tcp_port_high: int = option(
+        Kind.INTEGER, um=14390, minimum=1, maximum=65535, doc="Last port of that pool."
+    )
+    transport_tcp_maximum_ports: int = option(
+        Kind.INTEGER,
+        um=10,
+        minimum=1,
+        maximum=256,
+        doc="Most sessions of that pool; sources beyond them share them in turn.",
+    )
+    transport_tcp_receiver_socket_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        maximum=2**30,
+        zero="as the system has it, which adapts",
+        doc="Receive buffer of each connection.",
+    )
+
     # Operation
 
     operational_mode: str = option(

@@ -19,6 +19,33 @@ class ReceiverOptions:
 
     SCOPE: ClassVar[Scope] = Scope.RECEIVER
 
+    # TCP
+
+    transport_tcp_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=0,
+        ours=60000,
+        maximum=3_600_000,
+        zero=_OFF,
+        reason="A source's host that is gone without a word would not be missed.",
+        doc="A source whose host acknowledges nothing for so long is disconnected from; an idle connection is probed.",
+    )
+    transport_tcp_reconnect_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=100,
+        minimum=1,
+        maximum=60_000,
+        doc="Before a source is connected to again; the interval doubles, up to eight times this.",
+    )
+    transport_tcp_reconnect_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=10000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="A session whose source could not be connected to for so long has ended. What was sent meanwhile is "
+        "lost, or recovered off the transport.",
+    )
+
     # Loss recovery
 
     transport_lbtrm_send_naks: bool = option(Kind.SWITCH, um=1, doc="Send NAKs for lost datagrams.")

@@ -65,6 +65,72 @@ class SourceOptions:
         Kind.SWITCH, um=1, doc="LBT-RU datagrams carry a session id, so that strays are told apart."
     )
 
+    # TCP
+
+    transport_tcp_port: int = option(
+        Kind.INTEGER,
+        um=0,
+        minimum=0,
+        maximum=65535,
+        doc="TCP port the source's session listens on; 0 takes one from the pool. One that is given joins the pool.",
+    )
+    transport_tcp_multiple_receiver_behavior: str = option(
+        Kind.CHOICE,
+        um="normal",
+        choices=("normal", "source_paced"),
+        doc="A receiver that is slower than the source: normal, it holds the source, as flow control does; "
+        "source_paced, it loses whole messages, which it and the source are told of.",
+    )
+    transport_session_maximum_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=65536,
+        minimum=1,
+        maximum=2**28,
+        doc="What waits, for each receiver over TCP, behind what its connection takes. At least 131072 are there, "
+        "which hold any batch of datagrams.",
+    )
+    transport_source_side_filtering_behavior: str = option(
+        Kind.CHOICE,
+        um="none",
+        choices=("none", "inclusion"),
+        doc="inclusion: a receiver over TCP is sent only the topics of the session that it has receivers for (UX-27).",
+    )
+    transport_tcp_nodelay: bool = option(
+        Kind.SWITCH, um=1, doc="What is flushed is sent at once, however little it is (TCP_NODELAY)."
+    )
+    transport_tcp_use_session_id: bool = option(
+        Kind.SWITCH,
+        um=1,
+        doc="The session has an id that is advertised and that receivers have to name when they connect, so that one "
+        "that means an earlier session of the port is refused.",
+    )
+    transport_tcp_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=0,
+        ours=60000,
+        maximum=3_600_000,
+        zero=_OFF,
+        reason="A receiver's host that is gone without a word would hold a source for a quarter of an hour.",
+        doc="A receiver whose host acknowledges nothing for so long is disconnected; an idle connection is probed "
+        "(keepalive, TCP_USER_TIMEOUT).",
+    )
+    transport_tcp_listen_backlog: int = option(
+        Kind.INTEGER,
+        um=5,
+        ours=128,
+        minimum=1,
+        maximum=4096,
+        reason="Many receivers that connect at once would wait for a second attempt of their hosts.",
+        doc="Connections that wait to be accepted.",
+    )
+    transport_tcp_sender_socket_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        maximum=2**30,
+        zero="as the system has it, which adapts",
+        doc="Send buffer of each connection.",
+    )
+
     # Batching
 
     implicit_batching_interval_ns: int = option(

@@ -1,0 +1,324 @@
+#include "io/tcp_connection.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/tcp_control.h"
+#include "io/tcp_socket.h"
+#include "os/clock.h"
+#include "os/memory.h"
+
+enum {
+    STREAM_BYTES = 192 * 1024, /* one receive call fills it; holds the longest message */
+    OUT_BYTES = 32 * 1024,
+    RECEIVES_PER_CALL = 8,
+    BACK_OFF_MAX = 8, /* times the reconnect interval */
+};
+static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted so long was good */
+static const int64_t ATTEMPT_NS = 5000000000; /* how long one attempt to connect may take */
+static const int64_t OUT_RETRY_NS = 10000000;
+
+int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
+                           um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
+                           um_link_counters *counters)
+{
+    *connection = (um_tcp_connection){.reactor = reactor,
+                                      .node = node,
+                                      .session = session,
+                                      .counters = counters,
+                                      .changes = changes,
+                                      .index = index,
+                                      .interface_ip = interface_ip,
+                                      .fd = -1,
+                                      .is_reported = true,
+                                      .interval_ns = session->config.reconnect_interval_ns,
+                                      .lost_since_ns = session->created_ns,
+                                      .memory = um_map(STREAM_BYTES + OUT_BYTES)};
+    if (connection->memory == NULL)
+        return -ENOMEM;
+    um_message_stream_init(&connection->stream, connection->memory, STREAM_BYTES, UM_LBMC_MESSAGE_BYTES_MAX);
+    connection->out = (um_byte_ring){.memory = (uint8_t *)connection->memory + STREAM_BYTES, .capacity = OUT_BYTES};
+    return 0;
+}
+
+/* A thread that waits for the descriptor would keep the socket open: it sees the end of the stream first. */
+static void close_socket(um_tcp_connection *connection)
+{
+    if (connection->fd < 0)
+        return;
+    shutdown(connection->fd, SHUT_RDWR);
+    close(connection->fd);
+    connection->fd = -1;
+    ++*connection->changes;
+}
+
+void um_tcp_connection_close(um_tcp_connection *connection)
+{
+    close_socket(connection);
+    um_unmap(connection->memory, STREAM_BYTES + OUT_BYTES);
+    connection->memory = NULL;
+    connection->state = UM_TCP_ENDED;
+}
+
+void um_tcp_connection_report(um_tcp_connection *connection, bool is_reported)
+{
+    connection->is_reported = is_reported;
+    if (connection->state != UM_TCP_CONNECTED)
+        return;
+    if (is_reported)
+        um_reactor_watch_again(connection->reactor, connection->fd, UM_WATCH_GROUP, connection->index);
+    else
+        um_reactor_unwatch(connection->reactor, connection->fd, UM_WATCH_GROUP, connection->index);
+}
+
+/* ---- the life of a connection ---- */
+
+static void end(um_tcp_connection *connection, int64_t now_ns)
+{
+    close_socket(connection);
+    connection->state = UM_TCP_ENDED;
+    connection->has_rest = false;
+    um_receiver_session_end(connection->session, now_ns);
+}
+
+/* The connection is gone, or could not be made: the next attempt follows, unless it is too late for one. Receivers of
+ * one source do not come back all at once. */
+static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
+{
+    const um_receiver_session_config *config = &connection->session->config;
+    close_socket(connection);
+    um_message_stream_restart(&connection->stream);
+    um_byte_ring_drop(&connection->out, connection->out.used);
+    connection->has_rest = connection->is_filtered = connection->must_announce = false;
+    if (was_good) {
+        connection->lost_since_ns = now_ns;
+        connection->interval_ns = config->reconnect_interval_ns;
+    }
+    if (now_ns - connection->lost_since_ns >= config->reconnect_timeout_ns) {
+        end(connection, now_ns);
+        return;
+    }
+    connection->state = UM_TCP_WAITING;
+    connection->due_ns = now_ns + um_random_backoff_ns(&connection->session->random, connection->interval_ns);
+    if (connection->interval_ns < BACK_OFF_MAX * config->reconnect_interval_ns)
+        connection->interval_ns *= 2;
+}
+
+static void on_connection_lost(um_tcp_connection *connection, int64_t now_ns)
+{
+    bool was_good = connection->has_proved || now_ns - connection->connected_ns >= GOOD_NS;
+    UM_COUNT(connection->session->counters.disconnects, 1);
+    lose(connection, was_good, now_ns);
+}
+
+static void begin_to_connect(um_tcp_connection *connection, int64_t now_ns)
+{
+    const um_receiver_session_config *config = &connection->session->config;
+    um_tcp_socket_config socket_config = {.no_delay = true,
+                                          .receive_buffer_bytes = config->receive_buffer_bytes,
+                                          .activity_timeout_ns = config->connection_timeout_ns};
+    int fd = um_tcp_connect(config->id.source, connection->interface_ip, &socket_config);
+    if (fd < 0) {
+        lose(connection, false, now_ns);
+        return;
+    }
+    connection->fd = fd;
+    connection->state = UM_TCP_CONNECTING;
+    connection->due_ns = now_ns + ATTEMPT_NS;
+    connection->has_greeted = connection->has_proved = false;
+    if (um_reactor_watch_connecting(connection->reactor, fd, connection->index) != 0)
+        lose(connection, false, now_ns);
+}
+
+/* ---- what is sent to the source ---- */
+
+/* False when the connection is dead. */
+static bool flush_out(um_tcp_connection *connection)
+{
+    while (connection->out.used > 0) {
+        uint32_t length;
+        const uint8_t *data = um_byte_ring_oldest(&connection->out, &length);
+        ssize_t sent = send(connection->fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+        UM_COUNT(connection->counters->syscalls, 1);
+        if (sent < 0)
+            return errno == EAGAIN || errno == EINTR;
+        um_byte_ring_drop(&connection->out, (uint32_t)sent);
+        UM_COUNT(connection->counters->bytes_sent, sent);
+    }
+    return true;
+}
+
+static bool put_request(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted)
+{
+    uint8_t request[UM_TCP_SSF_REQUEST_BYTES];
+    uint32_t length = um_tcp_write_ssf_request(request, is_wanted, connection->session->config.id.session_id,
+                                               connection->client_index, topic_index);
+    if (length > um_byte_ring_room(&connection->out))
+        return false;
+    um_byte_ring_append(&connection->out, request, length);
+    return true;
+}
+
+/* All topics, once more from the beginning where there was no room for the last of them: to want one twice is no harm.
+ */
+static void announce_topics(um_tcp_connection *connection)
+{
+    connection->must_announce = false;
+    for (const um_delivery *d = connection->session->controllers; d != NULL && !connection->must_announce; d = d->next)
+        connection->must_announce = !put_request(connection, d->topic_index, true) &&
+                                    (!flush_out(connection) || !put_request(connection, d->topic_index, true));
+    flush_out(connection);
+}
+
+void um_tcp_connection_want(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted)
+{
+    if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
+        return;
+    if (!put_request(connection, topic_index, is_wanted))
+        connection->must_announce |= is_wanted;
+    flush_out(connection); /* a connection that is dead is found so by the next receive */
+}
+
+void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_ns)
+{
+    uint8_t greeting[UM_TCP_SESSION_ID_BYTES];
+    if (connection->state != UM_TCP_CONNECTING)
+        return;
+    if (um_tcp_connect_result(connection->fd) != 0) {
+        lose(connection, false, now_ns);
+        return;
+    }
+    uint32_t session_id = connection->session->config.id.session_id;
+    if (session_id != 0) /* a source that advertises none is not told any */
+        um_byte_ring_append(&connection->out, greeting, um_tcp_write_session_id(greeting, session_id));
+    connection->state = UM_TCP_CONNECTED;
+    connection->connected_ns = now_ns;
+    ++*connection->changes;
+    UM_COUNT(connection->session->counters.connects, 1);
+    um_tcp_connection_report(connection, connection->is_reported);
+    if (!flush_out(connection))
+        on_connection_lost(connection, now_ns);
+}
+
+/* ---- what comes ---- */
+
+/* The next datagram of the session, in order: the stream has no numbers of its own. */
+static void deliver(um_tcp_connection *connection, const uint8_t *messages, uint32_t length, int64_t received_ns,
+                    int64_t now_ns)
+{
+    um_receiver_session *session = connection->session;
+    um_packet packet = {.type = UM_LBTRM_DATA,
+                        .session_id = session->config.id.session_id,
+                        .sqn = session->next_sqn,
+                        .trail = session->next_sqn,
+                        .body = messages,
+                        .body_length = length};
+    um_rx rx = {.data = messages, .length = length, .from = session->config.id.source, .received_ns = received_ns};
+    UM_COUNT(connection->counters->datagrams_received, 1);
+    um_receiver_session_on_packet(session, &packet, &rx, messages, length, now_ns);
+}
+
+static bool is_filter_offer(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
+{
+    um_tcp_control_reader reader = um_tcp_control_read(data, length);
+    um_tcp_control control;
+    while ((control = um_tcp_control_next(&reader)).kind != UM_TCP_NOTHING) {
+        if (control.kind != UM_TCP_SSF_INIT)
+            continue;
+        connection->client_index = control.client_index;
+        connection->is_filtered = true;
+        return true;
+    }
+    return false;
+}
+
+/* Delivers what is whole. False when the connection is to be left alone: a queue is full, or it is gone. */
+static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, int64_t now_ns, int *delivered)
+{
+    uint32_t run_max = connection->session->store->small.bytes, length;
+    const uint8_t *data;
+    while (!um_message_stream_is_empty(&connection->stream)) {
+        connection->has_rest = um_node_pressured(connection->node, now_ns);
+        if (connection->has_rest)
+            return false;
+        switch (um_message_stream_next(&connection->stream, run_max, &data, &length)) {
+        case UM_STREAM_MORE:
+            return true;
+        case UM_STREAM_CONTROL:
+            if (is_filter_offer(connection, data, length)) {
+                announce_topics(connection);
+                continue;
+            }
+            break;
+        case UM_STREAM_MESSAGES:
+            break;
+        case UM_STREAM_END:
+            end(connection, now_ns);
+            return false;
+        case UM_STREAM_BROKEN:
+            um_receiver_session_drop(connection->session, connection->stream.broken_by);
+            UM_COUNT(connection->session->counters.disconnects, 1);
+            lose(connection, false, now_ns);
+            return false;
+        }
+        connection->has_proved = true;
+        deliver(connection, data, length, received_ns, now_ns);
+        ++*delivered;
+        if (connection->session->ended)
+            return false;
+    }
+    return true;
+}
+
+int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, bool *more)
+{
+    int delivered = 0;
+    *more = false;
+    if (connection->state != UM_TCP_CONNECTED || !deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
+        return delivered;
+    for (int i = 0; i < RECEIVES_PER_CALL; i++) {
+        uint32_t room;
+        uint8_t *into = um_message_stream_room(&connection->stream, &room);
+        ssize_t got = recv(connection->fd, into, room, MSG_DONTWAIT);
+        UM_COUNT(connection->counters->syscalls, 1);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return delivered;
+        if (got <= 0) {
+            on_connection_lost(connection, now_ns);
+            return delivered;
+        }
+        UM_COUNT(connection->counters->bytes_received, got);
+        um_message_stream_add(&connection->stream, (uint32_t)got);
+        if (!deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
+            return delivered;
+        if ((uint32_t)got < room) /* what has come since is reported */
+            return delivered;
+    }
+    *more = true;
+    return delivered;
+}
+
+/* ---- timers ---- */
+
+int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns)
+{
+    switch (connection->state) {
+    case UM_TCP_WAITING:
+        if (now_ns >= connection->due_ns)
+            begin_to_connect(connection, now_ns);
+        break;
+    case UM_TCP_CONNECTING:
+        if (now_ns >= connection->due_ns)
+            lose(connection, false, now_ns);
+        break;
+    case UM_TCP_CONNECTED:
+        if (connection->must_announce)
+            announce_topics(connection);
+        else if (connection->out.used > 0)
+            flush_out(connection);
+        return connection->must_announce || connection->out.used > 0 ? now_ns + OUT_RETRY_NS : UM_NEVER_NS;
+    case UM_TCP_ENDED:
+        return UM_NEVER_NS;
+    }
+    return connection->state == UM_TCP_ENDED ? UM_NEVER_NS : connection->due_ns;
+}

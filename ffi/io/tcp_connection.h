@@ -1,0 +1,78 @@
+/* The receiving end of an LBT-TCP session: connects to the source, says which session it means, makes runs of whole
+ * messages of what comes, and gives each to the receiver session as the next datagram in order, so that everything
+ * above is the same as over datagrams (UM-46, UM-108, UM-110). Internal to ffi/io; below the receiving half.
+ *
+ *                  time to connect              connected
+ *     waiting ------------------> connecting ------------> connected --+ messages
+ *       ^  ^                          |                      |    ^    |
+ *       |  +--- refused, too slow ----+                      |    +----+
+ *       +------ closed, failed, garbage ---------------------+
+ *
+ *     ended: the source said that the session is over, or could not be reached for the reconnect timeout
+ *
+ * The time between attempts doubles, from the reconnect interval to eight of them. What was sent while there was no
+ * connection is a gap of the topics: it is declared lost at once, or recovered off the transport, by the delivery
+ * controllers (C16). A queue that is full stops the connection from being read, wherever in its bytes that is, so
+ * nothing is lost: the window of TCP closes, and the source is held or loses for this client.
+ *
+ * With source-side filtering the connection tells the source which topics have controllers (UX-27).
+ *
+ * Threads: the context lock. Memory: mapped by open, unmapped by close. System calls: those of a socket.
+ */
+#ifndef UM_IO_TCP_CONNECTION_H
+#define UM_IO_TCP_CONNECTION_H
+
+#include "core/byte_ring.h"
+#include "core/counters.h"
+#include "core/message_stream.h"
+#include "core/node.h"
+#include "io/reactor.h"
+
+enum um_tcp_state { UM_TCP_WAITING, UM_TCP_CONNECTING, UM_TCP_CONNECTED, UM_TCP_ENDED };
+
+typedef struct um_tcp_connection {
+    um_reactor *reactor;
+    um_node *node;
+    um_receiver_session *session;
+    um_link_counters *counters;
+    uint32_t *changes; /* counts that fd is another one, or can be read from now on */
+    uint32_t index;    /* in the epoll set, as a group */
+    uint32_t interface_ip;
+    enum um_tcp_state state;
+    int fd;           /* -1: none */
+    bool is_reported; /* to the loop, when it is readable */
+    bool has_rest;    /* whole messages wait for a queue that is full */
+    bool has_greeted; /* by now the source knows which session is meant */
+    bool has_proved;  /* the source of this connection has sent something that is of a session */
+    bool is_filtered; /* the source sends the topics that it is told of */
+    bool must_announce;
+    uint32_t client_index; /* by which the source knows it */
+    int64_t due_ns;        /* when to connect, or to give the attempt up */
+    int64_t interval_ns;   /* before the attempt after the next failure */
+    int64_t lost_since_ns; /* when there was last a connection that was good; or the beginning */
+    int64_t connected_ns;
+    um_message_stream stream;
+    um_byte_ring out; /* control messages that the connection did not take yet */
+    void *memory;
+} um_tcp_connection;
+
+/* Connects as soon as the tick is called. `changes` and `counters` are the owner's and outlive it. 0 or -ENOMEM. */
+int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
+                           um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
+                           um_link_counters *counters);
+void um_tcp_connection_close(um_tcp_connection *connection);
+
+/* Has the loop told when it is readable, or not: another thread waits for it, or a queue is full. */
+void um_tcp_connection_report(um_tcp_connection *connection, bool is_reported);
+
+/* The attempt to connect is over. */
+void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_ns);
+/* Receives and delivers until nothing is there, a queue is full, or others are next (*more). Returns runs delivered. */
+int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, bool *more);
+/* Connects when that is due. Returns when to call again. */
+int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns);
+
+/* The session has its first controller of a topic, or no controller of it any more. */
+void um_tcp_connection_want(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted);
+
+#endif

@@ -1,0 +1,311 @@
+#include "io/tcp_fan_out.h"
+
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "os/clock.h"
+#include "os/memory.h"
+
+enum {
+    VECTORS_MAX = 1024, /* the kernel's UIO_MAXIOV */
+    SCRATCH_BYTES = UM_SEND_BATCH_BYTES_MAX + UM_LBMC_MESSAGE_BYTES_MAX,
+    TELL_LOST_INTERVAL_NS = 1000000000,
+};
+
+static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count);
+static int send_oversize(um_link *link, um_address to, const um_tx *datagram);
+static const um_link_ops TCP_OPS = {.send = send_datagrams, .send_oversize = send_oversize};
+
+int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, bool is_source_paced,
+                        uint32_t backlog_bytes)
+{
+    *fan_out = (um_tcp_fan_out){
+        .base = {.ops = &TCP_OPS, .reports_room = true},
+        .session = session,
+        .is_source_paced = is_source_paced,
+        .backlog_bytes = backlog_bytes > UM_TCP_BACKLOG_MIN ? backlog_bytes : UM_TCP_BACKLOG_MIN,
+        .clients = um_map(sizeof *fan_out->clients * UM_TCP_CLIENTS_MAX),
+        .vectors = um_map(sizeof *fan_out->vectors * VECTORS_MAX),
+        .scratch = um_map(SCRATCH_BYTES),
+    };
+    um_link_counters_reset(&fan_out->counters);
+    return fan_out->clients && fan_out->vectors && fan_out->scratch ? 0 : -ENOMEM;
+}
+
+void um_tcp_fan_out_close(um_tcp_fan_out *fan_out)
+{
+    for (uint32_t i = 0; i < fan_out->client_limit; i++)
+        if (fan_out->clients[i].state != UM_TCP_CLIENT_NONE)
+            um_tcp_fan_out_leave(fan_out, &fan_out->clients[i]);
+    um_unmap(fan_out->clients, sizeof *fan_out->clients * UM_TCP_CLIENTS_MAX);
+    um_unmap(fan_out->vectors, sizeof *fan_out->vectors * VECTORS_MAX);
+    um_unmap(fan_out->scratch, SCRATCH_BYTES);
+    fan_out->clients = NULL;
+    fan_out->vectors = NULL;
+    fan_out->scratch = NULL;
+    fan_out->client_limit = 0;
+}
+
+/* ---- clients ---- */
+
+int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has_filter, int64_t now_ns)
+{
+    uint8_t *memory = malloc(fan_out->backlog_bytes); /* not zeroed: pages are backed when first used */
+    void *filter = has_filter ? um_allocate(um_topic_filter_footprint()) : NULL;
+    if (memory == NULL || (has_filter && filter == NULL)) {
+        free(memory);
+        free(filter);
+        return -ENOMEM;
+    }
+    client->backlog = (um_byte_ring){.memory = memory, .capacity = fan_out->backlog_bytes};
+    client->filter_memory = filter;
+    if (has_filter)
+        um_topic_filter_init(&client->filter, filter);
+    client->since_ns = now_ns;
+    client->told_lost_ns = INT64_MIN;
+    client->state = UM_TCP_CLIENT_JOINED;
+    fan_out->session->tcp_client_count = ++fan_out->joined_count;
+    return 0;
+}
+
+void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client)
+{
+    fan_out->joined_count -= client->state == UM_TCP_CLIENT_JOINED;
+    fan_out->session->tcp_client_count = fan_out->joined_count;
+    close(client->fd);
+    free(client->backlog.memory);
+    free(client->filter_memory);
+    client->backlog = (um_byte_ring){0};
+    client->filter_memory = NULL;
+    client->has_failed = false;
+    client->fd = -1;
+    client->state = UM_TCP_CLIENT_NONE;
+}
+
+/* ---- writing ---- */
+
+/* Writes without waiting. Returns bytes taken; a connection that fails is marked. */
+static uint32_t write_some(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count)
+{
+    struct msghdr message = {.msg_iov = vectors, .msg_iovlen = count};
+    ssize_t sent = sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    UM_COUNT(fan_out->counters.syscalls, 1);
+    if (sent >= 0) {
+        UM_COUNT(fan_out->counters.bytes_sent, sent);
+        return (uint32_t)sent;
+    }
+    bool is_full = errno == EAGAIN || errno == ENOBUFS || errno == EINTR;
+    UM_COUNT(*(is_full ? &fan_out->counters.send_would_block : &fan_out->counters.send_errors), 1);
+    client->has_failed = !is_full;
+    return 0;
+}
+
+/* What the connection did not take of these joins the backlog. */
+static void keep_rest(um_tcp_client *client, const struct iovec *vectors, uint32_t count, uint32_t taken)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t length = (uint32_t)vectors[i].iov_len;
+        if (taken < length)
+            um_byte_ring_append(&client->backlog, (const uint8_t *)vectors[i].iov_base + taken, length - taken);
+        taken = taken > length ? taken - length : 0;
+    }
+}
+
+/* To a client without a backlog: there is room for all of it, whatever the connection takes. */
+static void write_at_once(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
+                          uint32_t bytes)
+{
+    uint32_t taken = write_some(fan_out, client, vectors, count);
+    if (taken == bytes || client->has_failed)
+        return;
+    client->since_ns = um_clock_coarse_ns();
+    keep_rest(client, vectors, count, taken);
+}
+
+void um_tcp_fan_out_flush(um_tcp_fan_out *fan_out, um_tcp_client *client, int64_t now_ns)
+{
+    while (client->backlog.used > 0 && !client->has_failed) {
+        struct iovec vectors[2];
+        uint32_t first, second = 0;
+        vectors[0].iov_base = (void *)(uintptr_t)um_byte_ring_oldest(&client->backlog, &first);
+        vectors[0].iov_len = first;
+        if (first < client->backlog.used)
+            second = client->backlog.used - first;
+        vectors[1] = (struct iovec){client->backlog.memory, second};
+        uint32_t taken = write_some(fan_out, client, vectors, second > 0 ? 2 : 1);
+        um_byte_ring_drop(&client->backlog, taken);
+        if (taken > 0)
+            client->since_ns = now_ns;
+        if (taken < first + second)
+            return;
+    }
+}
+
+/* Messages that do not fit the backlog of a slow client are lost to it, whole (source-paced). */
+static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, const struct iovec *vectors,
+                                uint32_t count)
+{
+    uint64_t lost = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *at = vectors[i].iov_base, *end = at + vectors[i].iov_len;
+        for (uint32_t length; at < end; at += length) {
+            length = um_load_be16(at + 2);
+            if (length <= um_byte_ring_room(&client->backlog))
+                um_byte_ring_append(&client->backlog, at, length);
+            else
+                lost += (at[0] & 0x0f) == UM_LBMC_MESSAGE;
+        }
+    }
+    if (lost == 0)
+        return;
+    client->lost_messages += lost;
+    um_source_session *session = fan_out->session;
+    UM_COUNT(session->counters.client_messages_lost, lost);
+    int64_t now_ns = um_clock_coarse_ns();
+    if (client->told_lost_ns != INT64_MIN && now_ns - client->told_lost_ns < TELL_LOST_INTERVAL_NS)
+        return;
+    client->told_lost_ns = now_ns;
+    um_source_events_add(&session->events, UM_SOURCE_RECEIVER_LOSES, client->address, client->lost_messages);
+}
+
+static void write_to_client(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
+                            uint32_t bytes)
+{
+    if (bytes == 0 || client->has_failed)
+        return;
+    if (client->backlog.used > 0 && bytes > um_byte_ring_room(&client->backlog))
+        um_tcp_fan_out_flush(fan_out, client, um_clock_coarse_ns());
+    if (client->backlog.used == 0)
+        write_at_once(fan_out, client, vectors, count, bytes);
+    else if (bytes <= um_byte_ring_room(&client->backlog))
+        keep_rest(client, vectors, count, 0);
+    else
+        keep_whole_messages(fan_out, client, vectors, count);
+}
+
+/* The same for what passes the client's filter. */
+static void write_filtered(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
+{
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += um_topic_filter_copy(&client->filter, fan_out->vectors[i].iov_base,
+                                      (uint32_t)fan_out->vectors[i].iov_len, fan_out->scratch + bytes);
+    struct iovec passed = {fan_out->scratch, bytes};
+    write_to_client(fan_out, client, &passed, 1, bytes);
+}
+
+bool um_tcp_fan_out_tell(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length)
+{
+    struct iovec vector = {(void *)(uintptr_t)data, length};
+    if (client->has_failed || length > um_byte_ring_room(&client->backlog))
+        return false;
+    write_to_client(fan_out, client, &vector, 1, length);
+    return !client->has_failed;
+}
+
+/* ---- the link ---- */
+
+/* What lies behind the last part in memory joins it: the kernel copies one long piece faster than many short ones. */
+static void add_vector(um_tcp_fan_out *fan_out, const uint8_t *data, uint32_t length)
+{
+    struct iovec *next = fan_out->vectors + fan_out->vector_count;
+    if (length == 0)
+        return;
+    if (next > fan_out->vectors && (const uint8_t *)next[-1].iov_base + next[-1].iov_len == data) {
+        next[-1].iov_len += length;
+        return;
+    }
+    *next = (struct iovec){(void *)(uintptr_t)data, length};
+    fan_out->vector_count++;
+}
+
+/* The bodies of datagrams, without the header that each begins with; session messages and the like, which TCP does not
+ * need, have none. Returns how many datagrams there is room for. */
+static uint32_t gather(um_tcp_fan_out *fan_out, const um_tx *batch, uint32_t count)
+{
+    uint32_t bytes = 0, i = 0;
+    fan_out->vector_count = 0;
+    for (; i < count && fan_out->vector_count + batch[i].part_count <= VECTORS_MAX; i++) {
+        const um_part *parts = batch[i].parts;
+        bool is_data = (parts[0].data[0] & 0x0f) == UM_LBTRM_DATA && parts[0].length >= UM_LBTRM_DATA_BYTES;
+        if (is_data) {
+            add_vector(fan_out, parts[0].data + UM_LBTRM_DATA_BYTES, parts[0].length - UM_LBTRM_DATA_BYTES);
+            for (uint32_t part = 1; part < batch[i].part_count; part++)
+                add_vector(fan_out, parts[part].data, parts[part].length);
+            bytes += batch[i].length - UM_LBTRM_DATA_BYTES;
+        }
+        fan_out->datagram_vectors[i] = fan_out->vector_count;
+        fan_out->datagram_bytes[i] = bytes;
+    }
+    return i;
+}
+
+/* How many of the gathered datagrams the client has room for; all of them when it has no backlog. */
+static uint32_t room_for(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
+{
+    uint32_t last = fan_out->datagram_bytes[count - 1];
+    if (client->backlog.used > 0 && last > um_byte_ring_room(&client->backlog))
+        um_tcp_fan_out_flush(fan_out, client, um_clock_coarse_ns());
+    if (client->backlog.used == 0 || client->has_failed)
+        return count;
+    while (count > 0 && fan_out->datagram_bytes[count - 1] > um_byte_ring_room(&client->backlog))
+        count--;
+    return count;
+}
+
+static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count)
+{
+    um_tcp_fan_out *fan_out = (um_tcp_fan_out *)link;
+    (void)to;
+    if (fan_out->joined_count == 0 || count == 0)
+        return (int)count;
+    count = gather(fan_out, batch, count);
+    for (uint32_t i = 0; i < fan_out->client_limit && count > 0 && !fan_out->is_source_paced; i++)
+        if (fan_out->clients[i].state == UM_TCP_CLIENT_JOINED)
+            count = room_for(fan_out, &fan_out->clients[i], count);
+    if (count == 0)
+        return 0;
+    uint32_t vectors = fan_out->datagram_vectors[count - 1], bytes = fan_out->datagram_bytes[count - 1];
+    for (uint32_t i = 0; i < fan_out->client_limit; i++) {
+        um_tcp_client *client = &fan_out->clients[i];
+        if (client->state != UM_TCP_CLIENT_JOINED)
+            continue;
+        if (client->filter_memory != NULL)
+            write_filtered(fan_out, client, vectors);
+        else
+            write_to_client(fan_out, client, fan_out->vectors, vectors, bytes);
+    }
+    UM_COUNT(fan_out->counters.datagrams_sent, count);
+    return (int)count;
+}
+
+static int send_oversize(um_link *link, um_address to, const um_tx *datagram)
+{
+    return send_datagrams(link, to, datagram, 1);
+}
+
+/* ---- what is left ---- */
+
+uint64_t um_tcp_fan_out_backlog_bytes(const um_tcp_fan_out *fan_out)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < fan_out->client_limit; i++)
+        bytes += fan_out->clients[i].backlog.used;
+    return bytes;
+}
+
+bool um_tcp_fan_out_is_drained(const um_tcp_fan_out *fan_out)
+{
+    for (uint32_t i = 0; i < fan_out->client_limit; i++) {
+        const um_tcp_client *client = &fan_out->clients[i];
+        int queued = 0;
+        if (client->state != UM_TCP_CLIENT_JOINED || client->has_failed)
+            continue;
+        if (client->backlog.used > 0 || (ioctl(client->fd, SIOCOUTQ, &queued) == 0 && queued > 0))
+            return false;
+    }
+    return true;
+}

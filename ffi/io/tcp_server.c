@@ -1,0 +1,364 @@
+#include "io/tcp_server.h"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/tcp_control.h"
+#include "io/tcp_socket.h"
+#include "os/clock.h"
+#include "os/lock.h"
+
+enum {
+    GREETINGS_MAX = 64,
+    ACCEPTS_PER_EVENT = 64,
+    READS_PER_EVENT = 4, /* of UM_TCP_CONTROL_MAX bytes; a client that goes on is reported again */
+    DRAIN_STEP_NS = 2000000,
+};
+static const int64_t GREETING_NS = INT64_C(5000000000);
+static const int64_t ACCEPT_AGAIN_NS = 100000000;
+
+/* ---- opening ---- */
+
+static int listen_at(um_tcp_server *server, uint16_t port)
+{
+    const um_tcp_source_config *config = &server->config;
+    um_tcp_socket_config socket_config = {.send_buffer_bytes = config->send_buffer_bytes};
+    server->local = (um_address){config->interface_ip, port};
+    server->listen_fd = um_tcp_listen(&server->local, &socket_config, (int)config->listen_backlog);
+    return server->listen_fd < 0 ? server->listen_fd : 0;
+}
+
+int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_session *session, uint32_t index,
+                       const um_tcp_source_config *config)
+{
+    *server = (um_tcp_server){.config = *config, .reactor = reactor, .session = session, .index = index};
+    reactor->error_step = "memory";
+    int result = um_tcp_fan_out_open(&server->fan_out, session, config->is_source_paced, config->backlog_bytes);
+    server->listen_fd = -1;
+    if (result == 0) {
+        reactor->error_step = "listening";
+        result = -EADDRINUSE;
+    }
+    for (uint32_t port = config->port_low; port <= config->port_high && result == -EADDRINUSE; port++)
+        result = listen_at(server, (uint16_t)port);
+    if (result == 0)
+        result = um_reactor_watch(reactor, server->listen_fd, UM_WATCH_TCP, um_tcp_watch_index(index, UM_TCP_LISTENER));
+    if (result != 0) {
+        um_tcp_fan_out_close(&server->fan_out);
+        if (server->listen_fd >= 0)
+            close(server->listen_fd);
+        server->listen_fd = -1;
+    }
+    return result;
+}
+
+/* ---- clients come and go ---- */
+
+static uint32_t number_of(const um_tcp_server *server, const um_tcp_client *client)
+{
+    return (uint32_t)(client - server->fan_out.clients);
+}
+
+/* Closes a client; one that had joined is missed. */
+static void drop(um_tcp_server *server, um_tcp_client *client)
+{
+    um_source_session *session = server->session;
+    bool had_joined = client->state == UM_TCP_CLIENT_JOINED;
+    um_address address = client->address;
+    server->greeting_count -= !had_joined;
+    um_tcp_fan_out_leave(&server->fan_out, client);
+    if (!had_joined)
+        return;
+    UM_COUNT(session->counters.clients_disconnected, 1);
+    um_source_events_add(&session->events, UM_SOURCE_CLIENT_DISCONNECTED, address, server->fan_out.joined_count);
+}
+
+static um_tcp_client *free_place(um_tcp_server *server)
+{
+    um_tcp_fan_out *fan_out = &server->fan_out;
+    for (uint32_t i = 0; i < UM_TCP_CLIENTS_MAX; i++) {
+        if (fan_out->clients[i].state != UM_TCP_CLIENT_NONE)
+            continue;
+        if (i >= fan_out->client_limit)
+            fan_out->client_limit = i + 1;
+        return &fan_out->clients[i];
+    }
+    return NULL;
+}
+
+/* The peer that has waited longest gives way. */
+static void drop_oldest_greeting(um_tcp_server *server)
+{
+    um_tcp_client *oldest = NULL;
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
+        um_tcp_client *client = &server->fan_out.clients[i];
+        if (client->state == UM_TCP_CLIENT_GREETING && (oldest == NULL || client->since_ns < oldest->since_ns))
+            oldest = client;
+    }
+    if (oldest == NULL)
+        return;
+    UM_COUNT(server->session->counters.connections_refused, 1);
+    drop(server, oldest);
+}
+
+static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
+{
+    um_source_session *session = server->session;
+    const um_tcp_source_config *config = &server->config;
+    server->greeting_count--;
+    if (um_tcp_fan_out_join(&server->fan_out, client, config->has_filter, now_ns) != 0) {
+        server->greeting_count++;
+        UM_COUNT(session->counters.connections_refused, 1);
+        drop(server, client);
+        return;
+    }
+    UM_COUNT(session->counters.clients_connected, 1);
+    um_source_events_add(&session->events, UM_SOURCE_CLIENT_CONNECTED, client->address, server->fan_out.joined_count);
+    if (config->has_filter) {
+        uint8_t init[UM_TCP_SSF_INIT_BYTES];
+        uint32_t length =
+            um_tcp_write_ssf_init(init, session->config.session_id, number_of(server, client), server->local);
+        um_tcp_fan_out_tell(&server->fan_out, client, init, length);
+    }
+}
+
+static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t now_ns)
+{
+    if (server->greeting_count == GREETINGS_MAX)
+        drop_oldest_greeting(server);
+    um_tcp_client *client = free_place(server);
+    if (client == NULL) {
+        UM_COUNT(server->session->counters.connections_refused, 1);
+        close(fd);
+        return;
+    }
+    um_tcp_socket_config config = {.no_delay = server->config.no_delay,
+                                   .activity_timeout_ns = server->config.activity_timeout_ns};
+    um_tcp_set(fd, &config);
+    *client = (um_tcp_client){.state = UM_TCP_CLIENT_GREETING, .fd = fd, .address = from, .since_ns = now_ns};
+    um_message_stream_init(&client->control, client->control_memory, UM_TCP_CONTROL_MAX, UM_TCP_CONTROL_MAX);
+    server->greeting_count++;
+    if (!server->config.wants_session_id)
+        join(server, client, now_ns);
+    if (client->state != UM_TCP_CLIENT_NONE &&
+        um_reactor_watch_stream(server->reactor, fd, UM_WATCH_TCP,
+                                um_tcp_watch_index(server->index, number_of(server, client))) != 0) {
+        UM_COUNT(server->session->counters.connections_refused, 1);
+        drop(server, client);
+    }
+}
+
+static int accept_clients(um_tcp_server *server, int64_t now_ns)
+{
+    int accepted = 0;
+    if (now_ns < server->accept_again_ns)
+        return 0;
+    server->accept_again_ns = 0;
+    for (; accepted < ACCEPTS_PER_EVENT; accepted++) {
+        um_address from;
+        int fd = um_tcp_accept(server->listen_fd, &from);
+        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* reported until they are accepted */
+            UM_COUNT(server->session->counters.connections_refused, 1);
+            server->accept_again_ns = now_ns + ACCEPT_AGAIN_NS;
+            um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_TCP,
+                               um_tcp_watch_index(server->index, UM_TCP_LISTENER));
+        }
+        if (fd < 0)
+            return accepted;
+        accept_one(server, fd, from, now_ns);
+    }
+    return accepted;
+}
+
+/* ---- what clients send ---- */
+
+/* One option of a control message. False: the peer is none of ours. */
+static bool on_control(um_tcp_server *server, um_tcp_client *client, const um_tcp_control *control, int64_t now_ns)
+{
+    bool is_ours = control->session_id == server->session->config.session_id;
+    if (control->kind == UM_TCP_SESSION_ID) {
+        if (is_ours && client->state == UM_TCP_CLIENT_GREETING)
+            join(server, client, now_ns);
+        return is_ours;
+    }
+    if (control->kind == UM_TCP_OTHER)
+        return client->state == UM_TCP_CLIENT_JOINED;
+    if (client->state != UM_TCP_CLIENT_JOINED || !is_ours || control->kind == UM_TCP_SSF_INIT)
+        return false;
+    if (client->filter_memory == NULL)
+        return true;
+    if (control->kind == UM_TCP_SSF_EXCLUDE)
+        um_topic_filter_remove(&client->filter, control->topic_index);
+    return control->kind == UM_TCP_SSF_EXCLUDE || um_topic_filter_add(&client->filter, control->topic_index);
+}
+
+/* Everything whole that has come. False: the peer is none of ours. */
+static bool read_control(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
+{
+    const uint8_t *data;
+    uint32_t length;
+    enum um_stream_part part;
+    while ((part = um_message_stream_next(&client->control, UM_TCP_CONTROL_MAX, &data, &length)) == UM_STREAM_CONTROL) {
+        um_tcp_control_reader reader = um_tcp_control_read(data, length);
+        um_tcp_control control;
+        while ((control = um_tcp_control_next(&reader)).kind != UM_TCP_NOTHING)
+            if (!on_control(server, client, &control, now_ns) || client->state == UM_TCP_CLIENT_NONE)
+                return client->state == UM_TCP_CLIENT_NONE;
+    }
+    return part == UM_STREAM_MORE;
+}
+
+/* Reads what the client sent. Returns bytes; a client that is done with is dropped. */
+static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
+{
+    int handled = 0;
+    for (int i = 0; i < READS_PER_EVENT; i++) {
+        uint32_t room;
+        uint8_t *into = um_message_stream_room(&client->control, &room);
+        ssize_t got = recv(client->fd, into, room, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return handled;
+        if (got <= 0) { /* a client that has left, or whose connection has failed */
+            drop(server, client);
+            return handled;
+        }
+        handled += (int)got;
+        um_message_stream_add(&client->control, (uint32_t)got);
+        if (!read_control(server, client, now_ns)) {
+            UM_COUNT(server->session->counters.connections_refused, 1);
+            drop(server, client);
+        }
+        if (client->state == UM_TCP_CLIENT_NONE)
+            return handled;
+    }
+    um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_TCP,
+                                  um_tcp_watch_index(server->index, number_of(server, client)));
+    return handled;
+}
+
+/* ---- the loop's ---- */
+
+static int look_at(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
+{
+    if (client->state == UM_TCP_CLIENT_NONE)
+        return 0;
+    uint32_t before = client->backlog.used;
+    um_tcp_fan_out_flush(&server->fan_out, client, now_ns);
+    int flushed = (int)(before - client->backlog.used);
+    if (client->has_failed) {
+        drop(server, client);
+        return flushed;
+    }
+    return flushed + receive(server, client, now_ns);
+}
+
+int um_tcp_server_on_event(um_tcp_server *server, uint32_t client, int64_t now_ns)
+{
+    if (!um_lock_try(&server->session->sender_lock)) {
+        server->is_due = true;
+        return UM_TCP_SERVER_BUSY;
+    }
+    int handled = 0;
+    if (client == UM_TCP_LISTENER)
+        handled = accept_clients(server, now_ns);
+    else if (client < server->fan_out.client_limit)
+        handled = look_at(server, &server->fan_out.clients[client], now_ns);
+    um_lock_release(&server->session->sender_lock);
+    return handled;
+}
+
+/* Strangers that say nothing, and clients that hold the session. Returns when the next may be over its time. */
+static int64_t drop_overdue(um_tcp_server *server, int64_t now_ns)
+{
+    int64_t stall_ns = server->config.is_source_paced ? 0 : server->config.stall_timeout_ns, next_ns = UM_NEVER_NS;
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
+        um_tcp_client *client = &server->fan_out.clients[i];
+        bool is_joined = client->state == UM_TCP_CLIENT_JOINED;
+        bool is_timed = is_joined ? stall_ns != 0 && client->backlog.used > 0 : client->state != UM_TCP_CLIENT_NONE;
+        int64_t due_ns = client->since_ns + (is_joined ? stall_ns : GREETING_NS);
+        if (client->has_failed || (is_timed && now_ns >= due_ns)) {
+            if (is_joined && !client->has_failed) {
+                UM_COUNT(server->session->counters.receivers_stalled, 1);
+                um_source_events_add(&server->session->events, UM_SOURCE_RECEIVER_STALLED, client->address,
+                                     (uint64_t)(now_ns - client->since_ns));
+            }
+            UM_COUNT(server->session->counters.connections_refused, !is_joined);
+            drop(server, client);
+        } else if (is_timed && due_ns < next_ns) {
+            next_ns = due_ns;
+        }
+    }
+    return next_ns;
+}
+
+int um_tcp_server_service(um_tcp_server *server, int64_t now_ns, int64_t *due_ns)
+{
+    if (!um_lock_try(&server->session->sender_lock)) {
+        *due_ns = now_ns;
+        return UM_TCP_SERVER_BUSY;
+    }
+    int handled = 0;
+    if (server->is_due) {
+        server->is_due = false;
+        handled = accept_clients(server, now_ns);
+        for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
+            handled += look_at(server, &server->fan_out.clients[i], now_ns);
+    }
+    *due_ns = drop_overdue(server, now_ns);
+    if (server->accept_again_ns != 0 && now_ns >= server->accept_again_ns) {
+        server->accept_again_ns = 0;
+        um_reactor_watch_again(server->reactor, server->listen_fd, UM_WATCH_TCP,
+                               um_tcp_watch_index(server->index, UM_TCP_LISTENER));
+    } else if (server->accept_again_ns != 0) {
+        *due_ns = um_earliest_ns(*due_ns, server->accept_again_ns);
+    }
+    um_lock_release(&server->session->sender_lock);
+    return handled;
+}
+
+/* ---- closing ---- */
+
+void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns)
+{
+    um_source_session *session = server->session;
+    int64_t end_ns = um_clock_ns() + at_most_ns;
+    for (int64_t now_ns = um_clock_ns(); now_ns < end_ns; now_ns = um_clock_ns()) {
+        um_lock_acquire(&session->sender_lock);
+        for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
+            if (server->fan_out.clients[i].state == UM_TCP_CLIENT_JOINED)
+                um_tcp_fan_out_flush(&server->fan_out, &server->fan_out.clients[i], now_ns);
+        um_session_send(session, now_ns, UM_SEND_BATCH_MAX);
+        bool is_empty = um_tcp_fan_out_backlog_bytes(&server->fan_out) == 0 &&
+                        atomic_load(&session->sender_position) >= atomic_load(&session->flush_limit);
+        um_lock_release(&session->sender_lock);
+        if (is_empty)
+            return;
+        struct timespec step = {0, DRAIN_STEP_NS};
+        nanosleep(&step, NULL);
+    }
+}
+
+/* Bytes that were not read when a connection is closed have the kernel reset it, and the peer lose what it has not read
+ * yet: they are read first. */
+static void end_client(um_tcp_server *server, um_tcp_client *client)
+{
+    uint8_t end[UM_TCP_END_BYTES], unread[4096];
+    if (client->state == UM_TCP_CLIENT_JOINED && client->backlog.used == 0)
+        um_tcp_fan_out_tell(&server->fan_out, client, end, um_tcp_write_end(end));
+    shutdown(client->fd, SHUT_WR);
+    for (int i = 0; i < READS_PER_EVENT && recv(client->fd, unread, sizeof unread, MSG_DONTWAIT) > 0; i++)
+        ;
+}
+
+void um_tcp_server_close(um_tcp_server *server)
+{
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
+        if (server->fan_out.clients[i].state != UM_TCP_CLIENT_NONE)
+            end_client(server, &server->fan_out.clients[i]);
+    um_tcp_fan_out_close(&server->fan_out);
+    if (server->listen_fd >= 0)
+        close(server->listen_fd);
+    server->listen_fd = -1;
+}

@@ -1,0 +1,236 @@
+/* What LBT-TCP is made of below its sockets: messages out of a byte stream cut anywhere, the backlog of a client, the
+ * topics that a client wants, and control messages.
+ */
+#include "core/byte_ring.h"
+#include "core/message_stream.h"
+#include "core/random.h"
+#include "core/tcp_control.h"
+#include "core/topic_filter.h"
+#include "support.h"
+
+enum { TEXT_BYTES = 400000, RUN_MAX = 9000 };
+
+/* Messages of topics and control messages of random lengths, the last the longest there is. Returns bytes. */
+static uint32_t write_messages(uint8_t *out, um_random *random, uint32_t *messages)
+{
+    uint32_t bytes = 0;
+    for (*messages = 0; bytes < TEXT_BYTES - 2 * UM_LBMC_MESSAGE_BYTES_MAX; ++*messages) {
+        bool is_last = bytes > TEXT_BYTES - 4 * UM_LBMC_MESSAGE_BYTES_MAX;
+        uint32_t payload = is_last ? UM_LBMC_MESSAGE_BYTES_MAX - UM_LBMC_HEADER_BYTES
+                                   : (uint32_t)um_random_below(random, um_random_below(random, 8) == 0 ? 20000 : 200);
+        um_lbmc_layout layout = {.topic_index = 7, .sqn = *messages, .payload_length = payload};
+        memset(um_lbmc_write_message(out + bytes, &layout), (int)*messages, payload);
+        bytes += UM_LBMC_HEADER_BYTES + payload;
+        if (um_random_below(random, 10) == 0)
+            bytes += um_lbmc_write_tsni(out + bytes, &layout.topic_index, &layout.sqn, 1);
+    }
+    return bytes;
+}
+
+/* Everything that can be taken now, appended to `out`: runs are whole messages, no longer than they may be. */
+static enum um_stream_part take_all(um_message_stream *stream, uint8_t *out, uint32_t *taken)
+{
+    const uint8_t *data;
+    uint32_t length;
+    enum um_stream_part part;
+    while ((part = um_message_stream_next(stream, RUN_MAX, &data, &length)) == UM_STREAM_MESSAGES ||
+           part == UM_STREAM_CONTROL) {
+        uint32_t count = 0, message_length;
+        um_lbmc_message message;
+        for (uint32_t at = 0; at < length; at += message_length, count++) {
+            CHECK_EQ(um_lbmc_decode(data + at, length - at, &message, &message_length), UM_DGRAM_OK);
+            CHECK_EQ(message.type, part == UM_STREAM_CONTROL ? UM_LBMC_CONTROL : UM_LBMC_MESSAGE);
+        }
+        CHECK(count == 1 || (part == UM_STREAM_MESSAGES && length <= RUN_MAX));
+        memcpy(out + *taken, data, length);
+        *taken += length;
+    }
+    return part;
+}
+
+TEST("UM-46", "a stream that is cut anywhere gives the messages that were put into it")
+{
+    um_random random = {check_seed()};
+    uint8_t *sent = zeroed(TEXT_BYTES), *received = zeroed(TEXT_BYTES);
+    uint8_t *memory = zeroed(2 * UM_LBMC_MESSAGE_BYTES_MAX);
+    uint32_t messages, bytes = write_messages(sent, &random, &messages);
+    for (uint32_t round = 0; round < 6; round++) {
+        um_message_stream stream;
+        uint32_t capacity = UM_LBMC_MESSAGE_BYTES_MAX + (uint32_t)um_random_below(&random, UM_LBMC_MESSAGE_BYTES_MAX);
+        uint32_t piece_max = round == 0 ? 3 : 1 << (4 * round), taken = 0;
+        um_message_stream_init(&stream, memory, capacity, UM_LBMC_MESSAGE_BYTES_MAX);
+        for (uint32_t at = 0; at < bytes;) {
+            uint32_t room, piece = 1 + (uint32_t)um_random_below(&random, piece_max);
+            uint8_t *into = um_message_stream_room(&stream, &room);
+            CHECK(room > 0);
+            piece = piece < room ? piece : room;
+            piece = piece < bytes - at ? piece : bytes - at;
+            memcpy(into, sent + at, piece);
+            um_message_stream_add(&stream, piece);
+            at += piece;
+            CHECK_EQ(take_all(&stream, received, &taken), UM_STREAM_MORE);
+        }
+        CHECK_EQ(taken, bytes);
+        CHECK_BYTES(received, sent, bytes);
+        CHECK(um_message_stream_is_empty(&stream));
+    }
+    free(memory);
+    free(received);
+    free(sent);
+}
+
+static enum um_stream_part first_of(const uint8_t *bytes, uint32_t length, uint32_t message_max,
+                                    enum um_dgram_status *broken_by)
+{
+    uint8_t *memory = zeroed(message_max);
+    um_message_stream stream;
+    const uint8_t *data;
+    uint32_t room, run_length;
+    um_message_stream_init(&stream, memory, message_max, message_max);
+    memcpy(um_message_stream_room(&stream, &room), bytes, length);
+    CHECK(length <= room);
+    um_message_stream_add(&stream, length);
+    enum um_stream_part part = um_message_stream_next(&stream, RUN_MAX, &data, &run_length);
+    /* A broken stream stays broken, whatever comes. */
+    if (part == UM_STREAM_BROKEN)
+        CHECK_EQ(um_message_stream_next(&stream, RUN_MAX, &data, &run_length), UM_STREAM_BROKEN);
+    *broken_by = stream.broken_by;
+    free(memory);
+    return part;
+}
+
+TEST("UM-46", "what cannot be LBMC breaks the stream at once, and nothing of it is believed")
+{
+    static const struct {
+        uint8_t bytes[8];
+        enum um_stream_part part;
+        enum um_dgram_status broken_by;
+    } cases[] = {
+        {{0x00, 0, 0, 11}, UM_STREAM_BROKEN, UM_DGRAM_HDR},     /* shorter than its header */
+        {{0x00, 0, 0, 0}, UM_STREAM_BROKEN, UM_DGRAM_HDR},      /* a length that would go on forever */
+        {{0x08, 255, 0, 3}, UM_STREAM_BROKEN, UM_DGRAM_HDR},    /* the same of a control message */
+        {{0x10, 0, 0, 20}, UM_STREAM_BROKEN, UM_DGRAM_VERSION}, /* version 1 */
+        {{'G', 'E', 'T', ' '}, UM_STREAM_BROKEN, UM_DGRAM_VERSION},
+        {{0x02, 0, 0, 20}, UM_STREAM_BROKEN, UM_DGRAM_TYPE}, /* of recovery */
+        {{0x00, 0, 1, 1}, UM_STREAM_BROKEN, UM_DGRAM_SIZE},  /* longer than is taken here */
+        {{0x00, 0, 0, 20}, UM_STREAM_MORE, UM_DGRAM_OK},
+        {{0x01, 255, 0, 4}, UM_STREAM_END, UM_DGRAM_OK},
+    };
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        enum um_dgram_status broken_by;
+        CHECK_EQ(first_of(cases[i].bytes, 8, 256, &broken_by), cases[i].part);
+        CHECK_EQ(broken_by, cases[i].broken_by);
+    }
+}
+
+TEST("UM-108", "a client's backlog gives its bytes in order, whatever is taken at once")
+{
+    enum { CAPACITY = 100 };
+    um_random random = {check_seed()};
+    uint8_t *memory = zeroed(CAPACITY);
+    um_byte_ring ring = {.memory = memory, .capacity = CAPACITY};
+    uint8_t next_in = 0, next_out = 0;
+    for (uint32_t i = 0; i < 20000; i++) {
+        uint8_t piece[CAPACITY];
+        uint32_t count = (uint32_t)um_random_below(&random, um_byte_ring_room(&ring) + 1), length;
+        for (uint32_t k = 0; k < count; k++)
+            piece[k] = next_in++;
+        um_byte_ring_append(&ring, piece, count);
+        CHECK(ring.used <= CAPACITY);
+        const uint8_t *oldest = um_byte_ring_oldest(&ring, &length);
+        CHECK(length <= ring.used && (length > 0 || ring.used == 0));
+        length = (uint32_t)um_random_below(&random, length + 1);
+        for (uint32_t k = 0; k < length; k++)
+            CHECK_EQ(oldest[k], next_out++);
+        um_byte_ring_drop(&ring, length);
+    }
+    free(memory);
+}
+
+TEST("UX-27", "a set of topics takes as many as it has room for, and loses none")
+{
+    um_random random = {check_seed()};
+    void *memory = zeroed(um_topic_filter_footprint());
+    um_topic_filter filter;
+    um_topic_filter_init(&filter, memory);
+    static bool wanted[3 * UM_TOPIC_FILTER_TOPICS_MAX];
+    uint32_t count = 0, universe = 3 * UM_TOPIC_FILTER_TOPICS_MAX;
+    for (uint32_t i = 0; i < 200000; i++) {
+        uint32_t topic = (uint32_t)um_random_below(&random, universe);
+        if (um_random_below(&random, 3) == 0) {
+            um_topic_filter_remove(&filter, topic);
+            count -= wanted[topic];
+            wanted[topic] = false;
+        } else {
+            bool added = um_topic_filter_add(&filter, topic);
+            CHECK_EQ(added, wanted[topic] || count < UM_TOPIC_FILTER_TOPICS_MAX);
+            count += added && !wanted[topic];
+            wanted[topic] |= added;
+        }
+        CHECK_EQ(filter.count, count);
+    }
+    for (uint32_t topic = 0; topic < universe; topic++)
+        CHECK_EQ(um_topic_filter_has(&filter, topic), wanted[topic]);
+    free(memory);
+}
+
+TEST("UX-27", "of messages, those of wanted topics pass; of a TSNI, their records")
+{
+    void *memory = zeroed(um_topic_filter_footprint());
+    uint8_t sent[4096], passed[4096], expected[4096];
+    um_topic_filter filter;
+    um_topic_filter_init(&filter, memory);
+    CHECK(um_topic_filter_add(&filter, 0) && um_topic_filter_add(&filter, 5));
+    uint32_t bytes = 0, wanted = 0;
+    for (uint32_t i = 0; i < 40; i++) {
+        um_lbmc_layout layout = {.topic_index = i % 8, .sqn = i, .payload_length = i};
+        uint8_t *begin = sent + bytes;
+        memset(um_lbmc_write_message(begin, &layout), (int)i, i);
+        bytes += UM_LBMC_HEADER_BYTES + i;
+        if (i % 8 == 0 || i % 8 == 5) {
+            memcpy(expected + wanted, begin, UM_LBMC_HEADER_BYTES + i);
+            wanted += UM_LBMC_HEADER_BYTES + i;
+        }
+    }
+    uint32_t topics[4] = {1, 5, 2, 0}, sqns[4] = {10, 50, 20, 90};
+    uint32_t topics_wanted[2] = {5, 0}, sqns_wanted[2] = {50, 90};
+    bytes += um_lbmc_write_tsni(sent + bytes, topics, sqns, 4);
+    wanted += um_lbmc_write_tsni(expected + wanted, topics_wanted, sqns_wanted, 2);
+    bytes += um_lbmc_write_tsni(sent + bytes, topics, sqns, 1); /* nothing of it passes */
+    CHECK_EQ(um_topic_filter_copy(&filter, sent, bytes, passed), wanted);
+    CHECK_BYTES(passed, expected, wanted);
+    um_topic_filter_remove(&filter, 0);
+    um_topic_filter_remove(&filter, 5);
+    CHECK_EQ(um_topic_filter_copy(&filter, sent, bytes, passed), 0);
+    free(memory);
+}
+
+static um_tcp_control only_control(const uint8_t *message, uint32_t length)
+{
+    um_tcp_control_reader reader = um_tcp_control_read(message, length);
+    um_tcp_control control = um_tcp_control_next(&reader);
+    CHECK_EQ(um_tcp_control_next(&reader).kind, UM_TCP_NOTHING);
+    return control;
+}
+
+TEST("UX-27", "control messages of LBT-TCP say what they were written with")
+{
+    uint8_t bytes[UM_TCP_CONTROL_BYTES_MAX];
+    um_tcp_control control = only_control(bytes, um_tcp_write_session_id(bytes, 0x5eed0001));
+    CHECK(control.kind == UM_TCP_SESSION_ID && control.session_id == 0x5eed0001);
+    control = only_control(bytes, um_tcp_write_ssf_init(bytes, 0x5eed0002, 12, (um_address){0x0a000001, 14371}));
+    CHECK(control.kind == UM_TCP_SSF_INIT && control.session_id == 0x5eed0002 && control.client_index == 12);
+    for (int included = 0; included < 2; included++) {
+        control = only_control(bytes, um_tcp_write_ssf_request(bytes, included, 0x5eed0003, 13, 99));
+        CHECK_EQ(control.kind, included ? UM_TCP_SSF_INCLUDE : UM_TCP_SSF_EXCLUDE);
+        CHECK(control.session_id == 0x5eed0003 && control.client_index == 13 && control.topic_index == 99);
+    }
+    /* Every message is whole for the stream, too, and cut short it says nothing that is not there. */
+    uint32_t length = um_tcp_write_session_id(bytes, 1);
+    for (uint32_t cut = UM_LBMC_CONTROL_BYTES; cut < length; cut++) {
+        um_tcp_control_reader reader = um_tcp_control_read(bytes, cut);
+        CHECK_EQ(um_tcp_control_next(&reader).kind, UM_TCP_NOTHING);
+    }
+}
+
+CHECK_MAIN

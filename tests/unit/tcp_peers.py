@@ -1,0 +1,94 @@
+"""Peers of LBT-TCP made of plain sockets: a source and a client that say what a test has them say."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from tests.waiting import SECONDS
+from xdp.closing import Closing
+
+
+def message(topic_index: int, sqn: int, data: bytes) -> bytes:
+    """An LBMC message of a topic."""
+    return struct.pack("!BBHII", 0, 0, 12 + len(data), topic_index, sqn) + data
+
+
+def tsni(topic_index: int, sqn: int) -> bytes:
+    """A control message that says a topic's last number."""
+    return struct.pack("!BBHBBHII", 8, 32, 16, 255, 12, 1, topic_index, sqn)
+
+
+def control_session_id(session_id: int) -> bytes:
+    """What a client says first: which session it means."""
+    return struct.pack("!BBHBBHI", 8, 107, 12, 255, 8, 0, session_id)
+
+
+def ssf_request(session_id: int, client: int, topic_index: int, *, included: bool = True) -> bytes:
+    """A client wants a topic, or no longer."""
+    return struct.pack(
+        "!BBHBBBBIII", 8, 17, 20, 255, 16, 0, 0 if included else 1, session_id, topic_index, client
+    )
+
+
+class RawSource(Closing):
+    """A listening socket that clients of a session connect to."""
+
+    def __init__(self, session_id: int = 0x5EED0001) -> None:
+        self.session_id = session_id
+        self.accepted = 0
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = int(self._socket.getsockname()[1])
+        self._peers: list[socket.socket] = []
+
+    def accept(self, seconds: float = SECONDS) -> socket.socket:
+        """The next client; TimeoutError when none comes."""
+        self._socket.settimeout(seconds)
+        peer, _ = self._socket.accept()
+        peer.settimeout(SECONDS)
+        self.accepted += 1
+        self._peers.append(peer)
+        return peer
+
+    def greeting(self, peer: socket.socket) -> bytes:
+        """What it says first."""
+        return peer.recv(12, socket.MSG_WAITALL)
+
+    def close(self) -> None:
+        """Close everything."""
+        for one in (*self._peers, self._socket):
+            one.close()
+
+
+class RawClient(Closing):
+    """A connection to a real source."""
+
+    def __init__(self, transport: str) -> None:
+        _, address, port, *session = transport.split(":")
+        self.session_id = int(session[0], 16) if session else 0
+        self.socket = socket.create_connection((address, int(port)), timeout=SECONDS)
+
+    def greet(self) -> None:
+        """Say the session id."""
+        self.socket.sendall(control_session_id(self.session_id))
+
+    def read(self) -> tuple[int, int, bytes]:
+        """The next message: its type, its topic index and the rest of it."""
+        head = self.socket.recv(4, socket.MSG_WAITALL)
+        assert len(head) == 4, "the source has closed the connection"
+        kind, _, length = struct.unpack("!BBH", head)
+        body = self.socket.recv(length - 4, socket.MSG_WAITALL) if length > 4 else b""
+        return kind, struct.unpack("!I", body[:4])[0] if kind == 0 else 0, body
+
+    def is_closed(self) -> bool:
+        """Whether the source has closed it, once everything sent was read."""
+        try:
+            while self.socket.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()

@@ -1,0 +1,379 @@
+"""Sources and receivers over TCP: pacing, buffers, segmentation, reconnecting, the end of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
+from tests.unit.tcp_peers import RawSource, control_session_id, message, tsni
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import (
+    BeginningOfSession,
+    BurstLoss,
+    Context,
+    EndOfSession,
+    Message,
+    Receiver,
+    Source,
+    UnrecoverableLoss,
+)
+from umstack._engine.transport_address import TcpAddress
+from umstack.errors import BackPressured, NotConnected
+
+LONGEST_WHOLE = 65535 - 12
+"""Payload of the longest message that LBMC carries in one piece."""
+
+
+@pytest.fixture(scope="module")
+def sending() -> Iterator[Context]:
+    with open_context() as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def receiving() -> Iterator[Context]:
+    with open_context() as context:
+        yield context
+
+
+def connected(sending: Context, receiving: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
+    """A source over TCP and a receiver of another context that is its client."""
+    to_receiver = {name: options.pop(name) for name in (*SMALL_QUEUE, "use_otr") if name in options}
+    receiver = receiving.receiver(topic, **to_receiver)
+    source = sending.source(topic, transport="tcp", **options)
+    source.wait_connected(timeout=SECONDS)
+    return source, receiver
+
+
+def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
+    """UM-46: from nothing to more than fits 64 KiB, one at a time and in batches."""
+    lengths = [0, 1, 100, 1472, 8192, LONGEST_WHOLE, LONGEST_WHOLE + 1, 300_000]
+    with open_context() as context:
+        source, receiver = connect(context, "lengths", transport="tcp")
+        sent = [bytes([i]) * length for i, length in enumerate(lengths)]
+        for data in sent:
+            source.send(data, flush=True)
+        assert payloads(collect(receiver, len(sent))) == sent
+        many = [b"%d" % i for i in range(20_000)]
+        assert source.send_many(many, flush=True, timeout=SECONDS) == len(many)
+        assert payloads(collect(receiver, len(many))) == many
+        with source.claim(5, flush=True) as view:
+            view[:] = b"claim"
+        assert payloads(collect(receiver, 1)) == [b"claim"]
+        assert source.stats()["num_clients"] == 1
+        assert source.transport.startswith("TCP:127.0.0.1:")
+
+
+def test_one_thread_runs_both_ends_in_sequential_mode() -> None:
+    """UM-14, UM-46: sends that wait run the loop, so that what they wait for happens."""
+    with open_context("sequential") as context:
+        receiver = context.receiver("sequential")
+        source = context.source("sequential", transport="tcp", transport_tcp_sender_socket_buffer=65536)
+        source.wait_connected(timeout=SECONDS)
+        many = [b"%d" % i + bytes(100) for i in range(20_000)]
+        assert source.send_many(many, flush=True, timeout=SECONDS) == len(many)
+        assert payloads(collect(receiver, len(many))) == many
+
+
+def test_small_messages_wait_for_company_until_a_flush(sending: Context, receiving: Context) -> None:
+    """UM-16, UM-17, UM-27: batching over TCP is what it is over datagrams."""
+    source, receiver = connected(sending, receiving, "batched", implicit_batching_interval=60_000)
+    with source, receiver:
+        source.send(b"a")
+        source.send(b"b")
+        assert receiver.poll(1, 0.1).messages() == []
+        source.flush()
+        assert payloads(collect(receiver, 2)) == [b"a", b"b"]
+        source.send(bytes(3000))
+        assert len(collect(receiver, 1)) == 1
+        assert source.stats()["flushes_explicit"] == source.stats()["flushes_length"] == 1
+
+
+def test_a_slow_receiver_holds_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
+    """UM-108, UM-110: receiver-paced; a send that does not wait is refused, and succeeds once there is room."""
+    source, receiver = connected(
+        sending,
+        receiving,
+        "held",
+        transport_tcp_sender_socket_buffer=65536,
+        flow_control_stall_timeout=0,
+        **SMALL_QUEUE,
+    )
+    with source, receiver:
+        sent = _send_until_refused(source)
+        assert 0 < source.stats()["bytes_buffered"] <= 131072
+        finished = threading.Event()
+
+        def go_on() -> None:
+            for number in range(sent, sent + 2000):
+                source.send(b"%d" % number + bytes(500))
+            source.flush()
+            finished.set()
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        for number, one in enumerate(collect(receiver, sent + 2000, 3 * SECONDS)):
+            assert one.data.startswith(b"%d\0" % number)
+        thread.join(SECONDS)
+        assert finished.is_set()
+        assert source.wait_drained(SECONDS)
+        assert source.stats()["client_messages_lost"] == 0
+
+
+def _send_until_refused(source: Source) -> int:
+    """How many messages were taken before one was not."""
+    for number in range(200_000):
+        try:
+            source.send(b"%d" % number + bytes(500), timeout=0)
+        except BackPressured:
+            return number
+    raise AssertionError("nothing holds the source")
+
+
+def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
+    sending: Context, receiving: Context
+) -> None:
+    """UM-108, C16: it is told by number, at once; the source is told who it is; another receiver loses none."""
+    source, slow = connected(
+        sending,
+        receiving,
+        "paced",
+        transport_tcp_multiple_receiver_behavior="source_paced",
+        transport_tcp_sender_socket_buffer=65536,
+        **SMALL_QUEUE,
+    )
+    with source, slow, open_context() as other, other.receiver("paced") as fast:
+        source.wait_connected(2, SECONDS)
+        got: list[Message] = []
+        sent = 0
+        while source.stats()["client_messages_lost"] < 3000:
+            source.send_many([b"%d" % number + bytes(400) for number in range(sent, sent + 100)], flush=True)
+            sent += 100
+            got += collect(fast, 100)
+        source.send(b"last", flush=True)
+        assert [one.data.split(b"\0")[0] for one in got] == [b"%d" % number for number in range(sent)]
+        assert payloads(collect(fast, 1)) == [b"last"]
+        rows = _until_last(slow)
+        messages = [row for row in rows if isinstance(row, Message)]
+        numbers = [int(one.data.split(b"\0")[0]) for one in messages[:-1]]
+        assert numbers == sorted(set(numbers))
+        assert all(len(one.data) == len(b"%d" % n) + 400 for one, n in zip(messages, numbers, strict=False))
+        lost = sum(_lost_in(row) for row in rows)
+        assert lost == sent - len(numbers) > 0
+        events = [event for event in source.receiver_events() if event.kind == "receiver_loses"]
+        assert events[0].amount > 0
+        assert lost == source.stats()["client_messages_lost"]
+
+
+def _until_last(receiver: Receiver) -> list[Any]:
+    rows: list[Any] = []
+    deadline = time.monotonic() + SECONDS
+    while not rows or not isinstance(rows[-1], Message) or rows[-1].data != b"last":
+        rows += receiver.poll(1000, 0.1).events()
+        assert time.monotonic() < deadline
+    return rows
+
+
+def _lost_in(row: Any) -> int:
+    if isinstance(row, UnrecoverableLoss):
+        return 1
+    if isinstance(row, BurstLoss):
+        return row.sequence_number - row.first_sequence_number + 1
+    return 0
+
+
+def test_a_session_begins_and_ends_with_its_source(sending: Context, receiving: Context) -> None:
+    """UM-76, UM-105: the first message brings the beginning, closing the source the end, without a timeout."""
+    source, receiver = connected(sending, receiving, "ends")
+    with receiver:
+        source.send(b"only", flush=True)
+        source.close()
+        rows = collect_events(receiver, 3)
+        assert [type(row) for row in rows] == [BeginningOfSession, Message, EndOfSession]
+
+
+def test_what_was_sent_before_close_arrives(sending: Context, receiving: Context) -> None:
+    """UM-108: closing a source waits a moment for clients to take what is left."""
+    source, receiver = connected(sending, receiving, "closing", transport_tcp_sender_socket_buffer=65536)
+    with receiver:
+        source.send_many([bytes(1000)] * 2000)
+        closing = threading.Thread(target=source.close)
+        closing.start()
+        assert len(collect(receiver, 2000)) == 2000
+        closing.join(SECONDS)
+
+
+def _break_connections(context: Context, source: Source) -> int:
+    """Cut the connections of this process to the source, as a cut cable would end them; how many there were."""
+    _, address, port, _ = source.transport.split(":")
+    cut = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if not str(entry.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as peer:
+                if peer.getpeername() == (address, int(port)):
+                    peer.shutdown(socket.SHUT_RDWR)
+                    cut += 1
+    return cut
+
+
+def test_a_broken_connection_is_made_again_and_the_gap_is_declared(
+    sending: Context, receiving: Context
+) -> None:
+    """UM-108, UM-110: the session goes on; what was sent meanwhile is lost by number, in its place."""
+    source, receiver = connected(sending, receiving, "broken")
+    with source, receiver:
+        source.send(b"before", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"before"]
+        assert _break_connections(sending, source) == 1
+        wait_for(lambda: source.stats()["num_clients"] == 0, "the source misses its client")
+        for _ in range(3):
+            source.send(b"meanwhile", flush=True)
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"after", flush=True)
+        rows = collect_events(receiver, 4)
+        assert [type(row) for row in rows] == [UnrecoverableLoss] * 3 + [Message]
+        assert [row.sequence_number for row in rows] == [1, 2, 3, 4]
+        kinds = [event.kind for event in source.receiver_events()]
+        assert kinds == ["connect", "disconnect", "connect"]
+        sessions = receiving.stats()["receiver_transports"]
+        (session,) = [one for one in sessions if one["transport"] == source.transport]
+        assert (session["connects"], session["disconnects"]) == (2, 1)
+
+
+def test_a_gap_of_a_broken_connection_is_closed_off_the_transport(
+    sending: Context, receiving: Context
+) -> None:
+    """UM-108, UM-110, UM-142: a source with late_join closes what was missed, in order."""
+    source, receiver = connected(sending, receiving, "closed", late_join=1, use_otr=1)
+    with source, receiver:
+        source.send(b"before", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"before"]
+        assert _break_connections(sending, source) == 1
+        wait_for(lambda: source.stats()["num_clients"] == 0, "the source misses its client")
+        missed = [b"missed %d" % i for i in range(50)] + [bytes(70_000)]
+        for data in missed:
+            source.send(data, flush=True)
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"after", flush=True)
+        assert payloads(collect(receiver, len(missed) + 1)) == [*missed, b"after"]
+
+
+def test_a_late_joiner_gets_the_past_over_tcp(sending: Context, receiving: Context) -> None:
+    """UM-140: late join does not depend on the transport."""
+    with sending.source("past", transport="tcp", late_join=1) as source:
+        past = [b"%d" % i for i in range(100)]
+        source.send_many(past, flush=True)
+        with receiving.receiver("past") as receiver:
+            source.wait_connected(timeout=SECONDS)
+            source.send(b"now", flush=True)
+            assert payloads(collect(receiver, 101)) == [*past, b"now"]
+
+
+def test_topics_share_sessions_as_the_pool_allows(sending: Context) -> None:
+    """UX-10: new sessions up to transport_tcp_maximum_ports, then those there are in turn; an explicit port joins."""
+    with open_context(transport_tcp_maximum_ports=2) as context:
+        names = [context.source(f"pool{i}", transport="tcp").transport for i in range(5)]
+        assert len(set(names)) == 2
+        assert names[2] == names[4] != names[3]
+        port = int(names[0].split(":")[2])
+        assert context.source("explicit", transport="tcp", transport_tcp_port=port).transport == names[0]
+
+
+def test_waiting_for_clients_ends(sending: Context) -> None:
+    """UX-11: a source over TCP knows its receivers whatever flow control does."""
+    with sending.source("nobody", transport="tcp") as source:
+        with pytest.raises(NotConnected):
+            source.wait_connected(timeout=0.05)
+        source.send(b"to nobody", flush=True)
+        assert source.wait_drained(1)
+
+
+# A source that a test plays
+
+
+def _follow(receiving: Context, raw: RawSource, topic: str, **options: Any) -> Receiver:
+    """A receiver that is mapped to the played source, as if it had been advertised."""
+    receiver = receiving.receiver(topic, **options)
+    receiving._engine.map_source(topic, 7, TcpAddress("127.0.0.1", raw.session_id, raw.port))
+    return receiver
+
+
+def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
+    """UM-46: segments of one byte and of any length, the longest message among them."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    sent = [bytes([i % 256]) * choose.choice([0, 1, 50, 5000]) for i in range(300)] + [bytes(LONGEST_WHOLE)]
+    stream = b"".join(message(7, sqn, data) for sqn, data in enumerate(sent))
+    with RawSource() as raw, _follow(receiving, raw, "cut") as receiver:
+        peer = raw.accept()
+        assert raw.greeting(peer) == control_session_id(raw.session_id)
+        at = 0
+        while at < len(stream):
+            size = 1 if at < 2000 else choose.randrange(1, 40_000)
+            peer.sendall(stream[at : at + size])
+            at += size
+        assert payloads(collect(receiver, len(sent))) == sent
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x00\x00\x00\x05hello", b"\xff" * 100]
+)
+def test_a_source_that_sends_garbage_is_given_up(receiving: Context, garbage: bytes) -> None:
+    """UM-108: the connection is closed and counted, tried again with a back-off, and then the session has ended."""
+    options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 200}
+    with RawSource() as raw, _follow(receiving, raw, f"garbage{garbage[0]}", **options) as receiver:
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.6:
+            with contextlib.suppress(TimeoutError):
+                raw.accept(0.1).sendall(garbage)
+        assert 3 <= raw.accepted <= 60
+        wait_for(lambda: not receiver.stats()["delivery_controllers"], "the session has ended")
+
+
+def test_a_source_that_says_it_has_ended_has_ended(receiving: Context) -> None:
+    """UM-105: what is before the end is delivered, nobody connects again."""
+    with RawSource() as raw, _follow(receiving, raw, "said") as receiver:
+        peer = raw.accept()
+        peer.sendall(message(7, 0, b"x") + bytes.fromhex("01ff0004"))
+        rows = collect_events(receiver, 3)
+        assert [type(row) for row in rows] == [BeginningOfSession, Message, EndOfSession]
+        with pytest.raises(TimeoutError):
+            raw.accept(0.3)
+
+
+def test_a_tsni_after_a_reconnect_shows_what_was_missed(receiving: Context) -> None:
+    """UM-63, UM-108: an idle topic's loss is found by its last number."""
+    with RawSource() as raw, _follow(receiving, raw, "idle", transport_tcp_reconnect_interval=5) as receiver:
+        peer = raw.accept()
+        peer.sendall(message(7, 0, b"x"))
+        assert payloads(collect(receiver, 1)) == [b"x"]
+        peer.close()
+        raw.accept().sendall(tsni(7, 3))
+        rows = collect_events(receiver, 3)
+        assert [(type(row), row.sequence_number) for row in rows] == [
+            (UnrecoverableLoss, n) for n in (1, 2, 3)
+        ]
+
+
+def test_a_source_that_is_not_there_ends_its_session(receiving: Context) -> None:
+    """UM-108: a resolver that lies costs some attempts, and the session ends."""
+    with RawSource() as raw:
+        port = raw.port
+    options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 100}
+    with receiving.receiver("lied", **options) as receiver:
+        receiving._engine.map_source("lied", 7, TcpAddress("127.0.0.1", 1, port))
+        (row,) = collect_events(receiver, 1)
+        assert isinstance(row, EndOfSession)

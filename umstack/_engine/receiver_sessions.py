@@ -1,0 +1,107 @@
+"""The receiving side of a transport session, as the core is told to open it."""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext
+from umstack._engine.transport_address import (
+    LbtrmAddress,
+    LbtruAddress,
+    TcpAddress,
+    TransportAddress,
+    fill_identity,
+)
+from umstack.config import ReceiverOptions, adaptive_timers
+from umstack.errors import OptionError
+
+_ADAPTIVE_RECEIVER_TIMERS = {
+    adaptive_timers.INITIAL_BACKOFF: lib.UM_ADAPTIVE_INITIAL,
+    adaptive_timers.BACKOFF: lib.UM_ADAPTIVE_BACKOFF,
+    adaptive_timers.SUPPRESS_INTERVAL: lib.UM_ADAPTIVE_SUPPRESS,
+}
+_LOSS_MAP_CAPACITY = 65536
+_TOPICS_PER_SESSION = 16384
+_STATUS_INTERVAL_NS = 200_000_000
+NEVER_NS = 2**61
+
+
+def check_lbtru_interface(core: CoreContext, address: str) -> None:
+    """OptionError when a session of LBT-RU is to be at another interface than the context's."""
+    if address not in ("0.0.0.0", core.interface.address):
+        raise OptionError(
+            f"transport_lbtru_interface {address} is not the context's interface, {core.interface.address}",
+            hint="open a context on that interface, or leave the option out",
+        )
+
+
+def receiver_session_config(
+    address: TransportAddress,
+    options: ReceiverOptions,
+    core: CoreContext,
+    key_set: int = 0,
+) -> Any:
+    """The core's configuration of the receiving side of a session."""
+    config = ffi.new("um_receiver_session_config *")
+    fill_identity(config.id, address)
+    if isinstance(address, TcpAddress):
+        _fill_tcp_receiver(config, options, core)
+    else:
+        _fill_datagram_receiver(config, address, options, core)
+    config.datagram_max_bytes = core.datagram_bytes
+    config.loss_capacity = _LOSS_MAP_CAPACITY
+    config.topic_capacity = _TOPICS_PER_SESSION
+    config.receiver_id = core.receiver_id
+    config.random_seed = SystemRandom().getrandbits(64)
+    config.key_set = key_set
+    return config
+
+
+def _fill_tcp_receiver(config: Any, options: ReceiverOptions, core: CoreContext) -> None:
+    """No NAKs and no status messages; the connection says when the session has ended (C16)."""
+    config.activity_timeout_ns = NEVER_NS
+    config.reconnect_interval_ns = options.transport_tcp_reconnect_interval_ns
+    config.reconnect_timeout_ns = options.transport_tcp_reconnect_timeout_ns
+    config.connection_timeout_ns = options.transport_tcp_activity_timeout_ns
+    config.receive_buffer_bytes = core.options.transport_tcp_receiver_socket_buffer_bytes
+
+
+def _fill_datagram_receiver(
+    config: Any, address: LbtrmAddress | LbtruAddress, options: ReceiverOptions, core: CoreContext
+) -> None:
+    transport = "lbtru" if isinstance(address, LbtruAddress) else "lbtrm"
+
+    def own(name: str) -> Any:
+        return getattr(options, f"transport_{transport}_{name}")
+
+    measured = options.adaptive_timers_of(transport)
+    config.adaptive_timers = sum(_ADAPTIVE_RECEIVER_TIMERS[name] for name in measured)
+    # A ceiling: UM's 0 for LBT-RU would leave nothing to measure.
+    is_initial_measured = adaptive_timers.INITIAL_BACKOFF in measured
+    initial = options.transport_lbtrm_nak_initial_backoff_interval_ns if is_initial_measured else None
+    config.nak_initial_backoff_ns = own("nak_initial_backoff_interval_ns") if initial is None else initial
+    config.nak_backoff_ns = own("nak_backoff_interval_ns")
+    config.nak_suppress_ns = own("nak_suppress_interval_ns")
+    config.nak_generation_ns = (
+        options.effective_generation_interval_ns
+        if transport == "lbtrm"
+        else options.transport_lbtru_nak_generation_interval_ns
+    )
+    config.activity_timeout_ns = own("activity_timeout_ns")
+    config.send_naks = own("send_naks")
+    config.nak_rate_limit = own("nak_rate_limit_naks_per_second")
+    if transport == "lbtrm":
+        config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
+    else:
+        check_lbtru_interface(core, options.transport_lbtru_interface)
+        config.connect_interval_ns = options.transport_lbtru_connect_interval_ns
+        config.maximum_connect_attempts = options.transport_lbtru_maximum_connect_attempts
+        config.acknowledgement_interval_ns = options.transport_lbtru_acknowledgement_interval_ns
+        config.port_low = options.transport_lbtru_port_low
+        config.port_high = options.transport_lbtru_port_high
+    config.receive_max_bytes = core.options.transport_lbtrm_receiver_datagram_max_size_bytes
+    config.window_bytes = options.flow_control_receiver_window_bytes
+    config.status_interval_ns = _STATUS_INTERVAL_NS
+    config.group_tag = options.flow_control_group_tag
