@@ -454,8 +454,9 @@ class Context(Closing):
 
     def _forget_ended_sessions(self) -> None:
         """Have the sources of sessions that timed out reported again when they are advertised again."""
-        for address in self._engine.ended_sessions():
-            self._resolver.forget_session(address)
+        ended = self._engine.ended_sessions()
+        if ended is None or ended:
+            self._resolver.forget_sessions(ended)
         self._engine.steer()
         if self._engine.keyring.refresh():
             self._resolver.set_keys(self._engine.keyring.resolution)

@@ -302,17 +302,17 @@ bool um_context_session_config(um_context *context, const um_session_id *id, um_
     return session != NULL;
 }
 
-bool um_context_take_ended(um_context *context, um_session_id *id)
+int um_context_take_ended(um_context *context, um_session_id *id)
 {
     um_receiving *receiving = &context->receiving;
     um_reactor_lock(&context->reactor);
-    bool any = receiving->ended_taken != receiving->ended_count;
-    if (receiving->ended_count - receiving->ended_taken > UM_RECEIVING_ENDED_MAX)
-        receiving->ended_taken = receiving->ended_count - UM_RECEIVING_ENDED_MAX;
-    if (any)
+    uint32_t count = receiving->ended_count - receiving->ended_taken;
+    if (count > UM_RECEIVING_ENDED_MAX)
+        receiving->ended_taken = receiving->ended_count;
+    else if (count > 0)
         *id = receiving->ended[receiving->ended_taken++ % UM_RECEIVING_ENDED_MAX];
     um_reactor_unlock(&context->reactor);
-    return any;
+    return count > UM_RECEIVING_ENDED_MAX ? -EOVERFLOW : count > 0;
 }
 
 uint32_t um_context_take_recoveries(um_context *context, um_begun_recovery *begun, uint32_t max)

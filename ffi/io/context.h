@@ -133,7 +133,8 @@ void um_context_watch_recoveries(um_context *context, int event_fd);
 
 /* The configuration of a receiving session, as its first receiver gave it; false when there is no such session. */
 bool um_context_session_config(um_context *context, const um_session_id *id, um_receiver_session_config *config);
-/* The next receiving session that has ended since the last call; false when there is none. */
-bool um_context_take_ended(um_context *context, um_session_id *id);
+/* 1 and the next receiving session that has ended, or made room, since it was asked for before; 0 when there is none;
+ * -EOVERFLOW when more have than are remembered, all of which are forgotten by that. */
+int um_context_take_ended(um_context *context, um_session_id *id);
 
 #endif

@@ -89,7 +89,7 @@ class _World:
 
     def _forget_session_of(self, topic: str) -> None:
         for found in list(self.found[topic])[:1]:
-            self.machine.forget_session(found.address, self.now_ns)
+            self.machine.forget_sessions({found.address}, self.now_ns)
             for others in self.found.values():
                 others -= {one for one in others if one.address == found.address}
 

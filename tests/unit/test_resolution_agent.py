@@ -238,7 +238,7 @@ def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> N
     publisher.advertise("orders", 3, ADDRESS, polite)
     wait_for(lambda: bool(found))
     assert found == [("orders", 3, ADDRESS)]
-    subscriber.forget_session(ADDRESS)
+    subscriber.forget_sessions({ADDRESS})
     publisher.request_resolution()
     publisher.set_mtu(1500)
     wait_for(lambda: len(found) == 2)

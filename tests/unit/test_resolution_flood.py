@@ -15,10 +15,10 @@ from umstack.resolution.codec import Advertisement, encode_advertisement, pack
 FORGED = 700
 
 
-def forge(first_source: int, sources: int, groups: int) -> list[bytes]:
+def forge(first_source: int, sources: int, groups: int, count: int = FORGED) -> list[bytes]:
     """Advertisements of sessions that do not exist, from so many source addresses on so many groups."""
     records = []
-    for i in range(FORGED):
+    for i in range(count):
         address = LbtrmAddress(
             source_ip=f"10.9.{first_source}.{1 + i % sources}",
             group=f"239.77.{i % groups // 200}.{1 + i % groups % 200}",
@@ -60,3 +60,19 @@ def test_forged_advertisements_lock_no_source_out(
         assert payloads(collect(receiver, 1, SECONDS)) == [b"here"]
         assert context.stats()["context"]["sessions_refused"] == 0
     assert len([record for record in caplog.records if record.name.startswith("umstack.resolution")]) <= 1
+
+
+def test_more_sessions_make_room_than_are_remembered() -> None:
+    """UX-14: sessions that made room are found again when they advertise, however many they were: none of them stays
+    among the sources that are taken for known, where they would take the places of others forever."""
+    options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
+    with open_context(**options) as context:
+        context.receiver("flooded")
+        machine = context._resolver._agent.machine
+        flood = forge(1, 200, 1, 4000)
+        for turn in range(0, len(flood), 8):  # as fast as they are taken in, so that none is lost before
+            send(flood[turn : turn + 8])
+            sent = min(4000, (turn + 8) * 20)
+            wait_for(lambda sent=sent: machine.counters.tr_advertisements_rcved >= sent, "advertisements")  # type: ignore[misc]
+        wait_for(lambda: context.stats()["context"]["sessions_evicted"] > 3000, "evictions")
+        wait_for(lambda: machine.table_sizes()["reported sources"] <= 512, "room")

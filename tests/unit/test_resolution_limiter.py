@@ -78,7 +78,7 @@ def test_the_cache_forgets_sessions_and_sources() -> None:
     cache = ResolverCache(10)
     for number in range(4):
         cache.add(source(number))
-    cache.discard_session(source(0).address)
+    cache.discard_sessions({source(0).address})
     assert cache.sources_of("orders") == [source(1), source(3)]
     cache.discard(source(1))
     cache.discard(source(1))

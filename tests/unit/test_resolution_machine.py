@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from umstack.config import Config
+from umstack.config import Config, ContextOptions
 from umstack.errors import OptionError, TopicNameError
 from umstack.resolution.codec import (
     Advertisement,
@@ -220,7 +220,7 @@ def test_an_ended_session_is_asked_for_and_found_again() -> None:
     resolver.query("orders", RECEIVER, 0)
     resolver.datagram_received(advertised("orders"), 0)
     list(run(resolver, 0, 100 * SECOND))
-    resolver.forget_session(ADDRESS, 100 * SECOND)
+    resolver.forget_sessions({ADDRESS}, 100 * SECOND)
     assert resolver.stats()["tr_rcv_unresolved_topics"] == 1
     assert [time for time, _ in run(resolver, 100 * SECOND, 102 * SECOND)] == [101_000, 102_000]
     assert resolver.datagram_received(advertised("orders"), 103 * SECOND) == [
@@ -449,7 +449,7 @@ def test_an_ended_session_makes_room_for_another() -> None:
     for session in range(1, 4):
         address = ADDRESS._replace(session_id=session)
         assert resolver.datagram_received(advertised("orders", address=address), 0) != []
-        resolver.forget_session(address, 0)
+        resolver.forget_sessions({address}, 0)
     resolver.datagram_received(advertised("orders"), 0)
     resolver.stop_query("orders")
     resolver.query("trades", RECEIVER, 0)
@@ -567,7 +567,7 @@ def test_a_topic_leaves_when_it_has_had_no_source_for_the_timeout() -> None:
     assert resolver.left_topics(2 * SECOND - 1) == []
     resolver.datagram_received(advertised("a1"), 2 * SECOND - 1)
     assert resolver.left_topics(10 * SECOND) == []
-    resolver.forget_session(ADDRESS, 10 * SECOND)
+    resolver.forget_sessions({ADDRESS}, 10 * SECOND)
     assert resolver.left_topics(10 * SECOND) == []
     assert resolver.left_topics(11 * SECOND) == [TopicLeft(1, "a1")]
     resolver.stop_query("a1")
@@ -615,3 +615,15 @@ def test_a_pattern_that_is_none_is_refused(expression: str) -> None:
     """Bad input: no expression, or none that a query can carry."""
     with pytest.raises((OptionError, TopicNameError)):
         TopicPattern.of_expression(expression)
+
+
+def test_topic_options_of_others_push_out_none_that_are_advertised() -> None:
+    """UX-16: a source that starts after a flood of advertisements with options has its own remembered."""
+    resolver = ResolutionMachine(ContextOptions(resolver_cache_maximum_entries=3), 1400, 0)
+    options = (WireOption(4, bytes(20)),)
+    for index in range(10):
+        advertisement = Advertisement("flood", index, 60, ADDRESS, options)
+        resolver.datagram_received(encode(ResolutionDatagram(advertisements=(advertisement,))), index)
+    assert resolver.topic_options("flood", 9, ADDRESS) == options
+    assert resolver.topic_options("flood", 0, ADDRESS) == ()
+    assert resolver.table_sizes()["topic options"] == 3

@@ -89,7 +89,7 @@ def test_repeated_records_are_counted_as_what_they_are() -> None:
 
 
 FORGETTING: dict[str, Callable[[ResolutionMachine], object]] = {
-    "a session that ended": lambda resolver: resolver.forget_session(ADDRESS, 5),
+    "a session that ended": lambda resolver: resolver.forget_sessions({ADDRESS}, 5),
     "a last advertisement": lambda resolver: resolver.datagram_received(advertised("a", ttl=0), 5),
     "other options": lambda resolver: resolver.datagram_received(
         encode(ResolutionDatagram((), (Advertisement("a", 1, 60, ADDRESS, (WireOption(1, b"ab"),)),))), 5
@@ -157,7 +157,7 @@ def test_a_topic_that_left_a_wildcard_receiver_joins_again() -> None:
     assert resolver.datagram_received(advertised("a"), 1) == [TopicMatched(7, "a")]
     resolver.query("a", RECEIVER, 2)
     resolver.datagram_received(advertised("a"), 3)
-    resolver.forget_session(ADDRESS, 4)
+    resolver.forget_sessions({ADDRESS}, 4)
     second = 1_000_000_000
     assert resolver.left_topics(5) == []
     resolver.datagram_received(advertised("z"), 6)

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import xdp
@@ -227,11 +227,15 @@ class Engine:
         wanted = ffi.cast("um_subscription *", handle)
         return next((one for one in self.registry.parts(Subscription) if one.handle == wanted), None)
 
-    def ended_sessions(self) -> Iterator[TransportAddress]:
-        """The receiving sessions that timed out since the last call, each once."""
+    def ended_sessions(self) -> set[TransportAddress] | None:
+        """The receiving sessions that timed out or made room since the last call; None: too many to remember."""
         identity = ffi.new("um_session_id *")
-        while lib.um_context_take_ended(self.core.handle, identity):
-            yield address_of(identity)
+        ended: set[TransportAddress] = set()
+        while result := lib.um_context_take_ended(self.core.handle, identity):
+            if result == -errno.EOVERFLOW:
+                return None
+            ended.add(address_of(identity))
+        return ended
 
     def steer(self, *coming: Group) -> None:
         """Steer the groups joined now, and those about to be joined, into the rings, where there are rings."""

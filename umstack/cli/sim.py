@@ -39,6 +39,7 @@ from umstack.sim import (
     truth_of,
     write_capture,
 )
+from umstack.sim.resolution import ResolutionResult, run_resolution_seeds
 from umstack.sim.seeds import option_name
 
 _EXAMPLES = """\b
@@ -47,6 +48,7 @@ Examples:
   umstack sim --minutes 5 --first-seed 1
   umstack sim --seeds 10000 --adversary
   umstack sim --seeds 10000 --transport lbtru
+  umstack sim --seeds 1000 --resolution
   umstack sim --seed 4711 --trace
   umstack sim --seed 4711 --capture run.pcapng && umstack report run.pcapng --out report
   umstack sim --canary && echo "the checkers are blind"
@@ -165,6 +167,29 @@ def _print_tally(tally: _Tally, setup: _Setup) -> None:
     )
 
 
+def _run_resolution(first_seed: int, seeds: int | None, deadline: float | None, as_json: bool) -> bool:
+    """Run seeds of topic resolution under attack; whether everything held."""
+    began, ran, forged, failed = time.monotonic(), 0, 0, list[ResolutionResult]()
+    for result in run_resolution_seeds(first_seed, seeds):
+        ran, forged = ran + 1, forged + result.forged
+        if result.violation:
+            failed.append(result)
+        if len(failed) == _FAILURES_KEPT or (deadline is not None and time.monotonic() >= deadline):
+            break
+    seconds = time.monotonic() - began
+    if as_json:
+        failures = [{"seed": one.seed, "violation": one.violation, "replay": one.replay} for one in failed]
+        report = {"seeds": ran, "first_seed": first_seed, "datagrams_forged": forged, "failed": failures}
+        click.echo(json.dumps({**report, "seconds": round(seconds, 3)}))
+        return not failed
+    for one in failed:
+        click.echo(f"seed {one.seed}: {one.violation}\n  {one.replay}")
+    click.echo(
+        f"{ran} seeds of topic resolution from {first_seed}: {len(failed)} failed; {seconds:.1f} s, {forged} forged"
+    )
+    return not failed
+
+
 def _datagram_line(datagram: Datagram) -> str:
     fate = datagram.fate.name.lower()
     if datagram.fate is Fate.DROPPED:
@@ -269,6 +294,9 @@ def _show(seed: int, setup: _Setup, trace: bool, capture: Path | None, as_json: 
     default="lbtrm",
     help="What the sessions are: the same worlds, by group or by a copy for each receiver.  [default: lbtrm]",
 )
+@click.option(
+    "--resolution", is_flag=True, help="Topic resolution under attack instead of transport sessions."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     seeds: int | None,
@@ -280,6 +308,7 @@ def command(
     canary: str | None,
     adversary: str | None,
     transport: str,
+    resolution: bool,
     as_json: bool,
 ) -> None:
     """Run whole stacks under virtual time, by seed.
@@ -297,6 +326,10 @@ def command(
         raise click.UsageError("--trace and --capture show one seed: say which with --seed")
     if seed is not None and (seeds, first_seed, minutes) != (None, None, None):
         raise click.UsageError("--seed is one seed: leave out --seeds, --first-seed and --minutes")
+    if resolution and (trace or capture is not None or canary or adversary):
+        raise click.UsageError(
+            "--resolution has an attacker of its own, and nothing to trace: give seeds only"
+        )
     if seed is not None and (trace or capture is not None):
         sys.exit(1 if _show(seed, setup, trace, capture, as_json).violation else 0)
     if seed is not None:
@@ -306,8 +339,11 @@ def command(
         click.echo(f"first seed: {first_seed}", err=True)
     if seeds is None and minutes is None:
         seeds = _SEEDS
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    if resolution:
+        sys.exit(0 if _run_resolution(first_seed, seeds, deadline, as_json) else 1)
     tally = _Tally(first_seed)
-    _run(tally, seeds, None if minutes is None else time.monotonic() + 60 * minutes, setup)
+    _run(tally, seeds, deadline, setup)
     if as_json:
         click.echo(json.dumps(tally.report(setup)))
     else:

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from umstack._engine.transport_address import TransportAddress
@@ -170,9 +170,9 @@ class ResolutionAgent(Closing):
         """A wildcard receiver has ended."""
         self.machine.stop_matching(key)
 
-    def forget_session(self, address: TransportAddress, now_ns: int) -> None:
-        """A session has ended; its sources are reported again when they are advertised again."""
-        self.machine.forget_session(address, now_ns)
+    def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
+        """Sessions have ended, None: any; their sources are reported again when they are advertised again."""
+        self.machine.forget_sessions(ended, now_ns)
 
     def request_resolution(self, now_ns: int) -> None:
         """Request that every process advertises and queries again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import NamedTuple
 
 from umstack._engine.transport_address import TransportAddress
@@ -50,9 +51,9 @@ class ResolverCache:
             del self._order[source]
             self._forget_by_topic(source)
 
-    def discard_session(self, address: TransportAddress) -> None:
-        """Forget every source of a session."""
-        for source in [known for known in self._order if known.address == address]:
+    def discard_sessions(self, addresses: Collection[TransportAddress]) -> None:
+        """Forget every source of these sessions, in one pass."""
+        for source in [known for known in self._order if known.address in addresses]:
             self.discard(source)
 
     def sources_of(self, topic: str) -> list[KnownSource]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import ipaddress
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -324,19 +325,21 @@ class ResolutionMachine:
             self._repeats.clear()
         return list(left)
 
-    def forget_session(self, address: TransportAddress, now_ns: int) -> None:
-        """A session has ended: its sources are unknown again, and are reported anew when they advertise.
+    def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
+        """Sessions have ended: their sources are unknown again, and are reported anew when they advertise. None: more
+        ended than anybody remembers, so every source that was reported is to be reported anew.
 
         Their topics are queried anew too, so that a source that was only out of reach, and has stopped
         advertising, is found again.
         """
         self._repeats.clear()
-        if self._cache is not None:
-            self._cache.discard_session(address)
-        for known in [one for one in self._topic_options if one.address == address]:
-            del self._topic_options[known]
+        if ended is not None:
+            if self._cache is not None:
+                self._cache.discard_sessions(ended)
+            for known in [one for one in self._topic_options if one.address in ended]:
+                del self._topic_options[known]
         for wanted in self._wanted.values():
-            lost = [known for known in wanted.known if known.address == address]
+            lost = [known for known in wanted.known if ended is None or known.address in ended]
             for source in lost:
                 self._unreport(wanted, source)
             if lost:
@@ -503,13 +506,19 @@ class ResolutionMachine:
                 wanted.record.timer.resolved(now_ns)
 
     def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
-        """Remember the topic options of a source that has any; of so many sources as are followed at most."""
+        """Remember the topic options of a source that has any, of so many sources as are followed at most: the one
+        advertised longest ago makes room."""
         if advertisement.options != self._topic_options.get(source, ()):
             self._unsettle()
         if advertisement.ttl == FINAL_TTL or not advertisement.options:
             self._topic_options.pop(source, None)
-        elif source in self._topic_options or len(self._topic_options) < self._sources_maximum:
-            self._topic_options[source] = advertisement.options
+            return
+        if (
+            self._topic_options.pop(source, None) is None
+            and len(self._topic_options) >= self._sources_maximum
+        ):
+            del self._topic_options[next(iter(self._topic_options))]
+        self._topic_options[source] = advertisement.options
 
     def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
         """The options of the source's newest advertisement."""
@@ -577,6 +586,16 @@ class ResolutionMachine:
             deadlines.append(self._timers[0][0])
         deadlines += self._wildcards.deadlines()
         return min(deadlines, default=None)
+
+    def table_sizes(self) -> dict[str, int]:
+        """How much each table holds, for checks."""
+        return {
+            "reported sources": self._reported_count,
+            "topic options": len(self._topic_options),
+            "cache": 0 if self._cache is None else len(self._cache),
+            "timers": len(self._timers),
+            "queued records": sum(len(queue.records) for queue in self._queues.values()),
+        }
 
     def stats(self) -> dict[str, int]:
         """Every counter by name. May be called from any thread."""

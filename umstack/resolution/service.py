@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from umstack._engine.transport_address import TransportAddress
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
@@ -71,9 +71,9 @@ class Resolver(Closing):
         """A wildcard receiver has ended."""
         self._submit(lambda _now_ns: self._agent.stop_matching(key))
 
-    def forget_session(self, address: TransportAddress) -> None:
-        """A session has ended: its sources are reported again when they are advertised again."""
-        self._submit(lambda now_ns: self._agent.forget_session(address, now_ns))
+    def forget_sessions(self, ended: Collection[TransportAddress] | None) -> None:
+        """Sessions have ended, None: any: their sources are reported again when they are advertised again."""
+        self._submit(lambda now_ns: self._agent.forget_sessions(ended, now_ns))
 
     def request_resolution(self) -> None:
         """Request that every process advertises and queries again."""
