@@ -19,20 +19,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
-from umstack._engine.transport_address import LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
+from umstack._engine.transport_address import LbtrmAddress, TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
-from umstack.resolution.codec import (
-    Advertisement,
-    RequestScope,
-    ResolutionDatagram,
-    WireOption,
-    encode,
-    encode_request,
-    encode_wildcard_query,
-    pack_wildcard_queries,
-)
+from umstack.resolution.codec import WireOption
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from umstack.resolution.pattern import TopicPattern
+from umstack.sim.resolution_attacker import TOPICS, Attacker, SourceMade
 
 _MS = 1_000_000
 _SECOND = 1_000_000_000
@@ -75,7 +67,6 @@ _RECEIVER = ReceiverOptions(
     resolver_query_minimum_initial_duration_ns=_SECOND, resolver_query_sustain_interval_ns=200 * _MS
 )
 _WILDCARD = WildcardReceiverOptions(wildcard_maximum_topics=_TOPICS_PER_PATTERN)
-_TOPICS = ("orders", "orders.eu", "trades", "é", "x" * 200)
 
 
 class ResolutionCanary(Enum):
@@ -124,26 +115,16 @@ class _Session:
     is_active: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _SourceMade:
-    """An honest source."""
-
-    topic: str
-    index: int
-    address: TransportAddress
-    since_ns: int
-
-
 class _Host:
     """A context: its machine, and the model of its core."""
 
     def __init__(self, number: int, canary: ResolutionCanary) -> None:
         self.ip = f"10.0.0.{number + 1}"
         self.machine = ResolutionMachine(_PLANTED.get(canary, _CONTEXT), _DATAGRAM_MAXIMUM, 0)
-        self.sources: list[_SourceMade] = []
+        self.sources: list[SourceMade] = []
         self.wanted: dict[str, int] = {}
         self.sessions: dict[TransportAddress, _Session] = {}
-        self.lacking_since_ns: dict[_SourceMade, int] = {}
+        self.lacking_since_ns: dict[SourceMade, int] = {}
         self.has_pattern = False
         self._ended: deque[TransportAddress] = deque(maxlen=_ENDED_REMEMBERED)
         self._ended_count = 0
@@ -228,113 +209,6 @@ class _Host:
             raise _Violation(f"{self.ip} was woken {len(self._wakeups)} times within a second")
 
 
-class _Attacker:
-    """Makes datagrams by seed; it hears everything."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._overheard: deque[bytes] = deque(maxlen=64)
-        self._truths: list[_SourceMade] = []
-        self._means: tuple[Callable[[], bytes], ...] = (
-            self._sources_that_do_not_exist,
-            self._sources_that_do_not_exist,
-            self._sources_that_do_not_exist,
-            self._end_of_an_honest_source,
-            self._queries,
-            self._wildcard_queries,
-            self._request,
-            self._replay,
-            self._changed,
-            self._garbage,
-        )
-        self._chosen = self._random.sample(range(len(self._means)), self._random.randint(1, 5))
-        self.rate_per_second = random.choice((25, 50, 150))
-        self._sources = random.choice((1, 5, 250))
-        self._serial = 0
-
-    def hears(self, datagram: bytes) -> None:
-        self._overheard.append(datagram)
-
-    def sees(self, source: _SourceMade) -> None:
-        self._truths.append(source)
-
-    def datagram(self) -> bytes:
-        """The next one."""
-        return self._means[self._random.choice(self._chosen)]()
-
-    def _topic(self) -> str:
-        if self._truths and self._random.random() < 0.5:
-            return self._random.choice(self._truths).topic
-        return self._random.choice((*_TOPICS, f"orders.{self._random.randrange(500)}"))
-
-    def _options(self) -> tuple[WireOption, ...]:
-        count = self._random.choice((0, 0, 1, 3))
-        return tuple(
-            WireOption(self._random.randrange(256), self._random.randbytes(self._random.randrange(30)))
-            for _ in range(count)
-        )
-
-    def _address(self) -> TransportAddress:
-        self._serial += 1
-        random = self._random
-        ip = f"10.9.{random.randrange(self._sources) // 250}.{1 + random.randrange(self._sources)}"
-        port = 1 + self._serial % 65535
-        match random.randrange(4):
-            case 0:
-                return LbtruAddress(ip, self._serial, port)
-            case 1:
-                return TcpAddress(ip, self._serial, port)
-            case _:
-                return LbtrmAddress(ip, f"239.1.{random.randrange(4)}.1", self._serial, 14400, port)
-
-    def _sources_that_do_not_exist(self) -> bytes:
-        records = tuple(
-            Advertisement(
-                self._topic(), self._random.randrange(2**32), self._random.choice((60, 255)), self._address(),
-                self._options(),
-            )
-            for _ in range(self._random.choice((1, 5, 20)))
-        )  # fmt: skip
-        return encode(ResolutionDatagram(advertisements=records))
-
-    def _end_of_an_honest_source(self) -> bytes:
-        if not self._truths:
-            return self._garbage()
-        source = self._random.choice(self._truths)
-        ttl = self._random.choice((0, 60))
-        return encode(
-            ResolutionDatagram(
-                advertisements=(
-                    Advertisement(source.topic, source.index, ttl, source.address, self._options()),
-                )
-            )
-        )
-
-    def _queries(self) -> bytes:
-        return encode(
-            ResolutionDatagram(queries=tuple(self._topic() for _ in range(self._random.choice((1, 50)))))
-        )
-
-    def _wildcard_queries(self) -> bytes:
-        return pack_wildcard_queries([encode_wildcard_query("(a+)+$"), encode_wildcard_query(".*")], 1400)[0]
-
-    def _request(self) -> bytes:
-        return encode_request(RequestScope(self._random.randrange(8)))
-
-    def _replay(self) -> bytes:
-        return self._random.choice(self._overheard) if self._overheard else self._garbage()
-
-    def _changed(self) -> bytes:
-        data = bytearray(self._replay())
-        for _ in range(self._random.randint(1, 4)):
-            if data:
-                data[self._random.randrange(len(data))] = self._random.randrange(256)
-        return bytes(data[: self._random.randint(1, len(data))]) if data else b""
-
-    def _garbage(self) -> bytes:
-        return self._random.randbytes(self._random.randrange(100))
-
-
 class _World:
     """Hosts, the network between them, and what happens when."""
 
@@ -345,7 +219,7 @@ class _World:
         self._loss = self.random.choice((0.0, 0.05, 0.3))
         self._delay_ns = self.random.choice((_MS // 10, 5 * _MS, 30 * _MS))
         self.hosts = [_Host(n, canary) for n in range(self.random.randint(2, 3))]
-        self.attacker = _Attacker(self.random)
+        self.attacker = Attacker(self.random)
         self.end_ns = self.random.choice((4, 5)) * _SECOND
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
@@ -382,7 +256,7 @@ class _World:
     def _make_source(self, index: int) -> None:
         host = self.random.choice(self.hosts)
         address = LbtrmAddress(host.ip, "224.10.10.10", 1000 + index, 14400, 14390 + index)
-        source = _SourceMade(self.random.choice(_TOPICS), index + 1, address, self.now_ns)
+        source = SourceMade(self.random.choice(TOPICS), index + 1, address, self.now_ns)
         host.sources.append(source)
         options = (WireOption(4, bytes(20)),) if self.random.random() < 0.5 else ()
         host.machine.advertise(source.topic, source.index, address, _SOURCE, self.now_ns, options)
@@ -391,7 +265,7 @@ class _World:
         self._send_data(host, source)
 
     def _make_receiver(self, host: _Host) -> None:
-        topic = self.random.choice(_TOPICS)
+        topic = self.random.choice(TOPICS)
         host.wanted.setdefault(topic, self.now_ns)
         self._told(host, host.machine.query(topic, _RECEIVER, self.now_ns))
         self._wake(host)
@@ -402,7 +276,7 @@ class _World:
         self._told(host, host.machine.match(1, pattern, _WILDCARD, self.now_ns))
         self._wake(host)
 
-    def _send_data(self, host: _Host, source: _SourceMade) -> None:
+    def _send_data(self, host: _Host, source: SourceMade) -> None:
         """A source sends something often: sessions that receive it are no longer idle."""
         for other in self.hosts:
             session = other.sessions.get(source.address)
