@@ -153,6 +153,8 @@ typedef struct sender_run {
     int sent;           /* by the last duty cycle */
     bool pending;       /* after it */
     bool needs_loop;    /* a limiter, a full link or a stalled ring holds the sender back: time decides */
+    int64_t
+        look_by_ns; /* a link that reports room is full: the loop looks then, should it hear nothing; 0: it is not */
 } sender_run;
 
 static void duty_cycle(um_sender *sender, sender_run *run)
@@ -167,6 +169,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
     /* Where flow control holds the sender back, a receiver's report decides, not time. */
     bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
     bool is_reported = core->link->reports_room && core->link_retry_ns != 0; /* the loop is told when there is room */
+    run->look_by_ns = timed && is_reported ? run->now_ns + core->link_retry_ns : 0;
     run->needs_loop |= run->sent < 0 || (timed && !is_reported) || is_ring_stalled(sender);
 }
 
@@ -204,6 +207,8 @@ static void run_on(um_sender *sender, sender_run *run, bool goes_on)
     notify_sendable(sender);
     if (run->needs_loop)
         um_sender_request_loop(sender, run->now_ns);
+    else if (run->look_by_ns != 0)
+        um_sender_request_loop(sender, run->look_by_ns);
     else if (run->pending)
         defer_tail(sender, run->now_ns);
     else

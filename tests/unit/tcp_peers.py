@@ -31,6 +31,15 @@ def ssf_request(session_id: int, client: int, topic_index: int, *, included: boo
     )
 
 
+def _exactly(peer: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = peer.recv(count - len(data))
+        assert more, "the connection was closed"
+        data += more
+    return data
+
+
 class RawSource(Closing):
     """A listening socket that clients of a session connect to."""
 
@@ -52,7 +61,7 @@ class RawSource(Closing):
 
     def greeting(self, peer: socket.socket) -> bytes:
         """What it says first."""
-        return peer.recv(12, socket.MSG_WAITALL)
+        return _exactly(peer, 12)
 
     def close(self) -> None:
         """Close everything."""
@@ -63,10 +72,14 @@ class RawSource(Closing):
 class RawClient(Closing):
     """A connection to a real source."""
 
-    def __init__(self, transport: str) -> None:
+    def __init__(self, transport: str, receive_buffer: int = 0) -> None:
         _, address, port, *session = transport.split(":")
         self.session_id = int(session[0], 16) if session else 0
-        self.socket = socket.create_connection((address, int(port)), timeout=SECONDS)
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(SECONDS)
+        self.socket.connect((address, int(port)))
 
     def greet(self) -> None:
         """Say the session id."""
@@ -74,10 +87,8 @@ class RawClient(Closing):
 
     def read(self) -> tuple[int, int, bytes]:
         """The next message: its type, its topic index and the rest of it."""
-        head = self.socket.recv(4, socket.MSG_WAITALL)
-        assert len(head) == 4, "the source has closed the connection"
-        kind, _, length = struct.unpack("!BBH", head)
-        body = self.socket.recv(length - 4, socket.MSG_WAITALL) if length > 4 else b""
+        kind, _, length = struct.unpack("!BBH", _exactly(self.socket, 4))
+        body = _exactly(self.socket, length - 4)
         return kind, struct.unpack("!I", body[:4])[0] if kind == 0 else 0, body
 
     def is_closed(self) -> bool:

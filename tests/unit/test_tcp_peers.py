@@ -1,0 +1,256 @@
+"""What connects to a source over TCP: clients that filter topics, and peers that say nothing, lie, or are many."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.loopback import open_context, payloads
+from tests.unit.tcp_peers import RawClient, control_session_id, ssf_request
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import Context, Source
+
+MESSAGE, CONTROL, END = 0, 8, 1
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Context]:
+    with open_context() as context:
+        yield context
+
+
+@pytest.fixture
+def source(context: Context) -> Iterator[Source]:
+    """A source that nobody of this stack receives."""
+    with context.source("peers", transport="tcp") as source:
+        yield source
+
+
+def _clients(source: Source) -> int:
+    return int(source.stats()["num_clients"] or 0)
+
+
+def _refused(source: Source) -> int:
+    return int(source.stats()["connections_refused"] or 0)
+
+
+def test_a_client_that_names_the_session_gets_what_is_sent(source: Source) -> None:
+    """UM-46: messages back to back, and the end of the session (UM-105)."""
+    with RawClient(source.transport) as client:
+        client.greet()
+        wait_for(lambda: _clients(source) == 1)
+        source.send(b"one")
+        source.send(b"two", flush=True)
+        got = [client.read() for _ in range(2)]
+        assert [(kind, topic, body[8:]) for kind, topic, body in got] == [
+            (MESSAGE, source.topic_index, b"one"),
+            (MESSAGE, source.topic_index, b"two"),
+        ]
+        source.close()
+        assert client.read()[0] == END
+        assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        control_session_id(1),
+        b"GET / HTTP/1.1\r\nHost: source\r\n\r\n",
+        bytes(100),
+        b"\xff" * 600,
+        bytes.fromhex("0000ffff") + bytes(600),
+    ],
+    ids=["another session", "http", "zeros", "ones", "a long message"],
+)
+def test_a_peer_that_means_something_else_is_refused(source: Source, said: bytes) -> None:
+    """UM-108: it is closed, counted, and gets nothing."""
+    with RawClient(source.transport) as client:
+        client.socket.sendall(said)
+        source.send(b"not for it", flush=True)
+        assert client.is_closed()
+        assert _refused(source) == 1
+        assert source.receiver_events() == []
+
+
+def test_a_greeting_of_one_byte_a_time_is_a_greeting(source: Source) -> None:
+    """UM-46: a control message may come in pieces, and until it is whole the peer is no client."""
+    with RawClient(source.transport) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in control_session_id(client.session_id):
+            assert _clients(source) == 0
+            client.socket.sendall(bytes([byte]))
+            time.sleep(0.002)
+        wait_for(lambda: _clients(source) == 1)
+
+
+def test_a_peer_that_says_nothing_holds_nobody_and_is_closed(source: Source) -> None:
+    """UM-108: a stranger cannot hold a receiver-paced source, and its connection ends by itself."""
+    with RawClient(source.transport) as idle, RawClient(source.transport) as client:
+        client.greet()
+        wait_for(lambda: _clients(source) == 1)
+        source.send_many([bytes(1000)] * 1000, flush=True)
+        for _ in range(1000):
+            assert client.read()[0] == MESSAGE
+        begun = time.monotonic()
+        assert idle.is_closed()
+        assert time.monotonic() - begun < SECONDS
+        assert _refused(source) == 1
+        assert _clients(source) == 1
+
+
+def test_a_client_that_reads_nothing_is_dropped_after_the_stall_timeout(context: Context) -> None:
+    """AE-22, UM-108: a receiver-paced source waits for a client that does not read, but not forever."""
+    options = {"flow_control_stall_timeout": 300, "transport_tcp_sender_socket_buffer": 65536}
+    with (
+        context.source("stalled", transport="tcp", **options) as source,
+        RawClient(source.transport, receive_buffer=4096) as client,
+    ):
+        client.greet()
+        wait_for(lambda: _clients(source) == 1)
+        begun = time.monotonic()
+        assert source.send_many([bytes(1000)] * 20_000, flush=True, timeout=SECONDS) == 20_000
+        assert 0.25 < time.monotonic() - begun < SECONDS
+        assert [event.kind for event in source.receiver_events()] == [
+            "connect",
+            "receiver_stalled",
+            "disconnect",
+        ]
+        assert source.stats()["receivers_stalled"] == 1
+
+
+def test_ten_thousand_connections_leave_room_for_a_client(context: Context, source: Source) -> None:
+    """UM-108: strangers are bounded, however many come: a client that greets joins, among them and after them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    _, address, port, _ = source.transport.split(":")
+    strangers: list[socket.socket] = []
+    try:
+        for number in range(10_000):
+            stranger = socket.socket()
+            stranger.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                stranger.connect((address, int(port)))
+            strangers.append(stranger)
+            if len(strangers) == 200:
+                strangers.pop(0).close()
+            if number == 5000:
+                with RawClient(source.transport) as client:
+                    client.greet()
+                    wait_for(lambda: _clients(source) == 1)
+                    source.send(b"among strangers", flush=True)
+                    assert client.read()[2][8:] == b"among strangers"
+        with RawClient(source.transport) as client:
+            client.greet()
+            wait_for(lambda: _clients(source) == 1)
+            source.send(b"after them", flush=True)
+            assert client.read()[2][8:] == b"after them"
+        assert _refused(source) > 1000
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# Source-side filtering
+
+
+@pytest.fixture
+def filtered(context: Context) -> Iterator[tuple[Source, Source]]:
+    """Two topics on one session that filters at the source."""
+    options = {
+        "transport": "tcp",
+        "transport_session_name": "filtered",
+        "transport_source_side_filtering_behavior": "inclusion",
+    }
+    with context.source("wanted", **options) as one, context.source("unwanted", **options) as other:
+        assert one.transport == other.transport
+        yield one, other
+
+
+def _topics(client: RawClient, count: int) -> list[int]:
+    return [topic for kind, topic, _ in (client.read() for _ in range(count)) if kind == MESSAGE]
+
+
+def test_a_client_gets_the_topics_that_it_includes(filtered: tuple[Source, Source]) -> None:
+    """UX-27: none at first, then those it names, until it excludes them."""
+    wanted, unwanted = filtered
+    with RawClient(wanted.transport) as client:
+        client.greet()
+        kind, _, offer = client.read()
+        assert (kind, offer[0], len(offer)) == (CONTROL, 255, 20)
+        index = int.from_bytes(offer[8:12], "big")
+        wanted.send(b"too early", flush=True)
+        client.socket.sendall(ssf_request(client.session_id, index, wanted.topic_index))
+        _until_wanted(wanted, unwanted, client)
+        client.socket.sendall(ssf_request(client.session_id, index, unwanted.topic_index))
+        client.socket.sendall(ssf_request(client.session_id, index, wanted.topic_index, included=False))
+        _until_wanted(unwanted, wanted, client)
+
+
+def _until_wanted(wanted: Source, unwanted: Source, client: RawClient) -> None:
+    """Both send until the topic that is wanted comes; from then on the other does not."""
+    client.socket.settimeout(0.05)
+    deadline = time.monotonic() + SECONDS
+    came = [0]
+    while came != [wanted.topic_index]:
+        assert time.monotonic() < deadline
+        unwanted.send(b"unwanted", flush=True)
+        wanted.send(b"wanted", flush=True)
+        with contextlib.suppress(BlockingIOError, TimeoutError):
+            came = _topics(client, 1)
+    client.socket.settimeout(SECONDS)
+    for _ in range(5):
+        unwanted.send(b"unwanted", flush=True)
+        wanted.send(b"last", flush=True)
+    seen: list[tuple[int, bytes]] = []
+    while [body for _, body in seen].count(b"last") < 5:
+        _, topic, body = client.read()
+        seen.append((topic, body[8:]))
+    assert {topic for topic, _ in seen} == {wanted.topic_index}
+
+
+def test_a_receiver_of_one_topic_is_sent_that_topic(filtered: tuple[Source, Source]) -> None:
+    """UX-27: what it has receivers for; a second receiver adds its topic to the same connection."""
+    wanted, unwanted = filtered
+    with open_context() as receiving, receiving.receiver("wanted") as receiver:
+        wanted.wait_connected(timeout=SECONDS)
+        first: list[bytes] = []
+        while not first:
+            wanted.send(b"x", flush=True)
+            first = payloads(receiver.poll(1, 0.05).messages())
+        for number in range(100):
+            unwanted.send(b"u%d" % number, flush=True)
+            wanted.send(b"w%d" % number, flush=True)
+        got = [data for data in payloads(collect(receiver, 100)) if data != b"x"]
+        got += payloads(collect(receiver, 100 - len(got)))
+        assert got == [b"w%d" % number for number in range(100)]
+        (session,) = receiving.stats()["receiver_transports"]
+        assert session["lbm_msgs_no_topic_rcved"] == 0
+        with receiving.receiver("unwanted") as other:
+            second: list[bytes] = []
+            while not second:
+                unwanted.send(b"y", flush=True)
+                second = payloads(other.poll(1, 0.05).messages())
+            assert _clients(unwanted) == 1
+
+
+def test_without_filtering_a_receiver_is_sent_every_topic(context: Context) -> None:
+    """UX-27: none is the default, and the messages of other topics are dropped where they arrive."""
+    options = {"transport": "tcp", "transport_session_name": "unfiltered"}
+    with (
+        context.source("mine", **options) as mine,
+        context.source("not-mine", **options) as other,
+        open_context() as receiving,
+        receiving.receiver("mine") as receiver,
+    ):
+        mine.wait_connected(timeout=SECONDS)
+        other.send(b"other", flush=True)
+        mine.send(b"mine", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"mine"]
+        (session,) = receiving.stats()["receiver_transports"]
+        assert session["lbm_msgs_no_topic_rcved"] == 1
