@@ -55,7 +55,7 @@ class Receiver(Reader):
         except BaseException:
             self._close_own_queue()
             raise
-        engine.registry.add(self, self._subscription, queue)
+        engine.registry.add(self, self._subscription, queue, topic)
         self._start_dispatch()
 
     # Reading

@@ -12,18 +12,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.loopback import SHARED, open_context
+from tests.unit.loopback import OWN_ADDRESSES, SHARED, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context
 from umstack._core import ffi, lib
+from umstack._engine.transport_address import LbtrmAddress
 from umstack.cli import command as umstack
 from umstack.config import Config
 from umstack.errors import LinkError, OptionError, UmError
-from umstack.resolution.codec import KEEPALIVE, ResolutionDatagram, encode
+from umstack.resolution.codec import KEEPALIVE, Advertisement, ResolutionDatagram, encode
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.relay import Fate, Relay, RelayPolicy, RelayServer
 
@@ -325,3 +327,74 @@ def test_the_command_serves_and_reports() -> None:
 def test_what_it_cannot_be_told_is_refused(arguments: list[str]) -> None:
     """A wrong address, port or network is a usage error."""
     assert CliRunner().invoke(umstack, ["resolver", *arguments]).exit_code == 2
+
+
+class LyingDaemon:
+    """Answers keepalives, and every other datagram by sources that do not exist: other sessions each time."""
+
+    def __init__(self) -> None:
+        """Open the socket and serve on a thread."""
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.settimeout(0.05)
+        self.address = self.socket.getsockname()
+        self.told = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            try:
+                data, client = self.socket.recvfrom(65536)
+            except TimeoutError:
+                continue
+            self.socket.sendto(data if data == KEEPALIVE else self._lies(), client)
+
+    def _lies(self) -> bytes:
+        records = []
+        for _ in range(50):
+            self.told += 1
+            address = LbtrmAddress(
+                "127.0.0.1",
+                str(OWN_ADDRESSES["transport_lbtrm_multicast_address_low"]),
+                1000 + self.told,
+                14400,
+                20000 + self.told % 9999,
+            )
+            records.append(Advertisement("lied about", self.told, 60, address))
+        return encode(ResolutionDatagram(advertisements=tuple(records)))
+
+    def __enter__(self) -> Self:
+        """Serve."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self._stopping = True
+        self._thread.join()
+        self.socket.close()
+
+
+def test_a_daemon_that_lies_locks_nobody_out() -> None:
+    """Issue 29, a resolver that lies: sessions that are not there are counted and bounded, and one that is there,
+    found through the other daemon, is received."""
+    with LyingDaemon() as liar, serving() as honest:
+        daemons = f"127.0.0.1:{liar.address[1]},127.0.0.1:{honest.address[1]}"
+        options: dict[str, Any] = {
+            "resolver_unicast_daemon": daemons,
+            "resolver_unicast_port_low": 30000,
+            "resolver_unicast_port_high": 39999,
+        }
+        truthful = {**options, "resolver_unicast_daemon": f"127.0.0.1:{honest.address[1]}"}
+        with open_context(**options) as context, open_context(**truthful) as publishing:
+            receiver = context.receiver("lied about", resolver_query_initial_until_resolved=0)
+            wait_for(lambda: liar.told >= 700, "its lies")
+            wait_for(lambda: context.stats()["context"]["sessions_evicted"] > 0, "what is too much to go")
+            source = publishing.source("lied about", flow_control="min", **SHARED)
+            source.wait_connected(timeout=SECONDS)
+            source.send(b"true", flush=True)
+            assert [message.data for message in collect(receiver, 1)] == [b"true"]
+            counters = context.stats()["context"]
+            assert counters["tr_advertisements_rcved"] >= 700
+            assert counters["sessions_refused"] == 0

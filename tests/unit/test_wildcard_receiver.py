@@ -12,6 +12,7 @@ import pytest
 from tests.unit.loopback import SHARED, open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import Closed, Context, Message, WildcardReceiver
+from umstack.bench.wildcard import WildcardPlan, measure
 from umstack.errors import OptionError, TopicNameError
 from umstack.events import Event
 
@@ -180,3 +181,25 @@ def test_a_thousand_topics_share_one_queue() -> None:
             source.send(source.topic.encode())
         sources[-1].flush()
         assert take(receiver, len(topics)) == {topic: [topic.encode()] for topic in topics}
+
+
+def test_what_a_wildcard_receiver_costs_is_measured_in_turns() -> None:
+    """`umstack bench wildcard`: every message of every round is read by both, and the ratio is of the same rounds."""
+    said: list[str] = []
+    found = measure(WildcardPlan(topics=30, messages=640, rounds=3), said.append)
+    assert len(found["detail"]["rounds"]) == 3
+    assert found["detail"]["wildcard_ns"] > 0 < found["detail"]["plain_ns"]
+    assert 0.2 < found["ratios"]["plain"] < 5
+    assert [line for line in said if "round 3" in line] == ["round 3 of 3: plain", "round 3 of 3: wildcard"]
+
+
+def test_a_pattern_that_matches_everything_is_bounded() -> None:
+    """Issue 29: wildcard_maximum_topics topics join, the others are refused and counted; nothing else stops."""
+    with open_context() as context, open_context() as publishing:
+        wildcard = context.wildcard_receiver(r".*", wildcard_maximum_topics=20)
+        for number in range(50):
+            publishing.source(f"everything/{number}", **SHARED)
+        wait_for(lambda: context.stats()["context"]["tr_wildcard_topics_refused"] >= 30, "the refusals")
+        assert len(wildcard.topics()) == 20
+        assert context.stats()["context"]["tr_wildcard_topics"] == 20
+        assert len(context.topics()) == 50

@@ -156,7 +156,9 @@ class Engine:
             )
             return
         group = address.group if isinstance(address, LbtrmAddress) else None
-        wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, group)]
+        wanting = [
+            one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)
+        ]
         # Before the group is joined, so that its first datagrams do not come through the kernel.
         if wanting and isinstance(address, LbtrmAddress):
             self.steer((address.group, address.destination_port))

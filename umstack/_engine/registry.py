@@ -37,17 +37,25 @@ class Registry:
     parts: a part that they read is not taken away meanwhile.
     """
 
-    __slots__ = ("_entries", "_queue_count", "listing")
+    __slots__ = ("_by_topic", "_entries", "_queue_count", "_topics", "listing")
 
     def __init__(self) -> None:
         self.listing = threading.RLock()
         self._entries: dict[OpenObject, tuple[object, OpenObject | None]] = {}
         self._queue_count = 0
+        self._topics: dict[OpenObject, str] = {}
+        self._by_topic: dict[str, dict[OpenObject, object]] = {}
 
-    def add(self, opened: OpenObject, part: object, owner: OpenObject | None = None) -> None:
-        """Add an object with its part; `owner` is the event queue that a receiver delivers into."""
+    def add(
+        self, opened: OpenObject, part: object, owner: OpenObject | None = None, topic: str | None = None
+    ) -> None:
+        """Add an object with its part. `owner` is the event queue that a receiver delivers into; by its `topic`
+        parts_of_topic() finds it."""
         with self.listing:
             self._entries[opened] = (part, owner)
+            if topic is not None:
+                self._topics[opened] = topic
+                self._by_topic.setdefault(topic, {})[opened] = part
 
     def name_queue(self) -> str:
         """A name for one more event queue: "event queue 1"."""
@@ -65,6 +73,11 @@ class Registry:
         """Remove an object; one that is not there is not an error: its creation failed half way."""
         with self.listing:
             self._entries.pop(opened, None)
+            topic = self._topics.pop(opened, None)
+            if topic is not None:
+                del self._by_topic[topic][opened]
+                if not self._by_topic[topic]:
+                    del self._by_topic[topic]
 
     def part(self, opened: OpenObject, kind: type[Part]) -> Part | None:
         """The part of an object; None when it is not open, or not of this context."""
@@ -94,6 +107,11 @@ class Registry:
     def parts(self, kind: type[Part]) -> list[Part]:
         """The parts of this class."""
         return [part for _, (part, _) in self._snapshot() if isinstance(part, kind)]
+
+    def parts_of_topic(self, kind: type[Part], topic: str) -> list[Part]:
+        """The parts of this class that were added with the topic: a few, of ten thousand."""
+        with self.listing:
+            return [part for part in self._by_topic.get(topic, {}).values() if isinstance(part, kind)]
 
     def _snapshot(self) -> list[tuple[OpenObject, tuple[object, OpenObject | None]]]:
         """A copy to walk while other threads add and remove."""

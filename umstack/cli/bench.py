@@ -796,3 +796,4 @@ def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) ->
 
 
 command.add_command(bench_resolution.command)
+command.add_command(bench_resolution.wildcard_command)

@@ -1,4 +1,4 @@
-"""`umstack bench resolution`: how long many topics of many contexts take through resolution daemons."""
+"""`umstack bench resolution` and `wildcard`: topics by the thousand, through daemons and in a wildcard receiver."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from rich.console import Console
 from umstack.bench import environment
 from umstack.bench.resolution import ResolutionPlan, measure
 from umstack.bench.result import Result
+from umstack.bench.wildcard import WildcardPlan
+from umstack.bench.wildcard import measure as measure_wildcard
 from umstack.cli.stack_options import JSON_OPTION
 
 _PLAN = ResolutionPlan()
+_WILDCARD = WildcardPlan()
 
 
 @click.command(
@@ -76,4 +79,32 @@ def _print(found: Result) -> None:
         )
 
 
-__all__ = ["command"]
+@click.command("wildcard", epilog="Example: umstack bench wildcard --topics 10000")
+@click.option(
+    "--topics", type=click.IntRange(1), default=_WILDCARD.topics, show_default=True, help="They match."
+)
+@click.option(
+    "--messages", type=click.IntRange(64), default=_WILDCARD.messages, show_default=True, help="A round."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1), default=_WILDCARD.rounds, show_default=True, help="In turns."
+)
+@JSON_OPTION
+def wildcard_command(as_json: bool, **asked: int) -> None:
+    """What a message costs a wildcard receiver of many topics, next to a plain receiver. Over loopback, no root."""
+    console = Console(stderr=True)
+    found = measure_wildcard(
+        replace(_WILDCARD, **asked), lambda text: console.print(f"wildcard: {text}", highlight=False)
+    )
+    detail = found["detail"]
+    if as_json:
+        described = environment.describe(mtu=65536, segmentation="auto", pinned=False, options=[])
+        click.echo(json.dumps({"environment": described, "results": [found]}))
+    else:
+        click.echo(
+            f"{detail['topics']:,} topics: {detail['wildcard_ns']:.0f} ns a message, {detail['plain_ns']:.0f} ns in a "
+            f"plain receiver: {found['ratios']['plain']:.2f} x, median of {len(detail['rounds'])} rounds in turns"
+        )
+
+
+__all__ = ["command", "wildcard_command"]
