@@ -15,6 +15,7 @@ import polars as pl
 
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import EPOCH_NS, SESSION
+from umstack.facts.sends import expanded
 
 _HALF = 2**31
 _MASK = 2**32 - 1
@@ -82,29 +83,85 @@ def unwrapped(rows: pl.DataFrame, known: dict[Session, Reference]) -> pl.DataFra
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The first sendings of a session that a point of capture saw: by number, copies by time."""
+    """The first sendings of a session that a point of capture saw: by number, copies by time.
+
+    Numbers are runs: one begins where a number does not follow the one before it, or is its copy.
+    """
 
     point: str
     session: Session
-    sqns: Numbers
+    firsts: Numbers
+    """The number that each run begins with."""
+    lengths: Numbers
     times_ns: Numbers
+    """When each number was captured, in the order of the runs."""
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    @property
+    def lasts(self) -> Numbers:
+        """The number that each run ends with."""
+        return self.firsts + self.lengths - 1
+
+    @property
+    def begins(self) -> Numbers:
+        """Where each run begins among the times."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def low(self) -> int:
+        """The first number."""
+        return int(self.firsts[0])
+
+    @property
+    def high(self) -> int:
+        """The last number."""
+        return int(self.firsts[-1] + self.lengths[-1] - 1)
+
+    @property
+    def sqns(self) -> Numbers:
+        """The numbers, one by one."""
+        return expanded(self.firsts, self.lengths)
+
+    def copied(self) -> Numbers:
+        """Of each run, whether it begins with a copy of the number before it."""
+        return np.concatenate(
+            (np.zeros(min(1, len(self.firsts)), np.bool_), self.firsts[1:] == self.lasts[:-1])
+        )
 
     def first_times(self) -> tuple[Numbers, Numbers]:
         """Each number once, and when it was first seen."""
-        first = np.concatenate(([True], self.sqns[1:] != self.sqns[:-1]))[: len(self.sqns)]
-        return self.sqns[first], self.times_ns[first]
+        again = self.begins[self.copied()]
+        return np.delete(self.sqns, again), np.delete(self.times_ns, again)
+
+    def places(self, wanted: Numbers) -> tuple[Numbers, Numbers]:
+        """Of numbers, which were seen, and the places of these among the times: of copies that of the first."""
+        if not len(self.firsts):
+            return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
+        at = np.minimum(np.searchsorted(self.lasts, wanted), len(self.firsts) - 1)
+        hit = (self.firsts[at] <= wanted) & (wanted <= self.lasts[at])
+        return hit, (self.begins[at] + wanted - self.firsts[at])[hit]
 
 
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     """What was seen, point by point."""
     found = []
-    for (point, publisher, session_id), rows in facts.sends.items():
-        times = rows["time_ns"].to_numpy()
-        sqns = known[publisher, session_id].unwrap(rows["sqn"].to_numpy(), times)
-        if len(sqns) > 1 and not np.all(sqns[1:] > sqns[:-1]):
+    for (point, publisher, session_id), sends in facts.sends.items():
+        reference = known[publisher, session_id]
+        begins = np.cumsum(sends.lengths) - sends.lengths
+        firsts, lengths, times = (
+            reference.unwrap(sends.firsts, sends.times_ns[begins]),
+            sends.lengths,
+            sends.times_ns,
+        )
+        if len(firsts) > 1 and not np.all(firsts[1:] >= firsts[:-1] + lengths[:-1]):
+            sqns = expanded(firsts, lengths)
             order = np.lexsort((times, sqns))
             sqns, times = sqns[order], times[order]
-        found.append(Seen(point, (publisher, session_id), sqns, times))
+            begins = np.concatenate(([0], np.flatnonzero(np.diff(sqns) != 1) + 1))
+            firsts, lengths = sqns[begins], np.diff(begins, append=len(sqns))
+        found.append(Seen(point, (publisher, session_id), firsts, lengths, times))
     return found
 
 
@@ -133,51 +190,47 @@ GAPS = {
 def coverage(everything: list[Seen]) -> pl.DataFrame:
     """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many `missing`."""
     parts = [pl.DataFrame(schema=COVERAGE)]
-    for one in everything:
-        if not len(one.sqns):
-            continue
-        edges = np.arange(one.sqns[0] >> BUCKET_BITS, (one.sqns[-1] >> BUCKET_BITS) + 2) << BUCKET_BITS
-        bounds = np.searchsorted(one.sqns, edges)
-        filled = bounds[1:] > bounds[:-1]
-        starts, ends = bounds[:-1][filled], bounds[1:][filled]
-        fresh = np.ones(len(one.sqns), np.bool_)
-        np.not_equal(one.sqns[1:], one.sqns[:-1], out=fresh[1:])
-        distinct = np.add.reduceat(fresh, starts, dtype=np.int64)
-        low, high = one.sqns[starts], one.sqns[ends - 1]
-        columns = {
-            "bucket": edges[:-1][filled] >> BUCKET_BITS,
-            "low": low,
-            "high": high,
-            "low_ns": one.times_ns[starts],
-            "high_ns": one.times_ns[ends - 1],
-            "datagrams": ends - starts,
-            "distinct": distinct,
-            "missing": high - low + 1 - distinct,
-        }
-        parts.append(_keyed(one, columns))
+    parts += [_keyed(one, _covered(one)) for one in everything if len(one)]
     return pl.concat(parts)
 
 
-def _holes(sqns: Numbers) -> Numbers:
-    """The places behind which a number is missing."""
-    found = [np.empty(0, np.int64)]
-    for start in range(0, len(sqns) - 1, _PIECE):
-        piece = sqns[start : start + _PIECE + 1]
-        found.append(np.flatnonzero(piece[1:] - piece[:-1] > 1) + start)
-    return np.concatenate(found)
+def _covered(one: Seen) -> dict[str, Numbers]:
+    """The columns of `coverage` of what was seen at a point. A run is cut where a bucket ends."""
+    buckets = (one.lasts >> BUCKET_BITS) - (one.firsts >> BUCKET_BITS) + 1
+    run = np.repeat(np.arange(len(one.firsts)), buckets)
+    bucket = expanded(one.firsts >> BUCKET_BITS, buckets)
+    low = np.maximum(one.firsts[run], bucket << BUCKET_BITS)
+    high = np.minimum(one.lasts[run], ((bucket + 1) << BUCKET_BITS) - 1)
+    place = one.begins[run] + low - one.firsts[run]
+    is_copy = one.copied()[run] & (low == one.firsts[run])
+    starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+    ends = np.append(starts[1:], len(bucket)) - 1
+    datagrams = np.add.reduceat(high - low + 1, starts)
+    distinct = datagrams - np.add.reduceat(is_copy.astype(np.int64), starts)
+    return {
+        "bucket": bucket[starts],
+        "low": low[starts],
+        "high": high[ends],
+        "low_ns": one.times_ns[place[starts]],
+        "high_ns": one.times_ns[place[ends] + high[ends] - low[ends]],
+        "datagrams": datagrams,
+        "distinct": distinct,
+        "missing": high[ends] - low[starts] + 1 - distinct,
+    }
 
 
 def gaps(everything: list[Seen]) -> pl.DataFrame:
     """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when."""
     parts = [pl.DataFrame(schema=GAPS)]
     for one in everything:
-        at = _holes(one.sqns)
-        first, last = one.sqns[at] + 1, one.sqns[at + 1] - 1
+        at = np.flatnonzero(one.firsts[1:] - one.lasts[:-1] > 1) + 1
+        first, last = one.lasts[at - 1] + 1, one.firsts[at] - 1
+        begins = one.begins[at]
         columns = {
             "first_sqn": first,
             "last_sqn": last,
-            "before_ns": one.times_ns[at],
-            "after_ns": one.times_ns[at + 1],
+            "before_ns": one.times_ns[begins - 1],
+            "after_ns": one.times_ns[begins],
             "missing": last - first + 1,
         }
         parts.append(_keyed(one, columns))
@@ -193,11 +246,10 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
     }
     for one in everything:
         asked = by_session.get(one.session)
-        if asked is None or not len(one.sqns):
+        if asked is None:
             continue
-        at = np.minimum(np.searchsorted(one.sqns, asked), len(one.sqns) - 1)
-        hit = one.sqns[at] == asked
-        columns = {"sqn": asked[hit], "sent_ns": one.times_ns[at[hit]]}
+        hit, places = one.places(asked)
+        columns = {"sqn": asked[hit], "sent_ns": one.times_ns[places]}
         parts.append(_keyed(one, columns).drop("point"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
 
@@ -223,7 +275,5 @@ COPIES = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64, "t
 def copies(everything: list[Seen]) -> pl.DataFrame:
     """One row each time a number was seen again at a point: `time_ns`."""
     parts = [pl.DataFrame(schema=COPIES)]
-    for one in everything:
-        again = np.flatnonzero(one.sqns[1:] == one.sqns[:-1]) + 1
-        parts.append(_keyed(one, {"time_ns": one.times_ns[again]}))
+    parts += [_keyed(one, {"time_ns": one.times_ns[one.begins[one.copied()]]}) for one in everything]
     return pl.concat(parts)

@@ -4,7 +4,7 @@ The facts of two parts of a capture, merged in any order, are those of both: cou
 in an order of their own. So a part may be a file of a rotation, a split, or what has grown since. Sequence numbers are
 those of the wire; what unwraps them is a fact as well (`references`).
 
-Memory: 12 bytes for each first sending a point of capture saw, a row for each millisecond of a session, and whole rows
+Memory: a row for each millisecond of a session, and whole rows
 for NAKs, NCFs and retransmissions alone. Errors: `CaptureError` of files that cannot be read. Nothing here is shared by
 threads.
 """
@@ -39,6 +39,7 @@ from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_row, select, topics
 from umstack.facts.recovered import recovery_frames
 from umstack.facts.schema import FACTS, frame_schema, merges
+from umstack.facts.sends import Sends, SendsInPieces
 from umstack.facts.tallied import tallied
 
 _MANY_PIECES = 128
@@ -49,7 +50,7 @@ class Facts:
     """Facts of captures, a frame of each kind. `packets` counts all packets of the stack, whatever they are."""
 
     packets: int = 0
-    sends: dict[tuple[str, str, int], pl.DataFrame] = field(default_factory=dict)
+    sends: dict[tuple[str, str, int], Sends] = field(default_factory=dict)
     """First sendings by point of capture, publisher and session id, in order of time."""
     counts: pl.DataFrame = field(default_factory=lambda: _nothing("counts"))
     rates: pl.DataFrame = field(default_factory=lambda: _nothing("rates"))
@@ -68,8 +69,8 @@ class Facts:
         pieces = Pieces()
         for part in parts:
             pieces.packets += part.packets
-            for stream, rows in part.sends.items():
-                pieces.add_sends(stream, rows)
+            for stream, sends in part.sends.items():
+                pieces.add_sends(stream, sends)
             for one in fields(cls):
                 if one.name not in ("packets", "sends"):
                     pieces.add(one.name, getattr(part, one.name))
@@ -80,7 +81,7 @@ class Facts:
         return (
             self.packets == other.packets
             and self.sends.keys() == other.sends.keys()
-            and all(rows.equals(other.sends[stream]) for stream, rows in self.sends.items())
+            and all(sends.equals(other.sends[stream]) for stream, sends in self.sends.items())
             and all(
                 getattr(self, one.name).equals(getattr(other, one.name))
                 for one in fields(self)
@@ -121,11 +122,12 @@ _RARE_ORDER = (
 class Pieces:
     """Rows of facts on their way into one frame of each kind."""
 
-    def __init__(self) -> None:
-        """None yet."""
+    def __init__(self, *, spills: bool = False) -> None:
+        """None yet. If they spill, files take the times of many first sendings."""
+        self._spills = spills
         self.packets = 0
         self._of: dict[str, list[pl.DataFrame]] = {}
-        self._sends: dict[tuple[str, str, int], list[pl.DataFrame]] = {}
+        self._sends: dict[tuple[str, str, int], SendsInPieces] = {}
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Take rows, of the schema of `name`. Many pieces become one, so that memory does not grow with the batches."""
@@ -136,9 +138,11 @@ class Pieces:
         if name != "rare" and len(waiting) >= _MANY_PIECES:
             self._of[name] = [_combined(name, pl.concat(waiting))]
 
-    def add_sends(self, stream: tuple[str, str, int], rows: pl.DataFrame) -> None:
+    def add_sends(self, stream: tuple[str, str, int], sends: Sends) -> None:
         """Take first sendings."""
-        self._sends.setdefault(stream, []).append(rows)
+        if stream not in self._sends:
+            self._sends[stream] = SendsInPieces(spills=self._spills)
+        self._sends[stream].add(sends)
 
     def facts(self) -> Facts:
         """What came of it."""
@@ -147,23 +151,18 @@ class Pieces:
             for name in FACTS
             if name != "sends"
         }
-        sends = {}
-        for stream in sorted(self._sends):
-            rows = pl.concat(self._sends.pop(stream), rechunk=True)
-            sends[stream] = rows if _is_in_order(rows) else rows.sort("time_ns", "sqn")
+        made = ((stream, self._sends[stream].sends()) for stream in sorted(self._sends))
+        sends = {stream: one for stream, one in made if len(one)}
         return Facts(self.packets, sends, **frames)
 
 
-def _is_in_order(rows: pl.DataFrame) -> bool:
-    times, sqns = rows["time_ns"].to_numpy(), rows["sqn"].to_numpy()
-    later, same = times[1:] > times[:-1], times[1:] == times[:-1]
-    return bool(np.all(later | (same & (sqns[1:] >= sqns[:-1]))))
-
-
 def facts_of(sources: Sequence[str | Split]) -> Facts:
-    """The facts of these files, or splits of files: each is decoded once. Of files alike one is read."""
+    """The facts of these files, or splits of files: each is decoded once. Of files alike one is read.
+
+    Times of first sendings, which grow with the captures, go to files without names: in TMPDIR, or in /var/tmp.
+    """
     doubles = copies([one for one in sources if isinstance(one, str)])
-    counter = Counter()
+    counter = Counter(spills=True)
     for source in sources:
         if isinstance(source, str) and source in doubles:
             counter.note(source, f"the same as {doubles[source]}, not read again", None)
@@ -187,8 +186,9 @@ def facts_of_packets(batches: Iterable[pa.RecordBatch]) -> Facts:
 class Counter:
     """Counts packets as they are decoded: their facts, by windows of time where `window_ns` is not 0."""
 
-    def __init__(self, window_ns: int = 0) -> None:
-        """No packets yet."""
+    def __init__(self, window_ns: int = 0, *, spills: bool = False) -> None:
+        """No packets yet. If they spill, files take the times of many first sendings."""
+        self._spills = spills
         self._window_ns = window_ns
         self._pieces: dict[int, Pieces] = {}
         self.tally = Tally(window_ns, EPOCH_NS)
@@ -228,7 +228,9 @@ class Counter:
         return {window_ns: pieces.facts() for window_ns, pieces in sorted(self._pieces.items())}
 
     def _of(self, window_ns: int) -> Pieces:
-        return self._pieces.setdefault(window_ns, Pieces())
+        if window_ns not in self._pieces:
+            self._pieces[window_ns] = Pieces(spills=self._spills)
+        return self._pieces[window_ns]
 
     def _by_window(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if not self._window_ns:
@@ -314,8 +316,8 @@ def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
     if is_data:
         for stream, sent in rows.select([*key, "sqn", "time_ns"]).partition_by(key, as_dict=True).items():
             numbers = sent.filter(pl.col("sqn").is_not_null())
-            narrow = numbers.select(pl.col("sqn").cast(pl.UInt32), "time_ns")
-            pieces.add_sends((stream[0], stream[1], stream[2]), narrow)
+            sqns = numbers["sqn"].cast(pl.UInt32).to_numpy()
+            pieces.add_sends((stream[0], stream[1], stream[2]), Sends.of(sqns, numbers["time_ns"].to_numpy()))
         sized = rows.filter(pl.col("message_count") > 0).group_by([*key, "udp_bytes", "message_count"])
         wide = sized.agg(
             datagrams=pl.len(),

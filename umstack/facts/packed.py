@@ -15,6 +15,7 @@ import pyarrow as pa
 from umstack.facts.facts import Facts, Pieces
 from umstack.facts.kinds import SESSION
 from umstack.facts.schema import FACTS, OF_SESSIONS, frame_schema
+from umstack.facts.sends import Sends
 
 PACKED = pa.schema(
     [
@@ -64,8 +65,8 @@ def packed(facts: Facts, window_ns: int = 0) -> pa.Table:
 def _rows(facts: Facts, window_ns: int) -> Iterator[_Row]:
     if facts.packets:
         yield window_ns, *NO_SESSION, PACKETS, "", facts.packets.to_bytes(8, "little")
-    for (point, publisher, session_id), rows in facts.sends.items():
-        yield window_ns, publisher, session_id, "sends", point, ipc(_steps(rows))
+    for (point, publisher, session_id), sends in facts.sends.items():
+        yield window_ns, publisher, session_id, "sends", point, ipc(_steps(sends))
     for name in FACTS:
         if name == "sends":
             continue
@@ -82,18 +83,18 @@ def _arrow(name: str, frame: pl.DataFrame) -> pa.Table:
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(FACTS[name])
 
 
-def _steps(rows: pl.DataFrame) -> pa.Table:
-    sqns, times = rows["sqn"].to_numpy().astype(np.int64), rows["time_ns"].to_numpy()
+def _steps(sends: Sends) -> pa.Table:
+    sqns, times = sends.sqns.astype(np.int64), sends.times_ns
     # Steps modulo 2**32 as signed numbers; the first is the distance from 0.
     steps = np.diff(sqns, prepend=0).astype(np.uint32).view(np.int32)
     return pa.Table.from_arrays([pa.array(steps), pa.array(np.diff(times, prepend=0))], schema=_STEPS)
 
 
-def _sends(content: bytes) -> pl.DataFrame:
+def _sends(content: bytes) -> Sends:
     steps = from_ipc(content)
     sqns = np.cumsum(steps["sqn_step"].to_numpy(), dtype=np.int64) % _WRAP
     times = np.cumsum(steps["step_ns"].to_numpy(), dtype=np.int64)
-    return pl.DataFrame({"sqn": sqns.astype(np.uint32), "time_ns": times})
+    return Sends.of(sqns.astype(np.uint32), times)
 
 
 def unpacked(rows: Iterable[pa.Table]) -> dict[int, Facts]:

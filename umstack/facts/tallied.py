@@ -12,6 +12,7 @@ import polars as pl
 from umstack.facts.kinds import DATA
 from umstack.facts.packet_columns import point_name
 from umstack.facts.schema import frame_schema
+from umstack.facts.sends import Sends
 
 _FIRST_MULTICAST, _BEHIND_MULTICAST = 224, 240
 _NAMES = {
@@ -29,7 +30,7 @@ class Tallied:
     """The facts of a window of time that a tally held."""
 
     packets: int = 0
-    sends: list[tuple[tuple[str, str, int], pl.DataFrame]] = field(default_factory=list)
+    sends: list[tuple[tuple[str, str, int], Sends]] = field(default_factory=list)
     frames: list[tuple[str, pl.DataFrame]] = field(default_factory=list)
 
 
@@ -43,11 +44,11 @@ def tallied(
     told: dict[int, Tallied] = {at: Tallied() for at in np.unique(windows).tolist()}
     for at, packets in zip(windows.tolist(), streams["packet_count"].tolist(), strict=True):
         told[at].packets += packets
-    for stream, rows in _sends(found["sends"]):
+    for stream, sends in _sends(found["sends"]):
         point, publisher, session_id, at = keys.select("point", "publisher", "session_id", "window_ns").row(
             stream
         )
-        told[at].sends.append(((point, publisher, session_id), rows))
+        told[at].sends.append(((point, publisher, session_id), sends))
     for name in _NAMES:
         numbers = streams if name == "counts" else found[name]
         whose = np.arange(len(streams)) if name == "counts" else numbers["stream"]
@@ -73,24 +74,24 @@ def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataF
     return pl.DataFrame(rows, types, orient="row")
 
 
-def _sends(sends: Any) -> Iterator[tuple[int, pl.DataFrame]]:
+def _sends(sends: Any) -> Iterator[tuple[int, Sends]]:
     """First sendings by stream, as copies: the tally's memory is used again."""
     streams = sends["stream"]
     if not len(streams):
         return
     if (streams == streams[0]).all():
-        yield int(streams[0]), _send_rows(sends)
+        yield int(streams[0]), _copied(sends)
         return
     # Sixteen bits are sorted by counting.
     order = np.argsort(streams.astype(np.uint16), kind="stable")
     counts = np.bincount(streams)
     ends = np.cumsum(counts)
     for stream in np.flatnonzero(counts).tolist():
-        yield stream, _send_rows(sends[order[ends[stream] - counts[stream] : ends[stream]]])
+        yield stream, _copied(sends[order[ends[stream] - counts[stream] : ends[stream]]])
 
 
-def _send_rows(sends: Any) -> pl.DataFrame:
-    return pl.DataFrame({"sqn": sends["sqn"].copy(), "time_ns": sends["time_ns"].copy()})
+def _copied(sends: Any) -> Sends:
+    return Sends.of(sends["sqn"].copy(), sends["time_ns"].copy())
 
 
 def _frames(name: str, numbers: Any, whose: Any, keys: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -373,8 +373,8 @@ def _sessions(whole: Numbered) -> dict[SessionKey, _Session]:
     lows: dict[SessionKey, int] = {}
     highs: dict[SessionKey, int] = {}
     for one in whole.everything:
-        if len(one.sqns):
-            low, high = int(one.sqns[0]), int(one.sqns[-1])
+        if len(one):
+            low, high = one.low, one.high
             lows[one.session] = min(low, lows.get(one.session, low))
             highs[one.session] = max(high, highs.get(one.session, high))
     judged = whole.facts.counts.filter(pl.col("kind").is_in(_JUDGED_KINDS))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from umstack.report.quantities import duration
@@ -14,6 +15,8 @@ from umstack.report.summary import Row, Run, Summary
 
 _WIDE, _HALF = (11.0, 3.6), (5.4, 3.2)
 _TICKS = 8
+_HEADROOM = 1.05
+"""Of axes, above the highest value."""
 _SENT, _REPAIRS, _PEAK, _LOST, _UNREPAIRED = "#2563a8", "#e08a1e", "#b6c9de", "#c23b3b", "#5a0f0f"
 
 
@@ -29,6 +32,14 @@ def _plain(axes: Any) -> None:
     axes.grid(axis="y", alpha=0.25)
 
 
+def _fill(axes: Any, edges: Any, tops: Any, bottoms: Any = 0.0, **style: str) -> None:
+    """Steps, filled, as one outline: bars, hundreds of them, would take most of the time of a page. The axes' limits are
+    set here: finding them by the outline would take as long as drawing it."""
+    axes.add_artist(StepPatch(tops, edges, baseline=bottoms, fill=True, **style))
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, max(axes.get_ylim()[1], _HEADROOM * float(np.max(tops, initial=0.0))))
+
+
 def timeline(run: Run) -> str:
     """The rate and the losses over time."""
     figure = Figure(figsize=(_WIDE[0], 4.6))
@@ -38,16 +49,15 @@ def timeline(run: Run) -> str:
     peak = _dense(run, run.sent, "peak_bytes") * 8e-3
     again = _dense(run, run.sent, "retransmitted_bytes") * scale
     sent = _dense(run, run.sent, "bytes") * scale - again
-    # One outline each: as bars, hundreds of them, they would take most of the time of a page.
-    rate.stairs(peak, edges, fill=True, color=_PEAK, label="busiest millisecond")
-    rate.stairs(sent, edges, fill=True, color=_SENT, label="first sendings")
-    rate.stairs(sent + again, edges, baseline=sent, fill=True, color=_REPAIRS, label="retransmissions")
+    _fill(rate, edges, peak, color=_PEAK, label="busiest millisecond")
+    _fill(rate, edges, sent, color=_SENT, label="first sendings")
+    _fill(rate, edges, sent + again, sent, color=_REPAIRS, label="retransmissions")
     rate.set_ylabel("Mbit/s")
     rate.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
-    lost.stairs(_dense(run, run.lost, "lost"), edges, fill=True, color=_LOST, label="lost")
+    _fill(lost, edges, _dense(run, run.lost, "lost"), color=_LOST, label="lost")
     unrepaired = _dense(run, run.lost, "unrepaired")
     if unrepaired.any():
-        lost.stairs(unrepaired, edges, fill=True, color=_UNREPAIRED, label="no repair seen")
+        _fill(lost, edges, unrepaired, color=_UNREPAIRED, label="no repair seen")
         lost.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     lost.set_ylabel(f"losses per {duration(run.bin_ns)}")
     lost.set_xlabel("seconds from the beginning")

@@ -1,0 +1,199 @@
+"""Sends: the first sendings of a session at a point of capture, in order of time.
+
+Numbers nearly always follow each other, so they are runs, a first number and a length each; only times are one by one.
+A first sending takes 8 bytes, and one whose number does not follow 12 more. Where they spill, their times are in a file
+without a name that is mapped, so that the system may take their pages away: what has to be in memory does not grow with
+a capture whose numbers follow each other. Not to be changed once made; nothing here is shared by threads.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Numbers = Any
+"""An array."""
+
+_WRAP = 2**32
+_LARGE_FILES = "/var/tmp"
+_SPILL_SENDS = 1 << 20
+"""So many times of a stream are held before they go to its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """First sendings in order of time, and of number where times are equal."""
+
+    firsts: Numbers
+    """The number on the wire that each run begins with: uint32."""
+    lengths: Numbers
+    """How many numbers each run has, one after the other modulo 2^32: int64."""
+    times_ns: Numbers
+    """When each was captured: int64."""
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    @classmethod
+    def of(cls, sqns: Numbers, times_ns: Numbers) -> Sends:
+        """Of numbers and times in any order."""
+        if not _is_in_order(sqns, times_ns):
+            order = np.lexsort((sqns, times_ns))
+            sqns, times_ns = sqns[order], times_ns[order]
+        firsts, lengths = _runs(sqns)
+        return cls(firsts, lengths, times_ns)
+
+    @property
+    def sqns(self) -> Numbers:
+        """The number of each: uint32."""
+        return expanded(self.firsts.astype(np.int64), self.lengths).astype(np.uint32)
+
+    @property
+    def last(self) -> int:
+        """The number of the last one."""
+        return (int(self.firsts[-1]) + int(self.lengths[-1]) - 1) % _WRAP
+
+    def equals(self, other: Sends) -> bool:
+        """Whether both are the same."""
+        return all(
+            np.array_equal(mine, theirs)
+            for mine, theirs in (
+                (self.firsts, other.firsts),
+                (self.lengths, other.lengths),
+                (self.times_ns, other.times_ns),
+            )
+        )
+
+
+def expanded(firsts: Numbers, lengths: Numbers) -> Numbers:
+    """The numbers of runs, one by one."""
+    begins = np.cumsum(lengths) - lengths
+    return np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+
+
+def _runs(sqns: Numbers) -> tuple[Numbers, Numbers]:
+    # Unsigned numbers: what follows 2**32 - 1 is 0.
+    breaks = np.flatnonzero(sqns[1:] - sqns[:-1] != 1) + 1
+    begins = np.concatenate((np.zeros(min(1, len(sqns)), np.int64), breaks))
+    return sqns[begins], np.diff(begins, append=len(sqns)).astype(np.int64)
+
+
+def _is_in_order(sqns: Numbers, times_ns: Numbers) -> bool:
+    if len(times_ns) < 2:
+        return True
+    steps = times_ns[1:] - times_ns[:-1]
+    least = steps.min()
+    if least != 0:
+        return bool(least > 0)
+    same = steps == 0
+    return bool(np.all(sqns[1:][same] >= sqns[:-1][same]))
+
+
+class SendsInPieces:
+    """First sendings on their way into one `Sends`: pieces of any order, each in an order of its own."""
+
+    def __init__(self, *, spills: bool = False) -> None:
+        """None yet. If they spill, a file takes the times of many."""
+        self._spills = spills
+        self._pieces: list[Sends] = []
+        self._held = 0
+        self._file: Any = None
+        self._length = 0
+
+    def add(self, piece: Sends) -> None:
+        """Take some. What comes in order, as it does of a file, goes to the file as soon as there is much of it."""
+        if len(piece):
+            self._pieces.append(piece)
+            self._held += len(piece)
+            if self._spills and self._held >= _SPILL_SENDS:
+                self._spill()
+
+    def _spill(self) -> None:
+        if not all(map(_follow, self._pieces, self._pieces[1:])):
+            return
+        if self._file is None:
+            # It lives as long as its mapping.
+            self._file = tempfile.TemporaryFile(prefix="umstack-facts-", dir=_folder())  # noqa: SIM115
+        spilt: list[Sends] = []
+        for piece in self._pieces:
+            times = piece.times_ns
+            if not isinstance(times, _Spilt):
+                times = _Spilt(self._length, len(times), int(times[0]), int(times[-1]))
+                self._file.write(np.ascontiguousarray(piece.times_ns).data)
+                self._length += len(times)
+            spilt.append(Sends(piece.firsts, piece.lengths, times))
+        self._pieces, self._held = spilt, 0
+
+    def sends(self) -> Sends:
+        """What came of it."""
+        if self._file is not None:
+            self._spill()
+            times = self._mapped()
+            self._pieces = [
+                Sends(one.firsts, one.lengths, times[one.times_ns.start : one.times_ns.start + len(one)])
+                if isinstance(one.times_ns, _Spilt)
+                else one
+                for one in self._pieces
+            ]
+            if all(map(_follow, self._pieces, self._pieces[1:])) and sum(map(len, self._pieces)) == len(
+                times
+            ):
+                return Sends(*_joined(self._pieces), times)
+        pieces = sorted(self._pieces, key=lambda one: (int(one.times_ns[0]), int(one.firsts[0])))
+        if not all(map(_follow, pieces, pieces[1:])):
+            sqns = np.concatenate([one.sqns for one in pieces])
+            return Sends.of(sqns, np.concatenate([one.times_ns for one in pieces]))
+        if len(pieces) == 1:
+            return pieces[0]
+        return Sends(*_joined(pieces), np.concatenate([one.times_ns for one in pieces]))
+
+    def _mapped(self) -> Numbers:
+        """The times in the file. Its pages are the system's to take: they are in the file."""
+        self._file.flush()
+        mapped = mmap.mmap(self._file.fileno(), 8 * self._length, access=mmap.ACCESS_READ)
+        mapped.madvise(mmap.MADV_RANDOM)
+        return np.frombuffer(mapped, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spilt:
+    """Times that are in the file: from which place on, how many, and the ends of them."""
+
+    start: int
+    count: int
+    first_ns: int
+    last_ns: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> int:
+        """The first, or the last; nothing else is asked for."""
+        return self.first_ns if at == 0 else self.last_ns
+
+
+def _folder() -> str | None:
+    """Where the file lies: /tmp may be memory."""
+    return _LARGE_FILES if "TMPDIR" not in os.environ and os.access(_LARGE_FILES, os.W_OK) else None
+
+
+def _follow(before: Sends, after: Sends) -> bool:
+    last_ns, first_ns = int(before.times_ns[-1]), int(after.times_ns[0])
+    return last_ns < first_ns or (last_ns == first_ns and before.last <= int(after.firsts[0]))
+
+
+def _joined(pieces: Iterable[Sends]) -> tuple[Numbers, Numbers]:
+    """The runs of pieces, those that go on from one piece to the next as one."""
+    several = list(pieces)
+    firsts = np.concatenate([one.firsts for one in several])
+    lengths = np.concatenate([one.lengths for one in several])
+    behind = firsts + lengths.astype(np.uint32)
+    begins = np.concatenate(([True], firsts[1:] != behind[:-1]))
+    at = np.flatnonzero(begins)
+    return firsts[at], np.add.reduceat(lengths, at)
