@@ -15,7 +15,7 @@ import polars as pl
 
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import EPOCH_NS, SESSION
-from umstack.facts.sends import expanded
+from umstack.facts.sends import expanded, times_at
 
 _HALF = 2**31
 _MASK = 2**32 - 1
@@ -211,8 +211,8 @@ def _covered(one: Seen) -> dict[str, Numbers]:
         "bucket": bucket[starts],
         "low": low[starts],
         "high": high[ends],
-        "low_ns": one.times_ns[place[starts]],
-        "high_ns": one.times_ns[place[ends] + high[ends] - low[ends]],
+        "low_ns": times_at(one.times_ns, place[starts]),
+        "high_ns": times_at(one.times_ns, place[ends] + high[ends] - low[ends]),
         "datagrams": datagrams,
         "distinct": distinct,
         "missing": high[ends] - low[starts] + 1 - distinct,
@@ -249,7 +249,7 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
         if asked is None:
             continue
         hit, places = one.places(asked)
-        columns = {"sqn": asked[hit], "sent_ns": one.times_ns[places]}
+        columns = {"sqn": asked[hit], "sent_ns": times_at(one.times_ns, places)}
         parts.append(_keyed(one, columns).drop("point"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
 

@@ -22,6 +22,8 @@ Numbers = Any
 
 _WRAP = 2**32
 _LARGE_FILES = "/var/tmp"
+_PLACES = 1 << 9
+"""Pages that are mapped at a time: the kernel maps sixteen for each that is touched."""
 _SPILL_SENDS = 1 << 20
 """So many times of a stream are held before they go to its file."""
 
@@ -75,6 +77,19 @@ def expanded(firsts: Numbers, lengths: Numbers) -> Numbers:
     """The numbers of runs, one by one."""
     begins = np.cumsum(lengths) - lengths
     return np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+
+
+def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
+    """The times at these places, which ascend. Of a file, the pages that were read are given back as it goes on."""
+    mapped = times_ns.base.obj if isinstance(times_ns.base, memoryview) else None
+    if not isinstance(mapped, mmap.mmap):
+        return times_ns[places]
+    found = np.empty(len(places), np.int64)
+    for begin in range(0, len(places), _PLACES):
+        piece = slice(begin, begin + _PLACES)
+        found[piece] = times_ns[places[piece]]
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return found
 
 
 def _runs(sqns: Numbers) -> tuple[Numbers, Numbers]:

@@ -32,12 +32,17 @@ def _plain(axes: Any) -> None:
     axes.grid(axis="y", alpha=0.25)
 
 
-def _fill(axes: Any, edges: Any, tops: Any, bottoms: Any = 0.0, **style: str) -> None:
-    """Steps, filled, as one outline: bars, hundreds of them, would take most of the time of a page. The axes' limits are
-    set here: finding them by the outline would take as long as drawing it."""
+def _fill(axes: Any, edges: Any, tops: Any, bottoms: Any = 0.0, **style: Any) -> None:
+    """Steps, filled, as one outline: bars, hundreds of them, would take most of the time of a page.
+
+    The axes' limits do not change: finding them by the outline would take as long as drawing it.
+    """
     axes.add_artist(StepPatch(tops, edges, baseline=bottoms, fill=True, **style))
+
+
+def _limit(axes: Any, edges: Any, *tops: Any) -> None:
     axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, max(axes.get_ylim()[1], _HEADROOM * float(np.max(tops, initial=0.0))))
+    axes.set_ylim(0, _HEADROOM * max(float(np.max(one)) for one in tops) or 1.0)
 
 
 def timeline(run: Run) -> str:
@@ -49,12 +54,15 @@ def timeline(run: Run) -> str:
     peak = _dense(run, run.sent, "peak_bytes") * 8e-3
     again = _dense(run, run.sent, "retransmitted_bytes") * scale
     sent = _dense(run, run.sent, "bytes") * scale - again
+    _limit(rate, edges, peak, sent + again)
     _fill(rate, edges, peak, color=_PEAK, label="busiest millisecond")
     _fill(rate, edges, sent, color=_SENT, label="first sendings")
     _fill(rate, edges, sent + again, sent, color=_REPAIRS, label="retransmissions")
     rate.set_ylabel("Mbit/s")
     rate.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
-    _fill(lost, edges, _dense(run, run.lost, "lost"), color=_LOST, label="lost")
+    losses = _dense(run, run.lost, "lost")
+    _limit(lost, edges, losses)
+    _fill(lost, edges, losses, color=_LOST, label="lost")
     unrepaired = _dense(run, run.lost, "unrepaired")
     if unrepaired.any():
         _fill(lost, edges, unrepaired, color=_UNREPAIRED, label="no repair seen")
