@@ -81,6 +81,9 @@ CORE = Module(
         Header("core/time_histogram.h", names=(
             "UM_RECOVERY_OCTAVE_FIRST", "UM_RECOVERY_BUCKETS", "UM_LATENCY_OCTAVE_FIRST", "UM_LATENCY_BUCKETS",
         )),
+        Header("core/adaptive_spin.h", names=("um_adaptive_spin",), inline=(
+            "um_adaptive_spin_init", "um_adaptive_spin_until_ns", "um_adaptive_spin_on_event",
+        )),
         Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
         Header("core/siphash.h", names=("um_siphash_key",)),
         Header("core/source_timing.h", names=("um_adaptive_source_timer",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from struct import iter_unpack
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -296,7 +296,7 @@ class Batch:
         request: Request = tuple.__new__(Request, message)
         named = self._block.requests[row]
         request.request_index = named.index
-        request.requester = (str(ipaddress.IPv4Address(named.ip)), named.port)
+        request.requester = (_dotted(named.ip), named.port)
         request._responder = self._memory.responder
         request._owner = self._memory.sources.owners[self._block.sources[row]]
         return request
@@ -348,6 +348,12 @@ class Batch:
             return pa.Array.from_buffers(kind, count, buffers)
         unknown = pa.array([value == 0 for value in self._column(self._block.sent_ns)])
         return pa.compute.if_else(unknown, None, pa.Array.from_buffers(kind, count, buffers))
+
+
+@lru_cache(maxsize=1024)
+def _dotted(ip: int) -> str:
+    """An IPv4 address as text: a requester sends many requests."""
+    return str(ipaddress.IPv4Address(ip))
 
 
 def _event_of(row: Message) -> Event:

@@ -84,6 +84,15 @@ def test_latency_stands_next_to_raw_sockets() -> None:
     assert results[0]["ratios"]["raw-udp"] > 0
 
 
+def test_requests_stand_next_to_a_tcp_connection() -> None:
+    """Issue 29, `umstack bench latency --pattern request`: a response's way next to a plain TCP round trip."""
+    own, tcp = bench("latency", "--pattern", "request", "--link", "socket", "--count", "200")
+    assert (own["what"], tcp["what"]) == ("umstack", "raw-tcp")
+    assert own["ratios"]["raw-tcp"] > 0
+    assert own["detail"]["samples"] == tcp["detail"]["samples"] == 200
+    assert own["detail"]["response_connections"] == 1
+
+
 def test_recovery_repairs_what_the_switch_loses() -> None:
     """Issue 2, `umstack bench recovery`: datagrams are lost at the switch, and none of them to the application."""
     lossless, lossy, raw, trip = bench("recovery", "--loss", "2%", "--size", "1024", "--link", "socket")

@@ -254,6 +254,8 @@ def test_a_bad_argument_is_refused() -> None:
         ("context", {"transport_lbtrm_multicast_address_low": "0.0.0.0"}, "needs groups"),
         ("context", {"transport_lbtrm_source_port_high": 14000}, "port_low is above"),
         ("context", {"resolver_multicast_address": "0.0.0.0"}, "needs a group"),
+        ("context", {"request_tcp_port_low": 14396}, "request_tcp_port_low is above"),
+        ("context", {"request_tcp_activity_timeout": 19999}, "below 20000"),
         ("source", {"transport_lbtrm_sm_minimum_interval": 20000}, "sm_minimum_interval is above"),
         (
             "source",
@@ -293,6 +295,8 @@ def test_a_measured_ignore_interval_is_in_no_relation() -> None:
             "transport_lbtrm_nak_initial_backoff_interval",
         ),
         ("context transport_lbtrm_retransmit_rate_limit 1000000000", "transport_lbtrm_retransmit_rate_limit"),
+        ("receiver otr_request_maximum_interval 20000", "otr_request_maximum_interval"),
+        ("context response_tcp_deletion_timeout 9000", "otr_request_maximum_interval"),
         ("context transport_lbtrm_retransmit_rate_limit 0", "transport_lbtrm_retransmit_rate_limit"),
         (
             "source transport_topic_sequence_number_info_active_threshold 29",

@@ -195,6 +195,10 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
         "lbmc.ctxinst.flags": number("flags"),
         "lbmc.ctxinst_flags.ignore": lambda packet: int(bool(packet.flags.ignore)),
     },
+    layers.LBMCStreamInfo: chained("lbmc.stream")
+    | fields("lbmc.stream", stream_id="stream_id", sqn="sqn")
+    | flags("lbmc.stream.flags", **IGNORE)
+    | {"lbmc.stream.ctxinst": eight("instance")},
     layers.LBMCLateJoinRequest: chained("lbmc.lji_req")
     | fields(
         "lbmc.lji_req",

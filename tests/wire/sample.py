@@ -69,6 +69,8 @@ def lbtrm() -> Iterator[Packet]:
     yield data(113, message(EUR, 53, b"please", request, um.LBMCTopicName(topic=b"MD.EURUSD")))
     yield data(114, message(EUR, 54, b"who", um.LBMCSourceIndex(source_index=2**40 + 1)))
     yield data(115, message(EUR, 55, b"where", um.LBMCContextInstance(instance=0x0102030405060708)))
+    stream = um.LBMCStreamInfo(stream_id=7, sqn=8, instance=0x0102030405060708)
+    yield data(119, message(EUR, 57, b"which", um.LBMCRequest(request_index=5), stream))
     yield data(116, control(um.LBMCTcpSessionId(session_id=77)))
     sent = um.LBMCSendTime(sent_ns=1_700_000_000_123_456_789)
     yield data(118, message(EUR, 56, b"sent then", um.LBMCBatch(flags="end"), sent))

@@ -27,6 +27,7 @@ from umstack.bench import (
     latency,
     pipeline,
     recovery,
+    requests,
     ring_targets,
     scale,
     targets,
@@ -34,6 +35,7 @@ from umstack.bench import (
     upkeep,
 )
 from umstack.bench.plot import check_plot, draw_comparison
+from umstack.bench.request_ends import RequestSpec
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, Reads, StreamSpec
@@ -323,6 +325,13 @@ def _throughput(
 
 
 @command.command("latency", epilog="Example: umstack bench latency --wait busy --loop core")
+@click.option(
+    "--pattern",
+    type=click.Choice(["messages", "request"]),
+    default="messages",
+    show_default=True,
+    help="A message there and one back, or a request and its response over TCP (blocking, in Python).",
+)
 @_WAITS
 @click.option(
     "--loop",
@@ -354,6 +363,7 @@ def _throughput(
 @_LINK
 @_common(2.0)
 def _latency(
+    pattern: str,
     waits: Sequence[Wait],
     loops: Sequence[Loop],
     options: Sequence[str],
@@ -367,6 +377,15 @@ def _latency(
 ) -> None:
     """How long a message takes there and back, and how that stands to a datagram between raw sockets."""
     config = throughput.options_text("min", "real", options)
+    if pattern == "request":
+        plans = requests.RequestPlan(
+            [RequestSpec(config=config, mode=mode or "embedded", **trip)], rounds, loss, is_pinned
+        )
+        with _progress("latency") as progress:
+            results = requests.measure(plans, progress)
+        described = _describe(config, is_pinned, rounds=rounds, loss=loss, pattern=pattern)
+        _report(results, described, as_json, latency_table)
+        return
     specs = [
         RoundTripSpec(wait=wait, loop=loop, config=config, mode=mode or "sequential", **trip)
         for wait in waits

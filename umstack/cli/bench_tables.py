@@ -83,7 +83,7 @@ def throughput_table(results: Sequence[Result]) -> Table:
 def latency_table(results: Sequence[Result]) -> Table:
     """Round trips in microseconds."""
     table = _table(
-        ("what", "wait", "loop"), ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "round trips")
+        ("what", "wait", "loop"), ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "x TCP", "round trips")
     )
     for one in results:
         trip = one["round_trip_us"]
@@ -94,6 +94,7 @@ def latency_table(results: Sequence[Result]) -> Table:
             *(f"{trip[key]:.1f}" for key in ("p50", "p99", "p999")),
             _ratio(one, "raw-udp"),
             _ratio(one, "raw-xdp"),
+            _ratio(one, "raw-tcp"),
             _count((one["detail"] or {}).get("samples")),
         )
     return table

@@ -58,6 +58,7 @@ def check_context(options: ContextOptions) -> None:
         "resolver_unicast_port_high",
         options.resolver_unicast_port_high,
     )
+    _check_ports(options)
     if options.resolver_daemons and (
         options.resolver_unicast_activity_timeout_ns <= options.resolver_unicast_keepalive_interval_ns
     ):
@@ -79,6 +80,20 @@ def check_wildcard_receiver(options: WildcardReceiverOptions) -> None:
         "resolver_query_maximum_interval",
         options.resolver_query_maximum_interval_ns,
     )
+
+
+def _check_ports(options: ContextOptions) -> None:
+    _refuse_reversed(
+        "request_tcp_port_low",
+        options.request_tcp_port_low,
+        "request_tcp_port_high",
+        options.request_tcp_port_high,
+    )
+    if 0 < options.request_tcp_activity_timeout_ns < 20 * _NS_PER_S:
+        raise OptionError(
+            "request_tcp_activity_timeout is below 20000",
+            hint="give 0, or 20000 ms or more, as the vendor says",
+        )
 
 
 def check_source(options: SourceOptions) -> None:
@@ -117,7 +132,17 @@ def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptio
         *_lint_naks(source, receiver),
         *_lint_rates(context),
         *_lint_timeouts(source, receiver),
+        *_lint_responses(context, receiver),
     ]
+
+
+def _lint_responses(context: ContextOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    if receiver.otr_request_maximum_interval_ns >= context.response_tcp_deletion_timeout_ns:
+        yield LintWarning(
+            ("otr_request_maximum_interval", "response_tcp_deletion_timeout"),
+            "otr_request_maximum_interval is not below response_tcp_deletion_timeout: Ultra Messaging answers requests "
+            "for lost messages on connections that end after it; lengthen response_tcp_deletion_timeout",
+        )
 
 
 def _lint_naks(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:

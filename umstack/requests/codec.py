@@ -20,6 +20,8 @@ _HEADER = struct.Struct("!BBHII")
 _REQUEST_OPTION = struct.Struct("!BBBBIHHI")
 _STREAM_OPTION = struct.Struct("!BBHII8s")
 _FRAGMENT_OPTION = struct.Struct("!BBHIII")
+_WHOLE = struct.Struct("!BBHII BBBBIHHI BBHII8s")
+"""The three of a response that is not fragmented."""
 _HEADS_BYTES = HEADER_BYTES + _REQUEST_OPTION.size + _STREAM_OPTION.size
 _IGNORABLE = 0x80
 
@@ -58,13 +60,11 @@ class MalformedResponse(Exception):
 
 def encode_head(request_index: int, sqn: int, stream: ResponseStream, stream_sqn: int, length: int) -> bytes:
     """All of a response that is sent whole, but its payload of `length` bytes."""
-    return (
-        _HEADER.pack(_MESSAGE, _REQUEST, _HEADS_BYTES + length, 0, sqn)
-        + _REQUEST_OPTION.pack(_STREAM, _REQUEST_OPTION.size, _IGNORABLE, 0, request_index, 0, 0, 0)
-        + _STREAM_OPTION.pack(
-            _DATA, _STREAM_OPTION.size, _IGNORABLE << 8, stream.id, stream_sqn, stream.instance
-        )
-    )
+    return _WHOLE.pack(
+        _MESSAGE, _REQUEST, _HEADS_BYTES + length, 0, sqn,
+        _STREAM, _REQUEST_OPTION.size, _IGNORABLE, 0, request_index, 0, 0, 0,
+        _DATA, _STREAM_OPTION.size, _IGNORABLE << 8, stream.id, stream_sqn, stream.instance,
+    )  # fmt: skip
 
 
 def encode_fragment_head(
@@ -96,8 +96,38 @@ def message_length(data: memoryview) -> int:
     return length
 
 
+def _is_whole(message: memoryview) -> bool:
+    """Whether it has the three heads of a response that is not fragmented."""
+    return (
+        len(message) >= _HEADS_BYTES
+        and message[1] == _REQUEST
+        and message[12] == _STREAM
+        and message[13] == _REQUEST_OPTION.size
+        and message[28] == _DATA
+        and message[29] == _STREAM_OPTION.size
+    )
+
+
+def _decode_whole(message: memoryview) -> ResponsePart:
+    """The same for a response as encode_head writes it, which nearly all are."""
+    (
+        *_, sqn, _, _, _, transport, index, port, _, _, _, _, _, stream_id, stream_sqn, instance
+    ) = _WHOLE.unpack_from(message)  # fmt: skip
+    if transport or port:
+        raise MalformedResponse  # a request, which nothing here responds to
+    total = len(message) - _HEADS_BYTES
+    return ResponsePart(
+        index, sqn, ResponseStream(instance, stream_id), stream_sqn, sqn, 0, total, _HEADS_BYTES
+    )
+
+
 def decode_part(message: memoryview) -> ResponsePart:
     """What a whole message says. Raises MalformedResponse."""
+    return _decode_whole(message) if _is_whole(message) else _decode_chain(message)
+
+
+def _decode_chain(message: memoryview) -> ResponsePart:
+    """The same option by option."""
     following = message[1]
     _, _, end, _, sqn = _HEADER.unpack_from(message)
     at = HEADER_BYTES

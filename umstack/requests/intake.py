@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from random import SystemRandom
 
+from umstack._core import ffi, lib
 from umstack.config import ContextOptions
 from umstack.errors import ResourceLimit, UmError
 from umstack.requests.codec import (
@@ -117,6 +118,10 @@ class ResponseIntake:
         self._numbers = itertools.count(SystemRandom().randrange(_INDICES))
         self._open: dict[int, Inbox] = {}
         self._connections: dict[int, _Connection] = {}
+        self._spin = ffi.new("um_adaptive_spin *")
+        # On one processor no responder can run while this one polls.
+        spins = (os.cpu_count() or 1) > 1
+        lib.um_adaptive_spin_init(self._spin, options.pend_adaptive_linger_limit_ns if spins else 0)
         self._leading = threading.Lock()
         self._gate = threading.Lock()
         self._changed = threading.Condition()
@@ -195,13 +200,16 @@ class ResponseIntake:
         if self._run_protocol is not None:
             self._wait_sequential(inbox, end_ns, self._run_protocol)
             return
-        with self._attendance():
+        self._attend(1)
+        try:
             while not inbox.is_ready:
                 left_ns = end_ns - time.monotonic_ns()
                 if left_ns <= 0:
                     self._try_pass()
                     return
                 self._lead_or_follow(inbox, min(left_ns, _SLICE_NS) / _NS_PER_S)
+        finally:
+            self._attend(-1)
 
     def _lead_or_follow(self, inbox: Inbox, seconds: float) -> None:
         with self._gate:
@@ -228,25 +236,21 @@ class ResponseIntake:
             if inbox.is_ready or left_ns <= 0:
                 return
 
-    @contextlib.contextmanager
-    def _attendance(self) -> Iterator[None]:
+    def _attend(self, change: int) -> None:
+        """One more, or one less, waits for responses and receives them."""
         with self._accounting:
-            self._attendants += 1
-        try:
-            yield
-        finally:
-            with self._accounting:
-                self._attendants -= 1
-            self._led_ns = time.monotonic_ns()
+            self._attendants += change
+        self._led_ns = time.monotonic_ns()
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[int]:
         """For an event loop: a descriptor that is readable when attend() has something to do."""
         fd = os.dup(self._epoll.fileno())
+        self._attend(1)
         try:
-            with self._attendance():
-                yield fd
+            yield fd
         finally:
+            self._attend(-1)
             os.close(fd)
 
     def attend(self) -> None:
@@ -268,8 +272,21 @@ class ResponseIntake:
 
     # Receiving, with _leading held
 
+    def _poll(self, seconds: float) -> list[tuple[int, int]]:
+        """What is readable, waiting up to so many seconds: polling first, as long as responses come soon enough."""
+        poll, spin, clock = self._epoll.poll, self._spin, time.monotonic_ns
+        until_ns = lib.um_adaptive_spin_until_ns(spin) if seconds else 0
+        found = poll(0, _EVENTS_AT_A_TIME)
+        while not found and clock() < until_ns:
+            found = poll(0, _EVENTS_AT_A_TIME)
+        if not found and seconds:
+            found = poll(seconds, _EVENTS_AT_A_TIME)
+        if found:
+            lib.um_adaptive_spin_on_event(spin, clock())
+        return found
+
     def _pass(self, seconds: float) -> None:
-        for fd, _ in self._epoll.poll(seconds, _EVENTS_AT_A_TIME):
+        for fd, _ in self._poll(seconds):
             one = self._connections.get(fd)
             if one is not None:
                 self._receive(one)

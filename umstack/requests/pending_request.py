@@ -67,8 +67,10 @@ class PendingRequest(Closing):
         Waits up to `timeout` seconds (None: as long as the request is open). Raises ResponseTimeout when none comes in
         time, and otherwise as receive() does.
         """
-        with self:
+        try:
             return self._required(self.receive(timeout), timeout)
+        finally:
+            self.close()
 
     def __iter__(self) -> Iterator[Response]:
         """Responses as they come, until the request's timeout is over or it is closed. Raises as receive() does."""

@@ -39,6 +39,7 @@ class RequestService(Closing):
         self._counters = RequesterCounters()
         self._lock = threading.Lock()
         self._intake: ResponseIntake | None = None
+        self._ip = 0
         self._is_closed = False
 
     def open(self, owner: object, topic: str, timeout: float | None) -> tuple[PendingRequest, Any]:
@@ -59,11 +60,12 @@ class RequestService(Closing):
             inbox = intake.open(owner, topic, deadline_ns)
         named = ffi.new("um_request *")
         named.index, named.port = inbox.index, intake.endpoint.port
-        named.ip = int(ipaddress.IPv4Address(intake.endpoint.ip))
+        named.ip = self._ip
         return PendingRequest(intake, inbox, timeout), named
 
     def _begin(self) -> ResponseIntake:
         port = self._streams.port()
+        self._ip = int(ipaddress.IPv4Address(port.endpoint.ip))
         selector = self._streams.loop.open()
         self._intake = ResponseIntake(self._options, port, selector, self._counters, self._run_protocol)
         self._streams.loop.add_work(self._intake.run)

@@ -51,6 +51,7 @@ LBMC_OPTION_NAMES = {
     30: "late_join_info",
     32: "tsni",
     66: "context_instance",
+    75: "stream_info",
     78: "late_join_request",
     98: "hmac",
     107: "tcp_session_id",
@@ -232,6 +233,21 @@ class LBMCContextInstance(ChainedOption):
     fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), XLongField("instance", 0)]
 
 
+class LBMCStreamInfo(ChainedOption):
+    """Which stream a unicast message is of, and which of its messages."""
+
+    name = "LBMC stream info"
+    option_type = 75
+    minimum_bytes = 20
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        _flags(0),
+        IntField("stream_id", 0),
+        IntField("sqn", 0),
+        XLongField("instance", 0),
+    ]
+
+
 class LBMCLateJoinRequest(ChainedOption):
     """Asks a source, over TCP, for the range it can still send."""
 
@@ -368,6 +384,7 @@ _OPTIONS: dict[int, type[ChainedOption]] = {
         LBMCLateJoinInfo,
         LBMCTsni,
         LBMCContextInstance,
+        LBMCStreamInfo,
         LBMCLateJoinRequest,
         LBMCHmac,
         LBMCTcpSessionId,
@@ -512,6 +529,7 @@ __all__ = [
     "LBMCSourceIndex",
     "LBMCStatus",
     "LBMCStream",
+    "LBMCStreamInfo",
     "LBMCTcpSessionId",
     "LBMCTopicName",
     "LBMCTsni",

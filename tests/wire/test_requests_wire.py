@@ -1,0 +1,131 @@
+"""Requests and responses as tshark decodes them: what a source multicast, and what a responder sent over TCP."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+from scapy.utils import wrpcap
+
+from tests.unit.loopback import open_context
+from tests.waiting import SECONDS, wait_for
+from tests.wire.dissection import MARKS, tshark
+from umstack import Request
+from umstack.requests.codec import FRAGMENT_MAX_BYTES
+from umstack.scapy import LBMCRequest, LBMCStream, LBMCStreamInfo
+
+PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
+_REQUEST_PORT = 14391
+_SEGMENT_BYTES = 1400
+
+
+_DATA_PORT = ("-d", "udp.port==14400,lbtrm")
+"""The tests' groups are not those that the dissector knows."""
+
+
+def _fields(file: Path, display: str, *names: str) -> list[list[str]]:
+    columns = [word for name in names for word in ("-e", name)]
+    text = tshark(file, *_DATA_PORT, "-Y", display, "-T", "fields", *columns)
+    return [line.split("\t") for line in text.splitlines() if line]
+
+
+def test_tshark_decodes_a_request(tmp_path: Path) -> None:
+    """Issue 29, W1: option 4 with the requester's number, address and port, in each fragment; no mark."""
+    file = tmp_path / "request.pcapng"
+    with open_context(**PORTS, tap=file) as context:
+        receiver, source = context.receiver("wire"), context.source("wire")
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+        short, long = source.request(b"short"), source.request(bytes(3000))
+        port = context._streams.port().endpoint.port
+        got = 0
+        while got < 2:
+            got += len(receiver.poll(timeout=SECONDS).messages())
+        indices = [short.index, long.index]
+    assert tshark(file, *_DATA_PORT, "-Y", MARKS) == ""
+    found = _fields(
+        file,
+        "lbmc.tcp_request",
+        *("lbmc.tcp_request.transport", "lbmc.tcp_request.qidx", "lbmc.tcp_request.port"),
+        *("lbmc.tcp_request.ipaddr", "lbmc.frag.offset", "lbmc.tcp_request_flags.ignore"),
+    )
+    sent = {tuple(row) for row in found}  # the tap sees what is sent, and what comes back over loopback
+    own = [str(port), "127.0.0.1"]
+    chunk = 1472 - 20 - 12 - 16 - 16
+    assert sent == {
+        ("0x00", str(indices[0]), *own, "", "1"),
+        *(("0x00", str(indices[1]), *own, str(n * chunk), "1") for n in range(3)),
+    }
+
+
+@pytest.fixture
+def responses() -> tuple[int, bytes]:
+    """A request's number, and all that was sent for it: a short response, an empty one, one in two fragments."""
+    requests: list[Request] = []
+
+    def on_message(message: Any) -> None:
+        if isinstance(message, Request):
+            requests.append(message)
+
+    with open_context(**PORTS) as context, socket.create_server(("127.0.0.1", 0)) as listener:
+        receiver, source = context.receiver("wire", on_message), context.source("wire")
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+        with source.request(b"x") as pending:
+            wait_for(lambda: requests, "the request")
+        requests[0].requester = listener.getsockname()
+        for data in (b"short", b"", bytes(range(256)) * 300):
+            requests[0].respond(data)
+        peer, _ = listener.accept()
+        expected = 2 * 48 + 5 + 2 * 64 + 76_800
+        got = b""
+        with peer:
+            peer.settimeout(SECONDS)
+            while len(got) < expected:
+                got += peer.recv(1 << 16)
+    assert len(got) == expected
+    return pending.index, got
+
+
+def test_tshark_decodes_responses(tmp_path: Path, responses: tuple[int, bytes]) -> None:
+    """Issue 29, W1: the request's number with no port, the stream and its numbers, fragments that reassemble."""
+    index, data = responses
+    file = tmp_path / "responses.pcap"
+    packets = []
+    for at in range(0, len(data), _SEGMENT_BYTES):
+        tcp = TCP(sport=40000, dport=_REQUEST_PORT, seq=1 + at, ack=1, flags="PA")
+        packets.append(
+            Ether() / IP(src="10.9.0.2", dst="10.9.0.1") / tcp / Raw(data[at : at + _SEGMENT_BYTES])
+        )
+    wrpcap(str(file), packets)
+    assert tshark(file, "-Y", MARKS) == ""
+    names = {
+        "lbmc.type": [0, 0, 0, 0],
+        "lbmc.sqn": [0, 1, 2, 3],
+        "lbmc.tcp_request.qidx": [index] * 4,
+        "lbmc.tcp_request.port": [0] * 4,
+        "lbmc.stream.sqn": [0, 1, 2, 2],
+        "lbmc.frag.first_sqn": [2, 2],
+        "lbmc.frag.offset": [0, FRAGMENT_MAX_BYTES],
+        "lbmc.frag.len": [76_800, 76_800],
+    }
+    rows = _fields(file, "lbmc", *names)
+    found = [
+        [int(value, 0) for row in rows for value in row[n].split(",") if value] for n in range(len(names))
+    ]
+    assert found == list(names.values())
+    streams = _fields(file, "lbmc.stream", "lbmc.stream.stream_id", "lbmc.stream.ctxinst", "ip.src")
+    values = {value for row in streams for value in zip(*(v.split(",") for v in row[:2]), strict=True)}
+    assert len(values) == 1
+
+
+def test_scapy_dissects_responses(responses: tuple[int, bytes]) -> None:
+    """Issue 29: the layers of `umstack.scapy` tell the same."""
+    index, data = responses
+    first = LBMCStream(data[: 48 + 5])
+    assert first[LBMCRequest].request_index == index
+    assert first[LBMCRequest].port == 0
+    assert first[LBMCStreamInfo].sqn == 0

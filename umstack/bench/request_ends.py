@@ -1,0 +1,148 @@
+"""The ends of a request and its response, and of the same over a plain TCP connection.
+
+`python -m umstack.bench.request_ends ask|respond|tcp-ask|tcp-respond SPEC`, the spec being a `RequestSpec` in JSON. All
+four wait blocking and loop in Python, so that what they differ in is what is measured.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from umstack._sim_bench import lib
+from umstack.bench.children import receive_order, say
+from umstack.bench.endpoint import EndSpec, await_receivers, await_sources, await_turn, run
+from umstack.bench.raw import percentiles_us
+from umstack.errors import LinkError
+
+_WARMUP_COUNT = 500
+_TOPIC = "bench.requests"
+_END = b"end."
+_TIMEOUT_SECONDS = 5.0
+_COUNTER_BYTES: int = lib.UM_ECHO_COUNTER_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec(EndSpec):
+    """What every end is told."""
+
+    size: int = 64
+    seconds: float = 2.0
+    samples: int = 200_000
+    port: int = 0
+    """Where the plain TCP connection goes."""
+
+
+def ask(spec: RequestSpec) -> None:
+    """Send requests one after another, and note how long each response took."""
+    with spec.open_context() as context:
+        source = context.source(_TOPIC)
+        say(ready=True)
+        await_turn(context)
+        await_receivers(source, 1)
+        say(met=True)
+        await_turn(context)
+
+        def once(message: bytes) -> bytes:
+            return source.request(message).first(_TIMEOUT_SECONDS).data
+
+        found = _measure(spec, once)
+        source.send(_END, True)
+        say(**found, stats=context.stats())
+        await_turn(context)
+
+
+def respond(spec: RequestSpec) -> None:
+    """Respond to every request with its own data."""
+    with spec.open_context() as context:
+        receiver = context.receiver(_TOPIC)
+        say(ready=True)
+        await_turn(context)
+        await_sources(context, [receiver])
+        say(met=True)
+        await_turn(context)
+        cpu_seconds = time.process_time()
+        count = 0
+        for message in receiver:
+            if not message.is_request:
+                break
+            message.respond(message.data)
+            count += 1
+        say(samples=count, cpu_seconds=time.process_time() - cpu_seconds, stats=context.stats())
+        await_turn(context)
+
+
+def tcp_ask(spec: RequestSpec) -> None:
+    """The same over a TCP connection."""
+    say(ready=True)
+    port = receive_order()["port"]
+    with socket.create_connection((spec.interface, port), timeout=_TIMEOUT_SECONDS) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def once(message: bytes) -> bytes:
+            peer.sendall(message)
+            return _receive(peer, len(message))
+
+        say(**_measure(spec, once))
+    receive_order()
+
+
+def tcp_respond(spec: RequestSpec) -> None:
+    """Send back what comes, until the connection ends."""
+    with socket.create_server((spec.interface, 0)) as listener:
+        say(ready=True, port=listener.getsockname()[1])
+        peer, _ = listener.accept()
+        with peer:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            cpu_seconds = time.process_time()
+            count = 0
+            while message := _receive(peer, spec.size):
+                peer.sendall(message)
+                count += 1
+    say(samples=count, cpu_seconds=time.process_time() - cpu_seconds)
+    receive_order()
+
+
+def _receive(peer: socket.socket, length: int) -> bytes:
+    """So many bytes; none at the end of the stream."""
+    data = peer.recv(length)
+    while 0 < len(data) < length:
+        data += peer.recv(length - len(data))
+    return data
+
+
+def _measure(spec: RequestSpec, once: Callable[[bytes], bytes]) -> dict[str, Any]:
+    clock, filler = time.perf_counter_ns, b"." * (spec.size - _COUNTER_BYTES)
+    samples = np.zeros(spec.samples, dtype=np.uint64)
+    count, start, cpu_seconds = 0, clock(), time.process_time()
+    deadline = start + int(spec.seconds * 1e9)
+    for counter in range(_WARMUP_COUNT + spec.samples):
+        if counter == _WARMUP_COUNT:
+            start, cpu_seconds = clock(), time.process_time()
+            deadline = start + int(spec.seconds * 1e9)
+        message = counter.to_bytes(_COUNTER_BYTES, "little") + filler
+        sent_ns = clock()
+        if counter > _WARMUP_COUNT and sent_ns >= deadline:
+            break
+        if once(message) != message:
+            raise LinkError("another response than the one to the request", hint="this is a fault: report it")
+        if counter >= _WARMUP_COUNT:
+            samples[count] = clock() - sent_ns
+            count += 1
+    return {
+        "samples": count,
+        "seconds": (clock() - start) / 1e9,
+        "cpu_seconds": time.process_time() - cpu_seconds,
+        **percentiles_us(samples[:count]),
+    }
+
+
+if __name__ == "__main__":
+    roles = {"ask": ask, "respond": respond, "tcp-ask": tcp_ask, "tcp-respond": tcp_respond}
+    sys.exit(run(sys.argv[1:], RequestSpec, roles))
