@@ -22,7 +22,7 @@ BASELINE = "raw-tcp"
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """What `umstack bench latency --pattern request` measures."""
+    """What `umstack bench request` measures."""
 
     specs: Sequence[RequestSpec]
     rounds: int = 3
@@ -112,7 +112,7 @@ def measure_tcp(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
         responded = server.receive(CHILD_SLACK_SECONDS)
         for end in (server, client):
             end.tell(stop=True)
-    return _result(BASELINE, spec, asked, responded, duplicates=0, unrecoverable=0)
+    return _result(BASELINE, spec, asked, responded, link="socket", duplicates=0, unrecoverable=0)
 
 
 def _result(

@@ -27,7 +27,6 @@ from umstack.bench import (
     latency,
     pipeline,
     recovery,
-    requests,
     ring_targets,
     scale,
     targets,
@@ -35,12 +34,12 @@ from umstack.bench import (
     upkeep,
 )
 from umstack.bench.plot import check_plot, draw_comparison
-from umstack.bench.request_ends import RequestSpec
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, Reads, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
-from umstack.cli import bench_resolution
+from umstack.cli import bench_requests, bench_resolution
+from umstack.cli.bench_options import OPTION_LINES, PIN, ROUNDS
 from umstack.cli.bench_tables import (
     capture_table,
     comparison_table,
@@ -58,8 +57,7 @@ from umstack.cli.bench_tables import (
 )
 from umstack.cli.capture import PRIORITY_OPTION
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
-from umstack.config import Config
-from umstack.errors import OptionError, UmError, Unsupported
+from umstack.errors import UmError, Unsupported
 
 _FILE_WIDTH = 160
 _EXAMPLES = """\b
@@ -73,20 +71,6 @@ Examples:
   umstack bench all
   umstack bench throughput -o source.transport_lbtrm_transmission_window_size=50331648
 """
-
-
-def _option_line(text: str) -> str:
-    """`scope.option=value` as a line of a configuration."""
-    name, equals, value = text.partition("=")
-    scope, dot, option = name.partition(".")
-    if not (equals and dot):
-        raise click.BadParameter(f"{text} is not scope.option=value: as in source.flow_control=min")
-    line = f"{scope} {option} {value}"
-    try:
-        Config.parse(line)
-    except OptionError as error:
-        raise click.BadParameter(f"{error.message}; {error.hint}") from None
-    return line
 
 
 def _rate(text: str) -> float:
@@ -107,19 +91,6 @@ _LINK = click.option(
     default="socket",
     show_default=True,
     help="The link.",
-)
-_OPTIONS = click.option(
-    "-o",
-    "--option",
-    "options",
-    type=_option_line,
-    multiple=True,
-    metavar="SCOPE.OPTION=VALUE",
-    help="Set an option of the stack at both ends.",
-)
-_ROUNDS = click.option("--rounds", default=3, show_default=True, help="Rounds; the figures are medians.")
-_PIN = click.option(
-    "--pin/--no-pin", "is_pinned", default=True, help="Keep each end on a processor of its own (the default)."
 )
 _RECEIVERS = click.option(
     "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers."
@@ -181,7 +152,7 @@ def _common(seconds: float) -> Callable[[Any], Any]:
     )
 
     def decorate(function: Any) -> Any:
-        for option in (_JSON, _OPTIONS, _PIN, _ROUNDS, length):
+        for option in (_JSON, OPTION_LINES, PIN, ROUNDS, length):
             function = option(function)
         return function
 
@@ -325,13 +296,6 @@ def _throughput(
 
 
 @command.command("latency", epilog="Example: umstack bench latency --wait busy --loop core")
-@click.option(
-    "--pattern",
-    type=click.Choice(["messages", "request"]),
-    default="messages",
-    show_default=True,
-    help="A message there and one back, or a request and its response over TCP (blocking, in Python).",
-)
 @_WAITS
 @click.option(
     "--loop",
@@ -363,7 +327,6 @@ def _throughput(
 @_LINK
 @_common(2.0)
 def _latency(
-    pattern: str,
     waits: Sequence[Wait],
     loops: Sequence[Loop],
     options: Sequence[str],
@@ -377,15 +340,6 @@ def _latency(
 ) -> None:
     """How long a message takes there and back, and how that stands to a datagram between raw sockets."""
     config = throughput.options_text("min", "real", options)
-    if pattern == "request":
-        plans = requests.RequestPlan(
-            [RequestSpec(config=config, mode=mode or "embedded", **trip)], rounds, loss, is_pinned
-        )
-        with _progress("latency") as progress:
-            results = requests.measure(plans, progress)
-        described = _describe(config, is_pinned, rounds=rounds, loss=loss, pattern=pattern)
-        _report(results, described, as_json, latency_table)
-        return
     specs = [
         RoundTripSpec(wait=wait, loop=loop, config=config, mode=mode or "sequential", **trip)
         for wait in waits
@@ -678,7 +632,7 @@ _SNAPLEN = click.option(
 @command.command("decode", epilog="Example: umstack bench decode --packets 5000000 --snaplen 0")
 @_packets(2_000_000)
 @_SNAPLEN
-@_ROUNDS
+@ROUNDS
 @_JSON
 def _decode(packets: int, snaplen: int, rounds: int, as_json: bool) -> None:
     """How fast a generated capture is decoded into columns by one thread, next to tshark where it is installed."""
@@ -721,7 +675,7 @@ def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
     show_default=True,
     help="How long they are published.",
 )
-@_OPTIONS
+@OPTION_LINES
 @_JSON
 def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json: bool) -> None:
     """Whether a live query of Spark keeps up with a publisher, and how much memory it takes.
@@ -814,5 +768,6 @@ def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) ->
     _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
 
 
+command.add_command(bench_requests.command)
 command.add_command(bench_resolution.command)
 command.add_command(bench_resolution.wildcard_command)
