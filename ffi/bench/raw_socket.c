@@ -46,6 +46,8 @@ int um_raw_use_interface(int fd, uint32_t interface_ip)
 int um_raw_join(int fd, uint32_t group_ip, uint32_t interface_ip)
 {
     struct ip_mreq membership = {.imr_multiaddr.s_addr = htonl(group_ip), .imr_interface.s_addr = htonl(interface_ip)};
+    if (!IN_MULTICAST(group_ip)) /* an address of the host's own has nothing to join */
+        return 0;
     return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) == 0 ? 0 : -errno;
 }
 

@@ -30,6 +30,8 @@ class EndSpec:
     """Options, as configuration text."""
     mode: str = "embedded"
     link: str = "socket"
+    transport: str = "lbtrm"
+    """What `config` says, for who measures beside it."""
     cpu: int | None = None
 
     def as_arguments(self, role: str) -> list[str]:

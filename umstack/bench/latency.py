@@ -47,8 +47,9 @@ def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
             end.tell(meet=True)
         for end in ends:
             end.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
-        lab.await_join(_REQUEST_GROUP, server_host.number)
-        lab.await_join(_REPLY_GROUP, client_host.number)
+        if spec.transport == "lbtrm":
+            lab.await_join(_REQUEST_GROUP, server_host.number)
+            lab.await_join(_REPLY_GROUP, client_host.number)
         for end in ends:
             end.tell(go=True)
         asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
@@ -65,6 +66,7 @@ def _round_trip_result(spec: RoundTripSpec, asked: dict[str, Any], answered: dic
     topics = [topic for one in stats for topic in one["receivers"]]
     return result(
         what="umstack",
+        transport=spec.transport,
         link=asked["stats"]["link"],
         mode=asked["stats"]["link_mode"],
         size=spec.size,
@@ -134,6 +136,8 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
     with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
         for host in lab.hosts:
             host.call(lambda: _set_napi(plan.napi))
+            if plan.loss and any(spec.transport != "lbtrm" for spec in plan.specs):
+                lab.port(host.number).set(unicast=True)
         for number in range(1, plan.rounds + 1):
             for spec, found in zip(plan.specs, own, strict=True):
                 progress(f"round {number} of {plan.rounds}: umstack, {spec.wait}, {spec.loop} loop")

@@ -33,10 +33,19 @@ receiver transport_lbtrm_nak_suppress_interval 0
 """For a request and a reply: nothing comes after a lost message to reveal it, so session messages must, and soon."""
 
 
-def round_trip_spec(config: str, seconds: float, is_tuned: bool = False) -> RoundTripSpec:
+def tuned_for(transport: str, options: str) -> str:
+    """Options that are named for LBT-RM, of another transport."""
+    return options.replace("transport_lbtrm_", f"transport_{transport}_")
+
+
+def round_trip_spec(
+    config: str, seconds: float, is_tuned: bool = False, transport: str = "lbtrm"
+) -> RoundTripSpec:
     """The round trip under loss: blocking, at the core's own speed."""
-    tuned = ROUND_TRIP_OPTIONS if is_tuned else ""
-    return RoundTripSpec(config=f"{tuned}{config}", mode="sequential", loop="core", seconds=seconds)
+    tuned = tuned_for(transport, ROUND_TRIP_OPTIONS) if is_tuned else ""
+    return RoundTripSpec(
+        config=f"{tuned}{config}", mode="sequential", loop="core", seconds=seconds, transport=transport
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,7 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
     pins = Pins.apart() if plan.is_pinned else Pins()
     spec = plan.stream
     what = throughput.baselines(spec.size, "real")[-1 if spec.size > 700 else 1]
-    baseline = Baseline(what, spec.size, spec.seconds, pins)
+    baseline = Baseline(what, spec.size, spec.seconds, pins, spec.transport)
     lossless: list[Result] = []
     lossy: list[Result] = []
     raws: list[Result] = []
@@ -63,9 +72,9 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
     with Lab(hosts=1 + spec.receivers, segmentation="real") as lab:
         for number in range(1, plan.rounds + 1):
             progress(f"round {number} of {plan.rounds}: {spec.size} B without loss")
-            _lose(lab, 0.0)
+            _lose(lab, 0.0, spec)
             lossless.append(measure_stream(lab, spec, pins))
-            _lose(lab, plan.loss)
+            _lose(lab, plan.loss, spec)
             progress(f"round {number} of {plan.rounds}: {spec.size} B losing {plan.loss:.2%}")
             lossy.append(_measure_lossy(lab, spec, plan.loss, pins))
             progress(f"round {number} of {plan.rounds}: {what} losing {plan.loss:.2%}")
@@ -79,13 +88,13 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
     return [*found, merged(trips, p99)] if trips else found
 
 
-def _lose(lab: Lab, loss: float) -> None:
-    """Every port toward a host loses this fraction of the datagrams, each by itself.
+def _lose(lab: Lab, loss: float, spec: StreamSpec) -> None:
+    """Every port toward a host loses this fraction of the datagrams, each by itself; over LBT-RU control as well as data.
 
     A lossless stream pays for the ports' program, too: it runs on the publisher's processor, and is no cost of loss.
     """
     for host in lab.hosts:
-        lab.port(host.number).set(loss=loss, counts=True)
+        lab.port(host.number).set(loss=loss, counts=True, unicast=spec.transport != "lbtrm")
 
 
 def _with_loss(found: Result, loss: float, **more: float | int | None) -> Result:

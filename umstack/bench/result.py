@@ -9,7 +9,7 @@ from typing import Any
 Result = dict[str, Any]
 
 _KEYS = (
-    *("what", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"),
+    *("what", "transport", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"),
     *("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable"),
     *("cpu_seconds", "wait", "loop", "round_trip_us", "ratios", "detail"),
 )

@@ -31,10 +31,24 @@ source transport_lbtrm_multicast_address 239.255.7.2
 _NO_OFFLOAD_OPTIONS = "context link_gso 0\ncontext link_gro 0\n"
 
 
-def options_text(flow_control: str, segmentation: Segmentation, options: Sequence[str]) -> str:
+_LBTRU_OPTIONS = """
+context transport_lbtru_data_rate_limit 0
+context transport_lbtru_retransmit_rate_limit 0
+source transport lbtru
+source transport_lbtru_port 14380
+"""
+"""The same for LBT-RU."""
+
+
+def options_text(
+    flow_control: str, segmentation: Segmentation, options: Sequence[str], transport: str = "lbtrm"
+) -> str:
     """The configuration of both ends; the user's own lines come last and win."""
     offload = _NO_OFFLOAD_OPTIONS if segmentation == "none" else ""
-    return f"{MEASURED_OPTIONS.lstrip()}source flow_control {flow_control}\n{offload}" + "\n".join(options)
+    own = f"{_LBTRU_OPTIONS.lstrip()}" if transport == "lbtru" else ""
+    return f"{MEASURED_OPTIONS.lstrip()}{own}source flow_control {flow_control}\n{offload}" + "\n".join(
+        options
+    )
 
 
 _PACKED_MESSAGE_MAX_BYTES = raw.PACKED_DATAGRAM_BYTES // 2
@@ -80,7 +94,8 @@ def carry_out(
         for subscriber in subscribers:
             subscriber.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
         for transport in transports:
-            lab.await_join(transport.split(":")[4], *(end.host.number for end in ends))
+            if transport.startswith("LBTRM:"):
+                lab.await_join(transport.split(":")[4], *(end.host.number for end in ends))
         publisher.tell(go=True)
         sent = publisher.receive(spec.seconds + READY_SECONDS + CHILD_SLACK_SECONDS)
         received = [subscriber.receive(CHILD_SLACK_SECONDS) for subscriber in subscribers]
@@ -111,6 +126,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
     lost = sum(max(end["lost"], sent["sent"] - end["received"] + end["duplicates"]) for end in received)
     return result(
         what="umstack",
+        transport=spec.transport,
         link=slowest["stats"]["link"],
         mode=slowest["stats"]["link_mode"],
         size=spec.size,
@@ -178,7 +194,11 @@ class Baseline:
     A run shorter than the probes that find it takes it as it comes.
     """
 
-    def __init__(self, what: raw.What, size: int, seconds: float, pins: Pins) -> None:
+    def __init__(
+        self, what: raw.What, size: int, seconds: float, pins: Pins, transport: str = "lbtrm"
+    ) -> None:
+        """Of datagrams to a group, or, beside another transport than LBT-RM, from address to address."""
+        self._is_multicast = transport == "lbtrm"
         self._plan = raw.ThroughputPlan(
             what,
             size,
@@ -191,6 +211,8 @@ class Baseline:
     def measure(self, lab: Lab) -> Result:
         """Measure once more."""
         sender, receiver = lab.hosts[:2]
+        if not self._is_multicast:
+            self._plan = dataclasses.replace(self._plan, group=receiver.address)
         if self._is_tuned:
             found = raw.measure_throughput(sender, receiver, self._plan)
         else:
@@ -225,7 +247,7 @@ def _measure_spec(
     lab: Lab, spec: StreamSpec, plan: ThroughputPlan, pins: Pins, progress: Progress
 ) -> list[Result]:
     kinds = baselines(spec.size, plan.segmentation, spec.link) if plan.has_baselines else []
-    raws = {what: Baseline(what, spec.size, spec.seconds, pins) for what in kinds}
+    raws = {what: Baseline(what, spec.size, spec.seconds, pins, spec.transport) for what in kinds}
     own: list[Result] = []
     others: dict[str, list[Result]] = {what: [] for what in kinds}
     for number in range(1, plan.rounds + 1):

@@ -92,6 +92,13 @@ _LINK = click.option(
     show_default=True,
     help="The link.",
 )
+_TRANSPORT = click.option(
+    "--transport",
+    type=click.Choice(["lbtrm", "lbtru"]),
+    default="lbtrm",
+    show_default=True,
+    help="The transport; lbtru is measured beside raw datagrams from address to address.",
+)
 _RECEIVERS = click.option(
     "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers."
 )
@@ -269,6 +276,7 @@ def command() -> None:
 @click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets too.")
 @_MODE
 @_LINK
+@_TRANSPORT
 @_common(2.0)
 def _throughput(
     sizes: Sequence[int],
@@ -281,10 +289,12 @@ def _throughput(
     has_baselines: bool,
     as_json: bool,
     mode: str | None,
+    transport: str,
     **stream: Any,
 ) -> None:
     """How many messages a second, and how that stands to raw sockets."""
-    config = throughput.options_text(flow_control, segmentation, options)
+    config = throughput.options_text(flow_control, segmentation, options, transport)
+    stream["transport"] = transport
     specs = [
         StreamSpec(size=size, input=form, config=config, mode=mode or "embedded", **stream) for size in sizes
     ]
@@ -325,6 +335,7 @@ def _throughput(
 @_loss("0", "Datagrams lost, in each direction.")
 @_MODE
 @_LINK
+@_TRANSPORT
 @_common(2.0)
 def _latency(
     waits: Sequence[Wait],
@@ -336,10 +347,12 @@ def _latency(
     is_pinned: bool,
     as_json: bool,
     mode: str | None,
+    transport: str,
     **trip: Any,
 ) -> None:
     """How long a message takes there and back, and how that stands to a datagram between raw sockets."""
-    config = throughput.options_text("min", "real", options)
+    config = throughput.options_text("min", "real", options, transport)
+    trip["transport"] = transport
     specs = [
         RoundTripSpec(wait=wait, loop=loop, config=config, mode=mode or "sequential", **trip)
         for wait in waits
@@ -387,6 +400,7 @@ def _upkeep(rounds: int, seconds: float, as_json: bool) -> None:
 )
 @_LOOP
 @_LINK
+@_TRANSPORT
 @_common(2.0)
 def _recovery(
     loss: float,
@@ -399,13 +413,16 @@ def _recovery(
     rounds: int,
     is_pinned: bool,
     as_json: bool,
+    transport: str,
     **stream: Any,
 ) -> None:
     """What losing datagrams at the switch costs: a stream without loss and with it, and round trips with it."""
-    config = throughput.options_text("min", "real", options)
-    tuned = recovery.STREAM_OPTIONS if is_tuned else ""
+    config = throughput.options_text("min", "real", options, transport)
+    tuned = recovery.tuned_for(transport, recovery.STREAM_OPTIONS) if is_tuned else ""
+    stream["transport"] = transport
     spec = StreamSpec(config=f"{tuned}{config}", link=link, seconds=seconds, **stream)
-    trip = dataclasses.replace(recovery.round_trip_spec(config, seconds, is_tuned), link=link, loop=loop)
+    trip = recovery.round_trip_spec(config, seconds, is_tuned, transport)
+    trip = dataclasses.replace(trip, link=link, loop=loop)
     plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned)
     with _progress("recovery") as progress:
         results = recovery.measure(plan, progress)
