@@ -89,7 +89,7 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
 
 
 def _lose(lab: Lab, loss: float, spec: StreamSpec) -> None:
-    """Every port toward a host loses this fraction of the datagrams, each by itself; over LBT-RU control as well as data.
+    """Every port toward a host loses this fraction of the datagrams, each by itself; over LBT-RU control, too.
 
     A lossless stream pays for the ports' program, too: it runs on the publisher's processor, and is no cost of loss.
     """

@@ -1,0 +1,145 @@
+"""Makes the stack say what it says over LBT-RU, on the loopback of a network namespace, and captures it.
+
+As emit.py: `unshare --net python tests/wire/emit_lbtru.py DIRECTORY`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import wait_for
+from tests.wire.emit import SECONDS, capturing, open_context, set_up_loopback, take
+from umstack.key_file import write_new_key_file
+from umstack.resolution.codec import Advertisement, LbtruAddress, ResolutionDatagram, encode
+from umstack.scapy import LBMC, LBTRU, LBTRUClientId, LBTRUData, LBTRUNak, LBTRUSessionId, LBTRUSm
+
+OPTIONS: dict[str, Any] = {
+    "transport": "lbtru",
+    "flow_control": "min",
+    "transport_lbtru_sm_minimum_interval": 60,
+    "transport_topic_sequence_number_info_interval": 300,
+    "transport_lbtru_ignore_interval": 5000,
+}
+FORGED_SESSION, FORGED_PORT, FORGED_CLIENT = 0x5EED00AA, 14389, 7
+CREQ, ACK, NAK = 6, 5, 3
+
+
+class Peer:
+    """A receiver by hand, at a port that tshark takes for one of LBT-RU."""
+
+    def __init__(self, port: int, session_id: int, source_port: int) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", port))
+        self.socket.settimeout(SECONDS)
+        self._session = b"\2\x08\0\0" + session_id.to_bytes(4)
+        self._to = ("127.0.0.1", source_port)
+
+    def say(self, kind: int, body: bytes, client_id: int) -> None:
+        """One datagram with both options."""
+        options = self._session + b"\0\x08\0\0" + client_id.to_bytes(4)
+        self.socket.sendto(bytes([kind, 1, 0, 0]) + body + options, self._to)
+
+    def connect(self) -> int:
+        """Connect; the client id that the source gave."""
+        self.say(CREQ, b"", 1)
+        answer = self.socket.recv(2000)
+        client_id = int.from_bytes(answer[-4:])
+        self.say(ACK, answer[8:12], client_id)
+        return client_id
+
+
+def publish(facts: dict[str, Any], folder: Path) -> None:
+    """Messages, silence, repairs, an NCF, a reset, a receiver that leaves; without a session id, and keyed."""
+    with open_context() as publisher, open_context() as subscriber:
+        receiver = subscriber.receiver("orders")
+        source = publisher.source("orders", **OPTIONS)
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"single", flush=True)
+        source.send(bytes(range(250)) * 16, flush=True)
+        take(receiver, 2)
+        wait_for(lambda: (source.stats()["session_messages_sent"] or 0) >= 3, "session messages")
+        wait_for(lambda: (source.stats()["tsnis_sent"] or 0) >= 1, "a TSNI")
+        _, _, port, session_id = source.transport.split(":")
+        facts["session_id"], facts["source_port"] = int(session_id, 16), int(port)
+        peer = Peer(14378, int(session_id, 16), int(port))
+        client_id = peer.connect()
+        wait_for(lambda: source.stats()["num_clients"] == 2, "the peer's connection")
+        for _ in range(2):
+            peer.say(NAK, b"\0\1\0\0\0\0\0\0", client_id)
+        wait_for(lambda: source.stats()["naks_ignored"] == 1, "an NCF")
+        stranger = Peer(14379, int(session_id, 16), int(port))
+        stranger.say(ACK, bytes(4), 1)
+        facts["reset"] = stranger.socket.recv(100).hex()
+        receiver.close()
+        wait_for(lambda: source.stats()["num_clients"] == 1, "the receiver's leave")
+    with open_context() as publisher, open_context() as subscriber:
+        receiver = subscriber.receiver("bare")
+        source = publisher.source("bare", **OPTIONS, transport_lbtru_use_session_id=0)
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"bare", flush=True)
+        take(receiver, 1)
+    write_new_key_file(folder / "keys", ["keyed"])
+    keys = {"authentication_key_file": str(folder / "keys"), "authentication_scope": "all"}
+    with open_context(**keys) as publisher, open_context(**keys) as subscriber:
+        receiver = subscriber.receiver("keyed")
+        source = publisher.source("keyed", **OPTIONS)
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"keyed", flush=True)
+        take(receiver, 1)
+        wait_for(lambda: (source.stats()["session_messages_sent"] or 0) >= 2, "a session message")
+
+
+def ask(facts: dict[str, Any]) -> None:
+    """A forged source with a gap in its datagrams: the stack's own NAK, under the client id that the source gave."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, open_context() as subscriber:
+        forger.bind(("127.0.0.1", FORGED_PORT))
+        forger.settimeout(SECONDS)
+        receiver = subscriber.receiver("forged")
+        address = LbtruAddress("127.0.0.1", FORGED_SESSION, FORGED_PORT)
+        advertisement = Advertisement("forged", 77, 60, address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as resolver:
+            resolver.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+            resolver.sendto(
+                encode(ResolutionDatagram(advertisements=(advertisement,))), ("224.9.10.11", 12965)
+            )
+        data, client = forger.recvfrom(2000)
+        assert data[0] == CREQ
+        options = [LBTRUSessionId(session_id=FORGED_SESSION), LBTRUClientId(client_id=FORGED_CLIENT)]
+        syn = LBTRU(flags="syn") / LBTRUSm(sm_sqn=1, lead=99, trail=100, options=options)
+        forger.sendto(bytes(syn), client)
+
+        def say(number: int) -> None:
+            message = LBMC(topic_index=77, sqn=number) / (b"%05d" % number)
+            body = LBTRUData(sqn=100 + number, trail=100, options=options[:1], messages=[message])
+            forger.sendto(bytes(LBTRU() / body), client)
+
+        for number in (0, 3):
+            say(number)
+        asked: set[int] = set()
+        while asked != {101, 102}:
+            heard = LBTRU(forger.recv(2000))
+            if LBTRUNak in heard:
+                asked.update(heard[LBTRUNak].sqns)
+        for number in (1, 2):
+            say(number)
+        take(receiver, 4)
+        facts["receive_port"] = client[1]
+
+
+def main() -> None:
+    """Say everything, and write it down."""
+    directory = Path(sys.argv[1])
+    facts: dict[str, Any] = {}
+    set_up_loopback()
+    with capturing(directory / "wire.pcapng"):
+        publish(facts, directory)
+        ask(facts)
+    (directory / "facts.json").write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What the stack says over LBT-RU, read by tshark, which nobody here wrote (W1; wire reference 6)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wire.conftest import emitted
+from tests.wire.dissection import MARKS, Frame, frames, number, tshark, values
+from tests.wire.layer_fields import differences
+from umstack.scapy import LBTRU
+
+DATA, SM, NAK, NCF, ACK, CREQ, RST = 0, 2, 3, 4, 5, 6, 7
+TRAILER_BYTES = 28
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The capture and the facts, made once."""
+    return emitted(tmp_path_factory, "emit_lbtru")
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path) -> dict[str, Any]:
+    """The facts that the senders recorded."""
+    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def lbtru(folder: Path) -> list[Frame]:
+    """Every frame of LBT-RU."""
+    return [frame for frame in frames(folder / "wire.pcapng") if "lbtru" in frame.layers]
+
+
+def kind(frame: Frame) -> int:
+    return number(frame.layers["lbtru"], "lbtru.hdr.type")
+
+
+def of(frames: list[Frame], *kinds: int) -> list[Frame]:
+    found = [frame for frame in frames if kind(frame) in kinds]
+    assert found, kinds
+    return found
+
+
+def sent_from(frame: Frame) -> int:
+    return number(frame.layers["udp"], "udp.srcport")
+
+
+def session_of(frame: Frame) -> int | None:
+    found = values(frame.layers["lbtru"], "lbtru.opt_sid.session_id")
+    return int(found[0], 0) if found else None
+
+
+def test_nothing_is_malformed(folder: Path) -> None:
+    """Section 7: the marks match nothing; keyed datagrams and those without a session id included."""
+    assert tshark(folder / "wire.pcapng", "-Y", MARKS) == ""
+
+
+def test_every_kind_of_packet_is_seen(lbtru: list[Frame]) -> None:
+    """Issue 29: tshark decodes every packet type that is sent."""
+    assert {kind(frame) for frame in lbtru} == {DATA, SM, NAK, NCF, ACK, CREQ, RST}
+
+
+def test_datagrams_of_a_source(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-28: DATA has 20 bytes of headers, one option, the session id, and the retransmission flag where it is one."""
+    own = [frame for frame in of(lbtru, DATA) if session_of(frame) == said["session_id"]]
+    of_source = [frame for frame in own if sent_from(frame) == said["source_port"]]
+    assert of_source
+    for frame in of_source:
+        assert not values(frame.layers["lbtru"], "lbtru.opt_cid.client_id")
+        assert frame.payload_bytes == 20 + sum(int(one) for one in values(frame.messages, "lbmc.msglen"))
+    sqns = [number(frame.layers["lbtru"], "lbtru.data.sqn") for frame in of_source]
+    assert set(range(4)) <= set(sqns)
+    repaired = [frame for frame in of_source if frame.payload[2] & 0x40]
+    assert {number(frame.layers["lbtru"], "lbtru.data.sqn") for frame in repaired} == {0}
+    of_receivers = [frame for frame in own if sent_from(frame) != said["source_port"]]
+    assert of_receivers, "no status message"
+    for frame in of_receivers:
+        assert len(values(frame.layers["lbtru"], "lbtru.opt_cid.client_id")) == 1
+        assert values(frame.messages, "lbmc.extopt.subtype") == ["1"]
+
+
+def test_an_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-11: CREQ, then SM with SYN and the client id, then ACKs that bear it; all name the session."""
+    first = of(lbtru, CREQ)[0]
+    assert number(first.layers["lbtru"], "lbtru.hdr.request") == 0
+    syn = next(frame for frame in of(lbtru, SM) if frame.payload[2] & 0x80)
+    assert sent_from(syn) == said["source_port"]
+    given = number(syn.layers["lbtru"], "lbtru.opt_cid.client_id")
+    ack = of(lbtru, ACK)[0]
+    assert number(ack.layers["lbtru"], "lbtru.opt_cid.client_id") == given
+    assert number(ack.layers["lbtru"], "lbtru.ack.sqn") == number(syn.layers["lbtru"], "lbtru.sm.lead")
+    for frame in (first, syn, ack):
+        assert number(frame.layers["lbtru"], "lbtru.opt_sid.session_id") == said["session_id"]
+    plain = next(frame for frame in of(lbtru, SM) if not frame.payload[2] & 0x80)
+    assert plain.payload_bytes == 24
+
+
+def test_naks_and_their_confirmations(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-28: the stack's own NAK of what a forged source left out, and an NCF with its reason."""
+    nak = next(frame for frame in of(lbtru, NAK) if sent_from(frame) == said["receive_port"])
+    assert [int(one) for one in values(nak.layers["lbtru"], "lbtru.nak.list.nak")] == [101, 102]
+    assert number(nak.layers["lbtru"], "lbtru.nak.num") == 2
+    assert number(nak.layers["lbtru"], "lbtru.opt_cid.client_id") == 7
+    assert nak.payload_bytes == 24 + 4 * 2
+    ncf = of(lbtru, NCF)[0]
+    assert number(ncf.layers["lbtru"], "lbtru.ncf.num") == 1
+    assert [int(one) for one in values(ncf.layers["lbtru"], "lbtru.ncf.list.ncf")] == [0]
+    assert number(ncf.layers["lbtru"], "lbtru.ncf.reason") in (1, 0x10)
+
+
+def test_a_reset_has_no_options(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """Wire reference 6: the dissector reads options of an RST two bytes early, so there are none."""
+    assert said["reset"] == "07000000"
+    assert all(frame.payload_bytes in (4, 4 + TRAILER_BYTES) for frame in of(lbtru, RST))
+
+
+def test_scapy_reads_what_tshark_reads(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """Both readings of every frame of the session without keys are the same, field by field."""
+    compared = [frame for frame in lbtru if session_of(frame) == said["session_id"]]
+    assert len(compared) > 10
+    for frame in compared:
+        layers = {"lbtru": frame.layers["lbtru"], "lbmc": frame.layers.get("lbmc", [])}
+        assert differences(LBTRU(frame.payload), layers) == []
