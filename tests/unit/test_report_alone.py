@@ -91,13 +91,16 @@ def test_a_rate_is_the_same_in_the_table_and_in_words(tmp_path: Path) -> None:
 
 
 def test_the_page_opens_with_what_happened(report: Report) -> None:
-    """What was sent, what was lost, and the worst of the rest, before the list of findings."""
+    """What was sent, what was lost, and the worst of the rest, a sentence each, before the list of findings."""
     text = report.page.read_text()
     opening = text[text.index('<p class="opening">') : text.index("<h2>Findings</h2>")]
     told = {one.topic: html.escape(one.text) for one in report.findings}
     assert told["traffic"] in opening
     assert opening.index(told["traffic"]) < opening.index(told["loss"])
-    assert told["loss-sporadic"] in opening or told["loss-burst"] in opening
+    worst = told["loss-sporadic"] if "sporadic" in opening else told["loss-burst"]
+    said, _, more = worst.partition(". ")
+    assert said in opening
+    assert more not in opening
 
 
 @pytest.mark.parametrize("start", [0, 2**32 - 5])

@@ -165,7 +165,7 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
     if found.cut_count:
         lengths = {reader.interfaces[i].snap_bytes for i in range(reader.interface_count)} - {0}
         by = f" with {SNAP_LENGTH} of {min(lengths)} bytes" if len(lengths) == 1 else ""
-        text = f"captured{by}: of {found.cut_count} packets the beginning is there, which has their headers"
+        text = f"captured{by}: of {found.cut_count:,} packets the beginning is there, which has their headers"
         notes.add(NoteKind.CUT_PACKETS, text)
     if found.left_out_interface_count:
         text = (

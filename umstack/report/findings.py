@@ -169,10 +169,11 @@ def _causes(summary: Summary) -> Iterator[Finding]:
         )
         if most is not None:
             who = most["receiver"] or "a receiver whose NAKs were not captured"
+            lasted_ns = most["end_ns"] - most["start_ns"]
+            when = f"in {duration(lasted_ns)} from" if lasted_ns else "at"
             text += (
-                f" The worst cost {who} {count(most['lost'])} datagrams in "
-                f"{duration(most['end_ns'] - most['start_ns'])} from {moment(most['start_ns'])}, "
-                f"up to {count(most['longest_run'])} in a row"
+                f" The worst cost {who} {count(most['lost'])} {'datagram' if most['lost'] == 1 else 'datagrams'} "
+                f"{when} {moment(most['start_ns'])}, up to {count(most['longest_run'])} in a row"
             )
             longest = row["longest_run"]
             text += (

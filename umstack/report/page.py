@@ -187,14 +187,14 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _text("recovery", lambda row: RECOVERIES[row["recovery"]].lower()),
             _RECEIVER,
             _text("topic", topic_name),
-            _SESSION,
-            _text("began", lambda row: moment(row["start_ns"])),
-            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
-            _number("connections", "connections"),
-            _number("requested", "requests"),
             _number("messages", "messages"),
-            _number("fragments", "fragments"),
             _number("payload", "payload_bytes", volume),
+            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            _text("began", lambda row: moment(row["start_ns"])),
+            _number("fragments", "fragments"),
+            _number("requested", "requests"),
+            _number("connections", "connections"),
+            _text("source", "publisher"),
         ),
     ),
     (
@@ -297,10 +297,11 @@ def _plots(summary: Summary) -> str:
 
 
 def _opening(findings: Sequence[Finding]) -> str:
-    """What happened, in three findings: what was sent, what was lost, and the worst of the others."""
+    """What happened, in three sentences: what was sent, what was lost, and the worst of the others."""
     first = [one for topic in ("traffic", "loss") for one in findings if one.topic == topic]
     others = [one for one in findings if one not in first and one.severity <= Severity.WORTH_A_LOOK]
-    return " ".join(one.text for one in [*first, *others[:1]])
+    worst = [f"{one.text.partition('. ')[0].removesuffix('.')}." for one in others[:1]]
+    return " ".join([*(one.text for one in first), *worst])
 
 
 def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str], version: str) -> str:
