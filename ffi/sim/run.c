@@ -209,7 +209,7 @@ static void on_publish(um_sim_run_state *run, uint32_t topic)
         return;
     if (run->calm && !anybody_counts(run, session))
         publisher->done = run->topic_stranded[topic] = true;
-    else if (gate_open(run, session) || publisher->topic->message_count > 0)
+    else if (gate_open(run, session) || publisher->topic->message_count > 0 || publisher->claimed)
         wait_ns = um_sim_publisher_step(publisher);
     if (!publisher->done)
         schedule(run, run->world->now_ns + wait_ns, RUN_PUBLISH, topic);

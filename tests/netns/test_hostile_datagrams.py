@@ -99,6 +99,10 @@ class Hostile:
         """Send to the group in the publisher's name; how many that were."""
         return self._forge(GROUP, GROUP_PORT, payloads)
 
+    def to_resolution(self, payloads: Iterable[bytes]) -> int:
+        """Send to the group of topic resolution, in the publisher's name; how many that were."""
+        return self._forge("224.9.10.11", 12965, payloads)
+
     def to_publisher(self, payloads: Iterable[bytes]) -> int:
         """Send to the session's NAK port; how many that were."""
         address = (self.identity.source, self.identity.nak_port)
@@ -128,6 +132,10 @@ class Hostile:
     def overheard(self, kind: int = DATA) -> Packet:
         """Such a datagram, read."""
         return LBTRM(self.overhear(kind))
+
+    def newest(self) -> int:
+        """The number of a datagram of the stream, as it is on the wire now."""
+        return int.from_bytes(self.overhear()[8:12], "big")
 
     def close(self) -> None:
         """Close the sockets."""

@@ -43,6 +43,7 @@ ATTACKED_REGRESSIONS = {
     107: "the trail of a forged session message gave up losses that could still be repaired",
     270: "claims of bases that were given up stayed in the loss map",
     1197: "a session that was ended by replays a second time began with what was replayed",
+    165968691358104: "the simulator kept a claim open while receivers were said to have left, until it was unblocked",
 }
 
 
