@@ -305,6 +305,22 @@ def test_a_measured_ignore_interval_is_in_no_relation() -> None:
         ("receiver transport_lbtrm_activity_timeout 12500", "transport_lbtrm_activity_timeout"),
         ("receiver delivery_control_loss_check_interval 2501", "transport_lbtrm_nak_generation_interval"),
         ("receiver transport_lbtrm_activity_timeout 29999", "transport_lbtrm_activity_timeout"),
+        ("receiver transport_lbtru_nak_generation_interval 300", "transport_lbtru_nak_generation_interval"),
+        ("source transport_lbtru_ignore_interval 500", "transport_lbtru_ignore_interval"),
+        (
+            "receiver transport_lbtru_nak_initial_backoff_interval 300",
+            "transport_lbtru_nak_initial_backoff_interval",
+        ),
+        ("context transport_lbtru_retransmit_rate_limit 0", "transport_lbtru_retransmit_rate_limit"),
+        ("receiver transport_lbtru_activity_timeout 29999", "transport_lbtru_activity_timeout"),
+        (
+            "source late_join 1\nreceiver retransmit_request_message_timeout 60000",
+            "retransmit_request_message_timeout",
+        ),
+        (
+            "source late_join 1\nreceiver use_otr 1\nreceiver otr_request_maximum_interval 20000",
+            "otr_request_maximum_interval",
+        ),
     ],
 )
 def test_lint_finds_each_broken_relation(line: str, options: str) -> None:
@@ -324,6 +340,10 @@ def test_lint_of_a_load_knows_the_window_the_vendor_computes() -> None:
     assert "33120000 or more" in str(window)
     (limit,) = lint_load(*arguments, peak_bytes_per_second=1000, average_bytes_per_second=1_000_000)
     assert "800000 or less" in str(limit)
+    *_, buffer = lint_load(
+        *arguments, peak_bytes_per_second=1000, average_bytes_per_second=10**9, subscribers=20
+    )
+    assert "3000000 or more for 20 subscribers" in str(buffer)
 
 
 def test_derived_context_values() -> None:

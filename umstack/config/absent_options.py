@@ -32,6 +32,10 @@ ABSENT_OPTIONS = (
         ("transport_lbtru_receiver_datagram_max_size",),
         "LBT-RU receives what LBT-RM does: see transport_lbtrm_receiver_datagram_max_size",
     ),
+    AbsentOptions(
+        ("resolver_source_datagram_max_size", "resolver_receiver_datagram_max_size"),
+        "what is sent has one largest size, resolver_datagram_max_size; of what is received every size is taken",
+    ),
     AbsentOptions(("queue_count_enabled",), "rows are always counted (events, events_tot)"),
     AbsentOptions(
         ("queue_objects_purged_on_close",),

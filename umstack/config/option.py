@@ -107,7 +107,9 @@ class Option:
 
     def _advice(self) -> str:
         unit = f" {self.spec.kind}" if self.spec.kind in _SUFFIX else ""
-        return f"give {allowed_values(self.spec)}{unit}; the default is {self.spec.default}"
+        advice = f"give {allowed_values(self.spec)}{unit}; the default is {self.spec.default}"
+        # Where Ultra Messaging has values that are not here, a file that says one of them is owed the reason.
+        return f"{advice}: {self.spec.reason}" if self.spec.choices and self.spec.reason else advice
 
 
 def option(

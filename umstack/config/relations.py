@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
+from umstack.config.adaptive_timers import IGNORE_INTERVAL
 from umstack.config.context_options import ContextOptions
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 from umstack.errors import OptionError
 
+_DATAGRAM_TRANSPORTS = ("lbtrm", "lbtru")
+_BUFFER_BYTES = 1_000_000
+_BUFFER_BYTES_PER_SUBSCRIBER = 100_000
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
@@ -128,12 +132,12 @@ def check_receiver(options: ReceiverOptions) -> None:
 
 def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptions) -> list[LintWarning]:
     """Every vendor relation the three together break."""
-    return [
-        *_lint_naks(source, receiver),
-        *_lint_rates(context),
-        *_lint_timeouts(source, receiver),
-        *_lint_responses(context, receiver),
-    ]
+    found = [*_lint_topic_timeouts(source, receiver), *_lint_responses(context, receiver)]
+    for transport in _DATAGRAM_TRANSPORTS:
+        found += _lint_naks(transport, source, receiver)
+        found += _lint_rates(transport, context)
+        found += _lint_session_timeouts(transport, source, receiver)
+    return found
 
 
 def _lint_responses(context: ContextOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
@@ -145,47 +149,83 @@ def _lint_responses(context: ContextOptions, receiver: ReceiverOptions) -> Itera
         )
 
 
-def _lint_naks(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
-    initial = receiver.transport_lbtrm_nak_initial_backoff_interval_ns
-    backoff = receiver.transport_lbtrm_nak_backoff_interval_ns
-    if receiver.transport_lbtrm_nak_generation_interval_ns < 2 * backoff:
+def _value(options: object, transport: str, name: str, unit: str) -> int:
+    return int(getattr(options, f"transport_{transport}_{name}_{unit}"))
+
+
+def _lint_naks(transport: str, source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    of = f"transport_{transport}_"
+    initial = _value(receiver, transport, "nak_initial_backoff_interval", "ns")
+    backoff = _value(receiver, transport, "nak_backoff_interval", "ns")
+    if _value(receiver, transport, "nak_generation_interval", "ns") < 2 * backoff:
         yield LintWarning(
-            ("transport_lbtrm_nak_generation_interval", "transport_lbtrm_nak_backoff_interval"),
-            "transport_lbtrm_nak_generation_interval is less than twice "
-            "transport_lbtrm_nak_backoff_interval: "
+            (f"{of}nak_generation_interval", f"{of}nak_backoff_interval"),
+            f"{of}nak_generation_interval is less than twice {of}nak_backoff_interval: "
             "datagrams are given up after a single NAK; lengthen it",
         )
-    is_ignore_measured = "transport_lbtrm_ignore_interval" in source.adaptive_timers
-    if not is_ignore_measured and 2 * source.transport_lbtrm_ignore_interval_ns > backoff:
+    is_ignore_measured = IGNORE_INTERVAL in source.adaptive_timers_of(transport)
+    if not is_ignore_measured and 2 * _value(source, transport, "ignore_interval", "ns") > backoff:
         yield LintWarning(
-            ("transport_lbtrm_ignore_interval", "transport_lbtrm_nak_backoff_interval"),
-            "transport_lbtrm_ignore_interval is more than half of transport_lbtrm_nak_backoff_interval: "
+            (f"{of}ignore_interval", f"{of}nak_backoff_interval"),
+            f"{of}ignore_interval is more than half of {of}nak_backoff_interval: "
             "NAKs for lost retransmissions are refused; shorten it",
         )
     if initial > backoff:
         yield LintWarning(
-            ("transport_lbtrm_nak_initial_backoff_interval", "transport_lbtrm_nak_backoff_interval"),
-            "transport_lbtrm_nak_backoff_interval is shorter than "
-            "transport_lbtrm_nak_initial_backoff_interval; "
-            "lengthen it",
+            (f"{of}nak_initial_backoff_interval", f"{of}nak_backoff_interval"),
+            f"{of}nak_backoff_interval is shorter than {of}nak_initial_backoff_interval; lengthen it",
         )
 
 
-def _lint_rates(context: ContextOptions) -> Iterator[LintWarning]:
-    data = context.transport_lbtrm_data_rate_limit_bits_per_second
-    retransmit = context.transport_lbtrm_retransmit_rate_limit_bits_per_second
+def _lint_rates(transport: str, context: ContextOptions) -> Iterator[LintWarning]:
+    data = _value(context, transport, "data_rate_limit", "bits_per_second")
+    retransmit = _value(context, transport, "retransmit_rate_limit", "bits_per_second")
     if data != 0 and (retransmit == 0 or retransmit >= data):
         yield LintWarning(
-            ("transport_lbtrm_retransmit_rate_limit", "transport_lbtrm_data_rate_limit"),
-            "transport_lbtrm_retransmit_rate_limit is not below transport_lbtrm_data_rate_limit: "
+            (f"transport_{transport}_retransmit_rate_limit", f"transport_{transport}_data_rate_limit"),
+            f"transport_{transport}_retransmit_rate_limit is not below transport_{transport}_data_rate_limit: "
             "one lossy receiver can take all of it; lower it",
         )
 
 
-def _lint_timeouts(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
-    generation = receiver.transport_lbtrm_nak_generation_interval_ns
+def _lint_session_timeouts(
+    transport: str, source: SourceOptions, receiver: ReceiverOptions
+) -> Iterator[LintWarning]:
+    of = f"transport_{transport}_"
+    generation = _value(receiver, transport, "nak_generation_interval", "ns")
+    activity = _value(receiver, transport, "activity_timeout", "ns")
     loss_check = receiver.delivery_control_loss_check_interval_ns
-    activity = receiver.transport_lbtrm_activity_timeout_ns
+    if activity <= loss_check + generation:
+        yield LintWarning(
+            (f"{of}activity_timeout", "delivery_control_loss_check_interval", f"{of}nak_generation_interval"),
+            f"{of}activity_timeout should be longer than delivery_control_loss_check_interval plus "
+            f"{of}nak_generation_interval: the session ends before its losses are declared",
+        )
+    if generation < 4 * loss_check:
+        yield LintWarning(
+            (f"{of}nak_generation_interval", "delivery_control_loss_check_interval"),
+            f"delivery_control_loss_check_interval should be at most a quarter of {of}nak_generation_interval",
+        )
+    if activity < 3 * _value(source, transport, "sm_maximum_interval", "ns"):
+        yield LintWarning(
+            (f"{of}activity_timeout", f"{of}sm_maximum_interval"),
+            f"{of}activity_timeout should be three times {of}sm_maximum_interval or more: "
+            "a few lost session messages look like a dead source",
+        )
+    if (
+        source.late_join
+        and receiver.use_late_join
+        and receiver.retransmit_request_message_timeout_ns >= activity
+    ):
+        yield LintWarning(
+            ("retransmit_request_message_timeout", f"{of}activity_timeout"),
+            f"retransmit_request_message_timeout should be shorter than {of}activity_timeout: "
+            "the session of a late receiver may end while it still fetches what it missed",
+        )
+
+
+def _lint_topic_timeouts(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    generation = receiver.transport_lbtrm_nak_generation_interval_ns
     tsni = source.transport_topic_sequence_number_info_interval_ns
     threshold = source.transport_topic_sequence_number_info_active_threshold_ns
     if tsni and threshold and threshold < 4 * tsni + generation:
@@ -199,30 +239,6 @@ def _lint_timeouts(source: SourceOptions, receiver: ReceiverOptions) -> Iterator
             f"transport_topic_sequence_number_info_active_threshold should be {needed_s} or more: "
             "TSNIs end before loss at the end of a stream has been found and declared",
         )
-    if activity <= loss_check + generation:
-        yield LintWarning(
-            (
-                "transport_lbtrm_activity_timeout",
-                "delivery_control_loss_check_interval",
-                "transport_lbtrm_nak_generation_interval",
-            ),
-            "transport_lbtrm_activity_timeout should be longer than "
-            "delivery_control_loss_check_interval plus "
-            "transport_lbtrm_nak_generation_interval: the session ends before its losses are declared",
-        )
-    if generation < 4 * loss_check:
-        yield LintWarning(
-            ("transport_lbtrm_nak_generation_interval", "delivery_control_loss_check_interval"),
-            "delivery_control_loss_check_interval should be at most a quarter of "
-            "transport_lbtrm_nak_generation_interval",
-        )
-    if activity < 3 * source.transport_lbtrm_sm_maximum_interval_ns:
-        yield LintWarning(
-            ("transport_lbtrm_activity_timeout", "transport_lbtrm_sm_maximum_interval"),
-            "transport_lbtrm_activity_timeout should be three times "
-            "transport_lbtrm_sm_maximum_interval or more: "
-            "a few lost session messages look like a dead source",
-        )
 
 
 def lint_load(
@@ -233,8 +249,10 @@ def lint_load(
     peak_bytes_per_second: int,
     average_bytes_per_second: int,
     round_trip_ns: int = _NS_PER_MS,
+    subscribers: int = 0,
 ) -> list[LintWarning]:
-    """The relations that need the load of a session to be known: window size and retransmit limit."""
+    """The relations that need the load of a session to be known: window size, retransmit limit and, with the number of
+    an LBT-RU session's `subscribers`, the send buffer."""
     warnings = []
     recovery_ns = (
         receiver.transport_lbtrm_nak_initial_backoff_interval_ns
@@ -258,6 +276,15 @@ def lint_load(
                 ("transport_lbtrm_retransmit_rate_limit",),
                 f"transport_lbtrm_retransmit_rate_limit should be {tenth_bits_per_second} or less: "
                 "a tenth of the average rate",
+            )
+        )
+    buffer = _BUFFER_BYTES + _BUFFER_BYTES_PER_SUBSCRIBER * subscribers
+    if subscribers and 0 < context.transport_lbtru_source_socket_buffer_bytes < buffer:
+        warnings.append(
+            LintWarning(
+                ("transport_lbtru_source_socket_buffer",),
+                f"transport_lbtru_source_socket_buffer should be {buffer} or more for {subscribers} subscribers: "
+                "each datagram is sent to all of them at once",
             )
         )
     return warnings
