@@ -141,6 +141,7 @@ class Context(Closing):
                 self._streams,
                 lambda topic: self._engine.keyring.number_of(topic) != 0,
                 (lambda: self._engine.process(0.0)) if self._engine.is_sequential else None,
+                lambda: self._core.check_owned("a request"),
             )
             undo.callback(self._requests.close)
             self._core.responder = self._requests.responder

@@ -500,7 +500,7 @@ def test_idle_connections_end_and_come_again(context: Context) -> None:
             assert source.request(b"x").first(timeout=SECONDS).data == b"re:x"
             assert _counter(responder, "response_connections_opened") == round_number
             wait_for(lambda: _counter(responder, "response_connections") == 0, "the end of the connection")
-            wait_for(lambda: _counter(context, "recovery_connections") == 0, "the end at the port")
+            wait_for(lambda: _counter(context, "request_responders") == 0, "the end at the port")
         assert _counter(responder, "response_connections_failed") == 0
 
 
@@ -617,6 +617,54 @@ def test_a_requester_that_is_gone(context: Context) -> None:
             assert data[-1:] == b"3"
 
 
+def test_a_hundred_responders(context: Context) -> None:
+    """Issue 29: many responders at once; a limit of their own, beyond which they are disconnected and counted."""
+    with open_context(**PORTS, request_responders_maximum=100) as requester:
+        source = requester.source("hundred")
+        pending = source.request(b"x", timeout=SECONDS)
+        port = requester._streams.port().endpoint
+        peers = []
+        for n in range(100):
+            peers.append(socket.create_connection(port))
+            peers[-1].sendall(_whole(pending.index, b"%d" % n))
+        got = [int(response.data) for response in itertools.islice(pending, 100)]
+        assert sorted(got) == list(range(100))
+        assert _counter(requester, "request_responders") == 100
+        with socket.create_connection(port) as one_more:
+            one_more.settimeout(SECONDS)
+            one_more.sendall(_whole(pending.index, b"100"))
+            with contextlib.suppress(ConnectionError):
+                assert one_more.recv(1) == b""
+        assert _counter(requester, "request_responders_refused") == 1
+        for peer in peers:
+            peer.close()
+        wait_for(lambda: _counter(requester, "request_responders") == 0, "the end of the connections")
+
+
+def test_a_forked_child_has_no_requests(context: Context) -> None:
+    """Issue 29: the connections are the parent's: a child that reads or responds gets an error, and takes nothing."""
+    requests: list[Request] = []
+    source, _ = _pair(context, "fork", lambda m: requests.append(m) if isinstance(m, Request) else None)
+    pending = source.request(b"x", timeout=SECONDS)
+    wait_for(lambda: requests, "the request")
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (
+            lambda: pending.receive(0),
+            lambda: requests[0].respond(b"child"),
+            lambda: source.request(b""),
+        ):
+            try:
+                call()
+            except Closed:
+                refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    requests[0].respond(b"parent")
+    assert pending.first().data == b"parent"
+
+
 # Peers at the request port that misbehave
 
 
@@ -726,7 +774,7 @@ def test_ten_thousand_connections_do_not_keep_a_responder_out() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     peers: list[socket.socket] = []
     try:
-        with open_context(**PORTS, recovery_connections_maximum=8) as context:
+        with open_context(**PORTS, recovery_connections_maximum=8, request_responders_maximum=8) as context:
             source, _ = _pair(context, "crowd")
             port = context._streams.port().endpoint
             with source.request(b"opens the port"):
@@ -746,6 +794,7 @@ def test_ten_thousand_connections_do_not_keep_a_responder_out() -> None:
             def turned_away() -> bool:
                 stats = context.stats()["context"]
                 assert stats["recovery_connections"] <= 8
+                assert stats["request_responders"] <= 8
                 return bool(stats["recovery_connections_refused"] + stats["recovery_connections_idle"] > 100)
 
             wait_for(turned_away, "connections that are turned away")

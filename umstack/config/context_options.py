@@ -77,8 +77,8 @@ class ContextOptions:
         ours=64,
         minimum=1,
         maximum=4096,
-        doc="Connections at a time at the request port, of receivers and responders; one more is disconnected and "
-        "tries again, unless one that was of no use so far makes way.",
+        doc="Receivers served at a time at that port, and peers that have said nothing yet; one more is disconnected "
+        "and tries again, unless one that was of no use so far makes way.",
     )
     recovery_data_rate_limit_bits_per_second: int = option(
         Kind.BITS_PER_SECOND,
@@ -104,6 +104,14 @@ class ContextOptions:
         minimum=1,
         maximum=2**24,
         doc="Requests that are open at a time.",
+    )
+    request_responders_maximum: int = option(
+        Kind.INTEGER,
+        ours=1024,
+        minimum=1,
+        maximum=65536,
+        doc="Responders that are connected to the request port at a time; one more is disconnected, unless one that "
+        "was of no use so far, or idle for a minute, makes way.",
     )
     request_response_buffer_bytes: int = option(
         Kind.BYTES,

@@ -79,7 +79,6 @@ class RecoveryServer:
         keys_of: KeysOf,
     ) -> None:
         """Serve receivers that connect to the port."""
-        self._port = port
         self._selector = selector
         self._counters = counters
         self._keys_of = keys_of
@@ -130,10 +129,14 @@ class RecoveryServer:
             one = _Connection(peer, peer.getpeername(), now_ns)
         except OSError:  # it has gone already
             peer.close()
-            self._port.released()
             return
         self._connections[peer.fileno()] = one
         self._selector.register(peer, one.interest, lambda mask, at_ns: self._on_ready(one, mask, at_ns))
+
+    @property
+    def connection_count(self) -> int:
+        """All of them count towards the limit of the port."""
+        return len(self._connections)
 
     def make_room(self, now_ns: int) -> bool:
         """End the oldest connection that has asked for nothing, whatever it sends; receivers ask at once. False
@@ -153,7 +156,6 @@ class RecoveryServer:
         if self._connections.pop(one.socket.fileno(), None) is not None:
             self._selector.unregister(one.socket)
             one.socket.close()
-            self._port.released()
 
     def _on_ready(self, one: _Connection, mask: int, now_ns: int) -> None:
         try:

@@ -13,6 +13,8 @@ class RequesterCounters(NamedCounters):
 
     requests_sent: int = 0
     requests_pending: int = 0
+    request_responders: int = 0
+    request_responders_refused: int = 0
     responses_rcved: int = 0
     response_bytes_rcved: int = 0
     responses_late: int = 0

@@ -100,14 +100,19 @@ class ResponseIntake:
         selector: selectors.BaseSelector,
         counters: RequesterCounters,
         run_protocol: Callable[[], object] | None,
+        check_owned: Callable[[], None],
     ) -> None:
-        """Take responses at the port. `run_protocol`, in sequential mode, is what a thread that waits runs."""
+        """Take responses at the port. `run_protocol`, in sequential mode, is what a thread that waits runs.
+
+        `check_owned` raises Forked in a process that was forked from the one that opened the context.
+        """
+        self._check_owned = check_owned
         self.is_sequential = run_protocol is not None
         self.endpoint = port.endpoint
         self._run_protocol = run_protocol
-        self._port = port
         self._selector = selector
         self._counters = counters
+        self._connections_max = options.request_responders_maximum
         self._open_max = options.request_pending_maximum
         self._idle_ns = options.recovery_idle_timeout_ns
         self._message_max_bytes = options.response_maximum_message_length_bytes
@@ -197,6 +202,7 @@ class ResponseIntake:
 
     def wait(self, inbox: Inbox, end_ns: int) -> None:
         """Until the request has a response or is over, or that time; receives for every request meanwhile."""
+        self._check_owned()
         if self._run_protocol is not None:
             self._wait_sequential(inbox, end_ns, self._run_protocol)
             return
@@ -245,6 +251,7 @@ class ResponseIntake:
     @contextlib.contextmanager
     def attending(self) -> Iterator[int]:
         """For an event loop: a descriptor that is readable when attend() has something to do."""
+        self._check_owned()
         fd = os.dup(self._epoll.fileno())
         self._attend(1)
         try:
@@ -431,15 +438,33 @@ class ResponseIntake:
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
         """Take what a responder sends."""
+        if len(self._connections) >= self._connections_max and not self._make_room(now_ns):
+            self._counters.request_responders_refused += 1
+            peer.close()
+            return
         self._connections[peer.fileno()] = _Connection(peer, now_ns)
         self._epoll.register(peer.fileno(), select.EPOLLIN)
 
+    @property
+    def connection_count(self) -> int:
+        """Responders have a limit of their own, so that they and receivers do not keep each other out."""
+        return 0
+
     def make_room(self, now_ns: int) -> bool:
+        """None at the port."""
+        return False
+
+    @property
+    def responder_count(self) -> int:
+        """How many responders are connected."""
+        return len(self._connections)
+
+    def _make_room(self, now_ns: int) -> bool:
         """End a connection without a response that was waited for, the oldest first, or one that is idle for long."""
         with self._stopped():
             useless = [
                 one
-                for one in self._connections.values()
+                for one in list(self._connections.values())
                 if now_ns - one.active_ns > (_IDLE_NS if one.is_useful else SILENT_NS)
             ]
             if not useless:
@@ -463,7 +488,6 @@ class ResponseIntake:
             with contextlib.suppress(OSError, ValueError):
                 self._epoll.unregister(one.socket.fileno())
             one.socket.close()
-            self._port.released()
 
     def watch(self) -> None:
         """Have the thread of the streams receive while nobody waits."""

@@ -8,6 +8,7 @@ one may be idle or take nothing.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import selectors
 import threading
@@ -19,6 +20,7 @@ from random import SystemRandom
 from umstack._engine.waiting import timeout_ns
 from umstack.config import ContextOptions
 from umstack.errors import BackPressured, Closed, MessageTooLong, ResourceLimit, ResponseFailed, Unsupported
+from umstack.repeated_records import RepeatedRecords
 from umstack.requests.codec import (
     FRAGMENT_MAX_BYTES,
     WHOLE_MAX_BYTES,
@@ -30,6 +32,7 @@ from umstack.requests.counters import ResponderCounters
 from umstack.requests.response_connection import ResponseConnection
 from umstack.streams import Endpoint, Streams
 
+_records = RepeatedRecords(logging.getLogger("umstack.requests"))
 _ATTEMPTS = 3
 """A connection that is there may have ended meanwhile, and the requester have opened its port anew."""
 _LAST_FLUSH_NS = 1_000_000_000
@@ -215,7 +218,13 @@ class Responder:
             del self._connections[one.endpoint]
             self.counters.response_connections = len(self._connections)
             self.counters.response_connections_failed += 1
-            self.counters.responses_unsent += one.waiting_responses
+            unsent = one.waiting_responses
+            self.counters.responses_unsent += unsent
+        if unsent:
+            _records.write(
+                one.endpoint, logging.WARNING,
+                "%d responses to %s:%d were not sent: %s", unsent, *one.endpoint, error.strerror or error,
+            )  # fmt: skip
         self._loop.submit(partial(self._close, one))
 
     # The thread of the streams

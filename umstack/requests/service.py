@@ -29,8 +29,10 @@ class RequestService(Closing):
         streams: Streams,
         has_keys: Callable[[str], bool],
         run_protocol: Callable[[], object] | None,
+        check_owned: Callable[[], None],
     ) -> None:
-        """`has_keys` is whether a topic's datagrams have tags; `run_protocol` is as of ResponseIntake."""
+        """`has_keys` is whether a topic's datagrams have tags; the others are as of ResponseIntake."""
+        self._check_owned = check_owned
         self.responder = Responder(options, streams, has_keys)
         self._options = options
         self._streams = streams
@@ -67,7 +69,9 @@ class RequestService(Closing):
         port = self._streams.port()
         self._ip = int(ipaddress.IPv4Address(port.endpoint.ip))
         selector = self._streams.loop.open()
-        self._intake = ResponseIntake(self._options, port, selector, self._counters, self._run_protocol)
+        self._intake = ResponseIntake(
+            self._options, port, selector, self._counters, self._run_protocol, self._check_owned
+        )
         self._streams.loop.add_work(self._intake.run)
         return self._intake
 
@@ -84,7 +88,9 @@ class RequestService(Closing):
 
     def stats(self) -> dict[str, int]:
         """The counters by name."""
-        self._counters.requests_pending = self._intake.open_count if self._intake is not None else 0
+        if self._intake is not None:
+            self._counters.requests_pending = self._intake.open_count
+            self._counters.request_responders = self._intake.responder_count
         return {**self._counters.as_dict(), **self.responder.counters.as_dict()}
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-import threading
 from typing import NamedTuple, Protocol
 
 from umstack.config import ContextOptions
@@ -23,6 +22,7 @@ CONTROL = 8
 MESSAGE = 0
 """LBMC types: of the messages that each kind of peer begins with."""
 
+_PAUSE_NS = 100_000_000
 SILENT_NS = 200_000_000
 """A peer that has said nothing for so long may make way for another; honest ones begin at once."""
 
@@ -38,10 +38,14 @@ class PeerService(Protocol):
     """What serves one kind of peers. The loop's thread calls it."""
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
-        """Serve a connection, of which nothing was read, and call `released` of the port when it is closed."""
+        """Serve a connection, of which nothing was read, or close it; the port counts it no longer."""
 
     def make_room(self, now_ns: int) -> bool:
-        """End the connection that is of least use; False when all are of use."""
+        """End the connection that is of least use, where that makes room at the port; False without one."""
+
+    @property
+    def connection_count(self) -> int:
+        """How many of its connections count towards the limit of the port."""
 
 
 class RequestPort:
@@ -63,8 +67,7 @@ class RequestPort:
         self._nodelay = options.response_tcp_nodelay
         self._services: dict[int, PeerService] = {}
         self._silent: dict[socket.socket, int] = {}
-        self._open_count = 0
-        self._counting = threading.Lock()
+        self._resume_ns = 0
         self._selector = loop.open()
         interface = options.request_tcp_interface
         self._listener = _listen(options, address if interface == "0.0.0.0" else interface)
@@ -75,15 +78,6 @@ class RequestPort:
     def serve(self, kind: int, service: PeerService) -> None:
         """Give connections whose first message is of this LBMC type to a service. Any thread."""
         self._services[kind] = service
-
-    def released(self) -> None:
-        """A service has closed a connection. Any thread."""
-        self._count(-1)
-
-    def _count(self, change: int) -> None:
-        with self._counting:
-            self._open_count += change
-            self._counters.recovery_connections = self._open_count
 
     def close(self) -> None:
         """Close the port, and what nobody serves. The loop's thread has ended."""
@@ -99,19 +93,36 @@ class RequestPort:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self, _mask: int, now_ns: int) -> None:
-        with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionError, OSError):
+        try:
             peer, _ = self._listener.accept()
-            if self._open_count >= self._connections_max and not self._make_room(now_ns):
-                self._counters.recovery_connections_refused += 1
-                peer.close()
-                return
-            self._count(1)
-            self._silent[peer] = now_ns
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        except OSError:  # no descriptor or no memory is left: wait for some
+            self._counters.recovery_connections_refused += 1
+            self._selector.unregister(self._listener)
+            self._resume_ns = now_ns + _PAUSE_NS
+            return
+        if self._count() >= self._connections_max and not self._make_room(now_ns):
+            self._counters.recovery_connections_refused += 1
+            peer.close()
+            return
+        try:
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self._nodelay)
             if self._activity_ns:
                 keep_alive(peer, self._activity_ns)
-            self._selector.register(peer, selectors.EVENT_READ, lambda _, at_ns: self._on_ready(peer, at_ns))
+        except OSError:
+            peer.close()
+            return
+        self._silent[peer] = now_ns
+        self._selector.register(peer, selectors.EVENT_READ, lambda _, at_ns: self._on_ready(peer, at_ns))
+        self._count()
+
+    def _count(self) -> int:
+        """How many connections count towards the limit."""
+        served = sum(service.connection_count for service in self._services.values())
+        self._counters.recovery_connections = len(self._silent) + served
+        return self._counters.recovery_connections
 
     def _make_room(self, now_ns: int) -> bool:
         """End a connection that is of no use, the oldest first. False without one."""
@@ -140,15 +151,22 @@ class RequestPort:
         del self._silent[peer]
         self._selector.unregister(peer)
         service.adopt(peer, now_ns)
+        self._count()
 
     def _drop(self, peer: socket.socket) -> None:
         del self._silent[peer]
         self._selector.unregister(peer)
         peer.close()
-        self.released()
+        self._count()
 
     def _run(self, now_ns: int) -> int | None:
-        """End connections that have said nothing. Returns when to call again."""
+        """End connections that have said nothing; accept again after a pause. Returns when to call again."""
+        self._count()
+        if self._resume_ns:
+            if now_ns < self._resume_ns:
+                return self._resume_ns
+            self._resume_ns = 0
+            self._begin()
         for peer, since_ns in list(self._silent.items()):
             if now_ns - since_ns <= self._idle_ns:
                 return now_ns + self._idle_ns // 4
