@@ -8,7 +8,6 @@ import gc
 import itertools
 import os
 import random
-import resource
 import socket
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import open_context
+from tests.unit.requesting import PORTS, counter, echo, pair, port_of, whole
 from tests.waiting import SECONDS, wait_for
 from umstack import (
     BackPressured,
@@ -25,13 +25,11 @@ from umstack import (
     Context,
     Message,
     PendingRequest,
-    Receiver,
     Request,
     Response,
     ResponseFailed,
     ResponsesDropped,
     ResponseTimeout,
-    Source,
 )
 from umstack.errors import (
     InvalidArgument,
@@ -39,49 +37,16 @@ from umstack.errors import (
     NotBytes,
     OptionError,
     ResourceLimit,
-    Unsupported,
 )
-from umstack.key_file import write_new_key_file
 from umstack.requests.codec import (
     FRAGMENT_MAX_BYTES,
-    ResponseStream,
-    encode_fragment_head,
-    encode_head,
 )
-
-PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
-_STREAM = ResponseStream(b"instance", 7)
 
 
 @pytest.fixture
 def context() -> Iterator[Context]:
     with open_context(**PORTS) as opened:
         yield opened
-
-
-def _counter(context: Context, name: str) -> int:
-    return int(context.stats()["context"][name])
-
-
-def _echo(message: Any) -> None:
-    if isinstance(message, Request):
-        message.respond(b"re:" + message.data)
-
-
-def _pair(context: Context, topic: str, on_message: Callable[[Any], None] = _echo) -> tuple[Source, Receiver]:
-    """A source, and a receiver with a callback, that know of each other."""
-    receiver = context.receiver(topic, on_message)
-    source = context.source(topic)
-    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
-    return source, receiver
-
-
-def _port_of(context: Context) -> int:
-    return context._streams.port().endpoint.port
-
-
-def _whole(index: int, data: bytes, sqn: int = 0) -> bytes:
-    return encode_head(index, sqn, _STREAM, sqn, len(data)) + data
 
 
 # One to one, one to many
@@ -94,9 +59,9 @@ def test_a_request_gets_its_response(context: Context) -> None:
     def on_message(message: Any) -> None:
         if isinstance(message, Request):
             seen.append(message)
-        _echo(message)
+        echo(message)
 
-    source, _ = _pair(context, "one", on_message)
+    source, _ = pair(context, "one", on_message)
     source.send(b"plain", flush=True)
     with source.request(b"who?") as request:
         response = request.first(timeout=SECONDS)
@@ -108,8 +73,8 @@ def test_a_request_gets_its_response(context: Context) -> None:
     assert message.is_request
     assert message.data == b"who?"
     assert message.request_index == request.index
-    assert message.requester == ("127.0.0.1", _port_of(context))
-    assert (_counter(context, "requests_sent"), _counter(context, "responses_rcved")) == (1, 1)
+    assert message.requester == ("127.0.0.1", port_of(context))
+    assert (counter(context, "requests_sent"), counter(context, "responses_rcved")) == (1, 1)
     [session] = [one for one in context.stats()["receiver_transports"] if one["lbm_msgs_rcved"]]
     assert session["lbm_reqs_rcved"] == 1
 
@@ -172,7 +137,7 @@ def test_iteration_ends_when_the_time_is_over(context: Context) -> None:
     assert list(request) == []
     with pytest.raises(Closed, match="the request on 'nobody' is closed"):
         request.receive()
-    wait_for(lambda: _counter(context, "requests_pending") == 0, "no request left")
+    wait_for(lambda: counter(context, "requests_pending") == 0, "no request left")
 
 
 @pytest.mark.parametrize("length", [0, 1, 1400, 65_000, FRAGMENT_MAX_BYTES + 1, 1_048_576])
@@ -184,7 +149,7 @@ def test_messages_of_any_length(context: Context, length: int) -> None:
         if isinstance(message, Request):
             message.respond(message.data)
 
-    source, _ = _pair(context, "long", on_message)
+    source, _ = pair(context, "long", on_message)
     assert source.request(data).first(timeout=SECONDS).data == data
 
 
@@ -209,7 +174,7 @@ def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
         with pytest.raises(ResponsesDropped, match="1 responses dropped"):
             request.receive()
         assert request.first().data == b"short"
-        assert _counter(requester, "responses_dropped") == 1
+        assert counter(requester, "responses_dropped") == 1
     assert "1048577 bytes" in str(failed[0])
 
 
@@ -219,7 +184,7 @@ def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
 def test_responding_later_and_from_another_thread(context: Context) -> None:
     """Issue 29: after the callback returned, from threads of their own, to requests that wait at the same time."""
     requests: list[Request] = []
-    source, _ = _pair(context, "later", lambda m: requests.append(m) if isinstance(m, Request) else None)
+    source, _ = pair(context, "later", lambda m: requests.append(m) if isinstance(m, Request) else None)
     pending = [source.request(b"%d" % n) for n in range(50)]
     wait_for(lambda: len(requests) == 50, "the requests")
     random.Random(1).shuffle(requests)
@@ -230,12 +195,12 @@ def test_responding_later_and_from_another_thread(context: Context) -> None:
         assert request.first(timeout=SECONDS).data == b"re:%d" % n
     for thread in threads:
         thread.join()
-    assert _counter(context, "response_connections_opened") == 1
+    assert counter(context, "response_connections_opened") == 1
 
 
 def test_threads_that_wait_at_the_same_time(context: Context) -> None:
     """Issue 29: many requests at once, each thread gets its own responses, whichever thread receives them."""
-    source, _ = _pair(context, "threads")
+    source, _ = pair(context, "threads")
     wrong: list[object] = []
 
     def ask(thread: int) -> None:
@@ -250,8 +215,8 @@ def test_threads_that_wait_at_the_same_time(context: Context) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert _counter(context, "responses_rcved") == 800
-    assert _counter(context, "responses_late") == 0
+    assert counter(context, "responses_rcved") == 800
+    assert counter(context, "responses_late") == 0
 
 
 def test_polled_rows_of_requests(context: Context) -> None:
@@ -298,7 +263,7 @@ def test_requests_in_a_shared_event_queue(context: Context) -> None:
 def test_sequential_mode() -> None:
     """Issue 29, UM-14: one thread runs the requester, the responder, and the protocol of both."""
     with open_context("sequential", **PORTS) as context:
-        receiver = context.receiver("seq", _echo)
+        receiver = context.receiver("seq", echo)
         source = context.source("seq")
         while not receiver.stats()["delivery_controllers"]:
             context.process_events(0.01)
@@ -318,7 +283,7 @@ def test_sequential_mode() -> None:
 
 def test_asyncio(context: Context) -> None:
     """Issue 29: awaited and iterated in an event loop, many at once, with a timeout, and cancelled."""
-    source, _ = _pair(context, "async")
+    source, _ = pair(context, "async")
 
     async def main() -> None:
         assert (await source.request(b"x")).data == b"re:x"
@@ -345,7 +310,7 @@ def test_asyncio(context: Context) -> None:
             await task
 
     asyncio.run(main())
-    assert _counter(context, "requests_pending") == 0
+    assert counter(context, "requests_pending") == 0
 
 
 # Never mixed up
@@ -353,7 +318,7 @@ def test_asyncio(context: Context) -> None:
 
 def test_a_number_in_use_is_not_given_out(context: Context) -> None:
     """Issue 29: the numbers come round, 2**32 of them, and pass over those that are open."""
-    source, _ = _pair(context, "reuse")
+    source, _ = pair(context, "reuse")
     kept = source.request(b"kept")
     intake = context._requests._intake
     assert intake is not None
@@ -370,7 +335,7 @@ def test_a_number_in_use_is_not_given_out(context: Context) -> None:
 def test_late_responses_are_dropped_and_counted(context: Context) -> None:
     """Issue 29: to a request that was closed, that timed out, that nobody refers to any more, that never was."""
     requests: list[Request] = []
-    source, _ = _pair(context, "late", lambda m: requests.append(m) if isinstance(m, Request) else None)
+    source, _ = pair(context, "late", lambda m: requests.append(m) if isinstance(m, Request) else None)
     with pytest.raises(ResponseTimeout):
         source.request(b"0").first(timeout=0.01)
     source.request(b"1").close()
@@ -382,7 +347,7 @@ def test_late_responses_are_dropped_and_counted(context: Context) -> None:
     for request in requests:
         request.respond(request.data)
     assert open_one.first(timeout=SECONDS).data == b"4"
-    assert _counter(context, "responses_late") == 4
+    assert counter(context, "responses_late") == 4
     assert timed_out.receive() is None
 
 
@@ -390,7 +355,7 @@ def test_deletion(context: Context) -> None:
     """Issue 29: a source, a receiver, a context that closes: readers and responders get a clear error."""
     requests: list[Request] = []
     errors: list[BaseException] = []
-    source, receiver = _pair(
+    source, receiver = pair(
         context, "deleted", lambda m: requests.append(m) if isinstance(m, Request) else None
     )
     pending = source.request(b"x")
@@ -415,7 +380,7 @@ def test_deletion(context: Context) -> None:
     requests.clear()
 
     with open_context(**PORTS) as other:
-        source, receiver = _pair(
+        source, receiver = pair(
             other, "deleted 2", lambda m: requests.append(m) if isinstance(m, Request) else None
         )
         pending = source.request(b"x")
@@ -450,7 +415,7 @@ def test_limits_of_requests(context: Context) -> None:
         source.request(b"x")
     with pytest.raises(NotBytes):
         source.request("text")
-    assert _counter(context, "requests_pending") == 0
+    assert counter(context, "requests_pending") == 0
 
 
 def test_responses_that_are_not_read(context: Context) -> None:
@@ -461,10 +426,10 @@ def test_responses_that_are_not_read(context: Context) -> None:
         wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
         request = source.request(b"100", timeout=SECONDS)
         wait_for(
-            lambda: _counter(requester, "responses_rcved") + _counter(requester, "responses_dropped") == 100,
+            lambda: counter(requester, "responses_rcved") + counter(requester, "responses_dropped") == 100,
             "all",
         )
-        dropped = _counter(requester, "responses_dropped")
+        dropped = counter(requester, "responses_dropped")
         assert dropped >= 10
         for n in range(100 - dropped):
             response = request.receive(timeout=0)
@@ -475,7 +440,7 @@ def test_responses_that_are_not_read(context: Context) -> None:
         request.close()
         assert source.request(b"1").first(timeout=SECONDS).data[:3] == b"000"
         abandoned = source.request(b"70", timeout=SECONDS)
-        wait_for(lambda: _counter(requester, "responses_rcved") >= 100 - dropped + 1 + 70, "the responses")
+        wait_for(lambda: counter(requester, "responses_rcved") >= 100 - dropped + 1 + 70, "the responses")
         del abandoned
         gc.collect()
         assert len(list(itertools.islice(source.request(b"70", timeout=SECONDS), 70))) == 70
@@ -493,21 +458,21 @@ def _respond_many(message: Any) -> None:
 def test_idle_connections_end_and_come_again(context: Context) -> None:
     """Issue 29, C13: response_tcp_deletion_timeout after the last response; the next opens a new one."""
     with open_context(**PORTS, response_tcp_deletion_timeout=100) as responder:
-        receiver = responder.receiver("idle", _echo)
+        receiver = responder.receiver("idle", echo)
         source = context.source("idle")
         wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
         for round_number in (1, 2):
             assert source.request(b"x").first(timeout=SECONDS).data == b"re:x"
-            assert _counter(responder, "response_connections_opened") == round_number
-            wait_for(lambda: _counter(responder, "response_connections") == 0, "the end of the connection")
-            wait_for(lambda: _counter(context, "request_responders") == 0, "the end at the port")
-        assert _counter(responder, "response_connections_failed") == 0
+            assert counter(responder, "response_connections_opened") == round_number
+            wait_for(lambda: counter(responder, "response_connections") == 0, "the end of the connection")
+            wait_for(lambda: counter(context, "request_responders") == 0, "the end at the port")
+        assert counter(responder, "response_connections_failed") == 0
 
 
 def test_connections_to_requesters_are_bounded(context: Context) -> None:
     """Issue 29: one idle for longest makes way for another requester's."""
     with open_context(**PORTS, response_connections_maximum=2) as responder:
-        receiver = responder.receiver("fan", _echo)
+        receiver = responder.receiver("fan", echo)
         others = [open_context(**PORTS) for _ in range(4)]
         try:
             sources = [one.source("fan") for one in others]
@@ -515,19 +480,17 @@ def test_connections_to_requesters_are_bounded(context: Context) -> None:
             for _ in range(2):
                 for source in sources:
                     assert source.request(b"x").first(timeout=SECONDS).data == b"re:x"
-            assert _counter(responder, "response_connections") == 2
-            assert _counter(responder, "response_connections_opened") == 8
+            assert counter(responder, "response_connections") == 2
+            assert counter(responder, "response_connections_opened") == 8
         finally:
             for one in others:
                 one.close()
 
 
-def _captured_request(context: Context, topic: str, listener: socket.socket) -> Request:
+def captured_request(context: Context, topic: str, listener: socket.socket) -> Request:
     """A request whose responses go to a listener of the test."""
     requests: list[Request] = []
-    source, _receiver = _pair(
-        context, topic, lambda m: requests.append(m) if isinstance(m, Request) else None
-    )
+    source, _receiver = pair(context, topic, lambda m: requests.append(m) if isinstance(m, Request) else None)
     with source.request(b"x"):
         wait_for(lambda: requests, "the request")
     requests[0].requester = listener.getsockname()
@@ -543,9 +506,9 @@ def test_a_requester_that_does_not_read() -> None:
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        request = _captured_request(responder, "unread peer", listener)
+        request = captured_request(responder, "unread peer", listener)
         sent = 0
-        while _counter(responder, "resp_would_block") == 0:
+        while counter(responder, "resp_would_block") == 0:
             try:
                 request.respond(bytes(65_000), timeout=0)
             except BackPressured:
@@ -558,10 +521,10 @@ def test_a_requester_that_does_not_read() -> None:
         with pytest.raises((BackPressured, ResponseFailed)):
             request.respond(bytes(65_000), timeout=0.05)
         assert time.monotonic() - begun < SECONDS
-        assert _counter(responder, "resp_blocked") == 1
-        wait_for(lambda: _counter(responder, "response_connections") == 0, "the end of the connection")
-        assert _counter(responder, "response_connections_stalled") == 1
-        assert 1 <= _counter(responder, "responses_unsent") <= sent
+        assert counter(responder, "resp_blocked") == 1
+        wait_for(lambda: counter(responder, "response_connections") == 0, "the end of the connection")
+        assert counter(responder, "response_connections_stalled") == 1
+        assert 1 <= counter(responder, "responses_unsent") <= sent
 
 
 def test_a_requester_that_reads_slowly_gets_everything() -> None:
@@ -571,7 +534,7 @@ def test_a_requester_that_reads_slowly_gets_everything() -> None:
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        request = _captured_request(responder, "slow peer", listener)
+        request = captured_request(responder, "slow peer", listener)
         thread = threading.Thread(target=lambda: request.respond(bytes(1_000_000)))
         thread.start()
         peer, _ = listener.accept()
@@ -583,22 +546,22 @@ def test_a_requester_that_reads_slowly_gets_everything() -> None:
                 got += len(peer.recv(10_000))
         thread.join(SECONDS)
         assert got == expected
-        assert _counter(responder, "resp_blocked") >= 1
-        assert _counter(responder, "responses_unsent") == 0
+        assert counter(responder, "resp_blocked") >= 1
+        assert counter(responder, "responses_unsent") == 0
 
 
 def test_a_requester_that_is_gone(context: Context) -> None:
     """Issue 29: nobody at the port; a port that closes what it accepts; one that is opened again."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    request = _captured_request(context, "gone", listener)
+    request = captured_request(context, "gone", listener)
     request.respond(b"1")
     peer, _ = listener.accept()
     peer.settimeout(SECONDS)
     assert peer.recv(100)[-1:] == b"1"
     peer.close()
     listener.close()
-    wait_for(lambda: _counter(context, "response_connections") == 0, "the end of the connection")
+    wait_for(lambda: counter(context, "response_connections") == 0, "the end of the connection")
 
     def refused() -> bool:
         try:
@@ -607,7 +570,7 @@ def test_a_requester_that_is_gone(context: Context) -> None:
             return True
         return False
 
-    wait_for(lambda: refused() or _counter(context, "response_connections_failed") >= 2, "the refusal")
+    wait_for(lambda: refused() or counter(context, "response_connections_failed") >= 2, "the refusal")
     with socket.create_server(("127.0.0.1", port)) as again:
         request.respond(b"3")
         peer, _ = again.accept()
@@ -626,25 +589,25 @@ def test_a_hundred_responders(context: Context) -> None:
         peers = []
         for n in range(100):
             peers.append(socket.create_connection(port))
-            peers[-1].sendall(_whole(pending.index, b"%d" % n))
+            peers[-1].sendall(whole(pending.index, b"%d" % n))
         got = [int(response.data) for response in itertools.islice(pending, 100)]
         assert sorted(got) == list(range(100))
-        assert _counter(requester, "request_responders") == 100
+        assert counter(requester, "request_responders") == 100
         with socket.create_connection(port) as one_more:
             one_more.settimeout(SECONDS)
-            one_more.sendall(_whole(pending.index, b"100"))
+            one_more.sendall(whole(pending.index, b"100"))
             with contextlib.suppress(ConnectionError):
                 assert one_more.recv(1) == b""
-        assert _counter(requester, "request_responders_refused") == 1
+        assert counter(requester, "request_responders_refused") == 1
         for peer in peers:
             peer.close()
-        wait_for(lambda: _counter(requester, "request_responders") == 0, "the end of the connections")
+        wait_for(lambda: counter(requester, "request_responders") == 0, "the end of the connections")
 
 
 def test_a_forked_child_has_no_requests(context: Context) -> None:
     """Issue 29: the connections are the parent's: a child that reads or responds gets an error, and takes nothing."""
     requests: list[Request] = []
-    source, _ = _pair(context, "fork", lambda m: requests.append(m) if isinstance(m, Request) else None)
+    source, _ = pair(context, "fork", lambda m: requests.append(m) if isinstance(m, Request) else None)
     pending = source.request(b"x", timeout=SECONDS)
     wait_for(lambda: requests, "the request")
     child = os.fork()
@@ -663,175 +626,3 @@ def test_a_forked_child_has_no_requests(context: Context) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     requests[0].respond(b"parent")
     assert pending.first().data == b"parent"
-
-
-# Peers at the request port that misbehave
-
-
-def test_a_responder_that_sends_garbage(context: Context) -> None:
-    """Issue 29: the connection ends and is counted; what came before it in order is taken; the port goes on."""
-    source, _ = _pair(context, "garbage")
-    pending = source.request(b"x", timeout=SECONDS)
-    good = _whole(pending.index, b"good")
-    fragment = encode_fragment_head(pending.index, 5, _STREAM, 5, 5, 0, 10, 20) + bytes(10)
-    wrong_offset = encode_fragment_head(pending.index, 6, _STREAM, 5, 5, 11, 9, 20) + bytes(9)
-    beyond = encode_fragment_head(pending.index, 6, _STREAM, 6, 6, 0, 30, 20) + bytes(30)
-    bad = [
-        b"\x00" * 100,  # shorter than its header
-        good[:2] + b"\x00\x0b" + good[4:],
-        b"\x00\x04" + good[2:12] + b"\x00\x03" + good[14:],  # an option shorter than one
-        b"\x00\x04" + good[2:12] + b"\x00\xff" + good[14:],  # an option longer than the message
-        good[:20] + b"\x12\x34" + good[22:],  # a request
-        good[:1] + b"\x4b" + (len(good) - 16).to_bytes(2, "big") + good[4:12] + good[28:],  # of no request
-        good[:1] + b"\x07" + good[2:14] + b"\x00" + good[15:],  # an option that must be understood
-        fragment + wrong_offset,
-        beyond,
-        good + b"\x08" + bytes(30),
-    ]
-    for data in bad:
-        with socket.create_connection(("127.0.0.1", _port_of(context))) as peer:
-            peer.settimeout(SECONDS)
-            peer.sendall(data)
-            while peer.recv(1000):
-                pass
-    wait_for(lambda: _counter(context, "responses_malformed") == len(bad), "all refused")
-    assert _counter(context, "responses_incomplete") == 1
-    got = [response.data for response in itertools.islice(pending, 2)]
-    assert sorted(got) == [b"good", b"re:x"]
-
-
-def test_random_bytes_never_stop_the_port(context: Context) -> None:
-    """Issue 29: mutated responses, in pieces of any size."""
-    source, _ = _pair(context, "fuzz")
-    seed = int(os.environ.get("UM_SEED", time.time_ns() % 2**32))
-    print(f"UM_SEED={seed}")
-    rng = random.Random(seed)
-    pending = source.request(b"x", timeout=SECONDS)
-    for _ in range(60):
-        data = bytearray()
-        for n in range(rng.randrange(1, 5)):
-            data += _whole(pending.index, rng.randbytes(rng.randrange(200)), n)
-        for _ in range(rng.randrange(6)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        with socket.create_connection(("127.0.0.1", _port_of(context))) as peer:
-            while data:
-                size = rng.randrange(1, 100)
-                try:
-                    peer.sendall(data[:size])
-                except OSError:
-                    break
-                del data[:size]
-    pending.close()
-    assert source.request(b"still").first(timeout=SECONDS).data == b"re:still"
-    intake = context._requests._intake
-    assert intake is not None
-    del pending
-    gc.collect()
-    wait_for(lambda: intake._held_bytes - sum(intake._abandoned) == 0, "nothing held")
-
-
-def test_the_same_response_twice_is_one(context: Context) -> None:
-    """Issue 29: the stream numbers its responses; a number that came before is dropped; without a stream all count."""
-    source = context.source("twice")
-    pending = source.request(b"x", timeout=SECONDS)
-    with socket.create_connection(("127.0.0.1", _port_of(context))) as peer:
-        for sqn in (2**32 - 1, 0, 0, 2**32 - 1, 1):
-            peer.sendall(_whole(pending.index, b"%d" % sqn, sqn))
-        bare = bytearray(_whole(pending.index, b"bare", 9))
-        bare[12] = 0
-        del bare[28:48]
-        bare[2:4] = len(bare).to_bytes(2, "big")
-        peer.sendall(bytes(bare) * 2)
-        got = [response.data for response in itertools.islice(pending, 5)]
-    assert got == [b"4294967295", b"0", b"1", b"bare", b"bare"]
-    assert _counter(context, "uim_dup_msgs_rcved") == 2
-    assert _counter(context, "uim_msgs_no_stream_rcved") == 2
-
-
-def test_one_byte_at_a_time_and_a_peer_that_says_nothing() -> None:
-    """Issue 29: a slow peer is served; one that says nothing, or never says a whole message, ends when idle."""
-    with open_context(**PORTS, recovery_idle_timeout=200) as context:
-        source, _ = _pair(context, "slow")
-        pending = source.request(b"x", timeout=SECONDS)
-        address = ("127.0.0.1", _port_of(context))
-        silent = socket.create_connection(address)
-        halfway = socket.create_connection(address)
-        halfway.sendall(_whole(pending.index, b"never whole")[:-1])
-        with socket.create_connection(address) as peer:
-            for byte in _whole(pending.index, b"slow"):
-                peer.sendall(bytes([byte]))
-            got = {response.data for response in itertools.islice(pending, 2)}
-        assert got == {b"re:x", b"slow"}
-        for one in (silent, halfway):
-            one.settimeout(SECONDS)
-            assert one.recv(1) == b""
-            one.close()
-
-
-def test_ten_thousand_connections_do_not_keep_a_responder_out() -> None:
-    """Issue 29: peers that connect and say nothing, or send to no request, make way for a responder."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    peers: list[socket.socket] = []
-    try:
-        with open_context(**PORTS, recovery_connections_maximum=8, request_responders_maximum=8) as context:
-            source, _ = _pair(context, "crowd")
-            port = context._streams.port().endpoint
-            with source.request(b"opens the port"):
-                pass
-            junk = _whole(1, b"late")
-            for n in range(10_000):
-                peer = socket.socket()
-                peer.setblocking(False)
-                peer.connect_ex(port)
-                if n % 2:
-                    with contextlib.suppress(OSError):
-                        peer.send(junk)
-                peers.append(peer)
-                if len(peers) > 1000:
-                    peers.pop(0).close()
-
-            def turned_away() -> bool:
-                stats = context.stats()["context"]
-                assert stats["recovery_connections"] <= 8
-                assert stats["request_responders"] <= 8
-                return bool(stats["recovery_connections_refused"] + stats["recovery_connections_idle"] > 100)
-
-            wait_for(turned_away, "connections that are turned away")
-
-            def responds() -> bool:
-                try:
-                    return source.request(b"x").first(timeout=0.5).data == b"re:x"
-                except ResponseTimeout:
-                    return False
-
-            wait_for(responds, "a response")
-    finally:
-        for peer in peers:
-            peer.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_the_request_port_is_shared_with_late_join(context: Context) -> None:
-    """Issue 29, UM-138: one port, one limit, and each peer gets what it begins to ask for."""
-    source = context.source("both", late_join=1, retransmit_retention_size_threshold=1_000_000)
-    source.send_many([b"%d" % n for n in range(10)], flush=True)
-    with open_context(**PORTS) as other:
-        late: list[bytes] = []
-        receiver = other.receiver(
-            "both", lambda m: (late.append(m.data), _echo(m)) if isinstance(m, Message) else 0
-        )
-        wait_for(lambda: len(late) == 10, "the past")
-        assert source.request(b"now").first(timeout=SECONDS).data == b"re:now"
-        assert _counter(other, "late_joins") == 1
-        assert _counter(context, "recovery_malformed") == _counter(context, "responses_malformed") == 0
-        assert not receiver.closed
-
-
-def test_keyed_topics_are_refused(tmp_path: Any) -> None:
-    """Issue 29: responses have no tags, so a topic with keys has no requests, and says so."""
-    file = tmp_path / "keys"
-    write_new_key_file(file, ["*"])
-    keys = {"authentication_scope": "all", "authentication_key_file": str(file)}
-    with open_context(**PORTS, **keys) as context, pytest.raises(Unsupported, match="authentication keys"):
-        context.source("keyed").request(b"x")
