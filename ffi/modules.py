@@ -61,7 +61,8 @@ CORE = Module(
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
         Header("core/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
         Header("core/lbmc.h", names=(
-            "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST", "UM_MESSAGE_RETRANSMIT", "um_request",
+            "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_HOT_FAILOVER", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST",
+            "UM_MESSAGE_RETRANSMIT", "um_request", "um_lbmc_hot_failover",
         )),
         Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
         Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
@@ -76,6 +77,7 @@ CORE = Module(
                 "sources", "received_ns", "sent_ns", "flags", "requests", "payload",
             )),
         ), inline=("um_queue_release",)),
+        Header("core/hot_failover.h", names=("um_hot_failover_config", "UM_HF_INPUTS_MAX")),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),
         Header("core/session_id.h", names=("um_transport", "um_session_id")),
         Header("core/time_histogram.h", names=(

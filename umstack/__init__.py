@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from umstack.events import BurstLoss as BurstLoss
     from umstack.events import EndOfSession as EndOfSession
     from umstack.events import Event as Event
+    from umstack.events import HotFailoverReset as HotFailoverReset
     from umstack.events import Message as Message
     from umstack.events import NoSource as NoSource
     from umstack.events import Request as Request
     from umstack.events import SourceCreated as SourceCreated
     from umstack.events import SourceDeleted as SourceDeleted
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
+    from umstack.hot_failover_receiver import HotFailoverReceiver as HotFailoverReceiver
     from umstack.receiver import Receiver as Receiver
     from umstack.requests import PendingRequest as PendingRequest
     from umstack.requests import Response as Response
@@ -66,10 +68,12 @@ _HOME = {
     "UmError": "errors",
     "WouldBlock": "errors",
     "EventQueue": "event_queue",
+    "HotFailoverReceiver": "hot_failover_receiver",
     "BeginningOfSession": "events",
     "BurstLoss": "events",
     "EndOfSession": "events",
     "Event": "events",
+    "HotFailoverReset": "events",
     "Message": "events",
     "NoSource": "events",
     "SourceCreated": "events",

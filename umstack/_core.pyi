@@ -310,6 +310,12 @@ class um_generator(CData):
     @pending.setter
     def pending(self, value: um_generate_pending | Sequence[Any]) -> None: ...
 
+class um_hot_failover_config(CData):
+    capacity: int
+    max_delay_ns: int
+    delivers_optional: bool
+    delivers_duplicates: bool
+
 class um_interface_capture(CData): ...
 
 class um_interface_capture_arrivals(CData):
@@ -361,6 +367,12 @@ class um_late_mapping(CData):
     is_resumed: bool
     resume_sqn: int
     epoch: int
+
+class um_lbmc_hot_failover(CData):
+    sqn: int
+    is_64_bits: bool
+    is_optional: bool
+    is_reset: bool
 
 class um_lbtru_config(CData):
     data_rate_bps: int
@@ -570,6 +582,7 @@ class um_receiver_config(CData):
     loss_check_interval_ns: int
     use_otr: bool
     source_notification: bool
+    is_hot_failover: bool
     otr_initial_delay_ns: int
     otr_caching_threshold: int
 
@@ -934,6 +947,10 @@ class _CoreLib:
     UM_GENERATE_SESSIONS_MAX: int
     UM_GENERATE_STEP_BYTES_MAX: int
     UM_GENERATE_STEP_LOSSES_MAX: int
+    UM_HF_GAP_MAX: int
+    UM_HF_INPUTS_MAX: int
+    UM_HF_NEIGHBOURS: int
+    UM_HF_SOURCES: int
     UM_IPV4_CHECKSUM_AT: int
     UM_IPV4_DONT_FRAGMENT: int
     UM_IPV4_FRAGMENT_AT: int
@@ -967,6 +984,8 @@ class _CoreLib:
     UM_MESSAGE_BATCH_END: int
     UM_MESSAGE_BATCH_START: int
     UM_MESSAGE_FRAGMENT: int
+    UM_MESSAGE_HF_DUPLICATE: int
+    UM_MESSAGE_HOT_FAILOVER: int
     UM_MESSAGE_OTR: int
     UM_MESSAGE_REQUEST: int
     UM_MESSAGE_RETRANSMIT: int
@@ -1038,6 +1057,7 @@ class _CoreLib:
     UM_ROW_BEGINNING_OF_SESSION: int
     UM_ROW_BURST_LOSS: int
     UM_ROW_END_OF_SESSION: int
+    UM_ROW_HF_RESET: int
     UM_ROW_MESSAGE: int
     UM_ROW_NO_SOURCE: int
     UM_ROW_SOURCE_CREATED: int
@@ -1177,6 +1197,9 @@ class _CoreLib:
     def um_event_queue_close(self, a1: um_event_queue, /) -> None: ...
     def um_event_queue_descriptor(self, a1: um_event_queue, /) -> int: ...
     def um_event_queue_free(self, a1: um_event_queue, /) -> None: ...
+    def um_event_queue_hot_failover(self, a1: um_event_queue, a2: um_hot_failover_config, /) -> int: ...
+    def um_event_queue_hot_failover_counters(self, a1: um_event_queue, a2: Pointer[uint64_t], /) -> int: ...
+    def um_event_queue_join(self, a1: um_event_queue, a2: um_event_queue, /) -> int: ...
     def um_event_queue_look(self, a1: um_event_queue, a2: int, a3: um_rows, /) -> int: ...
     def um_event_queue_note_service(self, a1: um_event_queue, a2: int, /) -> None: ...
     def um_event_queue_open(
@@ -1276,6 +1299,16 @@ class _CoreLib:
     def um_publication_drained(self, a1: um_publication, /) -> bool: ...
     def um_publication_flush(self, a1: um_publication, /) -> int: ...
     def um_publication_free(self, a1: um_publication, /) -> None: ...
+    def um_publication_hot_failover(
+        self,
+        a1: um_publication,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_lbmc_hot_failover,
+        a5: int,
+        a6: int,
+        /,
+    ) -> int: ...
     def um_publication_message_max(self, a1: um_publication, /) -> int: ...
     def um_publication_open(
         self, a1: um_publication_session, a2: um_source_config, a3: Pointer[um_publication], /
@@ -1587,6 +1620,14 @@ class _Core:
     def new(self, cdecl: Literal["um_generator **"], init: Any = ...) -> Pointer[um_generator]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_hot_failover_config *", "um_hot_failover_config[]"], init: Any = ...
+    ) -> um_hot_failover_config: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_hot_failover_config **"], init: Any = ...
+    ) -> Pointer[um_hot_failover_config]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_interface_capture *", "um_interface_capture[]"], init: Any = ...
     ) -> um_interface_capture: ...
     @overload
@@ -1637,6 +1678,14 @@ class _Core:
     ) -> um_late_mapping: ...
     @overload
     def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], init: Any = ...
+    ) -> um_lbmc_hot_failover: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_lbmc_hot_failover **"], init: Any = ...
+    ) -> Pointer[um_lbmc_hot_failover]: ...
     @overload
     def new(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], init: Any = ...
@@ -2097,6 +2146,14 @@ class _Core:
     def cast(self, cdecl: Literal["um_generator **"], source: Any) -> Pointer[um_generator]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_hot_failover_config *", "um_hot_failover_config[]"], source: Any
+    ) -> um_hot_failover_config: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_hot_failover_config **"], source: Any
+    ) -> Pointer[um_hot_failover_config]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_interface_capture *", "um_interface_capture[]"], source: Any
     ) -> um_interface_capture: ...
     @overload
@@ -2145,6 +2202,14 @@ class _Core:
     ) -> um_late_mapping: ...
     @overload
     def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], source: Any
+    ) -> um_lbmc_hot_failover: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_lbmc_hot_failover **"], source: Any
+    ) -> Pointer[um_lbmc_hot_failover]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], source: Any

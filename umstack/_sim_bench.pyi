@@ -43,6 +43,7 @@ from umstack._core import (
     um_generate_loss as um_generate_loss,
     um_generate_pending as um_generate_pending,
     um_generator as um_generator,
+    um_hot_failover_config as um_hot_failover_config,
     um_interface_capture as um_interface_capture,
     um_interface_capture_arrivals as um_interface_capture_arrivals,
     um_interface_capture_config as um_interface_capture_config,
@@ -50,6 +51,7 @@ from umstack._core import (
     um_key as um_key,
     um_key_set as um_key_set,
     um_late_mapping as um_late_mapping,
+    um_lbmc_hot_failover as um_lbmc_hot_failover,
     um_lbtru_config as um_lbtru_config,
     um_network as um_network,
     um_packet_destination as um_packet_destination,
@@ -648,6 +650,14 @@ class _SimBench:
     def new(self, cdecl: Literal["um_generator **"], init: Any = ...) -> Pointer[um_generator]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_hot_failover_config *", "um_hot_failover_config[]"], init: Any = ...
+    ) -> um_hot_failover_config: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_hot_failover_config **"], init: Any = ...
+    ) -> Pointer[um_hot_failover_config]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_interface_capture *", "um_interface_capture[]"], init: Any = ...
     ) -> um_interface_capture: ...
     @overload
@@ -698,6 +708,14 @@ class _SimBench:
     ) -> um_late_mapping: ...
     @overload
     def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], init: Any = ...
+    ) -> um_lbmc_hot_failover: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_lbmc_hot_failover **"], init: Any = ...
+    ) -> Pointer[um_lbmc_hot_failover]: ...
     @overload
     def new(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], init: Any = ...
@@ -1300,6 +1318,14 @@ class _SimBench:
     def cast(self, cdecl: Literal["um_generator **"], source: Any) -> Pointer[um_generator]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_hot_failover_config *", "um_hot_failover_config[]"], source: Any
+    ) -> um_hot_failover_config: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_hot_failover_config **"], source: Any
+    ) -> Pointer[um_hot_failover_config]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_interface_capture *", "um_interface_capture[]"], source: Any
     ) -> um_interface_capture: ...
     @overload
@@ -1348,6 +1374,14 @@ class _SimBench:
     ) -> um_late_mapping: ...
     @overload
     def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], source: Any
+    ) -> um_lbmc_hot_failover: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_lbmc_hot_failover **"], source: Any
+    ) -> Pointer[um_lbmc_hot_failover]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], source: Any

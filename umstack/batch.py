@@ -16,6 +16,7 @@ from umstack.events import (
     BurstLoss,
     EndOfSession,
     Event,
+    HotFailoverReset,
     Message,
     NoSource,
     Request,
@@ -370,6 +371,11 @@ def _event_of(row: Message) -> Event:
         return SourceDeleted(row.topic, row.source)
     if kind == lib.UM_ROW_NO_SOURCE:
         return NoSource(row.topic, row.source, row.sequence_number)
+    number = row.sequence_number
+    if row.flags & lib.UM_MESSAGE_HOT_FAILOVER:
+        number = row.hot_failover_sequence_number
+    if kind == lib.UM_ROW_HF_RESET:
+        return HotFailoverReset(row.topic, row.source, number)
     if kind == lib.UM_ROW_UNRECOVERABLE_LOSS:
-        return UnrecoverableLoss(row.topic, row.source, row.sequence_number)
+        return UnrecoverableLoss(row.topic, row.source, number)
     return BurstLoss(row.topic, row.source, row.first_sequence_number, row.sequence_number)

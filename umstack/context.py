@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
@@ -36,6 +36,7 @@ from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
+from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
 from umstack.requests import RequestService
@@ -386,6 +387,38 @@ class Context(Closing):
             )
             self._resolver.match(key, compiled, wildcard_options)
             return receiver
+
+    def hot_failover_receiver(
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        others: Sequence[Context] = (),
+        **options: OptionValue,
+    ) -> HotFailoverReceiver:
+        """Create a receiver of a topic that several sources send copies of, each message under a number of its own.
+
+        The first copy of each number is delivered, in their order. `others` are further contexts, of other interfaces
+        (A/B lines): what they receive is of the same stream. Contexts in sequential mode run their protocol as ever:
+        reading this runs only this one's. `options` are receiver options and options of scope event_queue, by name, for
+        every line. `on_message` is as with event_queue(). Any thread.
+
+        Raises TopicNameError, OptionError, ResourceLimit, Closed.
+        """
+        encode_topic_name(topic)
+        if len(others) >= lib.UM_HF_INPUTS_MAX or self in others or len(set(others)) < len(others):
+            raise OptionError(
+                f"hot failover receiver {topic!r}: others= names a context twice, or too many",
+                hint=f"give each context once, {lib.UM_HF_INPUTS_MAX} with this one at most",
+            )
+        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, options))
+        chosen = self._config.receiver_options(**options)
+        lines = [(one._engine, one._resolver) for one in (self, *others)]
+        with self._core.lifecycle, ExitStack() as locks:
+            for one in (self, *others):
+                locks.enter_context(one._core.lifecycle)
+                one._core.check_open()
+            return HotFailoverReceiver(topic, lines, chosen, queue_options, on_message)
 
     def _on_topic(self, key: int, topic: str, appeared: bool) -> None:
         """Topic resolution found a topic for a wildcard receiver, or its last source has gone."""

@@ -31,6 +31,8 @@ class EventQueue(Reader):
         options: ReceiverOptions,
         queue_options: EventQueueOptions,
         on_message: Callable[[Event], None] | None,
+        *,
+        prepare: Callable[[QueueMemory], None] | None = None,
     ) -> None:
         """Open it; called by Context.event_queue()."""
         self.options = options
@@ -38,6 +40,8 @@ class EventQueue(Reader):
         self.queue_options = queue_options
         """The options of scope event_queue in force."""
         memory = QueueMemory(engine.core, options, engine.registry.name_queue(), queue_options)
+        if prepare is not None:
+            prepare(memory)
         super().__init__(
             engine,
             memory,

@@ -40,6 +40,12 @@ class Message(NamedTuple):
     """Time of sending by the publisher's wall clock (option send_timestamps); 0 where the message does not say."""
 
     @property
+    def hot_failover_sequence_number(self) -> int:
+        """Of a hot failover receiver's message: its number, of 64 bits; `sequence_number` is the lower half of it, and
+        `first_sequence_number` the upper."""
+        return self.first_sequence_number << 32 | self.sequence_number
+
+    @property
     def is_request(self) -> bool:
         """Whether its sender waits for responses."""
         return bool(self.flags & REQUEST_FLAG)
@@ -118,6 +124,16 @@ class BurstLoss(NamedTuple):
     sequence_number: int
 
 
+class HotFailoverReset(NamedTuple):
+    """The numbering of a hot failover stream goes on at another number; UM's HF_RESET."""
+
+    topic: str
+    source: str
+    """The one whose reset came first."""
+    sequence_number: int
+    """The number of the next message."""
+
+
 class SourceCreated(NamedTuple):
     """A source of the topic was found, and what it sends is delivered from now on (option source_notification).
 
@@ -155,6 +171,7 @@ Event = (
     | EndOfSession
     | UnrecoverableLoss
     | BurstLoss
+    | HotFailoverReset
     | SourceCreated
     | SourceDeleted
     | NoSource

@@ -189,7 +189,7 @@ class Source(Closing):
         if result == -errno.EBUSY:
             return InvalidArgument(
                 f"{doing} on {self.topic!r}: an explicit batch is open, which would hold it back",
-                hint="end the batch first, or send requests by a source of their own",
+                hint="end the batch first, or send these by a source of their own",
             )
         if result == -errno.EMSGSIZE:
             return MessageTooLong(
@@ -354,6 +354,64 @@ class Source(Closing):
         Waits without a timeout while a rate limit does not allow it. Raises Closed.
         """
         self._retry(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
+
+    def send_hot_failover(
+        self,
+        data: Buffer,
+        sequence_number: int,
+        flush: bool = False,
+        *,
+        optional: bool = False,
+        bits: Literal[32, 64] = 64,
+        timeout: float | None = None,
+    ) -> int:
+        """Publish `data` as message `sequence_number` of a stream that other sources send copies of.
+
+        Hot failover receivers deliver the first copy of each number, in their order, and `optional` ones where they
+        want them (hf_optional_messages). Numbers may be left out. The number takes 12 or, of 64 `bits`, 16 bytes of the
+        datagram. `flush` sends it, and everything held before it, at once. Waits up to `timeout` seconds (None: without
+        a timeout), as send() does, and raises as that does; InvalidArgument for a number that does not fit and while an
+        explicit batch is open, too. Any thread.
+        """
+        return self._send_numbered(data, sequence_number, flush, bits, timeout, is_optional=optional)
+
+    def send_hot_failover_reset(
+        self,
+        sequence_number: int,
+        flush: bool = True,
+        *,
+        bits: Literal[32, 64] = 64,
+        timeout: float | None = None,
+    ) -> int:
+        """Have hot failover receivers go on with `sequence_number`, whatever they expect: a HotFailoverReset event.
+
+        Every source of the stream sends it; receivers act on the first, and drop what others sent before theirs.
+        `flush`, `bits` and `timeout` (in seconds) are those of send_hot_failover(), which raises likewise. Any thread.
+        """
+        return self._send_numbered(b"", sequence_number, flush, bits, timeout, is_reset=True)
+
+    def _send_numbered(
+        self, data: Buffer, sequence_number: int, flush: bool, bits: int, timeout: float | None, **flags: bool
+    ) -> int:
+        if isinstance(data, str):
+            raise NotBytes(f"a message on {self.topic!r} is bytes, not str")
+        if bits not in (32, 64) or not 0 <= sequence_number < 1 << bits:
+            raise InvalidArgument(
+                f"{sequence_number} is no hot failover sequence number of {bits} bits",
+                hint="give a number from 0 on, of 32 or 64 bits",
+            )
+        number = ffi.new(
+            "um_lbmc_hot_failover *", {"sqn": sequence_number, "is_64_bits": bits == 64, **flags}
+        )
+        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
+        send_flags = _FLUSH if flush else 0
+        return self._retry(
+            lambda wait_ns, more: lib.um_publication_hot_failover(
+                self._handle, raw, len(raw), number, send_flags | more, wait_ns
+            ),
+            timeout,
+            "sending a numbered message",
+        )
 
     def request(
         self,

@@ -534,5 +534,32 @@ static inline void um_event_queue_counters_reset(um_event_queue_counters *counte
     counters->events_svc_min = UINT64_MAX;
 }
 
+/* One hot failover receiver: one stream of numbers out of the copies that several sources send. */
+typedef struct um_hot_failover_counters {
+    /* counter, messages: Messages delivered: the first copy of each number. */
+    uint64_t hf_delivered;
+    /* counter, messages: Other copies, and what came of a number from before a reset. */
+    uint64_t hf_duplicates;
+    /* counter, numbers: Numbers that no source brought in time: declared lost. */
+    uint64_t hf_lost;
+    /* counter, numbers: Numbers that the application left out: two messages that follow each other at a source have nothing between them. */
+    uint64_t hf_left_out;
+    /* counter, messages: Messages that one source's transport lost for good; another source may have brought them. */
+    uint64_t hf_line_losses;
+    /* counter, messages: Optional messages dropped (hf_optional_messages 0). */
+    uint64_t hf_optional_dropped;
+    /* counter, messages: Messages dropped: their number is more than 1073741824 beyond the next. */
+    uint64_t hf_out_of_range;
+    /* counter, events: Resets of the numbering delivered, each once whatever number of sources sent it. */
+    uint64_t hf_resets;
+    /* snapshot, messages: Messages that waited for an earlier number at the last read. */
+    uint64_t hf_waiting;
+} um_hot_failover_counters;
+
+static inline void um_hot_failover_counters_reset(um_hot_failover_counters *counters)
+{
+    *counters = (um_hot_failover_counters){0};
+}
+
 #endif
 /* clang-format on */

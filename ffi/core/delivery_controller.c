@@ -1,3 +1,4 @@
+/* One file, because what a message does depends on every state that the beginning and the end of a session leave. */
 #include "core/delivery_controller.h"
 
 #include "core/delivery_rows.h"
@@ -106,8 +107,32 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     return false;
 }
 
+/* The message as a hot failover receiver has it: its options are the beginning of its payload, once for a message in
+ * fragments, all of which have the same. */
+static const um_lbmc_message *with_options(const um_lbmc_message *message, um_lbmc_message *changed)
+{
+    if (!(message->flags & UM_MESSAGE_HOT_FAILOVER))
+        return message;
+    uint32_t before = (uint32_t)(message->payload - message->hot_failover);
+    *changed = *message;
+    if (message->flags & UM_MESSAGE_FRAGMENT)
+        changed->total += before;
+    if (message->flags & UM_MESSAGE_FRAGMENT && message->offset > 0) {
+        changed->offset += before;
+    } else {
+        changed->payload -= before;
+        changed->payload_length += before;
+    }
+    if (message->flags & UM_MESSAGE_REQUEST) /* it is not in front of the payload any more */
+        changed->flags &= (uint16_t)~UM_MESSAGE_REQUEST;
+    return changed;
+}
+
 bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
+    um_lbmc_message changed;
+    if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
+        message = with_options(message, &changed);
     return hold_message(delivery, message, arrival, false);
 }
 
@@ -192,8 +217,8 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .source = delivery->source,
                   .received_ns = arrival->received_ns,
                   .sent_ns = message->sent_ns};
-    bool in_frame =
-        um_delivery_may_pin(message, arrival) && um_delivery_append_in_frame(delivery, &row, message, arrival);
+    bool in_frame = um_delivery_may_pin(message, arrival) && !delivery->receiver->config.is_hot_failover &&
+                    um_delivery_append_in_frame(delivery, &row, message, arrival);
     if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return false;
     delivery->next_sqn++;
@@ -299,6 +324,9 @@ static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arriv
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
+    um_lbmc_message changed;
+    if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
+        message = with_options(message, &changed);
     if (message->flags & UM_MESSAGE_FRAGMENT)
         UM_COUNT(delivery->receiver->counters.fragments_received, 1);
     if (UM_LIKELY(deliver_directly(delivery, message, arrival)))

@@ -35,6 +35,7 @@ typedef struct um_receiver_config {
     int64_t loss_check_interval_ns; /* 0: off */
     bool use_otr;                   /* off-transport recovery, of sources that offer it (off_transport.h) */
     bool source_notification;       /* a row for each source that comes and goes */
+    bool is_hot_failover; /* rows of messages with hot failover's option begin with it, and none stay in frames */
     int64_t otr_initial_delay_ns;
     uint32_t otr_caching_threshold; /* order map entries */
 } um_receiver_config;

@@ -6,6 +6,12 @@ enum {
     IGNORE_FLAG_BYTE = 0x80,
     IGNORE_SUBTYPE_BYTE = 0x40,
     SEND_TIME_DATA_BYTES = 8,
+    CHAIN_HEAD_BYTES = 4,    /* of the option of application headers */
+    CHAIN_ELEMENT_BYTES = 4, /* before the data of one */
+    CHAIN_HOT_FAILOVER = 2,
+    CHAIN_END = 255,
+    HF_OPTIONAL = 0x4000,
+    HF_RESET = 0x2000,
     REQUEST_OVER_TCP = 0,
     FIRST_GROUP = 224, /* the first byte of multicast addresses, and of what is no host's after them */
 };
@@ -40,6 +46,38 @@ static enum um_dgram_status decode_request(const uint8_t *option, uint32_t optio
         return UM_DGRAM_OK;
     message->flags |= UM_MESSAGE_REQUEST;
     message->request = option;
+    return UM_DGRAM_OK;
+}
+
+/* The element of a kind in a chain option; NULL when there is none, or the chain is not whole. */
+static const uint8_t *find_element(const uint8_t *option, uint32_t option_length, uint8_t kind)
+{
+    uint8_t next = option[3];
+    for (uint32_t at = CHAIN_HEAD_BYTES; next != CHAIN_END;) {
+        if (option_length - at < CHAIN_ELEMENT_BYTES)
+            return NULL;
+        const uint8_t *element = option + at;
+        if (element[1] < CHAIN_ELEMENT_BYTES || element[1] > option_length - at)
+            return NULL;
+        if (next == kind)
+            return element;
+        next = element[0];
+        at += element[1];
+    }
+    return NULL;
+}
+
+static bool is_number(const uint8_t *element)
+{
+    return element != NULL && (element[1] == CHAIN_ELEMENT_BYTES + 4 || element[1] == CHAIN_ELEMENT_BYTES + 8);
+}
+
+static enum um_dgram_status decode_app_headers(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
+{
+    if (is_number(find_element(option, option_length, CHAIN_HOT_FAILOVER))) {
+        message->flags |= UM_MESSAGE_HOT_FAILOVER;
+        message->hot_failover = option;
+    }
     return UM_DGRAM_OK;
 }
 
@@ -83,6 +121,8 @@ static enum um_dgram_status decode_option(uint8_t type, const uint8_t *option, u
         return decode_tsni(option, length, message);
     case UM_LBMC_OPTION_EXTENDED:
         return decode_extended(option, length, message);
+    case UM_LBMC_OPTION_CHAIN:
+        return decode_app_headers(option, length, message);
     default:
         /* An option we do not know is skipped when its sender allows that. */
         return option[2] & IGNORE_FLAG_BYTE ? UM_DGRAM_OK : UM_DGRAM_HDR;
@@ -286,23 +326,67 @@ uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
     return at;
 }
 
-/* The plain message is written behind the room for the option; then its header moves to the front. */
-uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request)
+void um_lbmc_make_request(um_lbmc_first_option *option, const um_request *request)
 {
-    uint8_t *plain = out + UM_LBMC_REQUEST_BYTES;
+    *option = (um_lbmc_first_option){UM_LBMC_OPTION_REQUEST, UM_LBMC_REQUEST_BYTES, {0}};
+    option->bytes[2] = IGNORE_FLAG_BYTE;
+    option->bytes[3] = REQUEST_OVER_TCP;
+    um_store_be32(option->bytes + 4, request->index);
+    um_store_be16(option->bytes + 8, request->port);
+    um_store_be32(option->bytes + 12, request->ip);
+}
+
+void um_lbmc_make_hot_failover(um_lbmc_first_option *option, const um_lbmc_hot_failover *number)
+{
+    uint8_t element_bytes = CHAIN_ELEMENT_BYTES + (number->is_64_bits ? 8 : 4);
+    *option = (um_lbmc_first_option){UM_LBMC_OPTION_CHAIN, CHAIN_HEAD_BYTES + element_bytes, {0}};
+    uint8_t *element = option->bytes + CHAIN_HEAD_BYTES;
+    option->bytes[2] = IGNORE_FLAG_BYTE;
+    option->bytes[3] = CHAIN_HOT_FAILOVER;
+    element[0] = CHAIN_END;
+    element[1] = element_bytes;
+    um_store_be16(element + 2, (uint16_t)((number->is_optional ? HF_OPTIONAL : 0) | (number->is_reset ? HF_RESET : 0)));
+    if (number->is_64_bits)
+        um_store_be64(element + CHAIN_ELEMENT_BYTES, number->sqn);
+    else
+        um_store_be32(element + CHAIN_ELEMENT_BYTES, (uint32_t)number->sqn);
+}
+
+uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc_hot_failover *number)
+{
+    if (length < OPTION_HEAD_BYTES || data[1] < OPTION_HEAD_BYTES || data[1] > length)
+        return 0;
+    const uint8_t *element = find_element(data, data[1], CHAIN_HOT_FAILOVER);
+    if (!is_number(element))
+        return 0;
+    uint16_t flags = um_load_be16(element + 2);
+    number->is_64_bits = element[1] == CHAIN_ELEMENT_BYTES + 8;
+    number->is_optional = flags & HF_OPTIONAL;
+    number->is_reset = flags & HF_RESET;
+    number->sqn =
+        number->is_64_bits ? um_load_be64(element + CHAIN_ELEMENT_BYTES) : um_load_be32(element + CHAIN_ELEMENT_BYTES);
+    uint32_t at = data[1];
+    for (uint8_t next = data[0]; next != UM_LBMC_OPTION_DATA;) {
+        if (length - at < OPTION_HEAD_BYTES || data[at + 1] < OPTION_HEAD_BYTES || data[at + 1] > length - at)
+            return 0;
+        next = data[at];
+        at += data[at + 1];
+    }
+    return at;
+}
+
+/* The plain message is written behind the room for the option; then its header moves to the front. */
+uint8_t *um_lbmc_write_with_option(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_option *option)
+{
+    uint8_t *plain = out + option->length;
     uint8_t *payload = um_lbmc_write_message(plain, layout);
     memmove(out, plain, UM_LBMC_HEADER_BYTES);
-    uint8_t *option = out + UM_LBMC_HEADER_BYTES;
-    option[0] = out[1];
-    option[1] = UM_LBMC_REQUEST_BYTES;
-    option[2] = IGNORE_FLAG_BYTE;
-    option[3] = REQUEST_OVER_TCP;
-    um_store_be32(option + 4, request->index);
-    um_store_be16(option + 8, request->port);
-    um_store_be16(option + 10, 0);
-    um_store_be32(option + 12, request->ip);
-    out[1] = UM_LBMC_OPTION_REQUEST;
-    uint32_t length = um_load_be16(out + 2) + (uint32_t)UM_LBMC_REQUEST_BYTES;
+    uint8_t *first = out + UM_LBMC_HEADER_BYTES;
+    memcpy(first, option->bytes, option->length);
+    first[0] = out[1];
+    first[1] = option->length;
+    out[1] = option->type;
+    uint32_t length = um_load_be16(out + 2) + (uint32_t)option->length;
     um_debug_assert(length <= UM_LBMC_MESSAGE_BYTES_MAX);
     um_store_be16(out + 2, (uint16_t)length);
     return payload;

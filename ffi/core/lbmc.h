@@ -19,6 +19,7 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_DATA = 0, /* end of the chain: payload follows */
     UM_LBMC_OPTION_FRAGMENT = 1,
     UM_LBMC_OPTION_BATCH = 2,
+    UM_LBMC_OPTION_CHAIN = 7, /* application headers: hot failover's sequence number, message properties */
     UM_LBMC_OPTION_REQUEST = 4,
     UM_LBMC_OPTION_MESSAGE_REQUEST = 21, /* recovery (core/retention.h): a message, and what can be requested */
     UM_LBMC_OPTION_RANGE = 30,
@@ -55,10 +56,12 @@ enum {
     UM_MESSAGE_BATCH_START = 0x1,
     UM_MESSAGE_BATCH_END = 0x2,
     UM_MESSAGE_FRAGMENT = 0x4,
-    UM_MESSAGE_RETRANSMIT = 0x8, /* from before the receiver joined: late join (UM-140) */
-    UM_MESSAGE_OTR = 0x20,       /* lost by the transport: off-transport recovery (UM-142); LBM_MSG_FLAG_OTR, 0x2000,
-                                    is beyond the eight bits of a row */
-    UM_MESSAGE_REQUEST = 0x40,   /* its sender waits for responses */
+    UM_MESSAGE_RETRANSMIT = 0x8,    /* from before the receiver joined: late join (UM-140) */
+    UM_MESSAGE_OTR = 0x20,          /* lost by the transport: off-transport recovery (UM-142); LBM_MSG_FLAG_OTR, 0x2000,
+                                       is beyond the eight bits of a row */
+    UM_MESSAGE_HOT_FAILOVER = 0x10, /* with a hot failover sequence number */
+    UM_MESSAGE_HF_DUPLICATE = 0x80, /* another copy of it was delivered */
+    UM_MESSAGE_REQUEST = 0x40,      /* its sender waits for responses */
 };
 
 /* Where the sender of a request waits for responses, and the number that it knows the request by. */
@@ -84,9 +87,10 @@ typedef struct um_lbmc_message {
     uint32_t extended_length;
     uint8_t extended_id;
     uint16_t extended_subtype;
-    const uint8_t *request; /* with UM_MESSAGE_REQUEST: the option, at most UINT8_MAX bytes before the payload */
-    bool has_tag;           /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
-    int64_t sent_ns;        /* the publisher's wall clock when it was sent; 0: not in the message */
+    const uint8_t *request;      /* with UM_MESSAGE_REQUEST: the option, at most UINT8_MAX bytes before the payload */
+    const uint8_t *hot_failover; /* with UM_MESSAGE_HOT_FAILOVER: the chain option */
+    bool has_tag;                /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
+    int64_t sent_ns;             /* the publisher's wall clock when it was sent; 0: not in the message */
 } um_lbmc_message;
 
 /* Decodes the message at the start of [data, data + available) and stores its whole length, by which the
@@ -134,8 +138,39 @@ typedef struct um_lbmc_layout {
 
 uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout);
 
-/* The same for a message that is a request, which is UM_LBMC_REQUEST_BYTES longer. */
-uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request);
+/* A hot failover sequence number in its option. */
+typedef struct um_lbmc_hot_failover {
+    uint64_t sqn;
+    bool is_64_bits;
+    bool is_optional;
+    bool is_reset; /* the message has no payload: the next number is sqn */
+} um_lbmc_hot_failover;
+
+enum { UM_LBMC_HOT_FAILOVER_BYTES_MAX = 16 };
+
+/* An option that stands first in a message; its first byte is left to whom writes the message. */
+typedef struct um_lbmc_first_option {
+    uint8_t type;
+    uint8_t length;
+    uint8_t bytes[UM_LBMC_HOT_FAILOVER_BYTES_MAX];
+} um_lbmc_first_option;
+
+void um_lbmc_make_hot_failover(um_lbmc_first_option *option, const um_lbmc_hot_failover *number);
+void um_lbmc_make_request(um_lbmc_first_option *option, const um_request *request);
+
+/* Reads the number from options and payload that begin with its option. Returns the bytes before the payload; 0 when
+ * they are not whole. */
+uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc_hot_failover *number);
+
+/* um_lbmc_write_message with one more option, by whose length the message is longer. */
+uint8_t *um_lbmc_write_with_option(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_option *option);
+
+static inline uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request)
+{
+    um_lbmc_first_option option;
+    um_lbmc_make_request(&option, request);
+    return um_lbmc_write_with_option(out, layout, &option);
+}
 
 /* What a request option says. */
 static inline um_request um_lbmc_read_request(const uint8_t *option)

@@ -38,6 +38,7 @@ enum um_row_kind {
     UM_ROW_SOURCE_CREATED = 5,     /* a delivery controller for the source; before any other row of it */
     UM_ROW_SOURCE_DELETED = 6,     /* its end; the last row of it */
     UM_ROW_NO_SOURCE = 7,          /* sequence_number queries were not answered */
+    UM_ROW_HF_RESET = 8,           /* hot failover: the next number is first_sequence_number << 32 | sequence_number */
 };
 
 /* A row whose payload is in a frame. */

@@ -90,8 +90,10 @@ int um_context_create(const um_context_config *config, um_context **created)
     um_receiving_config receiving = {config->receive_batch, config->hold_datagrams, config->hold_messages,
                                      config->datagram_max_bytes};
     um_socket_config socket = socket_config(config);
-    context->queues = (um_event_queues){
-        .reactor = &context->reactor, .node = &context->receiving.node, .receiving = &context->receiving};
+    context->queues = (um_event_queues){.reactor = &context->reactor,
+                                        .node = &context->receiving.node,
+                                        .receiving = &context->receiving,
+                                        .wake_at_ns = UM_NEVER_NS};
     context->receiving.control_link.fd = -1;
     context->links.authentication.scope = (enum um_authentication_scope)config->authentication_scope;
     context->links.authentication.tolerance_ns = config->authentication_tolerance_ns;

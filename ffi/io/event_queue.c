@@ -1,4 +1,5 @@
-/* Event queues: what receivers deliver into, how their readers wait and are woken. */
+/* Event queues: what receivers deliver into, how their readers wait and are woken. One file, because waking and waiting
+ * are two halves of one protocol. */
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
     if (queue == NULL)
         return -ENOMEM;
     queue->memory_bytes = head_bytes + queue_bytes;
+    atomic_init(&queue->wake_at_ns, UM_NEVER_NS);
     queue->queues = queues;
     queue->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (queue->event_fd < 0) {
@@ -59,6 +61,54 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
         um_event_queue_free(queue);
     *opened = added ? queue : NULL;
     return added ? 0 : -ENOSPC;
+}
+
+bool um_event_queue_is_ready(um_event_queue *queue)
+{
+    if (UM_LIKELY(queue->hot_failover == NULL))
+        return um_queue_ready(&queue->core);
+    return um_hot_failover_ready(queue->hot_failover, um_clock_ns());
+}
+
+int um_event_queue_hot_failover(um_event_queue *queue, const um_hot_failover_config *config)
+{
+    const um_message_queue *core = &queue->core;
+    size_t head_bytes = um_align_up(sizeof(um_hot_failover), UM_CACHE_LINE_BYTES);
+    size_t slots_bytes = um_align_up(um_hot_failover_footprint(config), UM_CACHE_LINE_BYTES);
+    size_t out_bytes =
+        um_queue_footprint(core->block_count, core->row_capacity, core->payload_capacity, core->message_max_bytes);
+    if (slots_bytes == 0)
+        return -EINVAL;
+    queue->hot_failover_bytes = head_bytes + slots_bytes + out_bytes;
+    um_hot_failover *hf = um_map(queue->hot_failover_bytes);
+    if (hf == NULL)
+        return -ENOMEM;
+    um_hot_failover_init(hf, (uint8_t *)hf + head_bytes, config);
+    um_queue_init(&hf->out, (uint8_t *)hf + head_bytes + slots_bytes, core->block_count, core->row_capacity,
+                  core->payload_capacity, core->message_max_bytes);
+    hf->inputs[hf->input_count++] = &queue->core;
+    queue->hot_failover = hf;
+    queue->watch.is_on = true;
+    return 0;
+}
+
+int um_event_queue_join(um_event_queue *queue, um_event_queue *other)
+{
+    um_hot_failover *hf = queue->hot_failover;
+    if (hf == NULL || hf->input_count == UM_HF_INPUTS_MAX)
+        return -ENOSPC;
+    hf->inputs[hf->input_count++] = &other->core;
+    atomic_fetch_add(&other->queues->joined_count, 1);
+    atomic_store_explicit(&other->joined_to, queue, memory_order_release);
+    return 0;
+}
+
+uint32_t um_event_queue_hot_failover_counters(um_event_queue *queue, uint64_t *out)
+{
+    if (queue->hot_failover == NULL)
+        return 0;
+    memcpy(out, &queue->hot_failover->counters, sizeof queue->hot_failover->counters);
+    return (uint32_t)(sizeof queue->hot_failover->counters / sizeof *out);
 }
 
 static void note_age(um_event_queue_counters *counters, int64_t now_ns, int64_t enqueued_ns)
@@ -97,6 +147,8 @@ static um_rows take(um_event_queue *queue, uint32_t max)
     um_message_queue *core = &queue->core;
     if (UM_LIKELY(!queue->watch.is_on))
         return um_queue_take(core, max);
+    if (queue->hot_failover != NULL)
+        return um_hot_failover_take(queue->hot_failover, max, um_clock_ns());
     uint64_t taken = atomic_load_explicit(&core->taken_count, memory_order_relaxed);
     um_rows rows = um_queue_take(core, max);
     if (rows.count > 0)
@@ -153,6 +205,20 @@ static void wake(um_event_queue *queue)
     (void)ignored;
 }
 
+/* Those that were joined wake this queue's reader no more. Each is the first thing in its event queue. */
+static void leave_joined(um_event_queue *queue)
+{
+    for (uint32_t i = 1; queue->hot_failover != NULL && i < queue->hot_failover->input_count; i++) {
+        um_event_queue *other = (um_event_queue *)queue->hot_failover->inputs[i];
+        if (atomic_load(&other->joined_to) == NULL) /* it is closed */
+            continue;
+        um_reactor_lock(other->queues->reactor);
+        if (atomic_exchange(&other->joined_to, NULL) != NULL)
+            atomic_fetch_sub(&other->queues->joined_count, 1);
+        um_reactor_unlock(other->queues->reactor);
+    }
+}
+
 void um_event_queue_close(um_event_queue *queue)
 {
     um_event_queues *queues = queue->queues;
@@ -161,7 +227,10 @@ void um_event_queue_close(um_event_queue *queue)
     do /* in sequential mode a reader waits in the loop, where another thread may take the wake-up */
         um_reactor_wake_by(queues->reactor, 0);
     while (!um_gate_empties(&queue->gate));
+    leave_joined(queue);
     um_reactor_lock(queues->reactor);
+    if (atomic_exchange(&queue->joined_to, NULL) != NULL)
+        atomic_fetch_sub(&queues->joined_count, 1);
     um_node_remove_queue(queues->node, &queue->core);
     materialize_all(queue);
     um_event_queue **link = &queues->first;
@@ -174,21 +243,40 @@ void um_event_queue_close(um_event_queue *queue)
 void um_event_queue_free(um_event_queue *queue)
 {
     close(queue->event_fd);
+    if (queue->hot_failover != NULL)
+        um_unmap(queue->hot_failover, queue->hot_failover_bytes);
     um_unmap(queue, queue->memory_bytes);
 }
 
+static void wake_waiting(um_event_queue *queue)
+{
+    if (atomic_exchange(&queue->waiting, 0) == 0)
+        return;
+    atomic_fetch_sub(&queue->queues->waiting_count, 1);
+    wake(queue);
+}
+
+static void wake_due(um_event_queues *queues, int64_t now_ns);
+
 void um_event_queues_notify(um_event_queues *queues)
 {
+    int64_t wake_at_ns = atomic_load_explicit(&queues->wake_at_ns, memory_order_relaxed);
+    if (UM_UNLIKELY(wake_at_ns != UM_NEVER_NS)) {
+        int64_t now_ns = um_clock_ns();
+        if (now_ns >= wake_at_ns)
+            wake_due(queues, now_ns);
+    }
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&queues->waiting_count, memory_order_relaxed) == 0)
+    if (atomic_load_explicit(&queues->waiting_count, memory_order_relaxed) == 0 &&
+        atomic_load_explicit(&queues->joined_count, memory_order_relaxed) == 0)
         return;
     for (um_event_queue *q = queues->first; q != NULL; q = q->next) {
+        um_event_queue *reader = atomic_load_explicit(&q->joined_to, memory_order_acquire);
+        if (UM_UNLIKELY(reader != NULL) && um_queue_holds_rows(&q->core))
+            wake_waiting(reader);
         if (!atomic_load_explicit(&q->waiting, memory_order_relaxed) || !um_queue_holds_rows(&q->core))
             continue;
-        if (atomic_exchange(&q->waiting, 0) == 0)
-            continue;
-        atomic_fetch_sub(&queues->waiting_count, 1);
-        wake(q);
+        wake_waiting(q);
     }
 }
 
@@ -212,6 +300,37 @@ int um_event_queue_descriptor(const um_event_queue *queue)
     return queue->event_fd;
 }
 
+/* Has the loop wake the queue's reader at this time, when it waits then. */
+static void wake_at(um_event_queue *queue, int64_t time_ns)
+{
+    _Atomic int64_t *first = &queue->queues->wake_at_ns;
+    atomic_store(&queue->wake_at_ns, time_ns);
+    int64_t earliest_ns = atomic_load(first);
+    while (time_ns < earliest_ns && !atomic_compare_exchange_weak(first, &earliest_ns, time_ns))
+        ;
+    if (time_ns != UM_NEVER_NS)
+        um_reactor_wake_by(queue->queues->reactor, time_ns);
+}
+
+/* Wakes the readers whose time has come. */
+static void wake_due(um_event_queues *queues, int64_t now_ns)
+{
+    int64_t next_ns = UM_NEVER_NS;
+    atomic_store(&queues->wake_at_ns, UM_NEVER_NS);
+    for (um_event_queue *q = queues->first; q != NULL; q = q->next) {
+        int64_t at_ns = atomic_load(&q->wake_at_ns);
+        if (at_ns <= now_ns) {
+            atomic_store(&q->wake_at_ns, UM_NEVER_NS);
+            wake_waiting(q);
+        } else if (at_ns < next_ns) {
+            next_ns = at_ns;
+        }
+    }
+    int64_t earliest_ns = atomic_load(&queues->wake_at_ns);
+    while (next_ns < earliest_ns && !atomic_compare_exchange_weak(&queues->wake_at_ns, &earliest_ns, next_ns))
+        ;
+}
+
 static void disarm(um_event_queue *queue)
 {
     if (atomic_exchange(&queue->waiting, 0) == 1)
@@ -224,6 +343,8 @@ static void disarm(um_event_queue *queue)
  * by. */
 static bool arm(um_event_queue *queue)
 {
+    if (queue->hot_failover != NULL)
+        wake_at(queue, um_hot_failover_deadline_ns(queue->hot_failover));
     _Atomic uint32_t *waiting_count = &queue->queues->waiting_count;
     uint64_t ignored;
     ssize_t unread = read(queue->event_fd, &ignored, sizeof ignored); /* nothing to read: not readable */
@@ -233,7 +354,7 @@ static bool arm(um_event_queue *queue)
     if (atomic_exchange(&queue->waiting, 1) == 1)
         atomic_fetch_sub(waiting_count, 1); /* it was counted already */
     atomic_thread_fence(memory_order_seq_cst);
-    if (!um_queue_ready(&queue->core))
+    if (!um_event_queue_is_ready(queue))
         return false;
     disarm(queue);
     return true;
@@ -312,6 +433,13 @@ uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
     return rows->count;
 }
 
+/* A gap of hot failover's numbers is declared lost in time, too. */
+static int64_t wait_end(const um_event_queue *queue, int64_t end_ns)
+{
+    int64_t deadline_ns = queue->hot_failover != NULL ? um_hot_failover_deadline_ns(queue->hot_failover) : UM_NEVER_NS;
+    return deadline_ns < end_ns ? deadline_ns : end_ns;
+}
+
 static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
 {
     um_reactor *reactor = queue->queues->reactor;
@@ -321,9 +449,9 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
     do {
         bool goes_on = true;
         if (!um_reactor_is_threaded(reactor))
-            reactor->loop->pass(reactor, end_ns);
+            reactor->loop->pass(reactor, wait_end(queue, end_ns));
         else
-            goes_on = reactor->loop->wait(reactor, queue, end_ns);
+            goes_on = reactor->loop->wait(reactor, queue, wait_end(queue, end_ns));
         *rows = take(queue, max);
         if (!goes_on)
             return;

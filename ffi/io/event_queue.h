@@ -8,7 +8,7 @@
 #ifndef UM_IO_EVENT_QUEUE_H
 #define UM_IO_EVENT_QUEUE_H
 
-#include "core/message_queue.h"
+#include "core/hot_failover.h"
 
 typedef struct um_event_queue um_event_queue;
 
@@ -30,6 +30,15 @@ void um_event_queue_free(um_event_queue *queue);
 
 /* Appends an event that no session brings; false when the queue is full or closed. Any thread but the context's. */
 bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t sequence_number, uint32_t source);
+
+/* The queue's rows are one stream of hot failover numbers from now on, before anything delivers into it. -EINVAL for a
+ * capacity that is no power of two, -ENOMEM. */
+int um_event_queue_hot_failover(um_event_queue *queue, const um_hot_failover_config *config);
+/* What another queue gets is of that stream, too; it may be another context's. It is not read, and it is freed after
+ * `queue`. -ENOSPC when there are UM_HF_INPUTS_MAX. */
+int um_event_queue_join(um_event_queue *queue, um_event_queue *other);
+/* The counters of its hot failover; 0 fields when it has none. */
+uint32_t um_event_queue_hot_failover_counters(um_event_queue *queue, uint64_t *out);
 
 /* Takes rows, waiting up to timeout_ns for the first (0: not, negative: without a timeout). In sequential mode the
  * caller's thread runs the loop meanwhile. Returns rows->count; 0 after the timeout, or earlier when unblocked, closed

@@ -13,6 +13,8 @@ typedef struct um_event_queues {
     um_node *node;                  /* whose receivers deliver into them */
     struct um_receiving *receiving; /* the owner of that node, for subscription.c */
     um_event_queue *first;
+    _Atomic int64_t wake_at_ns;     /* the earliest of its queues; UM_NEVER_NS: none */
+    _Atomic uint32_t joined_count;  /* queues whose rows the reader of another takes */
     _Atomic uint32_t waiting_count; /* at least as many as have `waiting` set */
 } um_event_queues;
 
@@ -30,6 +32,10 @@ typedef struct um_queue_watch {
 struct um_event_queue {
     um_message_queue core;
     um_queue_watch watch;
+    um_hot_failover *hot_failover; /* what makes one stream of what this queue and others get; or NULL */
+    size_t hot_failover_bytes;
+    _Atomic int64_t wake_at_ns;          /* when its reader is to look again; UM_NEVER_NS: when it is woken */
+    _Atomic(um_event_queue *) joined_to; /* whose reader takes the rows */
     um_event_queues *queues;
     int event_fd;
     _Atomic uint32_t waiting; /* a reader has armed event_fd */
@@ -38,6 +44,8 @@ struct um_event_queue {
     um_event_queue *next;
 };
 
+/* Anything to read? Its reader's. */
+bool um_event_queue_is_ready(um_event_queue *queue);
 int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *config, um_event_queue **queue);
 /* Wakes the readers whose queues got rows: the loop's, under the context lock. */
 void um_event_queues_notify(um_event_queues *queues);

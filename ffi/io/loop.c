@@ -50,6 +50,8 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
     um_receiving_reap(loop->receiving);
     um_rings *rings = loop->links->rings;
     int64_t rings_ns = rings != NULL ? rings->ops->tend(rings, now_ns) : UM_NEVER_NS;
+    int64_t readers_ns = atomic_load_explicit(&loop->queues->wake_at_ns, memory_order_relaxed);
+    next_ns = readers_ns < next_ns ? readers_ns : next_ns;
     return rings_ns < next_ns ? rings_ns : next_ns;
 }
 

@@ -33,7 +33,7 @@ static bool is_ready(const waiter *w)
     struct pollfd descriptor = {.fd = w->fd, .events = POLLIN};
     if (w->queue == NULL)
         return poll(&descriptor, 1, 0) != 0;
-    return um_queue_ready(&w->queue->core) || um_gate_is_shut(&w->queue->gate);
+    return um_event_queue_is_ready(w->queue) || um_gate_is_shut(&w->queue->gate);
 }
 
 /* Sleeps until one of the descriptors is readable; the first is the waiter's own. Returns how many are, or -1. */

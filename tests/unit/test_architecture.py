@@ -48,7 +48,7 @@ LAYERS = (
     {"recorder", "files", "lab", "sim", "trace", "scapy"},
     # the public face
     {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"}
-    | {"wildcard_receiver"},
+    | {"wildcard_receiver", "hot_failover_receiver"},
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capturing", "capture"},
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"},

@@ -49,7 +49,7 @@ def test_every_line_of_a_file_is_examined(vendors: str) -> None:
         "7",
     ]
     assert (
-        "5: absent: scope hfx does not exist here; remove the line: there is no hot failover"
+        "5: absent: scope hfx does not exist here; remove the line: a hot failover receiver over several contexts"
         in checked.output
     )
     assert "6: wrong: there is no source option" in checked.output

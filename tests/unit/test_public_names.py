@@ -15,18 +15,30 @@ CLOSING = {"close", "closed"}
 READING = CLOSING | {"arm", "events", "fileno", "has_callback", "poll", "poll_async", "receive"}
 NAMES = {
     umstack.Context: CLOSING
-    | {"datagram_bytes", "discover_topics", "event_queue", "idle", "interface", "is_sequential", "link"}
+    | {"datagram_bytes", "discover_topics", "event_queue", "hot_failover_receiver", "idle", "interface"}
+    | {"is_sequential", "link"}
     | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
     | {"latencies", "topics", "unblock", "wildcard_receiver"},
     umstack.Source: CLOSING
     | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
     | {"receiver_events", "request", "send", "send_async"}
-    | {"send_many", "send_packed", "stats", "topic", "topic_index", "transport", "wait_connected"}
+    | {
+        "send_hot_failover",
+        "send_hot_failover_reset",
+        "send_many",
+        "send_packed",
+        "stats",
+        "topic",
+        "topic_index",
+        "transport",
+        "wait_connected",
+    }
     | {"wait_drained"},
     umstack.Receiver: READING | {"options", "queue", "stats", "topic"},
     umstack.EventQueue: READING | {"options", "queue_options", "stats"},
     umstack.WildcardReceiver: READING
     | {"options", "pattern", "queue_options", "stats", "topics", "wildcard_options"},
+    umstack.HotFailoverReceiver: READING | {"options", "queue_options", "stats", "topic"},
     umstack.PendingRequest: CLOSING | {"first", "first_async", "index", "receive", "receive_async", "topic"},
     umstack.Batch: {
         "event_count",

@@ -20,9 +20,11 @@ class QueueMemory:
     """The core's side of a queue. Lives as long as any receiver of it and any batch that looks into it."""
 
     __slots__ = (
+        "_joined",
         "_message_option_bytes",
         "freed",
         "handle",
+        "is_hot_failover",
         "message_max_bytes",
         "name",
         "responder",
@@ -60,6 +62,26 @@ class QueueMemory:
         self.handle = handle[0]
         self.freed = False
         self.sources = RowSources()
+        self.is_hot_failover = False
+        """Whether rows are of one stream of numbers, which its receivers and those of joined queues get copies of."""
+        self._joined: list[QueueMemory] = []
+
+    def make_hot_failover(self, core: CoreContext, options: ReceiverOptions) -> None:
+        """Have its rows be one stream of hot failover numbers, before anything delivers into it."""
+        config = ffi.new("um_hot_failover_config *")
+        config.capacity = 1 << (options.hf_maximum_waiting_messages - 1).bit_length()
+        config.max_delay_ns = options.hf_maximum_delay_ns
+        config.delivers_optional = options.hf_optional_messages
+        config.delivers_duplicates = options.hf_duplicate_delivery
+        core.check(lib.um_event_queue_hot_failover(self.handle, config), self.name)
+        self.is_hot_failover = True
+
+    def join(self, core: CoreContext, other: QueueMemory) -> None:
+        """Have what another queue gets be of that stream, too; it lives as long as this one."""
+        core.check(lib.um_event_queue_join(self.handle, other.handle), self.name)
+        other.is_hot_failover = True
+        other.sources = self.sources
+        self._joined.append(other)
 
     def check_shareable(self, options: ReceiverOptions, name: str) -> None:
         """Raise OptionError when a receiver with these options cannot deliver into this queue."""

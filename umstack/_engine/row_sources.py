@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Protocol
 
 from umstack.errors import Unsupported
@@ -20,12 +21,13 @@ class RowSources:
     """Topics and names of the sources mapped to receivers of the queue, by number.
 
     A number is never reused for another source, since rows that carry it may be read at any time. A source that comes
-    back gets its number again. One thread adds sources; any thread may look up the number of a row.
+    back gets its number again. Any thread may add sources and look up the number of a row.
     """
 
-    __slots__ = ("_encoded", "_numbers", "names", "owners", "topics")
+    __slots__ = ("_adding", "_encoded", "_numbers", "names", "owners", "topics")
 
     def __init__(self) -> None:
+        self._adding = threading.Lock()
         self.topics: list[str] = []
         self.names: list[str] = []
         self.owners: list[RowOwner | None] = []
@@ -34,14 +36,15 @@ class RowSources:
 
     def number(self, topic: str, name: str, owner: RowOwner | None = None) -> int:
         """The number rows of this topic from a source of this name carry; `owner` delivers them from now on."""
-        number = self._numbers.setdefault((topic, name), len(self.names))
-        if number == len(self.names):
-            self.owners.append(owner)
-            self.topics.append(topic)
-            self.names.append(name)
-        if owner is not None:
-            self.owners[number] = owner
-        return number
+        with self._adding:
+            number = self._numbers.setdefault((topic, name), len(self.names))
+            if number == len(self.names):
+                self.owners.append(owner)
+                self.topics.append(topic)
+                self.names.append(name)
+            if owner is not None:
+                self.owners[number] = owner
+            return number
 
     def as_arrow(self) -> tuple[pyarrow.DictionaryArray, pyarrow.DictionaryArray]:
         """Topics and names as Arrow dictionary arrays with one entry for each number."""

@@ -42,10 +42,11 @@ class Subscription:
         self._queue = queue
         self.handle: Any = None
         config = ffi.new("um_receiver_config *")
-        config.ordered_delivery = options.ordered_delivery
+        config.ordered_delivery = -1 if queue.is_hot_failover else options.ordered_delivery
         config.map_entries_max = core.options.delivery_control_maximum_total_map_entries
         config.burst_loss_max = options.delivery_control_maximum_burst_loss
         config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
+        config.is_hot_failover = queue.is_hot_failover
         config.source_notification = options.source_notification
         config.use_otr = options.use_otr == 1
         config.otr_initial_delay_ns = options.otr_request_initial_delay_ns

@@ -19,7 +19,8 @@ class AbsentOptions:
 
 
 ABSENT_SCOPES = {
-    "hfx": "there is no hot failover",
+    "hfx": "a hot failover receiver over several contexts has receiver options: hf_maximum_delay for "
+    "delivery_control_max_delay",
     "xsp": "there are no extra receive threads: use a second context",
 }
 
@@ -60,7 +61,6 @@ ABSENT_OPTIONS = (
         ("request_tcp_exclusiveaddr", "response_tcp_activity_timeout"),
         "there is no such setting of requests and responses here: the kernel finds a dead requester when it is sent to",
     ),
-    AbsentOptions(("hf_*",), "there is no hot failover"),
     AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),
     AbsentOptions(
         ("retransmit_initial_sequence_number_request", "retransmit_request_generation_interval"),

@@ -260,6 +260,32 @@ class ReceiverOptions:
         "(UM's source_notification_function).",
     )
 
+    # Hot failover
+
+    hf_optional_messages: bool = option(
+        Kind.SWITCH, um=1, doc="Hot failover receivers: deliver messages that were sent as optional."
+    )
+    hf_duplicate_delivery: bool = option(
+        Kind.SWITCH,
+        um=0,
+        doc="Hot failover receivers: deliver other copies of a message, too, with flag 0x80.",
+    )
+    hf_maximum_delay_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=10000,
+        maximum=3_600_000,
+        zero="at once",
+        doc="Hot failover receivers: a number that no source has brought this long after a later one came is declared "
+        "lost (UM's delivery_control_max_delay of scope hfx).",
+    )
+    hf_maximum_waiting_messages: int = option(
+        Kind.INTEGER,
+        ours=65536,
+        minimum=64,
+        maximum=2**24,
+        doc="Hot failover receivers: so many numbers may wait for an earlier one, rounded up to a power of two.",
+    )
+
     # Late join
 
     use_late_join: bool = option(

@@ -53,6 +53,7 @@ GROUPS = (
     Group("sources", "source", ("topic", "transport")),
     Group("receivers", "receiver", ("topic",)),
     Group("event_queues", "event_queue", ("queue",)),
+    Group("hot_failover", "hot_failover", ("queue",)),
 )
 _MERGED = {CounterKind.MIN: min, CounterKind.MAX: max}
 

@@ -54,6 +54,11 @@ def queue_counters(queue: QueueMemory) -> Counters:
     return read_counters("event_queue", lib.um_statistics_event_queue, queue.handle)
 
 
+def hot_failover_counters(queue: QueueMemory) -> Counters:
+    """The counters of a hot failover receiver; none of an event queue that is not one."""
+    return read_counters("hot_failover", lib.um_event_queue_hot_failover_counters, queue.handle)
+
+
 def receiver_transports(context: Any) -> list[dict[str, Any]]:
     """The counters of every receiving session of a core's context, with its recovery times and latencies."""
     found: list[dict[str, Any]] = []
@@ -109,6 +114,11 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             ],
             "event_queues": [
                 {"queue": one.name, **queue_counters(one)} for one in registry.parts(QueueMemory)
+            ],
+            "hot_failover": [
+                {"queue": one.name, **counters}
+                for one in registry.parts(QueueMemory)
+                if (counters := hot_failover_counters(one))
             ],
         }
 

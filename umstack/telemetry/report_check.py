@@ -22,7 +22,10 @@ _LISTS = {
     "sources": ("topic", "transport"),
     "receivers": ("topic",),
     "event_queues": ("queue",),
+    "hot_failover": ("queue",),
 }
+_NEW_LISTS = ("event_queues", "hot_failover")
+"""Which a process of an earlier version does not have."""
 
 
 class BadReport(ValueError):
@@ -42,7 +45,8 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
     _clock(report.get("clock"))
     for name in _TABLES:
         _figures(name, _field(report, name), ())
-    report.setdefault("event_queues", [])  # a process of an earlier version has none
+    for name in _NEW_LISTS:
+        report.setdefault(name, [])
     for name, texts in _LISTS.items():
         listed = _field(report, name)
         if not isinstance(listed, list) or len(listed) > _OBJECTS_MAX:
