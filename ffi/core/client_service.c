@@ -1,6 +1,7 @@
 #include "core/client_service.h"
 
 #include "core/datagram_building.h"
+#include "core/flow_reports.h"
 #include "core/framing.h"
 #include "core/transmission_window.h"
 
@@ -67,7 +68,8 @@ static void note_count(um_source_session *session)
 
 static void connect_client(um_source_session *session, um_address from, int64_t now_ns)
 {
-    if (um_client_map_add(&session->clients, from, now_ns) == NULL) {
+    if (!um_flow_reports_is_allowed(&session->config, from.ip) ||
+        um_client_map_add(&session->clients, from, now_ns) == NULL) {
         UM_COUNT(session->counters.clients_refused, 1);
         return;
     }

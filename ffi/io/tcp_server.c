@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/flow_reports.h"
 #include "core/tcp_control.h"
 #include "io/tcp_socket.h"
 #include "os/clock.h"
@@ -126,9 +127,10 @@ static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 
 static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t now_ns)
 {
-    if (server->greeting_count == GREETINGS_MAX)
+    bool is_allowed = um_flow_reports_is_allowed(&server->session->config, from.ip);
+    if (is_allowed && server->greeting_count == GREETINGS_MAX)
         drop_oldest_greeting(server);
-    um_tcp_client *client = free_place(server);
+    um_tcp_client *client = is_allowed ? free_place(server) : NULL;
     if (client == NULL) {
         UM_COUNT(server->session->counters.connections_refused, 1);
         close(fd);

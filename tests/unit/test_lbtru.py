@@ -172,6 +172,14 @@ def test_a_full_table_refuses_and_is_counted(publisher: Context, subscriber: Con
     _expect(source, [receiver], 100)
 
 
+def test_a_receiver_of_another_network_is_not_taken(publisher: Context) -> None:
+    """AE-19: over LBT-RU flow_control_receivers_allowed decides who may be a client."""
+    source = publisher.source("closed", transport="lbtru", flow_control_receivers_allowed="10.0.0.0/8")
+    Peer().connect(source)
+    wait_for(lambda: source.stats()["clients_refused"] == 1, "the refusal")
+    assert _clients(source) == 0
+
+
 def test_a_stray_with_another_session_id_is_dropped_and_counted(
     publisher: Context, subscriber: Context
 ) -> None:

@@ -77,6 +77,18 @@ def test_a_peer_that_means_something_else_is_refused(source: Source, said: bytes
         assert source.receiver_events() == []
 
 
+def test_a_peer_of_another_network_is_refused(context: Context) -> None:
+    """AE-19, UM-108: over TCP flow_control_receivers_allowed decides who may connect."""
+    options = {"flow_control_receivers_allowed": "10.0.0.0/8"}
+    with (
+        context.source("closed", transport="tcp", **options) as source,
+        RawClient(source.transport) as client,
+    ):
+        assert client.is_closed()
+        assert _refused(source) == 1
+        assert _clients(source) == 0
+
+
 def test_a_greeting_of_one_byte_a_time_is_a_greeting(source: Source) -> None:
     """UM-46: a control message may come in pieces, and until it is whole the peer is no client."""
     with RawClient(source.transport) as client:

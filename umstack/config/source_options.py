@@ -278,7 +278,8 @@ class SourceOptions:
         Kind.TEXT,
         ours="any",
         doc="Addresses and networks of receivers that may count for flow control, at most 16, with commas between them "
-        "(10.1.0.0/16,10.2.0.7); any: all. A forged source address gets past it.",
+        "(10.1.0.0/16,10.2.0.7); any: all. A forged source address gets past it. Over LBT-RU and LBT-TCP receivers of "
+        "other addresses do not get a connection.",
     )
     transport_lbtrm_nak_cutoff_interval_ns: int = option(
         Kind.MILLISECONDS,
