@@ -19,6 +19,8 @@ class Driver:
     name: str
     hardware: str
     native: KernelVersion | None
+    native_commit: str | None
+    """The commit of Linux that brought it, where it was looked up."""
     zero_copy: KernelVersion | None
     needs_off: tuple[str, ...]
     expect: str
@@ -36,6 +38,7 @@ def _driver(entry: Mapping[str, str | list[str]]) -> Driver:
         name=str(entry["name"]),
         hardware=str(entry["hardware"]),
         native=_version(entry.get("native")),
+        native_commit=str(entry["native_commit"]) if "native_commit" in entry else None,
         zero_copy=_version(entry.get("zero_copy")),
         needs_off=tuple(entry.get("needs_off", ())),
         expect=str(entry["expect"]),
@@ -54,16 +57,22 @@ def shown_version(version: KernelVersion | None) -> str:
     return "-" if version is None else f"{version[0]}.{version[1]}"
 
 
+def _shown_native(driver: Driver) -> str:
+    commit = f" `{driver.native_commit}`" if driver.native_commit else ""
+    return f"{shown_version(driver.native)}{commit}"
+
+
 _INTRODUCTION = """\
 # Drivers
 
 Made from `xdp/drivers.toml` by `python -m xdp.drivers`; edit the table there.
 
 *Native* and *zero-copy* name the Linux release that brought XDP in the driver, and AF_XDP rings that are the NIC's
-own memory. The bypass itself needs Linux 5.15. Zero-copy is tried only where this table has it; what the running
-kernel declares for the interface (Linux 6.3 and later) comes before the table everywhere else. `umstack doctor` says
-what holds on the host at hand. A driver that is not here works in generic mode and over sockets, and in native mode
-if the kernel declares that it can.
+own memory. Beside it is the commit of Linux that did, where the list of features by kernel version that bcc keeps has
+it; what has none is as the release's notes said it. The bypass itself needs Linux 5.15. Zero-copy is tried only where
+this table has it; what the running kernel declares for the interface (Linux 6.3 and later) comes before the table
+everywhere else. `umstack doctor` says what holds on the host at hand. A driver that is not here works in generic mode
+and over sockets, and in native mode if the kernel declares that it can.
 
 | driver | hardware | native | zero-copy | must be off | what to expect |
 |---|---|---|---|---|---|"""
@@ -72,7 +81,7 @@ if the kernel declares that it can.
 def render_drivers_markdown() -> str:
     """The text of docs/drivers.md."""
     rows = (
-        f"| `{driver.name}` | {driver.hardware} | {shown_version(driver.native)} "
+        f"| `{driver.name}` | {driver.hardware} | {_shown_native(driver)} "
         f"| {shown_version(driver.zero_copy)} | {', '.join(driver.needs_off) or '-'} | {driver.expect} |"
         for driver in known_drivers().values()
     )

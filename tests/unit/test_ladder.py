@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -268,6 +269,8 @@ def test_the_driver_table_is_consistent() -> None:
         assert driver.zero_copy is None or driver.zero_copy >= driver.native
         assert set(driver.needs_off) <= {"rx-lro", "rx-gro-hw"}
         assert driver.expect.endswith(".")
+        assert driver.native_commit is None or re.fullmatch("[0-9a-f]{12}", driver.native_commit)
+    assert sum(driver.native_commit is not None for driver in drivers.values()) >= 20
 
 
 def test_the_driver_page_is_up_to_date() -> None:
