@@ -548,7 +548,7 @@ class Context(Closing):
         """
         self._core.check_open()
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
-        return context_report(self._engine, own)
+        return {**context_report(self._engine, own), "resolution": self._resolver.report()}
 
     def recovery_times(self) -> RecoveryHistogram:
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""

@@ -223,6 +223,15 @@ def test_topics_are_found_through_a_daemon() -> None:
         source.send(b"through it", flush=True)
         assert [message.data for message in collect(receiver, 1)] == [b"through it"]
         assert deaf.stats()["delivery_controllers"] == 0, "nothing is said by multicast"
+        resolution = context.stats()["resolution"]
+        address = f"127.0.0.1:{server.address[1]}"
+        assert resolution["by"] == "daemons"
+        assert resolution["daemons"] == [{"address": address, "answers": True, "used": True}]
+        assert (resolution["queried"], resolution["unresolved"]) == (["relayed"], [])
+        assert resolution["patterns"] == ["^rel"]
+        assert publishing.stats()["resolution"]["advertised"] == ["relayed"]
+        assert other.stats()["resolution"]["by"] == "multicast"
+        assert other.stats()["resolution"]["unresolved"] == ["relayed"]
         stats = context.stats()["context"]
         assert stats["tr_daemon_changes"] == 1
         assert stats["tr_dgrams_send_failed"] == 0

@@ -36,6 +36,7 @@ _LISTS = {
     "receivers": "topic",
 }
 _NO_FIGURES = {"transport", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
+_TOPICS_SHOWN = 10
 _TIMERS = {"source_transports": source_timers, "receiver_transports": receiver_timers}
 Report = Mapping[str, Any]
 
@@ -173,7 +174,8 @@ def _detailed(report: Report, earlier: Report | None, everything: bool) -> Rende
     for (of, name), value in values.items():
         if not (value or everything):
             continue
-        row: list[str | Text] = [_foreign(of if of != last else ""), _foreign(name), _number(value)]
+        shown = _foreign(value) if isinstance(value, str) else _number(value)
+        row: list[str | Text] = [_foreign(of if of != last else ""), _foreign(name), shown]
         last = of
         if earlier is not None:
             row.append(_rate(value, past.get((of, name)), elapsed))
@@ -183,7 +185,10 @@ def _detailed(report: Report, earlier: Report | None, everything: bool) -> Rende
 
 def _flat(report: Report) -> dict[tuple[str, str], Any]:
     """Counters by what they are of and their name."""
-    flat = {("context", name): value for name, value in report["context"].items()}
+    flat: dict[tuple[str, str], Any] = {
+        ("topic resolution", name): text for name, text in _resolution(report.get("resolution") or {}).items()
+    }
+    flat |= {("context", name): value for name, value in report["context"].items()}
     flat |= {("links", name): value for name, value in report["link_counters"].items()}
     for group, label in _LISTS.items():
         for item in report[group]:
@@ -195,6 +200,19 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
                 receiver = f"receiver {account['receiver']}"
                 flat |= {(receiver, name): value for name, value in account.items() if name != "receiver"}
     return flat
+
+
+def _resolution(domain: Mapping[str, Any]) -> dict[str, str]:
+    """The resolution domain and the interest of a context, in words."""
+    shown = {name: domain[name] for name in ("by", "sends_to", "listens_to") if name in domain}
+    for daemon in domain.get("daemons", ()):
+        state = "used" if daemon.get("used") else "answers" if daemon.get("answers") else "does not answer"
+        shown[f"daemon {daemon['address']}"] = state
+    for name in ("advertised", "queried", "unresolved", "patterns"):
+        topics = domain.get(name, ())
+        more = f", ... ({len(topics)} listed)" if len(topics) > _TOPICS_SHOWN else ""
+        shown[name] = ", ".join(topics[:_TOPICS_SHOWN]) + more
+    return shown
 
 
 def _number(value: Any) -> str:

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from umstack._engine.transport_address import TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
@@ -213,6 +214,21 @@ class ResolutionAgent(Closing):
     def stats(self) -> dict[str, int]:
         """The tr_* counters by name."""
         return self.machine.stats()
+
+    def domain(self, now_ns: int) -> dict[str, Any]:
+        """Where topics are resolved: addresses, or daemons and which of them answers and is used. Any thread."""
+        if self._daemons is None:
+            (to, to_port), (group, port) = self._options.resolver_outgoing, self._options.resolver_incoming
+            return {"by": "multicast", "sends_to": f"{to}:{to_port}", "listens_to": f"{group}:{port}"}
+        states = self._daemons.states(now_ns)
+        used = next((address for address, is_alive in states if is_alive), None)
+        return {
+            "by": "daemons",
+            "daemons": [
+                {"address": f"{ip}:{port}", "answers": is_alive, "used": (ip, port) == used}
+                for (ip, port), is_alive in states
+            ],
+        }
 
     def close(self) -> None:
         """Close the sockets. Sources that were not withdrawn time out at their receivers."""

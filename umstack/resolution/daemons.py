@@ -61,6 +61,16 @@ class DaemonClient:
                 return daemon.address
         return None
 
+    def states(self, now_ns: int) -> list[tuple[Address, bool]]:
+        """Every daemon, in the order of the list, and whether it answers. Any thread."""
+        return [
+            (
+                one.address,
+                (last := one.last_received_ns) is not None and now_ns - last < self._timeout_ns,
+            )
+            for one in self._daemons
+        ]
+
     def destinations(self, now_ns: int) -> list[Address]:
         """Where to send what is due."""
         alive = self.alive(now_ns)

@@ -367,6 +367,16 @@ class ResolutionMachine:
             )
         return self._cache.topics()
 
+    def interest(self) -> dict[str, list[str]]:
+        """The topics that are advertised and queried, and of those queried the ones without a source. Any thread."""
+        wanted = list(self._wanted.items())
+        return {
+            "advertised": list(self._sources),
+            "queried": [topic for topic, _ in wanted],
+            "unresolved": [topic for topic, one in wanted if not one.known],
+            "patterns": self._wildcards.patterns(),
+        }
+
     # What the network brings
 
     def datagram_received(self, data: bytes, now_ns: int) -> list[ResolutionEvent]:

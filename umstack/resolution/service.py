@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection
+from typing import Any
 
 from umstack._engine.transport_address import TransportAddress
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
@@ -14,6 +15,8 @@ from umstack.resolution.codec import WireOption
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.topic_name import encode_topic_name
 from xdp.closing import Closing
+
+_NAMES_REPORTED = 100
 
 Command = Callable[[int], None]
 """Work on the agent, at a time of the monotonic clock in nanoseconds."""
@@ -94,6 +97,12 @@ class Resolver(Closing):
     def stats(self) -> dict[str, int]:
         """The tr_* counters by name. Any thread may call this."""
         return self._agent.stats()
+
+    def report(self) -> dict[str, Any]:
+        """The resolution domain, and what this context advertises and looks for: of each the first hundred names, the
+        counters have the numbers. Any thread may call this."""
+        interest = {name: topics[:_NAMES_REPORTED] for name, topics in self._agent.machine.interest().items()}
+        return {**self._agent.domain(time.monotonic_ns()), **interest}
 
     def process(self, now_ns: int) -> None:
         """Do what is due, where the caller's thread is the agent's; nothing where the agent has its own."""

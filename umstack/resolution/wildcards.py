@@ -132,6 +132,10 @@ class WildcardTable:
         wildcard.decided[topic] = bool(matches)
         return bool(matches)
 
+    def patterns(self) -> list[str]:
+        """What the wildcard receivers match, as their queries say it. Any thread."""
+        return [wildcard.pattern.text for wildcard in list(self._wildcards.values())]
+
     def has_source(self, topic: str) -> None:
         """A source of the topic was found."""
         self._sourceless.pop(topic, None)

@@ -43,6 +43,7 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
     for name in ("command", "interface", "link"):
         _text(name, _field(report, name))
     _clock(report.get("clock"))
+    _resolution(report.get("resolution"))
     for name in _TABLES:
         _figures(name, _field(report, name), ())
     for name in _NEW_LISTS:
@@ -98,6 +99,29 @@ def _clock(value: Any) -> None:
     for name in ("max_error_ns", "estimated_error_ns"):
         if value.get(name) is not None:
             _figure(f"clock.{name}", value[name])
+
+
+def _resolution(value: Any) -> None:
+    """Where and for what topics are resolved; None from a process of an earlier version."""
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise BadReport("resolution is no object")
+    for name in ("by", "sends_to", "listens_to"):
+        _text(f"resolution.{name}", value.get(name, ""))
+    for name in ("advertised", "queried", "unresolved", "patterns"):
+        listed = value.get(name, [])
+        if not isinstance(listed, list) or len(listed) > _OBJECTS_MAX:
+            raise BadReport(f"resolution.{name} is no list")
+        for one in listed:
+            _text(f"resolution.{name}", one)
+    daemons = value.get("daemons", [])
+    if not isinstance(daemons, list) or len(daemons) > _OBJECTS_MAX:
+        raise BadReport("resolution.daemons is no list")
+    for daemon in daemons:
+        if not isinstance(daemon, dict):
+            raise BadReport("resolution.daemons has no object")
+        _text("resolution.daemons.address", _field(daemon, "address"))
 
 
 def _accounts(value: Any) -> None:
