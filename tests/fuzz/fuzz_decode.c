@@ -35,20 +35,26 @@ static void decode_messages(const uint8_t *body, uint32_t body_length)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void decode_packet(enum um_transport transport, const uint8_t *data, size_t size)
 {
     um_packet packet;
-    decode_messages(data, (uint32_t)size);
-    REQUIRE(um_lbtrm_run_segment(data, (uint32_t)size) < size || size == 0);
-    if (um_lbtrm_decode(data, (uint32_t)size, &packet) != UM_DGRAM_OK)
-        return 0;
+    if (um_framing_decode(transport, data, (uint32_t)size, &packet) != UM_DGRAM_OK)
+        return;
     if (packet.list != NULL)
         read_inside(packet.list, 4 * (uint64_t)packet.list_count, data, size);
     if (packet.type != UM_LBTRM_DATA)
-        return 0;
+        return;
     um_status_message status;
     read_inside(packet.body, packet.body_length, data, size);
     decode_messages(packet.body, packet.body_length);
     sink = um_status_decode(&packet, &status);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    decode_messages(data, (uint32_t)size);
+    REQUIRE(um_lbtrm_run_segment(data, (uint32_t)size) < size || size == 0);
+    decode_packet(UM_TRANSPORT_LBTRM, data, size);
+    decode_packet(UM_TRANSPORT_LBTRU, data, size);
     return 0;
 }

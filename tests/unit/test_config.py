@@ -255,6 +255,8 @@ def test_a_bad_argument_is_refused() -> None:
         ("context", {"transport_lbtrm_source_port_high": 14000}, "port_low is above"),
         ("context", {"resolver_multicast_address": "0.0.0.0"}, "needs a group"),
         ("context", {"request_tcp_port_low": 14396}, "request_tcp_port_low is above"),
+        ("context", {"transport_lbtru_port_low": 14390}, "transport_lbtru_port_low is above"),
+        ("receiver", {"transport_lbtru_port_high": 14300}, "transport_lbtru_port_low is above"),
         ("context", {"request_tcp_activity_timeout": 19999}, "below 20000"),
         ("source", {"transport_lbtrm_sm_minimum_interval": 20000}, "sm_minimum_interval is above"),
         (
@@ -320,6 +322,10 @@ def test_a_measured_ignore_interval_is_in_no_relation() -> None:
         (
             "source late_join 1\nreceiver use_otr 1\nreceiver otr_request_maximum_interval 20000",
             "otr_request_maximum_interval",
+        ),
+        (
+            "receiver transport_lbtru_acknowledgement_interval 6000",
+            "transport_lbtru_acknowledgement_interval",
         ),
     ],
 )

@@ -57,6 +57,12 @@ def check_context(options: ContextOptions) -> None:
         options.transport_lbtrm_source_port_high,
     )
     _refuse_reversed(
+        "transport_lbtru_port_low",
+        options.transport_lbtru_port_low,
+        "transport_lbtru_port_high",
+        options.transport_lbtru_port_high,
+    )
+    _refuse_reversed(
         "resolver_unicast_port_low",
         options.resolver_unicast_port_low,
         "resolver_unicast_port_high",
@@ -109,6 +115,12 @@ def check_source(options: SourceOptions) -> None:
         options.transport_lbtrm_sm_maximum_interval_ns,
     )
     _refuse_reversed(
+        "transport_lbtru_sm_minimum_interval",
+        options.transport_lbtru_sm_minimum_interval_ns,
+        "transport_lbtru_sm_maximum_interval",
+        options.transport_lbtru_sm_maximum_interval_ns,
+    )
+    _refuse_reversed(
         "resolver_advertisement_minimum_initial_interval",
         options.resolver_advertisement_minimum_initial_interval_ns,
         "resolver_advertisement_maximum_initial_interval",
@@ -123,6 +135,12 @@ def check_source(options: SourceOptions) -> None:
 def check_receiver(options: ReceiverOptions) -> None:
     """Refuse receiver options that contradict each other."""
     _refuse_reversed(
+        "transport_lbtru_port_low",
+        options.transport_lbtru_port_low,
+        "transport_lbtru_port_high",
+        options.transport_lbtru_port_high,
+    )
+    _refuse_reversed(
         "resolver_query_minimum_initial_interval",
         options.resolver_query_minimum_initial_interval_ns,
         "resolver_query_maximum_initial_interval",
@@ -133,6 +151,7 @@ def check_receiver(options: ReceiverOptions) -> None:
 def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptions) -> list[LintWarning]:
     """Every vendor relation the three together break."""
     found = [*_lint_topic_timeouts(source, receiver), *_lint_responses(context, receiver)]
+    found += _lint_acknowledgements(source, receiver)
     for transport in _DATAGRAM_TRANSPORTS:
         found += _lint_naks(transport, source, receiver)
         found += _lint_rates(transport, context)
@@ -174,6 +193,16 @@ def _lint_naks(transport: str, source: SourceOptions, receiver: ReceiverOptions)
         yield LintWarning(
             (f"{of}nak_initial_backoff_interval", f"{of}nak_backoff_interval"),
             f"{of}nak_backoff_interval is shorter than {of}nak_initial_backoff_interval; lengthen it",
+        )
+
+
+def _lint_acknowledgements(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    interval = receiver.transport_lbtru_acknowledgement_interval_ns
+    if 2 * interval > source.transport_lbtru_client_activity_timeout_ns:
+        yield LintWarning(
+            ("transport_lbtru_acknowledgement_interval", "transport_lbtru_client_activity_timeout"),
+            "transport_lbtru_client_activity_timeout is less than two of transport_lbtru_acknowledgement_interval: "
+            "one acknowledgement that is lost disconnects a receiver; lengthen it",
         )
 
 
