@@ -16,7 +16,7 @@ MakeLab = Callable[..., Lab]
 ROUNDS = 100
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
 def test_every_host_responds_through_loss(make_lab: MakeLab, transport: str) -> None:
     """Issue 29: two responders on hosts of their own; every request gets both responses, each once, none mixed up."""
     lab = make_lab(hosts=3, loss=0.02)
