@@ -141,6 +141,7 @@ SIM_BENCH = Module(
         Header("bench/raw_order.h", names=("um_raw_order", "um_raw_order_init"),
                inline=("um_raw_order_stamp", "um_raw_order_note")),
         Header("bench/echo.h"),
+        Header("bench/peer_zmq.h"),
         Header("bench/stream_check.h"),
     ),
     libraries=("crypto",),

@@ -117,6 +117,18 @@ class um_echo_result(CData):
     elapsed_ns: int
     cpu_ns: int
 
+class um_peer_zmq_config(CData):
+    is_published: bool
+    message_bytes: int
+    high_water_mark: int
+    duration_ns: int
+
+class um_peer_zmq_result(CData):
+    messages: int
+    elapsed_ns: int
+    cpu_ns: int
+    end_seen: bool
+
 class um_raw_echo_result(CData):
     echo_count: int
     cpu_ns: int
@@ -399,6 +411,22 @@ class _SimBenchLib(_CoreLib):
     ) -> int: ...
     def um_echo_serve(
         self, a1: um_event_queue, a2: um_publication, a3: um_echo_config, a4: um_echo_result, /
+    ) -> int: ...
+    def um_peer_zmq_receive(
+        self,
+        a1: Pointer[char] | Pointer[uint8_t] | bytes,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: um_peer_zmq_config,
+        a4: um_peer_zmq_result,
+        /,
+    ) -> int: ...
+    def um_peer_zmq_send(
+        self,
+        a1: Pointer[char] | Pointer[uint8_t] | bytes,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: um_peer_zmq_config,
+        a4: um_peer_zmq_result,
+        /,
     ) -> int: ...
     def um_raw_buffer_bytes(self, a1: int, a2: bool, /) -> int: ...
     def um_raw_echo(self, a1: int, a2: um_raw_pingpong_config, a3: um_raw_echo_result, /) -> int: ...
@@ -1012,6 +1040,22 @@ class _SimBench:
     ) -> um_echo_result: ...
     @overload
     def new(self, cdecl: Literal["um_echo_result **"], init: Any = ...) -> Pointer[um_echo_result]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_peer_zmq_config *", "um_peer_zmq_config[]"], init: Any = ...
+    ) -> um_peer_zmq_config: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_peer_zmq_config **"], init: Any = ...
+    ) -> Pointer[um_peer_zmq_config]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_peer_zmq_result *", "um_peer_zmq_result[]"], init: Any = ...
+    ) -> um_peer_zmq_result: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_peer_zmq_result **"], init: Any = ...
+    ) -> Pointer[um_peer_zmq_result]: ...
     @overload
     def new(
         self, cdecl: Literal["um_raw_echo_result *", "um_raw_echo_result[]"], init: Any = ...
@@ -1648,6 +1692,18 @@ class _SimBench:
     def cast(self, cdecl: Literal["um_echo_result *", "um_echo_result[]"], source: Any) -> um_echo_result: ...
     @overload
     def cast(self, cdecl: Literal["um_echo_result **"], source: Any) -> Pointer[um_echo_result]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_peer_zmq_config *", "um_peer_zmq_config[]"], source: Any
+    ) -> um_peer_zmq_config: ...
+    @overload
+    def cast(self, cdecl: Literal["um_peer_zmq_config **"], source: Any) -> Pointer[um_peer_zmq_config]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_peer_zmq_result *", "um_peer_zmq_result[]"], source: Any
+    ) -> um_peer_zmq_result: ...
+    @overload
+    def cast(self, cdecl: Literal["um_peer_zmq_result **"], source: Any) -> Pointer[um_peer_zmq_result]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_raw_echo_result *", "um_raw_echo_result[]"], source: Any

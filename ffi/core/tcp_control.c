@@ -37,8 +37,8 @@ uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id)
 uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source)
 {
     uint8_t *body = write_head(out, OPTION_SSF_INIT, SSF_INIT_OPTION_BYTES);
-    body[0] = TRANSPORT_TCP;
-    body[1] = FLAG_IGNORE | FLAG_DEFAULT_EXCLUSIONS;
+    body[0] = FLAG_IGNORE | FLAG_DEFAULT_EXCLUSIONS;
+    body[1] = TRANSPORT_TCP;
     um_store_be32(body + 2, session_id);
     um_store_be32(body + 6, client_index);
     um_store_be16(body + 10, source.port);
@@ -73,7 +73,7 @@ static um_tcp_control decode_option(uint8_t type, const uint8_t *option, uint32_
     if (type == OPTION_TCP_SESSION_ID && length == SESSION_ID_OPTION_BYTES) {
         control.kind = UM_TCP_SESSION_ID;
         control.session_id = um_load_be32(option + 4);
-    } else if (type == OPTION_SSF_INIT && length == SSF_INIT_OPTION_BYTES && option[2] == TRANSPORT_TCP) {
+    } else if (type == OPTION_SSF_INIT && length == SSF_INIT_OPTION_BYTES && option[3] == TRANSPORT_TCP) {
         control.kind = UM_TCP_SSF_INIT;
         control.session_id = um_load_be32(option + 4);
         control.client_index = um_load_be32(option + 8);

@@ -63,6 +63,10 @@ class RawSource(Closing):
         """What it says first."""
         return _exactly(peer, 12)
 
+    def read(self, peer: socket.socket, count: int) -> bytes:
+        """What it says next."""
+        return _exactly(peer, count)
+
     def close(self) -> None:
         """Close everything."""
         for one in (*self._peers, self._socket):
@@ -90,6 +94,10 @@ class RawClient(Closing):
         kind, _, length = struct.unpack("!BBH", _exactly(self.socket, 4))
         body = _exactly(self.socket, length - 4)
         return kind, struct.unpack("!I", body[:4])[0] if kind == 0 else 0, body
+
+    def exactly(self, count: int) -> bytes:
+        """So many bytes."""
+        return _exactly(self.socket, count)
 
     def is_closed(self) -> bool:
         """Whether the source has closed it, once everything sent was read."""

@@ -1,0 +1,34 @@
+/* ZeroMQ as a peer of measurements over TCP: a stream sent and received by loops in C, through a libzmq that is found
+ * at run time (the one in the package pyzmq, for instance). Nothing of this is in the product.
+ *
+ * A stream ends with a message of one byte. Threads: each call uses a context of its own. Errors: negative errno;
+ * -ENOSYS: the library is none, -EPROTO: a call of it failed.
+ */
+#ifndef UM_BENCH_PEER_ZMQ_H
+#define UM_BENCH_PEER_ZMQ_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct um_peer_zmq_config {
+    bool is_published; /* XPUB and SUB, without dropping; else PUSH and PULL */
+    uint32_t message_bytes;
+    uint32_t high_water_mark; /* messages that wait at either end */
+    int64_t duration_ns;      /* of sending; of receiving: how long it waits for the next message */
+} um_peer_zmq_config;
+
+typedef struct um_peer_zmq_result {
+    uint64_t messages;  /* sent, or received after the first */
+    int64_t elapsed_ns; /* receiving: from the first message to the last */
+    int64_t cpu_ns;     /* of this process */
+    bool end_seen;
+} um_peer_zmq_result;
+
+/* Binds to the endpoint and sends; the first message waits until somebody receives. */
+int um_peer_zmq_send(const char *library, const char *endpoint, const um_peer_zmq_config *config,
+                     um_peer_zmq_result *result);
+/* Connects to it and receives until the end. */
+int um_peer_zmq_receive(const char *library, const char *endpoint, const um_peer_zmq_config *config,
+                        um_peer_zmq_result *result);
+
+#endif
