@@ -11,6 +11,8 @@ from typing import Any, Literal
 from umstack.bench import raw
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
 from umstack.bench.endpoint import READY_SECONDS
+from umstack.bench.request_ends import RequestSpec
+from umstack.bench.requests import measure_tcp
 from umstack.bench.result import Result, merged, p50, ratio, result
 from umstack.bench.round_trip_ends import RoundTripSpec
 from umstack.bench.throughput import Pins, Progress
@@ -130,7 +132,7 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
     """Every spec, and raw sockets that wait the same way, as many rounds as asked for."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     own: list[list[Result]] = [[] for _ in plan.specs]
-    others: dict[tuple[raw.What, str], list[Result]] = {
+    others: dict[tuple[What, str], list[Result]] = {
         (what, spec.wait): [] for spec in plan.specs for what in _baselines(spec)
     }
     with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
@@ -144,7 +146,7 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
                 found.append(measure_round_trip(lab, spec, pins))
             for (what, wait), found in others.items():
                 progress(f"round {number} of {plan.rounds}: {what}, {wait}")
-                found.append(measure_raw(lab, raw_plan(what, wait, plan.specs[0]), pins))
+                found.append(_measure_baseline(lab, what, wait, plan.specs[0], pins))
     return [_with_ratios(spec, found, others) for spec, found in zip(plan.specs, own, strict=True)] + [
         merged(found, p50) for found in others.values()
     ]
@@ -160,8 +162,21 @@ def _set_napi(napi: Napi) -> None:
             set_napi(one.id, name, value)
 
 
-def _baselines(spec: RoundTripSpec) -> list[raw.What]:
-    """What waits the same way: raw sockets and, over rings, raw rings, which know no other way than busy."""
+What = raw.What | Literal["raw-tcp"]
+
+
+def _measure_baseline(lab: Lab, what: What, wait: str, spec: RoundTripSpec, pins: Pins) -> Result:
+    if what != "raw-tcp":
+        return measure_raw(lab, raw_plan(what, wait, spec), pins)
+    plain = RequestSpec(size=spec.size, seconds=spec.seconds, samples=spec.samples)
+    return {**measure_tcp(lab, plain, pins), "transport": "tcp", "wait": wait}
+
+
+def _baselines(spec: RoundTripSpec) -> list[What]:
+    """What waits the same way: raw sockets and, over rings, raw rings, which know no other way than busy. Beside TCP a
+    plain connection, whose ends block and are in Python."""
+    if spec.transport == "tcp":
+        return ["raw-udp", "raw-tcp"] if spec.wait == "block" else ["raw-udp"]
     return ["raw-udp", "raw-xdp"] if spec.link == "xdp" and spec.wait == "busy" else ["raw-udp"]
 
 
@@ -174,7 +189,7 @@ def raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan
 
 
 def _with_ratios(
-    spec: RoundTripSpec, found: Sequence[Result], others: Mapping[tuple[raw.What, str], Sequence[Result]]
+    spec: RoundTripSpec, found: Sequence[Result], others: Mapping[tuple[What, str], Sequence[Result]]
 ) -> Result:
     best = merged(found, p50)
     best["ratios"] = {what: ratio(found, others[what, spec.wait], p50) for what in _baselines(spec)}

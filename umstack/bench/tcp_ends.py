@@ -154,7 +154,7 @@ def _zmq_socket(spec: PeerSpec, *, sends: bool) -> Any:
     import zmq
 
     patterns = (zmq.XPUB, zmq.SUB) if spec.is_published else (zmq.PUSH, zmq.PULL)
-    made = zmq.Context.instance().socket(patterns[0] if sends else patterns[1])
+    made: Any = zmq.Context.instance().socket(patterns[0] if sends else patterns[1])
     made.set_hwm(_HIGH_WATER_MARK)
     made.setsockopt(zmq.RCVTIMEO, int(_WAIT_SECONDS * 1000))
     if spec.is_published and sends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,8 @@ from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.result import Result, merged, rate, ratio, result
 from umstack.bench.stream_ends import StreamSpec
+from umstack.bench.tcp_ends import Peer
+from umstack.bench.tcp_peers import measure_peer, peers
 from umstack.lab import Host, Lab
 
 Segmentation = Literal["real", "offload", "none"]
@@ -39,13 +42,20 @@ source transport_lbtru_port 14380
 """
 """The same for LBT-RU."""
 
+_TCP_OPTIONS = """
+source transport tcp
+source transport_tcp_port 14371
+"""
+"""The same for TCP, which no rate limits."""
+_OWN_OPTIONS = {"lbtru": _LBTRU_OPTIONS, "tcp": _TCP_OPTIONS}
+
 
 def options_text(
     flow_control: str, segmentation: Segmentation, options: Sequence[str], transport: str = "lbtrm"
 ) -> str:
     """The configuration of both ends; the user's own lines come last and win."""
     offload = _NO_OFFLOAD_OPTIONS if segmentation == "none" else ""
-    own = f"{_LBTRU_OPTIONS.lstrip()}" if transport == "lbtru" else ""
+    own = _OWN_OPTIONS.get(transport, "").lstrip()
     return f"{MEASURED_OPTIONS.lstrip()}{own}source flow_control {flow_control}\n{offload}" + "\n".join(
         options
     )
@@ -230,6 +240,8 @@ class ThroughputPlan:
     rounds: int = 3
     is_pinned: bool = True
     has_baselines: bool = True
+    peers: Sequence[str] = ()
+    """Of other stacks, by name: `zmq`, over TCP."""
 
 
 def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
@@ -243,19 +255,37 @@ def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
     return found
 
 
+def _baselines_of(spec: StreamSpec, plan: ThroughputPlan, pins: Pins) -> dict[raw.What, Baseline]:
+    if not plan.has_baselines or spec.transport == "tcp":
+        return {}
+    kinds = baselines(spec.size, plan.segmentation, spec.link)
+    return {what: Baseline(what, spec.size, spec.seconds, pins, spec.transport) for what in kinds}
+
+
+def _peers_of(spec: StreamSpec, plan: ThroughputPlan) -> list[Peer]:
+    """What goes over TCP beside it: a plain stream, and peers that are asked for."""
+    plain: list[Peer] = ["raw-tcp"] if plan.has_baselines and spec.transport == "tcp" else []
+    return plain + peers(plan.peers)
+
+
 def _measure_spec(
     lab: Lab, spec: StreamSpec, plan: ThroughputPlan, pins: Pins, progress: Progress
 ) -> list[Result]:
-    kinds = baselines(spec.size, plan.segmentation, spec.link) if plan.has_baselines else []
-    raws = {what: Baseline(what, spec.size, spec.seconds, pins, spec.transport) for what in kinds}
+    others_of: dict[str, Callable[[], Result]] = {
+        what: functools.partial(one.measure, lab) for what, one in _baselines_of(spec, plan, pins).items()
+    }
+    for peer in _peers_of(spec, plan):
+        ends = lab.hosts[0], lab.hosts[1]
+        cpus = pins.publisher, pins.subscriber
+        others_of[peer] = functools.partial(measure_peer, *ends, peer, spec.size, spec.seconds, cpus)
     own: list[Result] = []
-    others: dict[str, list[Result]] = {what: [] for what in kinds}
+    others: dict[str, list[Result]] = {what: [] for what in others_of}
     for number in range(1, plan.rounds + 1):
         progress(f"{spec.size} B, {spec.api} API, round {number} of {plan.rounds}: umstack")
         own.append(measure_stream(lab, spec, pins))
-        for what, baseline in raws.items():
+        for what, measure_other in others_of.items():
             progress(f"{spec.size} B, round {number} of {plan.rounds}: {what}")
-            others[what].append(baseline.measure(lab))
+            others[what].append(measure_other())
     best = merged(own, rate)
     best["ratios"] = {what: ratio(own, rounds, rate) for what, rounds in others.items()}
     return [best, *(merged(rounds, rate) for rounds in others.values())]

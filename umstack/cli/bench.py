@@ -94,10 +94,10 @@ _LINK = click.option(
 )
 _TRANSPORT = click.option(
     "--transport",
-    type=click.Choice(["lbtrm", "lbtru"]),
+    type=click.Choice(["lbtrm", "lbtru", "tcp"]),
     default="lbtrm",
     show_default=True,
-    help="The transport; lbtru is measured beside raw datagrams from address to address.",
+    help="The transport; lbtru is measured beside raw datagrams from address to address, tcp beside a plain stream.",
 )
 _RECEIVERS = click.option(
     "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers."
@@ -274,6 +274,13 @@ def command() -> None:
     help="Messages a send; default: 256 KiB.",
 )
 @click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets too.")
+@click.option(
+    "--peer",
+    "others",
+    type=click.Choice(["zmq"]),
+    multiple=True,
+    help="Measure another stack in the same rounds: zmq is ZeroMQ over TCP (pyzmq), in C and in Python.",
+)
 @_MODE
 @_LINK
 @_TRANSPORT
@@ -287,6 +294,7 @@ def _throughput(
     rounds: int,
     is_pinned: bool,
     has_baselines: bool,
+    others: Sequence[str],
     as_json: bool,
     mode: str | None,
     transport: str,
@@ -298,7 +306,7 @@ def _throughput(
     specs = [
         StreamSpec(size=size, input=form, config=config, mode=mode or "embedded", **stream) for size in sizes
     ]
-    plan = throughput.ThroughputPlan(specs, segmentation, rounds, is_pinned, has_baselines)
+    plan = throughput.ThroughputPlan(specs, segmentation, rounds, is_pinned, has_baselines, others)
     with _progress("throughput") as progress:
         results = throughput.measure(plan, progress)
     described = _describe(config, is_pinned, segmentation, rounds=rounds)
