@@ -15,7 +15,7 @@ enum {
     BACK_OFF_MAX = 8, /* times the reconnect interval */
 };
 static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted so long was good */
-static const int64_t ATTEMPT_NS = 5000000000; /* how long one attempt to connect may take */
+static const int64_t ATTEMPT_NS = 2000000000; /* one attempt; the system would go on for minutes, ever slower */
 static const int64_t OUT_RETRY_NS = 10000000;
 
 int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,

@@ -420,10 +420,11 @@ class Ends:
         end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
         for subscriber in self.subscribers:
             subscriber.receive()
-        *_, group, _port = end.receive()["transport"].split(":")
+        transport = end.receive()["transport"]
         for subscriber in self.subscribers:
             subscriber.await_report(lambda report: report.counter("receivers", "delivery_controllers") == 1)
-        self.lab.await_join(group, *self._subscribing)
+        if transport.startswith("LBTRM:"):
+            self.lab.await_join(transport.split(":")[-2], *self._subscribing)
         return end
 
 

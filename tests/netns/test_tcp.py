@@ -26,9 +26,9 @@ RECOVERS = {"use_otr": 1, "otr_request_initial_delay": 100, "otr_request_minimum
 
 
 def _unplug(lab: Lab, seconds: float) -> None:
-    lab.port(1).set(block=True)
+    lab.hosts[1].unplug()
     time.sleep(seconds)  # the fault itself takes this long
-    lab.port(1).set(block=False)
+    lab.hosts[1].plug()
 
 
 def test_what_tcp_repairs_needs_nobody_else(make_lab: MakeLab, ends_in: EndsIn) -> None:
@@ -63,8 +63,8 @@ def test_an_outage_ends_the_connection_and_what_is_retained_closes_the_gap(
     cut.await_received(1_000)
     other.await_received(1_000)
     _unplug(lab, LONG_SECONDS)
-    cut.await_report(lambda now: now.received_transport["connects"] > 1)
-    cut.await_report(lambda now: now.counter("receivers", "otr_messages") > 0)
+    cut.await_report(lambda now: now.received_transport["connects"] > 1, 20)
+    cut.await_report(lambda now: now.counter("receivers", "otr_messages") > 0, 20)
     sent = publisher.ask(stop=5)["sent"]
     report = cut.await_received(sent, 20)
     assert_whole(report, sent)
@@ -81,7 +81,7 @@ def test_an_outage_without_recovery_is_declared_by_number(make_lab: MakeLab, end
     publisher.ask(send=10**9)
     cut.await_received(1_000)
     _unplug(lab, LONG_SECONDS)
-    cut.await_report(lambda now: now.received_transport["connects"] > 1)
+    cut.await_report(lambda now: now.received_transport["connects"] > 1, 20)
     sent = publisher.ask(stop=5)["sent"]
     report = cut.await_report(lambda now: now["received"] + now["lost_sqns"] >= sent, 20)
     assert report["lost_sqns"] > 1_000
