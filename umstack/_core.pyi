@@ -206,8 +206,10 @@ class um_fetch(CData):
     def id(self, value: um_session_id | dict[str, Any] | Sequence[Any]) -> None: ...
     topic_index: int
     epoch: int
-    outstanding_max: int
-    retries: bool
+    @property
+    def plan(self) -> um_fetch_plan: ...
+    @plan.setter
+    def plan(self, value: um_fetch_plan | dict[str, Any] | Sequence[Any]) -> None: ...
     consumed: int
     written: int
     next_sqn: int
@@ -215,6 +217,38 @@ class um_fetch(CData):
     is_starved: bool
     is_caught_up: bool
     is_left_to_transport: bool
+    is_given_up: bool
+    gave_up_some: bool
+    is_connected: bool
+    has_requested_range: bool
+    has_heard: bool
+    retries: bool
+    has_attempted: bool
+    has_progressed: bool
+    awaited_range: bool
+    left_over: int
+    attempts: int
+    progress_sqn: int
+    attempt_ns: int
+    attempt_interval_ns: int
+    requested_ns: int
+    request_interval_ns: int
+    progress_ns: int
+
+class um_fetch_plan(CData):
+    is_otr: bool
+    request_index: int
+    attempts_max: int
+    outstanding_max: int
+    attempt_minimum_ns: int
+    attempt_maximum_ns: int
+    request_minimum_ns: int
+    request_maximum_ns: int
+    message_timeout_ns: int
+    @property
+    def wish(self) -> um_retained_wish: ...
+    @wish.setter
+    def wish(self, value: um_retained_wish | dict[str, Any] | Sequence[Any]) -> None: ...
 
 class um_frame_merge_config(CData):
     @property
@@ -541,6 +575,15 @@ class um_publication_session(CData): ...
 
 class um_random(CData):
     state: int
+
+class um_range_request(CData):
+    topic_index: int
+    request_index: int
+    outstanding_max: int
+    @property
+    def wish(self) -> um_retained_wish: ...
+    @wish.setter
+    def wish(self, value: um_retained_wish | dict[str, Any] | Sequence[Any]) -> None: ...
 
 class um_received_datagram(CData):
     @property
@@ -926,6 +969,9 @@ class _CoreLib:
     UM_ETHERTYPE_IPV6: int
     UM_ETHERTYPE_SERVICE_VLAN: int
     UM_ETHERTYPE_VLAN: int
+    UM_FETCH_CONNECT: int
+    UM_FETCH_DISCONNECT: int
+    UM_FETCH_WAIT: int
     UM_FLOW_MAX: int
     UM_FLOW_MIN: int
     UM_FLOW_NETWORKS_MAX: int
@@ -1044,6 +1090,7 @@ class _CoreLib:
     UM_QUEUE_BLOCKS_MAX: int
     UM_QUEUE_MESSAGE_BYTES_MIN: int
     UM_QUEUE_PINNED_BYTES_MIN: int
+    UM_RANGE_REQUEST_BYTES_MAX: int
     UM_RATE_LIMITED: int
     UM_RECEIVED_EVENT: int
     UM_RECEIVED_NOTHING: int
@@ -1216,6 +1263,12 @@ class _CoreLib:
         /,
     ) -> int: ...
     def um_event_queue_take(self, a1: um_event_queue, a2: int, a3: um_rows, /) -> int: ...
+    def um_fetch_begin(self, a1: um_fetch, /) -> None: ...
+    def um_fetch_on_connect(self, a1: um_fetch, /) -> None: ...
+    def um_fetch_on_disconnect(self, a1: um_fetch, /) -> None: ...
+    def um_fetch_request_range(
+        self, a1: um_fetch, a2: Pointer[char] | Pointer[uint8_t] | bytes, /
+    ) -> int: ...
     def um_generator_init(self, a1: um_generator, a2: um_generate_config, /) -> int: ...
     def um_generator_open_losses(self, a1: um_generator, a2: um_generate_loss, a3: int, /) -> int: ...
     def um_generator_run(
@@ -1355,6 +1408,12 @@ class _CoreLib:
     ) -> int: ...
     def um_publication_wakeup_fd(self, a1: um_publication, /) -> int: ...
     def um_queue_release(self, a1: um_block, a2: int, /) -> None: ...
+    def um_range_request_read(
+        self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, a3: um_range_request, /
+    ) -> bool: ...
+    def um_range_request_write(
+        self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: um_range_request, /
+    ) -> int: ...
     def um_recovery_write_range(
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, a3: int, a4: int, /
     ) -> int: ...
@@ -1434,6 +1493,7 @@ class _CoreLib:
         self, a1: um_streams, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
     ) -> None: ...
     def um_streams_stored_bytes(self, a1: um_streams, /) -> int: ...
+    def um_subscription_attend_fetch(self, a1: um_subscription, a2: um_fetch, /) -> int: ...
     def um_subscription_close(self, a1: um_subscription, /) -> None: ...
     def um_subscription_fetch(
         self,
@@ -1446,7 +1506,6 @@ class _CoreLib:
         /,
     ) -> int: ...
     def um_subscription_free(self, a1: um_subscription, /) -> None: ...
-    def um_subscription_give_up_past(self, a1: um_subscription, a2: um_fetch, /) -> int: ...
     def um_subscription_map(
         self, a1: um_subscription, a2: um_receiver_session_config, a3: int, a4: int, /
     ) -> int: ...
@@ -1456,7 +1515,6 @@ class _CoreLib:
     def um_subscription_open(
         self, a1: um_event_queue, a2: um_receiver_config, a3: Pointer[um_subscription], /
     ) -> int: ...
-    def um_subscription_pass_over(self, a1: um_subscription, a2: um_fetch, /) -> int: ...
     def um_tally_begin(self, a1: um_tally, /) -> None: ...
     def um_tally_full(self, a1: um_tally, /) -> bool: ...
     def um_unmap(self, a1: CData | bytes, a2: int, /) -> None: ...
@@ -1568,6 +1626,10 @@ class _Core:
     def new(self, cdecl: Literal["um_fetch *", "um_fetch[]"], init: Any = ...) -> um_fetch: ...
     @overload
     def new(self, cdecl: Literal["um_fetch **"], init: Any = ...) -> Pointer[um_fetch]: ...
+    @overload
+    def new(self, cdecl: Literal["um_fetch_plan *", "um_fetch_plan[]"], init: Any = ...) -> um_fetch_plan: ...
+    @overload
+    def new(self, cdecl: Literal["um_fetch_plan **"], init: Any = ...) -> Pointer[um_fetch_plan]: ...
     @overload
     def new(
         self, cdecl: Literal["um_frame_merge_config *", "um_frame_merge_config[]"], init: Any = ...
@@ -1772,6 +1834,12 @@ class _Core:
     def new(self, cdecl: Literal["um_random *", "um_random[]"], init: Any = ...) -> um_random: ...
     @overload
     def new(self, cdecl: Literal["um_random **"], init: Any = ...) -> Pointer[um_random]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_range_request *", "um_range_request[]"], init: Any = ...
+    ) -> um_range_request: ...
+    @overload
+    def new(self, cdecl: Literal["um_range_request **"], init: Any = ...) -> Pointer[um_range_request]: ...
     @overload
     def new(
         self, cdecl: Literal["um_received_datagram *", "um_received_datagram[]"], init: Any = ...
@@ -2101,6 +2169,10 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_fetch **"], source: Any) -> Pointer[um_fetch]: ...
     @overload
+    def cast(self, cdecl: Literal["um_fetch_plan *", "um_fetch_plan[]"], source: Any) -> um_fetch_plan: ...
+    @overload
+    def cast(self, cdecl: Literal["um_fetch_plan **"], source: Any) -> Pointer[um_fetch_plan]: ...
+    @overload
     def cast(
         self, cdecl: Literal["um_frame_merge_config *", "um_frame_merge_config[]"], source: Any
     ) -> um_frame_merge_config: ...
@@ -2288,6 +2360,12 @@ class _Core:
     def cast(self, cdecl: Literal["um_random *", "um_random[]"], source: Any) -> um_random: ...
     @overload
     def cast(self, cdecl: Literal["um_random **"], source: Any) -> Pointer[um_random]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_range_request *", "um_range_request[]"], source: Any
+    ) -> um_range_request: ...
+    @overload
+    def cast(self, cdecl: Literal["um_range_request **"], source: Any) -> Pointer[um_range_request]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_received_datagram *", "um_received_datagram[]"], source: Any

@@ -222,11 +222,12 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
     if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return false;
     delivery->next_sqn++;
-    delivery->highest_transport_sqn = arrival->transport_sqn;
-    if (um_serial_before(delivery->highest_sqn, message->sqn))
+    if (um_serial_before(delivery->highest_sqn, message->sqn)) {
         delivery->highest_sqn = message->sqn;
-    else if (delivery->gap_count > 0)
+        delivery->highest_transport_sqn = arrival->transport_sqn;
+    } else if (delivery->gap_count > 0) {
         um_loss_drain(delivery, arrival->now_ns, true);
+    }
     return true;
 }
 
@@ -273,15 +274,16 @@ static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_ar
     uint32_t capacity = delivery->receiver->store->entry_capacity;
     uint32_t from_lowest = sqn - delivery->lowest_held, to_highest = delivery->highest_sqn - sqn;
     if (from_lowest < capacity) {
-        if (from_lowest >= delivery->highest_sqn + 1 - delivery->lowest_held) /* which is 0 at first */
+        if (from_lowest >= delivery->highest_sqn + 1 - delivery->lowest_held) { /* which is 0 at first */
             delivery->highest_sqn = sqn;
+            delivery->highest_transport_sqn = arrival->transport_sqn;
+        }
     } else if (to_highest < capacity) {
         delivery->lowest_held = sqn;
     } else {
-        um_delivery_start(delivery, arrival->now_ns);
+        um_delivery_start(delivery, delivery->lowest_held, arrival->now_ns);
         return false;
     }
-    delivery->highest_transport_sqn = arrival->transport_sqn;
     return true;
 }
 
@@ -291,7 +293,12 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
 {
     if (is_duplicate(delivery, message->sqn))
         return true;
-    uint32_t lowest = delivery->lowest_held;
+    uint32_t lowest = delivery->lowest_held, capacity = delivery->receiver->store->entry_capacity;
+    bool is_far = message->sqn - lowest >= capacity && delivery->highest_sqn - message->sqn >= capacity;
+    if (is_far && is_fetching(delivery)) { /* delivery starts with the past, not here */
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return true;
+    }
     if (!note_while_starting(delivery, message->sqn, arrival))
         return false;
     if (hold_message(delivery, message, arrival, false))
@@ -301,7 +308,7 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
         return true;
     }
     delivery->lowest_held = lowest;
-    um_delivery_start(delivery, arrival->now_ns);
+    um_delivery_start(delivery, delivery->lowest_held, arrival->now_ns);
     return false;
 }
 
@@ -406,6 +413,9 @@ static bool deregister(um_delivery *delivery)
 
 void um_delivery_begin(um_delivery *delivery)
 {
+    if (delivery->is_begun)
+        return;
+    delivery->is_begun = true;
     delivery->announcements_due |= UM_ANNOUNCE_BEGINNING;
     um_delivery_announce(delivery);
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
@@ -424,13 +434,12 @@ static bool adopt(um_delivery *delivery, uint32_t sqn)
     return false;
 }
 
-void um_delivery_start(um_delivery *delivery, int64_t now_ns)
+void um_delivery_start(um_delivery *delivery, uint32_t next_sqn, int64_t now_ns)
 {
-    uint32_t end = delivery->highest_sqn + 1;
-    start_at(delivery, delivery->lowest_held);
+    uint32_t end = delivery->highest_sqn + 1, gap_start = delivery->lowest_held;
+    start_at(delivery, next_sqn);
     /* What is still lost between the messages held is a gap like any other from now on. */
-    uint32_t gap_start = delivery->next_sqn;
-    for (uint32_t sqn = delivery->next_sqn; sqn != end; sqn++) {
+    for (uint32_t sqn = gap_start; sqn != end; sqn++) {
         if (!adopt(delivery, sqn))
             continue;
         if (gap_start != sqn)
@@ -440,7 +449,7 @@ void um_delivery_start(um_delivery *delivery, int64_t now_ns)
     if (gap_start != end)
         um_order_map_add_gap(delivery, gap_start, end - 1, now_ns);
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
-        for (uint32_t sqn = delivery->next_sqn; sqn != end; sqn++)
+        for (uint32_t sqn = delivery->lowest_held; sqn != end; sqn++)
             deliver_on_arrival(delivery, sqn);
     um_loss_drain(delivery, now_ns, false);
 }
@@ -469,7 +478,7 @@ static bool finish(um_delivery *delivery, int64_t now_ns)
 void um_delivery_end(um_delivery *delivery, int64_t now_ns)
 {
     if (delivery->state == UM_DELIVERY_STARTING)
-        um_delivery_start(delivery, now_ns);
+        um_delivery_start(delivery, delivery->lowest_held, now_ns);
     um_debug_assert(delivery->state != UM_DELIVERY_WAITING || delivery->gap_count + delivery->held_count == 0);
     if (delivery->state == UM_DELIVERY_WAITING)
         delivery->next_sqn = delivery->resume_sqn;
@@ -493,6 +502,8 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
         um_delivery_announce(delivery);
     if (delivery->state == UM_DELIVERY_ENDING)
         finish(delivery, now_ns);
+    if (delivery->state < UM_DELIVERY_RUNNING) /* it has nothing to deliver but the beginning */
+        delivery->starved = delivery->announcements_due != 0;
     if (delivery->state != UM_DELIVERY_RUNNING)
         return UM_NEVER_NS;
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
@@ -505,7 +516,9 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)
         delivery->loss_check_ns = now_ns + interval_ns;
-    int64_t otr_ns = delivery->gap_count > 0 ? um_otr_due_ns(delivery) : UM_NEVER_NS;
+    /* While the queue is full it is the reader that is waited for. */
+    bool waits = delivery->gap_count > 0 && !delivery->starved && !delivery->announcements_due;
+    int64_t otr_ns = waits ? um_otr_due_ns(delivery) : UM_NEVER_NS;
     int64_t gap_ns = gap_due_ns(delivery);
     if (gap_ns <= now_ns) /* it is being fetched, or the queue is full */
         gap_ns = now_ns + GAP_CHECK_NS;

@@ -81,12 +81,16 @@ typedef struct um_late_join {
     bool is_transport_done; /* the transport has given up what lacks next, too */
     bool is_given_up;       /* nothing is fetched any more; what lacks runs out of time */
     bool has_lost;
+    bool has_shown;
     uint32_t epoch; /* differs from that of the fetch before */
     uint32_t resume_sqn;
     uint32_t target;            /* what is lacking before it is fetched */
     uint32_t lost_to;           /* what is lacking before it is not to be had */
     uint32_t requested;         /* the next to be requested */
     uint32_t caching_proximity; /* of off-transport recovery: order map entries */
+    uint32_t shown_end;         /* what lies before it exists: it came, from either side, or a TSNI named it */
+    uint32_t given_up_sqn;      /* transport sqn from which on what comes was sent since it was given up */
+    uint32_t passed_to;         /* everything before it was passed without a look: the peer said so */
     uint32_t taken_since;       /* messages fetched since something was given up last */
     int64_t received_ns;        /* wall clock of what is received now */
 } um_late_join;
@@ -106,6 +110,7 @@ typedef struct um_delivery {
     uint32_t gap_count;
     uint32_t source; /* the owner's number of the source, stored in rows */
     bool starved;
+    bool is_begun;             /* the beginning of the session was announced, or is due */
     uint8_t announcements_due; /* um_announcement */
     bool has_eos;              /* the end of the session is in the queue */
     bool is_deregistered;      /* so is the end of the source */
@@ -171,12 +176,14 @@ static inline bool um_delivery_awaits_past(const um_delivery *delivery)
 /* Tells the receiver of its new source, where it wants that; before the session's beginning. */
 void um_delivery_register(um_delivery *delivery);
 
-/* Beginning and end of the transport session (UM-76, UM-81, UM-105). */
+/* Beginning and end of the transport session (UM-76, UM-81, UM-105). It begins once, with the first datagram of any
+ * kind or with what is fetched, whichever comes first. */
 void um_delivery_begin(um_delivery *delivery);
 void um_delivery_end(um_delivery *delivery, int64_t now_ns);
 
-/* Datagrams before the first one seen are no longer lost: delivery may start. */
-void um_delivery_start(um_delivery *delivery, int64_t now_ns);
+/* Datagrams before the first one seen are no longer lost: delivery may start, at the lowest sqn held, or before it
+ * where what lies between is to come. */
+void um_delivery_start(um_delivery *delivery, uint32_t next_sqn, int64_t now_ns);
 
 /* Goes on after a full queue, and checks for loss when that is due. Returns when the next call is due. */
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns);

@@ -32,11 +32,22 @@ void um_late_join_fetch_to(um_delivery *delivery, uint32_t end)
 }
 
 /* Only the peer said where the present is, and it did not have what it said. The present is where the next live message
- * is. */
+ * is: behind what was passed, which shows a gap, or anywhere else, where delivery begins anew. */
 static void begin_with_live(um_delivery *delivery)
 {
     delivery->late_join.is_active = false;
     delivery->state = UM_DELIVERY_WAITING;
+    delivery->has_resume = true;
+    delivery->resume_sqn = delivery->next_sqn;
+    delivery->mapped_sqn = delivery->late_join.given_up_sqn; /* what was sent before says nothing */
+}
+
+/* Whether delivery is ahead of everything that exists: the peer named a range that does not. */
+static bool is_ahead_of_stream(const um_delivery *delivery)
+{
+    const um_late_join *join = &delivery->late_join;
+    return join->seen_live && join->has_shown && delivery->next_sqn == join->passed_to &&
+           um_serial_before(join->shown_end, delivery->next_sqn);
 }
 
 /* Whether something lacks before the target. A message that is held may still lack a fragment behind it. */
@@ -52,7 +63,9 @@ void um_late_join_end_if_complete(um_delivery *delivery)
     um_late_join *join = &delivery->late_join;
     if (!join->is_active || join->awaits_range || join->is_holding || lacks_something(delivery))
         return;
-    if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* live ones, delivered directly */
+    if (is_ahead_of_stream(delivery) && !join->is_given_up)
+        return; /* unless what comes meanwhile shows that the range was true, it is given up */
+    if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* delivered directly */
         join->is_active = false;
     } else if (join->is_given_up && join->has_lost && delivery->held_count == 0) {
         begin_with_live(delivery);
@@ -99,17 +112,26 @@ static bool has_place(const um_delivery *delivery, uint32_t sqn)
     return ahead < (int64_t)join->caching_proximity;
 }
 
+static void note_shown(um_late_join *join, uint32_t end)
+{
+    if (!join->has_shown || um_serial_before(join->shown_end, end))
+        join->shown_end = end;
+    join->has_shown = true;
+}
+
 bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_message, const um_arrival *arrival)
 {
     um_late_join *join = &delivery->late_join;
+    note_shown(join, sqn + 1);
     if (join->awaits_range && !is_message)
         return true;
     um_late_join_end_if_complete(delivery);
     if (!join->is_active)
         return false;
     if (!join->seen_live && join->is_given_up && um_serial_before(sqn, delivery->next_sqn)) {
-        if (!is_message || um_serial_before(arrival->transport_sqn, delivery->mapped_sqn))
-            return true; /* from before the controller was mapped */
+        if (!is_message || delivery->next_sqn != join->passed_to ||
+            um_serial_before(arrival->transport_sqn, join->given_up_sqn))
+            return true; /* it was delivered, or sent before that */
         begin_with_live(delivery);
         return false;
     }
@@ -136,18 +158,17 @@ bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messag
 static void start(um_receiver_session *session, um_delivery *delivery, uint32_t low, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
+    um_delivery_begin(delivery);
     join->awaits_range = false;
     delivery->has_resume = false;
     if (delivery->state == UM_DELIVERY_STARTING) {
         uint32_t held_from = delivery->lowest_held;
         session->starting_count--;
         join->is_holding = true;
-        um_delivery_start(delivery, now_ns);
+        um_delivery_start(delivery, um_serial_before(low, held_from) ? low : held_from, now_ns);
         join->is_holding = false;
-        if (um_serial_before(low, held_from)) {
+        if (um_serial_before(low, held_from))
             um_order_map_note_front_gap(delivery, low, held_from - 1, now_ns);
-            delivery->next_sqn = low;
-        }
         if (join->target - held_from <= INT32_MAX)
             note_lacking(delivery, join->target - 1, now_ns);
     } else {
@@ -156,7 +177,7 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
         delivery->highest_sqn = low - 1;
         note_lacking(delivery, join->target - 1, now_ns);
     }
-    join->requested = delivery->next_sqn;
+    join->requested = join->passed_to = delivery->next_sqn;
 }
 
 /* What lacks before `end` is not to be had. */
@@ -166,6 +187,7 @@ static void lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns)
     if (!join->has_lost || um_serial_before(join->lost_to, end))
         join->lost_to = end;
     join->has_lost = true;
+    join->passed_to = end;
     join->taken_since = 0;
     um_loss_drain(delivery, now_ns, true);
 }
@@ -194,13 +216,18 @@ static void on_range(um_receiver_session *session, um_delivery *delivery, uint32
         UM_COUNT(delivery->receiver->counters.late_join_refused, 1);
         return;
     }
+    /* The first range begins with what is wanted, so what lies before it and behind a live message may be had. */
+    bool is_of_wish = join->awaits_range && !join->is_resumed;
     if (join->awaits_range) {
         if (!join->has_target)
             um_late_join_fetch_to(delivery, high + 1);
         start(session, delivery, beginning(join, low), now_ns);
     }
-    if (um_serial_before(delivery->next_sqn, low) && um_serial_before(delivery->next_sqn, join->target))
-        lose_to(delivery, um_serial_before(low, join->target) ? low : join->target, now_ns);
+    uint32_t lost_to = um_serial_before(low, join->target) ? low : join->target;
+    if (join->seen_live && join->has_shown && um_serial_before(join->shown_end, lost_to))
+        lost_to = join->shown_end; /* what follows is yet to come */
+    if (!is_of_wish && um_serial_before(delivery->next_sqn, lost_to))
+        lose_to(delivery, lost_to, now_ns);
     um_loss_drain(delivery, now_ns, true);
     um_late_join_end_if_complete(delivery);
 }
@@ -223,8 +250,9 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message)
     return TAKEN;
 }
 
-static void count_recovered(um_delivery *delivery)
+static void count_recovered(um_delivery *delivery, uint32_t sqn)
 {
+    note_shown(&delivery->late_join, sqn + 1);
     um_receiver_counters *counters = &delivery->receiver->counters;
     delivery->late_join.taken_since++;
     if (delivery->late_join.is_otr || delivery->late_join.is_resumed)
@@ -269,7 +297,7 @@ static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *message, 
             return TAKEN;
         um_loss_drain(delivery, now_ns, true);
     }
-    count_recovered(delivery);
+    count_recovered(delivery, message->sqn);
     return TAKEN;
 }
 
@@ -278,6 +306,8 @@ static int64_t receive(um_receiver_session *session, um_delivery *delivery, cons
 {
     um_lbmc_message message;
     uint32_t at = 0, message_length, epoch = delivery->late_join.epoch;
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
+        return 0;
     while (at < length && !delivery->starved && delivery->late_join.is_active && delivery->late_join.epoch == epoch) {
         uint32_t left = length - at;
         const uint8_t *from = data + at;
@@ -335,10 +365,13 @@ static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t
     um_store_be32(option + 16, sqn);
 }
 
-/* The first sqn that is worth a request. */
-static uint32_t request_base(const um_delivery *delivery)
+/* The first sqn that is worth a request: behind what is not to be had, and behind what is here and waits for the rest
+ * of its message, which may have more fragments than may be outstanding. */
+static uint32_t request_base(um_delivery *delivery)
 {
-    return um_delivery_is_past_lost(delivery, delivery->next_sqn) ? delivery->late_join.lost_to : delivery->next_sqn;
+    const um_gap *gap = um_order_map_oldest_gap(delivery);
+    uint32_t lost_to = delivery->late_join.lost_to, first = gap == NULL ? delivery->next_sqn : gap->first;
+    return um_delivery_is_past_lost(delivery, delivery->next_sqn) && um_serial_before(first, lost_to) ? lost_to : first;
 }
 
 uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8_t *out, uint32_t capacity)
@@ -391,6 +424,19 @@ static void start_without_range(um_receiver_session *session, um_delivery *deliv
     join->awaits_range = false;
 }
 
+/* What only the peer said to exist is not lost: were it passed over, the source's next messages would be, too. If it
+ * does exist, the transport will show it. */
+static void forget_promised(um_delivery *delivery)
+{
+    um_late_join *join = &delivery->late_join;
+    uint32_t end =
+        join->has_shown && um_serial_before(delivery->next_sqn, join->shown_end) ? join->shown_end : delivery->next_sqn;
+    if (!um_serial_before(end, join->target))
+        return;
+    um_order_map_cut(delivery, end);
+    join->target = end;
+}
+
 void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
@@ -399,11 +445,19 @@ void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, i
     if (join->awaits_range)
         start_without_range(session, delivery, now_ns);
     join->is_given_up = true;
+    join->given_up_sqn = session->next_sqn;
     if (delivery->state == UM_DELIVERY_WAITING) {
         join->is_active = false;
         return;
     }
     join->seen_live |= join->is_resumed; /* the stream is where it was left */
+    if (is_ahead_of_stream(delivery)) {
+        um_order_map_clear(delivery); /* of what does not exist */
+        begin_with_live(delivery);
+        return;
+    }
+    if (join->seen_live && delivery->state == UM_DELIVERY_RUNNING)
+        forget_promised(delivery);
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->next_sqn, join->target))
         lose_to(delivery, join->target, now_ns);
     um_late_join_end_if_complete(delivery);

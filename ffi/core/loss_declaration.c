@@ -121,6 +121,9 @@ static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
     count_past_lost(delivery, delivery->next_sqn, count);
     UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
     UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, count);
+    /* Entries that only count bytes: of messages whose first fragment is in the run. */
+    for (uint32_t sqn; (sqn = um_order_map_first_entry(delivery, delivery->next_sqn, end)) != end;)
+        um_order_map_remove(delivery, um_order_map_find(delivery, sqn));
     delivery->next_sqn = end;
     return true;
 }

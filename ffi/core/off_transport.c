@@ -27,7 +27,9 @@ void um_otr_begin(um_delivery *delivery)
                                          .is_otr = true,
                                          .seen_live = true,
                                          .has_target = true,
+                                         .has_shown = true,
                                          .target = delivery->highest_sqn + 1,
+                                         .shown_end = delivery->highest_sqn + 1,
                                          .requested = delivery->next_sqn,
                                          .caching_proximity = receiver->config.map_entries_max,
                                          .epoch = delivery->late_join.epoch + 1};

@@ -53,6 +53,19 @@ static inline void um_order_map_add_gap(um_delivery *delivery, uint32_t first, u
     um_order_map_note_gap(delivery, first, last, now_ns);
 }
 
+/* Nothing is known to exist from `end` on, and nothing of it is held. */
+static inline void um_order_map_cut(um_delivery *delivery, uint32_t end)
+{
+    while (delivery->gap_count > 0 &&
+           !um_serial_before(um_order_map_gap(delivery, delivery->gap_count - 1)->first, end))
+        delivery->gap_count--;
+    um_gap *youngest = delivery->gap_count == 0 ? NULL : um_order_map_gap(delivery, delivery->gap_count - 1);
+    if (youngest != NULL && !um_serial_before(youngest->last, end))
+        youngest->last = end - 1;
+    if (!um_serial_before(delivery->highest_sqn, end))
+        delivery->highest_sqn = end - 1;
+}
+
 static inline um_reorder_entry *um_order_map_find(um_delivery *delivery, uint32_t sqn)
 {
     return delivery->held_count == 0 ? NULL : um_reorder_find(delivery->receiver->store, delivery->id, sqn);

@@ -90,12 +90,12 @@ static void leave_queue(um_receiver_session *session, const um_message_queue *qu
         *left = session->queues[--session->queue_count];
 }
 
-bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index)
+um_delivery *um_receiver_session_find(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index)
 {
-    const um_delivery *d = um_topic_table_slot(&session->topics, topic_index)->first;
+    um_delivery *d = um_topic_table_slot(&session->topics, topic_index)->first;
     while (d != NULL && d->receiver != receiver)
         d = d->next_of_topic;
-    return d != NULL;
+    return d;
 }
 
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)

@@ -149,7 +149,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
 /* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). False when there are too
  * many topics or queues. The delivery stays the caller's. */
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
-bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
+/* The receiver's controller of a topic; NULL when there is none. */
+um_delivery *um_receiver_session_find(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
 
 /* Continues at the place where an earlier session of the same identity ended, unless the place is known already.

@@ -47,7 +47,7 @@ void um_start_gate_open(um_receiver_session *session, int64_t now_ns)
     for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {
         if (d->state == UM_DELIVERY_STARTING && !um_start_gate_is_closed(session, d, d->start_sqn)) {
             session->starting_count--;
-            um_delivery_start(d, now_ns);
+            um_delivery_start(d, d->lowest_held, now_ns);
         }
     }
 }

@@ -1,6 +1,5 @@
 #include "io/late_joining.h"
 
-#include "core/late_join.h"
 #include "io/publication_private.h"
 #include "io/subscription_private.h"
 #include "os/clock.h"
@@ -9,14 +8,10 @@
 
 /* ---- receivers ---- */
 
-static um_delivery *find_delivery(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,
-                                  um_receiver_session **session)
+static um_delivery *find_mapped(um_subscription *subscription, const um_session_id *id, uint32_t topic_index)
 {
-    *session = um_node_find_session(&subscription->receiving->node, id);
-    um_delivery *delivery = *session == NULL ? NULL : um_topic_table_slot(&(*session)->topics, topic_index)->first;
-    while (delivery != NULL && delivery->receiver != &subscription->core)
-        delivery = delivery->next_of_topic;
-    return delivery;
+    um_receiver_session *session = um_node_find_session(&subscription->receiving->node, id);
+    return um_receiver_session_find(session, &subscription->core, topic_index);
 }
 
 static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
@@ -41,8 +36,7 @@ int um_subscription_map_late(um_subscription *subscription, const um_receiver_se
     um_reactor_lock(receiving->reactor);
     int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
     if (result == 0) {
-        um_receiver_session *mapped;
-        begin_late(find_delivery(subscription, &session->id, topic_index, &mapped), mapping);
+        begin_late(find_mapped(subscription, &session->id, topic_index), mapping);
         um_node_wake(&receiving->node, um_clock_ns());
     }
     um_reactor_unlock(receiving->reactor);
@@ -51,53 +45,22 @@ int um_subscription_map_late(um_subscription *subscription, const um_receiver_se
     return result;
 }
 
-/* The controller of a fetch that goes on; NULL once it is over. */
-static um_delivery *find_fetched(um_subscription *subscription, const um_fetch *fetch, um_receiver_session **session)
-{
-    um_delivery *delivery = find_delivery(subscription, &fetch->id, fetch->topic_index, session);
-    if (delivery == NULL || (*session)->ended || !delivery->late_join.is_active || delivery->late_join.is_given_up ||
-        delivery->late_join.epoch != fetch->epoch)
-        return NULL;
-    return delivery;
-}
-
-static int fetch_step(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length, char *out,
-                      uint32_t capacity)
-{
-    um_receiver_session *session;
-    um_delivery *delivery = find_fetched(subscription, fetch, &session);
-    if (delivery == NULL)
-        return -ENOENT;
-    delivery->late_join.received_ns = um_clock_wall_ns();
-    if (fetch->retries)
-        um_late_join_retry(delivery);
-    int64_t now_ns = um_clock_ns();
-    if (delivery->starved && delivery->state == UM_DELIVERY_RUNNING)
-        um_delivery_tick(delivery, now_ns);
-    int64_t used = um_late_join_receive(session, delivery, (const uint8_t *)received, length, now_ns);
-    if (used < 0)
-        return (int)used;
-    if (find_fetched(subscription, fetch, &session) == NULL)
-        return -ENOENT;
-    fetch->consumed = (uint32_t)used;
-    fetch->written = um_late_join_request(delivery, fetch->outstanding_max, (uint8_t *)out, capacity);
-    fetch->next_sqn = delivery->next_sqn;
-    fetch->awaits_range = delivery->late_join.awaits_range;
-    fetch->is_starved = delivery->starved;
-    fetch->is_left_to_transport = um_late_join_is_left_to_transport(delivery);
-    fetch->is_caught_up = !fetch->awaits_range && !um_serial_before(delivery->next_sqn, delivery->late_join.target);
-    return 0;
-}
-
 int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
                           char *out, uint32_t capacity)
 {
-    fetch->consumed = fetch->written = 0;
     um_receiving *receiving = subscription->receiving;
+    fetch->consumed = fetch->written = 0;
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
-    int result = fetch_step(subscription, fetch, received, length, out, capacity);
+    um_receiver_session *session;
+    um_delivery *delivery = um_fetch_find(fetch, &receiving->node, &subscription->core, &session);
+    int result = -ENOENT;
+    if (delivery != NULL) {
+        delivery->late_join.received_ns = um_clock_wall_ns();
+        result = um_fetch_step(fetch, session, delivery, (const uint8_t *)received, length, (uint8_t *)out, capacity,
+                               um_clock_ns());
+    }
     um_event_queues_notify(subscription->queue->queues);
     um_receiving_report_recoveries(receiving);
     um_reactor_unlock(receiving->reactor);
@@ -105,34 +68,27 @@ int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const 
     return result;
 }
 
-static int give_up(um_subscription *subscription, const um_fetch *fetch, bool all)
+int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch)
 {
     um_receiving *receiving = subscription->receiving;
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
     um_receiver_session *session;
-    um_delivery *delivery = find_fetched(subscription, fetch, &session);
-    bool goes_on = delivery != NULL && !all && um_late_join_pass_over(session, delivery, um_clock_ns());
-    if (delivery != NULL && all)
-        um_late_join_give_up(session, delivery, um_clock_ns());
-    um_event_queues_notify(subscription->queue->queues);
-    um_receiving_report_recoveries(receiving);
-    um_node_wake(&receiving->node, um_clock_ns());
+    um_delivery *delivery = um_fetch_find(fetch, &receiving->node, &subscription->core, &session);
+    int64_t now_ns = um_clock_ns();
+    int action = delivery == NULL ? -ENOENT : um_fetch_attend(fetch, session, delivery, now_ns);
+    bool wakes = delivery != NULL && fetch->gave_up_some;
+    if (wakes) {
+        um_event_queues_notify(subscription->queue->queues);
+        um_receiving_report_recoveries(receiving);
+        um_node_wake(&receiving->node, now_ns);
+    }
     um_reactor_unlock(receiving->reactor);
-    um_reactor_wake_by(receiving->reactor, 0);
+    if (wakes)
+        um_reactor_wake_by(receiving->reactor, 0);
     um_gate_leave(&subscription->gate);
-    return goes_on || (all && delivery != NULL) ? 0 : -ENOENT;
-}
-
-int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch)
-{
-    return give_up(subscription, fetch, true);
-}
-
-int um_subscription_pass_over(um_subscription *subscription, const um_fetch *fetch)
-{
-    return give_up(subscription, fetch, false);
+    return action;
 }
 
 /* ---- sources ---- */

@@ -1,5 +1,5 @@
 /* Late join and recovery requests as Python drives them: it owns the TCP connections, these calls take and make the
- * bytes of many messages at once (core/late_join.h, core/retention.h).
+ * bytes of many messages at once (core/fetch.h, core/retention.h).
  *
  * Threads: any. Memory: the caller's buffers. Errors: UM_CLOSED, -EBADMSG for a peer that does not keep to the
  * protocol, -ENOENT when there is nothing (any more) to do.
@@ -7,7 +7,7 @@
 #ifndef UM_IO_LATE_JOINING_H
 #define UM_IO_LATE_JOINING_H
 
-#include "core/retention.h"
+#include "core/fetch.h"
 #include "io/publication.h"
 #include "io/subscription.h"
 
@@ -28,30 +28,11 @@ typedef struct um_late_mapping {
 int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
                              uint32_t topic_index, uint32_t source, um_late_mapping *mapping);
 
-/* One step of a fetch: what was received is taken, what is to be sent is written. */
-typedef struct um_fetch {
-    um_session_id id;
-    uint32_t topic_index;
-    uint32_t epoch;
-    uint32_t outstanding_max;
-    bool retries; /* what was requested is requested again */
-
-    uint32_t consumed; /* bytes of what was received */
-    uint32_t written;
-    uint32_t next_sqn; /* the first not delivered */
-    bool awaits_range;
-    bool is_starved;           /* the queue is full: call again soon */
-    bool is_caught_up;         /* nothing is lacking now */
-    bool is_left_to_transport; /* what comes next is not retained, and its time is not up */
-} um_fetch;
-
-/* 0, -ENOENT once the fetch is complete or its session gone, -EBADMSG. */
+/* As um_fetch_step; -ENOENT, too, when the session is gone. */
 int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
                           char *out, uint32_t capacity);
-/* What lacks is not to be had. */
-int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch);
-/* What comes next did not come in time: 0 when the fetch goes on behind it, -ENOENT when it was given up. */
-int um_subscription_pass_over(um_subscription *subscription, const um_fetch *fetch);
+/* As um_fetch_attend. */
+int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch);
 
 /* Offers late join. -EBUSY when it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);

@@ -355,7 +355,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         receiving->reactor->error_step = "key set";
         return -EKEYREJECTED;
     }
-    if (um_receiver_session_is_mapped(session, receiver, topic_index))
+    if (um_receiver_session_find(session, receiver, topic_index) != NULL)
         return -EEXIST;
     um_delivery *delivery = um_allocate(sizeof *delivery);
     if (delivery == NULL)

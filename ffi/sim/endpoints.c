@@ -106,12 +106,29 @@ int um_sim_add_source(um_sim_world *world, int session, const um_sim_source_conf
     return (int)world->source_count++;
 }
 
+int um_sim_retain(um_sim_world *world, int index, const um_sim_retention_config *config)
+{
+    um_sim_source *source = world->sources[index];
+    if (source->retention != NULL)
+        return -EBUSY;
+    um_retention *retention = um_sim_take(world, sizeof *retention);
+    void *memory = um_sim_take(world, um_retention_footprint(config));
+    if (retention == NULL || memory == NULL)
+        return -ENOMEM;
+    um_retention_init(retention, memory, config, &source->session->core, source->core.topic_index,
+                      um_sim_next_sqn(world, index));
+    source->retention = retention;
+    return 0;
+}
+
 void um_sim_delete_source(um_sim_world *world, int index)
 {
     um_sim_source *source = world->sources[index];
     if (source->deleted)
         return;
     source->deleted = true;
+    if (source->retention != NULL)
+        um_retention_fini(source->retention);
     um_source_fini(&source->core);
     if (--source->session->source_count > 0)
         return;
@@ -142,6 +159,7 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
                                                  .loss_check_interval_ns = config->loss_check_interval_ns};
     receiver->core.queue = &receiver->queue;
     receiver->core.store = &receiver->host->node->store;
+    receiver->core.otr_begun = &receiver->host->node->otr_begun;
     receiver->core.context_counters = &receiver->host->node->counters;
     um_receiver_counters_reset(&receiver->core.counters);
     if (!um_node_add_queue(receiver->host->node, &receiver->queue))
@@ -211,7 +229,10 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
     join->session = join->transport = session;
     join->receiver = receiver;
     join->source = source;
+    join->index = index;
     world->joins[world->join_count++] = join;
+    if (!um_sim_begin_late_join(world, join))
+        return -ENOMEM;
     um_node_wake(host->node, um_sim_local_ns(host));
     um_sim_request(host, um_sim_local_ns(host));
     return (int)index;
@@ -227,8 +248,39 @@ void um_sim_leave(um_sim_world *world, int index)
         um_sim_close_transport(join->receiver->host, session);
         return;
     }
+    um_sim_end_fetch(join);
     um_receiver_session_unmap(session, &join->core);
     join->session = NULL;
+}
+
+int um_sim_set_recovery(um_sim_world *world, int index, const um_sim_recovery_config *config)
+{
+    um_sim_receiver *receiver = world->receivers[index];
+    if (config->look_ns <= 0 || config->late_join.outstanding_max == 0 || config->otr.outstanding_max == 0)
+        return -EINVAL;
+    receiver->recovery = *config;
+    receiver->core.config.use_otr = config->use_otr;
+    receiver->core.config.otr_initial_delay_ns = config->otr_initial_delay_ns;
+    receiver->core.config.otr_caching_threshold = config->otr_caching_threshold;
+    return 0;
+}
+
+int um_sim_set_peer_faults(um_sim_world *world, int host, const um_sim_peer_faults *faults)
+{
+    if (faults->delay_ns < 0 || faults->stall_ns < 0)
+        return -EINVAL;
+    world->hosts[host]->peer_faults = *faults;
+    return 0;
+}
+
+int um_sim_jump_clock(um_sim_world *world, int index, int64_t ahead_ns)
+{
+    um_sim_host *host = world->hosts[index];
+    if (ahead_ns < 0) /* the clock of the protocol never goes back (CLOCK_MONOTONIC) */
+        return -EINVAL;
+    host->config.clock_offset_ns += ahead_ns;
+    um_sim_service(host);
+    return 0;
 }
 
 /* ---- looking ---- */
@@ -264,6 +316,10 @@ void um_sim_probe_join(um_sim_world *world, int index, um_sim_join_probe *probe)
     if (join->session != NULL) {
         probe->loss_count = join->session->losses.count;
         probe->transport_next_sqn = join->session->next_sqn;
+    }
+    if (join->connection != NULL) {
+        probe->fetches = join->connection->is_active;
+        probe->connections = join->connection->count;
     }
 }
 

@@ -10,6 +10,7 @@ enum um_sim_event_kind {
     UM_SIM_EVENT_ARRIVAL, /* index: host, detail: datagram */
     UM_SIM_EVENT_TIMER,   /* index: host */
     UM_SIM_EVENT_READ,    /* index: receiver */
+    UM_SIM_EVENT_REQUEST, /* index: join */
     UM_SIM_EVENT_OWNER,   /* the owner's (run.c) */
 };
 

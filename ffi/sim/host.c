@@ -182,6 +182,7 @@ void um_sim_close_transport(um_sim_host *host, um_receiver_session *session)
         um_sim_join_state *join = host->world->joins[i];
         if (join->session != session)
             continue;
+        um_sim_end_fetch(join);
         um_receiver_session_unmap(session, &join->core);
         join->session = NULL;
     }
@@ -249,6 +250,8 @@ void um_sim_service(um_sim_host *host)
     if (um_node_pressured(host->node, now_ns) && next_ns > now_ns + PRESSURE_CHECK_NS)
         next_ns = now_ns + PRESSURE_CHECK_NS;
     set_timer(host, next_ns);
+    if (host->node->otr_begun)
+        um_sim_take_recoveries(host);
 }
 
 /* ---- publishing: how a context performs the actions of a send ---- */

@@ -16,10 +16,14 @@ typedef struct um_sim_row_checker {
     uint32_t *bytes; /* mode 0, by message: payload bytes delivered */
     bool begun;      /* a message or a loss has been seen */
     bool bos, eos;
-    bool no_loss;      /* a loss event is a violation */
-    bool from_start;   /* the first message published is the first one delivered */
-    uint32_t lowest;   /* lowest sqn seen so far */
-    uint32_t expected; /* mode 1: next sqn */
+    bool is_lied_to;   /* its peer promises what was never published: that is lost, too */
+    bool has_foretold; /* such a loss has been declared, before foretold_end */
+    uint32_t foretold_end;
+    bool may_leave_out; /* live messages that find no place in the order map, for a source that may not retain them */
+    bool no_loss;       /* a loss event is a violation */
+    bool from_start;    /* the first message published is the first one delivered */
+    uint32_t lowest;    /* lowest sqn seen so far */
+    uint32_t expected;  /* mode 1: next sqn */
     uint64_t delivered_count;
     uint64_t loss_count;
 } um_sim_row_checker;

@@ -4,6 +4,7 @@
 #include "sim/adversary.h"
 #include "sim/invariants.h"
 #include "sim/publisher.h"
+#include "sim/recovery_plan.h"
 #include "sim/row_checker.h"
 #include "sim/wire_checker.h"
 
@@ -25,6 +26,7 @@ enum owner_event {
     RUN_PATH,
     RUN_KILL,
     RUN_DELETE,
+    RUN_JUMP,
     RUN_CALM,
     RUN_CHECK,
     RUN_ATTACK
@@ -36,6 +38,7 @@ typedef struct um_sim_run_state {
     um_sim_result *result;
     um_random random;
     um_sim_scenario scenario;
+    um_sim_recovery_plan recovery;   /* zero when it is left out */
     um_sim_topic topics[TOPICS_MAX]; /* a session's lie together */
     um_sim_publisher publishers[TOPICS_MAX];
     bool topic_deleted[TOPICS_MAX];
@@ -86,6 +89,21 @@ static bool subscribed(const um_sim_run_state *run, uint32_t receiver, uint32_t 
 
 /* ---- joining ---- */
 
+/* What a checker may expect of a join whose source retains. */
+static void expect_of_recovery(const um_sim_run_state *run, um_sim_row_checker *checker, uint32_t receiver,
+                               uint32_t session)
+{
+    const um_sim_recovery_config *config = &run->recovery.receivers[receiver];
+    bool is_harsh = run->scenario.kind == UM_SIM_HARSH;
+    bool is_whole = um_sim_recovery_is_whole(&run->recovery, session, receiver) && !is_harsh;
+    checker->is_lied_to = !run->recovery.is_faithful[session] &&
+                          (config->use_late_join || run->world->joins[checker->join]->core.late_join.is_active);
+    checker->no_loss = is_whole ? checker->no_loss || config->use_otr : checker->no_loss && !config->use_late_join;
+    checker->may_leave_out = !is_whole && config->use_otr;
+    if (config->use_late_join)
+        checker->from_start = is_whole && run->recovery.wants_all[receiver] && !run->is_attacked;
+}
+
 static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool from_start)
 {
     const um_sim_scenario *scenario = &run->scenario;
@@ -105,6 +123,8 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
     checker->no_loss =
         scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
     checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED && !run->is_attacked;
+    if (run->recovery.offers[session])
+        expect_of_recovery(run, checker, receiver, session);
     checker->no_loss &=
         !run->is_attacked || !um_sim_adversary_costs_messages(&run->adversary, scenario->kind == UM_SIM_WINDOWED);
     /* A point is given up only after many replays, when nothing says where the stream is but those. */
@@ -220,7 +240,7 @@ static void on_publish(um_sim_run_state *run, uint32_t topic)
 static void on_calm(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
-    run->calm = true;
+    run->calm = world->peers_are_true = true;
     for (uint32_t h = 0; h < world->host_count; h++) {
         um_sim_faults faults = {.delay_ns = world->hosts[h]->faults.delay_ns};
         um_sim_set_faults(world, (int)h, &faults);
@@ -254,6 +274,9 @@ static void plan_faults(um_sim_run_state *run)
         if (scenario->kind == UM_SIM_HARSH && h >= scenario->session_count && percent(run, 8))
             schedule(run, between_ns(run, 0, end_ns), RUN_KILL, h);
     }
+    for (uint32_t h = 0; h < hosts; h++)
+        if (run->recovery.jumps_at_ns[h] != 0)
+            schedule(run, run->recovery.jumps_at_ns[h], RUN_JUMP, h);
     for (uint32_t r = 0; r < scenario->receiver_count; r++)
         if (percent(run, 10))
             schedule(run, between_ns(run, 0, end_ns), RUN_LEAVE, r);
@@ -297,6 +320,20 @@ static bool waits_for_what_is_gone(const um_sim_run_state *run, const um_sim_joi
            join->session->counters.unrecovered_txw > 0 && join->session->losses.count == 0;
 }
 
+/* Joins that nothing recovers any more. A late join ended before its source sent something that the transport could not
+ * recover, for it was given up or the range was a lie: the gap lasts for as long as NAKs are generated, which may be
+ * longer than the run. Or a peer lied a session beyond its end, and where it ended is where the next one goes on. */
+static bool is_beyond_recovery(const um_sim_run_state *run, uint32_t join, uint32_t topic)
+{
+    const um_sim_join_state *of = run->world->joins[join];
+    uint32_t receiver = of->receiver->index, next_sqn = um_sim_next_published(&run->topics[topic]);
+    bool is_lied_to = run->checkers[join].is_lied_to;
+    if (is_lied_to && of->core.late_join.is_resumed && um_serial_before(next_sqn, of->core.next_sqn))
+        return true;
+    return run->recovery.receivers[receiver].use_late_join && (is_lied_to || !run->recovery.is_patient[receiver]) &&
+           of->core.gap_count > 0 && of->session->losses.count == 0;
+}
+
 static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topic_index, rest_text *why)
 {
     const um_sim_topic *topic = &run->topics[topic_index];
@@ -307,7 +344,8 @@ static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topi
         snprintf(why->text, sizeof why->text, "join %u has ended", join);
         return false;
     }
-    if (is_excused(run, topic_index) || topic->message_count == 0 || waits_for_what_is_gone(run, of, topic_index))
+    if (is_excused(run, topic_index) || topic->message_count == 0 || waits_for_what_is_gone(run, of, topic_index) ||
+        is_beyond_recovery(run, join, topic_index))
         return true;
     uint32_t losses = of->session->losses.count, next_sqn = um_sim_next_published(topic);
     if (d->state == UM_DELIVERY_RUNNING && d->next_sqn == next_sqn && d->held_count == 0 && d->gap_count == 0 &&
@@ -398,6 +436,9 @@ static void on_event(void *owner, uint32_t what, uint32_t detail)
         run->topic_deleted[detail] = true;
         um_sim_delete_source(run->world, (int)run->topics[detail].source);
         break;
+    case RUN_JUMP:
+        um_sim_jump_clock(run->world, (int)detail, run->recovery.jump_ns[detail]);
+        break;
     case RUN_CALM:
         on_calm(run);
         break;
@@ -415,6 +456,7 @@ static void on_step(void *owner)
 {
     um_sim_run_state *run = owner;
     um_sim_check_bounds(run->world);
+    um_sim_check_recovery(run->world);
 }
 
 static void on_row(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row)
@@ -423,6 +465,8 @@ static void on_row(void *owner, const um_sim_receiver *receiver, const um_block 
     (void)receiver;
     um_sim_row_checker *checker = &run->checkers[block->sources[row]];
     bool bites = block->flags[row] >> 8 == UM_ROW_MESSAGE && ++run->message_rows % CANARY_ROWS == 0;
+    bool is_recovered = block->flags[row] & (UM_MESSAGE_RETRANSMIT | UM_MESSAGE_OTR);
+    run->result->messages_recovered += block->flags[row] >> 8 == UM_ROW_MESSAGE && is_recovered;
     run->result->messages_delivered += block->flags[row] >> 8 == UM_ROW_MESSAGE;
     if (bites && run->params->canary == UM_SIM_CANARY_LOSE_ROW)
         return;
@@ -448,6 +492,16 @@ static void on_received(void *owner, const um_sim_host *host, const um_sim_datag
     um_sim_wire_on_received(run->wires, run->scenario.session_count, host, datagram, data);
 }
 
+static void on_answers(void *owner, uint8_t *messages, uint32_t length)
+{
+    um_sim_run_state *run = owner;
+    if (run->params->canary != UM_SIM_CANARY_STALE_ANSWER)
+        return;
+    for (uint32_t at = 0; at < length; at += um_load_be16(messages + at + 2))
+        if (messages[at] == UM_LBMC_RECOVERED && run->canary_bites++ % 4 == 3)
+            messages[at + um_load_be16(messages + at + 2) - 1] ^= 0x5a;
+}
+
 /* ---- making and ending ---- */
 
 static bool add_session(um_sim_run_state *run, uint32_t session)
@@ -463,6 +517,8 @@ static bool add_session(um_sim_run_state *run, uint32_t session)
         int source = um_sim_add_source(world, (int)session, &plan->source);
         uint64_t key = um_random_next(&run->random);
         if (source < 0 || !um_sim_topic_init(&run->topics[topic], world, (uint32_t)source, plan->message_count, key))
+            return false;
+        if (run->recovery.offers[session] && um_sim_retain(world, source, &run->recovery.retentions[session]) != 0)
             return false;
         run->topic_session[topic] = session;
         run->topic_number[topic] = t;
@@ -501,6 +557,8 @@ static bool build(um_sim_run_state *run)
         if (um_sim_add_host(world, &scenario->hosts[h]) < 0)
             return false;
         um_sim_set_faults(world, (int)h, &scenario->faults[h]);
+        if (h < scenario->session_count)
+            um_sim_set_peer_faults(world, (int)h, &run->recovery.peers[h]);
     }
     for (uint32_t s = 0; s < scenario->session_count; s++) {
         if (!add_session(run, s))
@@ -510,7 +568,9 @@ static bool build(um_sim_run_state *run)
     for (uint32_t r = 0; r < scenario->receiver_count; r++) {
         if (um_sim_add_receiver(world, (int)receiver_host(run, r), &scenario->receivers[r]) < 0)
             return false;
-        run->present[r] = r == 0 || percent(run, 80);
+        if (run->params->recovers && um_sim_set_recovery(world, (int)r, &run->recovery.receivers[r]) < 0)
+            return false;
+        run->present[r] = (r == 0 || percent(run, 80)) && !run->recovery.is_late[r];
         for (uint32_t t = 0; t < run->topic_count && run->present[r]; t++)
             run->gated[scenario->receiver_hosts[r]][run->topic_session[t]] |= subscribed(run, r, t);
     }
@@ -531,7 +591,8 @@ static void check_end(um_sim_run_state *run)
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
         for (uint32_t t = 0; t < run->topic_count; t++)
             if (run->joined[r][t] != 0 && !is_excused(run, t) && !world->hosts[receiver_host(run, r)]->dead &&
-                !waits_for_what_is_gone(run, world->joins[run->joined[r][t] - 1], t))
+                !waits_for_what_is_gone(run, world->joins[run->joined[r][t] - 1], t) &&
+                !is_beyond_recovery(run, (uint32_t)run->joined[r][t] - 1, t))
                 um_sim_check_complete(&run->checkers[run->joined[r][t] - 1]);
     for (uint32_t s = 0; s < run->scenario.session_count; s++) {
         const um_source_transport_counters *c = &world->sessions[s]->core.counters;
@@ -566,6 +627,9 @@ static void report(um_sim_run_state *run)
     result->failed = world->complaint[0] != '\0';
     memcpy(result->message, world->complaint, sizeof world->complaint);
     um_sim_describe_scenario(&run->scenario, result->scenario, sizeof result->scenario);
+    if (run->params->recovers)
+        um_sim_describe_recovery(&run->recovery, &run->scenario, result->scenario, sizeof result->scenario);
+    result->fetches = world->fetch_count;
     result->datagrams_forged = run->adversary.datagram_count;
     result->hash = world->hash;
     result->virtual_ns = world->now_ns;
@@ -597,11 +661,14 @@ um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_si
     run->random.state = seed ^ 0x72756e5f73746174u;
     if (params->trace)
         um_sim_keep_trace(world);
-    world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_received};
+    world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_answers, on_received};
     um_sim_draw_scenario(&run->scenario, &run->random);
     if (params->transport == UM_TRANSPORT_LBTRU)
         um_sim_scenario_to_lbtru(&run->scenario, seed);
     world->transport = (enum um_transport)params->transport;
+    um_random recovery_random = {seed ^ 0x7265636f76657279u};
+    if (params->recovers)
+        um_sim_draw_recovery(&run->recovery, &run->scenario, &recovery_random);
     if (!build(run))
         um_sim_complain(world, "the world of seed %llu cannot be built", (unsigned long long)seed);
     while (!run->finished && world->complaint[0] == '\0')

@@ -13,6 +13,7 @@ enum um_sim_canary {
     UM_SIM_CANARY_LOSE_ROW,      /* a row is withheld from a checker */
     UM_SIM_CANARY_REPEAT_ROW,    /* a checker is given a row twice */
     UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver receives nothing more and is expected to */
+    UM_SIM_CANARY_STALE_ANSWER,  /* a peer changes a byte of some messages that it retains */
     UM_SIM_CANARY_END,
 };
 
@@ -20,10 +21,11 @@ typedef struct um_sim_params {
     uint32_t canary;
     uint32_t adversary; /* enum um_sim_adversary_mode (adversary.h) */
     uint32_t transport; /* enum um_transport: LBT-RM or LBT-RU; the adversary knows LBT-RM only */
+    bool recovers;      /* late join and off-transport recovery, too (recovery_plan.h) */
     bool trace;         /* keep everything for um_sim_trace and um_sim_rows */
 } um_sim_params;
 
-enum { UM_SIM_MESSAGE_BYTES = 512, UM_SIM_SCENARIO_BYTES = 1024 };
+enum { UM_SIM_MESSAGE_BYTES = 512, UM_SIM_SCENARIO_BYTES = 2048 };
 
 typedef struct um_sim_result {
     uint64_t seed;
@@ -40,7 +42,9 @@ typedef struct um_sim_result {
     uint64_t losses_declared; /* unrecoverable and burst loss events */
     uint64_t naks_sent;
     uint64_t retransmissions;
-    uint64_t datagrams_forged; /* of the adversary's */
+    uint64_t fetches;            /* late joins, and off-transport recoveries, begun */
+    uint64_t messages_recovered; /* by them */
+    uint64_t datagrams_forged;   /* of the adversary's */
 } um_sim_result;
 
 /* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */

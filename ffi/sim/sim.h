@@ -11,7 +11,9 @@
 #ifndef UM_SIM_SIM_H
 #define UM_SIM_SIM_H
 
+#include "core/fetch.h"
 #include "core/node.h"
+#include "core/retention.h"
 #include "core/source.h"
 
 typedef struct um_sim_world um_sim_world;
@@ -21,6 +23,8 @@ typedef um_address um_sim_address;
 typedef um_session_config um_sim_session_config;
 typedef um_source_config um_sim_source_config;
 typedef um_receiver_session_config um_sim_transport_config; /* id and receiver_id are filled in by um_sim_join */
+
+typedef um_retention_config um_sim_retention_config;
 
 typedef struct um_sim_host_config {
     uint64_t data_rate_bps; /* 0: no limit */
@@ -68,6 +72,35 @@ typedef struct um_sim_faults {
     int64_t reorder_ns;
     bool partitioned; /* nothing comes in or goes out */
 } um_sim_faults;
+
+/* How a receiver fetches what sources retain. */
+typedef struct um_sim_recovery_config {
+    bool use_late_join;
+    bool use_otr;
+    uint32_t caching_proximity;
+    uint32_t otr_caching_threshold;
+    int64_t otr_initial_delay_ns;
+    int64_t look_ns;         /* how often a fetch is looked after when nothing comes */
+    um_fetch_plan late_join; /* is_otr is not looked at */
+    um_fetch_plan otr;
+} um_sim_recovery_config;
+
+/* What goes wrong on connections to the request port of a host. Of a connection, or of an answer, in parts per million.
+ */
+typedef struct um_sim_peer_faults {
+    int64_t delay_ns;
+    uint64_t bps;            /* 0: no limit */
+    uint32_t answer_bytes;   /* at most so many in one piece; 0: as many as there is room for */
+    uint32_t stall_ppm;      /* of answering nothing, from some time on, for up to stall_ns */
+    uint32_t disconnect_ppm; /* of ending after up to disconnect_bytes of answers */
+    uint32_t lie_ppm;        /* of a range that is not the true one */
+    uint32_t omit_ppm;       /* of a message left out */
+    uint32_t repeat_ppm;     /* of a message sent twice */
+    uint32_t unasked_ppm;    /* of a message that was not requested, or of another topic */
+    uint32_t garbage_ppm;    /* of bytes that are no message */
+    uint32_t disconnect_bytes;
+    int64_t stall_ns;
+} um_sim_peer_faults;
 
 /* UM_LBTRM_* and this: a status message is a DATA datagram sent to a NAK port. */
 enum { UM_SIM_TYPE_STATUS = 16, UM_SIM_TYPE_UNKNOWN = 17, UM_SIM_ANY = -1 };
@@ -155,7 +188,9 @@ typedef struct um_sim_join_probe {
     uint32_t gap_count;
     uint32_t loss_count; /* transport */
     uint32_t transport_next_sqn;
-    bool mapped; /* still on a session */
+    bool mapped;          /* still on a session */
+    bool fetches;         /* late join, or off-transport recovery */
+    uint32_t connections; /* to the request port */
 } um_sim_join_probe;
 
 um_sim_world *um_sim_create(uint64_t seed);
@@ -176,6 +211,14 @@ void um_sim_kill_host(um_sim_world *world, int host);
 int um_sim_set_faults(um_sim_world *world, int host, const um_sim_faults *faults);
 /* The path of a host takes this many bytes of UDP payload from now on; its sessions follow. */
 int um_sim_set_path(um_sim_world *world, int host, uint32_t path_bytes);
+
+/* What of a source's messages is retained for receivers that request it. Before anything is sent. */
+int um_sim_retain(um_sim_world *world, int source, const um_sim_retention_config *config);
+/* How a receiver fetches from sources that it joins from now on. */
+int um_sim_set_recovery(um_sim_world *world, int receiver, const um_sim_recovery_config *config);
+int um_sim_set_peer_faults(um_sim_world *world, int host, const um_sim_peer_faults *faults);
+/* The clock of a host jumps ahead: the machine was suspended, or its clock stood still. */
+int um_sim_jump_clock(um_sim_world *world, int host, int64_t ahead_ns);
 
 int um_sim_add_rule(um_sim_world *world, const um_sim_rule *rule);
 void um_sim_clear_rules(um_sim_world *world);

@@ -229,10 +229,11 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
         if (at >= UM_SIM_WIRE_SQNS_MAX)
             continue;
         bool is_anew = wire->is_attacked && loss->naks_sent == 1;
-        if (world->now_ns < times[at] && !is_anew)
+        int64_t now_ns = um_sim_local_ns(host);
+        if (now_ns < times[at] && !is_anew)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
-                            host->index, sqn, (long long)(times[at] - world->now_ns));
-        times[at] = world->now_ns + shortest_ns(shortest_backoff_ns(transport));
+                            host->index, sqn, (long long)(times[at] - now_ns));
+        times[at] = now_ns + shortest_ns(shortest_backoff_ns(transport));
     }
 }
 
@@ -294,7 +295,7 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
         uint32_t sqn = um_load_be32(packet.list + 4 * i);
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
         if (at < UM_SIM_WIRE_SQNS_MAX && um_loss_map_find(&transport->losses, sqn) != NULL)
-            times[at] = world->now_ns + shortest_ns(shortest_suppress_ns(transport));
+            times[at] = um_sim_local_ns(host) + shortest_ns(shortest_suppress_ns(transport));
     }
 }
 

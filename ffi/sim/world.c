@@ -20,6 +20,7 @@ um_sim_world *um_sim_create(uint64_t seed)
     um_sim_world *world = um_arena_take(&arena, sizeof *world);
     world->arena = arena;
     world->random.state = seed;
+    world->peer_random.state = seed ^ 0x706565725f736565u;
     world->hash = seed;
     world->events.capacity = UM_SIM_EVENTS_MAX;
     world->events.heap = um_sim_take(world, UM_SIM_EVENTS_MAX * sizeof *world->events.heap);
@@ -78,6 +79,10 @@ static void happen(um_sim_world *world, const um_sim_event *event)
     case UM_SIM_EVENT_READ:
         um_sim_on_read(world->receivers[event->index]);
         break;
+    case UM_SIM_EVENT_REQUEST:
+        if (event->time_ns >= world->joins[event->index]->connection->due_ns) /* no earlier one has run since */
+            um_sim_on_request_event(world, event->index);
+        break;
     default:
         if (world->watcher.on_event != NULL)
             world->watcher.on_event(world->watcher.owner, event->index, event->detail);
@@ -91,8 +96,8 @@ void um_sim_run_until(um_sim_world *world, int64_t time_ns)
     while (world->complaint[0] == '\0' && um_sim_next_event(&world->events, time_ns, &event)) {
         still_count = event.time_ns > world->now_ns ? 0 : still_count + 1;
         if (still_count > UM_SIM_STILL_EVENTS_MAX)
-            um_sim_complain(world, "time stands still at %lld ns: a host schedules itself for now, forever",
-                            (long long)world->now_ns);
+            um_sim_complain(world, "time stands still at %lld ns: event %u of %u is scheduled for now, forever",
+                            (long long)world->now_ns, event.kind, event.index);
         world->now_ns = event.time_ns;
         world->event_count++;
         happen(world, &event);

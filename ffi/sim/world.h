@@ -16,9 +16,11 @@ enum {
     UM_SIM_JOINS_MAX = 1040,
     UM_SIM_RULES_MAX = 32,
     UM_SIM_EVENTS_MAX = 1 << 16,
-    UM_SIM_DATAGRAMS_MAX = 1 << 13,   /* on their way, or in an inbox */
-    UM_SIM_DATAGRAM_BYTES = 9216,     /* the largest a world carries */
-    UM_SIM_PAST_MAX = 64,             /* datagrams remembered for replays */
+    UM_SIM_DATAGRAMS_MAX = 1 << 13, /* on their way, or in an inbox */
+    UM_SIM_DATAGRAM_BYTES = 9216,   /* the largest a world carries */
+    UM_SIM_PAST_MAX = 64,           /* datagrams remembered for replays */
+    UM_SIM_PIPE_BYTES = 1 << 18,    /* of one direction of a request connection */
+    UM_SIM_PIPE_PIECES_MAX = 64,
     UM_SIM_STILL_EVENTS_MAX = 100000, /* events of one instant before a world is called stuck */
     UM_SIM_RECEIVE_PORT = 20000,      /* LBT-RU sessions are received from here on */
 };
@@ -60,6 +62,7 @@ typedef struct um_sim_host {
     uint32_t inbox_count;
     int64_t requested_ns; /* local: a publisher requested the loop by then */
     int64_t due_ns;       /* world: the timer event that is scheduled */
+    um_sim_peer_faults peer_faults;
 } um_sim_host;
 
 typedef struct um_sim_session {
@@ -79,6 +82,7 @@ typedef struct um_sim_source {
     um_source core;
     um_sim_session *session;
     um_source_claim claim;
+    um_retention *retention; /* NULL: nothing is retained */
     bool deleted;
 } um_sim_source;
 
@@ -90,8 +94,37 @@ typedef struct um_sim_receiver {
     um_rows kept;
     uint32_t index;
     struct um_sim_receiver *next_of_host;
+    um_sim_recovery_config recovery;
     bool read_scheduled;
 } um_sim_receiver;
+
+/* Bytes on their way in one direction of a connection, and those that have arrived and are yet to be taken. */
+typedef struct um_sim_pipe {
+    uint8_t *bytes; /* UM_SIM_PIPE_BYTES */
+    uint32_t used;
+    uint32_t arrived; /* of them */
+    uint32_t piece_first, piece_count;
+    struct {
+        int64_t arrives_ns;
+        uint32_t bytes;
+    } pieces[UM_SIM_PIPE_PIECES_MAX]; /* ring */
+    int64_t last_ns;
+} um_sim_pipe;
+
+/* A join's connection to its source's request port. */
+typedef struct um_sim_connection {
+    um_fetch fetch;
+    bool is_active; /* the fetch goes on */
+    bool is_open;
+    bool is_ending; /* the peer has closed it: the receiver reads what has arrived */
+    bool has_range; /* it was requested */
+    um_sim_pipe to_source, to_receiver;
+    uint32_t skip; /* requests that were answered before, of the first message */
+    int64_t due_ns;
+    int64_t stalls_from_ns, stalls_until_ns;
+    uint32_t bytes_left; /* until the peer disconnects */
+    uint32_t count;
+} um_sim_connection;
 
 typedef struct um_sim_join_state {
     um_delivery core;
@@ -99,6 +132,8 @@ typedef struct um_sim_join_state {
     um_receiver_session *transport; /* the same, kept for its counters */
     um_sim_receiver *receiver;
     um_sim_source *source;
+    um_sim_connection *connection; /* NULL: it never fetched */
+    uint32_t index;
 } um_sim_join_state;
 
 /* A buffer that grows: traces only. */
@@ -115,6 +150,7 @@ typedef struct um_sim_watcher {
     void (*on_step)(void *owner); /* after every event */
     void (*on_row)(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
     void (*on_sent)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data);
+    void (*on_answers)(void *owner, uint8_t *messages, uint32_t length); /* of a peer, on their way to a receiver */
     void (*on_received)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data);
 } um_sim_watcher;
 
@@ -146,6 +182,9 @@ struct um_sim_world {
     uint64_t event_count;
     uint64_t sent_count;
     uint64_t dropped_count;
+    uint64_t fetch_count;
+    bool peers_are_true; /* faults of peers are over */
+    um_random peer_random;
     char complaint[256];
     um_arena arena; /* everything of the world, itself included */
 };
@@ -192,6 +231,22 @@ static inline uint8_t *um_sim_bytes_of(um_sim_world *world, uint32_t datagram)
 {
     return world->datagram_bytes + (size_t)datagram * UM_SIM_DATAGRAM_BYTES;
 }
+
+/* request_connections.c */
+/* A join was made: it begins to fetch the past where source and receiver have it so. False without room. */
+bool um_sim_begin_late_join(um_sim_world *world, um_sim_join_state *join);
+
+/* Off-transport recovery has begun for some controllers of a host. */
+void um_sim_take_recoveries(um_sim_host *host);
+
+/* What a join's connection has to do now. */
+void um_sim_on_request_event(um_sim_world *world, uint32_t join);
+
+/* The receiver has left. */
+void um_sim_end_fetch(um_sim_join_state *join);
+
+/* What is requested, buffered and retained stays within its bounds. */
+void um_sim_check_recovery(um_sim_world *world);
 
 /* trace.c */
 void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data);

@@ -182,10 +182,10 @@ TEST("UM-10", "a full shared queue is one pause, and every topic of it goes on w
 TEST("UM-81", "a receiver is found mapped by its topic, and not once it is unmapped")
 {
     sharing *f = sharing_open(1);
-    CHECK(um_receiver_session_is_mapped(&f->session, &f->receivers[2], 2));
-    CHECK(!um_receiver_session_is_mapped(&f->session, &f->receivers[2], 3));
+    CHECK(um_receiver_session_find(&f->session, &f->receivers[2], 2) != NULL);
+    CHECK(um_receiver_session_find(&f->session, &f->receivers[2], 3) == NULL);
     um_receiver_session_unmap(&f->session, &f->deliveries[2]);
-    CHECK(!um_receiver_session_is_mapped(&f->session, &f->receivers[2], 2));
+    CHECK(um_receiver_session_find(&f->session, &f->receivers[2], 2) == NULL);
     sharing_close(f);
 }
 

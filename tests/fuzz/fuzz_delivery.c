@@ -390,7 +390,7 @@ static void operate(fuzz_input *input)
         if (w.delivery.state != UM_DELIVERY_STARTING)
             break;
         uint32_t lowest = w.delivery.lowest_held - w.base;
-        BOUNDED(um_delivery_start(&w.delivery, w.now_ns));
+        BOUNDED(um_delivery_start(&w.delivery, w.delivery.lowest_held, w.now_ns));
         note_start(lowest);
     }
     w.cursor = w.cursor < w.piece_count ? w.cursor : w.piece_count - 1;

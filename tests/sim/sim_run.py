@@ -17,6 +17,7 @@ from umstack.sim import (
     US,
     Host,
     SessionTruth,
+    Setup,
     Truth,
     Type,
     World,
@@ -177,6 +178,6 @@ def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
 
 def anything(folder: Path, seed: int) -> SimRun:
     """What the simulator makes of a seed: sessions, options and faults of any kind."""
-    _, world = trace_seed(seed)
+    _, world = trace_seed(seed, Setup(recovers=False))
     with world:
         return _captured(RANDOM, world, folder / f"random{seed}.pcapng")

@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from umstack.cli.sim import command
-from umstack.sim import Adversary, Canary, Transport, run_seed, run_seeds, trace_seed
+from umstack.sim import Adversary, Canary, Setup, Transport, run_seed, run_seeds, trace_seed
 
 RANDOM_SEEDS = 1000
 ATTACKED_SEEDS = 500
 LBTRU_SEEDS = 400
+
+ALONE = Setup(recovers=False)
+"""Without late join and off-transport recovery, as the seeds below were found."""
 
 # Seeds that found a mistake once, and what it was.
 REGRESSIONS = {
@@ -47,25 +50,59 @@ ATTACKED_REGRESSIONS = {
 }
 
 
+# Seeds with late join and off-transport recovery that find a mistake when it is made again, and what it is.
+RECOVERY_REGRESSIONS = {
+    3: "what was fetched came before the beginning of the session",
+    6: "a range that was a lie carried the stream off",
+    59: "a fetch with a bound asked for as much again when it connected again, and passed over what came before",
+    267: "no more was requested than may be outstanding, though a message has more fragments and waits for them",
+    293: "a gap whose recovery was due while the queue was full had the timer run for ever",
+    299: "the bytes of a fragment held before the past was known were not counted for its message",
+    1251: "a buffer that was full before the range was known began delivery, and the range had it begin again",
+    6926: "a long run that was given up left the byte counts of its messages in the order map",
+    101588: "a range that a resumed session cannot have was requested without end",
+    105498: "a queue that was full when the session began stopped a late join for good",
+}
+
+
 def test_random_seeds() -> None:
-    """Whatever the seed: payloads right, nothing twice, nothing out of order, no loss untold, and then rest (UX-22)."""
+    """UM-136..UM-142: late joins and recoveries from peers that stall, lie, repeat and disconnect are in it, too.
+
+    Whatever the seed: payloads right, nothing twice, nothing out of order, no loss untold, and then rest (UX-22).
+    """
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
-    failed = [result for result in run_seeds(first, RANDOM_SEEDS) if result.violation]
+    results = list(run_seeds(first, RANDOM_SEEDS))
+    failed = [result for result in results if result.violation]
     assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
+    assert sum(result.messages_recovered for result in results) > RANDOM_SEEDS
+    assert sum(result.fetches for result in results) > RANDOM_SEEDS
+
+
+@pytest.mark.parametrize("seed", RECOVERY_REGRESSIONS)
+def test_seeds_with_recovery_that_once_failed(seed: int) -> None:
+    """UM-140, UM-142: seeds that found mistakes of late join and off-transport recovery stay in the suite."""
+    assert run_seed(seed).violation == ""
+
+
+def test_without_recovery_a_seed_is_the_same_run_as_ever() -> None:
+    """What is drawn for recovery comes from numbers of its own."""
+    result = run_seed(10, ALONE)
+    assert (result.fetches, result.messages_recovered) == (0, 0)
+    assert result.replay == "umstack sim --seed 10 --trace --transport-only"
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_seeds_that_once_failed(seed: int) -> None:
     """Seeds that found mistakes stay in the suite."""
-    assert run_seed(seed).violation == ""
+    assert run_seed(seed, ALONE).violation == ""
 
 
 def test_random_seeds_over_lbtru() -> None:
     """UM-111, UX-11: the same worlds with a copy for each receiver, which connects and may be dropped for silence."""
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
-    results = list(run_seeds(first, LBTRU_SEEDS, transport=Transport.LBTRU))
+    results = list(run_seeds(first, LBTRU_SEEDS, Setup(transport=Transport.LBTRU)))
     failed = [result for result in results if result.violation]
     assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
     assert sum(result.retransmissions for result in results) > LBTRU_SEEDS
@@ -74,20 +111,20 @@ def test_random_seeds_over_lbtru() -> None:
 @pytest.mark.parametrize("seed", LBTRU_REGRESSIONS)
 def test_seeds_over_lbtru_that_once_failed(seed: int) -> None:
     """Seeds that found mistakes stay in the suite."""
-    assert run_seed(seed, transport=Transport.LBTRU).violation == ""
+    assert run_seed(seed, Setup(transport=Transport.LBTRU, recovers=False)).violation == ""
 
 
 @pytest.mark.parametrize("canary", [one for one in Canary if one is not Canary.NONE])
 def test_the_checkers_see_over_lbtru(canary: Canary) -> None:
     """Design 7.2: with a mistake planted, runs over LBT-RU fail, too."""
-    assert any(result.violation for result in run_seeds(1, 40, canary, transport=Transport.LBTRU))
+    assert any(result.violation for result in run_seeds(1, 40, Setup(canary, transport=Transport.LBTRU)))
 
 
 def test_random_seeds_with_an_adversary() -> None:
     """UX-22, UM-101: whatever is forged but data, honest receivers have every message, or a loss event for it."""
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
-    results = list(run_seeds(first, ATTACKED_SEEDS, adversary=Adversary.FORGES_CONTROL))
+    results = list(run_seeds(first, ATTACKED_SEEDS, Setup(adversary=Adversary.FORGES_CONTROL)))
     failed = [result for result in results if result.violation]
     assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
     assert sum(result.datagrams_forged for result in results) > 100 * ATTACKED_SEEDS
@@ -96,13 +133,13 @@ def test_random_seeds_with_an_adversary() -> None:
 @pytest.mark.parametrize("seed", ATTACKED_REGRESSIONS)
 def test_seeds_with_an_adversary_that_once_failed(seed: int) -> None:
     """UX-22: attacked seeds that found mistakes stay in the suite, too."""
-    assert run_seed(seed, adversary=Adversary.FORGES_CONTROL).violation == ""
+    assert run_seed(seed, Setup(adversary=Adversary.FORGES_CONTROL)).violation == ""
 
 
 def test_forged_data_is_found() -> None:
     """The checkers see what only keys could prevent: data in the name of a source."""
     seeds = range(1, 21)
-    found = [seed for seed in seeds if run_seed(seed, adversary=Adversary.FORGES_DATA).violation]
+    found = [seed for seed in seeds if run_seed(seed, Setup(adversary=Adversary.FORGES_DATA)).violation]
     assert len(found) > len(seeds) / 4
 
 
@@ -110,7 +147,7 @@ def test_forged_data_is_found() -> None:
 def test_a_planted_mistake_is_found(canary: Canary) -> None:
     """The checkers see: a network that changes payloads, rows lost or doubled, a receiver left behind."""
     seeds = range(1, 21)
-    found = [seed for seed in seeds if run_seed(seed, canary).violation]
+    found = [seed for seed in seeds if run_seed(seed, Setup(canary)).violation]
     assert len(found) > len(seeds) / 4
 
 

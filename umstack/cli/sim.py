@@ -31,6 +31,7 @@ from umstack.sim import (
     Kind,
     Result,
     Row,
+    Setup,
     Transport,
     Type,
     World,
@@ -65,21 +66,14 @@ _SUMMED = (
     "losses_declared",
     "naks_sent",
     "retransmissions",
+    "fetches",
+    "messages_recovered",
     "datagrams_forged",
 )
 _CANARIES = {option_name(canary): canary for canary in Canary if canary is not Canary.NONE}
 _ADVERSARIES = {
     option_name(adversary): adversary for adversary in Adversary if adversary is not Adversary.NONE
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Setup:
-    """What is planted in every run."""
-
-    canary: Canary
-    adversary: Adversary
-    transport: Transport
 
 
 @dataclass(slots=True)
@@ -100,14 +94,14 @@ class _Tally:
         if result.violation:
             self.failed.append(result)
 
-    def report(self, setup: _Setup) -> dict[str, Any]:
+    def report(self, setup: Setup) -> dict[str, Any]:
         """The object `--json` prints."""
         failed = [
             {
                 "seed": result.seed,
                 "violation": result.violation,
                 "scenario": result.scenario,
-                "replay": _replay(result, setup),
+                "replay": result.replay,
             }
             for result in self.failed
         ]
@@ -117,6 +111,7 @@ class _Tally:
             "canary": setup.canary.name.lower(),
             "adversary": setup.adversary.name.lower(),
             "transport": setup.transport.name.lower(),
+            "transport_only": not setup.recovers,
             "failed": failed,
             "seconds": round(self.seconds, 3),
             "seeds_per_second": round(self.seeds / self.seconds, 1) if self.seconds else 0,
@@ -124,12 +119,7 @@ class _Tally:
         }
 
 
-def _replay(result: Result, setup: _Setup) -> str:
-    planted = f" --canary={option_name(setup.canary)}" if setup.canary else ""
-    return result.replay + planted
-
-
-def _run(tally: _Tally, count: int | None, deadline: float | None, setup: _Setup) -> None:
+def _run(tally: _Tally, count: int | None, deadline: float | None, setup: Setup) -> None:
     began = time.monotonic()
     columns = (
         SpinnerColumn(),
@@ -141,7 +131,7 @@ def _run(tally: _Tally, count: int | None, deadline: float | None, setup: _Setup
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=count, seed=tally.first_seed, failures="")
-        for result in run_seeds(tally.first_seed, count, setup.canary, setup.adversary, setup.transport):
+        for result in run_seeds(tally.first_seed, count, setup):
             tally.add(result)
             failures = f"[red]{len(tally.failed)} failed" if tally.failed else ""
             progress.update(task, advance=1, seed=result.seed, failures=failures)
@@ -150,10 +140,10 @@ def _run(tally: _Tally, count: int | None, deadline: float | None, setup: _Setup
     tally.seconds = time.monotonic() - began
 
 
-def _print_tally(tally: _Tally, setup: _Setup) -> None:
+def _print_tally(tally: _Tally, setup: Setup) -> None:
     totals = tally.totals
     for result in tally.failed:
-        click.echo(f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {_replay(result, setup)}")
+        click.echo(f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {result.replay}")
     click.echo(
         f"{tally.seeds} seeds from {tally.first_seed}: {len(tally.failed)} failed; "
         f"{tally.seconds:.1f} s, {tally.seeds / tally.seconds:.0f} seeds/s"
@@ -163,6 +153,12 @@ def _print_tally(tally: _Tally, setup: _Setup) -> None:
         f"{totals['datagrams_dropped']} dropped, {totals['naks_sent']} NAKs, "
         f"{totals['retransmissions']} retransmissions, {totals['messages_delivered']} messages delivered, "
         f"{totals['losses_declared']} losses declared"
+        + (
+            f"; {totals['fetches']} late joins and off-transport recoveries fetched "
+            f"{totals['messages_recovered']} of the messages"
+            if totals["fetches"]
+            else ""
+        )
         + (f", {totals['datagrams_forged']} datagrams forged" if setup.adversary else "")
     )
 
@@ -240,9 +236,9 @@ def _capture(world: World, file: Path) -> dict[str, Any]:
     return {"file": str(file), "packets": packets, "truth": str(truth)}
 
 
-def _show(seed: int, setup: _Setup, trace: bool, capture: Path | None, as_json: bool) -> Result:
+def _show(seed: int, setup: Setup, trace: bool, capture: Path | None, as_json: bool) -> Result:
     """Run one seed and keep its world, to print or to write what happened in it."""
-    result, world = trace_seed(seed, setup.canary, setup.adversary, setup.transport)
+    result, world = trace_seed(seed, setup)
     tally = _Tally(first_seed=seed)
     tally.add(result)
     with world:
@@ -297,6 +293,11 @@ def _show(seed: int, setup: _Setup, trace: bool, capture: Path | None, as_json: 
 @click.option(
     "--resolution", is_flag=True, help="Topic resolution under attack instead of transport sessions."
 )
+@click.option(
+    "--transport-only",
+    is_flag=True,
+    help="No late join and no off-transport recovery; so it is with --capture.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     seeds: int | None,
@@ -309,18 +310,21 @@ def command(
     adversary: str | None,
     transport: str,
     resolution: bool,
+    transport_only: bool,
     as_json: bool,
 ) -> None:
     """Run whole stacks under virtual time, by seed.
 
     Each seed makes hosts, sessions, topics and options, sends messages while datagrams are lost, doubled, delayed,
-    reordered and mangled, then lets the network recover. Checkers watch every step. The exit status is 0 only if all
+    reordered and mangled, receivers start late and fetch the past from peers that stall, disconnect and lie, and clocks
+    jump; then it lets the network recover. Checkers watch every step. The exit status is 0 only if all
     of them held for every seed; a seed that failed is printed with the command that runs it again.
     """
-    setup = _Setup(
+    setup = Setup(
         _CANARIES[canary] if canary else Canary.NONE,
         _ADVERSARIES[adversary] if adversary else Adversary.NONE,
         Transport[transport.upper()],
+        recovers=not transport_only and capture is None,
     )
     if (trace or capture is not None) and seed is None:
         raise click.UsageError("--trace and --capture show one seed: say which with --seed")

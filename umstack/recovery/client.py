@@ -1,12 +1,7 @@
 """Fetch: one delivery controller's connection to its source's request port (UM-136..UM-143).
 
-    connecting --range requested--> awaits range --> fetches --> complete
-        ^                                |              |
-        +---- disconnected; again at the plan's intervals; given up after so many, or without progress
-
-The core decides what to request and takes what comes; here are the socket, the attempts and the timeouts. Late join
-and off-transport recovery differ in their plan only: off-transport recovery needs no range first, its intervals double,
-and it goes on connecting until its message timeout.
+The core says when to connect, what to send, what came and when that is given up (ffi/core/fetch.h); here are the
+socket, and the tags where the topic has keys. The simulator runs the same core over connections of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ from __future__ import annotations
 import errno
 import selectors
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 from umstack._core import ffi, lib
@@ -24,9 +18,9 @@ from umstack.key_file import Key
 from umstack.recovery.codec import (
     LATE_JOIN_REQUEST,
     OFF_TRANSPORT_REQUEST,
-    RangeRequest,
+    RangeBounds,
     RecoveryEndpoint,
-    encode_range_request,
+    set_wish,
 )
 from umstack.recovery.tags import (
     KeysOf,
@@ -50,72 +44,39 @@ _STARVED_NS = 1_000_000
 _UNLIMITED = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
-    """How a fetch connects, requests and gives up."""
-
-    is_otr: bool
-    request_index: int
-    attempt_minimum_ns: int
-    attempt_maximum_ns: int
-    attempts_maximum: int | None
-    request_minimum_ns: int
-    request_maximum_ns: int
-    message_timeout_ns: int
-    outstanding_maximum: int
-    low_sqn: int | None = None
-    count: int | None = None
-    bytes: int | None = None
-    age_ns: int | None = None
-
-    @classmethod
-    def of_late_join(cls, options: ReceiverOptions, resume_sqn: int | None) -> FetchPlan:
-        """The past of a source; of one that is found again, what follows `resume_sqn`."""
-        bounded = resume_sqn is None
-        return cls(
-            is_otr=False,
-            # Who finds a source again fetches what it missed, not the past.
-            request_index=LATE_JOIN_REQUEST if bounded else OFF_TRANSPORT_REQUEST,
-            attempt_minimum_ns=options.late_join_info_request_interval_ns,
-            attempt_maximum_ns=options.late_join_info_request_interval_ns,
-            attempts_maximum=options.late_join_info_request_maximum,
-            request_minimum_ns=options.retransmit_request_interval_ns,
-            request_maximum_ns=options.retransmit_request_interval_ns,
-            message_timeout_ns=options.retransmit_request_message_timeout_ns,
-            outstanding_maximum=options.retransmit_request_outstanding_maximum,
-            low_sqn=(options.retransmit_request_low_sequence_number or None) if bounded else resume_sqn,
-            count=(options.retransmit_request_maximum or None) if bounded else None,
-            bytes=(options.retransmit_request_bytes_maximum_bytes or None) if bounded else None,
-            age_ns=(options.retransmit_request_age_maximum_ns or None) if bounded else None,
+def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
+    """An um_fetch_plan for the past of a source; of one that is found again, for what follows `resume_sqn`."""
+    plan = ffi.new("um_fetch_plan *")
+    plan.attempts_max = options.late_join_info_request_maximum
+    plan.outstanding_max = options.retransmit_request_outstanding_maximum
+    plan.attempt_minimum_ns = plan.attempt_maximum_ns = options.late_join_info_request_interval_ns
+    plan.request_minimum_ns = plan.request_maximum_ns = options.retransmit_request_interval_ns
+    plan.message_timeout_ns = options.retransmit_request_message_timeout_ns
+    # Who finds a source again fetches what it missed, not the past.
+    plan.request_index = LATE_JOIN_REQUEST if resume_sqn is None else OFF_TRANSPORT_REQUEST
+    bounds = RangeBounds(low_sqn=resume_sqn)
+    if resume_sqn is None:
+        bounds = RangeBounds(
+            low_sqn=options.retransmit_request_low_sequence_number or None,
+            count=options.retransmit_request_maximum or None,
+            bytes=options.retransmit_request_bytes_maximum_bytes or None,
+            age_ns=options.retransmit_request_age_maximum_ns or None,
         )
+    set_wish(plan.wish, bounds)
+    return plan
 
-    @classmethod
-    def of_otr(cls, options: ReceiverOptions, next_sqn: int) -> FetchPlan:
-        """What lacks from `next_sqn` on."""
-        return cls(
-            is_otr=True,
-            request_index=OFF_TRANSPORT_REQUEST,
-            attempt_minimum_ns=options.otr_request_minimum_interval_ns,
-            attempt_maximum_ns=options.otr_request_maximum_interval_ns,
-            attempts_maximum=None,
-            request_minimum_ns=options.otr_request_minimum_interval_ns,
-            request_maximum_ns=options.otr_request_maximum_interval_ns,
-            message_timeout_ns=options.otr_request_message_timeout_ns,
-            outstanding_maximum=options.otr_request_outstanding_maximum or _UNLIMITED,
-            low_sqn=next_sqn,
-        )
 
-    def range_request(self, topic_index: int) -> RangeRequest:
-        """How far back to go."""
-        return RangeRequest(
-            topic_index,
-            request_index=self.request_index,
-            low_sqn=self.low_sqn,
-            count=self.count,
-            outstanding=self.outstanding_maximum,
-            bytes=self.bytes,
-            age_ns=self.age_ns,
-        )
+def otr_plan(options: ReceiverOptions, next_sqn: int) -> Any:
+    """An um_fetch_plan for what lacks from `next_sqn` on."""
+    plan = ffi.new("um_fetch_plan *")
+    plan.is_otr = True
+    plan.request_index = OFF_TRANSPORT_REQUEST
+    plan.outstanding_max = options.otr_request_outstanding_maximum or _UNLIMITED
+    plan.attempt_minimum_ns = plan.request_minimum_ns = options.otr_request_minimum_interval_ns
+    plan.attempt_maximum_ns = plan.request_maximum_ns = options.otr_request_maximum_interval_ns
+    plan.message_timeout_ns = options.otr_request_message_timeout_ns
+    set_wish(plan.wish, RangeBounds(low_sqn=next_sqn))
+    return plan
 
 
 class Fetch:
@@ -127,19 +88,18 @@ class Fetch:
         identity: Any,
         topic_index: int,
         epoch: int,
-        plan: FetchPlan,
+        plan: Any,
         endpoint: RecoveryEndpoint,
         selector: selectors.BaseSelector,
         counters: StreamCounters,
         keys_of: KeysOf,
     ) -> None:
-        """`identity` is the core's session identity, `epoch` its number of the fetch."""
+        """`identity` is the core's session identity, `epoch` its number of the fetch, `plan` an um_fetch_plan."""
         self._keys_of = keys_of
         self._greeting: tuple[bytes, Key] | None = None
         """While the source has not greeted on a connection with tags: ours, and its key."""
         self.is_over = False
         self._subscription = subscription
-        self._plan = plan
         self._endpoint = endpoint
         self._selector = selector
         self._counters = counters
@@ -147,27 +107,16 @@ class Fetch:
         self._received = ByteWindow(_RECEIVE_WINDOW_BYTES)
         self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
         self._interest = 0
-        self._attempts = 0
-        self._attempt_ns = -(2**62)
-        self._attempt_interval_ns = plan.attempt_minimum_ns
-        self._requested_ns = 0
-        self._request_interval_ns = plan.request_minimum_ns
-        self._progress_ns: int | None = None
-        self._progress_sqn = -1
-        self._has_heard = False
-        self._retries = False
         self._fetch = ffi.new("um_fetch *")
         self._fetch.id = identity
         self._fetch.topic_index = topic_index
         self._fetch.epoch = epoch
-        self._fetch.outstanding_max = plan.outstanding_maximum
-        self._fetch.awaits_range = not plan.is_otr
+        self._fetch.plan = plan[0]
+        lib.um_fetch_begin(self._fetch)
 
     def run(self, now_ns: int) -> int:
         """Do what is due; returns when to call again."""
-        if self._socket is None:
-            self._connect(now_ns)
-        self._step(now_ns)
+        self._step()
         return now_ns + (_STARVED_NS if self._fetch.is_starved else _LOOK_NS)
 
     def close(self) -> None:
@@ -175,33 +124,20 @@ class Fetch:
         self.is_over = True
         self._disconnect()
 
-    def _on_ready(self, _mask: int, now_ns: int) -> None:
-        self._step(now_ns)
+    def _on_ready(self, _mask: int, _now_ns: int) -> None:
+        self._step()
 
     # The connection
 
-    def _connect(self, now_ns: int) -> None:
-        plan = self._plan
-        if now_ns - self._attempt_ns < self._attempt_interval_ns:
-            return
-        if self._fetch.is_caught_up:
-            return  # nothing is lacking now
-        if plan.attempts_maximum is not None and self._attempts >= plan.attempts_maximum:
-            self._give_up()
-            return
-        if self._attempts > 0:
-            self._attempt_interval_ns = min(2 * self._attempt_interval_ns, plan.attempt_maximum_ns)
-        self._attempts += 1
-        self._attempt_ns = now_ns
+    def _connect(self) -> None:
         peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.connect_ex(self._endpoint)
-        self._counters.otr_connections += plan.is_otr
+        self._counters.otr_connections += self._fetch.plan.is_otr
         self._socket = peer
+        lib.um_fetch_on_connect(self._fetch)
         self._open_windows()
-        # Nothing was requested yet where the range is still to come.
-        self._retries = not self._fetch.awaits_range
         self._interest = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(peer, self._interest, self._on_ready)
 
@@ -220,7 +156,9 @@ class Fetch:
         self._requests = SealedWindow(_REQUEST_WINDOW_BYTES, ours)
 
     def _request_range(self) -> None:
-        self._requests.append(encode_range_request(self._plan.range_request(self._fetch.topic_index)))
+        request = ffi.new("uint8_t[]", lib.UM_RANGE_REQUEST_BYTES_MAX)
+        length = lib.um_fetch_request_range(self._fetch, request)
+        self._requests.append(bytes(ffi.buffer(request, length)))
 
     def _take_greeting(self, ours: bytes, key: Key) -> None:
         """Once the source has greeted, tag what follows. Raises TagRefused, ConnectionError."""
@@ -249,35 +187,25 @@ class Fetch:
             self._selector.unregister(self._socket)
             self._socket.close()
             self._socket = None
-
-    def _give_up(self) -> None:
-        self._count_given_up()
-        lib.um_subscription_give_up_past(self._subscription.handle, self._fetch)
-        self.close()
-
-    def _count_given_up(self) -> None:
-        if self._plan.is_otr:
-            self._counters.otr_given_up += 1
-        else:
-            self._counters.late_joins_given_up += 1
+            lib.um_fetch_on_disconnect(self._fetch)
 
     # The exchange
 
-    def _step(self, now_ns: int) -> None:
+    def _step(self) -> None:
         peer = self._socket
         ended = False
         for _ in range(_RECEIVES_A_STEP):
             count = 0 if peer is None or ended else self._receive(peer)
             ended |= count < 0
-            if not self._take(now_ns):
+            if not self._take():
                 return
             if count <= 0 or self._fetch.is_starved:
                 break
         if peer is not None and self._socket is peer:
             self._send(peer)
-            if ended and not len(self._received):
+            if ended and not self._fetch.is_starved:  # what is left is half a message
                 self._disconnect()
-        self._note_progress(now_ns)
+        self._attend()
 
     def _receive(self, peer: socket.socket) -> int:
         """Bytes received, 0 when nothing waits or there is no room, -1 at the end."""
@@ -292,12 +220,11 @@ class Fetch:
             return -1
         except OSError:
             return -1
-        self._has_heard |= bool(count)
         return 0 if count is None or room == 0 else count or -1
 
-    def _take(self, now_ns: int) -> bool:
+    def _take(self) -> bool:
         """Have the core take what was received and write what to request; False when that was the end."""
-        while self._take_seen(now_ns):
+        while self._take_seen():
             try:
                 if self._fetch.is_starved or not self._received.show_next():
                     return True
@@ -306,11 +233,8 @@ class Fetch:
                 return True
         return False
 
-    def _take_seen(self, now_ns: int) -> bool:
+    def _take_seen(self) -> bool:
         fetch = self._fetch
-        may_request = not fetch.awaits_range and self._greeting is None
-        fetch.retries = self._retries and may_request
-        self._retries &= not may_request
         room = self._requests.room if self._socket is not None and len(self._requests) < 65536 else 0
         result = lib.um_subscription_fetch(
             self._subscription.handle,
@@ -322,15 +246,11 @@ class Fetch:
         )
         if result == -errno.EBADMSG:
             self._counters.recovery_malformed += 1
-            self._give_up()
-            return False
         if result != 0:
-            self.close()
+            self._end()
             return False
         self._received.consume(fetch.consumed)
         self._requests.fill(fetch.written)
-        if fetch.written:
-            self._requested_ns = now_ns
         return True
 
     def _send(self, peer: socket.socket) -> None:
@@ -345,36 +265,18 @@ class Fetch:
             self._interest = interest
             self._selector.modify(peer, interest, self._on_ready)
 
-    def _note_progress(self, now_ns: int) -> None:
-        """Request again, or give up, what does not come; a receiver whose reader is slow goes on."""
-        fetch, plan = self._fetch, self._plan
-        progress = fetch.next_sqn if not fetch.awaits_range else -1
-        waits = fetch.is_starved or fetch.is_left_to_transport
-        if progress != self._progress_sqn or self._progress_ns is None or waits:
-            self._progress_sqn, self._progress_ns = progress, now_ns
-            if progress >= 0 and self._socket is not None:
-                self._attempts = 0
-                self._attempt_interval_ns = plan.attempt_minimum_ns
-                self._request_interval_ns = plan.request_minimum_ns
-            return
-        if fetch.awaits_range and not plan.is_otr:
-            if self._socket is not None and now_ns - self._attempt_ns >= self._attempt_interval_ns:
-                self._disconnect()  # and connects again
-        elif now_ns - self._progress_ns >= plan.message_timeout_ns:
-            self._progress_ns = now_ns
-            self._on_message_timeout()
-        elif not fetch.is_caught_up and now_ns - self._requested_ns >= self._request_interval_ns:
-            if plan.is_otr and not self._has_heard:
-                self._disconnect()  # the path may be a new one: TCP would go on waiting for the old
-            self._has_heard = False
-            self._retries = True
-            self._requested_ns = now_ns
-            self._request_interval_ns = min(2 * self._request_interval_ns, plan.request_maximum_ns)
+    def _attend(self) -> None:
+        action = lib.um_subscription_attend_fetch(self._subscription.handle, self._fetch)
+        if action == lib.UM_FETCH_CONNECT:
+            self._connect()
+        elif action == lib.UM_FETCH_DISCONNECT:
+            self._disconnect()  # and connects again
+        elif action != lib.UM_FETCH_WAIT:
+            self._end()
 
-    def _on_message_timeout(self) -> None:
-        if self._fetch.is_caught_up:  # an idle source: there is no more past
-            lib.um_subscription_give_up_past(self._subscription.handle, self._fetch)
-            self.close()
-        elif lib.um_subscription_pass_over(self._subscription.handle, self._fetch) != 0:
-            self._count_given_up()
-            self.close()
+    def _end(self) -> None:
+        if self._fetch.is_given_up and self._fetch.plan.is_otr:
+            self._counters.otr_given_up += 1
+        elif self._fetch.is_given_up:
+            self._counters.late_joins_given_up += 1
+        self.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import selectors
 import socket
-from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.publication import Publication
@@ -18,9 +17,7 @@ from umstack.recovery.codec import (
     HEADER_BYTES,
     OPTION_MESSAGE_REQUEST,
     OPTION_RANGE_REQUEST,
-    RangeRequest,
     RecoveryEndpoint,
-    decode_range_request,
 )
 from umstack.recovery.tags import (
     GREETING_BYTES,
@@ -254,16 +251,17 @@ class RecoveryServer:
         return False
 
     def _answer_range(self, one: _Connection, length: int) -> bool:
-        request = decode_range_request(one.requests.peek(length))
-        publication = self._publications.get(request.topic_index) if request is not None else None
-        if request is None or publication is None:
+        request = ffi.new("um_range_request *")
+        is_good = lib.um_range_request_read(ffi.cast("uint8_t *", one.requests.pointer), length, request)
+        publication = self._publications.get(request.topic_index) if is_good else None
+        if publication is None:
             return self._reject(one)
         if one.tags is None and self._keys_of(publication.topic):
             raise TagRefused(Refusal.MISSING)
         if one.tags is not None and one.tags.topic != publication.topic:
             raise TagRefused(Refusal.KEY)
         low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        if lib.um_publication_retained(publication.handle, _wish(request), low, high) != 0:
+        if lib.um_publication_retained(publication.handle, ffi.addressof(request, "wish"), low, high) != 0:
             self._drop(one)  # being closed
             return False
         one.publication = publication
@@ -290,13 +288,3 @@ class RecoveryServer:
         one.requests.consume(one.served.consumed)
         one.answers.fill(one.served.written)
         return bool(one.served.written or one.served.consumed)
-
-
-def _wish(request: RangeRequest) -> Any:
-    wish = ffi.new("um_retained_wish *")
-    for name in ("low_sqn", "count", "bytes", "age_ns"):
-        value = getattr(request, name)
-        if value is not None:
-            setattr(wish, "has_" + name.removesuffix("_ns"), True)
-            setattr(wish, name, value)
-    return wish

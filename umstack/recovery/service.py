@@ -18,7 +18,7 @@ from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import address_of, transport_name
 from umstack.config import ContextOptions
 from umstack.errors import Closed
-from umstack.recovery.client import Fetch, FetchPlan
+from umstack.recovery.client import Fetch, late_join_plan, otr_plan
 from umstack.recovery.codec import RecoveryEndpoint
 from umstack.recovery.server import RecoveryServer
 from umstack.recovery.tags import KeysOf
@@ -85,9 +85,9 @@ class RecoveryService(Closing):
     def join(self, subscription: Subscription, session: Any, topic_index: int, mapping: LateMapping) -> None:
         """Fetch the past of a source that was just mapped, with um_subscription_map_late."""
         if subscription.options.use_late_join:
-            plan = FetchPlan.of_late_join(subscription.options, mapping.resume_sqn)
+            plan = late_join_plan(subscription.options, mapping.resume_sqn)
         else:
-            plan = FetchPlan.of_otr(subscription.options, mapping.resume_sqn or 0)
+            plan = otr_plan(subscription.options, mapping.resume_sqn or 0)
         with self._lock:
             selector = self._open()
             fetch = Fetch(
@@ -153,7 +153,7 @@ class RecoveryService(Closing):
     def _recover(self, subscription: Subscription, begun: Any) -> None:
         assert self._selector is not None
         self._warn(subscription, begun)
-        plan = FetchPlan.of_otr(subscription.options, begun.next_sqn)
+        plan = otr_plan(subscription.options, begun.next_sqn)
         endpoint = RecoveryEndpoint.of_core(begun.request_port)
         self._fetches.append(
             Fetch(

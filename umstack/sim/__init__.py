@@ -14,7 +14,7 @@ from umstack.sim.options import (
     SECOND,
     US,
 )
-from umstack.sim.seeds import Adversary, Canary, Result, Transport, run_seed, run_seeds, trace_seed
+from umstack.sim.seeds import Adversary, Canary, Result, Setup, Transport, run_seed, run_seeds, trace_seed
 from umstack.sim.trace import Datagram, DropReason, Fate, Fragment, Kind, NcfReason, Row, Type
 from umstack.sim.truth import Loss, SessionTruth, Truth, Unrecoverable, truth_of
 from umstack.sim.world import Host, Join, Receiver, Session, SimulationFailed, Source, World
@@ -45,6 +45,7 @@ __all__ = [
     "Row",
     "Session",
     "SessionTruth",
+    "Setup",
     "SimulationFailed",
     "Source",
     "Transport",

@@ -20,6 +20,7 @@ class Canary(IntEnum):
     LOSE_ROW = 2
     REPEAT_ROW = 3
     DEAF_RECEIVER = 4
+    STALE_ANSWER = 5
 
 
 class Transport(IntEnum):
@@ -41,6 +42,38 @@ class Adversary(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """What a run has beside its seed."""
+
+    canary: Canary = Canary.NONE
+    adversary: Adversary = Adversary.NONE
+    transport: Transport = Transport.LBTRM
+    recovers: bool = True
+    """Late join and off-transport recovery, too; not with an adversary, nor over LBT-RU."""
+
+    @property
+    def options(self) -> str:
+        """As options of the command line, each with a blank before it."""
+        attacked = f" --adversary={option_name(self.adversary)}" if self.adversary else ""
+        over = f" --transport {option_name(self.transport)}" if self.transport else ""
+        planted = f" --canary={option_name(self.canary)}" if self.canary else ""
+        return attacked + over + planted + ("" if self.recovers else " --transport-only")
+
+    def params(self, *, trace: bool = False) -> Any:
+        """An um_sim_params. Raises Unsupported."""
+        if self.adversary and self.transport:
+            raise Unsupported("the adversary forges LBT-RM", hint="run its seeds with --transport lbtrm")
+        fields = {
+            "canary": int(self.canary),
+            "adversary": int(self.adversary),
+            "transport": int(self.transport),
+            "recovers": self.recovers and not self.adversary and not self.transport,
+            "trace": trace,
+        }
+        return ffi.new("um_sim_params *", fields)
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """How one seed went; `violation` is empty when everything held."""
 
@@ -57,16 +90,15 @@ class Result:
     losses_declared: int
     naks_sent: int
     retransmissions: int
+    fetches: int
+    messages_recovered: int
     datagrams_forged: int
-    adversary: Adversary
-    transport: Transport = Transport.LBTRM
+    setup: Setup
 
     @property
     def replay(self) -> str:
         """The command that runs this seed again and shows what happens."""
-        attacked = f" --adversary={option_name(self.adversary)}" if self.adversary else ""
-        over = f" --transport {option_name(self.transport)}" if self.transport else ""
-        return f"umstack sim --seed {self.seed} --trace{attacked}{over}"
+        return f"umstack sim --seed {self.seed} --trace{self.setup.options}"
 
 
 def option_name(choice: Canary | Adversary | Transport) -> str:
@@ -74,7 +106,10 @@ def option_name(choice: Canary | Adversary | Transport) -> str:
     return choice.name.lower().replace("_", "-")
 
 
-def _result(raw: Any, adversary: Adversary, transport: Transport) -> Result:
+PLAIN = Setup()
+
+
+def _result(raw: Any, setup: Setup) -> Result:
     return Result(
         seed=raw.seed,
         violation=ffi.string(raw.message).decode() if raw.failed else "",
@@ -89,55 +124,33 @@ def _result(raw: Any, adversary: Adversary, transport: Transport) -> Result:
         losses_declared=raw.losses_declared,
         naks_sent=raw.naks_sent,
         retransmissions=raw.retransmissions,
+        fetches=raw.fetches,
+        messages_recovered=raw.messages_recovered,
         datagrams_forged=raw.datagrams_forged,
-        adversary=adversary,
-        transport=transport,
+        setup=setup,
     )
 
 
-def _params(canary: Canary, adversary: Adversary, transport: Transport, trace: bool) -> Any:
-    if adversary and transport:
-        raise Unsupported("the adversary forges LBT-RM", hint="run its seeds with --transport lbtrm")
-    fields = {"canary": int(canary), "adversary": int(adversary), "transport": int(transport), "trace": trace}
-    return ffi.new("um_sim_params *", fields)
-
-
-def run_seed(
-    seed: int,
-    canary: Canary = Canary.NONE,
-    adversary: Adversary = Adversary.NONE,
-    transport: Transport = Transport.LBTRM,
-) -> Result:
+def run_seed(seed: int, setup: Setup = PLAIN) -> Result:
     """Run one seed."""
     raw = ffi.new("um_sim_result *")
-    if lib.um_sim_run(_params(canary, adversary, transport, False), seed, raw) != 0:
+    if lib.um_sim_run(setup.params(), seed, raw) != 0:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
-    return _result(raw, adversary, transport)
+    return _result(raw, setup)
 
 
-def run_seeds(
-    first: int,
-    count: int | None = None,
-    canary: Canary = Canary.NONE,
-    adversary: Adversary = Adversary.NONE,
-    transport: Transport = Transport.LBTRM,
-) -> Iterator[Result]:
+def run_seeds(first: int, count: int | None = None, setup: Setup = PLAIN) -> Iterator[Result]:
     """Run `count` seeds from `first` on; without a count, forever."""
     seed = first
     while count is None or seed < first + count:
-        yield run_seed(seed, canary, adversary, transport)
+        yield run_seed(seed, setup)
         seed += 1
 
 
-def trace_seed(
-    seed: int,
-    canary: Canary = Canary.NONE,
-    adversary: Adversary = Adversary.NONE,
-    transport: Transport = Transport.LBTRM,
-) -> tuple[Result, World]:
+def trace_seed(seed: int, setup: Setup = PLAIN) -> tuple[Result, World]:
     """Run one seed and keep its world, for its trace and rows; the caller closes it."""
     raw = ffi.new("um_sim_result *")
-    handle = lib.um_sim_run_world(_params(canary, adversary, transport, True), seed, raw)
+    handle = lib.um_sim_run_world(setup.params(trace=True), seed, raw)
     if not handle:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
-    return _result(raw, adversary, transport), World(handle=handle)
+    return _result(raw, setup), World(handle=handle)

@@ -1,0 +1,26 @@
+/* The source's end of a simulated request connection: it answers from what is retained, or misbehaves as its faults
+ * have it (um_sim_peer_faults). What it makes up is never a wrong message under a right number: only keys could tell.
+ *
+ * Threads: the world's. Memory: the caller's. Errors: none.
+ */
+#ifndef UM_SIM_REQUEST_PEER_H
+#define UM_SIM_REQUEST_PEER_H
+
+#include "sim/world.h"
+
+enum { UM_SIM_ANSWER_BYTES_MAX = 2 * UM_LBMC_MESSAGE_BYTES_MAX };
+
+/* Draws how the peer behaves on a connection that is new. */
+void um_sim_peer_accept(um_sim_world *world, um_sim_join_state *join);
+
+typedef struct um_sim_answers {
+    uint8_t *bytes; /* UM_SIM_ANSWER_BYTES_MAX */
+    uint32_t length;
+    uint32_t consumed; /* of the requests */
+} um_sim_answers;
+
+/* Answers some of the requests, in at most `room` bytes. False when the peer ends the connection. */
+bool um_sim_peer_answer(um_sim_world *world, um_sim_join_state *join, const uint8_t *requests, uint32_t length,
+                        uint32_t room, um_sim_answers *answers);
+
+#endif
