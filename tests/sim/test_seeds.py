@@ -56,7 +56,7 @@ RECOVERY_REGRESSIONS = {
     6: "a range that was a lie carried the stream off",
     59: "a fetch with a bound asked for as much again when it connected again, and passed over what came before",
     267: "no more was requested than may be outstanding, though a message has more fragments and waits for them",
-    293: "a gap whose recovery was due while the queue was full had the timer run for ever",
+    293: "a gap whose recovery was due while the queue was full had the timer run forever",
     299: "the bytes of a fragment held before the past was known were not counted for its message",
     1251: "a buffer that was full before the range was known began delivery, and the range had it begin again",
     6926: "a long run that was given up left the byte counts of its messages in the order map",
