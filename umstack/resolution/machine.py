@@ -562,14 +562,10 @@ class ResolutionMachine:
         """Everything due by now that the rate limits let pass."""
         self._run_timers(now_ns)
         due: dict[_Kind, list[bytes]] = {kind: [] for kind in _Kind}
+        due[_Kind.ADVERTISEMENT], self._final_advertisements = self._final_advertisements, []
         requests, self._requests = self._requests, []
         for (kind, _), queue in self._queues.items():
             self._drain(queue, due[kind], now_ns)
-        # In the same order each time, so that the same datagrams come again: those are not taken apart by who had them.
-        for records in due.values():
-            records.sort()
-        due[_Kind.ADVERTISEMENT][:0] = self._final_advertisements
-        self._final_advertisements = []
         queries, wildcard_queries = due[_Kind.QUERY], due[_Kind.WILDCARD_QUERY]
         self.counters.tr_queries_sent += len(queries)
         self.counters.tr_wildcard_queries_sent += len(wildcard_queries)
