@@ -548,7 +548,7 @@ typedef struct um_hot_failover_counters {
     uint64_t hf_line_losses;
     /* counter, messages: Optional messages dropped (hf_optional_messages 0). */
     uint64_t hf_optional_dropped;
-    /* counter, messages: Messages dropped: their number is more than 1073741824 beyond the next. */
+    /* counter, messages: Messages dropped: their number is more than 1073741824 beyond the next, or was the first so far ahead that it has to be confirmed. */
     uint64_t hf_out_of_range;
     /* counter, events: Resets of the numbering delivered, each once whatever number of sources sent it. */
     uint64_t hf_resets;

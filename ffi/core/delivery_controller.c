@@ -107,32 +107,8 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     return false;
 }
 
-/* The message as a hot failover receiver has it: its options are the beginning of its payload, once for a message in
- * fragments, all of which have the same. */
-static const um_lbmc_message *with_options(const um_lbmc_message *message, um_lbmc_message *changed)
-{
-    if (!(message->flags & UM_MESSAGE_HOT_FAILOVER))
-        return message;
-    uint32_t before = (uint32_t)(message->payload - message->hot_failover);
-    *changed = *message;
-    if (message->flags & UM_MESSAGE_FRAGMENT)
-        changed->total += before;
-    if (message->flags & UM_MESSAGE_FRAGMENT && message->offset > 0) {
-        changed->offset += before;
-    } else {
-        changed->payload -= before;
-        changed->payload_length += before;
-    }
-    if (message->flags & UM_MESSAGE_REQUEST) /* it is not in front of the payload any more */
-        changed->flags &= (uint16_t)~UM_MESSAGE_REQUEST;
-    return changed;
-}
-
 bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
-    um_lbmc_message changed;
-    if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
-        message = with_options(message, &changed);
     return hold_message(delivery, message, arrival, false);
 }
 
@@ -333,7 +309,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
 {
     um_lbmc_message changed;
     if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
-        message = with_options(message, &changed);
+        message = um_delivery_with_options(message, &changed);
     if (message->flags & UM_MESSAGE_FRAGMENT)
         UM_COUNT(delivery->receiver->counters.fragments_received, 1);
     if (UM_LIKELY(deliver_directly(delivery, message, arrival)))

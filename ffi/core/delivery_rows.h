@@ -127,4 +127,25 @@ static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_r
     return true;
 }
 
+/* The message as a hot failover receiver has it: its options are the beginning of its payload, once for a message in
+ * fragments, all of which have the same. */
+static inline const um_lbmc_message *um_delivery_with_options(const um_lbmc_message *message, um_lbmc_message *changed)
+{
+    if (!(message->flags & UM_MESSAGE_HOT_FAILOVER))
+        return message;
+    uint32_t before = (uint32_t)(message->payload - message->hot_failover);
+    *changed = *message;
+    if (message->flags & UM_MESSAGE_FRAGMENT)
+        changed->total += before;
+    if (message->flags & UM_MESSAGE_FRAGMENT && message->offset > 0) {
+        changed->offset += before;
+    } else {
+        changed->payload -= before;
+        changed->payload_length += before;
+    }
+    if (message->flags & UM_MESSAGE_REQUEST) /* it is not in front of the payload any more */
+        changed->flags &= (uint16_t)~UM_MESSAGE_REQUEST;
+    return changed;
+}
+
 #endif

@@ -3,6 +3,7 @@
 enum {
     TAKEN_TOGETHER = 64,
     LOSS_EVENTS_MAX = 1024, /* a longer run is one event */
+    JUMP_CONFIRMED_WITHIN = 1024,
 };
 
 size_t um_hot_failover_footprint(const um_hot_failover_config *config)
@@ -272,6 +273,17 @@ static uint64_t widened(const um_hot_failover *hf, const um_lbmc_hot_failover *n
     return hf->next_sqn + (uint64_t)(int64_t)(int32_t)((uint32_t)number->sqn - (uint32_t)hf->next_sqn);
 }
 
+/* A jump beyond the slots would give up all that it passes. It is believed when another message confirms it, so that
+ * one that is forged or mangled cannot carry the stream off. */
+static bool jump_is_confirmed(um_hot_failover *hf, uint64_t sqn)
+{
+    uint64_t beyond = sqn - hf->jump_sqn;
+    bool is_confirmed = hf->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
+    hf->jump_seen = !is_confirmed;
+    hf->jump_sqn = sqn;
+    return is_confirmed;
+}
+
 static void hold(um_hot_failover *hf, uint32_t input, um_block *block, uint32_t row, uint64_t sqn,
                  const um_hf_neighbour *previous, bool is_optional)
 {
@@ -319,7 +331,8 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
         drop(hf, block, row, sqn, skipped);
         return true;
     }
-    if (sqn - hf->next_sqn > UM_HF_GAP_MAX) {
+    bool is_jump = sqn - hf->next_sqn >= hf->config.capacity && (previous == NULL || previous->sqn >= hf->next_sqn);
+    if (sqn - hf->next_sqn > UM_HF_GAP_MAX || (is_jump && !jump_is_confirmed(hf, sqn))) {
         UM_COUNT(hf->counters.hf_out_of_range, 1);
         um_queue_release(block, 1);
         return true;

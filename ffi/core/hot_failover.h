@@ -67,6 +67,8 @@ typedef struct um_hot_failover {
     um_hf_slot *slots;
     uint32_t held_count;
     bool has_begun;
+    bool jump_seen; /* jump_sqn was too far ahead to be believed */
+    uint64_t jump_sqn;
     bool reset_is_due; /* reset_sqn, of reset_source */
     uint32_t reset_source;
     uint64_t reset_sqn;

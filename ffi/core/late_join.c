@@ -273,15 +273,19 @@ static bool is_wanted(um_delivery *delivery, const um_lbmc_message *message)
 }
 
 /* A recovered message: in order straight into the queue, a fragment or a later one into the order map. */
-static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *message, const uint8_t *data, uint32_t length,
+static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *recovered, const uint8_t *data, uint32_t length,
                                int64_t now_ns)
 {
     const um_late_join *join = &delivery->late_join;
+    const um_lbmc_message *message = recovered;
+    um_lbmc_message changed;
     if (!is_wanted(delivery, message)) {
         UM_COUNT(delivery->receiver->counters.late_join_refused, 1); /* not requested, twice, or here by now */
         return TAKEN;
     }
-    message->flags |= join->is_otr || join->is_resumed ? UM_MESSAGE_OTR : UM_MESSAGE_RETRANSMIT;
+    recovered->flags |= join->is_otr || join->is_resumed ? UM_MESSAGE_OTR : UM_MESSAGE_RETRANSMIT;
+    if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
+        message = um_delivery_with_options(recovered, &changed);
     bool whole =
         !(message->flags & UM_MESSAGE_FRAGMENT) || delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS;
     if (message->sqn == delivery->next_sqn && whole && um_order_map_find(delivery, message->sqn) == NULL &&

@@ -161,7 +161,7 @@ enum um_dgram_status um_lbmc_observe_option(uint8_t type, const uint8_t *option,
                                             um_lbmc_message *message)
 {
     bool known = type == UM_LBMC_OPTION_FRAGMENT || type == UM_LBMC_OPTION_BATCH || type == UM_LBMC_OPTION_REQUEST ||
-                 type == UM_LBMC_OPTION_TSNI || type == UM_LBMC_OPTION_EXTENDED;
+                 type == UM_LBMC_OPTION_TSNI || type == UM_LBMC_OPTION_CHAIN || type == UM_LBMC_OPTION_EXTENDED;
     message->has_tag |= type == UM_LBMC_OPTION_HMAC;
     return known ? decode_option(type, option, length, message) : UM_DGRAM_OK;
 }

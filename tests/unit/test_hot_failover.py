@@ -177,6 +177,38 @@ def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> No
     assert receiver.stats()["hf_left_out"] == numbers[-1] + 1 - len(numbers)
 
 
+def test_a_single_number_far_ahead_does_not_carry_the_stream_off(contexts: list[Context]) -> None:
+    """Reference 1: as in a session, a jump that nothing bounds is believed when another message confirms it."""
+    (first, second), receiver = _lines(contexts, hf_maximum_waiting_messages=64, hf_maximum_delay=100)
+    stranger = contexts[3].source("orders", flow_control="min")
+    stranger.wait_connected(timeout=SECONDS)
+    for source in (first, second):
+        source.send_hot_failover(b"", 0, flush=True)
+    assert _numbers(_rows(receiver, 1)) == [0]
+    stranger.send_hot_failover(b"", 1_000_000, flush=True)
+    _settled(receiver, "hf_out_of_range", 1)
+    first.send_hot_failover(b"", 1, flush=True)
+    assert _numbers(_rows(receiver, 1)) == [1]
+    stranger.send_hot_failover(b"", 2_000_000, flush=True)
+    _settled(receiver, "hf_out_of_range", 2)
+    stranger.send_hot_failover(b"", 2_000_001, flush=True)
+    wait_for(lambda: receiver.poll() or receiver.stats()["hf_delivered"] == 3, "the confirmed number")
+    assert receiver.stats()["hf_lost"] == 2_000_001 - 2
+
+
+def test_the_past_and_what_is_fetched_have_their_numbers(contexts: list[Context]) -> None:
+    """UM-136: late join over two lines: each message of the past once, in order, fragments included."""
+    sources = [context.source("orders", late_join=1) for context in contexts[:2]]
+    for number in range(20):
+        for source in sources:
+            source.send_hot_failover(LONG if number == 7 else b"%d" % number, number, flush=True)
+    receiver = contexts[2].hot_failover_receiver("orders")
+    rows = _rows(receiver, 20)
+    assert _numbers(rows) == list(range(20))
+    assert [row.data for row in rows[6:9]] == [b"6", LONG, b"8"]
+    _settled(receiver, "hf_duplicates", 20)
+
+
 def test_optional_messages_and_duplicates_as_the_options_have_it(contexts: list[Context]) -> None:
     """Reference 3.10: hf_optional_messages 0, hf_duplicate_delivery 1."""
     (first, second), receiver = _lines(contexts, hf_optional_messages=0, hf_duplicate_delivery=1)
