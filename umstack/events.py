@@ -22,7 +22,8 @@ class Message(NamedTuple):
     data: bytes
     topic: str
     source: str
-    """The source's transport session and topic index: "LBTRM:ip:port:session:group:port[index]"."""
+    """The source's transport session and topic index: "LBTRM:ip:port:session:group:port[index]", or
+    "LBTRU:ip:port:session[index]"."""
     sequence_number: int
     """Topic sequence number of the last fragment (UM-57)."""
     first_sequence_number: int

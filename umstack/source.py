@@ -563,7 +563,7 @@ class Source(Closing):
 
     @property
     def transport(self) -> str:
-        """The session's name: "LBTRM:ip:NAK port:session id:group:port"."""
+        """The session's name: "LBTRM:ip:NAK port:session id:group:port", or "LBTRU:ip:port:session id"."""
         return self._publication.session.name
 
     def stats(self) -> Counters:

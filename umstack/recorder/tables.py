@@ -33,7 +33,7 @@ class Table:
     schema: pyarrow.Schema
     time_column: str
     session_column: str
-    """"LBTRM:ip:port:session:group:port", with the topic index in brackets behind it or not."""
+    """"LBTRM:ip:port:session:group:port" or "LBTRU:ip:port:session", with or without the topic index in brackets."""
 
     @property
     def instant_column(self) -> str:
