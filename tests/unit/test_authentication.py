@@ -51,7 +51,9 @@ def test_with_the_same_keys_they_hear_one_another(keys: dict[str, Any], scope: s
     keys["authentication_scope"] = scope
     with umstack.Context("lo", **keys) as publisher, umstack.Context("lo", **keys) as subscriber:
         exchange(publisher, subscriber, "orders")
-        dropped = {name: n for name, n in subscriber.stats()["context"].items() if "dgrams_dropped_tag" in name}
+        dropped = {
+            name: n for name, n in subscriber.stats()["context"].items() if "dgrams_dropped_tag" in name
+        }
         assert len(dropped) == 5
         assert not any(dropped.values())
 
