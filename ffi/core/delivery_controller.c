@@ -9,6 +9,8 @@
 #include "core/reassembly.h"
 
 enum {
+    STREAM_BURST_MAX = 1024, /* a longer gap of a stream is one event: nothing of it is waited for, and an outage may
+                                have been long */
     SPAN_MAX = 1 << 30,      /* sqns distinguishable from next_sqn on, with a margin */
     GAP_CHECK_NS = 10000000, /* how soon to look again at a gap whose time is up and that could not be given up */
 };
@@ -50,8 +52,10 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         return false;
     }
     bool is_recoverable = delivery->late_join.is_active || um_otr_is_offered(delivery);
-    bool too_long = (!is_recoverable && (uint32_t)ahead > delivery->receiver->config.burst_loss_max) ||
-                    sqn - delivery->next_sqn > SPAN_MAX;
+    uint32_t burst_max = delivery->receiver->config.burst_loss_max;
+    if (arrival->is_stream && burst_max > STREAM_BURST_MAX)
+        burst_max = STREAM_BURST_MAX;
+    bool too_long = (!is_recoverable && (uint32_t)ahead > burst_max) || sqn - delivery->next_sqn > SPAN_MAX;
     if (too_long && !um_loss_declare_burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;

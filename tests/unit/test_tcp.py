@@ -361,11 +361,17 @@ def test_a_tsni_after_a_reconnect_shows_what_was_missed(receiving: Context) -> N
         peer.sendall(message(7, 0, b"x"))
         assert payloads(collect(receiver, 1)) == [b"x"]
         peer.close()
-        raw.accept().sendall(tsni(7, 3))
+        peer = raw.accept()
+        peer.sendall(tsni(7, 3))
         rows = collect_events(receiver, 3)
         assert [(type(row), row.sequence_number) for row in rows] == [
             (UnrecoverableLoss, n) for n in (1, 2, 3)
         ]
+        peer.sendall(message(7, 500_000_000, b"y"))
+        burst, after = collect_events(receiver, 2)
+        assert isinstance(burst, BurstLoss), "a long outage is one event, however much was sent meanwhile"
+        assert (burst.first_sequence_number, burst.sequence_number) == (4, 499_999_999)
+        assert isinstance(after, Message)
 
 
 def test_a_source_that_is_not_there_ends_its_session(receiving: Context) -> None:
