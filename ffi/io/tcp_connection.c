@@ -102,6 +102,7 @@ static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
     connection->due_ns = now_ns + um_random_backoff_ns(&connection->session->random, connection->interval_ns);
     if (connection->interval_ns < BACK_OFF_MAX * config->reconnect_interval_ns)
         connection->interval_ns *= 2;
+    um_reactor_wake_by(connection->reactor, connection->due_ns); /* a reader that leads may have found it lost */
 }
 
 static void on_connection_lost(um_tcp_connection *connection, int64_t now_ns)
