@@ -1,0 +1,141 @@
+/* The client's side of the request protocol: when it connects, requests again and gives up, and its request for the
+ * range.
+ */
+#include "core/fetch.h"
+#include "recovering.h"
+
+enum { ATTEMPT_MS = 20, REQUEST_MS = 30, TIMEOUT_MS = 400 };
+
+static um_fetch begin(recovering *f, bool is_otr, uint32_t outstanding)
+{
+    um_fetch fetch = {.id = f->session->config.id,
+                      .topic_index = TOPIC,
+                      .epoch = f->delivery->late_join.epoch,
+                      .plan = {.is_otr = is_otr,
+                               .attempts_max = is_otr ? 0 : 3,
+                               .outstanding_max = outstanding,
+                               .attempt_minimum_ns = ATTEMPT_MS * (int64_t)NS_PER_MS,
+                               .attempt_maximum_ns = ATTEMPT_MS * (int64_t)NS_PER_MS,
+                               .request_minimum_ns = REQUEST_MS * (int64_t)NS_PER_MS,
+                               .request_maximum_ns = 4 * REQUEST_MS * (int64_t)NS_PER_MS,
+                               .message_timeout_ns = TIMEOUT_MS * (int64_t)NS_PER_MS}};
+    um_fetch_begin(&fetch);
+    return fetch;
+}
+
+static int step(recovering *f, um_fetch *fetch)
+{
+    int result = um_fetch_step(fetch, f->session, f->delivery, f->from_peer, f->from_peer_bytes, f->to_peer,
+                               TO_PEER_BYTES, f->now_ns);
+    f->from_peer_bytes -= fetch->consumed;
+    memmove(f->from_peer, f->from_peer + fetch->consumed, f->from_peer_bytes);
+    read_all(f);
+    return result;
+}
+
+static int attend(recovering *f, um_fetch *fetch)
+{
+    int action = um_fetch_attend(fetch, f->session, f->delivery, f->now_ns);
+    uint8_t request[UM_RANGE_REQUEST_BYTES_MAX];
+    if (action == UM_FETCH_CONNECT) {
+        um_fetch_on_connect(fetch);
+        CHECK(um_fetch_request_range(fetch, request) <= sizeof request);
+    } else if (action == UM_FETCH_DISCONNECT) {
+        um_fetch_on_disconnect(fetch);
+    }
+    read_all(f);
+    return action;
+}
+
+TEST("UM-140", "a request for the range is read as it was written; what is cut off or of another length is not read")
+{
+    um_range_request request = {.topic_index = 7, .request_index = 1, .outstanding_max = 9}, read;
+    for (uint32_t bounds = 0; bounds < 16; bounds++) {
+        request.wish = (um_retained_wish){.has_low_sqn = bounds & 1,
+                                          .has_count = bounds & 2,
+                                          .has_bytes = bounds & 4,
+                                          .has_age = bounds & 8,
+                                          .low_sqn = bounds & 1 ? 5 : 0,
+                                          .count = bounds & 2 ? 6 : 0,
+                                          .bytes = bounds & 4 ? 1ull << 40 : 0,
+                                          .age_ns = bounds & 8 ? 3 * (int64_t)NS_PER_S : 0};
+        uint8_t out[UM_RANGE_REQUEST_BYTES_MAX] = {0};
+        uint32_t length = um_range_request_write(out, &request);
+        memset(&read, 0xee, sizeof read);
+        CHECK(um_range_request_read(out, length, &read));
+        CHECK_EQ(read.topic_index, 7);
+        CHECK_EQ(read.request_index, 1);
+        CHECK_EQ(read.outstanding_max, 9);
+        CHECK(read.wish.has_low_sqn == request.wish.has_low_sqn && read.wish.low_sqn == request.wish.low_sqn);
+        CHECK(read.wish.has_count == request.wish.has_count && read.wish.count == request.wish.count);
+        CHECK(read.wish.has_bytes == request.wish.has_bytes && read.wish.bytes == request.wish.bytes);
+        CHECK(read.wish.has_age == request.wish.has_age && read.wish.age_ns == request.wish.age_ns);
+        for (uint32_t cut = 0; cut < length; cut++)
+            CHECK(!um_range_request_read(out, cut, &read));
+    }
+}
+
+TEST("UM-140", "a late join whose range does not come connects again after its interval, and is given up after so many")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    um_late_join_begin(f->delivery, PROXIMITY);
+    um_fetch fetch = begin(f, false, 10);
+    uint32_t connections = 0, disconnections = 0;
+    int action = 0;
+    for (uint32_t ms = 0; ms < 200 && action != -ENOENT; ms++) {
+        CHECK_EQ(step(f, &fetch), 0);
+        action = attend(f, &fetch);
+        connections += action == UM_FETCH_CONNECT;
+        disconnections += action == UM_FETCH_DISCONNECT;
+        CHECK(disconnections == 0 || ms >= ATTEMPT_MS);
+        pass(f, 1);
+    }
+    CHECK_EQ(connections, 3);
+    CHECK(fetch.is_given_up && action == -ENOENT);
+    stream(f, 10, false);
+    CHECK_EQ(f->delivered, 10); /* the present goes on without the past */
+    recovering_close(f);
+}
+
+TEST("UM-142", "a recovery that hears nothing keeps its connection for the request interval, then makes another")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    um_fetch fetch = begin(f, true, 10);
+    uint32_t connected_ms = 0, disconnected_ms = 0;
+    for (uint32_t ms = 1; ms < 100 && disconnected_ms == 0; ms++) {
+        CHECK_EQ(step(f, &fetch), 0);
+        int action = attend(f, &fetch);
+        connected_ms = action == UM_FETCH_CONNECT ? ms : connected_ms;
+        disconnected_ms = action == UM_FETCH_DISCONNECT ? ms : 0;
+        pass(f, 1);
+    }
+    CHECK(connected_ms > 0 && disconnected_ms - connected_ms >= REQUEST_MS - 1);
+    recovering_close(f);
+}
+
+TEST("UM-140", "a message of more fragments than may be outstanding is requested whole")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    for (uint32_t i = 10; i < 16; i++)
+        f->starts[i] = 10, f->fragments[i] = 6;
+    stream(f, 10, false);
+    stream(f, 6, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    for (uint32_t i = 10; i < 16; i++) {
+        uint32_t indices[8];
+        CHECK_EQ(requests(f, 1, indices, 8), 1);
+        CHECK_EQ(indices[0], i);
+        answer_message(f, i);
+        take(f);
+    }
+    CHECK_EQ(f->delivered, f->sent);
+    CHECK_EQ(f->lost, 0);
+    recovering_close(f);
+}
+
+CHECK_MAIN
