@@ -110,7 +110,10 @@ def test_a_callback_gets_them_and_an_iteration_passes_them_over() -> None:
 def test_no_source_is_told_after_the_threshold_of_queries() -> None:
     """Reference 3.9, NO_SOURCE_NOTIFICATION: at the receivers that want it, and no more once there is a source."""
     with open_context() as context, open_context() as publisher:
-        options: dict[str, Any] = {"resolver_query_maximum_initial_interval": 20}
+        options: dict[str, Any] = {
+            "resolver_query_maximum_initial_interval": 20,
+            "resolver_query_minimum_initial_duration": 0,
+        }
         told = context.receiver("nobody", resolution_no_source_notification_threshold=3, **options)
         quiet = context.receiver("nobody", **options)
         first, second = _rows(told, 2)[:2]
