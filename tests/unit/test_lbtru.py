@@ -305,6 +305,23 @@ def test_keyed_datagrams_cover_lbtru(tmp_path: Path) -> None:
         wait_for(lambda: source.stats()["dgrams_dropped_tag_missing"] == 1, "the drop")
 
 
+def test_datagrams_of_lbtru_have_a_size_of_their_own() -> None:
+    """Reference 3.2: transport_lbtru_datagram_max_size; more than the context's datagrams have is refused."""
+    with open_context(transport_lbtru_datagram_max_size=600) as publisher, open_context() as subscriber:
+        source, receiver = _join(publisher, subscriber, "sized")
+        _expect(source, [receiver], 1000)
+        source.send(bytes(10_000), flush=True)
+        assert collect(receiver, 1)[0].data == bytes(10_000)
+        stats = source.stats()
+        assert stats["fragments_sent"] >= 1000 + 10_000 // 600
+        assert _transport(publisher, "source")["bytes_sent"] / stats["msgs_sent"] <= 600
+    with (
+        open_context(transport_lbtru_datagram_max_size=4000) as context,
+        pytest.raises(OptionError, match="transport_lbtru_datagram_max_size 4000"),
+    ):
+        context.source("too.large", **LBTRU_SOURCE)
+
+
 # Ports
 
 
