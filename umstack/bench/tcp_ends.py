@@ -180,6 +180,7 @@ def _send_zmq_python(spec: PeerSpec) -> None:
         taken = time.monotonic() - start
         send(_END)
         _say_sent(sent, taken, time.process_time() - cpu_seconds)
+    sending.context.term()  # waits until everything has left
 
 
 def _receive_zmq_python(spec: PeerSpec) -> None:
