@@ -89,8 +89,11 @@ static um_tcp_client *free_place(um_tcp_server *server)
     return NULL;
 }
 
-/* The peer that has waited longest gives way. */
-static void drop_oldest_greeting(um_tcp_server *server)
+static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns);
+
+/* The peer that has waited longest gives way, unless its greeting has come meanwhile: when many are accepted at once,
+ * none of them has been read yet. */
+static void drop_oldest_greeting(um_tcp_server *server, int64_t now_ns)
 {
     um_tcp_client *oldest = NULL;
     for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
@@ -99,6 +102,9 @@ static void drop_oldest_greeting(um_tcp_server *server)
             oldest = client;
     }
     if (oldest == NULL)
+        return;
+    receive(server, oldest, now_ns);
+    if (oldest->state != UM_TCP_CLIENT_GREETING)
         return;
     UM_COUNT(server->session->counters.connections_refused, 1);
     drop(server, oldest);
@@ -129,7 +135,7 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
 {
     bool is_allowed = um_flow_reports_is_allowed(&server->session->config, from.ip);
     if (is_allowed && server->greeting_count == GREETINGS_MAX)
-        drop_oldest_greeting(server);
+        drop_oldest_greeting(server, now_ns);
     um_tcp_client *client = is_allowed ? free_place(server) : NULL;
     if (client == NULL) {
         UM_COUNT(server->session->counters.connections_refused, 1);
