@@ -97,13 +97,11 @@ TEST("UM-140", "a late join whose range does not come connects again after its i
     recovering_close(f);
 }
 
-TEST("UM-142", "a recovery that hears nothing keeps its connection for the request interval, then makes another")
+TEST("UM-106 UM-142", "a source found again that says nothing keeps its connection for the request interval")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
-    stream(f, 10, false);
-    stream(f, 5, true);
-    stream(f, 10, false);
-    pass(f, DELAY_MS + 1);
+    f->delivery->has_resume = true;
+    um_late_join_begin(f->delivery, PROXIMITY);
     um_fetch fetch = begin(f, true, 10);
     uint32_t connected_ms = 0, disconnected_ms = 0;
     for (uint32_t ms = 1; ms < 100 && disconnected_ms == 0; ms++) {
