@@ -233,7 +233,9 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
         if (now_ns < times[at] && !is_anew)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
                             host->index, sqn, (long long)(times[at] - now_ns));
-        times[at] = now_ns + shortest_ns(shortest_backoff_ns(transport));
+        /* A lead that was claimed alone gives way to another one in time, and is NAKed anew when data shows the gap. */
+        bool is_far = transport->claims.has_far && transport->claims.far_sqn == sqn;
+        times[at] = is_far ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
     }
 }
 

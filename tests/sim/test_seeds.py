@@ -62,6 +62,7 @@ RECOVERY_REGRESSIONS = {
     6926: "a long run that was given up left the byte counts of its messages in the order map",
     101588: "a range that a resumed session cannot have was requested without end",
     105498: "a queue that was full when the session began stopped a late join for good",
+    66111114476768: "the checker took a lead that gave way, and was NAKed anew, for a NAK too soon",
 }
 
 
