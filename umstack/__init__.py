@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from umstack.events import Event as Event
     from umstack.events import HotFailoverReset as HotFailoverReset
     from umstack.events import Message as Message
+    from umstack.events import NakCutoff as NakCutoff
     from umstack.events import NoSource as NoSource
     from umstack.events import Request as Request
     from umstack.events import SourceCreated as SourceCreated
@@ -75,6 +76,7 @@ _HOME = {
     "Event": "events",
     "HotFailoverReset": "events",
     "Message": "events",
+    "NakCutoff": "events",
     "NoSource": "events",
     "SourceCreated": "events",
     "SourceDeleted": "events",

@@ -643,6 +643,7 @@ class um_receiver_session_config(CData):
     preactivity_timeout_ns: int
     send_naks: bool
     nak_rate_limit: int
+    nak_cutoff_interval_ns: int
     datagram_max_bytes: int
     receive_max_bytes: int
     loss_capacity: int
@@ -1035,6 +1036,9 @@ class _CoreLib:
     UM_MESSAGE_OTR: int
     UM_MESSAGE_REQUEST: int
     UM_MESSAGE_RETRANSMIT: int
+    UM_NAK_CUTOFF_CONTEXT: int
+    UM_NAK_CUTOFF_RECEIVERS: int
+    UM_NAK_CUTOFF_SESSION: int
     UM_NOT_CONNECTED: int
     UM_ORDERED_ARRIVAL: int
     UM_ORDERED_FRAGMENTS: int
@@ -1106,6 +1110,7 @@ class _CoreLib:
     UM_ROW_END_OF_SESSION: int
     UM_ROW_HF_RESET: int
     UM_ROW_MESSAGE: int
+    UM_ROW_NAK_CUTOFF: int
     UM_ROW_NO_SOURCE: int
     UM_ROW_SOURCE_CREATED: int
     UM_ROW_SOURCE_DELETED: int
@@ -1187,6 +1192,7 @@ class _CoreLib:
     ) -> bool: ...
     def um_context_set_datagram_max(self, a1: um_context, a2: int, /) -> None: ...
     def um_context_set_keys(self, a1: um_context, a2: int, a3: um_key_set, /) -> int: ...
+    def um_context_set_nak_cutoff(self, a1: um_context, a2: bool, /) -> None: ...
     def um_context_start(self, a1: um_context, /) -> int: ...
     def um_context_stop(self, a1: um_context, /) -> None: ...
     def um_context_take_ended(self, a1: um_context, a2: um_session_id, /) -> int: ...
@@ -1515,6 +1521,7 @@ class _CoreLib:
     def um_subscription_open(
         self, a1: um_event_queue, a2: um_receiver_config, a3: Pointer[um_subscription], /
     ) -> int: ...
+    def um_subscription_set_nak_cutoff(self, a1: um_subscription, a2: bool, /) -> None: ...
     def um_tally_begin(self, a1: um_tally, /) -> None: ...
     def um_tally_full(self, a1: um_tally, /) -> bool: ...
     def um_unmap(self, a1: CData | bytes, a2: int, /) -> None: ...

@@ -18,6 +18,7 @@ from umstack.events import (
     Event,
     HotFailoverReset,
     Message,
+    NakCutoff,
     NoSource,
     Request,
     SourceCreated,
@@ -378,4 +379,6 @@ def _event_of(row: Message) -> Event:
         return HotFailoverReset(row.topic, row.source, number)
     if kind == lib.UM_ROW_UNRECOVERABLE_LOSS:
         return UnrecoverableLoss(row.topic, row.source, number)
+    if kind == lib.UM_ROW_NAK_CUTOFF:
+        return NakCutoff(row.topic, row.source)
     return BurstLoss(row.topic, row.source, row.first_sequence_number, row.sequence_number)

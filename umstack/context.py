@@ -550,6 +550,15 @@ class Context(Closing):
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
         return {**context_report(self._engine, own), "resolution": self._resolver.report()}
 
+    def nak_cutoff(self, enabled: bool = True) -> None:
+        """Send no NAKs for any receiver of this context, or again with `enabled` False (UX-21).
+
+        As Receiver.nak_cutoff(), for all receivers at once, those that are made later included; one that has a
+        cutoff of its own keeps it. Any thread. Raises Closed.
+        """
+        self._engine.core.check_open()
+        lib.um_context_set_nak_cutoff(self._engine.core.handle, enabled)
+
     def recovery_times(self) -> RecoveryHistogram:
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""
         self._core.check_open()

@@ -166,6 +166,14 @@ class NoSource(NamedTuple):
     """How many were sent since there was a source, or since the topic was last asked for anew."""
 
 
+class NakCutoff(NamedTuple):
+    """The transport session that carries a source has stopped its NAKs by itself (UX-21): it was at its limit for
+    transport_lbtrm_nak_cutoff_interval. `nak_cutoff(False)` of the receiver or the context starts them again."""
+
+    topic: str
+    source: str
+
+
 Event = (
     Message
     | BeginningOfSession
@@ -176,4 +184,5 @@ Event = (
     | SourceCreated
     | SourceDeleted
     | NoSource
+    | NakCutoff
 )

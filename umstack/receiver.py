@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.subscription import Subscription
@@ -92,6 +93,18 @@ class Receiver(Reader):
         if self.closed:
             raise self._engine.core.closed_error(self._name)
         return subscription_counters(self._subscription)
+
+    def nak_cutoff(self, enabled: bool = True) -> None:
+        """Send no NAKs for this receiver any more, or again with `enabled` False (UX-21).
+
+        A transport session NAKs while any receiver on it wants it to. What lacks meanwhile comes off the transport
+        where that is offered, and with what others NAK; else it is lost when the NAK generation interval is over.
+        Starting again also ends a cutoff that sessions of this receiver have imposed on themselves. Any thread. Raises
+        Closed.
+        """
+        if self.closed:
+            raise self._engine.core.closed_error(self._name)
+        lib.um_subscription_set_nak_cutoff(self._subscription.handle, enabled)
 
     # Ending
 

@@ -251,6 +251,12 @@ typedef struct um_receiver_transport_counters {
     uint64_t claims_given_up;
     /* counter, NAKs: NAKs that transport_lbtrm_nak_rate_limit put off, each counted once. */
     uint64_t naks_rate_limited;
+    /* counter, NAKs: NAKs that were due and not sent because of a NAK cutoff of the receiver's own, each time. */
+    uint64_t naks_withheld;
+    /* counter, events: Times the session stopped its NAKs by itself, after transport_lbtrm_nak_cutoff_interval. */
+    uint64_t nak_cutoffs;
+    /* snapshot, bits: Why no NAKs are sent now; 0: they are. 1 a call for the context, 2 a call for every receiver on the session, 4 the session itself. */
+    uint64_t nak_cutoff;
     /* snapshot, bytes: Stream position reported to the source as consumed. */
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */

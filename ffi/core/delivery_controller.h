@@ -48,6 +48,7 @@ typedef struct um_receiver {
     um_receiver_counters counters;
     um_reorder_buffer *store;
     um_context_counters *context_counters;
+    bool is_cut_off; /* it wants no NAKs (nak_cutoff.h) */
     bool *otr_begun; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
     uint32_t controller_count;
 } um_receiver;
@@ -95,8 +96,8 @@ typedef struct um_late_join {
     int64_t received_ns;        /* wall clock of what is received now */
 } um_late_join;
 
-/* Rows that come first and found no room yet. */
-enum um_announcement { UM_ANNOUNCE_SOURCE = 1, UM_ANNOUNCE_BEGINNING = 2 };
+/* Rows that come before what is delivered next and found no room yet, in their order. */
+enum um_announcement { UM_ANNOUNCE_SOURCE = 1, UM_ANNOUNCE_BEGINNING = 2, UM_ANNOUNCE_NAK_CUTOFF = 4 };
 
 /* What each message touches comes first: with many topics it is the caches that count. */
 typedef struct um_delivery {

@@ -37,16 +37,23 @@ static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_k
     return true;
 }
 
-/* Appends the rows that come before any other of the source, in their order; those without room stay due. */
+/* Appends the rows that are due before anything else, in their order; those without room stay due. */
 static inline bool um_delivery_announce(um_delivery *delivery)
 {
-    if (delivery->announcements_due & UM_ANNOUNCE_SOURCE &&
-        um_delivery_append_event(delivery, UM_ROW_SOURCE_CREATED, 0, 0, 0))
-        delivery->announcements_due &= (uint8_t)~UM_ANNOUNCE_SOURCE;
-    if (delivery->announcements_due == UM_ANNOUNCE_BEGINNING &&
-        um_delivery_append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0))
-        delivery->announcements_due = 0;
-    return delivery->announcements_due == 0;
+    static const struct {
+        enum um_announcement announcement;
+        enum um_row_kind kind;
+    } rows[] = {{UM_ANNOUNCE_SOURCE, UM_ROW_SOURCE_CREATED},
+                {UM_ANNOUNCE_BEGINNING, UM_ROW_BEGINNING_OF_SESSION},
+                {UM_ANNOUNCE_NAK_CUTOFF, UM_ROW_NAK_CUTOFF}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!(delivery->announcements_due & rows[i].announcement))
+            continue;
+        if (!um_delivery_append_event(delivery, rows[i].kind, 0, 0, 0))
+            return false;
+        delivery->announcements_due &= (uint8_t)~rows[i].announcement;
+    }
+    return true;
 }
 
 /* What is lost before the first message delivered is counted, not reported (UM-135). Nothing was delivered as long as

@@ -39,6 +39,7 @@ enum um_row_kind {
     UM_ROW_SOURCE_DELETED = 6,     /* its end; the last row of it */
     UM_ROW_NO_SOURCE = 7,          /* sequence_number queries were not answered */
     UM_ROW_HF_RESET = 8,           /* hot failover: the next number is first_sequence_number << 32 | sequence_number */
+    UM_ROW_NAK_CUTOFF = 9,         /* the source's session has stopped its NAKs by itself */
 };
 
 /* A row whose payload is in a frame. */

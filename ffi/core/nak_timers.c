@@ -1,5 +1,6 @@
 #include "core/nak_timers.h"
 
+#include "core/nak_cutoff.h"
 #include "core/session_claims.h"
 #include "core/status_reports.h"
 
@@ -44,7 +45,7 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
         first += excess;
     }
     int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
-    if (!session->config.send_naks && backoff_ns > session->config.nak_generation_ns)
+    if (!um_receiver_session_sends_naks(session) && backoff_ns > session->config.nak_generation_ns)
         backoff_ns = session->config.nak_generation_ns;
     for (; first != last + 1; first++)
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
@@ -154,16 +155,18 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
         return FIRED_NOT_NAKED;
     }
     int64_t limited_ns = session->nak_budget.limited_ns;
-    if (session->config.send_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
+    bool sends_naks = um_receiver_session_sends_naks(session);
+    if (sends_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
         return FIRED_OVER_BUDGET;
     UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
     int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
     int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
     if (loss->naks_sent == 0)
         loss->nak_ns = now_ns;
-    loss->naks_sent += session->config.send_naks;
+    loss->naks_sent += sends_naks;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
-    return session->config.send_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
+    UM_COUNT(session->counters.naks_withheld, session->config.send_naks && !sends_naks);
+    return sends_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
 }
 
 /* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
@@ -203,8 +206,10 @@ int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *g
     send_naks(session, sqns, count);
     if (session->counters.nak_pckts_sent != naks_before)
         session->nak_not_before_ns = now_ns + nak_gap_ns(session);
-    if (fired == FIRED_OVER_BUDGET)
+    if (fired == FIRED_OVER_BUDGET) {
         session->nak_not_before_ns = now_ns + BUDGET_CHECK_NS;
+        um_nak_cutoff_on_limited(session);
+    }
     if (loss == NULL)
         return UM_NEVER_NS;
     return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;

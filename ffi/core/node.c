@@ -1,6 +1,7 @@
 #include "core/node.h"
 
 #include "core/framing.h"
+#include "core/nak_cutoff.h"
 
 enum { TABLE_MASK = 2 * UM_NODE_SESSIONS_MAX - 1 };
 
@@ -38,6 +39,8 @@ bool um_node_add_session(um_node *node, um_receiver_session *session)
     node->table[table_find(node, &session->config.id)] = session;
     node->due_ns[node->session_count] = INT64_MIN;
     node->sessions[node->session_count++] = session;
+    if (node->is_cut_off)
+        um_nak_cutoff_set(session, session->nak_cutoff | UM_NAK_CUTOFF_CONTEXT);
     node->counters.sessions = node->session_count;
     return true;
 }
@@ -85,6 +88,28 @@ void um_node_remove_session(um_node *node, um_receiver_session *session)
         break;
     }
     node->counters.sessions = node->session_count;
+}
+
+static bool has_receiver(const um_receiver_session *session, const um_receiver *receiver)
+{
+    const um_delivery *delivery = session->controllers;
+    while (delivery != NULL && delivery->receiver != receiver)
+        delivery = delivery->next;
+    return delivery != NULL;
+}
+
+void um_node_set_nak_cutoff(um_node *node, um_receiver *receiver, bool is_cut_off)
+{
+    *(receiver == NULL ? &node->is_cut_off : &receiver->is_cut_off) = is_cut_off;
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_receiver_session *session = node->sessions[i];
+        if (receiver != NULL && !has_receiver(session, receiver))
+            continue;
+        uint32_t reasons = session->nak_cutoff & (is_cut_off ? UINT32_MAX : ~(uint32_t)UM_NAK_CUTOFF_SESSION);
+        reasons &= ~(uint32_t)UM_NAK_CUTOFF_CONTEXT;
+        um_nak_cutoff_set(session, reasons | (node->is_cut_off ? UM_NAK_CUTOFF_CONTEXT : 0));
+        um_nak_cutoff_on_receivers(session);
+    }
 }
 
 bool um_node_add_queue(um_node *node, um_message_queue *queue)

@@ -24,8 +24,9 @@ typedef struct um_node {
     uint32_t queue_count;
     int64_t now_ns; /* of what is being done, for queues that note when rows came */
     bool any_full;
-    bool otr_begun; /* off-transport recovery of some controller: the owner clears it */
-    bool behind;    /* the owner's word before a tick: datagrams that have arrived are yet to be read */
+    bool otr_begun;  /* off-transport recovery of some controller: the owner clears it */
+    bool behind;     /* the owner's word before a tick: datagrams that have arrived are yet to be read */
+    bool is_cut_off; /* no session NAKs (nak_cutoff.h) */
     um_reorder_buffer store;
     um_resume_points resume_points; /* none unless the owner gives memory */
     um_context_counters counters;
@@ -42,6 +43,10 @@ um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id
  * oldest of the same source when that has UM_NODE_IDLE_PER_SOURCE_MAX of them, else, when `is_needed`, the oldest of
  * all. A session that is receiving is never evicted, so advertisements of sources that do not exist cannot. */
 um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, bool is_needed);
+
+/* No session NAKs for a receiver, or with NULL for any, those that come later included; or they do again, which also
+ * ends what a session has imposed on itself (UX-21). */
+void um_node_set_nak_cutoff(um_node *node, um_receiver *receiver, bool is_cut_off);
 
 /* A queue that receivers of the node deliver into: added before them, removed after them. */
 bool um_node_add_queue(um_node *node, um_message_queue *queue);

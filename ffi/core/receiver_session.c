@@ -4,6 +4,7 @@
 #include "core/group_report.h"
 #include "core/late_join.h"
 #include "core/latency.h"
+#include "core/nak_cutoff.h"
 #include "core/nak_timers.h"
 #include "core/session_claims.h"
 #include "core/start_gate.h"
@@ -118,6 +119,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     um_delivery_register(delivery);
     if (session->active)
         um_delivery_begin(delivery);
+    um_nak_cutoff_on_receivers(session);
     return true;
 }
 
@@ -139,6 +141,7 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
         um_topic_table_remove(&session->topics, slot);
     leave_queue(session, delivery->receiver->queue);
     um_delivery_fini(delivery);
+    um_nak_cutoff_on_receivers(session);
 }
 
 /* ---- datagrams ---- */
@@ -544,4 +547,5 @@ void um_receiver_session_snapshot(um_receiver_session *session)
     counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);
     counters->timers_adaptive = timing->adaptive;
     counters->naks_off = !session->config.send_naks;
+    counters->nak_cutoff = session->nak_cutoff;
 }

@@ -60,12 +60,13 @@ typedef struct um_receiver_session_config {
     int64_t activity_timeout_ns;
     int64_t preactivity_timeout_ns; /* 0: as activity_timeout_ns */
     bool send_naks;
-    uint32_t nak_rate_limit;     /* sequence numbers NAKed a second; 0: no limit */
-    uint32_t datagram_max_bytes; /* bounds a NAK's length */
-    uint32_t receive_max_bytes;  /* longer data is dropped (UX-26); 0: no bound */
-    uint32_t loss_capacity;      /* power of two */
-    uint32_t topic_capacity;     /* power of two: most topics, and most queues, of the delivery controllers */
-    uint32_t window_bytes;       /* flow control window offered at most */
+    uint32_t nak_rate_limit;        /* sequence numbers NAKed a second; 0: no limit */
+    int64_t nak_cutoff_interval_ns; /* at that limit for so long, it stops its NAKs (nak_cutoff.h); 0: never */
+    uint32_t datagram_max_bytes;    /* bounds a NAK's length */
+    uint32_t receive_max_bytes;     /* longer data is dropped (UX-26); 0: no bound */
+    uint32_t loss_capacity;         /* power of two */
+    uint32_t topic_capacity;        /* power of two: most topics, and most queues, of the delivery controllers */
+    uint32_t window_bytes;          /* flow control window offered at most */
     int64_t status_interval_ns;
     uint64_t receiver_id;
     uint32_t group_tag;
@@ -83,6 +84,13 @@ typedef struct um_receiver_session_config {
     int64_t connection_timeout_ns; /* a source's host that acknowledges nothing for so long is gone; 0: the system's */
     uint32_t receive_buffer_bytes; /* of the connection; 0: the system's, which adapts */
 } um_receiver_session_config;
+
+/* Why a session that may NAK does not (nak_cutoff.h), as bits. */
+enum um_nak_cutoff {
+    UM_NAK_CUTOFF_CONTEXT = 1,   /* a call for the context */
+    UM_NAK_CUTOFF_RECEIVERS = 2, /* a call for every receiver that it has */
+    UM_NAK_CUTOFF_SESSION = 4,   /* nak_cutoff_interval_ns */
+};
 
 /* A queue that controllers of the session deliver into. */
 typedef struct um_session_queue {
@@ -136,11 +144,17 @@ typedef struct um_receiver_session {
     uint64_t recovered_count;
     int64_t nak_not_before_ns;
     um_nak_budget nak_budget;
+    uint32_t nak_cutoff;                            /* um_nak_cutoff */
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
     uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by the time from their sending to their arrival */
     uint64_t latency_count;                         /* in them */
     um_receiver_transport_counters counters;
 } um_receiver_session;
+
+static inline bool um_receiver_session_sends_naks(const um_receiver_session *session)
+{
+    return session->config.send_naks && session->nak_cutoff == 0;
+}
 
 size_t um_receiver_session_footprint(const um_receiver_session_config *config);
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,

@@ -169,6 +169,11 @@ int um_context_set_keys(um_context *context, uint32_t key_set, const um_key_set 
     return result;
 }
 
+void um_context_set_nak_cutoff(um_context *context, bool is_cut_off)
+{
+    um_receiving_set_nak_cutoff(&context->receiving, NULL, is_cut_off);
+}
+
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
                     um_publication_session **session)
 {

@@ -115,6 +115,9 @@ void um_context_tap_datagram(um_context *context, bool sent, um_address from, um
  * again. */
 int um_context_set_keys(um_context *context, uint32_t key_set, const um_key_set *keys);
 
+/* No receiver of the context NAKs, or they do again (UX-21; core/nak_cutoff.h). */
+void um_context_set_nak_cutoff(um_context *context, bool is_cut_off);
+
 /* Opens a source session; its NAK port is the first free of the range. config's nak_port is filled in. */
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
                     um_publication_session **session);

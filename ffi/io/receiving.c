@@ -362,7 +362,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         return -ENOMEM;
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
-    delivery->is_nak_free = !session->config.send_naks;
+    delivery->is_nak_free = !um_receiver_session_sends_naks(session);
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
         want_topic(session, topic_index, true);
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);
@@ -391,6 +391,15 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);
     }
+}
+
+void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off)
+{
+    um_reactor_lock(receiving->reactor);
+    um_node_set_nak_cutoff(&receiving->node, receiver, is_cut_off);
+    um_node_wake(&receiving->node, um_clock_ns());
+    um_reactor_unlock(receiving->reactor);
+    um_reactor_wake_by(receiving->reactor, 0);
 }
 
 /* ---- opening and closing ---- */

@@ -88,6 +88,9 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
 /* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 
+/* um_node_set_nak_cutoff; takes the context lock. */
+void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off);
+
 /* ---- the loop's ---- */
 
 /* The attempt to connect of a session over TCP is over. */

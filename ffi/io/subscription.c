@@ -50,6 +50,14 @@ int um_subscription_map(um_subscription *subscription, const um_receiver_session
     return result;
 }
 
+void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off)
+{
+    if (!um_gate_enter(&subscription->gate))
+        return;
+    um_receiving_set_nak_cutoff(subscription->receiving, &subscription->core, is_cut_off);
+    um_gate_leave(&subscription->gate);
+}
+
 void um_subscription_close(um_subscription *subscription)
 {
     um_receiving *receiving = subscription->receiving;

@@ -22,4 +22,7 @@ void um_subscription_free(um_subscription *subscription);
 int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
                         uint32_t source);
 
+/* Its sessions do not NAK for it, or do again (UX-21; core/nak_cutoff.h). No effect on one that is closed. */
+void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off);
+
 #endif

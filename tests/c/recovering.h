@@ -54,7 +54,7 @@ typedef struct recovering {
     bool otr[STREAM_MAX];
     bool late[STREAM_MAX];
     uint32_t next;
-    uint32_t delivered, lost, bursts, begun, ended;
+    uint32_t delivered, lost, bursts, begun, ended, cutoffs;
     bool is_honest; /* the peer answers what it can, so that exactly the rest is lost */
     uint8_t *to_peer, *from_peer;
     uint32_t from_peer_bytes;
@@ -194,6 +194,7 @@ static inline void read_all(recovering *f)
             f->begun += kind == UM_ROW_BEGINNING_OF_SESSION;
             f->ended += kind == UM_ROW_END_OF_SESSION;
             f->bursts += kind == UM_ROW_BURST_LOSS;
+            f->cutoffs += kind == UM_ROW_NAK_CUTOFF;
             if (kind == UM_ROW_MESSAGE) {
                 check_payload(rows.block, row);
                 note(f, first, sqn, DELIVERED, rows.block->flags[row]);

@@ -1,5 +1,5 @@
-"""Receivers without NAKs: transport_lbtrm_send_naks 0. Datagrams longer than the receiver takes are the loss here: each
-is lost for good at this receiver, at once, and nowhere else."""
+"""Receivers without NAKs: transport_lbtrm_send_naks 0, and the NAK cutoff. Datagrams longer than the receiver takes are
+the loss here: each is lost for good at this receiver, and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import pytest
 
 from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
-from umstack import Context, Message, Receiver, Source, UnrecoverableLoss
+from umstack import Context, Message, NakCutoff, Receiver, Source, UnrecoverableLoss
+from umstack._core import lib
+from umstack.errors import Closed
+from umstack.telemetry.timers import receiver_timers
 
 SHORT, LOST = b"short", bytes(1200)
 NO_NAKS: dict[str, Any] = {"transport_lbtrm_send_naks": 0}
+WITH_NAKS: dict[str, Any] = {"transport_lbtrm_send_naks": 1}
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def contexts() -> Iterator[tuple[Context, Context]]:
 
 def _connected(contexts: tuple[Context, Context], **options: Any) -> tuple[Source, Receiver]:
     publisher, subscriber = contexts
-    receiver = subscriber.receiver("topic", **NO_NAKS, **options)
+    receiver = subscriber.receiver("topic", **{**NO_NAKS, **options})
     source = publisher.source("topic", flow_control="min")
     source.wait_connected(timeout=SECONDS)
     return source, receiver
@@ -88,3 +92,76 @@ def test_without_the_interval_it_is_the_nak_generation_interval(contexts: tuple[
     assert receiver.options.effective_generation_interval_ns == 700_000_000
     with_naks = contexts[1].receiver("other", transport_lbtrm_loss_declaration_interval=5)
     assert with_naks.options.effective_generation_interval_ns == 10_000_000_000
+
+
+def _lose(source: Source, count: int = 1) -> None:
+    for _ in range(count):
+        for data in (SHORT, LOST, SHORT):
+            source.send(data, flush=True)
+
+
+def _wait_for_event(receiver: Receiver, kind: type) -> Any:
+    found: list[Any] = []
+
+    def came() -> bool:
+        found.extend(event for event in receiver.poll(timeout=0.02).events() if isinstance(event, kind))
+        return bool(found)
+
+    wait_for(came, kind.__name__, SECONDS)
+    return found[0]
+
+
+@pytest.mark.parametrize("of_context", [True, False], ids=["context", "receiver"])
+def test_no_nak_leaves_until_the_call_that_allows_them(
+    contexts: tuple[Context, Context], of_context: bool
+) -> None:
+    """UX-21: what lacks is lost after the NAK generation interval; `stat` has the reason; then NAKs go on."""
+    source, receiver = _connected(contexts, **WITH_NAKS, transport_lbtrm_nak_generation_interval=400)
+    target = contexts[1] if of_context else receiver
+    target.nak_cutoff()
+    _lose(source)
+    assert _wait_for_event(receiver, UnrecoverableLoss).sequence_number == 1
+    counters = _counters(contexts[1])
+    assert (counters["naks_sent"], counters["nak_pckts_sent"]) == (0, 0)
+    assert counters["naks_withheld"] > 0
+    assert counters["nak_cutoff"] == (
+        lib.UM_NAK_CUTOFF_CONTEXT if of_context else lib.UM_NAK_CUTOFF_RECEIVERS
+    )
+    assert ("of the context" in receiver_timers(counters)["no NAKs"]) is of_context
+    assert source.stats()["naks_rcved"] == 0
+    target.nak_cutoff(enabled=False)
+    _lose(source)
+    wait_for(lambda: source.stats()["naks_rcved"] > 0, "a NAK", SECONDS)
+    counters = _counters(contexts[1])
+    assert counters["nak_cutoff"] == counters["nak_cutoffs"] == 0
+    assert "no NAKs" not in receiver_timers(counters)
+
+
+def test_a_session_at_its_limit_stops_its_naks_by_itself(contexts: tuple[Context, Context]) -> None:
+    """UX-21: by transport_lbtrm_nak_cutoff_interval, with an event; the receiver's call starts them again."""
+    source, receiver = _connected(
+        contexts, **WITH_NAKS, transport_lbtrm_nak_rate_limit=20, transport_lbtrm_nak_cutoff_interval=100
+    )
+    _lose(source, 60)
+    assert _wait_for_event(receiver, NakCutoff) == NakCutoff(
+        "topic", f"{source.transport}[{source.topic_index}]"
+    )
+    counters = _counters(contexts[1])
+    assert (counters["nak_cutoffs"], counters["nak_cutoff"]) == (1, lib.UM_NAK_CUTOFF_SESSION)
+    sent = counters["naks_sent"]
+    wait_for(lambda: _counters(contexts[1])["naks_withheld"] >= 10, "NAKs that are due", SECONDS)
+    assert _counters(contexts[1])["naks_sent"] == sent
+    receiver.nak_cutoff(enabled=False)
+    assert _counters(contexts[1])["nak_cutoff"] == 0
+    wait_for(lambda: _counters(contexts[1])["naks_sent"] > sent, "a NAK", SECONDS)
+
+
+def test_calls_on_what_is_closed(contexts: tuple[Context, Context]) -> None:
+    """UX-21: they raise Closed."""
+    receiver = contexts[1].receiver("topic")
+    receiver.close()
+    with pytest.raises(Closed):
+        receiver.nak_cutoff()
+    contexts[1].close()
+    with pytest.raises(Closed):
+        contexts[1].nak_cutoff()

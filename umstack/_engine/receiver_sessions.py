@@ -94,6 +94,7 @@ def _fill_datagram_receiver(
     config.nak_rate_limit = own("nak_rate_limit_naks_per_second")
     if transport == "lbtrm":
         config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
+        config.nak_cutoff_interval_ns = options.transport_lbtrm_nak_cutoff_interval_ns
     else:
         check_lbtru_interface(core, options.transport_lbtru_interface)
         config.connect_interval_ns = options.transport_lbtru_connect_interval_ns

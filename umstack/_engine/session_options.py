@@ -17,6 +17,7 @@ _RECEIVER_FIELDS: Mapping[str, str] = {
     "transport_lbtrm_nak_suppress_interval": "nak_suppress_ns",
     "transport_lbtrm_nak_generation_interval": "nak_generation_ns",
     "transport_lbtrm_nak_rate_limit": "nak_rate_limit",
+    "transport_lbtrm_nak_cutoff_interval": "nak_cutoff_interval_ns",
     "transport_lbtrm_activity_timeout": "activity_timeout_ns",
     "transport_lbtrm_preactivity_timeout": "preactivity_timeout_ns",
     "flow_control_receiver_window": "window_bytes",

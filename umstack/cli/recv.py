@@ -22,7 +22,7 @@ from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options,
 from umstack.config import Scope
 from umstack.context import Context
 from umstack.errors import error_from_path
-from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, UnrecoverableLoss
+from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, NakCutoff, UnrecoverableLoss
 from umstack.files import Target, TreeReceiver, TreeReport
 from umstack.reader import POLL_ROWS
 from umstack.receiver import Receiver
@@ -249,6 +249,10 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
             case EndOfSession():
                 summary.open_sources.pop(event.source, None)
                 ended = not summary.open_sources
+            case NakCutoff():
+                click.echo(
+                    f"umstack: no NAKs any more for {event.source}: at their limit for too long", err=True
+                )
             case UnrecoverableLoss() | BurstLoss():
                 summary.losses += 1
                 if summary.losses <= _LOSSES_SHOWN_MAX:

@@ -1,4 +1,7 @@
-"""The options of a receiver. Those of a transport session are taken from the first receiver that joins it."""
+"""The options of a receiver. Those of a transport session are taken from the first receiver that joins it.
+
+One file, because it is one table: each option of the scope once, with its unit, range and default.
+"""
 
 from __future__ import annotations
 
@@ -99,6 +102,16 @@ class ReceiverOptions:
         zero="no limit",
         doc="Sequence numbers NAKed a second, by session; a quarter of it may be sent at once. What is over it waits, "
         "so that losses that a forged datagram made up do not become a storm of NAKs.",
+    )
+    transport_lbtrm_nak_cutoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=0,
+        minimum=1,
+        maximum=3_600_000,
+        zero="never",
+        doc="A session whose NAKs have been at transport_lbtrm_nak_rate_limit for this long, without a second of rest, "
+        "stops sending them (event NakCutoff), until nak_cutoff(False) starts them again (UX-21). What lacks comes off "
+        "the transport where that is offered, and with what other receivers NAK; else it is lost in time.",
     )
     transport_lbtrm_activity_timeout_ns: int = option(
         Kind.MILLISECONDS,

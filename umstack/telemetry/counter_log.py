@@ -40,6 +40,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "loss_map_overflows": _WARNING,
             "claims_given_up": _WARNING,
             "naks_rate_limited": _WARNING,
+            "nak_cutoffs": _WARNING,
             "lost": _INFO,
         },
     ),

@@ -19,7 +19,9 @@ def receiver_timers(counters: Values) -> dict[str, str]:
     group = _receivers(counters["group_receivers"])
     late = counters["reordering"]
     reordering = f", reordering {late:.3f} ms" if late else ""
+    cutoff = int(counters.get("nak_cutoff", 0))
     return {
+        **({"no NAKs": _cutoff(cutoff)} if cutoff else {}),
         "first NAK after": _timer(
             adaptive & lib.UM_ADAPTIVE_INITIAL,
             "up to ",
@@ -53,6 +55,16 @@ def source_timers(counters: Values) -> dict[str, str]:
             "shortest round trip reported, doubling" if longest else f"{known}, doubling",
         ),
     }
+
+
+def _cutoff(reasons: int) -> str:
+    """Why a session is cut off (UX-21)."""
+    texts = {
+        lib.UM_NAK_CUTOFF_CONTEXT: "nak_cutoff() of the context",
+        lib.UM_NAK_CUTOFF_RECEIVERS: "nak_cutoff() of every receiver",
+        lib.UM_NAK_CUTOFF_SESSION: "transport_lbtrm_nak_cutoff_interval, until nak_cutoff(False)",
+    }
+    return "; ".join(text for reason, text in texts.items() if reasons & reason)
 
 
 def _timer(is_measured: int, bound: str, value_ms: float, reason: str) -> str:
