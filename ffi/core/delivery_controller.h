@@ -83,17 +83,20 @@ typedef struct um_late_join {
     bool is_given_up;       /* nothing is fetched any more; what lacks runs out of time */
     bool has_lost;
     bool has_shown;
-    uint32_t epoch; /* differs from that of the fetch before */
+    bool has_promised; /* promised_end: what a range said there is, given up, and nothing has shown it yet */
+    uint32_t epoch;    /* differs from that of the fetch before */
     uint32_t resume_sqn;
     uint32_t target;            /* what is lacking before it is fetched */
     uint32_t lost_to;           /* what is lacking before it is not to be had */
     uint32_t requested;         /* the next to be requested */
     uint32_t caching_proximity; /* of off-transport recovery: order map entries */
     uint32_t shown_end;         /* what lies before it exists: it came, from either side, or a TSNI named it */
-    uint32_t given_up_sqn;      /* transport sqn from which on what comes was sent since it was given up */
-    uint32_t passed_to;         /* everything before it was passed without a look: the peer said so */
-    uint32_t taken_since;       /* messages fetched since something was given up last */
-    int64_t received_ns;        /* wall clock of what is received now */
+    uint32_t promised_end;
+    int64_t promised_until_ns; /* then it is lost, shown or not */
+    uint32_t given_up_sqn;     /* transport sqn from which on what comes was sent since it was given up */
+    uint32_t passed_to;        /* everything before it was passed without a look: the peer said so */
+    uint32_t taken_since;      /* messages fetched since something was given up last */
+    int64_t received_ns;       /* wall clock of what is received now */
 } um_late_join;
 
 /* Rows that come before what is delivered next and found no room yet, in their order. */

@@ -1,3 +1,4 @@
+/* One file, because what is fetched, what is live and what is given up depend on every state of the same fetch. */
 #include "core/late_join.h"
 
 #include "core/delivery_rows.h"
@@ -35,19 +36,26 @@ void um_late_join_fetch_to(um_delivery *delivery, uint32_t end)
  * is: behind what was passed, which shows a gap, or anywhere else, where delivery begins anew. */
 static void begin_with_live(um_delivery *delivery)
 {
-    delivery->late_join.is_active = false;
+    delivery->late_join.is_active = delivery->late_join.has_promised = false;
     delivery->state = UM_DELIVERY_WAITING;
     delivery->has_resume = true;
     delivery->resume_sqn = delivery->next_sqn;
     delivery->mapped_sqn = delivery->late_join.given_up_sqn; /* what was sent before says nothing */
 }
 
+/* Whether only the peer's ranges said that the stream reaches to where delivery is. */
+static bool is_unproved(const um_delivery *delivery)
+{
+    const um_late_join *join = &delivery->late_join;
+    return delivery->next_sqn == join->passed_to &&
+           (!join->has_shown || um_serial_before(join->shown_end, delivery->next_sqn));
+}
+
 /* Whether delivery is ahead of everything that exists: the peer named a range that does not. */
 static bool is_ahead_of_stream(const um_delivery *delivery)
 {
     const um_late_join *join = &delivery->late_join;
-    return join->seen_live && join->has_shown && delivery->next_sqn == join->passed_to &&
-           um_serial_before(join->shown_end, delivery->next_sqn);
+    return join->seen_live && join->has_shown && is_unproved(delivery);
 }
 
 /* Whether something lacks before the target. A message that is held may still lack a fragment behind it. */
@@ -67,7 +75,7 @@ void um_late_join_end_if_complete(um_delivery *delivery)
         return; /* unless what comes meanwhile shows that the range was true, it is given up */
     if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* delivered directly */
         join->is_active = false;
-    } else if (join->is_given_up && join->has_lost && delivery->held_count == 0) {
+    } else if (join->is_given_up && join->has_lost && delivery->held_count == 0 && is_unproved(delivery)) {
         begin_with_live(delivery);
     }
 }
@@ -112,6 +120,46 @@ static bool has_place(const um_delivery *delivery, uint32_t sqn)
     return ahead < (int64_t)join->caching_proximity;
 }
 
+/* What lacks before `end` is not to be had. */
+static void lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns)
+{
+    um_late_join *join = &delivery->late_join;
+    if (!join->has_lost || um_serial_before(join->lost_to, end))
+        join->lost_to = end;
+    join->has_lost = true;
+    join->passed_to = end;
+    join->taken_since = 0;
+    um_loss_drain(delivery, now_ns, true);
+}
+
+/* What the source promised and did not send is lost, now that it is known to exist before `end`. */
+static void lose_promised(um_delivery *delivery, uint32_t end, int64_t now_ns)
+{
+    um_late_join *join = &delivery->late_join;
+    if (!join->has_promised || delivery->state != UM_DELIVERY_RUNNING)
+        return;
+    join->has_promised = false;
+    if (um_serial_before(join->promised_end, end))
+        end = join->promised_end;
+    if (!um_serial_before(delivery->next_sqn, end))
+        return;
+    note_lacking(delivery, end - 1, now_ns);
+    um_late_join_fetch_to(delivery, end);
+    lose_to(delivery, end, now_ns);
+}
+
+int64_t um_late_join_tick(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    um_late_join *join = &delivery->late_join;
+    if (!join->is_active || !join->has_promised)
+        return UM_NEVER_NS;
+    if (now_ns < join->promised_until_ns)
+        return join->promised_until_ns;
+    join->given_up_sqn = session->next_sqn;
+    lose_promised(delivery, join->promised_end, now_ns);
+    return UM_NEVER_NS;
+}
+
 static void note_shown(um_late_join *join, uint32_t end)
 {
     if (!join->has_shown || um_serial_before(join->shown_end, end))
@@ -122,6 +170,7 @@ static void note_shown(um_late_join *join, uint32_t end)
 bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_message, const um_arrival *arrival)
 {
     um_late_join *join = &delivery->late_join;
+    bool was_unproved = is_unproved(delivery);
     note_shown(join, sqn + 1);
     if (join->awaits_range && !is_message)
         return true;
@@ -129,14 +178,16 @@ bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messag
     if (!join->is_active)
         return false;
     if (!join->seen_live && join->is_given_up && um_serial_before(sqn, delivery->next_sqn)) {
-        if (!is_message || delivery->next_sqn != join->passed_to ||
-            um_serial_before(arrival->transport_sqn, join->given_up_sqn))
+        bool is_other_present = is_message || sqn + 1 != delivery->next_sqn;
+        if (!is_other_present || !was_unproved || um_serial_before(arrival->transport_sqn, join->given_up_sqn))
             return true; /* it was delivered, or sent before that */
         begin_with_live(delivery);
         return false;
     }
-    if (!join->seen_live)
+    if (!join->seen_live) {
         meet_live(delivery, is_message ? sqn : sqn + 1, arrival);
+        lose_promised(delivery, join->shown_end, arrival->now_ns);
+    }
     um_late_join_end_if_complete(delivery);
     if (!is_message || !join->is_active || join->is_given_up || delivery->state == UM_DELIVERY_WAITING ||
         has_place(delivery, sqn))
@@ -178,18 +229,6 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
         note_lacking(delivery, join->target - 1, now_ns);
     }
     join->requested = join->passed_to = delivery->next_sqn;
-}
-
-/* What lacks before `end` is not to be had. */
-static void lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns)
-{
-    um_late_join *join = &delivery->late_join;
-    if (!join->has_lost || um_serial_before(join->lost_to, end))
-        join->lost_to = end;
-    join->has_lost = true;
-    join->passed_to = end;
-    join->taken_since = 0;
-    um_loss_drain(delivery, now_ns, true);
 }
 
 /* Where a late join begins: at the first sqn the source has, or where its last session ended. */
@@ -428,9 +467,10 @@ static void start_without_range(um_receiver_session *session, um_delivery *deliv
     join->awaits_range = false;
 }
 
-/* What only the peer said to exist is not lost: were it passed over, the source's next messages would be, too. If it
- * does exist, the transport will show it. */
-static void forget_promised(um_delivery *delivery)
+/* What only the peer said to exist is not lost: were it passed over, the source's next messages would be, too, and what
+ * the transport still recovers would come after its loss event. If it does exist, the transport
+ * shows it in time. */
+static void forget_promised(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
     uint32_t end =
@@ -438,14 +478,23 @@ static void forget_promised(um_delivery *delivery)
     if (!um_serial_before(end, join->target))
         return;
     um_order_map_cut(delivery, end);
+    join->has_promised = !join->seen_live;
+    join->promised_end = join->target;
+    join->promised_until_ns = now_ns + delivery->give_up_ns;
+    session->tick_controllers_ns = now_ns;
     join->target = end;
 }
 
 void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
-    if (!join->is_active || join->is_given_up)
+    if (!join->is_active)
         return;
+    if (join->is_given_up) {
+        if (session->ended) /* nothing will show it any more */
+            lose_promised(delivery, join->promised_end, now_ns);
+        return;
+    }
     if (join->awaits_range)
         start_without_range(session, delivery, now_ns);
     join->is_given_up = true;
@@ -460,8 +509,8 @@ void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, i
         begin_with_live(delivery);
         return;
     }
-    if (join->seen_live && delivery->state == UM_DELIVERY_RUNNING)
-        forget_promised(delivery);
+    if ((join->seen_live || !session->ended) && delivery->state == UM_DELIVERY_RUNNING)
+        forget_promised(session, delivery, now_ns);
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->next_sqn, join->target))
         lose_to(delivery, join->target, now_ns);
     um_late_join_end_if_complete(delivery);

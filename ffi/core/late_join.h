@@ -61,6 +61,10 @@ bool um_late_join_is_left_to_transport(um_delivery *delivery);
 /* What lacks is not to be had. */
 void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
 
+/* Declares lost what was promised, when the transport has not shown it for as long as NAKs are generated after the
+ * fetch was given up. Returns when the next call is due. */
+int64_t um_late_join_tick(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
+
 /* What comes next did not come in time. A source that sent what lies behind it is not asked for it again; one that
  * sent nothing is given up: false. */
 bool um_late_join_pass_over(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);

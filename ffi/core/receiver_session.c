@@ -274,7 +274,7 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
     session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
     session->status_due_ns = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
-        d->mapped_sqn = sqn;
+        d->mapped_sqn = d->late_join.given_up_sqn = sqn;
 }
 
 void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds)
@@ -508,7 +508,8 @@ static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
         return session->tick_controllers_ns;
     int64_t next_ns = UM_NEVER_NS;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        int64_t due_ns = um_delivery_tick(d, now_ns);
+        int64_t promised_ns = um_late_join_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
+        due_ns = promised_ns < due_ns ? promised_ns : due_ns;
         next_ns = due_ns < next_ns ? due_ns : next_ns;
     }
     session->tick_controllers_ns = next_ns;

@@ -36,13 +36,14 @@ static uint32_t rounds_of(const um_receiver_session *session)
 uint32_t um_resume_points_save(um_resume_points *points, const um_receiver_session *session)
 {
     uint32_t gave_way = 0, rounds = rounds_of(session);
-    if (points->capacity == 0 || !session->ended || !session->has_base)
+    if (points->capacity == 0 || !session->ended)
         return 0;
     for (const um_delivery *d = session->controllers; d != NULL; d = d->next) {
         um_resume_point point = {.id = session->config.id,
                                  .receiver = d->receiver,
                                  .topic_index = d->topic_index,
                                  .next_sqn = d->resume_sqn,
+                                 .has_transport = session->has_base,
                                  .transport_next_sqn = session->next_sqn,
                                  .rounds = rounds};
         gave_way += d->has_resume && rounds == 0;
@@ -61,8 +62,10 @@ void um_resume_points_apply(um_resume_points *points, um_receiver_session *sessi
             continue;
         delivery->has_resume = true;
         delivery->resume_sqn = point->next_sqn;
-        delivery->highest_transport_sqn = point->transport_next_sqn - 1;
-        um_receiver_session_resume(session, point->transport_next_sqn, point->rounds);
+        if (point->has_transport) {
+            delivery->highest_transport_sqn = point->transport_next_sqn - 1;
+            um_receiver_session_resume(session, point->transport_next_sqn, point->rounds);
+        }
         point->receiver = NULL;
         return;
     }

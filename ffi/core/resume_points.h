@@ -23,6 +23,7 @@ typedef struct um_resume_point {
     const um_receiver *receiver; /* NULL: the place is free */
     uint32_t topic_index;
     uint32_t next_sqn;           /* of the topic: everything before it was delivered or reported lost */
+    bool has_transport;          /* no: all that came was fetched */
     uint32_t transport_next_sqn; /* of the session */
     uint32_t rounds;             /* sessions that may yet end by earlier datagrams before it is taken for refuted */
 } um_resume_point;

@@ -46,8 +46,14 @@ void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_che
     const um_delivery *delivery = &ended->world->joins[ended->join]->core;
     if (!delivery->has_resume)
         return;
+    uint32_t from = delivery->resume_sqn, initial_sqn = checker->topic->initial_sqn;
+    if (um_serial_before(from, initial_sqn)) { /* its peer said that there was more */
+        if (!ended->is_lied_to)
+            COMPLAIN(ended, "the session ended at sqn %u, before the first that was published", from);
+        from = initial_sqn;
+    }
     checker->begun = true;
-    checker->lowest = checker->expected = delivery->resume_sqn;
+    checker->lowest = checker->expected = from;
 }
 
 /* Everything before the place where a session of this identity resumes was delivered or declared lost. */

@@ -228,14 +228,17 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
                             (long long)world->now_ns, host->index, sqn);
         if (at >= UM_SIM_WIRE_SQNS_MAX)
             continue;
-        bool is_anew = wire->is_attacked && loss->naks_sent == 1;
+        /* A claim that was given up is lost anew when data bears it out, and NAKed after the initial back-off. */
+        bool was_given_up = wire->is_attacked || transport->counters.claims_given_up > 0;
+        bool is_anew = was_given_up && loss->naks_sent == 1;
         int64_t now_ns = um_sim_local_ns(host);
         if (now_ns < times[at] && !is_anew)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
                             host->index, sqn, (long long)(times[at] - now_ns));
         /* A lead that was claimed alone gives way to another one in time, and is NAKed anew when data shows the gap. */
         bool is_far = transport->claims.has_far && transport->claims.far_sqn == sqn;
-        times[at] = is_far ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
+        bool may_be_forgotten = is_far || !transport->has_data; /* the first data ends every claim before it */
+        times[at] = may_be_forgotten ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
     }
 }
 

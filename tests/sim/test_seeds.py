@@ -62,6 +62,14 @@ RECOVERY_REGRESSIONS = {
     6926: "a long run that was given up left the byte counts of its messages in the order map",
     101588: "a range that a resumed session cannot have was requested without end",
     105498: "a queue that was full when the session began stopped a late join for good",
+    93431161113071: "what a range promised was lost before anything showed it, and then the transport delivered it",
+    103532379194210: "what was fetched came again from the transport, as if the stream began anew",
+    103532379179507: "a session that ended without a datagram was joined anew, and what it had lost was delivered",
+    222899044222382: "a range beyond the stream, given up before the session's first datagram, was believed for good",
+    101045151163383: "a range beyond what a TSNI had shown was believed for good",
+    222899044223343: "the checker took a claim that was given up, and NAKed anew, for a NAK too soon",
+    107676406361157: "as 222899044223343, for a claim from before the first data",
+    46395930522412: "the checker looked for messages before the first one, where a range that was a lie had begun",
     66111114476768: "the checker took a lead that gave way, and was NAKed anew, for a NAK too soon",
 }
 
