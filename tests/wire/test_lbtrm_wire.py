@@ -398,4 +398,4 @@ def test_topic_resolution_names_the_session(capture: list[Frame], facts: dict[st
     }
     assert {topic: int(found[topic]) for topic in facts["topics"]} == facts["topics"]
     asked = {name for frame in capture for name in values(frame.layers, "lbmr.tqr.name")}
-    assert {"orders", "trades", "forged"} <= asked
+    assert "forged" in asked  # a topic whose source advertises itself first is not queried at once

@@ -29,8 +29,10 @@ from umstack.sim.resolution_attacker import TOPICS, Attacker, SourceMade
 _MS = 1_000_000
 _SECOND = 1_000_000_000
 
-CONVERGENCE_NS = 3 * _SECOND
-"""How long a receiver may be without a source that is there: some rounds of queries, each of which may be lost."""
+CONVERGENCE_NS = 4 * _SECOND
+"""How long a receiver may be without a source that is there: some rounds of queries, each of which may be lost.
+
+A topic that has a source, which may be forged, is queried once a second."""
 
 # Everything is scaled down by about thirty: the tables, the attacker's rate, and how long sessions wait.
 _CACHE_MAXIMUM = 100
@@ -216,11 +218,11 @@ class _World:
         self.random = Random(seed)
         self.now_ns = 0
         self.datagrams = self.forged = self.found = self.digest = 0
-        self._loss = self.random.choice((0.0, 0.05, 0.3))
+        self._loss = self.random.choice((0.0, 0.05, 0.2))
         self._delay_ns = self.random.choice((_MS // 10, 5 * _MS, 30 * _MS))
         self.hosts = [_Host(n, canary) for n in range(self.random.randint(2, 3))]
         self.attacker = Attacker(self.random)
-        self.end_ns = self.random.choice((4, 5)) * _SECOND
+        self.end_ns = self.random.choice((7, 8)) * _SECOND
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
         self._wakes: dict[int, int] = {}
