@@ -146,6 +146,12 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 
 /* ---- datagrams ---- */
 
+/* Whether delivery may begin with what arrives: it waits for it, or a fetch may begin anew with it. */
+static bool may_begin(const um_delivery *delivery)
+{
+    return delivery->state == UM_DELIVERY_WAITING || delivery->late_join.is_active;
+}
+
 static void on_tsni(um_receiver_session *session, const um_lbmc_message *message, um_arrival *arrival)
 {
     UM_COUNT(session->counters.tsnis_rcved, message->tsni_count);
@@ -153,8 +159,7 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
         for (um_delivery *d = um_topic_table_slot(&session->topics, um_load_be32(record))->first; d != NULL;
              d = d->next_of_topic) {
-            arrival->earlier_lost =
-                d->state == UM_DELIVERY_WAITING && um_start_gate_is_closed(session, d, arrival->transport_sqn);
+            arrival->earlier_lost = may_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
@@ -182,7 +187,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
 {
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
         bool was_starting = d->state == UM_DELIVERY_STARTING;
-        if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING))
+        if (UM_UNLIKELY(may_begin(d)))
             arrival->earlier_lost = um_start_gate_is_closed(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;

@@ -69,6 +69,7 @@ RECOVERY_REGRESSIONS = {
     101045151163383: "a range beyond what a TSNI had shown was believed for good",
     222899044223343: "the checker took a claim that was given up, and NAKed anew, for a NAK too soon",
     107676406361157: "as 222899044223343, for a claim from before the first data",
+    76802757020968: "a fetch that began anew took what was lost before another topic's message for its own, and waited",
     46395930522412: "the checker looked for messages before the first one, where a range that was a lie had begun",
     66111114476768: "the checker took a lead that gave way, and was NAKed anew, for a NAK too soon",
 }
