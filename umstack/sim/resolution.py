@@ -29,7 +29,7 @@ from umstack.sim.resolution_attacker import TOPICS, Attacker, SourceMade
 _MS = 1_000_000
 _SECOND = 1_000_000_000
 
-CONVERGENCE_NS = 4 * _SECOND
+CONVERGENCE_NS = 3 * _SECOND
 """How long a receiver may be without a source that is there: some rounds of queries, each of which may be lost.
 
 A topic that has a source, which may be forged, is queried once a second."""
@@ -222,7 +222,7 @@ class _World:
         self._delay_ns = self.random.choice((_MS // 10, 5 * _MS, 30 * _MS))
         self.hosts = [_Host(n, canary) for n in range(self.random.randint(2, 3))]
         self.attacker = Attacker(self.random)
-        self.end_ns = self.random.choice((7, 8)) * _SECOND
+        self.end_ns = self.random.choice((4, 5)) * _SECOND
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
         self._wakes: dict[int, int] = {}
