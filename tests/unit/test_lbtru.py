@@ -70,6 +70,10 @@ def test_every_receiver_gets_everything_in_order(flow_control: str) -> None:
         source = publisher.source("all", **LBTRU_SOURCE, flow_control=flow_control)
         receivers = [first.receiver("all"), second.receiver("all"), second.receiver("all")]
         wait_for(lambda: _clients(source) == 2, "both connections")
+        wait_for(
+            lambda: all(one.stats()["delivery_controllers"] for one in receivers),
+            "the source at each receiver",
+        )
         if flow_control != "none":
             source.wait_connected(timeout=SECONDS)
         _expect(source, receivers)
