@@ -147,11 +147,15 @@ static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_
 
 static int request_again(um_fetch *fetch, int64_t now_ns)
 {
+    /* While answers come, what lacks may be behind them: a repeated request would be answered after all of them. */
+    bool is_answered = fetch->has_heard && fetch->is_connected;
     /* The path may be a new one: TCP would go on waiting for the old. */
     bool disconnects = fetch->plan.is_otr && !fetch->has_heard && fetch->is_connected;
     fetch->has_heard = false;
-    fetch->retries = true;
     fetch->requested_ns = now_ns;
+    if (is_answered)
+        return UM_FETCH_WAIT;
+    fetch->retries = true;
     fetch->request_interval_ns = doubled(fetch->request_interval_ns, fetch->plan.request_maximum_ns);
     return disconnects ? UM_FETCH_DISCONNECT : UM_FETCH_WAIT;
 }

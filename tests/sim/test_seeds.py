@@ -72,6 +72,7 @@ RECOVERY_REGRESSIONS = {
     76802757020968: "a fetch that began anew took what was lost before another topic's message for its own, and waited",
     46395930522412: "the checker looked for messages before the first one, where a range that was a lie had begun",
     66111114476768: "the checker took a lead that gave way, and was NAKed anew, for a NAK too soon",
+    103532379186767: "requests were repeated while their answers were on a slow way, and answered after all of them",
 }
 
 
