@@ -2,57 +2,46 @@
 
 #include <stdio.h>
 
+#include "sim/draws.h"
+
 enum { MS = 1000000, US = 1000, PPM = 1000000, RETAINED_BYTES = 1 << 22, ATTEMPTS = 100 };
 
 /* Outlasts every fault and every jump of a clock (scenario.c), and is far from what a run waits for rest. */
 static const int64_t PATIENCE_NS = (int64_t)3000 * MS;
 
-static uint32_t between(um_random *random, uint32_t low, uint32_t high)
-{
-    return low + (uint32_t)um_random_below(random, (uint64_t)high - low + 1);
-}
-
-static int64_t between_ns(um_random *random, int64_t low, int64_t high)
-{
-    return low + (int64_t)um_random_below(random, (uint64_t)(high - low) + 1);
-}
-
-static bool percent(um_random *random, uint32_t p)
-{
-    return um_random_below(random, 100) < p;
-}
-
 static uint32_t now_and_then(um_random *random, uint32_t p, uint32_t most_ppm)
 {
-    return percent(random, p) ? between(random, 1, most_ppm) : 0;
+    return um_draw_percent(random, p) ? um_draw_between(random, 1, most_ppm) : 0;
 }
 
 static void draw_retention(um_sim_recovery_plan *plan, uint32_t session, um_random *random)
 {
-    plan->offers[session] = percent(random, 75);
-    plan->keeps_all[session] = percent(random, 65);
+    plan->offers[session] = um_draw_percent(random, 75);
+    plan->keeps_all[session] = um_draw_percent(random, 65);
     um_retention_config *retention = &plan->retentions[session];
     *retention = (um_retention_config){.size_limit_bytes = RETAINED_BYTES, .size_threshold_bytes = RETAINED_BYTES};
     if (plan->keeps_all[session])
         return;
-    retention->size_limit_bytes = between(random, 1000, 40000); /* a store at its limit */
-    retention->size_threshold_bytes = percent(random, 50) ? retention->size_limit_bytes : between(random, 0, 4000);
-    retention->age_threshold_ns = percent(random, 50) ? between_ns(random, 0, 100 * MS) : 0;
+    retention->size_limit_bytes = um_draw_between(random, 1000, 40000); /* a store at its limit */
+    retention->size_threshold_bytes =
+        um_draw_percent(random, 50) ? retention->size_limit_bytes : um_draw_between(random, 0, 4000);
+    retention->age_threshold_ns = um_draw_percent(random, 50) ? um_draw_between_ns(random, 0, 100 * MS) : 0;
 }
 
 static void draw_peers(um_sim_recovery_plan *plan, uint32_t session, um_random *random)
 {
     um_sim_peer_faults *peers = &plan->peers[session];
-    *peers = (um_sim_peer_faults){.delay_ns = between_ns(random, 20 * US, 4 * MS),
-                                  .bps = percent(random, 60) ? between(random, 4, 400) * 1000000ull : 0,
-                                  .answer_bytes = percent(random, 50) ? between(random, 9000, 65535) : 0,
-                                  .stall_ppm = now_and_then(random, 40, PPM / 2),
-                                  .stall_ns = between_ns(random, 1 * MS, 80 * MS),
-                                  .disconnect_ppm = now_and_then(random, 50, PPM * 3 / 4),
-                                  .disconnect_bytes = between(random, 1, 20000),
-                                  .repeat_ppm = now_and_then(random, 30, PPM / 5),
-                                  .unasked_ppm = now_and_then(random, 30, PPM / 5)};
-    plan->is_faithful[session] = percent(random, 65);
+    *peers =
+        (um_sim_peer_faults){.delay_ns = um_draw_between_ns(random, 20 * US, 4 * MS),
+                             .bps = um_draw_percent(random, 60) ? um_draw_between(random, 4, 400) * 1000000ull : 0,
+                             .answer_bytes = um_draw_percent(random, 50) ? um_draw_between(random, 9000, 65535) : 0,
+                             .stall_ppm = now_and_then(random, 40, PPM / 2),
+                             .stall_ns = um_draw_between_ns(random, 1 * MS, 80 * MS),
+                             .disconnect_ppm = now_and_then(random, 50, PPM * 3 / 4),
+                             .disconnect_bytes = um_draw_between(random, 1, 20000),
+                             .repeat_ppm = now_and_then(random, 30, PPM / 5),
+                             .unasked_ppm = now_and_then(random, 30, PPM / 5)};
+    plan->is_faithful[session] = um_draw_percent(random, 65);
     if (plan->is_faithful[session])
         return;
     peers->lie_ppm = now_and_then(random, 60, PPM);
@@ -62,47 +51,50 @@ static void draw_peers(um_sim_recovery_plan *plan, uint32_t session, um_random *
 
 static um_fetch_plan draw_fetch(bool is_patient, um_random *random)
 {
-    um_fetch_plan fetch = {.attempts_max = is_patient ? ATTEMPTS : between(random, 1, 10),
-                           .outstanding_max = percent(random, 30) ? between(random, 1, 10) : between(random, 10, 400),
-                           .attempt_minimum_ns = between_ns(random, 15 * MS, 60 * MS),
-                           .request_minimum_ns = between_ns(random, 2 * MS, 40 * MS),
-                           .message_timeout_ns = is_patient ? PATIENCE_NS : between_ns(random, 10 * MS, 400 * MS)};
-    fetch.attempt_maximum_ns = fetch.attempt_minimum_ns * between(random, 1, 4);
-    fetch.request_maximum_ns = fetch.request_minimum_ns * between(random, 1, 4);
+    um_fetch_plan fetch = {.attempts_max = is_patient ? ATTEMPTS : um_draw_between(random, 1, 10),
+                           .outstanding_max = um_draw_percent(random, 30) ? um_draw_between(random, 1, 10)
+                                                                          : um_draw_between(random, 10, 400),
+                           .attempt_minimum_ns = um_draw_between_ns(random, 15 * MS, 60 * MS),
+                           .request_minimum_ns = um_draw_between_ns(random, 2 * MS, 40 * MS),
+                           .message_timeout_ns =
+                               is_patient ? PATIENCE_NS : um_draw_between_ns(random, 10 * MS, 400 * MS)};
+    fetch.attempt_maximum_ns = fetch.attempt_minimum_ns * um_draw_between(random, 1, 4);
+    fetch.request_maximum_ns = fetch.request_minimum_ns * um_draw_between(random, 1, 4);
     return fetch;
 }
 
 static void draw_wish(um_retained_wish *wish, um_random *random)
 {
-    switch (between(random, 0, 2)) {
+    switch (um_draw_between(random, 0, 2)) {
     case 0:
         wish->has_count = true;
-        wish->count = between(random, 1, 60);
+        wish->count = um_draw_between(random, 1, 60);
         break;
     case 1:
         wish->has_bytes = true;
-        wish->bytes = between(random, 100, 20000);
+        wish->bytes = um_draw_between(random, 100, 20000);
         break;
     default:
         wish->has_age = true;
-        wish->age_ns = between_ns(random, 1 * MS, 100 * MS);
+        wish->age_ns = um_draw_between_ns(random, 1 * MS, 100 * MS);
     }
 }
 
 static void draw_receiver(um_sim_recovery_plan *plan, uint32_t receiver, um_random *random)
 {
     um_sim_recovery_config *config = &plan->receivers[receiver];
-    plan->is_late[receiver] = percent(random, 50);
-    plan->is_patient[receiver] = percent(random, 70);
-    plan->wants_all[receiver] = percent(random, 75);
-    *config = (um_sim_recovery_config){.use_late_join = percent(random, 75),
-                                       .use_otr = percent(random, 75),
-                                       .caching_proximity = percent(random, 50) ? between(random, 1, 60) : 5000,
-                                       .otr_caching_threshold = percent(random, 30) ? between(random, 1, 40) : 10000,
-                                       .otr_initial_delay_ns = between_ns(random, 1 * MS, 150 * MS),
-                                       .look_ns = between_ns(random, 1 * MS, 6 * MS),
-                                       .late_join = draw_fetch(plan->is_patient[receiver], random),
-                                       .otr = draw_fetch(plan->is_patient[receiver], random)};
+    plan->is_late[receiver] = um_draw_percent(random, 50);
+    plan->is_patient[receiver] = um_draw_percent(random, 70);
+    plan->wants_all[receiver] = um_draw_percent(random, 75);
+    *config = (um_sim_recovery_config){
+        .use_late_join = um_draw_percent(random, 75),
+        .use_otr = um_draw_percent(random, 75),
+        .caching_proximity = um_draw_percent(random, 50) ? um_draw_between(random, 1, 60) : 5000,
+        .otr_caching_threshold = um_draw_percent(random, 30) ? um_draw_between(random, 1, 40) : 10000,
+        .otr_initial_delay_ns = um_draw_between_ns(random, 1 * MS, 150 * MS),
+        .look_ns = um_draw_between_ns(random, 1 * MS, 6 * MS),
+        .late_join = draw_fetch(plan->is_patient[receiver], random),
+        .otr = draw_fetch(plan->is_patient[receiver], random)};
     if (!plan->wants_all[receiver])
         draw_wish(&config->late_join.wish, random);
 }
@@ -117,10 +109,10 @@ void um_sim_draw_recovery(um_sim_recovery_plan *plan, const um_sim_scenario *sce
     for (uint32_t r = 0; r < scenario->receiver_count; r++)
         draw_receiver(plan, r, random);
     for (uint32_t h = 0; h < scenario->session_count + scenario->host_count; h++) {
-        if (!percent(random, 15))
+        if (!um_draw_percent(random, 15))
             continue;
-        plan->jumps_at_ns[h] = between_ns(random, 1, scenario->faults_end_ns);
-        plan->jump_ns[h] = between_ns(random, 1 * MS, 300 * MS);
+        plan->jumps_at_ns[h] = um_draw_between_ns(random, 1, scenario->faults_end_ns);
+        plan->jump_ns[h] = um_draw_between_ns(random, 1 * MS, 300 * MS);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "sim/run.h"
 
 #include "sim/adversary.h"
+#include "sim/draws.h"
 #include "sim/invariants.h"
 #include "sim/publisher.h"
 #include "sim/recovery_plan.h"
@@ -63,12 +64,12 @@ typedef struct um_sim_run_state {
 
 static bool percent(um_sim_run_state *run, uint32_t p)
 {
-    return um_random_below(&run->random, 100) < p;
+    return um_draw_percent(&run->random, p);
 }
 
 static int64_t between_ns(um_sim_run_state *run, int64_t low, int64_t high)
 {
-    return low + (int64_t)um_random_below(&run->random, (uint64_t)(high - low) + 1);
+    return um_draw_between_ns(&run->random, low, high);
 }
 
 static void schedule(um_sim_run_state *run, int64_t time_ns, enum owner_event what, uint32_t detail)

@@ -14,8 +14,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self, cast
 
 from umstack.errors import UmError
 
@@ -30,6 +30,20 @@ class BenchError(UmError):
     """A child of a measurement failed, or said nothing in time."""
 
     default_hint = "run the command named above by hand in that host to see what it says"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldSpec:
+    """What a child is told, on its command line, in JSON."""
+
+    def as_arguments(self, role: str) -> list[str]:
+        """The command line a child reads it back from."""
+        return [role, json.dumps(asdict(self))]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The spec a child was told."""
+        return cls(**json.loads(text))
 
 
 class Host(Protocol):

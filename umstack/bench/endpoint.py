@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import umstack
-from umstack.bench.children import is_told, receive_order
+from umstack.bench.children import ToldSpec, is_told, receive_order
 from umstack.config import Config
 from umstack.errors import ResolutionError, UmError
 
@@ -22,8 +21,8 @@ _IDLE_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndSpec:
-    """What a child is told, on its command line, in JSON."""
+class EndSpec(ToldSpec):
+    """What an end of the stack itself is told."""
 
     interface: str = ""
     config: str = ""
@@ -33,15 +32,6 @@ class EndSpec:
     transport: str = "lbtrm"
     """What `config` says, for who measures beside it."""
     cpu: int | None = None
-
-    def as_arguments(self, role: str) -> list[str]:
-        """The command line a child reads it back from."""
-        return [role, json.dumps(asdict(self))]
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The spec a child was told."""
-        return cls(**json.loads(text))
 
     def open_context(self) -> umstack.Context:
         """The context of this end."""

@@ -7,18 +7,17 @@ messages are counted, and its ends are sockets of one pattern (PUSH and PULL, or
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from umstack._sim_bench import ffi, lib
-from umstack.bench.children import receive_order, say
+from umstack.bench.children import ToldSpec, receive_order, say
 from umstack.errors import Unsupported
 
 Peer = Literal["raw-tcp", "zmq-push-c", "zmq-xpub-c", "zmq-push-python", "zmq-xpub-python"]
@@ -31,8 +30,8 @@ _END = b"."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerSpec:
-    """What an end is told, on its command line, in JSON."""
+class PeerSpec(ToldSpec):
+    """What an end is told."""
 
     what: Peer
     address: str
@@ -41,15 +40,6 @@ class PeerSpec:
     size: int
     seconds: float
     cpu: int | None = None
-
-    def as_arguments(self, role: str) -> list[str]:
-        """The command line an end reads it back from."""
-        return [role, json.dumps(asdict(self))]
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The spec an end was told."""
-        return cls(**json.loads(text))
 
     @property
     def endpoint(self) -> str:
