@@ -400,7 +400,7 @@ def test_limits_of_requests(context: Context) -> None:
         source = bounded.source("bounded")
         kept = [source.request(b"x") for _ in range(2)]
         short = source.request(b"x", timeout=0.01)
-        time.sleep(0.02)
+        time.sleep(0.02)  # the time of the request has to pass, and nobody reads it meanwhile
         kept.append(source.request(b"x"))
         assert short.closed
         with pytest.raises(ResourceLimit, match="3 requests are open"):
