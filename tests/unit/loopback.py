@@ -34,6 +34,9 @@ OWN_ADDRESSES: dict[str, Any] = {
     "transport_lbtrm_retransmit_rate_limit": 0,
 }
 
+PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
+"""Request ports for more contexts side by side than the default range has."""
+
 
 def open_context(mode: str = "embedded", **options: Any) -> Context:
     """A context on loopback with addresses of this process."""

@@ -9,7 +9,6 @@ from tests.waiting import wait_for
 from umstack import Context, Receiver, Request, Source
 from umstack.requests.codec import ResponseStream, encode_head
 
-PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 STREAM = ResponseStream(b"instance", 7)
 
 

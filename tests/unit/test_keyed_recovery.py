@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.tag_oracle import TRAILER_BYTES, RequestStream
-from tests.unit.loopback import open_context
-from tests.unit.test_late_join import FAST, PORTS, RETAINED, Peer, _message, _numbers, _range, _send
+from tests.unit.loopback import PORTS, open_context
+from tests.unit.test_late_join import FAST, RETAINED, Peer, _message, _numbers, _range, _send
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Source
 from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request, endpoint_option

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import SHARED, open_context
+from tests.unit.loopback import PORTS, SHARED, open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
 from umstack.recovery.codec import RangeRequest, encode_range_request
 
 RETAINED = {"late_join": 1, "retransmit_retention_size_limit": 2**26}
-PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import connect, open_context
+from tests.unit.loopback import PORTS, connect, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, EndOfSession, Receiver, Source
 from umstack._core import lib
@@ -21,7 +21,6 @@ from umstack.key_file import write_new_key_file
 from umstack.scapy import LBTRU, LBTRUData, LBTRUSessionId
 
 LBTRU_SOURCE = {"transport": "lbtru"}
-PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 
 
 @pytest.fixture

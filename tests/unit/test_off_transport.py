@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import open_context
-from tests.unit.test_late_join import PORTS, RETAINED, Peer, _message, _numbers, _range, _send
+from tests.unit.loopback import PORTS, open_context
+from tests.unit.test_late_join import RETAINED, Peer, _message, _numbers, _range, _send
 from tests.waiting import SECONDS, wait_for
 from umstack import (
     BeginningOfSession,

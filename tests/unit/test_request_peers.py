@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import open_context
-from tests.unit.requesting import PORTS, STREAM, counter, echo, pair, port_of, whole
+from tests.unit.loopback import PORTS, open_context
+from tests.unit.requesting import STREAM, counter, echo, pair, port_of, whole
 from tests.waiting import SECONDS, wait_for
 from umstack import (
     Context,

@@ -12,14 +12,13 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import wrpcap
 
-from tests.unit.loopback import open_context
+from tests.unit.loopback import PORTS, open_context
 from tests.waiting import SECONDS, wait_for
 from tests.wire.dissection import MARKS, tshark
 from umstack import Request
 from umstack.requests.codec import FRAGMENT_MAX_BYTES
 from umstack.scapy import LBMCRequest, LBMCStream, LBMCStreamInfo
 
-PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 _REQUEST_PORT = 14391
 _SEGMENT_BYTES = 1400
 
