@@ -200,6 +200,7 @@ def test_a_pattern_that_matches_everything_is_bounded() -> None:
         for number in range(50):
             publishing.source(f"everything/{number}", **SHARED)
         wait_for(lambda: context.stats()["context"]["tr_wildcard_topics_refused"] >= 30, "the refusals")
+        wait_for(lambda: len(wildcard.topics()) >= 20, "the topics that join")
         assert len(wildcard.topics()) == 20
         assert context.stats()["context"]["tr_wildcard_topics"] == 20
         assert len(context.topics()) == 50
