@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine
 from umstack._engine.publication import Publication
 from umstack._engine.sessions import SourceSession
@@ -30,7 +31,7 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
-from umstack.recovery import RecoveryEndpoint, RecoveryService
+from umstack.recovery import RecoveryService
 from umstack.requests import PendingRequest, RequestService
 from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, publication_counters
@@ -119,7 +120,7 @@ class Source(Closing):
         self._handle = self._publication.handle
         engine.registry.add(self, self._publication)
 
-    def _offer_late_join(self, recovery: RecoveryService) -> RecoveryEndpoint:
+    def _offer_late_join(self, recovery: RecoveryService) -> Endpoint:
         """Have the service serve what is retained; called by Context.source(). Raises ResourceLimit, Closed."""
         self._recovery = recovery
         return recovery.serve(self._publication)

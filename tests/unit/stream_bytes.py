@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.unit.capture_bytes import RECEIVER, SESSION, SOURCE, START_NS, Packet, ethernet, frame, ipv4
+from umstack._engine.endpoint import Endpoint
 from umstack.recovery.codec import (
     LATE_JOIN_REQUEST,
     OFF_TRANSPORT_REQUEST,
     RangeRequest,
-    RecoveryEndpoint,
     encode_range_request,
     endpoint_option,
 )
@@ -98,7 +98,7 @@ def recoveries() -> list[Packet]:
     """A late join of 30 messages in three connections, and an off-transport recovery of 5 of which 3 came; the topic is
     advertised as "orders" in the session of the other captures."""
     address = LbtrmAddress(SOURCE, "224.10.10.10", SESSION, 14400, 14390)
-    offer = (endpoint_option(RecoveryEndpoint(SOURCE, REQUEST_PORT)),)
+    offer = (endpoint_option(Endpoint(SOURCE, REQUEST_PORT)),)
     told = encode(ResolutionDatagram((), (Advertisement("orders", TOPIC, 0, address, offer),)))
     packets = [Packet(START_NS, frame(told, destination_port=12965))]
     for port, index, wanted, came in (

@@ -30,8 +30,9 @@ from tests.unit.capture_bytes import (
 
 pytest.importorskip("pyarrow")
 
+from umstack._engine.endpoint import Endpoint
 from umstack.capture import CapturePorts, decode
-from umstack.recovery.codec import RecoveryEndpoint, endpoint_option
+from umstack.recovery.codec import endpoint_option
 from umstack.resolution.codec import Advertisement, LbtrmAddress, OtherTransport, ResolutionDatagram, encode
 
 FRAGMENT_OPTION = struct.pack("!BBHIII", 0, 16, 0, 41, 1200, 2000)
@@ -343,7 +344,7 @@ def test_ports_nobody_named(tmp_path: Path) -> None:
 def test_advertisements_of_topics_are_told(tmp_path: Path) -> None:
     """Name, index, session, request port of each topic of a TIR; nothing of queries, others, what is malformed."""
     address = LbtrmAddress("10.0.0.7", "239.1.2.3", 0xFEEDBEEF, 14400, 14395)
-    offer = (endpoint_option(RecoveryEndpoint("10.0.0.8", 14391)),)
+    offer = (endpoint_option(Endpoint("10.0.0.8", 14391)),)
     orders, quotes = (
         Advertisement("orders", 7, 0, address),
         Advertisement("quotes", 2**32 - 1, 0, address, offer),

@@ -19,7 +19,8 @@ from tests.unit.loopback import PORTS, open_context
 from tests.unit.test_late_join import FAST, RETAINED, Peer, _message, _numbers, _range, _send
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Source
-from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request, endpoint_option
+from umstack._engine.endpoint import Endpoint
+from umstack.recovery.codec import RangeRequest, encode_range_request, endpoint_option
 
 SECRET, OTHER = bytes(range(32)), bytes(range(32, 64))
 TOPIC = "keyed"
@@ -271,7 +272,7 @@ def led(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     def make(answer: Callable[[socket.socket, Peer], None]) -> Source:
         peer = Peer(publisher, answer)
         peers.append(peer)
-        at = RecoveryEndpoint("127.0.0.1", peer.listener.getsockname()[1])
+        at = Endpoint("127.0.0.1", peer.listener.getsockname()[1])
         monkeypatch.setattr("umstack.context.endpoint_option", lambda _real: endpoint_option(at))
         return publisher.source(TOPIC, flow_control="none", **RETAINED)
 

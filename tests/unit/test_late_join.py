@@ -292,14 +292,15 @@ def _message(topic: int, sqn: int, data: bytes) -> bytes:
 def lying(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes a source whose advertisement leads to a peer."""
     import umstack.context
-    from umstack.recovery.codec import RecoveryEndpoint, endpoint_option
+    from umstack._engine.endpoint import Endpoint
+    from umstack.recovery.codec import endpoint_option
 
     peers: list[Peer] = []
 
     def make(topic: str, answer: Any) -> tuple[Source, Peer]:
         peer = Peer(publisher, answer)
         peers.append(peer)
-        at = RecoveryEndpoint("127.0.0.1", peer.listener.getsockname()[1])
+        at = Endpoint("127.0.0.1", peer.listener.getsockname()[1])
         monkeypatch.setattr(umstack.context, "endpoint_option", lambda _real: endpoint_option(at))
         return publisher.source(topic, flow_control="none", **RETAINED), peer
 

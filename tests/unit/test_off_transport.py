@@ -166,14 +166,15 @@ def test_another_source_of_the_topic_is_joined_from_its_beginning(
 def misled(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes a source whose advertisement leads to a peer."""
     import umstack.context
-    from umstack.recovery.codec import RecoveryEndpoint, endpoint_option
+    from umstack._engine.endpoint import Endpoint
+    from umstack.recovery.codec import endpoint_option
 
     with ExitStack() as stack:
 
         def make(topic: str, answer: Any) -> tuple[Source, Peer]:
             peer = Peer(publisher, answer)
             stack.callback(peer.close)
-            at = RecoveryEndpoint("127.0.0.1", peer.listener.getsockname()[1])
+            at = Endpoint("127.0.0.1", peer.listener.getsockname()[1])
             monkeypatch.setattr(umstack.context, "endpoint_option", lambda _real: endpoint_option(at))
             return publisher.source(topic, flow_control="none", **RETAINED, **IDLE), peer
 

@@ -21,7 +21,8 @@ from tests.unit.loopback import open_context
 from tests.unit.test_off_transport import IDLE, SOON_ENDED, Account
 from tests.waiting import SECONDS
 from tests.wire.dissection import MARKS, tshark
-from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request, endpoint_option
+from umstack._engine.endpoint import Endpoint
+from umstack.recovery.codec import RangeRequest, encode_range_request, endpoint_option
 
 _REQUEST_PORT = 14391
 
@@ -112,10 +113,10 @@ def _fields(file: Path, *names: str) -> list[str]:
 def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """UM-138, UM-142: what a receiver says that lost messages 3 to 7, and what it is answered."""
     relay = Relay()
-    at = RecoveryEndpoint("127.0.0.1", relay.port)
+    at = Endpoint("127.0.0.1", relay.port)
     real: list[Any] = []
 
-    def lead_to_relay(endpoint: RecoveryEndpoint) -> Any:
+    def lead_to_relay(endpoint: Endpoint) -> Any:
         real.append(endpoint)
         return endpoint_option(at)
 

@@ -16,6 +16,7 @@ from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext, datagram_bytes_for
 from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.keyring import Keyring
 from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.receiver_sessions import receiver_session_config
@@ -141,7 +142,7 @@ class Engine:
         topic: str,
         topic_index: int,
         address: TransportAddress,
-        request_port: tuple[str, int] | None = None,
+        request_port: Endpoint | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
     ) -> None:
         """Map a source, which topic resolution found, to the receivers of its topic.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.queue_memory import QueueMemory
 from umstack.config import ReceiverOptions
 
@@ -15,7 +16,7 @@ from umstack.config import ReceiverOptions
 class LateMapping(NamedTuple):
     """What of a source that was just mapped is to be fetched first."""
 
-    endpoint: tuple[str, int]
+    endpoint: Endpoint
     epoch: int
     resume_sqn: int | None
     """Where to go on with a source that is found again; None: its past."""
@@ -75,14 +76,14 @@ class Subscription:
         return int(lib.um_subscription_map(self.handle, session, topic_index, number))
 
     def map_late(
-        self, session: Any, topic_index: int, source: str, request_port: tuple[str, int]
+        self, session: Any, topic_index: int, source: str, request_port: Endpoint
     ) -> tuple[int, LateMapping | None]:
         """Map a source that offers what it retains: the core's result, and what is to be fetched first, if anything."""
         if self.closed:
             return 0, None
         mapping = ffi.new("um_late_mapping *")
-        ip, mapping.request_port.port = request_port
-        mapping.request_port.ip = int(ipaddress.IPv4Address(ip))
+        mapping.request_port.ip = int(ipaddress.IPv4Address(request_port.ip))
+        mapping.request_port.port = request_port.port
         mapping.joins_late = self.options.use_late_join
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
         number = self._queue.sources.number(self.topic, source, self)

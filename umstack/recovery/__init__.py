@@ -1,6 +1,6 @@
 """Late join and off-transport recovery: fetching from a source what it retains, and serving that, over LBMC on TCP."""
 
-from umstack.recovery.codec import RecoveryEndpoint, endpoint_of, endpoint_option
+from umstack.recovery.codec import endpoint_of, endpoint_option
 from umstack.recovery.service import RecoveryService
 
-__all__ = ["RecoveryEndpoint", "RecoveryService", "endpoint_of", "endpoint_option"]
+__all__ = ["RecoveryService", "endpoint_of", "endpoint_option"]

@@ -12,6 +12,7 @@ import socket
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.subscription import Subscription
 from umstack.config import ReceiverOptions
 from umstack.key_file import Key
@@ -19,7 +20,6 @@ from umstack.recovery.codec import (
     LATE_JOIN_REQUEST,
     OFF_TRANSPORT_REQUEST,
     RangeBounds,
-    RecoveryEndpoint,
     set_wish,
 )
 from umstack.recovery.tags import (
@@ -89,7 +89,7 @@ class Fetch:
         topic_index: int,
         epoch: int,
         plan: Any,
-        endpoint: RecoveryEndpoint,
+        endpoint: Endpoint,
         selector: selectors.BaseSelector,
         counters: StreamCounters,
         keys_of: KeysOf,

@@ -1,4 +1,4 @@
-"""What of late join and off-transport recovery Python names: where a source takes requests, and how far back they go.
+"""What of late join and off-transport recovery Python writes and reads: a source's offer, and requests.
 
 Requests and answers are written and read by the core (ffi/core/range_request.h, ffi/core/retention.h). Layout:
 docs/wire.md.
@@ -6,14 +6,14 @@ docs/wire.md.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.endpoint import Endpoint
 from umstack.resolution.codec import WireOption
 
 CONTROL = 0x08
@@ -25,18 +25,6 @@ LATE_JOIN_REQUEST, OFF_TRANSPORT_REQUEST = 0, 1
 
 _TOPIC_OPTION_LATE_JOIN = 4
 _TOPIC_OPTION = struct.Struct("!HHH4sIII")
-
-
-class RecoveryEndpoint(NamedTuple):
-    """Where a source takes requests."""
-
-    ip: str
-    port: int
-
-    @classmethod
-    def of_core(cls, address: Any) -> RecoveryEndpoint:
-        """A um_address of the core."""
-        return cls(str(ipaddress.IPv4Address(address.ip)), address.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +46,19 @@ class RangeRequest(RangeBounds):
     outstanding: int = 0
 
 
-def endpoint_option(endpoint: RecoveryEndpoint) -> WireOption:
+def endpoint_option(endpoint: Endpoint) -> WireOption:
     """The topic option of an advertisement that offers late join (UM-140)."""
     ip = socket.inet_aton(endpoint.ip)
     return WireOption(_TOPIC_OPTION_LATE_JOIN, _TOPIC_OPTION.pack(0, endpoint.port, 0, ip, 0, 0, 0))
 
 
-def endpoint_of(options: Iterable[WireOption]) -> RecoveryEndpoint | None:
+def endpoint_of(options: Iterable[WireOption]) -> Endpoint | None:
     """The endpoint that an advertisement's options offer; None without one, or one that cannot be."""
     for option in options:
         if option.type == _TOPIC_OPTION_LATE_JOIN and len(option.body) == _TOPIC_OPTION.size:
             _, port, _, ip, *_ = _TOPIC_OPTION.unpack(option.body)
             first = ip[0]
-            return RecoveryEndpoint(socket.inet_ntoa(ip), port) if port and 0 < first < 224 else None
+            return Endpoint(socket.inet_ntoa(ip), port) if port and 0 < first < 224 else None
     return None
 
 
@@ -102,7 +90,6 @@ __all__ = [
     "OPTION_RANGE_REQUEST",
     "RangeBounds",
     "RangeRequest",
-    "RecoveryEndpoint",
     "encode_range_request",
     "endpoint_of",
     "endpoint_option",

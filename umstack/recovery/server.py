@@ -17,7 +17,6 @@ from umstack.recovery.codec import (
     HEADER_BYTES,
     OPTION_MESSAGE_REQUEST,
     OPTION_RANGE_REQUEST,
-    RecoveryEndpoint,
 )
 from umstack.recovery.tags import (
     GREETING_BYTES,
@@ -85,7 +84,7 @@ class RecoveryServer:
         self._allowance_ns = 0
         self._connections: dict[int, _Connection] = {}
         self._publications: dict[int, Publication] = {}
-        self.endpoint = RecoveryEndpoint(*port.endpoint)
+        self.endpoint = port.endpoint
         port.serve(CONTROL, self)
 
     def add(self, publication: Publication) -> None:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.publication import Publication
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import address_of, transport_name
 from umstack.config import ContextOptions
 from umstack.errors import Closed
 from umstack.recovery.client import Fetch, late_join_plan, otr_plan
-from umstack.recovery.codec import RecoveryEndpoint
 from umstack.recovery.server import RecoveryServer
 from umstack.recovery.tags import KeysOf
 from umstack.streams import Streams
@@ -59,7 +59,7 @@ class RecoveryService(Closing):
 
     # Any thread
 
-    def serve(self, publication: Publication) -> RecoveryEndpoint:
+    def serve(self, publication: Publication) -> Endpoint:
         """Offer what a source retains; returns where. Raises ResourceLimit, Closed."""
         with self._lock:
             selector = self._open()
@@ -91,7 +91,7 @@ class RecoveryService(Closing):
         with self._lock:
             selector = self._open()
             fetch = Fetch(
-                subscription, session.id, topic_index, mapping.epoch, plan, RecoveryEndpoint(*mapping.endpoint),
+                subscription, session.id, topic_index, mapping.epoch, plan, mapping.endpoint,
                 selector, self._counters, self._keys_of,
             )  # fmt: skip
             self._streams.loop.submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
@@ -154,7 +154,7 @@ class RecoveryService(Closing):
         assert self._selector is not None
         self._warn(subscription, begun)
         plan = otr_plan(subscription.options, begun.next_sqn)
-        endpoint = RecoveryEndpoint.of_core(begun.request_port)
+        endpoint = Endpoint.of_core(begun.request_port)
         self._fetches.append(
             Fetch(
                 subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._selector,

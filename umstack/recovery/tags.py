@@ -17,9 +17,9 @@ from enum import Enum
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.keyring import core_key_set
 from umstack.key_file import Key
-from umstack.recovery.codec import RecoveryEndpoint
 from umstack.repeated_records import RepeatedRecords
 from umstack.streams.byte_window import ByteWindow
 from umstack.streams.counters import StreamCounters
@@ -93,7 +93,7 @@ class StreamTags:
         key: Key,
         keys_of: KeysOf,
         topic: str,
-        endpoint: RecoveryEndpoint,
+        endpoint: Endpoint,
         greetings: tuple[bytes, bytes],
         *,
         is_server: bool,

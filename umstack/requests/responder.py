@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
 
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.waiting import timeout_ns
 from umstack.config import ContextOptions
 from umstack.errors import BackPressured, Closed, MessageTooLong, ResourceLimit, ResponseFailed, Unsupported
@@ -30,7 +31,7 @@ from umstack.requests.codec import (
 )
 from umstack.requests.counters import ResponderCounters
 from umstack.requests.response_connection import ResponseConnection
-from umstack.streams import Endpoint, Streams
+from umstack.streams import Streams
 
 _records = RepeatedRecords(logging.getLogger("umstack.requests"))
 _ATTEMPTS = 3

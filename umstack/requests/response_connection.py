@@ -9,9 +9,9 @@ import threading
 import time
 from collections import deque
 
+from umstack._engine.endpoint import Endpoint
 from umstack.config import ContextOptions
 from umstack.requests.codec import ResponseStream
-from umstack.streams import Endpoint
 
 _CONNECTING = (0, errno.EINPROGRESS)
 _WAIT_MS = 100

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from umstack._engine.endpoint import Endpoint
 from umstack.config import ContextOptions
 from umstack.errors import OptionError, ResourceLimit
 from umstack.streams.counters import StreamCounters
@@ -25,13 +26,6 @@ MESSAGE = 0
 _PAUSE_NS = 100_000_000
 SILENT_NS = 200_000_000
 """A peer that has said nothing for so long may make way for another; honest ones begin at once."""
-
-
-class Endpoint(NamedTuple):
-    """An IPv4 address and a TCP port."""
-
-    ip: str
-    port: int
 
 
 class PeerService(Protocol):
@@ -214,7 +208,6 @@ __all__ = [
     "CONTROL",
     "MESSAGE",
     "SILENT_NS",
-    "Endpoint",
     "PeerService",
     "RequestPort",
     "discard_received",

@@ -1,0 +1,21 @@
+"""Endpoint: an IPv4 address and a TCP port, at which a context takes connections."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, NamedTuple
+
+
+class Endpoint(NamedTuple):
+    """An IPv4 address and a TCP port."""
+
+    ip: str
+    port: int
+
+    @classmethod
+    def of_core(cls, address: Any) -> Endpoint:
+        """A um_address of the core."""
+        return cls(str(ipaddress.IPv4Address(address.ip)), address.port)
+
+
+__all__ = ["Endpoint"]
