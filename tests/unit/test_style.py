@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES_SHOWN = 40
-C_FOLDERS = ("ffi", "bpf", "tests")
+C_FOLDERS = ("ffi", "bpf", "tests", "umstack")
 
 
 def check(*command: str) -> None:

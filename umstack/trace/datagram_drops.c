@@ -35,14 +35,16 @@ BPF_HASH(redirect_errors, struct xdp_failure, u64, 256);
 BPF_PERCPU_ARRAY(softirq_start, u64, 1);
 BPF_PERCPU_ARRAY(softirq_total, struct softirq_time, 1);
 
-static inline u64 read_pointer(u64 base, u64 offset) {
+static inline u64 read_pointer(u64 base, u64 offset)
+{
     u64 value = 0;
     if (base)
         bpf_probe_read_kernel(&value, sizeof(value), (const void *)(base + offset));
     return value;
 }
 
-static inline u32 read_u32(u64 base, u64 offset) {
+static inline u32 read_u32(u64 base, u64 offset)
+{
     u32 value = 0;
     if (base)
         bpf_probe_read_kernel(&value, sizeof(value), (const void *)(base + offset));
@@ -50,15 +52,18 @@ static inline u32 read_u32(u64 base, u64 offset) {
 }
 
 /* 0 if the device or socket cannot be followed to its namespace. */
-static inline u32 network_of(u64 owner, u64 offset) {
+static inline u32 network_of(u64 owner, u64 offset)
+{
     return read_u32(read_pointer(owner, offset), NET_NUMBER);
 }
 
-static inline int is_elsewhere(u32 network) {
+static inline int is_elsewhere(u32 network)
+{
     return network != 0 && network != THIS_NETWORK;
 }
 
-static inline int is_wanted(u32 group) {
+static inline int is_wanted(u32 group)
+{
 #ifdef SOME_GROUPS
     return watched.lookup(&group) != 0;
 #else
@@ -67,7 +72,8 @@ static inline int is_wanted(u32 group) {
 }
 
 /* An IPv4 UDP datagram's destination; 0 if it is none, or none that is looked for. */
-static inline int read_destination(u64 skb, struct drop *drop) {
+static inline int read_destination(u64 skb, struct drop *drop)
+{
     u8 header[IPV4_HEADER_BYTES] = {};
     u8 port[2] = {};
     u16 network_header = 0;
@@ -89,7 +95,8 @@ static inline int read_destination(u64 skb, struct drop *drop) {
     return 1;
 }
 
-RAW_TRACEPOINT_PROBE(kfree_skb) {
+RAW_TRACEPOINT_PROBE(kfree_skb)
+{
     u64 skb = ctx->args[0];
     struct drop drop = {};
 
@@ -113,7 +120,8 @@ RAW_TRACEPOINT_PROBE(kfree_skb) {
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(xdp_exception) {
+RAW_TRACEPOINT_PROBE(xdp_exception)
+{
     u64 device = ctx->args[0];
     struct xdp_failure failure = {.interface_index = read_u32(device, DEV_INDEX), .code = ctx->args[2]};
 
@@ -122,7 +130,8 @@ RAW_TRACEPOINT_PROBE(xdp_exception) {
     return 0;
 }
 
-static inline int count_redirect_error(u64 device, s32 error) {
+static inline int count_redirect_error(u64 device, s32 error)
+{
     struct xdp_failure failure = {.interface_index = read_u32(device, DEV_INDEX), .code = error};
 
     if (!is_elsewhere(network_of(device, DEV_NET)))
@@ -130,17 +139,20 @@ static inline int count_redirect_error(u64 device, s32 error) {
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(xdp_redirect_err) {
+RAW_TRACEPOINT_PROBE(xdp_redirect_err)
+{
     return count_redirect_error(ctx->args[0], ctx->args[3]);
 }
 
 #ifdef HAS_REDIRECT_MAP_ERROR
-RAW_TRACEPOINT_PROBE(xdp_redirect_map_err) {
+RAW_TRACEPOINT_PROBE(xdp_redirect_map_err)
+{
     return count_redirect_error(ctx->args[0], ctx->args[3]);
 }
 #endif
 
-RAW_TRACEPOINT_PROBE(softirq_entry) {
+RAW_TRACEPOINT_PROBE(softirq_entry)
+{
     u32 zero = 0;
     u64 *start = softirq_start.lookup(&zero);
 
@@ -149,7 +161,8 @@ RAW_TRACEPOINT_PROBE(softirq_entry) {
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(softirq_exit) {
+RAW_TRACEPOINT_PROBE(softirq_exit)
+{
     u32 zero = 0;
     u64 *start = softirq_start.lookup(&zero);
     struct softirq_time *total = softirq_total.lookup(&zero);
