@@ -456,10 +456,15 @@ class um_packet_rows(CData):
     destination_port: Pointer[int32_t]
     udp_bytes: Pointer[int32_t]
     tcp_bytes: Pointer[int32_t]
+    tcp_flags: Pointer[int32_t]
     @property
     def recovery(self) -> um_packet_rows_text: ...
     @recovery.setter
     def recovery(self, value: um_packet_rows_text | dict[str, Any] | Sequence[Any]) -> None: ...
+    @property
+    def transport(self) -> um_packet_rows_text: ...
+    @transport.setter
+    def transport(self, value: um_packet_rows_text | dict[str, Any] | Sequence[Any]) -> None: ...
     @property
     def status(self) -> um_packet_rows_text: ...
     @status.setter
@@ -470,6 +475,8 @@ class um_packet_rows(CData):
     def packet_type(self, value: um_packet_rows_text | dict[str, Any] | Sequence[Any]) -> None: ...
     session_id: Pointer[int64_t]
     nak_port: Pointer[int32_t]
+    client_id: Pointer[int64_t]
+    ack_sqn: Pointer[int64_t]
     transport_flags: Pointer[int32_t]
     transport_sqn: Pointer[int64_t]
     sm_sqn: Pointer[int64_t]
@@ -537,6 +544,8 @@ class um_packet_rows_options(CData):
 class um_packet_rows_ports(CData):
     lbtrm_low: int
     lbtrm_high: int
+    lbtru_low: int
+    lbtru_high: int
     resolution_low: int
     resolution_high: int
 
@@ -1043,8 +1052,10 @@ class _CoreLib:
     UM_ORDERED_ARRIVAL: int
     UM_ORDERED_FRAGMENTS: int
     UM_ORDERED_SEQUENCE: int
+    UM_PACKETS_ACK: int
     UM_PACKETS_ADDRESS_BYTES_MAX: int
     UM_PACKETS_BITS: int
+    UM_PACKETS_CLIENT: int
     UM_PACKETS_DATA: int
     UM_PACKETS_DROPPED: int
     UM_PACKETS_FLAGS: int
@@ -1059,6 +1070,7 @@ class _CoreLib:
     UM_PACKETS_MESSAGE_SENT: int
     UM_PACKETS_MESSAGE_TOPIC: int
     UM_PACKETS_MULTIPLE: int
+    UM_PACKETS_NAK_PORT: int
     UM_PACKETS_NCF: int
     UM_PACKETS_PACKET_ITEMS_MAX: int
     UM_PACKETS_PORTS: int
@@ -1075,7 +1087,10 @@ class _CoreLib:
     UM_PACKETS_TCP: int
     UM_PACKETS_TEXT_SLACK_BYTES: int
     UM_PACKETS_TIME: int
+    UM_PACKETS_TO_SOURCE: int
     UM_PACKETS_TRAIL: int
+    UM_PACKETS_TRANSPORT: int
+    UM_PACKETS_TRANSPORT_BYTES_MAX: int
     UM_PACKETS_TYPE: int
     UM_PACKETS_TYPE_BYTES_MAX: int
     UM_PACKETS_UDP: int

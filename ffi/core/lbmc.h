@@ -25,7 +25,8 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_RANGE = 30,
     UM_LBMC_OPTION_TSNI = 32,
     UM_LBMC_OPTION_RANGE_REQUEST = 78,
-    UM_LBMC_OPTION_HMAC = 98, /* the authentication trailer: core/authentication.h */
+    UM_LBMC_OPTION_TCP_SESSION = 107, /* core/tcp_control.h */
+    UM_LBMC_OPTION_HMAC = 98,         /* the authentication trailer: core/authentication.h */
     UM_LBMC_OPTION_EXTENDED = 254,
     UM_LBMC_OPTION_NONE = 255, /* end of the chain: no payload */
 };

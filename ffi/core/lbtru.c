@@ -2,8 +2,8 @@
 
 enum {
     OPTION_NONE = 0,
-    OPTION_SESSION_ID = 1,
-    OPTION_CLIENT_ID = 2,
+    OPTION_SESSION_ID = UM_LBTRU_OPTION_SESSION_ID,
+    OPTION_CLIENT_ID = UM_LBTRU_OPTION_CLIENT_ID,
     FLAG_RETRANSMISSION = 0x4000, /* of DATA */
     FLAG_SYN = 0x8000,            /* of SM */
 };
@@ -123,14 +123,16 @@ uint32_t um_lbtru_write_rst(uint8_t *out)
 /* ---- decoding ---- */
 
 /* The options from `at` on: each at most once, so the chain is short. *end: behind the last. */
-static enum um_dgram_status decode_options(const uint8_t *data, uint32_t length, uint32_t at, um_packet *packet,
-                                           uint32_t *end)
+static inline enum um_dgram_status decode_options(const uint8_t *data, uint32_t captured, uint32_t length, uint32_t at,
+                                                  um_packet *packet, uint32_t *end)
 {
     for (uint8_t kind = data[1]; kind != OPTION_NONE; kind = data[at - UM_LBTRU_OPTION_BYTES]) {
         if (kind != OPTION_SESSION_ID && kind != OPTION_CLIENT_ID)
             return UM_DGRAM_HDR;
         if (length < at || length - at < UM_LBTRU_OPTION_BYTES)
             return UM_DGRAM_SIZE;
+        if (captured < at || captured - at < UM_LBTRU_OPTION_BYTES)
+            return UM_DGRAM_CUT;
         if (data[at + 1] != UM_LBTRU_OPTION_BYTES || packet->options & (1u << kind))
             return UM_DGRAM_HDR;
         packet->options |= (uint8_t)(1u << kind);
@@ -193,17 +195,21 @@ static enum um_dgram_status decode_body(const uint8_t *data, um_packet *packet)
     }
 }
 
-enum um_dgram_status um_lbtru_decode(const uint8_t *data, uint32_t length, um_packet *packet)
+static inline enum um_dgram_status decode(const uint8_t *data, uint32_t captured, uint32_t length, um_packet *packet)
 {
     *packet = (um_packet){0};
     if (length < UM_LBTRU_HEADER_BYTES)
         return UM_DGRAM_SIZE;
+    if (captured < UM_LBTRU_HEADER_BYTES)
+        return UM_DGRAM_CUT;
     if (data[0] >> 4 != 0)
         return UM_DGRAM_VERSION;
     packet->type = data[0] & 0x0f;
     uint32_t at = UM_LBTRU_HEADER_BYTES + body_bytes(packet->type);
     if (length < at)
         return UM_DGRAM_SIZE;
+    if (captured < at)
+        return UM_DGRAM_CUT;
     enum um_dgram_status status = decode_body(data, packet);
     if (status == UM_DGRAM_TYPE)
         return status;
@@ -211,13 +217,32 @@ enum um_dgram_status um_lbtru_decode(const uint8_t *data, uint32_t length, um_pa
     if (length - at < list_bytes)
         return UM_DGRAM_SIZE;
     packet->list = packet->type == UM_LBTRM_NAK || packet->type == UM_LBTRM_NCF ? data + at : NULL;
+    if (captured - at < list_bytes)
+        packet->list_count = (captured - at) / 4;
     at += list_bytes;
-    enum um_dgram_status options = decode_options(data, length, at, packet, &at);
+    enum um_dgram_status options = decode_options(data, captured, length, at, packet, &at);
     if (options != UM_DGRAM_OK)
         return options;
     if (packet->type == UM_LBTRM_DATA) {
         packet->body = data + at;
-        packet->body_length = length - at;
+        packet->body_length = captured - at;
     }
     return status;
+}
+
+enum um_dgram_status um_lbtru_decode(const uint8_t *data, uint32_t length, um_packet *packet)
+{
+    return decode(data, length, length, packet);
+}
+
+enum um_dgram_status um_lbtru_decode_captured(const uint8_t *data, uint32_t captured, uint32_t length,
+                                              um_packet *packet)
+{
+    return decode(data, captured < length ? captured : length, length, packet);
+}
+
+uint32_t um_lbtru_headers_bytes(const um_packet *packet)
+{
+    uint32_t options = (uint32_t)__builtin_popcount(packet->options);
+    return UM_LBTRU_HEADER_BYTES + body_bytes(packet->type) + 4 * packet->list_count + UM_LBTRU_OPTION_BYTES * options;
 }

@@ -10,6 +10,8 @@
 
 #include "core/packet.h"
 
+enum um_lbtru_option { UM_LBTRU_OPTION_SESSION_ID = 1, UM_LBTRU_OPTION_CLIENT_ID = 2 };
+
 /* Beside the types that LBT-RM has (um_lbtrm_type). */
 enum um_lbtru_type { UM_LBTRU_ACK = 5, UM_LBTRU_CREQ = 6, UM_LBTRU_RST = 7 };
 
@@ -36,6 +38,15 @@ typedef struct um_lbtru_options {
 /* Fields the type does not have are zero. `flags` are those of um_packet_flag; `nak_port` stays 0. Of a datagram that
  * is refused, the type is stored where its length and version allow it. */
 enum um_dgram_status um_lbtru_decode(const uint8_t *data, uint32_t length, um_packet *packet);
+
+/* The same for a datagram of length bytes of which a capture holds the first captured ones: lengths are judged by the
+ * datagram, the body of DATA is what is there of it. UM_DGRAM_CUT when the options, which follow the list of a NAK or
+ * NCF, are not all there: type, and what of the list is there, are stored. */
+enum um_dgram_status um_lbtru_decode_captured(const uint8_t *data, uint32_t captured, uint32_t length,
+                                              um_packet *packet);
+
+/* How long a datagram that was decoded is by its fields, without the messages of DATA. */
+uint32_t um_lbtru_headers_bytes(const um_packet *packet);
 
 /* UM_LBTRU_DATA_BYTES. */
 void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32_t trail, bool retransmission);

@@ -11,7 +11,7 @@ enum {
     MESSAGES = UM_PACKETS_PACKET_ITEMS_MAX + ROWS,
     SQNS = MESSAGES,
     RESOLUTION_BYTES = UM_PACKETS_RESOLUTION_BYTES_MAX + 256,
-    TCP_PORT_LOW = 14391,
+    TCP_PORT_LOW = 14371,
     TCP_PORT_HIGH = 14395,
 };
 
@@ -42,10 +42,11 @@ static void open_columns(columns *into)
     int64_t **row_longs[] = {&rows->position,  &rows->time_ns,      &rows->session_id,  &rows->transport_sqn,
                              &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,   &rows->next_sqn,
                              &rows->group_tag, &rows->window_bytes, &rows->receiver_id, &rows->queue,
-                             &rows->dropped};
+                             &rows->dropped,   &rows->client_id,    &rows->ack_sqn};
     int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,     &rows->captured_bytes,
                             &rows->vlan,         &rows->inner_vlan, &rows->source_port,     &rows->destination_port,
-                            &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags, &rows->tcp_bytes};
+                            &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags, &rows->tcp_bytes,
+                            &rows->tcp_flags};
     int64_t **message_longs[] = {&rows->topic_index,     &rows->topic_sqn,      &rows->first_sqn,
                                  &rows->fragment_offset, &rows->message_length, &rows->sent_ns};
     for (size_t i = 0; i < sizeof row_longs / sizeof row_longs[0]; i++)
@@ -69,6 +70,7 @@ static void open_columns(columns *into)
     text_column(into, &rows->ncf_reason, ROWS, UM_PACKETS_REASON_BYTES_MAX);
     text_column(into, &rows->verdict, ROWS, UM_PACKETS_VERDICT_BYTES_MAX);
     text_column(into, &rows->recovery, ROWS, UM_PACKETS_RECOVERY_BYTES_MAX);
+    text_column(into, &rows->transport, ROWS, UM_PACKETS_TRANSPORT_BYTES_MAX);
     text_column(into, &rows->kind, MESSAGES, UM_PACKETS_KIND_BYTES_MAX);
     for (int bit = 0; bit < UM_PACKETS_BITS; bit++)
         rows->bitmaps[bit] = column(into, ROWS / 8);
@@ -131,6 +133,8 @@ static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
         sum = mixed_text(sum, &rows->status, i);
         sum = mixed_text(sum, &rows->packet_type, i);
         sum = mixed_text(sum, &rows->recovery, i);
+        sum = mixed_text(sum, &rows->transport, i);
+        sum = mixed(sum, (uint64_t)rows->client_id[i] + (uint64_t)rows->ack_sqn[i]);
         for (int32_t at = rows->sqn_offsets[i]; at < rows->sqn_offsets[i + 1]; at++)
             sum = mixed(sum, (uint64_t)rows->sqns[at]);
         for (int32_t at = rows->message_offsets[i]; at < rows->message_offsets[i + 1]; at++) {
@@ -142,7 +146,8 @@ static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
     return sum;
 }
 
-static const um_packet_rows_options OPTIONS = {{14390, 14401, 12965, 12965}, false, {.by_time = false}, NULL};
+static const um_packet_rows_options OPTIONS = {
+    {14390, 14401, 14360, 14389, 12965, 12965}, false, {.by_time = false}, NULL};
 
 static uint64_t rows_decoded;
 

@@ -44,6 +44,19 @@ def ncf(reason: int, trail: int, *sqns: int) -> bytes:
     )
 
 
+LBTRU_CLIENT = 0xC11E47
+
+
+def lbtru_options(session: int = SESSION, client: int = LBTRU_CLIENT) -> bytes:
+    """Both options of LBT-RU."""
+    return struct.pack("!BBHIBBHI", 2, 8, 0, session, 0, 8, 0, client)
+
+
+def lbtru_data(sqn: int, *messages: bytes, trail: int = 0, flags: int = 0, session: int = SESSION) -> bytes:
+    """An LBT-RU DATA datagram with both options."""
+    return struct.pack("!BBHII", 0, 1, flags, sqn, trail) + lbtru_options(session) + b"".join(messages)
+
+
 def udp(
     payload: bytes, source_port: int = 14390, destination_port: int = 14400, length: int | None = None
 ) -> bytes:

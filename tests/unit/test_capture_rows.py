@@ -20,6 +20,8 @@ from tests.unit.capture_bytes import (
     frame,
     ipv4,
     ipv6,
+    lbtru_data,
+    lbtru_options,
     message,
     nak,
     ncf,
@@ -201,6 +203,14 @@ def _to_source(datagram: bytes) -> bytes:
     return ethernet(ipv4(udp(datagram, 5000, 14390), RECEIVER, SOURCE))
 
 
+def _from_lbtru(datagram: bytes) -> bytes:
+    return ethernet(ipv4(udp(datagram, 14380, 14360), destination=RECEIVER))
+
+
+def _to_lbtru(datagram: bytes) -> bytes:
+    return ethernet(ipv4(udp(datagram, 14360, 14380), source=RECEIVER, destination=SOURCE))
+
+
 EVERY_TYPE = {
     "data": frame(data(100, message(7, 3, b"hello"), message(8, 4, bytes(60)))),
     "data of a status message's length": frame(data(1234, message(7, 3, bytes(28)), trail=1234)),
@@ -214,6 +224,16 @@ EVERY_TYPE = {
     "status message and more": _to_source(data(1234, _EXTENDED_OPTION, _TSNI, trail=1234)),
     "ipv6": ethernet(ipv6(udp(data(1, message(7, 3, bytes(28))))), 0x86DD),
     "tagged": ethernet(ipv4(udp(data(1, message(7, 3, bytes(28))))), tags=(100, 42)),
+    "lbtru data": _from_lbtru(lbtru_data(100, message(7, 3, b"hello"), message(8, 4, bytes(60)))),
+    "lbtru sm": _from_lbtru(b"\2\1\x80\0" + struct.pack("!III", 5, 200, 150) + lbtru_options()),
+    "lbtru ncf": _from_lbtru(
+        b"\4\1\0\0" + struct.pack("!IHBB20I", 6, 20, 0, 16, *range(20)) + lbtru_options()
+    ),
+    "lbtru rst": _from_lbtru(b"\7\0\0\0"),
+    "lbtru nak": _to_lbtru(b"\3\1\0\0" + struct.pack("!HH20I", 20, 0, *range(20)) + lbtru_options()),
+    "lbtru ack": _to_lbtru(b"\5\1\0\0" + struct.pack("!I", 9) + lbtru_options()),
+    "lbtru creq": _to_lbtru(b"\6\1\0\0" + lbtru_options()),
+    "lbtru status message": _to_lbtru(lbtru_data(1234, _EXTENDED_OPTION, trail=1234)),
     "resolution": ethernet(ipv4(udp(b"\x03\x00\x00\x00" + bytes(40), 5000, 12965))),
 }
 CUT = "cut before the end of its headers"
@@ -264,7 +284,9 @@ def test_every_snap_length_gives_the_truth_or_says_cut(tmp_path: Path, name: str
     # As soon as the fixed part of a packet is there, it is told; of data that is true whatever its length.
     if name.startswith("data"):
         assert [row["status"] for row in rows[62:]] == ["ok"] * (len(rows) - 62)
-    if name == "status message":
+    if name == "lbtru data":
+        assert {row["status"] for row in rows[14 + 28 + 28 + 2 :]} == {"ok"}
+    if name in ("status message", "lbtru status message"):
         assert {row["status"] for row in rows} == {CUT}
 
 
@@ -349,11 +371,13 @@ def test_advertisements_of_topics_are_told(tmp_path: Path) -> None:
         Advertisement("orders", 7, 0, address),
         Advertisement("quotes", 2**32 - 1, 0, address, offer),
     )
-    foreign = Advertisement("elsewhere", 1, 0, OtherTransport(1, b"\1\2\3\4\5\6"))
+    foreign = Advertisement("elsewhere", 1, 0, OtherTransport(4, b"\1\2\3\4\5\6"))
     whole = encode(ResolutionDatagram(("asked",), (orders, foreign, quotes)))
     row = row_of(tmp_path, frame(whole, destination_port=12965))
     session = {
+        "transport": "LBT-RM",
         "source_address": "10.0.0.7",
+        "source_port": None,
         "session_id": 0xFEEDBEEF,
         "group_address": "239.1.2.3",
         "group_port": 14400,

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
 
 from tests.unit.capture_bytes import (
     ETHERNET,
@@ -29,22 +32,45 @@ from tests.unit.capture_bytes import (
     nak,
     ncf,
     option,
+    pcap,
     section,
     sm,
     udp,
 )
+from tests.wire.conftest import emitted
 from tests.wire.dissection import Frame, frames, number, octets, values
 
 pytest.importorskip("pyarrow")
 
 from umstack.capture import decode
 from umstack.capture.generate import Traffic, generate
+from umstack.scapy import (
+    LBMC,
+    LBTRU,
+    LBTRUAck,
+    LBTRUClientId,
+    LBTRUCreq,
+    LBTRUData,
+    LBTRUNak,
+    LBTRUNcf,
+    LBTRURst,
+    LBTRUSessionId,
+    LBTRUSm,
+)
 
 TYPES = {0: "DATA", 2: "SM", 3: "NAK", 4: "NCF"}
+LBTRU_TYPES = {**TYPES, 5: "ACK", 6: "CREQ", 7: "RST"}
+TO_SOURCE = ("NAK", "STATUS", "ACK", "CREQ")
 REASONS = {0: "no_retry", 1: "ignored", 2: "rx_delay", 3: "shed"}
 KINDS = {0: "message", 1: "end", 2: "proactive", 10: "recovered"}
 STATUS_OPTION = 85
-LBTRM_TRANSPORT = 0x10
+TRANSPORTS = {0x10: "LBT-RM", 0x01: "LBT-RU", 0x00: "LBT-TCP"}
+INFORMATION = {
+    "LBT-RM": ("lbmr.tir.lbtrm.srcip", None, "lbmr.tir.lbtrm.sessid"),
+    "LBT-RU": ("lbmr.tir.lbtru.ip", "lbmr.tir.lbtru.port", "lbmr.tir.lbtru.session_id"),
+    "LBT-TCP": ("lbmr.tir.tcp.ip", "lbmr.tir.tcp.port", "lbmr.tir.tcp.session_id"),
+}
+"""The fields with address, port and session id of a transport's part of an advertisement."""
 REFERENCE = Path(__file__).with_name("wire-sample.pcap")
 
 
@@ -120,22 +146,26 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
 
 
 def advertisements(layers: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The topics tshark finds advertised with an LBT-RM session, as our rows say it; None where there are none."""
+    """The topics tshark finds advertised with a session, as our rows say it; None where there are none."""
     listed = layers.get("lbmr", {}).get("lbmr.tirs", {}).get("lbmr.tir", [])
-    told = [
-        {
-            "topic": one["lbmr.tir.name"],
-            "topic_index": number(one, "lbmr.tir.index"),
-            "source_address": one["lbmr.tir.lbtrm"]["lbmr.tir.lbtrm.srcip"],
-            "session_id": number(one, "lbmr.tir.lbtrm.sessid"),
-            "group_address": one["lbmr.tir.lbtrm"]["lbmr.tir.lbtrm.mcastip"],
-            "group_port": number(one, "lbmr.tir.lbtrm.dport"),
-            "request_address": next(iter(values(one, "lbmr.topt.latejoin.src_ip_addr")), None),
-            "request_port": integer(one, "lbmr.topt.latejoin.src_tcp_port"),
-        }
-        for one in (listed if isinstance(listed, list) else [listed])
-        if number(one, "lbmr.tir.transport_type") == LBTRM_TRANSPORT
-    ]
+    told = []
+    for one in listed if isinstance(listed, list) else [listed]:
+        transport = TRANSPORTS[number(one, "lbmr.tir.transport_type")]
+        address, port, session = INFORMATION[transport]
+        told.append(
+            {
+                "topic": one["lbmr.tir.name"],
+                "topic_index": number(one, "lbmr.tir.index"),
+                "transport": transport,
+                "source_address": values(one, address)[0],
+                "source_port": port and integer(one, port),
+                "session_id": integer(one, session),
+                "group_address": next(iter(values(one, "lbmr.tir.lbtrm.mcastip")), None),
+                "group_port": integer(one, "lbmr.tir.lbtrm.dport"),
+                "request_address": next(iter(values(one, "lbmr.topt.latejoin.src_ip_addr")), None),
+                "request_port": integer(one, "lbmr.topt.latejoin.src_tcp_port"),
+            }
+        )
     return told or None
 
 
@@ -160,8 +190,11 @@ def expected(frame: Frame) -> dict[str, Any]:
         "advertisements": advertisements(layers),
     }
     names = (
+        "transport",
         "session_id",
+        "client_id",
         "nak_port",
+        "ack_sqn",
         "transport_flags",
         "transport_sqn",
         "retransmission",
@@ -169,9 +202,14 @@ def expected(frame: Frame) -> dict[str, Any]:
         "lead_sqn",
     )
     row |= dict.fromkeys((*names, "trail_sqn", "sqns", "ncf_reason", "messages"))
+    if "lbtru" in layers:
+        row |= expected_of_lbtru(frame)
+    if "packet_type" in row:
+        row["to_source"] = row["packet_type"] in TO_SOURCE if row["packet_type"] else None
     if not frame.is_lbtrm:
         return row
     lbtrm = layers["lbtrm"]
+    row["transport"] = "LBT-RM"
     row["packet_type"] = TYPES[frame.kind]
     row["session_id"] = frame.session_id
     row["nak_port"] = number(lbtrm, "lbtrm.hdr.ucast_port")
@@ -194,6 +232,41 @@ def expected(frame: Frame) -> dict[str, Any]:
         row["sqns"] = [int(sqn) for sqn in values(lbtrm, "lbtrm.ncf.list.ncf")]
         row["trail_sqn"] = number(lbtrm, "lbtrm.ncf.trail_sqn")
         row["ncf_reason"] = REASONS[number(lbtrm, "lbtrm.ncf.reason")]
+    row["to_source"] = row["packet_type"] in TO_SOURCE
+    return row
+
+
+def expected_of_lbtru(frame: Frame) -> dict[str, Any]:
+    """What tshark says of a datagram of LBT-RU, in the columns that it has."""
+    lbtru = frame.layers["lbtru"]
+    kind = LBTRU_TYPES[number(lbtru, "lbtru.hdr.type")]
+    second = {"DATA": "flags", "SM": "flags", "CREQ": "request", "RST": "reason"}.get(kind, "res")
+    row: dict[str, Any] = {
+        "transport": "LBT-RU",
+        "packet_type": kind,
+        "session_id": integer(lbtru, "lbtru.opt_sid.session_id"),
+        "client_id": integer(lbtru, "lbtru.opt_cid.client_id"),
+        "transport_flags": number(lbtru, f"lbtru.hdr.{second}"),
+    }
+    if kind == "DATA":
+        row["transport_sqn"] = number(lbtru, "lbtru.data.sqn")
+        row["trail_sqn"] = number(lbtru, "lbtru.data.trail")
+        row["retransmission"] = number(lbtru, "lbtru.hdr.flags.rx") == 1
+        row["messages"] = list(messages(frame))
+        if any(m["kind"] == "status" for m in row["messages"]):
+            row["packet_type"] = "STATUS"
+    elif kind == "SM":
+        row["sm_sqn"] = number(lbtru, "lbtru.sm.sqn")
+        row["lead_sqn"] = number(lbtru, "lbtru.sm.lead")
+        row["trail_sqn"] = number(lbtru, "lbtru.sm.trail")
+    elif kind == "NAK":
+        row["sqns"] = [int(sqn) for sqn in values(lbtru, "lbtru.nak.list.nak")]
+    elif kind == "NCF":
+        row["sqns"] = [int(sqn) for sqn in values(lbtru, "lbtru.ncf.list.ncf")]
+        row["trail_sqn"] = number(lbtru, "lbtru.ncf.trail")
+        row["ncf_reason"] = REASONS[number(lbtru, "lbtru.ncf.reason")]
+    elif kind == "ACK":
+        row["ack_sqn"] = number(lbtru, "lbtru.ack.sqn")
     return row
 
 
@@ -215,6 +288,56 @@ def test_a_real_run_agrees(directory: Path, capture: list[Frame]) -> None:
     assert {row["interface_name"] for row in rows} == {"lo"}
 
 
+def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Issue 29: everything the stack says over LBT-RU, with a session id and without one, keyed and not."""
+    path = emitted(tmp_path_factory, "emit_lbtru") / "wire.pcapng"
+    rows = agree(path, frames(path))
+    assert {row["packet_type"] for row in rows} == {*LBTRU_TYPES.values(), "LBMR", "STATUS", None}
+    of_lbtru = [row for row in rows if row["transport"] == "LBT-RU"]
+    assert {row["session_id"] is None for row in of_lbtru if row["packet_type"] == "DATA"} == {True, False}
+    assert {one["transport"] for row in rows for one in row["advertisements"] or ()} == {"LBT-RU"}
+    status = [row for row in of_lbtru if row["packet_type"] == "STATUS"]
+    assert all(row["next_sqn"] == row["transport_sqn"] for row in status)
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_lbtru_of_others_agrees(tmp_path: Path) -> None:
+    """Issue 29: every type of LBT-RU packet, built by scapy: options in both orders, none at all, long lists, every NCF
+    reason, flags that the stack itself never sets."""
+    session, client = LBTRUSessionId(session_id=0x5EED00AA), LBTRUClientId(client_id=7)
+    both = [session, client]
+    told = [LBMC(topic_index=9, sqn=number) / (b"%04d" % number) for number in (41, 42)]
+    downstream = [
+        LBTRU() / LBTRUData(sqn=500, trail=490, options=both, messages=told),
+        LBTRU() / LBTRUData(sqn=501, trail=490, options=[client, session], messages=told[:1]),
+        LBTRU(flags="retransmission")
+        / LBTRUData(sqn=2**32 - 1, trail=2**32 - 2, options=[session], messages=told),
+        LBTRU() / LBTRUData(sqn=0, trail=2**32 - 2, options=[], messages=told),
+        LBTRU(flags="syn") / LBTRUSm(sm_sqn=1, lead=99, trail=100, options=both),
+        LBTRU() / LBTRUSm(sm_sqn=2**32 - 1, lead=2**31, trail=2**31 - 5, options=[session]),
+        *(LBTRU() / LBTRUNcf(trail=490, reason=one, sqns=[500, 501], options=[session]) for one in range(4)),
+        LBTRU() / LBTRUNcf(trail=490, reason=1, sqns=list(range(500, 850)), options=both),
+        LBTRU() / LBTRURst(),
+    ]
+    upstream = [
+        LBTRU() / LBTRUNak(sqns=[500], options=both),
+        LBTRU() / LBTRUNak(sqns=[2**32 - 1, 0, *range(300)], options=[session]),
+        LBTRU() / LBTRUAck(sqn=2**32 - 1, options=both),
+        LBTRU() / LBTRUCreq(options=both),
+    ]
+    content = pcap(
+        Packet(START_NS + i, ethernet(ipv4(udp(bytes(one), *ports), *ends)))
+        for i, (one, ports, ends) in enumerate(
+            [(one, (14380, 14360), ("10.0.0.1", "10.0.0.2")) for one in downstream]
+            + [(one, (14379, 14389), ("10.0.0.2", "10.0.0.1")) for one in upstream]
+        )
+    )
+    path = tmp_path / "lbtru.pcap"
+    path.write_bytes(content)
+    rows = agree(path, frames(path))
+    assert {row["packet_type"] for row in rows} == set(LBTRU_TYPES.values())
+
+
 def test_the_status_message_holds_what_was_sent(directory: Path) -> None:
     """tshark shows an option of ours as bytes; its position is that of the datagram's own header."""
     rows = [row for batch in decode(directory / "wire.pcapng") for row in batch.to_pylist()]
@@ -226,18 +349,21 @@ def test_the_status_message_holds_what_was_sent(directory: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_the_reference_sample_agrees() -> None:
-    """Packets written byte by byte from what tshark's dissectors understand; what is not LBT-RM is passed over."""
+    """Packets written byte by byte from what tshark's dissectors understand."""
     rows = agree(REFERENCE, frames(REFERENCE))
     assert Counter(row["packet_type"] for row in rows) == {
         "LBMR": 5,
-        "DATA": 13,
-        "SM": 1,
-        "NAK": 1,
-        "NCF": 1,
-        None: 8,
+        "DATA": 15,
+        "SM": 2,
+        "NAK": 2,
+        "NCF": 2,
+        "ACK": 1,
+        "CREQ": 1,
+        "RST": 1,
     }
     told = [one for row in rows for one in row["advertisements"] or ()]
-    assert [(one["topic"], one["topic_index"]) for one in told] == [("MD.EURUSD", 1001), ("MD.GBPUSD", 1002)]
+    names = [("MD.EURUSD", 1001), ("MD.GBPUSD", 1002), ("RU.T", 2001)]
+    assert [(one["topic"], one["topic_index"]) for one in told] == names
     kinds = {m["kind"] for row in rows for m in row["messages"] or ()}
     assert kinds == {"message", "end", "tsni", "control", "extended", "tag"}
 
@@ -265,6 +391,66 @@ def test_recovery_over_tcp_agrees() -> None:
         assert (found, [row["tcp_bytes"]]) == (wanted, length)
         assert row["status"] == "ok"
     assert [len(row["messages"]) for row in rows] == [0, 0, 0, 1, 1, 2, 1]
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_lbttcp_agrees(tmp_path: Path) -> None:
+    """Issue 29: the segments of a session: who sends, the session that the receiver names, messages wherever they are
+    cut, a TSNI, the end; a connection without a session id is known by its messages."""
+    stream = b"".join(message(9, number, bytes(100 * number)) for number in range(1, 30))
+    stream += bytes.fromhex("08200010ff0c0001000000090000001d") + b"\1\xff\0\4"
+    named = bytes.fromhex("086b000cff0800005eed0001")
+    segments = [("R", "S", b""), ("S", "SA", b""), ("R", "A", named)]
+    segments += [("S", "PA", stream[at : at + 700]) for at in range(0, len(stream), 700)]
+    segments += [("R", "A", b""), ("S", "FA", b""), ("R", "FA", b"")]
+    packets, at = [], {"R": 1000, "S": 5000}
+    for port in (40000, 40001):
+        for who, flags, payload in segments:
+            if port == 40001 and payload == named:
+                continue
+            ends = (
+                ("10.0.0.1", "10.0.0.2", 14371, port) if who == "S" else ("10.0.0.2", "10.0.0.1", port, 14371)
+            )
+            tcp = TCP(
+                sport=ends[2], dport=ends[3], flags=flags, seq=at[who], ack=at["R" if who == "S" else "S"]
+            )
+            packets.append(bytes(Ether() / IP(src=ends[0], dst=ends[1]) / tcp / Raw(payload)))
+            at[who] += len(payload) + ("S" in flags) + ("F" in flags)
+    path = tmp_path / "lbttcp.pcap"
+    path.write_bytes(pcap(Packet(START_NS + i, bytes(one)) for i, one in enumerate(packets)))
+    rows = [row for batch in decode(path) for row in batch.to_pylist()]
+    names = ("tcp.flags", "tcp.len", "tcp.srcport", "lbmc.tidx", "lbmc.sqn", "lbmc.tsni.tsni_rec.sqn")
+    command = ["tshark", "-n", "-r", str(path), "-o", "lbmc.reassemble_fragments:FALSE", "-T", "fields"]
+    for name in names:
+        command += ["-e", name]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    told: list[Any] = []
+    shown: list[Any] = []
+    for row, line in zip(rows, said, strict=True):
+        flags, length, source, topics, sqns, tsni = line.split("\t")
+        assert (row["tcp_flags"], row["tcp_bytes"]) == (int(flags, 16), int(length))
+        assert row["to_source"] == (int(source) != 14371)
+        # tshark shows a message where it ends, a row where its headers do.
+        shown += zip(topics.split(","), sqns.split(","), strict=True) if topics else ()
+        shown += [("tsni", sqn) for sqn in tsni.split(",") if sqn]
+        told += [
+            (str(one["topic_index"]) if one["kind"] == "message" else "tsni", str(one["topic_sqn"]))
+            for one in row["messages"]
+            if one["topic_sqn"] is not None
+        ]
+    assert told == shown
+    assert len(told) == 2 * 30
+    per_connection = len(segments)
+    assert [row["session_id"] for row in rows[:per_connection]] == [None] * 2 + [0x5EED0001] * (
+        per_connection - 2
+    )
+    assert [row["transport"] for row in rows[:per_connection]] == [None] * 2 + ["LBT-TCP"] * (
+        per_connection - 2
+    )
+    assert [row["transport"] for row in rows[per_connection:]] == [None] * 2 + ["LBT-TCP"] * (
+        per_connection - 3
+    )
+    assert {row["session_id"] for row in rows[per_connection:]} == {None}
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

@@ -54,10 +54,9 @@ def decode(
 
 
 def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
-    lbtrm, resolution = ports.lbtrm, ports.resolution
     options = ffi.new(
         "um_packet_rows_options *",
-        {"ports": (lbtrm[0], lbtrm[1], resolution[0], resolution[1]), "only_ours": only_ours},
+        {"ports": (*ports.lbtrm, *ports.lbtru, *ports.resolution), "only_ours": only_ours},
     )
     selection.fill(options.selection)
     return options

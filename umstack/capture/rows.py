@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from umstack._core import ffi, lib
-from umstack.capture.schema import arrow, message_type, schema
+from umstack.capture.schema import LBTRM, LBTRU, LBTTCP, arrow, message_type, schema
 from umstack.recovery.codec import endpoint_of
-from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram
+from umstack.resolution.codec import (
+    LbtrmAddress,
+    LbtruAddress,
+    OtherTransport,
+    ResolutionDatagram,
+    TcpAddress,
+)
 from umstack.resolution.codec import decode as decode_resolution
 
 if TYPE_CHECKING:
@@ -51,8 +57,11 @@ _NUMBERS = (
     _Column("destination_port", "int32", lib.UM_PACKETS_PORTS),
     _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),
     _Column("tcp_bytes", "int32", lib.UM_PACKETS_TCP),
+    _Column("tcp_flags", "int32", lib.UM_PACKETS_TCP),
     _Column("session_id", "int64", lib.UM_PACKETS_SESSION),
-    _Column("nak_port", "int32", lib.UM_PACKETS_SESSION),
+    _Column("nak_port", "int32", lib.UM_PACKETS_NAK_PORT),
+    _Column("client_id", "int64", lib.UM_PACKETS_CLIENT),
+    _Column("ack_sqn", "int64", lib.UM_PACKETS_ACK),
     _Column("transport_flags", "int32", lib.UM_PACKETS_FLAGS),
     _Column("transport_sqn", "int64", lib.UM_PACKETS_DATA),
     _Column("sm_sqn", "int64", lib.UM_PACKETS_SM),
@@ -81,11 +90,32 @@ _TEXTS: dict[str, tuple[int, int | None]] = {
     "verdict": (lib.UM_PACKETS_VERDICT_BYTES_MAX, lib.UM_PACKETS_VERDICT),
     "ncf_reason": (lib.UM_PACKETS_REASON_BYTES_MAX, lib.UM_PACKETS_NCF),
     "recovery": (lib.UM_PACKETS_RECOVERY_BYTES_MAX, lib.UM_PACKETS_RECOVERY),
+    "transport": (lib.UM_PACKETS_TRANSPORT_BYTES_MAX, lib.UM_PACKETS_TRANSPORT),
 }
 _FLAGS: dict[str, tuple[int, int | None]] = {
     "ip_fragment": (lib.UM_PACKETS_IP_FRAGMENT, None),
     "retransmission": (lib.UM_PACKETS_RETRANSMISSION, lib.UM_PACKETS_DATA),
+    "to_source": (lib.UM_PACKETS_TO_SOURCE, lib.UM_PACKETS_TYPE),
 }
+
+
+def _session_of(address: LbtrmAddress | LbtruAddress | TcpAddress) -> dict[str, Any]:
+    """The session of an advertisement, as the columns have it."""
+    if isinstance(address, LbtrmAddress):
+        group = {"group_address": address.group, "group_port": address.destination_port}
+        session: int | None = address.session_id
+        transport, port = LBTRM, None
+    else:
+        group = {}
+        session = address.session_id or None
+        transport, port = LBTRU if isinstance(address, LbtruAddress) else LBTTCP, address.source_port
+    return {
+        "transport": transport,
+        "source_address": address.source_ip,
+        "source_port": port,
+        "session_id": session,
+        **group,
+    }
 
 
 @cache
@@ -238,15 +268,12 @@ class PacketRows:
                 {
                     "topic": one.topic.encode(errors="surrogateescape").decode(errors="replace"),
                     "topic_index": one.index,
-                    "source_address": one.transport.source_ip,
-                    "session_id": one.transport.session_id,
-                    "group_address": one.transport.group,
-                    "group_port": one.transport.destination_port,
+                    **_session_of(one.transport),
                     "request_address": None if offered is None else offered.ip,
                     "request_port": None if offered is None else offered.port,
                 }
                 for one in datagram.advertisements
-                if isinstance(one.transport, LbtrmAddress)
+                if not isinstance(one.transport, OtherTransport)
                 for offered in (endpoint_of(one.options),)
             ]
             if told:

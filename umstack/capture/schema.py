@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+LBTRM, LBTRU, LBTTCP = "LBT-RM", "LBT-RU", "LBT-TCP"
+"""Texts of `transport`."""
+
+
 def arrow() -> Any:
     """pyarrow, imported when it is first needed."""
     try:
@@ -43,16 +47,18 @@ def message_type() -> pyarrow.StructType:
 
 @cache
 def advertisement_type() -> pyarrow.StructType:
-    """One topic and the LBT-RM session it is published in, as a datagram of topic resolution says."""
+    """One topic and the session it is published in, as a datagram of topic resolution says."""
     pa = arrow()
     return pa.struct(
         [
             pa.field("topic", pa.string(), nullable=False),
             pa.field("topic_index", pa.int64(), nullable=False),
+            pa.field("transport", pa.string(), nullable=False),
             pa.field("source_address", pa.string(), nullable=False),
-            pa.field("session_id", pa.int64(), nullable=False),
-            pa.field("group_address", pa.string(), nullable=False),
-            pa.field("group_port", pa.int32(), nullable=False),
+            pa.field("source_port", pa.int32()),
+            pa.field("session_id", pa.int64()),
+            pa.field("group_address", pa.string()),
+            pa.field("group_port", pa.int32()),
             pa.field("request_address", pa.string()),
             pa.field("request_port", pa.int32()),
         ]
@@ -87,9 +93,13 @@ def schema() -> pyarrow.Schema:
             pa.field("ip_fragment", flag, **always),
             pa.field("udp_bytes", small),
             pa.field("tcp_bytes", small),
+            pa.field("tcp_flags", small),
             pa.field("status", text, **always),
             pa.field("packet_type", text),
+            pa.field("transport", text),
+            pa.field("to_source", flag),
             pa.field("session_id", number),
+            pa.field("client_id", number),
             pa.field("nak_port", small),
             pa.field("transport_flags", small),
             pa.field("transport_sqn", number),
@@ -97,6 +107,7 @@ def schema() -> pyarrow.Schema:
             pa.field("sm_sqn", number),
             pa.field("lead_sqn", number),
             pa.field("trail_sqn", number),
+            pa.field("ack_sqn", number),
             pa.field("sqns", pa.list_(pa.field("item", number, nullable=False))),
             pa.field("ncf_reason", text),
             pa.field("messages", pa.list_(pa.field("item", message_type(), nullable=False))),

@@ -26,10 +26,15 @@ Examples:
   umstack decode captures/*.pcap --parquet packets.parquet
   umstack decode capture.pcapng --json
 """
-_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR", "TCP")
+_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR", "TCP", "ACK", "CREQ", "RST")
 _SQNS_SHOWN = 8
-_CONTROL_BYTES = {"SM": 24, "NAK": 12, "NCF": 16}
-"""Of UDP payload, without a list of sequence numbers."""
+_CONTROL_BYTES = {
+    ("LBT-RM", "SM"): 24, ("LBT-RM", "NAK"): 12, ("LBT-RM", "NCF"): 16,
+    ("LBT-RU", "SM"): 16, ("LBT-RU", "NAK"): 8, ("LBT-RU", "NCF"): 12, ("LBT-RU", "ACK"): 8, ("LBT-RU", "CREQ"): 4,
+    ("LBT-RU", "RST"): 4,
+}  # fmt: skip
+"""Of UDP payload, without a list of sequence numbers and without LBT-RU's options."""
+_OPTION_BYTES = 8
 _TRAILER_BYTES = 28
 _CSV_LEFT_OUT = ("sqns", "messages", "advertisements")
 
@@ -63,6 +68,14 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     help="UDP ports of LBT-RM, well formed or not.",
 )
 @click.option(
+    "--lbtru-ports",
+    default="14360-14389",
+    metavar="FIRST[-LAST]",
+    show_default=True,
+    callback=_ports,
+    help="UDP ports of LBT-RU, of sources and of receivers.",
+)
+@click.option(
     "--resolution-ports",
     default="12965",
     metavar="FIRST[-LAST]",
@@ -76,7 +89,7 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     metavar="FIRST[-LAST]",
     show_default=True,
     callback=_ports,
-    help="TCP ports of sources: requests of late join and off-transport recovery.",
+    help="TCP ports of sources: LBT-TCP, late join and off-transport recovery.",
 )
 @JSON_OPTION
 def command(
@@ -87,6 +100,7 @@ def command(
     parquet: str | None,
     csv_file: str | None,
     lbtrm_ports: tuple[int, int],
+    lbtru_ports: tuple[int, int],
     resolution_ports: tuple[int, int],
     tcp_ports: tuple[int, int],
     as_json: bool,
@@ -97,7 +111,7 @@ def command(
     object with counts and these notes; rows go to --parquet or --csv.
     """
     files = [CaptureNotes(path=path) for path in captures]
-    ports = CapturePorts(lbtrm_ports, resolution_ports, tcp_ports)
+    ports = CapturePorts(lbtrm_ports, resolution_ports, tcp_ports, lbtru_ports)
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         writers = [_parquet_writer(stack, parquet)] if parquet else []
@@ -190,9 +204,10 @@ def _line(row: dict[str, Any]) -> str:
     ends = f"{_end(row, 'source')} > {_end(row, 'destination')}"
     what = row["packet_type"] or "-"
     session = "" if row["session_id"] is None else f" {row['session_id']:08x}"
+    client = "" if row["client_id"] is None else f" client {row['client_id']:08x}"
     tag = " tag" if _has_trailer(row) else ""
     status = "" if row["status"] == "ok" else f"  [{row['status']}]"
-    return f"{when}  {ends:<44} {what:<6}{session}{_details(row)}{tag}{status}".rstrip()
+    return f"{when}  {ends:<44} {what:<6}{session}{client}{_details(row)}{tag}{status}".rstrip()
 
 
 def _when(time_ns: int) -> str:
@@ -221,6 +236,8 @@ def _details(row: dict[str, Any]) -> str:
     if kind == "TCP":
         purpose = f" {row['recovery'].replace('_', ' ')}:" if row["recovery"] else ""
         return f"{purpose} {_messages(row['messages'])}" if row["tcp_bytes"] else purpose.rstrip(":")
+    if kind == "ACK" and row["ack_sqn"] is not None:
+        return f" sqn {row['ack_sqn']}"
     if kind == "SM" and row["lead_sqn"] is not None:
         return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}"
     if row["advertisements"] is not None:
@@ -235,13 +252,17 @@ def _details(row: dict[str, Any]) -> str:
 
 
 def _has_trailer(row: dict[str, Any]) -> bool:
-    """Whether a control datagram has an authentication trailer: SM, NAK and NCF are longer by it. DATA names it."""
+    """Whether a control datagram has an authentication trailer: it is longer by it. DATA names it."""
     kind = row["packet_type"]
     if kind == "STATUS":
         return any(message["kind"] == "tag" for message in row["messages"] or ())
-    if kind not in _CONTROL_BYTES or row["udp_bytes"] is None or row["status"] != "ok":
+    fixed = _CONTROL_BYTES.get((row["transport"], kind))
+    if fixed is None or row["udp_bytes"] is None or row["status"] != "ok":
         return False
-    return int(row["udp_bytes"]) == _CONTROL_BYTES[kind] + 4 * len(row["sqns"] or ()) + _TRAILER_BYTES
+    options = 0
+    if row["transport"] == "LBT-RU":
+        options = _OPTION_BYTES * ((row["session_id"] is not None) + (row["client_id"] is not None))
+    return int(row["udp_bytes"]) == fixed + 4 * len(row["sqns"] or ()) + options + _TRAILER_BYTES
 
 
 def _messages(messages: list[dict[str, Any]]) -> str:

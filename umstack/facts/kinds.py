@@ -29,6 +29,7 @@ NEEDED = (
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
     *(
         "retransmission",
+        "transport",
         "sqns",
         "ncf_reason",
         "ip_fragment",

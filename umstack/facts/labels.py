@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from umstack.capture.schema import LBTRM
 from umstack.facts.kinds import (
     DATA,
     FRAGMENT,
@@ -66,7 +67,8 @@ def _kinds(batch: pa.RecordBatch) -> pa.Array:
     kind, status = batch.column("packet_type"), batch.column("status")
     known = pc.and_(pc.is_valid(batch.column("session_id")), pc.is_valid(batch.column("time_ns")))
     whole = pc.and_not(known, pc.starts_with(status, MALFORMED_STATUS))
-    of_session = pc.and_(whole, pc.is_in(kind, value_set=pa.array(_TYPES)))
+    of_session = pc.and_(whole, pc.equal(batch.column("transport"), LBTRM))
+    of_session = pc.and_(of_session, pc.is_in(kind, value_set=pa.array(_TYPES)))
     again = pc.and_(pc.equal(kind, DATA), batch.column("retransmission"))
     return pc.case_when(
         pc.make_struct(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.capture import SCHEMA
+from umstack.capture.schema import LBTRM
 from umstack.facts.kinds import NOTE_STATUS
 from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
 
@@ -129,6 +130,7 @@ def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
             points(advertised).to_pylist(), advertised.column("advertisements").to_pylist(), strict=True
         )
         for one in told
+        if one["transport"] == LBTRM
     ]
     return pa.RecordBatch.from_pylist(named, schema=TOPICS)
 

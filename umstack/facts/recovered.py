@@ -28,7 +28,7 @@ def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
         told = pl.DataFrame(advertised.column("advertisements").flatten().to_pylist(), _ADVERTISED)
-        offered = told.filter(pl.col("request_port").is_not_null())
+        offered = told.filter(pl.col("request_port").is_not_null() & pl.col("session_id").is_not_null())
         yield (
             "endpoints",
             offered.rename({"request_address": "publisher"}).unique(

@@ -1,8 +1,8 @@
 """`spark.read.format("umpcap")`: captures as rows, a packet each, split inside large files, in Arrow batches.
 
-Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `resolutionPorts`, `tcpPorts`, `batchRows`, `notes`,
-`rows`, `windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others out,
-which is much faster.
+Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `lbtruPorts`, `resolutionPorts`, `tcpPorts`, `batchRows`,
+`notes`, `rows`, `windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others
+out, which is much faster.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from umstack.facts.packet_columns import PACKETS, note_row, select
 from umstack.spark.option_names import unknown_options
 
 OPTION_NAMES = (
-    *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "resolutionPorts", "tcpPorts"),
+    *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "lbtruPorts", "resolutionPorts", "tcpPorts"),
     *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "path", "paths"),
 )
 """Every option of a read; Spark itself puts path and paths there."""
@@ -84,6 +84,7 @@ class UmpcapOptions:
                 _ports(lowered, "lbtrmPorts", default.lbtrm),
                 _ports(lowered, "resolutionPorts", default.resolution),
                 _ports(lowered, "tcpPorts", default.tcp),
+                _ports(lowered, "lbtruPorts", default.lbtru),
             ),
         )
 

@@ -113,7 +113,14 @@ static void tell_tsni(um_lbmc_stream *stream, um_lbmc_take_item *take, void *con
 /* What an option says that is an item of its own. */
 static void tell_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
 {
-    enum { REQUEST_BYTES = 28, RANGE_REQUEST_BYTES = 36, RANGE_BYTES = 16, INDEX_AT = 4, TOPIC_AT = 12 };
+    enum {
+        REQUEST_BYTES = 28,
+        RANGE_REQUEST_BYTES = 36,
+        RANGE_BYTES = 16,
+        SESSION_BYTES = 8,
+        INDEX_AT = 4,
+        TOPIC_AT = 12
+    };
     const uint8_t *unit = stream->unit;
     um_lbmc_item item = {0};
     if (stream->option == UM_LBMC_OPTION_MESSAGE_REQUEST && unit[1] == REQUEST_BYTES) {
@@ -126,6 +133,9 @@ static void tell_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *c
                               .request_index = um_load_be32(unit + INDEX_AT)};
     } else if (stream->option == UM_LBMC_OPTION_RANGE && unit[1] == RANGE_BYTES) {
         item = (um_lbmc_item){.kind = UM_LBMC_ITEM_RANGE, .sqn = um_load_be32(unit + 4)};
+    } else if (stream->option == UM_LBMC_OPTION_TCP_SESSION && unit[1] == SESSION_BYTES) {
+        item = (um_lbmc_item){
+            .kind = UM_LBMC_ITEM_SESSION, .message = &stream->message, .session_id = um_load_be32(unit + INDEX_AT)};
     } else {
         return;
     }

@@ -37,12 +37,14 @@ enum um_lbmc_item_kind {
     UM_LBMC_ITEM_REQUEST,       /* a message is requested (option 21) */
     UM_LBMC_ITEM_RANGE_REQUEST, /* the range is requested (option 78); sqn: from there on, 0: not bounded */
     UM_LBMC_ITEM_RANGE,         /* the range that is retained (option 30), whose first number is sqn */
+    UM_LBMC_ITEM_SESSION,       /* a control message that names a session of LBT-TCP (option 107) */
 };
 
 typedef struct um_lbmc_item {
     enum um_lbmc_item_kind kind;
-    const um_lbmc_message *message; /* of UM_LBMC_ITEM_MESSAGE */
+    const um_lbmc_message *message; /* of UM_LBMC_ITEM_MESSAGE and UM_LBMC_ITEM_SESSION */
     uint32_t topic_index;           /* of the others but UM_LBMC_ITEM_RANGE, which names none */
+    uint32_t session_id;            /* of UM_LBMC_ITEM_SESSION */
     uint32_t sqn;
     uint32_t request_index; /* of UM_LBMC_ITEM_RANGE_REQUEST */
 } um_lbmc_item;

@@ -18,6 +18,10 @@ enum um_packet_row_status {
     UM_PACKET_LBTRM_TYPE,
     UM_PACKET_LBTRM_VERSION,
     UM_PACKET_LBTRM_HEADER,
+    UM_PACKET_LBTRU_SIZE,
+    UM_PACKET_LBTRU_TYPE,
+    UM_PACKET_LBTRU_VERSION,
+    UM_PACKET_LBTRU_HEADER,
     UM_PACKET_LBMC_SIZE,
     UM_PACKET_LBMC_TYPE,
     UM_PACKET_LBMC_VERSION,
@@ -34,8 +38,13 @@ enum um_packet_row_type {
     UM_PACKET_LBMR_TYPE,
     UM_PACKET_STATUS_MESSAGE,
     UM_PACKET_TCP,
+    UM_PACKET_ACK,
+    UM_PACKET_CREQ,
+    UM_PACKET_RST,
     UM_PACKET_TYPES,
 };
+
+enum um_packet_row_transport { UM_PACKET_LBTRM, UM_PACKET_LBTRU, UM_PACKET_LBTTCP, UM_PACKET_TRANSPORTS };
 
 enum um_packet_row_kind {
     UM_PACKET_KIND_MESSAGE,
@@ -60,8 +69,11 @@ typedef struct um_packet_row {
     uint32_t present;
     uint32_t session_id;
     uint16_t nak_port;
-    uint8_t transport_flags;
+    uint16_t transport_flags;
     uint8_t ncf_reason;
+    enum um_packet_row_transport transport;
+    uint32_t client_id;
+    uint32_t ack_sqn;
     uint32_t transport_sqn;
     uint32_t sm_sqn;
     uint32_t lead_sqn;

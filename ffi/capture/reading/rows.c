@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 
 #define COLUMN_BITS_PER_BYTE 8
-#define PRESENT_BYTES 3
+#define PRESENT_BYTES 4
 
 _Static_assert(UM_PACKETS_BITS <= PRESENT_BYTES * COLUMN_BITS_PER_BYTE, "a row's bits are taken in bytes");
 _Static_assert(UM_PACKETS_MESSAGE_BITS <= COLUMN_BITS_PER_BYTE, "a message's bits fit into one byte");
@@ -21,6 +21,10 @@ static const char STATUS_TEXTS[UM_PACKET_STATUSES][UM_PACKETS_STATUS_BYTES_MAX] 
     [UM_PACKET_LBTRM_TYPE] = "LBT-RM: unknown type",
     [UM_PACKET_LBTRM_VERSION] = "LBT-RM: unknown version",
     [UM_PACKET_LBTRM_HEADER] = "LBT-RM: malformed header",
+    [UM_PACKET_LBTRU_SIZE] = "LBT-RU: shorter than its fields say",
+    [UM_PACKET_LBTRU_TYPE] = "LBT-RU: unknown type",
+    [UM_PACKET_LBTRU_VERSION] = "LBT-RU: unknown version",
+    [UM_PACKET_LBTRU_HEADER] = "LBT-RU: malformed header",
     [UM_PACKET_LBMC_SIZE] = "LBMC: longer than its datagram",
     [UM_PACKET_LBMC_TYPE] = "LBMC: unknown type",
     [UM_PACKET_LBMC_VERSION] = "LBMC: unknown version",
@@ -31,7 +35,14 @@ static const char STATUS_TEXTS[UM_PACKET_STATUSES][UM_PACKETS_STATUS_BYTES_MAX] 
 static const char TYPE_TEXTS[UM_PACKET_TYPES][UM_PACKETS_TYPE_BYTES_MAX] = {
     [UM_PACKET_DATA] = "DATA", [UM_PACKET_SM] = "SM",          [UM_PACKET_NAK] = "NAK",
     [UM_PACKET_NCF] = "NCF",   [UM_PACKET_LBMR_TYPE] = "LBMR", [UM_PACKET_STATUS_MESSAGE] = "STATUS",
-    [UM_PACKET_TCP] = "TCP",
+    [UM_PACKET_TCP] = "TCP",   [UM_PACKET_ACK] = "ACK",        [UM_PACKET_CREQ] = "CREQ",
+    [UM_PACKET_RST] = "RST",
+};
+
+static const char TRANSPORT_TEXTS[UM_PACKET_TRANSPORTS][UM_PACKETS_TRANSPORT_BYTES_MAX] = {
+    [UM_PACKET_LBTRM] = "LBT-RM",
+    [UM_PACKET_LBTRU] = "LBT-RU",
+    [UM_PACKET_LBTTCP] = "LBT-TCP",
 };
 
 /* The NCF reasons of the wire; a number beyond them is `unknown`. */
@@ -110,7 +121,8 @@ void um_packet_rows_begin(um_packet_rows *rows)
     um_packet_rows_text *texts[] = {&rows->source_address, &rows->destination_address,
                                     &rows->status,         &rows->packet_type,
                                     &rows->ncf_reason,     &rows->kind,
-                                    &rows->verdict,        &rows->recovery};
+                                    &rows->verdict,        &rows->recovery,
+                                    &rows->transport};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         texts[i]->offsets[0] = 0;
     rows->sqn_offsets[0] = 0;
@@ -162,6 +174,7 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
     rows->destination_port[i] = frame->destination_port;
     rows->udp_bytes[i] = (int32_t)frame->payload_bytes;
     rows->tcp_bytes[i] = (int32_t)frame->payload_bytes;
+    rows->tcp_flags[i] = frame->tcp_flags;
     if (frame->ip_version != 0) {
         put_address(&rows->source_address, i, frame->source, frame->ip_version);
         put_address(&rows->destination_address, i, frame->destination, frame->ip_version);
@@ -205,8 +218,14 @@ void um_packet_rows_append(um_packet_rows *rows, uint64_t position, const um_cap
         put_text(&rows->recovery, i, RECOVERY_TEXTS[row->purpose], UM_PACKETS_RECOVERY_BYTES_MAX);
     else
         put_nothing(&rows->recovery, i);
+    if (row->present & 1u << UM_PACKETS_TRANSPORT)
+        put_text(&rows->transport, i, TRANSPORT_TEXTS[row->transport], UM_PACKETS_TRANSPORT_BYTES_MAX);
+    else
+        put_nothing(&rows->transport, i);
     rows->session_id[i] = row->session_id;
     rows->nak_port[i] = row->nak_port;
+    rows->client_id[i] = row->client_id;
+    rows->ack_sqn[i] = row->ack_sqn;
     rows->transport_flags[i] = row->transport_flags;
     rows->transport_sqn[i] = row->transport_sqn;
     rows->sm_sqn[i] = row->sm_sqn;

@@ -14,6 +14,7 @@ enum {
     UM_PACKETS_TYPE_BYTES_MAX = 8,
     UM_PACKETS_REASON_BYTES_MAX = 16,
     UM_PACKETS_RECOVERY_BYTES_MAX = 16,
+    UM_PACKETS_TRANSPORT_BYTES_MAX = 8,
     UM_PACKETS_KIND_BYTES_MAX = 16,
     UM_PACKETS_VERDICT_BYTES_MAX = 16,
     UM_PACKETS_TEXT_SLACK_BYTES = 64, /* text buffers are this much longer than their rows need: copies have one size */
@@ -33,10 +34,14 @@ enum um_packet_rows_bit {
     UM_PACKETS_IP,             /* both addresses */
     UM_PACKETS_PORTS,          /* both ports */
     UM_PACKETS_UDP,            /* UDP bytes */
-    UM_PACKETS_TCP,            /* TCP bytes */
+    UM_PACKETS_TCP,            /* TCP bytes, TCP flags */
+    UM_PACKETS_TRANSPORT,      /* transport */
     UM_PACKETS_RECOVERY,       /* recovery */
     UM_PACKETS_TYPE,           /* packet type */
-    UM_PACKETS_SESSION,        /* session id, NAK port */
+    UM_PACKETS_SESSION,        /* session id */
+    UM_PACKETS_NAK_PORT,       /* NAK port */
+    UM_PACKETS_CLIENT,         /* client id */
+    UM_PACKETS_ACK,            /* ACK sqn */
     UM_PACKETS_FLAGS,          /* transport flags */
     UM_PACKETS_DATA,           /* transport sqn, retransmission */
     UM_PACKETS_SM,             /* SM sqn, lead */
@@ -47,6 +52,7 @@ enum um_packet_rows_bit {
     UM_PACKETS_STATUS,         /* next sqn, window, group tag, receiver id */
     UM_PACKETS_IP_FRAGMENT,    /* a boolean's value */
     UM_PACKETS_RETRANSMISSION, /* a boolean's value */
+    UM_PACKETS_TO_SOURCE,      /* a boolean's value; null where the type is */
     UM_PACKETS_BITS,
 };
 
@@ -84,11 +90,15 @@ typedef struct um_packet_rows {
     int32_t *destination_port;
     int32_t *udp_bytes;
     int32_t *tcp_bytes;
+    int32_t *tcp_flags;
     um_packet_rows_text recovery;
+    um_packet_rows_text transport;
     um_packet_rows_text status;
     um_packet_rows_text packet_type;
     int64_t *session_id;
     int32_t *nak_port;
+    int64_t *client_id;
+    int64_t *ack_sqn;
     int32_t *transport_flags;
     int64_t *transport_sqn;
     int64_t *sm_sqn;
@@ -128,10 +138,13 @@ typedef struct um_packet_rows {
     uint32_t message_set_counts[UM_PACKETS_MESSAGE_BITS];
 } um_packet_rows;
 
-/* Which UDP datagrams are taken for what. A datagram to another port is LBT-RM when every length in it agrees. */
+/* Which UDP datagrams are taken for what, by their destination. A datagram to another port is LBT-RM when every length
+ * in it agrees, and LBT-RU when it comes from a port of LBT-RU and every length in it does. */
 typedef struct um_packet_rows_ports {
     uint16_t lbtrm_low;
     uint16_t lbtrm_high;
+    uint16_t lbtru_low; /* of sources and of receivers */
+    uint16_t lbtru_high;
     uint16_t resolution_low;
     uint16_t resolution_high;
 } um_packet_rows_ports; /* those of TCP are the streams' (streams.h) */

@@ -150,11 +150,28 @@ typedef struct flow {
     enum um_dgram_status status;
 } flow;
 
+/* Whether an item of a connection is one that sessions of LBT-TCP alone have. What is requested over TCP comes as
+ * UM_LBMC_RECOVERED, and a response travels to the source's port. */
+static bool shows_session(const flow *into, const um_lbmc_item *item)
+{
+    bool from_source = into->direction == &into->connection->directions[UM_STREAM_FROM_SOURCE];
+    if (!from_source)
+        return item->kind == UM_LBMC_ITEM_SESSION;
+    return item->kind == UM_LBMC_ITEM_TSNI ||
+           (item->kind == UM_LBMC_ITEM_MESSAGE &&
+            (item->message->type == UM_LBMC_MESSAGE || item->message->type == UM_LBMC_END));
+}
+
 static void on_item(void *context, const um_lbmc_item *item)
 {
     flow *into = context;
     um_stream_connection *connection = into->connection;
     um_lbmc_item told = *item;
+    connection->is_session |= connection->purpose == UM_STREAM_PURPOSE_UNKNOWN && shows_session(into, item);
+    if (item->kind == UM_LBMC_ITEM_SESSION) {
+        connection->is_named = true;
+        connection->session_id = item->session_id;
+    }
     if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST)
         connection->purpose =
             item->request_index == OFF_TRANSPORT_REQUEST ? UM_STREAM_OFF_TRANSPORT : UM_STREAM_LATE_JOIN;
@@ -318,6 +335,8 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
         release_all(streams, connection);
         if (!(frame->tcp_flags & TCP_ACK)) {
             connection->purpose = UM_STREAM_PURPOSE_UNKNOWN;
+            connection->is_session = false;
+            connection->is_named = false;
             *other = (um_stream_direction){0};
         }
         begin_direction(direction, sqn);
@@ -332,6 +351,9 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
     }
     taken.status = into.status;
     taken.purpose = connection->purpose;
+    taken.is_session = connection->is_session;
+    taken.is_named = connection->is_named;
+    taken.session_id = connection->session_id;
     direction->is_ended |= (frame->tcp_flags & TCP_FIN) != 0;
     if ((frame->tcp_flags & TCP_RST) || (direction->is_ended && other->is_ended && streams->held_count == 0))
         free_connection(streams, connection);

@@ -1,5 +1,5 @@
 /* Follows TCP connections through a capture and takes the LBMC messages out of them: recovery (the request protocol of
- * late join and off-transport recovery), and whatever else is LBMC back to back.
+ * late join and off-transport recovery), LBT-TCP, and whatever else is LBMC back to back.
  *
  *   segment --> connection, direction --> next in order?  yes --> lbmc_stream --> items
  *                                                         again --> dropped
@@ -51,11 +51,14 @@ typedef struct um_stream_connection {
     int32_t interface;
     uint8_t ip_version;
     uint8_t purpose;
+    bool is_session; /* of LBT-TCP: its receiver names one, or its source sends messages that were not requested */
+    bool is_named;   /* session_id is known */
     uint16_t source_port;
     uint16_t receiver_port;
     uint8_t source[16]; /* of version 4 the first four bytes */
     uint8_t receiver[16];
     uint32_t topic_index; /* that was requested last */
+    uint32_t session_id;
     um_stream_direction directions[UM_STREAM_DIRECTIONS];
 } um_stream_connection;
 
@@ -94,6 +97,9 @@ typedef struct um_stream_taken {
     enum um_dgram_status status; /* what is wrong with its messages, if anything is */
     enum um_stream_purpose purpose;
     bool from_source;
+    bool is_session;
+    bool is_named;
+    uint32_t session_id;
 } um_stream_taken;
 
 /* Follow connections whose source has a port from low to high; 0: none, as at first. */

@@ -189,7 +189,7 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
 static bool is_counted(const um_capture_packet *packet, const um_captured_frame *frame, const um_packet_row *row)
 {
     const uint32_t wanted = 1u << UM_PACKETS_TYPE | 1u << UM_PACKETS_SESSION | 1u << UM_PACKETS_DATA;
-    return row->status == UM_PACKET_OK && row->type == UM_PACKET_DATA &&
+    return row->status == UM_PACKET_OK && row->type == UM_PACKET_DATA && row->transport == UM_PACKET_LBTRM &&
            (row->present & (wanted | 1u << UM_PACKETS_RETRANSMISSION)) == wanted && packet->timed &&
            packet->time_ns > -TIME_MAX_NS && packet->time_ns < TIME_MAX_NS && frame->ip_version == 4 &&
            !frame->fragment && row->message_count <= UM_TALLY_PACKET_MESSAGES_MAX;
