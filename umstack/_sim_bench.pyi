@@ -412,6 +412,7 @@ class _SimBenchLib(_CoreLib):
     UM_SIM_ANY: int
     UM_SIM_CANARY_DEAF_RECEIVER: int
     UM_SIM_CANARY_END: int
+    UM_SIM_CANARY_KNOWN_KEY: int
     UM_SIM_CANARY_LOSE_ROW: int
     UM_SIM_CANARY_NONE: int
     UM_SIM_CANARY_REPEAT_ROW: int

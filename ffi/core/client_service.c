@@ -47,15 +47,19 @@ static void send_reset(um_source_session *session, um_address to, int64_t now_ns
         UM_COUNT(session->counters.resets_sent, 1);
 }
 
-void um_clients_on_creq(um_source_session *session, um_address from, int64_t now_ns)
+void um_clients_on_creq(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
 {
     uint8_t datagram[UM_LBTRU_SM_BYTES_MAX];
     um_lbtru_options options = {session->config.session_id, um_client_map_id(&session->clients, from), true};
     UM_COUNT(session->counters.creqs_rcved, 1);
+    if (!(packet->options & UM_LBTRU_HAS_CLIENT_ID)) {
+        UM_COUNT(session->counters.dgrams_dropped_client, 1);
+        return;
+    }
     if (!may_answer(session, now_ns))
         return;
     uint32_t length =
-        um_lbtru_write_sm(datagram, &options, true, session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
+        um_lbtru_write_sm(datagram, &options, true, packet->client_id, session->next_sqn - 1, session->trail_sqn);
     if (send_to(session, from, datagram, length))
         UM_COUNT(session->counters.session_messages_sent, 1);
 }

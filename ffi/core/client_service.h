@@ -1,8 +1,8 @@
 /* How receivers connect to an LBT-RU source session and how it keeps them (UX-11): the source's side of connection.h.
  *
  *     receiver                                 source
- *        | CREQ ---------------------------------> | no state: the id is a keyed hash of the address (client_map.h)
- *        | <------------------ SM, SYN, client id  | where the stream is
+ *        | CREQ, an id it proposes --------------> | no state: the id is a keyed hash of the address (client_map.h)
+ *        | <---- SM, SYN, proposed id, client id  | where the stream is
  *        | ACK, client id -----------------------> | the client is in the map: from now on it is sent everything
  *        | <-------------------------------- DATA  |
  *        | ACK each acknowledgement interval ----> | it lives; without one for the client activity timeout it is
@@ -21,8 +21,10 @@
 
 #include "core/source_session.h"
 
-/* A connection request: answered with a session message that bears the SYN flag. */
-void um_clients_on_creq(um_source_session *session, um_address from, int64_t now_ns);
+/* A connection request: answered with a session message that bears the SYN flag and, as its own number, the client id
+ * that was proposed, by which the receiver knows the answer for a true one. One that proposes no client id, and so
+ * is shorter than its answer by more than 12 bytes, gets none. */
+void um_clients_on_creq(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns);
 /* An acknowledgement: keeps its client, or makes it one. */
 void um_clients_on_ack(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns);
 /* Whether a NAK or status message is from a client; one that is not is counted and answered with a reset. */

@@ -8,8 +8,9 @@
  *         ^                                                                               |
  *         +---- RST: the source knows it no longer; nothing that was received is lost ----+
  *
- * A reset ends nothing, since anybody can forge one: the receiver goes on receiving and connects anew, a reset a
- * connect interval. An answer counts only while one is expected.
+ * Nothing that anybody could forge ends a connection or changes it. After a reset the receiver asks anew, a reset a
+ * connect interval, and meanwhile goes on under the client id that it has. An answer counts only while one is expected,
+ * and only when its number is the client id that was proposed: one who does not see the requests cannot know it.
  *
  * Threads: the context lock. Memory: the receiving session's. Errors: none.
  */
@@ -28,11 +29,21 @@ enum um_connection_state {
 
 typedef struct um_connection {
     enum um_connection_state state;
-    uint32_t client_id; /* proposed, then as the source gave it */
-    uint32_t attempts;  /* connection requests since the last answer */
+    bool has_client_id;   /* the source has answered once */
+    uint32_t client_id;   /* as the source gave it */
+    uint32_t proposed_id; /* in requests; a true answer repeats it */
+    uint32_t attempts;    /* connection requests in a row after which nothing came from the source */
     int64_t requested_ns;
-    int64_t due_ns; /* the next connection request or acknowledgement */
+    int64_t request_due_ns;     /* connecting */
+    int64_t acknowledge_due_ns; /* with a client id */
 } um_connection;
+
+/* Whether the source knows whose a datagram is that the receiver sends: by its client id, where there are connections.
+ */
+static inline bool um_connection_is_known(const um_connection *connection)
+{
+    return connection->state == UM_CONNECTION_NONE || connection->has_client_id;
+}
 
 void um_connection_init(struct um_receiver_session *session, int64_t now_ns);
 /* A session message with the SYN flag, after it has told where the stream is, as any does. */

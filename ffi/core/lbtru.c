@@ -139,6 +139,7 @@ static inline enum um_dgram_status decode_options(const uint8_t *data, uint32_t 
         *(kind == OPTION_SESSION_ID ? &packet->session_id : &packet->client_id) = um_load_be32(data + at + 4);
         at += UM_LBTRU_OPTION_BYTES;
     }
+    _Static_assert(UM_LBTRU_HAS_CLIENT_ID == 1 << OPTION_CLIENT_ID, "a bit for each option");
     *end = at;
     return UM_DGRAM_OK;
 }

@@ -28,6 +28,8 @@ enum {
     UM_LBTRU_RST_BYTES = UM_LBTRU_HEADER_BYTES,
 };
 
+enum { UM_LBTRU_HAS_CLIENT_ID = 1 << 2 }; /* of um_packet.options */
+
 /* What the options of a datagram say. A session id of 0 is not written. */
 typedef struct um_lbtru_options {
     uint32_t session_id;

@@ -369,7 +369,7 @@ void um_session_drop_unverified(um_source_session *session, enum um_tag_status s
 static bool is_of_connecting(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
 {
     if (packet->type == UM_LBTRU_CREQ)
-        um_clients_on_creq(session, from, now_ns);
+        um_clients_on_creq(session, from, packet, now_ns);
     else if (packet->type == UM_LBTRU_ACK)
         um_clients_on_ack(session, from, packet, now_ns);
     else

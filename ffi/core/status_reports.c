@@ -50,8 +50,7 @@ static uint64_t report_after_bytes(const um_receiver_session *session)
 
 static bool may_report(const um_receiver_session *session)
 {
-    return session->config.window_bytes != 0 && !session->ended &&
-           session->connection.state != UM_CONNECTION_CONNECTING;
+    return session->config.window_bytes != 0 && !session->ended && um_connection_is_known(&session->connection);
 }
 
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
@@ -64,7 +63,7 @@ void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_n
 
 void um_receiver_session_leave(um_receiver_session *session)
 {
-    bool is_client = session->connection.state == UM_CONNECTION_ESTABLISHED;
+    bool is_client = session->connection.has_client_id;
     if ((is_client || session->config.window_bytes != 0) && session->has_base && !session->ended)
         send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
 }

@@ -14,6 +14,11 @@ static bool percent(um_sim_adversary *adversary, uint32_t p)
     return below(adversary, 100) < p;
 }
 
+static uint32_t attack_end(const um_sim_world *world)
+{
+    return world->transport == UM_TRANSPORT_LBTRU ? UM_SIM_ATTACK_END : UM_SIM_ATTACK_LBTRM_END;
+}
+
 bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enum um_sim_adversary_mode mode,
                            uint64_t seed)
 {
@@ -21,6 +26,8 @@ bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enu
     *adversary = (um_sim_adversary){.world = world, .random = {seed ^ 0x616476657273u}};
     adversary->overheard_bytes = um_sim_take(world, (size_t)UM_SIM_OVERHEARD_MAX * UM_SIM_DATAGRAM_BYTES);
     for (uint32_t attack = 0; attack < UM_SIM_ATTACK_DATA; attack++)
+        adversary->attacks |= (uint32_t)percent(adversary, 60) << attack;
+    for (uint32_t attack = UM_SIM_ATTACK_LBTRM_END; attack < attack_end(world); attack++)
         adversary->attacks |= (uint32_t)percent(adversary, 60) << attack;
     if (mode == UM_SIM_ADVERSARY_FORGES_DATA)
         adversary->attacks |= 1u << UM_SIM_ATTACK_DATA;
@@ -58,14 +65,45 @@ static void send(um_sim_adversary *adversary, um_address from, um_address to, co
     }
 }
 
+static um_address control_address(const um_sim_session *session)
+{
+    return (um_address){session->host->address.ip, session->core.config.nak_port};
+}
+
+static um_session_id identity_of(const um_sim_session *session)
+{
+    const um_session_config *config = &session->core.config;
+    return (um_session_id){control_address(session), config->group, config->session_id, config->transport};
+}
+
+/* As the source sends to its receivers: to the group, or to where each of them receives, but a few. */
+static void send_to_receivers(um_sim_adversary *adversary, const um_sim_session *session, um_address from,
+                              const uint8_t *data, uint32_t length)
+{
+    um_sim_world *world = adversary->world;
+    if (session->core.config.transport == UM_TRANSPORT_LBTRM) {
+        send(adversary, from, session->core.config.group, data, length);
+        return;
+    }
+    for (uint32_t h = 0; h < world->host_count; h++) {
+        const um_sim_host *host = world->hosts[h];
+        for (uint32_t i = 0; i < host->node->session_count && !host->dead; i++) {
+            const um_receiver_session *receiving = host->node->sessions[i];
+            if (um_address_equal(receiving->config.id.source, control_address(session)) && percent(adversary, 80))
+                send_to_host(adversary, h, from, receiving->local, data, length);
+        }
+    }
+}
+
+/* From where the source sends. */
+static um_address source_address(const um_sim_session *session)
+{
+    return session->core.config.transport == UM_TRANSPORT_LBTRU ? control_address(session) : session->host->address;
+}
+
 static um_sim_session *draw_session(um_sim_adversary *adversary)
 {
     return adversary->world->sessions[below(adversary, adversary->world->session_count)];
-}
-
-static um_address nak_port_of(const um_sim_session *session)
-{
-    return (um_address){session->host->address.ip, session->core.config.nak_port};
 }
 
 /* An honest host's address, or one that nobody has. */
@@ -73,7 +111,35 @@ static um_address draw_sender(um_sim_adversary *adversary)
 {
     if (percent(adversary, 50))
         return (um_address){STRANGER_IP + below(adversary, 8), STRANGER_PORT};
-    return adversary->world->hosts[below(adversary, adversary->world->host_count)]->address;
+    const um_sim_host *host = adversary->world->hosts[below(adversary, adversary->world->host_count)];
+    const um_node *node = host->node;
+    if (adversary->world->transport == UM_TRANSPORT_LBTRU && node->session_count > 0)
+        return node->sessions[below(adversary, node->session_count)]->local;
+    return host->address;
+}
+
+/* One who sends to a source, and the client id that he shows: a guess, but for an address of the adversary's own. */
+typedef struct sender {
+    um_address address;
+    uint32_t client_id;
+} sender;
+
+static sender draw_client(um_sim_adversary *adversary, const um_sim_session *session, bool is_own)
+{
+    if (session->core.config.transport == UM_TRANSPORT_LBTRM)
+        return (sender){draw_sender(adversary), 0};
+    um_address own = {UM_SIM_OWN_IP, (uint16_t)(UM_SIM_OWN_PORT + below(adversary, UM_SIM_OWN_PORTS))};
+    um_address address = is_own ? own : draw_sender(adversary);
+    bool is_known = is_own || adversary->has_key;
+    uint32_t guess = percent(adversary, 50) ? below(adversary, 3) : (uint32_t)um_random_next(&adversary->random);
+    return (sender){address, is_known ? um_client_map_id(&session->core.clients, address) : guess};
+}
+
+/* Of the adversary's own, or not. */
+static sender draw_any_client(um_sim_adversary *adversary, const um_sim_session *session)
+{
+    bool is_own = adversary->attacks >> UM_SIM_ATTACK_OWN & 1 && percent(adversary, 50);
+    return draw_client(adversary, session, is_own);
 }
 
 /* A number near one that means something to the session, or anywhere. */
@@ -102,44 +168,49 @@ static uint32_t draw_list(um_sim_adversary *adversary, const um_sim_session *ses
 
 static void forge_sm(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    uint8_t out[UM_LBTRM_SM_BYTES];
+    uint8_t out[UM_FRAMING_SM_BYTES_MAX];
+    const um_session_config *config = &session->core.config;
     uint32_t lead = draw_sqn(adversary, session);
     uint32_t trail = percent(adversary, 50) ? lead : draw_sqn(adversary, session);
-    um_lbtrm_write_sm(out, session->core.config.session_id, session->core.config.nak_port, below(adversary, 1000), lead,
-                      trail);
-    send(adversary, session->host->address, session->core.config.group, out, sizeof out);
+    uint32_t length = um_framing_write_sm(config->transport, out, config->session_id, config->nak_port,
+                                          below(adversary, 1000), lead, trail);
+    send_to_receivers(adversary, session, source_address(session), out, length);
 }
 
 static void forge_ncf(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    uint8_t out[UM_LBTRM_NCF_BYTES + 4 * LIST_MAX];
+    uint8_t out[UM_FRAMING_NCF_BYTES_MAX + 4 * LIST_MAX];
+    const um_session_config *config = &session->core.config;
     uint32_t sqns[LIST_MAX], count = draw_list(adversary, session, sqns);
     uint32_t length =
-        um_lbtrm_write_ncf(out, session->core.config.session_id, session->core.config.nak_port,
-                           draw_sqn(adversary, session), (enum um_ncf_reason)below(adversary, 4), sqns, count);
-    send(adversary, session->host->address, session->core.config.group, out, length);
+        um_framing_write_ncf(config->transport, out, config->session_id, config->nak_port, draw_sqn(adversary, session),
+                             (enum um_ncf_reason)below(adversary, 4), sqns, count);
+    send_to_receivers(adversary, session, source_address(session), out, length);
 }
 
 static void forge_nak(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    uint8_t out[UM_LBTRM_NAK_BYTES + 4 * LIST_MAX];
+    uint8_t out[UM_FRAMING_NAK_BYTES_MAX + 4 * LIST_MAX];
+    um_session_id id = identity_of(session);
     uint32_t sqns[LIST_MAX], count = draw_list(adversary, session, sqns);
-    uint32_t length =
-        um_lbtrm_write_nak(out, session->core.config.session_id, session->core.config.nak_port, sqns, count);
-    send(adversary, draw_sender(adversary), nak_port_of(session), out, length);
+    sender from = draw_any_client(adversary, session);
+    uint32_t length = um_framing_write_nak(&id, out, from.client_id, sqns, count);
+    send(adversary, from.address, control_address(session), out, length);
 }
 
 static void forge_status(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    uint8_t out[UM_STATUS_DATAGRAM_BYTES];
+    uint8_t out[UM_STATUS_DATAGRAM_BYTES_MAX];
+    um_session_id id = identity_of(session);
     static const uint32_t WINDOWS[] = {0, 1, 20000, 1 << 20, UINT32_MAX};
     um_status_message status = {.receiver_id = 1 + below(adversary, percent(adversary, 50) ? 8 : 100000),
                                 .next_sqn = draw_sqn(adversary, session),
                                 .window_bytes = WINDOWS[below(adversary, 5)],
                                 .group_tag = below(adversary, 10),
                                 .flags = (uint8_t)(percent(adversary, 70) ? 0 : below(adversary, 4))};
-    uint32_t length = um_status_encode(out, session->core.config.session_id, session->core.config.nak_port, &status);
-    send(adversary, draw_sender(adversary), nak_port_of(session), out, length);
+    sender from = draw_any_client(adversary, session);
+    uint32_t length = um_status_write(out, &id, from.client_id, &status);
+    send(adversary, from.address, control_address(session), out, length);
 }
 
 /* Data: one small message of a topic that exists, or a header alone. */
@@ -147,9 +218,10 @@ static void send_data(um_sim_adversary *adversary, const um_sim_session *session
 {
     uint8_t out[128];
     const um_sim_world *world = adversary->world;
-    uint32_t length = UM_LBTRM_DATA_BYTES;
-    um_lbtrm_write_data(out, session_id, session->core.config.nak_port, draw_sqn(adversary, session),
-                        draw_sqn(adversary, session), percent(adversary, 30));
+    const um_session_config *config = &session->core.config;
+    uint32_t length = UM_FRAMING_DATA_BYTES;
+    um_framing_write_data(config->transport, out, session_id, config->nak_port, draw_sqn(adversary, session),
+                          draw_sqn(adversary, session), percent(adversary, 30));
     if (percent(adversary, 70)) {
         const um_source *source = &world->sources[below(adversary, world->source_count)]->core;
         um_lbmc_layout layout = {.topic_index = source->topic_index,
@@ -159,7 +231,7 @@ static void send_data(um_sim_adversary *adversary, const um_sim_session *session
         memset(payload, 'x', 4);
         length = (uint32_t)(payload + 4 - out);
     }
-    send(adversary, from, session->core.config.group, out, length);
+    send_to_receivers(adversary, session, from, out, length);
 }
 
 static void send_as_stranger(um_sim_adversary *adversary, const um_sim_session *session)
@@ -169,23 +241,26 @@ static void send_as_stranger(um_sim_adversary *adversary, const um_sim_session *
     if (percent(adversary, 50))
         send_data(adversary, session, stranger, session_id);
     else
-        send_data(adversary, session, session->host->address, session_id ^ (1 + below(adversary, 1000)));
+        send_data(adversary, session, source_address(session), session_id ^ (1 + below(adversary, 1000)));
 }
 
 /* Bytes that begin like a datagram of the session. */
 static void send_garbage(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[256];
+    const um_session_config *config = &session->core.config;
     uint32_t length = 1 + below(adversary, sizeof out);
     for (uint32_t i = 0; i < sizeof out; i++)
         out[i] = (uint8_t)um_random_next(&adversary->random);
     if (percent(adversary, 80)) {
-        um_lbtrm_write_sm(out, session->core.config.session_id, session->core.config.nak_port, 0, 0, 0);
+        um_framing_write_sm(config->transport, out, config->session_id, config->nak_port, 0, 0, 0);
         out[0] = (uint8_t)(1 + below(adversary, 255)); /* no version 0 with data, which only keys could tell */
         out[0] = out[0] == UM_LBTRM_SM ? UM_LBTRM_NAK : out[0];
     }
-    send(adversary, session->host->address, percent(adversary, 50) ? session->core.config.group : nak_port_of(session),
-         out, length);
+    if (percent(adversary, 50))
+        send_to_receivers(adversary, session, source_address(session), out, length);
+    else
+        send(adversary, source_address(session), control_address(session), out, length);
 }
 
 static void replay(um_sim_adversary *adversary, uint32_t place)
@@ -194,6 +269,45 @@ static void replay(um_sim_adversary *adversary, uint32_t place)
     const uint8_t *bytes = adversary->overheard_bytes + (size_t)(place % UM_SIM_OVERHEARD_MAX) * UM_SIM_DATAGRAM_BYTES;
     if (old->length > 0)
         send(adversary, old->from, old->to, bytes, old->length);
+}
+
+/* ---- of LBT-RU ---- */
+
+/* Some leave an option out, so that they are shorter. */
+static void forge_creq(um_sim_adversary *adversary, const um_sim_session *session)
+{
+    uint8_t out[UM_LBTRU_CREQ_BYTES];
+    sender from = draw_client(adversary, session, false);
+    um_lbtru_options options = {session->core.config.session_id, from.client_id, percent(adversary, 70)};
+    send(adversary, from.address, control_address(session), out, um_lbtru_write_creq(out, &options));
+}
+
+static void acknowledge(um_sim_adversary *adversary, const um_sim_session *session, sender from)
+{
+    uint8_t out[UM_LBTRU_ACK_BYTES];
+    um_lbtru_options options = {session->core.config.session_id, from.client_id, true};
+    uint32_t length = um_lbtru_write_ack(out, &options, draw_sqn(adversary, session));
+    send(adversary, from.address, control_address(session), out, length);
+}
+
+static void forge_rst(um_sim_adversary *adversary, const um_sim_session *session)
+{
+    uint8_t out[UM_LBTRU_RST_BYTES];
+    uint32_t length = um_lbtru_write_rst(out);
+    if (percent(adversary, 70))
+        send_to_receivers(adversary, session, source_address(session), out, length);
+    else
+        send(adversary, draw_sender(adversary), control_address(session), out, length);
+}
+
+/* Where the stream is, it tells as a true one would: what a lie there does is for UM_SIM_ATTACK_SM. */
+static void forge_syn(um_sim_adversary *adversary, const um_sim_session *session)
+{
+    uint8_t out[UM_LBTRU_SM_BYTES_MAX];
+    const um_source_session *core = &session->core;
+    um_lbtru_options options = {core->config.session_id, draw_client(adversary, session, false).client_id, true};
+    uint32_t length = um_lbtru_write_sm(out, &options, true, core->sm_sqn, core->next_sqn - 1, core->trail_sqn);
+    send_to_receivers(adversary, session, source_address(session), out, length);
 }
 
 static void attack(um_sim_adversary *adversary, enum um_sim_attack kind, uint32_t number)
@@ -222,7 +336,22 @@ static void attack(um_sim_adversary *adversary, enum um_sim_attack kind, uint32_
         replay(adversary, number);
         break;
     case UM_SIM_ATTACK_DATA:
-        send_data(adversary, session, session->host->address, session->core.config.session_id);
+        send_data(adversary, session, source_address(session), session->core.config.session_id);
+        break;
+    case UM_SIM_ATTACK_CREQ:
+        forge_creq(adversary, session);
+        break;
+    case UM_SIM_ATTACK_ACK:
+        acknowledge(adversary, session, draw_client(adversary, session, false));
+        break;
+    case UM_SIM_ATTACK_RST:
+        forge_rst(adversary, session);
+        break;
+    case UM_SIM_ATTACK_SYN:
+        forge_syn(adversary, session);
+        break;
+    case UM_SIM_ATTACK_OWN:
+        acknowledge(adversary, session, draw_client(adversary, session, true));
         break;
     case UM_SIM_ATTACK_END:
         break;
@@ -233,7 +362,7 @@ int64_t um_sim_adversary_step(um_sim_adversary *adversary)
 {
     uint32_t kind;
     do
-        kind = below(adversary, UM_SIM_ATTACK_END);
+        kind = below(adversary, attack_end(adversary->world));
     while (!(adversary->attacks >> kind & 1));
     uint32_t count = 1 + below(adversary, adversary->burst_max), first = below(adversary, UM_SIM_OVERHEARD_MAX);
     for (uint32_t i = 0; i < count; i++)

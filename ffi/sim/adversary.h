@@ -3,6 +3,10 @@
  * garbage, and data of sessions of its own. Forged data in the name of a source is the one thing nothing but keys could
  * help against (docs/threat-model.md), so it is left out unless the mode asks for it.
  *
+ * Over LBT-RU it knows who sends to whom, from which ports, session ids and sequence numbers. It does not know client
+ * ids, but those of addresses of its own, from which it may connect as often as it likes (UX-11); only what it replays
+ * it has overheard. It forges connection requests, acknowledgements, resets and answers to requests, too.
+ *
  * Threads: the world's. Memory: the world's. Errors: none; what the world has no room for is not sent.
  */
 #ifndef UM_SIM_ADVERSARY_H
@@ -29,8 +33,17 @@ enum um_sim_attack {
     UM_SIM_ATTACK_STATUS,
     UM_SIM_ATTACK_REPLAY,
     UM_SIM_ATTACK_DATA,
+    UM_SIM_ATTACK_LBTRM_END,
+    UM_SIM_ATTACK_CREQ = UM_SIM_ATTACK_LBTRM_END,
+    UM_SIM_ATTACK_ACK,
+    UM_SIM_ATTACK_RST, /* to receivers and to sources */
+    UM_SIM_ATTACK_SYN, /* answers to requests of receivers */
+    UM_SIM_ATTACK_OWN, /* connects from addresses of its own, which fills the table of clients */
     UM_SIM_ATTACK_END,
 };
+
+/* Addresses of its own: what is sent there, it gets. Ports begin at UM_SIM_OWN_PORT. */
+enum { UM_SIM_OWN_IP = 0x0a630101, UM_SIM_OWN_PORT = 14360, UM_SIM_OWN_PORTS = 200 };
 
 typedef struct um_sim_overheard {
     um_address from;
@@ -45,6 +58,7 @@ typedef struct um_sim_adversary {
     int64_t gap_ns;   /* mean time between bursts */
     uint32_t burst_max;
     uint64_t datagram_count;
+    bool has_key; /* of client ids: a canary */
     um_sim_overheard overheard[UM_SIM_OVERHEARD_MAX];
     uint8_t *overheard_bytes; /* UM_SIM_DATAGRAM_BYTES each */
 } um_sim_adversary;
@@ -57,8 +71,8 @@ bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enu
  * receiver without data believes session messages, and reports where they say the stream is to flow control. */
 static inline bool um_sim_adversary_costs_messages(const um_sim_adversary *adversary, bool is_windowed)
 {
-    return adversary->attacks >> UM_SIM_ATTACK_STATUS != 0 ||
-           (is_windowed && adversary->attacks >> UM_SIM_ATTACK_SM & 1);
+    uint32_t costly = 1u << UM_SIM_ATTACK_STATUS | 1u << UM_SIM_ATTACK_REPLAY | 1u << UM_SIM_ATTACK_DATA;
+    return (adversary->attacks & costly) != 0 || (is_windowed && adversary->attacks >> UM_SIM_ATTACK_SM & 1);
 }
 
 /* A datagram that a host sends: it may be replayed later. */

@@ -131,6 +131,13 @@ static void take_arrivals(um_sim_host *host, int64_t now_ns)
     }
 }
 
+static void drop(um_sim_host *host, uint32_t slot, enum um_sim_drop_reason reason)
+{
+    um_sim_world *world = host->world;
+    world->dropped_count++;
+    um_sim_note(world, &world->datagrams[slot], UM_SIM_DROPPED, (int32_t)host->index, reason);
+}
+
 static void on_control(um_sim_host *host, uint32_t slot)
 {
     um_sim_world *world = host->world;
@@ -140,13 +147,23 @@ static void on_control(um_sim_host *host, uint32_t slot)
         if (session->host != host || session->deleted || session->core.config.nak_port != datagram->to.port)
             continue;
         um_sim_note(world, datagram, UM_SIM_RECEIVED, (int32_t)host->index, UM_SIM_DROP_NONE);
+        if (world->watcher.on_control != NULL)
+            world->watcher.on_control(world->watcher.owner, host, datagram);
         int64_t now_ns = um_sim_local_ns(host);
         um_session_on_control(&session->core, datagram->from, um_sim_bytes_of(world, slot), datagram->length, now_ns);
         session->due_ns = now_ns;
         return;
     }
-    world->dropped_count++;
-    um_sim_note(world, datagram, UM_SIM_DROPPED, (int32_t)host->index, UM_SIM_DROP_NO_PORT);
+    drop(host, slot, UM_SIM_DROP_NO_PORT);
+}
+
+/* A session of LBT-RU closes its port when it ends. */
+static bool is_port_open(const um_sim_host *host, um_address to)
+{
+    for (uint32_t i = 0; i < host->node->session_count; i++)
+        if (um_address_equal(host->node->sessions[i]->local, to))
+            return true;
+    return to.ip >> 28 == 0xe;
 }
 
 void um_sim_on_arrival(um_sim_host *host, uint32_t slot)
@@ -161,9 +178,9 @@ void um_sim_on_arrival(um_sim_host *host, uint32_t slot)
     if (!to_receivers) {
         on_control(host, slot);
         um_sim_release_datagram(world, slot);
-    } else if (host->inbox_count == host->config.inbox_datagrams) {
-        world->dropped_count++;
-        um_sim_note(world, datagram, UM_SIM_DROPPED, (int32_t)host->index, UM_SIM_DROP_INBOX);
+    } else if (host->inbox_count == host->config.inbox_datagrams || !is_port_open(host, datagram->to)) {
+        bool is_full = host->inbox_count == host->config.inbox_datagrams;
+        drop(host, slot, is_full ? UM_SIM_DROP_INBOX : UM_SIM_DROP_NO_PORT);
         um_sim_release_datagram(world, slot);
     } else {
         host->inbox[(host->inbox_first + host->inbox_count++) % host->config.inbox_datagrams] = slot;

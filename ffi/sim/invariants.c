@@ -70,6 +70,21 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
     }
 }
 
+static void check_clients(um_sim_world *world, um_client_map *clients, uint32_t index)
+{
+    uint32_t behind = 0;
+    REQUIRE(world, clients->count <= clients->capacity, "session %u: %u clients of %u", index, clients->count,
+            clients->capacity);
+    for (uint32_t i = 0; i < clients->count; i++) {
+        um_client *client = &clients->clients[i];
+        behind += client->behind > 0;
+        REQUIRE(world, um_client_map_find(clients, client->address) == client, "session %u: client %u is not found",
+                index, i);
+    }
+    REQUIRE(world, behind == clients->behind_count, "session %u: %u clients are behind, %u are counted", index, behind,
+            clients->behind_count);
+}
+
 static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
 {
     const um_reorder_buffer *store = &host->node->store;
@@ -169,6 +184,8 @@ static void check_store(um_sim_world *world, const um_sim_host *host)
 
 void um_sim_check_structures(um_sim_world *world)
 {
+    for (uint32_t s = 0; s < world->session_count; s++)
+        check_clients(world, &world->sessions[s]->core.clients, s);
     for (uint32_t h = 0; h < world->host_count; h++) {
         const um_sim_host *host = world->hosts[h];
         for (uint32_t i = 0; i < host->node->session_count; i++) {

@@ -2,6 +2,7 @@
 #include "sim/run.h"
 
 #include "sim/adversary.h"
+#include "sim/client_checker.h"
 #include "sim/draws.h"
 #include "sim/invariants.h"
 #include "sim/publisher.h"
@@ -14,6 +15,7 @@ enum { MS = 1000000, PPM = 1000000, CHECK_EVERY_NS = 10 * MS, GATE_RETRY_NS = MS
 /* How long after the faults a world may take to become idle. */
 static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
 static const int64_t SECOND = (int64_t)1000 * MS;
+static const int64_t CLIENT_TIMEOUT_NS = (int64_t)2 * 1000 * MS;
 
 enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
 
@@ -48,6 +50,7 @@ typedef struct um_sim_run_state {
     uint32_t topic_number[TOPICS_MAX]; /* within its session */
     uint32_t topic_count;
     um_sim_wire_session wires[UM_SIM_SCENARIO_SESSIONS_MAX];
+    um_sim_client_checker clients;
     um_sim_row_checker checkers[UM_SIM_JOINS_MAX];
     uint32_t join_topic[UM_SIM_JOINS_MAX];
     int32_t joined[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX]; /* join + 1; 0: not */
@@ -394,6 +397,8 @@ static void on_check(um_sim_run_state *run)
     um_sim_world *world = run->world;
     rest_text why = {"there are faults"};
     um_sim_check_structures(world);
+    if (world->transport == UM_TRANSPORT_LBTRU)
+        um_sim_clients_check(world);
     rejoin(run);
     if (run->calm && rests(run, &why)) {
         run->finished = true;
@@ -480,6 +485,8 @@ static void on_sent(void *owner, const um_sim_host *host, const um_sim_datagram 
 {
     um_sim_run_state *run = owner;
     um_sim_wire_on_sent(run->wires, run->scenario.session_count, host, datagram, data);
+    if (run->world->transport == UM_TRANSPORT_LBTRU)
+        um_sim_clients_on_sent(&run->clients, host, datagram);
     if (run->is_attacked)
         um_sim_adversary_overhear(&run->adversary, datagram, data);
 }
@@ -491,6 +498,12 @@ static void on_received(void *owner, const um_sim_host *host, const um_sim_datag
         datagram->length > UM_LBTRM_DATA_BYTES + UM_LBMC_HEADER_BYTES && run->canary_bites++ % 4 == 3)
         data[datagram->length - 1] ^= 0x5a;
     um_sim_wire_on_received(run->wires, run->scenario.session_count, host, datagram, data);
+}
+
+static void on_control(void *owner, const um_sim_host *host, const um_sim_datagram *datagram)
+{
+    um_sim_run_state *run = owner;
+    um_sim_clients_on_control(&run->clients, host, datagram);
 }
 
 static void on_answers(void *owner, uint8_t *messages, uint32_t length)
@@ -544,6 +557,12 @@ static bool add_adversary(um_sim_run_state *run)
         int64_t *generation_ns = &run->scenario.transports[h].nak_generation_ns;
         *generation_ns = *generation_ns < most_ns ? *generation_ns : most_ns;
     }
+    /* Clients that the adversary invents are forgotten while the run waits for rest, honest ones are not. */
+    for (uint32_t s = 0; s < run->scenario.session_count; s++) {
+        int64_t *timeout_ns = &run->scenario.sessions[s].client_timeout_ns;
+        *timeout_ns = *timeout_ns < CLIENT_TIMEOUT_NS ? *timeout_ns : CLIENT_TIMEOUT_NS;
+    }
+    run->adversary.has_key = run->params->canary == UM_SIM_CANARY_KNOWN_KEY;
     schedule(run, 0, RUN_ATTACK, 0);
     return true;
 }
@@ -662,7 +681,7 @@ um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_si
     run->random.state = seed ^ 0x72756e5f73746174u;
     if (params->trace)
         um_sim_keep_trace(world);
-    world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_answers, on_received};
+    world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_answers, on_received, on_control};
     um_sim_draw_scenario(&run->scenario, &run->random);
     if (params->transport == UM_TRANSPORT_LBTRU)
         um_sim_scenario_to_lbtru(&run->scenario, seed);

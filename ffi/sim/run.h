@@ -14,13 +14,14 @@ enum um_sim_canary {
     UM_SIM_CANARY_REPEAT_ROW,    /* a checker is given a row twice */
     UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver receives nothing more and is expected to */
     UM_SIM_CANARY_STALE_ANSWER,  /* a peer changes a byte of some messages that it retains */
+    UM_SIM_CANARY_KNOWN_KEY,     /* the adversary knows the key that LBT-RU's client ids are made with */
     UM_SIM_CANARY_END,
 };
 
 typedef struct um_sim_params {
     uint32_t canary;
     uint32_t adversary; /* enum um_sim_adversary_mode (adversary.h) */
-    uint32_t transport; /* enum um_transport: LBT-RM or LBT-RU; the adversary knows LBT-RM only */
+    uint32_t transport; /* enum um_transport: LBT-RM or LBT-RU */
     bool recovers;      /* late join and off-transport recovery, too (recovery_plan.h) */
     bool trace;         /* keep everything for um_sim_trace and um_sim_rows */
 } um_sim_params;

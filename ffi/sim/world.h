@@ -152,6 +152,8 @@ typedef struct um_sim_watcher {
     void (*on_sent)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data);
     void (*on_answers)(void *owner, uint8_t *messages, uint32_t length); /* of a peer, on their way to a receiver */
     void (*on_received)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data);
+    void (*on_control)(void *owner, const um_sim_host *host,
+                       const um_sim_datagram *datagram); /* a session is given it */
 } um_sim_watcher;
 
 struct um_sim_world {

@@ -144,6 +144,7 @@ static uint32_t answered_id(fixture *f, um_address to)
     um_packet packet = decoded(last->data, last->length);
     CHECK(packet.type == UM_LBTRM_SM && packet.flags == UM_LBTRU_FLAG_SYN);
     CHECK_EQ(packet.lead, f->session->next_sqn - 1);
+    CHECK_EQ(packet.sqn, CLIENT); /* as the request proposed */
     return packet.client_id;
 }
 
@@ -255,6 +256,22 @@ TEST("UX-11",
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
     CHECK_EQ(f->link.count, 0); /* nobody is sent data who did not ask for it */
+    session_close(f);
+}
+
+TEST("UX-11", "a connection request without a client id, which its answer would exceed by more, is not answered")
+{
+    fixture *f = lbtru_open(8);
+    uint8_t out[UM_LBTRU_CREQ_BYTES];
+    um_lbtru_options short_ones = {SID, 0, false};
+    uint32_t length = um_lbtru_write_creq(out, &short_ones);
+    CHECK_EQ(length, UM_LBTRU_CREQ_BYTES - UM_LBTRU_OPTION_BYTES);
+    from_client(f, A, out, length);
+    CHECK_EQ(f->link.count, 0);
+    CHECK_EQ(f->session->counters.dgrams_dropped_client, 1);
+    creq(f, A);
+    CHECK_EQ(f->link.count, 1);
+    CHECK(f->link.datagrams[0].length <= UM_LBTRU_CREQ_BYTES + 12);
     session_close(f);
 }
 
@@ -488,11 +505,17 @@ static void from_source(connecting *c, const uint8_t *data, uint32_t length)
     to_receiver(c, (um_address){source_address.ip, SOURCE_PORT}, data, length);
 }
 
-static void syn(connecting *c, uint32_t client_id, uint32_t lead)
+static void numbered_syn(connecting *c, uint32_t number, uint32_t client_id, uint32_t lead)
 {
     uint8_t out[UM_LBTRU_SM_BYTES_MAX];
     um_lbtru_options options = {SID, client_id, true};
-    from_source(c, out, um_lbtru_write_sm(out, &options, true, 1, lead, lead + 1));
+    from_source(c, out, um_lbtru_write_sm(out, &options, true, number, lead, lead + 1));
+}
+
+/* As the source answers: with the client id that the request proposes. */
+static void syn(connecting *c, uint32_t client_id, uint32_t lead)
+{
+    numbered_syn(c, c->r->session->connection.proposed_id, client_id, lead);
 }
 
 static uint32_t sent_of(const connecting *c, uint8_t type)
@@ -572,6 +595,70 @@ TEST("UX-11", "answers that were not asked for change no client id")
     syn(c, CLIENT, 0);
     syn(c, CLIENT + 1, 0);
     CHECK_EQ(c->r->session->connection.client_id, CLIENT);
+    connecting_close(c);
+}
+
+TEST("UX-11", "an answer that does not repeat what the request proposed is a forgery: it gives no client id")
+{
+    connecting *c = connecting_open();
+    uint8_t out[64];
+    pass(c->r, 1);
+    uint32_t proposed = c->r->session->connection.proposed_id;
+    numbered_syn(c, proposed + 1, CLIENT + 1, 0);
+    CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_CONNECTING);
+    CHECK_EQ(sent_of(c, UM_LBTRU_ACK), 0);
+    numbered_syn(c, proposed, CLIENT, 0);
+    from_source(c, out, um_lbtru_write_rst(out));
+    numbered_syn(c, proposed + 1, CLIENT + 1, 0); /* as if the reset had been true */
+    CHECK_EQ(c->r->session->connection.client_id, CLIENT);
+    CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_CONNECTING);
+    numbered_syn(c, proposed, CLIENT + 2, 0); /* the source's, to an address that was changed on the way */
+    CHECK_EQ(c->r->session->connection.client_id, CLIENT + 2);
+    CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_ESTABLISHED);
+    connecting_close(c);
+}
+
+TEST("UX-11", "after a forged reset, and with answers kept away, a receiver acknowledges and NAKs as before")
+{
+    connecting *c = connecting_open();
+    uint8_t out[64];
+    pass(c->r, 1);
+    syn(c, CLIENT, 0);
+    for (uint32_t sqn = 1; sqn <= 3; sqn += 2) { /* 2 is lost */
+        um_lbtru_write_data(out, SID, sqn, 1, false);
+        from_source(c, out, UM_LBTRU_DATA_BYTES);
+    }
+    from_source(c, out, um_lbtru_write_rst(out));
+    capture_clear(&c->link);
+    pass(c->r, 1001);
+    CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_CONNECTING);
+    CHECK_EQ(sent_of(c, UM_LBTRU_ACK), 2);
+    CHECK(sent_of(c, UM_LBTRM_NAK) > 0);
+    for (uint32_t i = 0; i < c->link.count; i++) {
+        um_packet packet = decoded(c->link.datagrams[i].data, c->link.datagrams[i].length);
+        uint32_t expected = packet.type == UM_LBTRU_CREQ ? c->r->session->connection.proposed_id : CLIENT;
+        CHECK_EQ(packet.client_id, expected);
+    }
+    connecting_close(c);
+}
+
+TEST("UX-11", "a source that sends is not given up because its answers do not come")
+{
+    connecting *c = connecting_open();
+    uint8_t out[64];
+    pass(c->r, 1);
+    syn(c, CLIENT, 0);
+    from_source(c, out, um_lbtru_write_rst(out));
+    c->r->session->config.activity_timeout_ns = UM_NEVER_NS / 2;
+    for (uint32_t sqn = 1; sqn <= 1400; sqn++) { /* 70 s, more than 600 requests */
+        um_lbtru_write_data(out, SID, sqn, 1, false);
+        from_source(c, out, UM_LBTRU_DATA_BYTES);
+        pass(c->r, 50);
+        capture_clear(&c->link);
+    }
+    CHECK(!c->r->session->ended);
+    pass(c->r, 60200);
+    CHECK(c->r->session->ended); /* it sends nothing more */
     connecting_close(c);
 }
 

@@ -1,6 +1,6 @@
 /* An LBT-RU source among clients, strangers and forgers: raw bytes, and every packet type with chosen fields, from a
- * few addresses. Data goes to clients only, each client has every number once and in order, and the table stays
- * bounded.
+ * few addresses. Data goes to clients only, each client has every number once and in order, answers to others are
+ * little longer than what they answer, and the table stays bounded.
  */
 #include "fuzz.h"
 
@@ -17,6 +17,7 @@ typedef struct world {
     um_source source;
     uint8_t *memory;
     uint32_t room;
+    uint32_t given_bytes; /* of the datagram that the session is given */
     uint32_t messages;
     uint32_t next_sqn[ADDRESSES]; /* that each address is sent as new data */
     bool is_client[ADDRESSES];    /* since next_sqn */
@@ -41,8 +42,10 @@ static void check_sent(um_address to, const um_tx *tx)
     }
     REQUIRE(length == tx->length && length <= 1472 && host < ADDRESSES);
     REQUIRE(um_lbtru_decode(data, length, &packet) == UM_DGRAM_OK);
-    if (packet.type == UM_LBTRU_RST || packet.flags == UM_LBTRU_FLAG_SYN)
+    if (packet.type == UM_LBTRU_RST || packet.flags == UM_LBTRU_FLAG_SYN) {
+        REQUIRE(length <= w.given_bytes + 12); /* to an address that may be forged */
         return;
+    }
     REQUIRE(packet.type == UM_LBTRM_DATA || packet.type == UM_LBTRM_SM || packet.type == UM_LBTRM_NCF);
     REQUIRE(um_client_map_find(&w.session.clients, to) != NULL);
     if (packet.type != UM_LBTRM_DATA || packet.flags & UM_LBTRM_FLAG_RETRANSMISSION)
@@ -122,6 +125,7 @@ static void look_at_clients(void)
 
 static void call(um_address from, const uint8_t *data, uint32_t length, int64_t now_ns)
 {
+    w.given_bytes = length;
     BOUNDED(um_session_on_control(&w.session, from, data, length, now_ns));
     look_at_clients();
 }

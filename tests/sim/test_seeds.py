@@ -14,9 +14,15 @@ from umstack.sim import Adversary, Canary, Setup, Transport, run_seed, run_seeds
 RANDOM_SEEDS = 1000
 ATTACKED_SEEDS = 500
 LBTRU_SEEDS = 400
+ATTACKED_LBTRU_SEEDS = 500
 
 ALONE = Setup(recovers=False)
 """Without late join and off-transport recovery, as the seeds below were found."""
+
+ATTACKED_LBTRU = Setup(adversary=Adversary.FORGES_CONTROL, transport=Transport.LBTRU)
+
+PLAIN_CANARIES = (Canary.STALE_PAYLOAD, Canary.LOSE_ROW, Canary.REPEAT_ROW, Canary.DEAF_RECEIVER)
+"""Mistakes that show without recovery and without an adversary."""
 
 # Seeds that found a mistake once, and what it was.
 REGRESSIONS = {
@@ -37,6 +43,13 @@ REGRESSIONS = {
 LBTRU_REGRESSIONS = {
     232480143222790: "the copies of the client that a full link refused were the last each time, and so never sent",
     253466503062939: "as 232480143222790, for the start of a topic",
+}
+
+# Seeds over LBT-RU with an adversary that found a mistake once, and what it was.
+ATTACKED_LBTRU_REGRESSIONS = {
+    1: "a connection request without a client id had an answer 20 bytes longer than it",
+    5: "a forged answer to a connection request gave a receiver a client id that was not its own",
+    7: "as 5, after a forged reset: for the client activity timeout its NAKs and acknowledgements were dropped",
 }
 
 # Seeds with an adversary that found a mistake once, and what it was.
@@ -125,7 +138,33 @@ def test_seeds_over_lbtru_that_once_failed(seed: int) -> None:
     assert run_seed(seed, Setup(transport=Transport.LBTRU, recovers=False)).violation == ""
 
 
-@pytest.mark.parametrize("canary", [one for one in Canary if one not in (Canary.NONE, Canary.STALE_ANSWER)])
+def test_random_seeds_with_an_adversary_over_lbtru() -> None:
+    """UX-11, UX-22: who does not see client ids makes, ends and keeps no client, and is answered with little.
+
+    Forged requests, acknowledgements, resets and answers, own clients that fill the table, and what LBT-RM's has.
+    """
+    first = random.SystemRandom().randrange(2**48)
+    print(f"first seed: {first}")
+    results = list(run_seeds(first, ATTACKED_LBTRU_SEEDS, ATTACKED_LBTRU))
+    failed = [result for result in results if result.violation]
+    assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
+    assert sum(result.datagrams_forged for result in results) > 100 * ATTACKED_LBTRU_SEEDS
+
+
+@pytest.mark.parametrize("seed", ATTACKED_LBTRU_REGRESSIONS)
+def test_seeds_with_an_adversary_over_lbtru_that_once_failed(seed: int) -> None:
+    """UX-11: attacked seeds over LBT-RU that found mistakes stay in the suite, too."""
+    assert run_seed(seed, ATTACKED_LBTRU).violation == ""
+
+
+def test_the_checkers_see_a_forger_that_knows_the_key() -> None:
+    """UX-11: with the key that client ids are made with, the stream goes where nobody asked for it."""
+    planted = Setup(Canary.KNOWN_KEY, Adversary.FORGES_CONTROL, Transport.LBTRU)
+    violations = [result.violation for result in run_seeds(1, 20, planted)]
+    assert sum("where nobody asked for it" in violation for violation in violations) > 5
+
+
+@pytest.mark.parametrize("canary", PLAIN_CANARIES)
 def test_the_checkers_see_over_lbtru(canary: Canary) -> None:
     """Design 7.2: with a mistake planted, runs over LBT-RU fail, too."""
     assert any(result.violation for result in run_seeds(1, 40, Setup(canary, transport=Transport.LBTRU)))
@@ -154,7 +193,7 @@ def test_forged_data_is_found() -> None:
     assert len(found) > len(seeds) / 4
 
 
-@pytest.mark.parametrize("canary", [canary for canary in Canary if canary is not Canary.NONE])
+@pytest.mark.parametrize("canary", [*PLAIN_CANARIES, Canary.STALE_ANSWER])
 def test_a_planted_mistake_is_found(canary: Canary) -> None:
     """The checkers see: a network that changes payloads, rows lost or doubled, a receiver left behind."""
     seeds = range(1, 21)

@@ -109,7 +109,8 @@ def ask(facts: dict[str, Any]) -> None:
         data, client = forger.recvfrom(2000)
         assert data[0] == CREQ
         options = [LBTRUSessionId(session_id=FORGED_SESSION), LBTRUClientId(client_id=FORGED_CLIENT)]
-        syn = LBTRU(flags="syn") / LBTRUSm(sm_sqn=1, lead=99, trail=100, options=options)
+        proposed = LBTRU(data)[LBTRUClientId].client_id
+        syn = LBTRU(flags="syn") / LBTRUSm(sm_sqn=proposed, lead=99, trail=100, options=options)
         forger.sendto(bytes(syn), client)
 
         def say(number: int) -> None:

@@ -48,7 +48,7 @@ Examples:
   umstack sim --seeds 10000
   umstack sim --minutes 5 --first-seed 1
   umstack sim --seeds 10000 --adversary
-  umstack sim --seeds 10000 --transport lbtru
+  umstack sim --seeds 10000 --transport lbtru --adversary
   umstack sim --seeds 1000 --resolution
   umstack sim --seed 4711 --trace
   umstack sim --seed 4711 --capture run.pcapng && umstack report run.pcapng --out report
@@ -282,7 +282,7 @@ def _show(seed: int, setup: Setup, trace: bool, capture: Path | None, as_json: b
     type=click.Choice(list(_ADVERSARIES)),
     is_flag=False,
     flag_value="forges-control",
-    help="Put an attacker on the group, which forges everything but data (or that, too), replays and floods.",
+    help="Put an attacker on the network, which forges everything but data (or that, too), replays and floods.",
 )
 @click.option(
     "--transport",

@@ -8,7 +8,6 @@ from enum import IntEnum
 from typing import Any
 
 from umstack._sim_bench import ffi, lib
-from umstack.errors import Unsupported
 from umstack.sim.world import SimulationFailed, World
 
 
@@ -21,6 +20,8 @@ class Canary(IntEnum):
     REPEAT_ROW = 3
     DEAF_RECEIVER = 4
     STALE_ANSWER = 5
+    KNOWN_KEY = 6
+    """Of LBT-RU's client ids, by the adversary."""
 
 
 class Transport(IntEnum):
@@ -31,7 +32,7 @@ class Transport(IntEnum):
 
 
 class Adversary(IntEnum):
-    """Somebody on the group who attacks while the faults last."""
+    """Somebody on the network who attacks while the faults last."""
 
     NONE = 0
     FORGES_CONTROL = 1
@@ -60,9 +61,7 @@ class Setup:
         return attacked + over + planted + ("" if self.recovers else " --transport-only")
 
     def params(self, *, trace: bool = False) -> Any:
-        """An um_sim_params. Raises Unsupported."""
-        if self.adversary and self.transport:
-            raise Unsupported("the adversary forges LBT-RM", hint="run its seeds with --transport lbtrm")
+        """An um_sim_params."""
         fields = {
             "canary": int(self.canary),
             "adversary": int(self.adversary),
