@@ -6,9 +6,10 @@
  *   lossy_port    on the switch end of a host's veth, egress (toward the host) or ingress (from the host).
  *   lossy_detour  on the far end of the port's detour, a veth loop inside the switch namespace.
  *
- * What is decided. Only UDP over IPv4 is considered, to a multicast destination unless LOSSY_UNICAST is set;
- * ARP, IGMP and everything else passes untouched. Datagrams are numbered by one counter all CPUs share, and
- * the fate of datagram i is a function of (seed, i) alone, so that a seed replays the same losses.
+ * What is decided. Only UDP over IPv4 is considered, to a multicast destination unless LOSSY_UNICAST is set, and
+ * TCP segments if LOSSY_TCP is; ARP, IGMP and everything else passes untouched. Datagrams, segments among them, are
+ * numbered by one counter all CPUs share, and the fate of datagram i is a function of (seed, i) alone, so that a
+ * seed replays the same losses.
  *
  * Reordering. A chosen datagram leaves through the detour and circles there until reorder_depth datagrams
  * have gone past it, or until it has been held for hold_limit_ns, whichever comes first. It cannot be lost:
@@ -32,6 +33,7 @@
 #define LOSSY_UNICAST (1u << 1) /* unicast UDP matches too */
 #define LOSSY_INGRESS (1u << 2) /* attached to the ingress of the port: re-inject there */
 /* 1u << 3 belongs to umstack/lab/port.py: the program stays attached while it has nothing to do. */
+#define LOSSY_TCP (1u << 4) /* TCP segments match too */
 
 #define LOSSY_HELD_MAX 64
 
@@ -142,9 +144,12 @@ static __always_inline int matches(struct __sk_buff *skb, __u32 flags)
     }
     if (proto != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
         return 0;
-    if (ip.version != 4 || ip.protocol != IPPROTO_UDP)
+    if (ip.version != 4)
         return 0;
-    return (flags & LOSSY_UNICAST) || IN_MULTICAST(bpf_ntohl(ip.daddr));
+    if (ip.protocol == IPPROTO_TCP)
+        return (flags & LOSSY_TCP) != 0;
+    return ip.protocol == IPPROTO_UDP &&
+           ((flags & LOSSY_UNICAST) || IN_MULTICAST(bpf_ntohl(ip.daddr)));
 }
 
 static __always_inline __u32 hold_tick(void)

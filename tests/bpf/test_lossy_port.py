@@ -25,7 +25,7 @@ from xdp import BpfError, BpfObject, TestRun, unavailable
 pytestmark = pytest.mark.skipif(unavailable("lossy_port") is not None, reason=str(unavailable("lossy_port")))
 
 TC_ACT_OK, TC_ACT_SHOT, TC_ACT_REDIRECT = 0, 2, 7
-BLOCK, UNICAST = 1, 2
+BLOCK, UNICAST, TCP_TOO = 1, 2, 16
 MARK_KIND, MARK_DECIDED, MARK_HELD = 0xF0000000, 0xD0000000, 0xA0000000
 HELD_MAX = 64
 LOOPBACK_INDEX = 1
@@ -171,6 +171,17 @@ def test_unicast_is_considered_when_asked(lossy: Lossy) -> None:
     lossy.configure(flags=BLOCK | UNICAST)
     assert lossy.run(datagram("10.77.0.2")).result == TC_ACT_SHOT
     assert lossy.run(igmp(0x16, "239.1.2.3")).result == TC_ACT_OK
+    assert lossy.counters()["blocked"] == 1
+
+
+def test_segments_are_considered_when_asked(lossy: Lossy) -> None:
+    """Lab: with the flag a TCP segment meets the same fate, whether unicast datagrams do or not."""
+    segment = frame(TCP(dport=80), "10.77.0.2")
+    lossy.configure(flags=BLOCK | TCP_TOO)
+    assert lossy.run(segment).result == TC_ACT_SHOT
+    assert lossy.run(datagram("10.77.0.2")).result == TC_ACT_OK
+    lossy.configure(flags=BLOCK | UNICAST)
+    assert lossy.run(segment).result == TC_ACT_OK
     assert lossy.counters()["blocked"] == 1
 
 

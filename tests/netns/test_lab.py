@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -41,6 +42,7 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
                 reorder=0.0,
                 block=False,
                 unicast=False,
+                tcp=False,
                 reorder_depth=3,
                 counts=False,
             )
@@ -280,6 +282,27 @@ def test_real_segmentation_loses_datagrams_one_by_one(lab: Lab) -> None:
         outcome = Outcome.of(rounds * burst, receiver.collect(rounds * burst - len(expected)))
     assert port.counters().seen - before.seen == rounds * burst
     assert outcome.lost == expected
+
+
+def test_tcp_segments_are_lost_one_by_one_when_asked(lab: Lab) -> None:
+    """Lab, issue 29: with `tcp` each segment of a stream meets a fate of its own, and the stream arrives whole."""
+    port, data = lab.port(1), os.urandom(2_000_000)
+    sender, receiver = lab.hosts[:2]
+    before = port.counters()
+    port.set(loss=0.02, seed=9, tcp=True)
+    with receiver.call(lambda: socket.create_server((receiver.address, 0))) as listening:
+        peer = sender.call(lambda: socket.create_connection(listening.getsockname()))
+        accepted, _ = listening.accept()
+    accepted.settimeout(30)
+    with accepted, accepted.makefile("rb") as stream:
+        writing = threading.Thread(target=lambda: (peer.sendall(data), peer.close()))
+        writing.start()
+        assert stream.read() == data
+        writing.join()
+    after = port.counters()
+    seen = after.seen - before.seen
+    assert seen >= len(data) / 1448
+    assert after.dropped - before.dropped == sum(is_chosen(9, i, "loss", 0.02) for i in range(seen)) > 15
 
 
 def test_segmentation_follows_loss_unless_told(make_lab: MakeLab) -> None:

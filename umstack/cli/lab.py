@@ -179,6 +179,7 @@ def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None
 @click.option("--reorder-depth", type=int, help="How many others overtake one.")
 @click.option("--block/--no-block", default=None, help="Partition: drop every datagram.")
 @click.option("--unicast/--no-unicast", default=None, help="Whether unicast UDP (NAKs) meets the same fate.")
+@click.option("--tcp/--no-tcp", default=None, help="Whether TCP segments do.")
 @click.option("--seed", type=int, help="Starts the series of fates anew.")
 @click.option("--mtu", type=int, help="MTU of the cable, in bytes.")
 @_JSON

@@ -41,7 +41,7 @@ class Lab:
     `segmentation`: `real` cuts GSO super-packets where they leave a host, as a wire does, `offload` lets veth carry
     them whole; `auto` is `offload` until a port is made to do something to datagrams, and `real` from then on.
     `routed`: each host is in a subnet of its own, and a router forwards unicast between them and no multicast. Its
-    ports do to unicast UDP what those of a switch do to multicast.
+    ports do to unicast UDP what those of a switch do to multicast. TCP segments meet a fate where a port is told so.
     A lab is taken down also when its process ends by an exception, an exit, SIGTERM or SIGHUP; what a SIGKILL leaves,
     `umstack lab down --all` finds.
     """
@@ -166,7 +166,8 @@ class Lab:
         digest = hashlib.blake2b(f"{self.seed} {host_number} {direction}".encode(), digest_size=8).digest()
         seed = int.from_bytes(digest, "big")
         initial = PortSettings(seed=seed, unicast=self.is_routed)
-        return Port(self.switch_namespace, host_number, direction, initial, self._before_loss)
+        middle = self.switch_namespace
+        return Port(middle, host_number, direction, initial, self._before_loss, self._before_tcp)
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process where the switch or router is, `options` being subprocess.Popen's. The caller ends it."""
@@ -238,6 +239,9 @@ class Lab:
     def _before_loss(self) -> None:
         if self.segmentation == "auto":
             self.set_segmentation("real")
+
+    def _before_tcp(self) -> None:
+        offload.set_tcp_segmentation(self._record.namespaces[1:], is_real=True)
 
     def _down_at_exit(self) -> None:
         # A forked child inherits the list of things to do at exit, not the lab.

@@ -43,3 +43,19 @@ def set_segmentation(middle: str, host_namespaces: Sequence[str], is_real: bool)
     namespaces.call(middle, change_middle)
     for namespace in host_namespaces:
         namespaces.call(namespace, change_host)
+    if not is_real:
+        set_tcp_segmentation(host_namespaces, is_real=False)
+
+
+def set_tcp_segmentation(host_namespaces: Sequence[str], is_real: bool) -> None:
+    """Cut TCP super-packets where they leave a host, too, or let them reach the switch whole, which is cheaper.
+
+    Only the fate of single segments needs it: a stream is one of bytes, which no receiver gets as datagrams.
+    """
+
+    def change() -> None:
+        for feature in _TCP_SEGMENTATION:
+            set_feature(HOST_INTERFACE, feature, not is_real)
+
+    for namespace in host_namespaces:
+        namespaces.call(namespace, change)

@@ -25,14 +25,14 @@ PortDirection = Literal["to_host", "from_host"]
 _HOOKS: dict[PortDirection, traffic_control.Direction] = {"to_host": "egress", "from_host": "ingress"}
 _CONFIG = struct.Struct("=QQQQIIIIQ")
 _COUNTERS = struct.Struct("=8Q")
-_BLOCK, _UNICAST, _INGRESS, _COUNTS = 1, 2, 4, 8
+_BLOCK, _UNICAST, _INGRESS, _COUNTS, _TCP = 1, 2, 4, 8, 16
 _WHOLE = 1 << 32
 _SEED_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """What a port does to the UDP datagrams that pass it; rates are fractions from 0 to 1."""
+    """What a port does to the UDP datagrams, and TCP segments, that pass it; rates are fractions from 0 to 1."""
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -40,6 +40,8 @@ class PortSettings:
     block: bool = False
     unicast: bool = False
     """Unicast UDP (NAKs) meets the same fate as multicast."""
+    tcp: bool = False
+    """TCP segments do, too; hosts cut them themselves from then on, so that each has a fate of its own."""
     reorder_depth: int = 3
     """How many datagrams overtake one that is reordered."""
     hold_ms: float = 2.0
@@ -90,7 +92,7 @@ class PortCounters:
 class Port:
     """One direction of one port. Changes take effect at once. It holds nothing: the state is in the kernel."""
 
-    __slots__ = ("_before_loss", "_initial", "_middle", "direction", "host_number")
+    __slots__ = ("_before_loss", "_before_tcp", "_initial", "_middle", "direction", "host_number")
 
     def __init__(
         self,
@@ -99,9 +101,11 @@ class Port:
         direction: PortDirection,
         initial: PortSettings,
         before_loss: Callable[[], None],
+        before_tcp: Callable[[], None],
     ) -> None:
-        """Describe a port; `before_loss` is called before datagrams start to meet a fate at it."""
-        self._middle, self._before_loss = middle, before_loss
+        """Describe a port; `before_loss` is called before datagrams start to meet a fate at it, `before_tcp` before
+        segments are counted."""
+        self._middle, self._before_loss, self._before_tcp = middle, before_loss, before_tcp
         self._initial = replace(initial, seed=initial.seed & _SEED_MASK)
         self.host_number, self.direction = host_number, direction
 
@@ -113,6 +117,8 @@ class Port:
         settings = replace(self.settings(), **changes)
         if not settings.is_lossless:
             self._before_loss()
+        if settings.tcp and settings.needs_program:
+            self._before_tcp()
         return self._inside(lambda index: self._apply(index, settings, "seed" in changes))
 
     def settings(self) -> PortSettings:
@@ -153,7 +159,7 @@ class Port:
 
     def _packed(self, settings: PortSettings, port_index: int, detour_index: int) -> bytes:
         flags = _BLOCK * settings.block | _UNICAST * settings.unicast | _COUNTS * settings.counts
-        flags |= _INGRESS * (self._hook == "ingress")
+        flags |= _TCP * settings.tcp | _INGRESS * (self._hook == "ingress")
         rates = (settings.loss, settings.duplicate, settings.reorder)
         return _CONFIG.pack(
             settings.seed & _SEED_MASK,
@@ -195,6 +201,7 @@ def _settings(config: BpfMap) -> PortSettings:
         reorder=round(reorder / _WHOLE, 9),
         block=bool(flags & _BLOCK),
         unicast=bool(flags & _UNICAST),
+        tcp=bool(flags & _TCP),
         counts=bool(flags & _COUNTS),
         reorder_depth=depth,
         hold_ms=hold_ns / 1e6,
