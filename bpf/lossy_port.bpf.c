@@ -148,8 +148,7 @@ static __always_inline int matches(struct __sk_buff *skb, __u32 flags)
         return 0;
     if (ip.protocol == IPPROTO_TCP)
         return (flags & LOSSY_TCP) != 0;
-    return ip.protocol == IPPROTO_UDP &&
-           ((flags & LOSSY_UNICAST) || IN_MULTICAST(bpf_ntohl(ip.daddr)));
+    return ip.protocol == IPPROTO_UDP && ((flags & LOSSY_UNICAST) || IN_MULTICAST(bpf_ntohl(ip.daddr)));
 }
 
 static __always_inline __u32 hold_tick(void)

@@ -228,6 +228,41 @@ def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path
     assert f"Off-transport recovery: receiver {_HOSTS[3]} fetched" in said
 
 
+@pytest.mark.timeout(3 * TIMEOUT_SECONDS)
+def test_the_whole_story_without_multicast(tree: Path, work: Path) -> None:
+    """Issue 29, UX-11, UM-111: no multicast between the hosts and `umstack resolver` on one of them: the same story
+    over LBT-RU and, at the same time in another lab, over LBT-TCP (UX-9). The files, the late joiner, and the
+    subscriber whose cable is out for 15 s and who fetches what was sent meanwhile."""
+    stories = {}
+    for transport in ("lbtru", "tcp"):
+        arguments = ["--transport", transport, "--resolver", "--link", "socket", "--loss", "0.05"]
+        arguments += ["--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / transport)]
+        stories[transport] = subprocess.Popen(
+            [sys.executable, "-m", "umstack", "demo", "--json", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    said = {name: story.communicate(timeout=2 * TIMEOUT_SECONDS) for name, story in stories.items()}
+    for transport, story in stories.items():
+        assert story.returncode == 0, said[transport]
+        result = json.loads(said[transport][0])
+        (live,), recovery = result["runs"], result["recovery"]
+        for run in (live, recovery):
+            assert (run["ok"], run["network"], run["transport"]) == (True, "lab", transport)
+            assert run["daemon"] == "10.77.4.2:15380"
+            assert [one["files_verified"] for one in run["subscribers"]] == [FILES] * 3
+            assert [one["unrecoverable"] for one in run["subscribers"]] == [0] * 3
+        assert all(one["dropped_at_switch"] > 30 for one in live["subscribers"])
+        always, late, cut = recovery["subscribers"]
+        assert late["late_join_messages"] > max(20, always["late_join_messages"])
+        assert cut["otr_messages"] > max(50, always["otr_messages"])
+        (whole,) = (tree.parent / transport / "captures" / "recovery").glob("*.pcapng")
+        assert whole.stat().st_size > 2 * live["bytes"], "a copy for each subscriber, at the router"
+    assert all(one["naks_sent"] > 0 for one in json.loads(said["lbtru"][0])["runs"][0]["subscribers"])
+
+
 def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:
     """Status 1, the dead one named, the others complete: flow control stops waiting for it."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))

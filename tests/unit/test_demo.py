@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import SECONDS, wait_for
+from umstack.config import Config, Scope
 from umstack.demo import DemoReport, DemoResult, DemoSettings, SubscriberResult, default_tree
 from umstack.demo.children import Children
 from umstack.demo.network import LoopbackNetwork, network
@@ -61,7 +62,7 @@ def test_it_goes_to_loopback_where_no_lab_can_be_made(monkeypatch: pytest.Monkey
 
 def test_the_window_fits_the_receive_buffer_this_user_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback without privilege a window larger than the buffer would lose what nobody took on purpose."""
-    monkeypatch.setattr("umstack.demo.network._receive_buffer_bytes", lambda: 212_992)
+    monkeypatch.setattr("umstack.demo.network._receive_buffer_bytes", lambda _settings: 212_992)
     assert LoopbackNetwork("why").receiver_options()["flow_control_receiver_window"] == 106_496
 
 
@@ -70,6 +71,33 @@ def test_two_runs_on_loopback_do_not_hear_each_other() -> None:
     groups = {str(LoopbackNetwork("why").context_options()["resolver_multicast_address"]) for _ in range(20)}
     assert len(groups) > 1
     assert all(group.startswith("239.") for group in groups)
+
+
+def test_it_runs_over_another_transport_with_a_daemon(tree: Path) -> None:
+    """--transport and --resolver without privileges, too (UX-11)."""
+    run = [sys.executable, "-m", "umstack", "demo", "--loopback", "--json", "--tree", str(tree)]
+    run += ["--transport", "lbtru", "--resolver", "--subscribers", "1"]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    (result,) = report["runs"]
+    assert (result["ok"], result["transport"]) == (True, "lbtru")
+    assert result["daemon"].startswith("127.0.0.1:")
+
+
+def test_the_options_of_another_transport_have_its_names() -> None:
+    """What is set for LBT-RM is set for LBT-RU, and every name is one of an option."""
+    multicast, unicast = DemoSettings(), DemoSettings(transport="lbtru")
+    assert multicast.receiver_options["transport_lbtrm_nak_backoff_interval"] == 50
+    assert unicast.receiver_options["transport_lbtru_nak_backoff_interval"] == 50
+    assert unicast.source_options["transport"] == "lbtru"
+    config = Config()
+    for scope, options in (
+        (Scope.CONTEXT, unicast.context_options),
+        (Scope.SOURCE, unicast.source_options),
+        (Scope.RECEIVER, unicast.receiver_options),
+    ):
+        config = config.with_options(scope, options)
 
 
 def manifest(path: Path, *entries: ManifestEntry) -> Path:
@@ -140,6 +168,8 @@ def test_the_report_is_ok_when_every_run_is() -> None:
         {"loss": 0.6},
         {"tree": Path("/no/such")},
         {"link": "xdp", "loopback": True},
+        {"link": "xdp", "transport": "tcp"},
+        {"has_resolver": True},
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:

@@ -31,10 +31,11 @@ from umstack.demo import (
 from umstack.demo.children import Child
 from umstack.demo.report import prepare_report, write_report
 from umstack.demo.report import why_no_report as demo_why_no_report
-from umstack.demo.settings import WantedLinks
+from umstack.demo.settings import Transport, WantedLinks
 from umstack.demo.watching import Watch
 
 _LINK_NAMES = {"xdp": "AF_XDP", "socket": "sockets"}
+_TRANSPORT_NAMES = {"lbtrm": "LBT-RM", "lbtru": "LBT-RU", "tcp": "LBT-TCP"}
 _LOG_INTERVAL_SECONDS = 2.0
 _PLAIN_WIDTH = 100
 _PROBLEMS_SHOWN_MAX = 5
@@ -48,11 +49,13 @@ _LEGEND = (
     "dropped by the switch, losses detected, NAKs sent, repairs (retransmissions) received, recovery time, "
     "lost for good, files verified by SHA-256"
 )
+_TCP_LEGEND = "over TCP the kernel detects and repairs losses: only what the switch dropped is counted here"
 _EXAMPLES = """\b
 Examples:
   umstack demo
   umstack demo --tree /usr/share/doc --loss 0.05 --subscribers 5 --seed 7
   umstack demo --link socket
+  umstack demo --transport lbtru --resolver
   umstack demo --json | jq '.ok, .runs[].transfer_seconds'
 """
 
@@ -78,6 +81,19 @@ Examples:
     show_default=True,
     help="AF_XDP rings, kernel sockets, or the same job over one after the other.",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(get_args(Transport)),
+    default="lbtrm",
+    show_default=True,
+    help="Reliable multicast, reliable unicast, or TCP, which knows no AF_XDP.",
+)
+@click.option(
+    "--resolver",
+    "has_resolver",
+    is_flag=True,
+    help="No multicast between the hosts: a router instead of the switch, and `umstack resolver` on one more host.",
+)
 @click.option("--seed", type=int, help="Repeats the losses of an earlier run.")
 @click.option(
     "--report",
@@ -102,6 +118,8 @@ def command(
     loss: float,
     subscribers: int,
     link: WantedLinks,
+    transport: Transport,
+    has_resolver: bool,
     seed: int | None,
     report_directory: Path,
     no_report: bool,
@@ -109,7 +127,7 @@ def command(
     recovery: bool,
     as_json: bool,
 ) -> None:
-    """Multicast a file tree to several subscribers across a switch that loses datagrams.
+    """Send a file tree to several subscribers across a switch that loses datagrams.
 
     The same job is done over AF_XDP and over kernel sockets, and both are shown side by side; where AF_XDP cannot be
     had it says why. Once more, slowly, to a subscriber that starts in the middle and one whose cable is out for 15 s.
@@ -117,7 +135,7 @@ def command(
     lies at every subscriber with the SHA-256 it was sent with.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
-    chosen |= {"has_recovery": recovery}
+    chosen |= {"has_recovery": recovery, "transport": transport, "has_resolver": has_resolver}
     chosen |= {"seed": seed} if seed is not None else {}
     why_no_report = "--no-report" if no_report else "there is no switch" if loopback else demo_why_no_report()
     settings = DemoSettings(
@@ -144,7 +162,7 @@ def command(
     else:
         _print_report(report)
         _print_scrapes(watch)
-        _print_findings(written, why_no_report)
+        _print_findings(written, why_no_report, _TRANSPORT_NAMES[transport])
     if not report.ok:
         raise SystemExit(1)
 
@@ -271,7 +289,7 @@ def _print_report(report: DemoReport) -> None:
 
 def _print_recovery(console: Console, result: DemoResult) -> None:
     size = f"{result.files:,} files, {amount(result.bytes)}, in {result.transfer_seconds:.1f} s"
-    console.print(f"\n{_RECOVERY_NAME}: {size}", highlight=False)
+    console.print(f"\n{_RECOVERY_NAME}: {size}, by {_TRANSPORT_NAMES[result.transport]}", highlight=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("#", justify="right")
     table.add_column("")
@@ -294,7 +312,7 @@ def _print_recovery(console: Console, result: DemoResult) -> None:
         console.print(problem, style="red", highlight=False, markup=False)
 
 
-def _print_findings(written: dict[str, Any] | None, why_not: str | None) -> None:
+def _print_findings(written: dict[str, Any] | None, why_not: str | None, transport: str) -> None:
     console = Console(soft_wrap=True)
     if written is None:
         if why_not is not None:
@@ -303,6 +321,11 @@ def _print_findings(written: dict[str, Any] | None, why_not: str | None) -> None
     console.print(f"\nwhat the capture at the switch says ({written['packets']:,} packets)", highlight=False)
     for finding in written["findings"][:_FINDINGS_SHOWN_MAX]:
         console.print(f"- {finding['text']}", highlight=False, markup=False)
+    if not written["tables"].get("sessions"):
+        console.print(
+            f"- the captures hold {transport} sessions that the report does not read; Wireshark decodes them",
+            highlight=False,
+        )
     console.print(f"the whole report: {written['page']}", highlight=False, markup=False)
 
 
@@ -358,15 +381,16 @@ _FIGURES: dict[str, Callable[[DemoResult], str]] = {
 
 
 def _print(console: Console, result: DemoResult) -> None:
-    where = "a lab of network namespaces" if result.network == "lab" else "the loopback interface"
-    if result.why is not None:
-        where += f" ({result.why})"
     console.print(
-        f"\n{_LINK_NAMES[result.link]}: {result.tree}: {result.files:,} files, {amount(result.bytes)}, over {where}",
+        f"\n{_LINK_NAMES[result.link]}: {result.tree}: {result.files:,} files, {amount(result.bytes)}, by "
+        f"{_TRANSPORT_NAMES[result.transport]} over {_network_of(result)}",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(_table(result))
     console.print(_LEGEND, style="dim", highlight=False)
+    if result.transport == "tcp":
+        console.print(_TCP_LEGEND, style="dim", highlight=False)
     publisher = result.publisher
     if publisher:
         console.print(
@@ -379,6 +403,18 @@ def _print(console: Console, result: DemoResult) -> None:
         console.print(f"left out {item}", highlight=False, markup=False)
     for problem in _problems(result):
         console.print(problem, style="red", highlight=False, markup=False)
+
+
+def _network_of(result: DemoResult) -> str:
+    if result.network != "lab":
+        where = "the loopback interface"
+    elif result.daemon is not None:
+        where = "a lab of network namespaces without multicast between them"
+    else:
+        where = "a lab of network namespaces"
+    if result.daemon is not None:
+        where += f", topics by `umstack resolver` at {result.daemon}"
+    return where if result.why is None else f"{where} ({result.why})"
 
 
 def _table(result: DemoResult) -> Table:

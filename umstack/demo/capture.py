@@ -12,7 +12,6 @@ from pathlib import Path
 
 from umstack.demo.errors import DemoFailed
 from umstack.demo.network import Network
-from umstack.demo.settings import CAPTURE_SNAP_BYTES
 
 _START_SECONDS = 10.0
 _STEP_SECONDS = 0.01
@@ -31,9 +30,10 @@ def clear_captures(report: Path) -> None:
 
 @contextlib.contextmanager
 def capturing(
-    net: Network, report: Path | None, link: str, snap_bytes: int | None = CAPTURE_SNAP_BYTES
+    net: Network, report: Path | None, link: str, snap_bytes: int | None, has_unicast: bool
 ) -> Iterator[None]:
-    """Capture what passes the switch at the publisher's port, where there is a switch and a report is wanted."""
+    """Capture what passes the switch at the publisher's port, where there is a switch and a report is wanted: the
+    groups and what is asked of the request port, or, with `has_unicast`, all there is."""
     if report is None or net.kind != "lab":
         yield
         return
@@ -41,6 +41,7 @@ def capturing(
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "umstack", "capture", net.switch_port, "--out", str(directory)]
     command += ["--priority", "normal"]  # the report is on all of it
+    command += ["--all"] if has_unicast else []
     command += [] if snap_bytes is None else ["--snaplen", str(snap_bytes)]
     process = net.run_at_switch(
         [*command, "--json"],

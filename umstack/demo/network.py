@@ -1,4 +1,4 @@
-"""What the demo runs over: a lab with a lossy switch or, where none can be made, the loopback interface."""
+"""What the demo runs over: a lab with a lossy switch or router or, where none can be made, the loopback interface."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from umstack.demo.settings import CONTEXT_OPTIONS, RECEIVER_OPTIONS, DemoSettings, Options
+from umstack.config import RESOLVER_DAEMON_PORT
+from umstack.demo.resolver import resolving
+from umstack.demo.settings import DemoSettings, Options
 from umstack.lab import Lab, PortCounters
 from umstack.lab.cables import port_name
 from xdp.ladder import Mode, chosen, decide
@@ -31,12 +33,17 @@ class Network(Protocol):
     """The switch's end of the publisher's cable."""
     why: str | None
     """Why it is not what was asked for."""
+    daemon: str | None
+    """Where the resolution daemon is, ADDRESS:PORT, if there is one."""
 
     def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process on a host."""
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process where the switch is."""
+
+    def daemon_place(self) -> tuple[int, str]:
+        """The host that a resolution daemon is to run on, and the ADDRESS:PORT it is to listen at."""
 
     def context_options(self) -> Options:
         """The options of contexts here."""
@@ -59,10 +66,12 @@ class Network(Protocol):
 
 @dataclass(slots=True)
 class LabNetwork:
-    """A lab whose switch loses datagrams at the subscribers' ports."""
+    """A lab whose switch or router loses datagrams at the subscribers' ports."""
 
     lab: Lab
+    settings: DemoSettings
     why: str | None = None
+    daemon: str | None = None
     kind: str = "lab"
     interface: str = "eth0"
     switch_port: str = port_name(0)
@@ -75,13 +84,18 @@ class LabNetwork:
         """Start a process in the switch's namespace."""
         return self.lab.run_at_switch(argv, **options)
 
+    def daemon_place(self) -> tuple[int, str]:
+        """The last host, which nothing else runs on."""
+        host = self.lab.hosts[-1]
+        return host.number, f"{host.address}:{RESOLVER_DAEMON_PORT}"
+
     def context_options(self) -> Options:
         """The options of contexts here."""
-        return CONTEXT_OPTIONS
+        return {**self.settings.context_options, **_resolution_options(self.daemon)}
 
     def receiver_options(self) -> Options:
         """The options of receivers here."""
-        return RECEIVER_OPTIONS
+        return self.settings.receiver_options
 
     def port_counters(self, host: int) -> PortCounters | None:
         """What the switch has done to the datagrams toward a host."""
@@ -110,6 +124,8 @@ class LoopbackNetwork:
     """This machine alone. Nothing is lost on it but what a receive buffer has no room for."""
 
     why: str | None
+    settings: DemoSettings = field(default_factory=DemoSettings)
+    daemon: str | None = None
     kind: str = "loopback"
     interface: str = "lo"
     switch_port: str = "lo"
@@ -127,23 +143,34 @@ class LoopbackNetwork:
         """Start a process; there is no switch but the kernel."""
         return subprocess.Popen(argv, **options)
 
+    def daemon_place(self) -> tuple[int, str]:
+        """The one host there is, at the port that would be that of topic resolution by multicast."""
+        return 0, f"127.0.0.1:{self._resolver_port}"
+
+    @property
+    def _resolver_port(self) -> int:
+        return 10000 + self._tail % 50000
+
     def context_options(self) -> Options:
         """The options of contexts here."""
         group = f"{self._tail >> 8}.{self._tail & 255}"
         return {
-            **CONTEXT_OPTIONS,
+            **self.settings.context_options,
+            **_resolution_options(self.daemon),
             "transport_lbtrm_datagram_max_size": _LOOPBACK_DATAGRAM_BYTES,
             "transport_lbtrm_multicast_address_low": f"239.193.{group}",
             "transport_lbtrm_multicast_address_high": f"239.193.{group}",
             "resolver_multicast_address": f"239.194.{group}",
-            "resolver_multicast_port": 10000 + self._tail % 50000,
+            "resolver_multicast_port": self._resolver_port,
             "resolver_multicast_ttl": 0,
         }
 
     def receiver_options(self) -> Options:
         """The options of receivers here: a window that fits the receive buffer this user gets."""
-        wanted = int(RECEIVER_OPTIONS["flow_control_receiver_window"])
-        return {**RECEIVER_OPTIONS, "flow_control_receiver_window": min(wanted, _receive_buffer_bytes() // 2)}
+        options = self.settings.receiver_options
+        wanted = int(options["flow_control_receiver_window"])
+        granted_bytes = _receive_buffer_bytes(self.settings)
+        return {**options, "flow_control_receiver_window": min(wanted, granted_bytes // 2)}
 
     def port_counters(self, host: int) -> PortCounters | None:
         """There is no switch."""
@@ -162,28 +189,46 @@ class LoopbackNetwork:
         raise NotImplementedError(f"loopback has no cable to host {host}")
 
 
+def _resolution_options(daemon: str | None) -> Options:
+    return {} if daemon is None else {"resolver_unicast_daemon": daemon}
+
+
 @contextlib.contextmanager
 def network(settings: DemoSettings) -> Iterator[Network]:
-    """Bring the network up, and take it down at the end."""
+    """Bring the network up, with a resolution daemon if one is wanted, and take it down at the end."""
+    with _hosts(settings) as net:
+        if not settings.has_resolver:
+            yield net
+            return
+        host, address = net.daemon_place()
+        with resolving(lambda argv, **options: net.run(host, argv, **options), address):
+            net.daemon = address
+            yield net
+
+
+@contextlib.contextmanager
+def _hosts(settings: DemoSettings) -> Iterator[Network]:
     why = "asked for" if settings.loopback else Lab.supported()
     if why is not None:
-        yield LoopbackNetwork(why)
+        yield LoopbackNetwork(why, settings)
         return
     for orphan in Lab.all():
         if orphan.is_stale:
             orphan.down()
     why = Lab.loss_supported() if settings.loss else None
-    with Lab(hosts=1 + settings.subscribers, seed=settings.seed) as lab:
+    hosts = 1 + settings.subscribers + settings.has_resolver
+    with Lab(hosts=hosts, seed=settings.seed, routed=settings.has_resolver) as lab:
         if settings.loss and why is None:
             for host in range(1, 1 + settings.subscribers):
-                lab.port(host).set(loss=settings.loss, unicast=True)
-        yield LabNetwork(lab, why)
+                lab.port(host).set(loss=settings.loss, unicast=True, tcp=settings.transport == "tcp")
+        yield LabNetwork(lab, settings, why)
 
 
-def _receive_buffer_bytes() -> int:
+def _receive_buffer_bytes(settings: DemoSettings) -> int:
     """The largest receive buffer this process can have: any, with the capability, or up to the sysctl."""
     status = Path("/proc/self/status").read_text()
     effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
     if os.geteuid() == 0 or effective >> _CAP_NET_ADMIN & 1:
-        return int(CONTEXT_OPTIONS["transport_lbtrm_receiver_socket_buffer"])
+        transport = "lbtru" if settings.transport == "lbtru" else "lbtrm"
+        return int(settings.context_options[f"transport_{transport}_receiver_socket_buffer"])
     return int(_RMEM_MAX.read_text())

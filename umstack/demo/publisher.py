@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from umstack.config import Config, Scope
 from umstack.context import Context
+from umstack.demo.pacing import PacedPublisher
 from umstack.demo.reporting import Reporter
 from umstack.demo.settings import is_left_out_of_library
 from umstack.files import Manifest, ManifestEntry, TreeSender
@@ -32,8 +34,10 @@ class PublisherTask:
     manifest_file: str
     context_options: dict[str, str | int]
     source_options: dict[str, str | int]
+    bytes_per_second: float = 0.0
+    """How fast it sends; 0: as fast as it goes."""
     stays: bool = False
-    """Keep what is retained, for receivers that come late, until the parent ends it."""
+    """Keep what is retained, for receivers that come late, until SIGTERM, and then report again what was counted."""
 
 
 def publish(task: PublisherTask, reporter: Reporter) -> None:
@@ -56,7 +60,10 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
             reporter.progress(bytes=manifest.byte_count + bytes_of_file, files=manifest.file_count)
 
         start, cpu_start = time.monotonic(), time.process_time()
-        sender = TreeSender(Publisher(source), on_entry=on_entry, on_progress=on_progress)
+        publisher = (
+            PacedPublisher(source, task.bytes_per_second) if task.bytes_per_second else Publisher(source)
+        )
+        sender = TreeSender(publisher, on_entry=on_entry, on_progress=on_progress)
         report = sender.send([task.tree + "/"], exclude=is_left_out_of_library if task.leave_out else None)
         manifest = report.manifest
         reporter.say("sent", bytes=manifest.byte_count, files=manifest.file_count)
@@ -80,5 +87,7 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
         if task.stays:
             source.flush()
             reporter.say("result", **facts)
-            threading.Event().wait()
+            with contextlib.suppress(SystemExit):
+                threading.Event().wait()
+            facts["counters"] = source.stats()
     reporter.say("result", **facts)

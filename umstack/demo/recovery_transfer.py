@@ -15,7 +15,7 @@ from dataclasses import replace
 from umstack.demo.children import Child, Children, command_of
 from umstack.demo.publisher import PublisherTask
 from umstack.demo.result import SubscriberResult
-from umstack.demo.settings import Options
+from umstack.demo.settings import Options, of_transport
 from umstack.demo.transfer import Transfer
 
 SUBSCRIBERS = 3
@@ -25,8 +25,10 @@ _LATE, _CUT = 2, 3
 _CUT_AFTER_SECONDS = 1.0
 _LATE_AFTER_SECONDS = 8.0
 _TRANSFER_SECONDS = 17.0
-_OVERHEAD = 1.06
+_BYTES_PER_SECOND_MIN = 12_500
 _WINDOW_BYTES = 1 << 20
+_TCP_SEND_BUFFER_BYTES = 1 << 18
+"""Of each connection. The system's own grows to megabytes, which are more than some trees."""
 
 ROLES = {
     1: "there from the start",
@@ -36,7 +38,10 @@ ROLES = {
 
 
 class RecoveryTransfer(Transfer):
-    """The publisher sends slowly, to nobody in particular, and retains everything until every subscriber has it."""
+    """The publisher sends slowly, to nobody in particular, and retains everything until every subscriber has it.
+
+    Over TCP it is source-paced: the subscriber whose cable is out loses what its backlog cannot hold, and delays none.
+    """
 
     def carry_out(self) -> None:
         """Start the processes, do what the roles say, and compare what they found."""
@@ -60,6 +65,8 @@ class RecoveryTransfer(Transfer):
                 ),
             )
             self.result.transfer_seconds += time.monotonic() - start
+            publisher.process.terminate()
+            self._await(children, lambda: publisher.status is not None)
             self._conclude(publisher, [subscribers[number] for number in sorted(subscribers)])
         for subscriber in self.result.subscribers:
             self._check(subscriber)
@@ -99,12 +106,8 @@ class RecoveryTransfer(Transfer):
         return {
             **self._network.receiver_options(),
             # A cable that is out is no end of the session.
-            "transport_lbtrm_activity_timeout": 60_000,
+            **of_transport(self._settings.transport, {"transport_lbtrm_activity_timeout": 60_000}),
         }
-
-    def _context_options(self) -> Options:
-        rate = round(8 * _OVERHEAD * self._progress.bytes / _TRANSFER_SECONDS)
-        return {**super()._context_options(), "transport_lbtrm_data_rate_limit": max(rate, 100_000)}
 
     def _publisher(self) -> PublisherTask:
         retained = 2 * self._progress.bytes + (1 << 24)
@@ -114,6 +117,16 @@ class RecoveryTransfer(Transfer):
             "late_join": 1,
             "retransmit_retention_size_threshold": retained,
             "retransmit_retention_size_limit": retained,
-            "transport_lbtrm_transmission_window_size": _WINDOW_BYTES,
+            **of_transport(
+                self._settings.transport, {"transport_lbtrm_transmission_window_size": _WINDOW_BYTES}
+            ),
+            "transport_tcp_multiple_receiver_behavior": "source_paced",
+            "transport_tcp_sender_socket_buffer": _TCP_SEND_BUFFER_BYTES,
         }
-        return replace(super()._publisher(), subscribers=0, stays=True, source_options=dict(options))
+        return replace(
+            super()._publisher(),
+            subscribers=0,
+            stays=True,
+            bytes_per_second=max(_BYTES_PER_SECOND_MIN, self._progress.bytes / _TRANSFER_SECONDS),
+            source_options=dict(options),
+        )

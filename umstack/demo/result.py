@@ -51,6 +51,9 @@ class DemoResult:
     tree: str
     loss: float
     seed: int
+    transport: str = "lbtrm"
+    daemon: str | None = None
+    """Where `umstack resolver` ran, if the hosts had no multicast between them."""
     files: int = 0
     directories: int = 0
     links: int = 0

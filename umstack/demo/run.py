@@ -53,6 +53,8 @@ def _run_over(
     is_recovery = kind is RecoveryTransfer
     if is_recovery:
         settings = replace(settings, subscribers=SUBSCRIBERS)
+    if link == "xdp" and settings.transport == "tcp":
+        return "TCP is the kernel's"
     start = time.monotonic()
     progress = DemoProgress(link, is_recovery)
     progress.files, progress.bytes = _measure(settings)
@@ -63,8 +65,9 @@ def _run_over(
         if is_recovery and net.kind != "lab":
             return f"there is no cable to take out ({net.why})"
         run = kind(settings, net, work, progress, on_progress)
-        name, snap_bytes = ("recovery", None) if is_recovery else (link, CAPTURE_SNAP_BYTES)
-        with capturing(net, settings.report, name, snap_bytes):
+        is_whole = is_recovery or settings.transport == "tcp"
+        name, snap_bytes = "recovery" if is_recovery else link, None if is_whole else CAPTURE_SNAP_BYTES
+        with capturing(net, settings.report, name, snap_bytes, settings.transport != "lbtrm"):
             run.result.setup_seconds = time.monotonic() - start
             run.carry_out()
     run.result.seconds = time.monotonic() - start

@@ -13,15 +13,16 @@ from umstack.errors import OptionError
 
 SUBSCRIBERS_MAX = 16
 CAPTURE_SNAP_BYTES = 160
-"""Of a datagram so much is captured at the switch: every header, but not the tree. Of the run with recovery everything
-is: messages begin anywhere in a TCP stream."""
+"""Of a datagram so much is captured at the switch: every header, but not the tree. Over TCP, and of the run with
+recovery, everything is: messages begin anywhere in a stream."""
 _LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 Options = Mapping[str, str | int]
 Link = Literal["xdp", "socket"]
 WantedLinks = Literal["both", "xdp", "socket"]
+Transport = Literal["lbtrm", "lbtru", "tcp"]
 
-CONTEXT_OPTIONS: Options = {
+_CONTEXT_OPTIONS: Options = {
     # The demo shows what flow control and repair make of a lossy network, not what a limiter allows.
     "transport_lbtrm_data_rate_limit": 0,
     "transport_lbtrm_retransmit_rate_limit": 0,
@@ -33,7 +34,7 @@ CONTEXT_OPTIONS: Options = {
     "link_xdp_receive_frames": 8192,
 }
 
-SOURCE_OPTIONS: Options = {
+_SOURCE_OPTIONS: Options = {
     "flow_control": "min",
     "flow_control_receiver_timeout": 3000,
     "transport_lbtrm_transmission_window_size": 48 * 1024 * 1024,
@@ -44,7 +45,7 @@ SOURCE_OPTIONS: Options = {
     "transport_lbtrm_sm_maximum_interval": 1000,
 }
 
-RECEIVER_OPTIONS: Options = {
+_RECEIVER_OPTIONS: Options = {
     # A switch does not reorder, so a gap is a loss and need not be waited for. Spread over 2.5 to 7.5 ms, the NAKs of
     # several receivers for one datagram still mostly become one retransmission.
     "transport_lbtrm_nak_initial_backoff_interval": 5,
@@ -57,6 +58,13 @@ RECEIVER_OPTIONS: Options = {
     "flow_control_receiver_window": 8 * 1024 * 1024,
     "receiver_queue_block_count": 16,
 }
+
+
+def of_transport(transport: Transport, options: Options) -> dict[str, str | int]:
+    """Options of LBT-RM under the names that another transport has for them; TCP has none, and leaves them unused."""
+    if transport != "lbtru":
+        return dict(options)
+    return {name.replace("transport_lbtrm_", "transport_lbtru_"): value for name, value in options.items()}
 
 
 def default_tree() -> Path:
@@ -79,6 +87,9 @@ class DemoSettings:
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     link: WantedLinks = "both"
     """What data travels on; both do the same job, one after the other."""
+    transport: Transport = "lbtrm"
+    has_resolver: bool = False
+    """Hosts in subnets of their own, a router that forwards no multicast, and a resolution daemon on one more host."""
     report: Path | None = None
     """Where to capture the run at the switch, to report on it; None: nowhere."""
     has_recovery: bool = True
@@ -94,8 +105,30 @@ class DemoSettings:
             raise OptionError(f"a loss of {self.loss}", hint="use a fraction from 0 to 0.5")
         if not self.tree.is_dir():
             raise OptionError(f"{self.tree} is no directory", hint="name one with --tree")
+        if self.has_resolver and self.transport == "lbtrm":
+            raise OptionError(
+                "LBT-RM on a network without multicast",
+                hint="add --transport lbtru or tcp, or leave --resolver out",
+            )
+        if self.transport == "tcp" and self.link == "xdp":
+            raise OptionError("TCP over AF_XDP", hint="TCP is the kernel's: use --link socket")
         if self.loopback and self.link == "xdp":
             raise OptionError("AF_XDP over loopback", hint="rings need a lab: leave --loopback out")
+
+    @property
+    def context_options(self) -> dict[str, str | int]:
+        """Of every context, whatever the network."""
+        return of_transport(self.transport, _CONTEXT_OPTIONS)
+
+    @property
+    def source_options(self) -> dict[str, str | int]:
+        """Of the publisher's source."""
+        return {"transport": self.transport, **of_transport(self.transport, _SOURCE_OPTIONS)}
+
+    @property
+    def receiver_options(self) -> dict[str, str | int]:
+        """Of every receiver, whatever the network."""
+        return of_transport(self.transport, _RECEIVER_OPTIONS)
 
     @property
     def is_default_tree(self) -> bool:

@@ -11,7 +11,7 @@ from umstack.demo.children import Child, Children, command_of
 from umstack.demo.network import Network
 from umstack.demo.publisher import PublisherTask
 from umstack.demo.result import DemoResult, SubscriberResult, compare
-from umstack.demo.settings import SOURCE_OPTIONS, DemoSettings, Link, Options
+from umstack.demo.settings import DemoSettings, Link, Options
 from umstack.demo.subscriber import SubscriberTask
 
 _TOPIC = "demo/tree"
@@ -51,7 +51,14 @@ class Transfer:
         self._progress = progress
         self._on_progress = on_progress
         self.result = DemoResult(
-            net.kind, net.why, progress.link, str(settings.tree), settings.loss, settings.seed
+            net.kind,
+            net.why,
+            progress.link,
+            str(settings.tree),
+            settings.loss,
+            settings.seed,
+            settings.transport,
+            net.daemon,
         )
 
     def carry_out(self) -> None:
@@ -113,7 +120,7 @@ class Transfer:
             subscribers=self._settings.subscribers,
             manifest_file=str(self._manifest_file(0)),
             context_options=dict(self._context_options()),
-            source_options=dict(SOURCE_OPTIONS),
+            source_options=self._settings.source_options,
         )
 
     def _show(self, phase: str, children: Children) -> None:
