@@ -106,28 +106,47 @@ def sender_tag(secret: bytes, purpose: str, sender: tuple[str, int], covered: by
     return hmac.new(key, _address(*sender) + covered, hashlib.sha256).digest()[:TAG_BYTES]
 
 
-class RequestStream:
-    """One side of a keyed connection of the request protocol."""
+def key_check(secret: bytes) -> int:
+    """By which responses name a key beside its identifier."""
+    return int.from_bytes(_derived(secret, b"umstack key check")[:4])
 
-    def __init__(self, secret: bytes, key_id: int, topic: str, topic_index: int, *, is_server: bool) -> None:
+
+class RecordStream:
+    """One side of a keyed connection: of the request protocol, or of another kind."""
+
+    LABELS = b"umstack request", b"umstack response"
+    REQUESTS, RESPONSES = range(2)
+
+    def __init__(
+        self,
+        secret: bytes,
+        key_id: int,
+        topic: str,
+        subject: int,
+        *,
+        is_server: bool,
+        kind: int = REQUESTS,
+    ) -> None:
         self.secret = secret
         self.topic = topic
         self.is_server = is_server
-        self.greeting = HEAD + struct.pack(">IIB", 0, topic_index, key_id) + os.urandom(11)
+        self.label = self.LABELS[kind]
+        head = HEAD[:7] + bytes([kind])
+        self.greeting = head + struct.pack(">IIB", 0, subject, key_id) + os.urandom(11)
         self._keys = b"", b""
         self._numbers = [0, 0]
 
     def begin(self, theirs: bytes, endpoint: tuple[str, int]) -> None:
-        """The other side's greeting, and where the source takes requests."""
+        """The other side's greeting, and where the server was connected to."""
         greetings = theirs + self.greeting if self.is_server else self.greeting + theirs
         connection = greetings + _address(*endpoint) + self.topic.encode()
-        made = [_derived(self.secret, b"umstack request" + bytes([n]) + connection)[:16] for n in (0, 1)]
+        made = [_derived(self.secret, self.label + bytes([n]) + connection)[:16] for n in (0, 1)]
         ours, others = (1, 0) if self.is_server else (0, 1)
         self._keys = made[ours], made[others]
 
     def _record(self, direction: int, messages: bytes, number: int) -> bytes:
-        head = HEAD + struct.pack(">II", len(messages), number)
-        nonce = number.to_bytes(4) + bytes(8)
+        head = HEAD + struct.pack(">II", len(messages), number % 2**32)
+        nonce = (number % 2**32).to_bytes(4) + (number >> 32).to_bytes(4) + bytes(4)
         return head + gmac(self._keys[direction], nonce, head + messages)[:TAG_BYTES] + messages
 
     def seal(self, messages: bytes) -> bytes:

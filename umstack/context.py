@@ -140,7 +140,7 @@ class Context(Closing):
             self._requests = RequestService(
                 chosen,
                 self._streams,
-                lambda topic: self._engine.keyring.number_of(topic) != 0,
+                self._engine.keyring,
                 (lambda: self._engine.process(0.0)) if self._engine.is_sequential else None,
                 lambda: self._core.check_owned("a request"),
             )

@@ -81,8 +81,8 @@ class Request(Message):
         seconds (None: as long as the requester takes something; 0: not at all) and then raises BackPressured. A
         response that was cut off by that is not delivered in part. Whether the requester still waits is not known here.
         Raises ResponseFailed when the requester cannot be reached or takes nothing, MessageTooLong, ResourceLimit with
-        too many requesters, NotBytes for a str, Unsupported for a topic with keys, and Closed once its receiver or
-        context is closed.
+        too many requesters, NotBytes for a str, Unsupported where its context sends no responses, and Closed once its
+        receiver or context is closed.
         """
         if isinstance(data, str):
             raise NotBytes(f"a response on {self.topic!r} is bytes, not str")

@@ -427,8 +427,7 @@ class Source(Closing):
         Responses come directly from each responder, over TCP. The request is open for `timeout` seconds (None: until it
         is closed); sending waits up to `send_timeout` seconds, as send() does. `flush` sends it, and everything held
         before it, at once. Raises as send() does; ResourceLimit with request_pending_maximum open requests or without
-        a free port, Unsupported for a topic with keys, InvalidArgument while an explicit batch is open, NotBytes for a
-        str. Any thread.
+        a free port, InvalidArgument while an explicit batch is open, NotBytes for a str. Any thread.
         """
         self._check_open()
         if isinstance(data, str):

@@ -11,7 +11,8 @@ static um_stream_tags *side(bool is_server, uint8_t secret, const char *connecti
 {
     um_key key = {.id = 7};
     memset(key.secret, secret, sizeof key.secret);
-    um_stream_tags *tags = um_stream_tags_open(&key, is_server, connection, (uint32_t)strlen(connection));
+    um_stream_tags *tags =
+        um_stream_tags_open(&key, UM_STREAM_REQUESTS, is_server, connection, (uint32_t)strlen(connection));
     CHECK(tags != NULL);
     return tags;
 }
@@ -92,7 +93,7 @@ TEST("UM-138", "headers are told from greetings and from all else as soon as the
         memcpy(exact, record, length);
         CHECK_EQ(um_stream_record_bytes(exact, length), -EAGAIN);
         if (length > 0) {
-            exact[length < 8 ? length - 1 : 7] ^= 1;
+            exact[length < 7 ? length - 1 : 6] ^= 1;
             CHECK_EQ(um_stream_record_bytes(exact, length), -EBADMSG);
         }
         free(exact);
@@ -106,11 +107,54 @@ TEST("UM-138", "headers are told from greetings and from all else as soon as the
     um_stream_tags_close(source);
 }
 
+TEST("UM-138", "a greeting says its kind, subject and key, and has a nonce of its own")
+{
+    char first[UM_RECORD_HEADER_BYTES], second[UM_RECORD_HEADER_BYTES];
+    for (int kind = 0; kind < UM_STREAM_KINDS; kind++) {
+        um_stream_greeting said = {(enum um_stream_kind)kind, 0x01020304, 9}, read;
+        CHECK_EQ(um_stream_greeting_write(first, &said), 0);
+        CHECK_EQ(um_stream_greeting_write(second, &said), 0);
+        CHECK_EQ(um_stream_record_bytes(first, sizeof first), 0);
+        CHECK_EQ(memcmp(first, second, 17), 0);
+        CHECK(memcmp(first + 17, second + 17, 11) != 0);
+        CHECK(um_stream_greeting_read(first, &read));
+        CHECK_EQ(read.kind, said.kind);
+        CHECK_EQ(read.subject, said.subject);
+        CHECK_EQ(read.key_id, said.key_id);
+        for (uint32_t byte = 0; byte < 12; byte++) { /* what is no greeting, or of no kind that is known */
+            memcpy(second, first, sizeof second);
+            second[byte] ^= 0x40;
+            CHECK(!um_stream_greeting_read(second, &read));
+        }
+    }
+}
+
+TEST("UM-138", "kinds of connections share no keys")
+{
+    um_key key = {.id = 7};
+    char record[RECORD];
+    um_stream_tags *server = um_stream_tags_open(&key, UM_STREAM_REQUESTS, true, "x", 1);
+    for (int kind = 0; kind < UM_STREAM_KINDS; kind++) {
+        um_stream_tags *client = um_stream_tags_open(&key, (enum um_stream_kind)kind, false, "x", 1);
+        seal(client, record, 1);
+        CHECK_EQ(um_stream_tags_verify(server, record), kind == UM_STREAM_REQUESTS ? UM_TAG_OK : UM_TAG_WRONG);
+        um_stream_tags_close(client);
+    }
+    um_stream_tags_close(server);
+}
+
+TEST("UM-138", "keys of one identifier have checks of their own")
+{
+    um_key first = {.id = 7}, second = {.id = 7, .secret = {1}};
+    CHECK(um_stream_key_check(&first) != um_stream_key_check(&second));
+    CHECK_EQ(um_stream_key_check(&first), um_stream_key_check(&first));
+}
+
 TEST("UM-138", "more than a key is derived from is refused")
 {
     um_key key = {.id = 1};
     char connection[4096] = {0};
-    CHECK(um_stream_tags_open(&key, true, connection, sizeof connection) == NULL);
+    CHECK(um_stream_tags_open(&key, UM_STREAM_REQUESTS, true, connection, sizeof connection) == NULL);
 }
 
 CHECK_MAIN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from umstack.requests.counters import RequesterCounters, ResponderCounters
+from umstack.requests.counters import RequesterCounters, ResponderCounters, ResponseTagCounters
 from umstack.resolution import ResolutionCounters
 from umstack.streams.counters import StreamCounters
 from umstack.telemetry import counters
@@ -73,7 +73,9 @@ def test_the_documentation_is_up_to_date() -> None:
 def test_counters_kept_in_python_are_not_in_the_c_structs() -> None:
     """Topic resolution runs in Python: its counters have no field in C and all have one in Python."""
     in_python = {c.name for c in schema().group("context").counters if not c.in_core}
-    kinds = (ResolutionCounters, StreamCounters, RequesterCounters, ResponderCounters)
+    kinds = (
+        ResolutionCounters, StreamCounters, RequesterCounters, ResponderCounters, ResponseTagCounters,
+    )  # fmt: skip
     assert in_python == {name for kind in kinds for name in kind().as_dict()}
     assert not any(f" {name};" in counters.render_c_header() for name in in_python)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.tag_oracle import TRAILER_BYTES, RequestStream
+from tests.tag_oracle import TRAILER_BYTES, RecordStream
+from tests.unit.keyed_peers import OTHER, SECRET, KeyedPeer, write_keys
 from tests.unit.loopback import PORTS, open_context
 from tests.unit.test_late_join import FAST, RETAINED, Peer, _message, _numbers, _range, _send
 from tests.waiting import SECONDS, wait_for
@@ -22,16 +23,11 @@ from umstack import Context, Source
 from umstack._engine.endpoint import Endpoint
 from umstack.recovery.codec import RangeRequest, encode_range_request, endpoint_option
 
-SECRET, OTHER = bytes(range(32)), bytes(range(32, 64))
 TOPIC = "keyed"
 
 
 def _write_keys(file: Path, *keys: tuple[int, bytes]) -> None:
-    """A key file with these keys for the topic, put in place in one step."""
-    made = file.with_suffix(".new")
-    made.write_text("".join(f"topic {TOPIC}* {number} {secret.hex()}\n" for number, secret in keys))
-    made.chmod(0o600)
-    made.replace(file)
+    write_keys(file, f"{TOPIC}*", *keys)
 
 
 @pytest.fixture
@@ -67,49 +63,19 @@ def _port(context: Context) -> int:
     return server.endpoint.port
 
 
-class Asker:
+class Asker(KeyedPeer):
     """A receiver of the request protocol with a key, or with one that is wrong."""
 
     def __init__(
         self, context: Context, source: Source, key_id: int = 7, secret: bytes = SECRET, topic: str = TOPIC
     ) -> None:
-        self.endpoint = "127.0.0.1", _port(context)
-        self.socket = socket.create_connection(self.endpoint, timeout=SECONDS)
+        endpoint = "127.0.0.1", _port(context)
+        tags = RecordStream(secret, key_id, topic, source.topic_index, is_server=False)
+        super().__init__(socket.create_connection(endpoint, timeout=SECONDS), tags, endpoint)
         self.source = source
-        self.tags = RequestStream(secret, key_id, topic, source.topic_index, is_server=False)
-        self.sent = bytearray()
-
-    def send(self, data: bytes) -> None:
-        self.sent += data
-        self.socket.sendall(data)
-
-    def receive(self, count: int) -> bytes:
-        """So many bytes, or what came until the connection ended."""
-        data = b""
-        while len(data) < count and (part := self.socket.recv(count - len(data))):
-            data += part
-        return data
-
-    def greet(self) -> None:
-        self.send(self.tags.greeting)
-        self.tags.begin(self.receive(TRAILER_BYTES), self.endpoint)
 
     def range_request(self) -> bytes:
         return encode_range_request(RangeRequest(self.source.topic_index, outstanding=10))
-
-    def record(self) -> bytes:
-        """The messages of the next record."""
-        head = self.receive(TRAILER_BYTES)
-        return self.tags.opened(head + self.receive(int.from_bytes(head[8:12])))
-
-    def is_ended(self) -> bool:
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
-
-    def close(self) -> None:
-        self.socket.close()
 
 
 @pytest.fixture
@@ -196,8 +162,7 @@ def _with_one_left_out(asker: Asker) -> None:
 def _reflected(asker: Asker) -> None:
     asker.greet()
     asker.send(asker.tags.seal(asker.range_request()))
-    head = asker.receive(TRAILER_BYTES)
-    asker.send(head + asker.receive(int.from_bytes(head[8:12])))
+    asker.send(asker.raw_record())
 
 
 @pytest.mark.parametrize(
@@ -296,7 +261,7 @@ class Answerer:
 
     def __init__(self, connection: socket.socket, topic_index: int, secret: bytes = SECRET, key_id: int = 7):
         self.connection = connection
-        self.tags = RequestStream(secret, key_id, TOPIC, topic_index, is_server=True)
+        self.tags = RecordStream(secret, key_id, TOPIC, topic_index, is_server=True)
 
     def greet(self) -> None:
         theirs = _read(self.connection, TRAILER_BYTES)

@@ -11,7 +11,6 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -23,10 +22,6 @@ from umstack import (
     Message,
     ResponseTimeout,
 )
-from umstack.errors import (
-    Unsupported,
-)
-from umstack.key_file import write_new_key_file
 from umstack.requests.codec import (
     encode_fragment_head,
 )
@@ -199,12 +194,3 @@ def test_the_request_port_is_shared_with_late_join(context: Context) -> None:
         assert counter(other, "late_joins") == 1
         assert counter(context, "recovery_malformed") == counter(context, "responses_malformed") == 0
         assert not receiver.closed
-
-
-def test_keyed_topics_are_refused(tmp_path: Any) -> None:
-    """Issue 29: responses have no tags, so a topic with keys has no requests, and says so."""
-    file = tmp_path / "keys"
-    write_new_key_file(file, ["*"])
-    keys = {"authentication_scope": "all", "authentication_key_file": str(file)}
-    with open_context(**PORTS, **keys) as context, pytest.raises(Unsupported, match="authentication keys"):
-        context.source("keyed").request(b"x")

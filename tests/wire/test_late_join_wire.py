@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
-from tests.tag_oracle import TRAILER_BYTES, RequestStream
+from tests.tag_oracle import TRAILER_BYTES, RecordStream
 from tests.unit.loopback import open_context
 from tests.unit.test_off_transport import IDLE, SOON_ENDED, Account
 from tests.waiting import SECONDS
@@ -172,7 +172,7 @@ def test_tshark_decodes_a_recovery_with_keys(tmp_path: Path) -> None:
         source.send_many([b"message %d" % n for n in range(3)], flush=True)
         server = context._recovery._server
         assert server is not None
-        tags = RequestStream(secret, 7, "wire", source.topic_index, is_server=False)
+        tags = RecordStream(secret, 7, "wire", source.topic_index, is_server=False)
         with socket.create_connection(server.endpoint, timeout=10) as peer:
             peer.sendall(tags.greeting)
             answered = peer.recv(TRAILER_BYTES, socket.MSG_WAITALL)

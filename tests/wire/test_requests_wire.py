@@ -12,12 +12,14 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import wrpcap
 
+from tests.unit.keyed_peers import KEY_ID, SECRET, KeyedPeer, Requester, write_keys
 from tests.unit.loopback import PORTS, open_context
 from tests.waiting import SECONDS, wait_for
 from tests.wire.dissection import MARKS, tshark
 from umstack import Request
 from umstack.requests.codec import FRAGMENT_MAX_BYTES
 from umstack.scapy import LBMCRequest, LBMCStream, LBMCStreamInfo
+from umstack.streams.tags import PROOF
 
 _REQUEST_PORT = 14391
 _SEGMENT_BYTES = 1400
@@ -119,6 +121,52 @@ def test_tshark_decodes_responses(tmp_path: Path, responses: tuple[int, bytes]) 
     streams = _fields(file, "lbmc.stream", "lbmc.stream.stream_id", "lbmc.stream.ctxinst", "ip.src")
     values = {value for row in streams for value in zip(*(v.split(",") for v in row[:2]), strict=True)}
     assert len(values) == 1
+
+
+def test_tshark_decodes_keyed_responses(tmp_path: Path) -> None:
+    """Issue 29, W1: greetings, the proof and records are LBMC control messages with an HMAC option among the rest."""
+    write_keys(tmp_path / "keys", "*", (KEY_ID, SECRET))
+    options = {"authentication_scope": "all", "authentication_key_file": str(tmp_path / "keys")}
+    said: dict[str, bytes] = {}
+
+    def talk(peer: KeyedPeer) -> None:
+        peer.greet()
+        peer.send(peer.tags.seal(PROOF))
+        records = [peer.raw_record() for _ in range(3)]
+        said["requester"] = bytes(peer.sent)
+        said["responder"] = peer.heard_greeting + b"".join(records)
+
+    requests: list[Request] = []
+    with open_context(**PORTS, **options) as context:
+        receiver = context.receiver("wire", lambda m: requests.append(m) if isinstance(m, Request) else None)
+        source = context.source("wire")
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+        with source.request(b"x") as pending:
+            wait_for(lambda: requests, "the request")
+        requester = Requester(talk)
+        requests[0].requester = requester.endpoint
+        for data in (b"short", bytes(range(256)) * 300):
+            requests[0].respond(data)
+        requester.join()
+    packets = []
+    for who, (source_port, destination_port) in (
+        ("requester", (_REQUEST_PORT, 40000)),
+        ("responder", (40000, _REQUEST_PORT)),
+    ):
+        for at in range(0, len(said[who]), _SEGMENT_BYTES):
+            tcp = TCP(sport=source_port, dport=destination_port, seq=1 + at, ack=1, flags="PA")
+            packets.append(Ether() / IP() / tcp / Raw(said[who][at : at + _SEGMENT_BYTES]))
+    file = tmp_path / "keyed.pcap"
+    wrpcap(str(file), packets)
+    assert tshark(file, "-Y", MARKS) == ""
+    for port, types in ((_REQUEST_PORT, [8, 8, 8]), (40000, [8, 8, 0, 8, 0, 8, 0])):
+        rows = _fields(file, f"lbmc && tcp.srcport == {port}", "lbmc.type", "lbmc.hmac.data")
+        assert [int(value, 0) for row in rows for value in row[0].split(",")] == types
+        hmacs = [value for row in rows for value in row[1].split(",") if value]
+        assert len(hmacs) == (2 if port == _REQUEST_PORT else 4)
+        assert all(len(bytes.fromhex(value.replace(":", ""))) == 20 for value in hmacs)
+    rows = _fields(file, "lbmc.tcp_request", "lbmc.tcp_request.qidx")
+    assert {value for row in rows for value in row[0].split(",")} == {str(pending.index)}
 
 
 def test_scapy_dissects_responses(responses: tuple[int, bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,18 @@ class Keyring:
         loaded = self._loaded
         pattern = loaded.pattern_of(topic) if loaded is not None else None
         return () if loaded is None or pattern is None else dict(loaded.topics)[pattern]
+
+    def has(self, key: Key) -> bool:
+        """Whether a key is that of any topic now."""
+        return any(key in keys for _, keys in self._topics())
+
+    def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
+        """The first key of any topic that is meant; None without one."""
+        return next((key for _, keys in self._topics() for key in keys if is_meant(key)), None)
+
+    def _topics(self) -> tuple[tuple[str, tuple[Key, ...]], ...]:
+        loaded = self._loaded
+        return loaded.topics if loaded is not None else ()
 
     def refresh(self) -> bool:
         """Load the file again if it has changed. True when there are new keys; bad ones are logged, and the old stay.

@@ -22,19 +22,21 @@ from umstack.recovery.codec import (
     RangeBounds,
     set_wish,
 )
-from umstack.recovery.tags import (
+from umstack.streams.byte_window import ByteWindow
+from umstack.streams.counters import StreamCounters
+from umstack.streams.tags import (
+    Greeting,
     KeysOf,
     Refusal,
     SealedWindow,
+    StreamKind,
     StreamTags,
     TagRefused,
     VerifiedWindow,
     count_refusal,
     decode_greeting,
-    greeting,
+    encode_greeting,
 )
-from umstack.streams.byte_window import ByteWindow
-from umstack.streams.counters import StreamCounters
 
 _RECEIVE_WINDOW_BYTES = 1 << 20
 _REQUEST_WINDOW_BYTES = 1 << 17
@@ -150,7 +152,7 @@ class Fetch:
             self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
             self._request_range()
             return
-        ours = greeting(self._fetch.topic_index, keys[0])
+        ours = encode_greeting(Greeting(StreamKind.REQUESTS, self._fetch.topic_index, keys[0].id))
         self._greeting = ours, keys[0]
         self._received = VerifiedWindow(_RECEIVE_WINDOW_BYTES)
         self._requests = SealedWindow(_REQUEST_WINDOW_BYTES, ours)
@@ -168,10 +170,13 @@ class Fetch:
         theirs = received.take_greeting()
         if theirs is None:
             return
-        if decode_greeting(theirs) != (self._fetch.topic_index, key.id):
+        if decode_greeting(theirs) != decode_greeting(ours):
             raise TagRefused(Refusal.KEY)
-        topic = self._subscription.topic
-        tags = StreamTags(key, self._keys_of, topic, self._endpoint, (ours, theirs), is_server=False)
+        topic, keys_of = self._subscription.topic, self._keys_of
+        tags = StreamTags(
+            key, lambda key: key in keys_of(topic), StreamKind.REQUESTS, (ours, theirs), self._endpoint, topic,
+            is_server=False,
+        )  # fmt: skip
         self._greeting = None
         requests.begin(tags)
         received.begin(tags)
@@ -179,7 +184,7 @@ class Fetch:
 
     def _refuse(self, refusal: TagRefused) -> None:
         """End a connection whose other side is not the source; the next attempt makes another."""
-        count_refusal(refusal, self._counters, f"{self._endpoint.ip}:{self._endpoint.port}")
+        count_refusal(refusal, self._counters, "recovery", f"{self._endpoint.ip}:{self._endpoint.port}")
         self._disconnect()
 
     def _disconnect(self) -> None:

@@ -18,22 +18,23 @@ from umstack.recovery.codec import (
     OPTION_MESSAGE_REQUEST,
     OPTION_RANGE_REQUEST,
 )
-from umstack.recovery.tags import (
+from umstack.streams.byte_window import ByteWindow
+from umstack.streams.counters import StreamCounters
+from umstack.streams.request_port import SILENT_NS, PeerKind, RequestPort
+from umstack.streams.tags import (
     GREETING_BYTES,
     KeysOf,
     Refusal,
     SealedWindow,
+    StreamKind,
     StreamTags,
     TagRefused,
     VerifiedWindow,
     count_refusal,
     decode_greeting,
-    greeting,
+    encode_greeting,
     is_greeting,
 )
-from umstack.streams.byte_window import ByteWindow
-from umstack.streams.counters import StreamCounters
-from umstack.streams.request_port import SILENT_NS, RequestPort
 
 _REQUEST_WINDOW_BYTES = 131072
 _ANSWER_WINDOW_BYTES = 131072
@@ -49,6 +50,7 @@ class _Connection:
     __slots__ = (
         "active_ns", "answers", "interest", "opened_ns", "peer", "publication", "requests", "served", "socket",
         "tags",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, socket_: socket.socket, peer: tuple[str, int], now_ns: int) -> None:
@@ -57,6 +59,8 @@ class _Connection:
         self.requests = ByteWindow(_REQUEST_WINDOW_BYTES)
         self.answers = ByteWindow(_ANSWER_WINDOW_BYTES)
         self.tags: StreamTags | None = None
+        self.topic = ""
+        """That it has tags for."""
         self.publication: Publication | None = None
         self.served = ffi.new("um_served *")
         self.opened_ns = self.active_ns = now_ns
@@ -85,7 +89,7 @@ class RecoveryServer:
         self._connections: dict[int, _Connection] = {}
         self._publications: dict[int, Publication] = {}
         self.endpoint = port.endpoint
-        port.serve(CONTROL, self)
+        port.serve(PeerKind.RECOVERY, self)
 
     def add(self, publication: Publication) -> None:
         """Serve a source from now on."""
@@ -189,7 +193,7 @@ class RecoveryServer:
                 one.active_ns = now_ns
                 one.answers.send(one.socket)
         except TagRefused as refusal:
-            count_refusal(refusal, self._counters, f"{one.peer[0]}:{one.peer[1]}")
+            count_refusal(refusal, self._counters, "recovery", f"{one.peer[0]}:{one.peer[1]}")
             self._drop(one)
         except ConnectionError:
             self._drop(one)
@@ -227,15 +231,18 @@ class RecoveryServer:
         theirs = one.requests.peek(GREETING_BYTES)
         if len(theirs) < GREETING_BYTES:
             return False
-        topic_index, key_id = decode_greeting(theirs)
-        publication = self._publications.get(topic_index)
+        said = decode_greeting(theirs)
+        publication = self._publications.get(said.subject)
         keys = self._keys_of(publication.topic) if publication is not None else ()
-        key = next((key for key in keys if key.id == key_id), None)
+        key = next((key for key in keys if key.id == said.key_id), None)
         if publication is None or key is None:
             raise TagRefused(Refusal.KEY)
-        ours = greeting(topic_index, key)
-        greetings = theirs, ours
-        one.tags = StreamTags(key, self._keys_of, publication.topic, self.endpoint, greetings, is_server=True)
+        ours = encode_greeting(said)
+        topic = one.topic = publication.topic
+        one.tags = StreamTags(
+            key, lambda key: key in self._keys_of(topic), StreamKind.REQUESTS, (theirs, ours), self.endpoint, topic,
+            is_server=True,
+        )  # fmt: skip
         one.requests.consume(GREETING_BYTES)
         requests, answers = VerifiedWindow(), SealedWindow(_ANSWER_WINDOW_BYTES, ours)
         requests.take_over(one.requests)
@@ -257,7 +264,7 @@ class RecoveryServer:
             return self._reject(one)
         if one.tags is None and self._keys_of(publication.topic):
             raise TagRefused(Refusal.MISSING)
-        if one.tags is not None and one.tags.topic != publication.topic:
+        if one.tags is not None and one.topic != publication.topic:
             raise TagRefused(Refusal.KEY)
         low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         if lib.um_publication_retained(publication.handle, ffi.addressof(request, "wish"), low, high) != 0:

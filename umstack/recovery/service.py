@@ -21,8 +21,8 @@ from umstack.config import ContextOptions
 from umstack.errors import Closed
 from umstack.recovery.client import Fetch, late_join_plan, otr_plan
 from umstack.recovery.server import RecoveryServer
-from umstack.recovery.tags import KeysOf
 from umstack.streams import Streams
+from umstack.streams.tags import KeysOf
 from xdp.closing import Closing
 
 _RECOVERIES_AT_A_TIME = 64

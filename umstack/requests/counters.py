@@ -40,4 +40,14 @@ class ResponderCounters(NamedCounters):
     resp_would_block: int = 0
 
 
-__all__ = ["RequesterCounters", "ResponderCounters"]
+@dataclass(slots=True)
+class ResponseTagCounters(NamedCounters):
+    """Of connections of responses that ended for their tags, at either end. Written by any thread."""
+
+    responses_dropped_tag_missing: int = 0
+    responses_dropped_tag_key: int = 0
+    responses_dropped_tag_wrong: int = 0
+    responses_dropped_tag_replayed: int = 0
+
+
+__all__ = ["RequesterCounters", "ResponderCounters", "ResponseTagCounters"]

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from random import SystemRandom
 
 from umstack._core import ffi, lib
+from umstack._engine.keyring import Keyring
 from umstack.config import ContextOptions
 from umstack.errors import ResourceLimit, UmError
 from umstack.requests.codec import (
@@ -32,17 +33,34 @@ from umstack.requests.codec import (
     decode_part,
     message_length,
 )
-from umstack.requests.counters import RequesterCounters
+from umstack.requests.counters import RequesterCounters, ResponseTagCounters
 from umstack.requests.inbox import Inbox
 from umstack.requests.response import Response
 from umstack.streams import RequestPort
 from umstack.streams.byte_window import ByteWindow
-from umstack.streams.request_port import MESSAGE, SILENT_NS, discard_received
+from umstack.streams.request_port import SILENT_NS, PeerKind, discard_received
+from umstack.streams.tags import (
+    GREETING_BYTES,
+    PROOF,
+    Refusal,
+    SealedWindow,
+    StreamKind,
+    StreamTags,
+    TagRefused,
+    VerifiedWindow,
+    count_refusal,
+    decode_greeting,
+    encode_greeting,
+    is_greeting,
+    key_check,
+)
 
 NEVER_NS = 2**63
 """The deadline of what has none."""
 
 _WINDOW_BYTES = 131072
+_ANSWER_BYTES = 256
+"""Room for a greeting and a record that says nothing."""
 _RECEIVES_AT_A_TIME = 4
 _EVENTS_AT_A_TIME = 64
 _SLICE_NS = 100_000_000
@@ -64,6 +82,7 @@ class _Connection:
     __slots__ = (
         "active_ns",
         "first_sqn",
+        "has_begun",
         "is_useful",
         "name",
         "part",
@@ -73,6 +92,7 @@ class _Connection:
         "socket",
         "stream",
         "stream_sqn",
+        "tags",
     )
 
     def __init__(self, peer: socket.socket, now_ns: int) -> None:
@@ -80,6 +100,8 @@ class _Connection:
         with contextlib.suppress(OSError):
             self.name = "{}:{}".format(*peer.getpeername())
         self.received = ByteWindow(_WINDOW_BYTES)
+        self.has_begun = False
+        self.tags: StreamTags | None = None
         self.active_ns = now_ns
         self.is_useful = False
         self.stream: ResponseStream | None = None
@@ -99,6 +121,8 @@ class ResponseIntake:
         port: RequestPort,
         selector: selectors.BaseSelector,
         counters: RequesterCounters,
+        tag_counters: ResponseTagCounters,
+        keyring: Keyring,
         run_protocol: Callable[[], object] | None,
         check_owned: Callable[[], None],
     ) -> None:
@@ -112,6 +136,8 @@ class ResponseIntake:
         self._run_protocol = run_protocol
         self._selector = selector
         self._counters = counters
+        self._tag_counters = tag_counters
+        self._keyring = keyring
         self._connections_max = options.request_responders_maximum
         self._open_max = options.request_pending_maximum
         self._idle_ns = options.recovery_idle_timeout_ns
@@ -137,7 +163,7 @@ class ResponseIntake:
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
-        port.serve(MESSAGE, self)
+        port.serve(PeerKind.RESPONSES, self)
 
     # Requests
 
@@ -307,19 +333,65 @@ class ResponseIntake:
                 room = one.received.room
                 count = one.received.receive(one.socket)
                 if count == 0:
+                    self._counters.responses_incomplete += one.tags is not None and one.received.held > 0
                     self._drop(one)
                     return
                 if count is None:
                     return
-                self._take(one)
+                if one.has_begun or self._begin_stream(one):
+                    self._take_all(one)
                 if count < room:
                     return
         except MalformedResponse:
             self._counters.responses_malformed += 1
             discard_received(one.socket)
             self._drop(one)
+        except TagRefused as refusal:
+            count_refusal(refusal, self._tag_counters, "responses", one.name)
+            discard_received(one.socket)
+            self._drop(one)
         except OSError:
             self._drop(one)
+
+    def _begin_stream(self, one: _Connection) -> bool:
+        """Greet a responder that greets, and have tags on what follows; False while its greeting is not whole."""
+        if not is_greeting(one.received):
+            one.has_begun = True
+            return True
+        theirs = one.received.peek(GREETING_BYTES)
+        if len(theirs) < GREETING_BYTES:
+            return False
+        said = decode_greeting(theirs)
+        key = self._keyring.find(lambda key: key.id == said.key_id and key_check(key) == said.subject)
+        if key is None:
+            raise TagRefused(Refusal.KEY)
+        ours = encode_greeting(said)
+        one.tags = StreamTags(
+            key, self._keyring.has, StreamKind.RESPONSES, (theirs, ours), self.endpoint, is_server=True
+        )
+        answer = SealedWindow(_ANSWER_BYTES, ours)
+        answer.begin(one.tags)
+        answer.append(PROOF)
+        answer.send(one.socket)
+        if answer.held:
+            raise ConnectionError  # a new connection takes as much, or is none
+        one.received.consume(GREETING_BYTES)
+        verified = VerifiedWindow()
+        verified.take_over(one.received)
+        verified.begin(one.tags)
+        one.received = verified
+        one.has_begun = True
+        return True
+
+    def _take_all(self, one: _Connection) -> None:
+        """Take the messages that are there whole; with tags, those of one record after the other."""
+        self._take(one)
+        while one.tags is not None:
+            if len(one.received):
+                raise MalformedResponse  # a record ends with a message
+            if not one.received.show_next():
+                return
+            self._take(one)
 
     def _take(self, one: _Connection) -> None:
         """Take the messages that are there whole; a longest one fits the window."""
@@ -351,7 +423,7 @@ class ResponseIntake:
         one.skipped_sqn = part.first_sqn
         if self._is_duplicate(one, part):
             return
-        inbox = self._inbox_of(part.request_index, now_ns)
+        inbox = self._inbox_of(one, part.request_index, now_ns)
         if inbox is None:
             self._counters.responses_late += 1
             return
@@ -372,7 +444,7 @@ class ResponseIntake:
     def _go_on(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
         assert one.part is not None
         now_ns = time.monotonic_ns()
-        inbox = self._inbox_of(part.request_index, now_ns)
+        inbox = self._inbox_of(one, part.request_index, now_ns)
         length = len(message) - part.payload_from
         if inbox is None or not self._has_room(length):
             if inbox is None:
@@ -410,11 +482,18 @@ class ResponseIntake:
         one.stream, one.stream_sqn = part.stream, part.stream_sqn
         return False
 
-    def _inbox_of(self, index: int, now_ns: int) -> Inbox | None:
+    def _inbox_of(self, one: _Connection, index: int, now_ns: int) -> Inbox | None:
+        """The request that a response is to. Raises TagRefused where the connection has not the key of its topic."""
         inbox = self._open.get(index)
-        if inbox is not None and inbox.is_over(now_ns):
-            self._forget(inbox)
+        if inbox is None or inbox.is_over(now_ns):
+            if inbox is not None:
+                self._forget(inbox)
             return None
+        keys = self._keyring.keys_of(inbox.topic)
+        if one.tags is None and keys:
+            raise TagRefused(Refusal.MISSING)
+        if one.tags is not None and one.tags.key not in keys:
+            raise TagRefused(Refusal.KEY)
         return inbox
 
     def _has_room(self, length: int) -> bool:

@@ -13,14 +13,14 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
 
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.waiting import timeout_ns
 from umstack.config import ContextOptions
-from umstack.errors import BackPressured, Closed, MessageTooLong, ResourceLimit, ResponseFailed, Unsupported
+from umstack.errors import BackPressured, Closed, MessageTooLong, ResourceLimit, ResponseFailed
+from umstack.key_file import Key
 from umstack.repeated_records import RepeatedRecords
 from umstack.requests.codec import (
     FRAGMENT_MAX_BYTES,
@@ -29,9 +29,10 @@ from umstack.requests.codec import (
     encode_fragment_head,
     encode_head,
 )
-from umstack.requests.counters import ResponderCounters
+from umstack.requests.counters import ResponderCounters, ResponseTagCounters
 from umstack.requests.response_connection import ResponseConnection
 from umstack.streams import Streams
+from umstack.streams.tags import KeysOf, TagRefused, count_refusal
 
 _records = RepeatedRecords(logging.getLogger("umstack.requests"))
 _ATTEMPTS = 3
@@ -39,18 +40,26 @@ _ATTEMPTS = 3
 _LAST_FLUSH_NS = 1_000_000_000
 _NEVER_NS = 2**63
 _SQNS = 2**32
+_KEY_HINT = "give both hosts the same key file (docs/authentication.md)"
 
 
 class Responder:
     """Of one context. Any thread responds."""
 
-    def __init__(self, options: ContextOptions, streams: Streams, has_keys: Callable[[str], bool]) -> None:
-        """`has_keys` is whether the datagrams of a topic have authentication tags, which responses do not."""
+    def __init__(
+        self,
+        options: ContextOptions,
+        streams: Streams,
+        keys_of: KeysOf,
+        tag_counters: ResponseTagCounters,
+    ) -> None:
+        """Responses on a topic with keys carry tags made with the first of them."""
         self.counters = ResponderCounters()
+        self._tag_counters = tag_counters
         self._options = options
         self._loop = streams.loop
-        self._has_keys = has_keys
-        self._connections: dict[Endpoint, ResponseConnection] = {}
+        self._keys_of = keys_of
+        self._connections: dict[tuple[Endpoint, Key | None], ResponseConnection] = {}
         self._lock = threading.Lock()
         self._instance = os.urandom(8)
         self._next_stream_id = SystemRandom().randrange(_SQNS)
@@ -61,11 +70,6 @@ class Responder:
         self, topic: str, requester: tuple[str, int], index: int, data: memoryview, timeout: float | None
     ) -> None:
         """Send a response; see Request.respond."""
-        if self._has_keys(topic):
-            raise Unsupported(
-                f"responding on {topic!r}: it has authentication keys, and responses over TCP have no tags",
-                hint="use requests on topics that the key file has no keys for (docs/authentication.md)",
-            )
         longest = self._options.response_maximum_message_length_bytes
         if len(data) > longest:
             raise MessageTooLong(
@@ -74,22 +78,32 @@ class Responder:
             )
         end_ns = _NEVER_NS if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         endpoint = Endpoint(*requester)
+        key = next(iter(self._keys_of(topic)), None)
         try:
             for _ in range(_ATTEMPTS):
-                if self._put(endpoint, index, data, end_ns, timeout == 0):
+                if self._put(endpoint, key, index, data, end_ns, timeout == 0):
                     return
             raise ConnectionAbortedError(errno.ECONNABORTED, "the requester ends every connection")
         except OSError as error:
             raise ResponseFailed(
                 f"responding on {topic!r} to {endpoint.ip}:{endpoint.port}: {error.strerror or error}",
                 errno=error.errno or 0,
+                hint=_KEY_HINT if isinstance(error, TagRefused) else None,
             ) from error
 
     # One response
 
-    def _put(self, endpoint: Endpoint, index: int, data: memoryview, end_ns: int, never_waits: bool) -> bool:
+    def _put(
+        self,
+        endpoint: Endpoint,
+        key: Key | None,
+        index: int,
+        data: memoryview,
+        end_ns: int,
+        never_waits: bool,
+    ) -> bool:
         """False when a connection that was there before turned out to have ended, and nothing was sent."""
-        one, is_new = self._connection(endpoint)
+        one, is_new = self._connection(endpoint, key)
         left_s = -1.0 if end_ns == _NEVER_NS else max(0.0, (end_ns - time.monotonic_ns()) / 1e9)
         if not one.putting.acquire(timeout=left_s):
             raise self._refusal(endpoint, never_waits)
@@ -149,7 +163,7 @@ class Responder:
                 with self._lock:
                     self.counters.resp_blocked += 1
             self._check_progress(one, time.monotonic_ns())
-            one.wait_writable(left_ns / 1e9)
+            one.wait(left_ns / 1e9)
             if self._is_closed:
                 raise Closed("the context is closed")
 
@@ -172,12 +186,12 @@ class Responder:
 
     # Connections
 
-    def _connection(self, endpoint: Endpoint) -> tuple[ResponseConnection, bool]:
-        """The connection to a requester, and whether it is new."""
+    def _connection(self, endpoint: Endpoint, key: Key | None) -> tuple[ResponseConnection, bool]:
+        """The connection to a requester for responses with tags of a key, and whether it is new."""
         with self._lock:
             if self._is_closed:
                 raise Closed("the context is closed")
-            known = self._connections.get(endpoint)
+            known = self._connections.get((endpoint, key))
             if known is not None and known.error is None:
                 return known, False
             if len(self._connections) >= self._options.response_connections_maximum:
@@ -185,8 +199,8 @@ class Responder:
             self._next_stream_id = (self._next_stream_id + 1) % _SQNS
             stream = ResponseStream(self._instance, self._next_stream_id)
             self._begin()
-            one = ResponseConnection(endpoint, stream, self._options)
-            self._connections[endpoint] = one
+            one = ResponseConnection(endpoint, key, stream, self._options)
+            self._connections[endpoint, key] = one
             self.counters.response_connections = len(self._connections)
             self.counters.response_connections_opened += 1
         self._loop.submit(partial(self._watch, one))
@@ -207,16 +221,19 @@ class Responder:
             )
         oldest = min(idle, key=lambda one: one.active_ns)
         oldest.fail(ConnectionAbortedError(errno.ECONNABORTED, "the connection made way for another"))
-        del self._connections[oldest.endpoint]
+        del self._connections[oldest.endpoint, oldest.key]
         self._loop.submit(partial(self._close, oldest))
 
     def _end(self, one: ResponseConnection, error: OSError) -> None:
         """A connection has failed: what waits in it is lost."""
         one.fail(error)
         with self._lock:
-            if self._connections.get(one.endpoint) is not one:
+            if self._connections.get((one.endpoint, one.key)) is not one:
                 return
-            del self._connections[one.endpoint]
+            del self._connections[one.endpoint, one.key]
+            if isinstance(error, TagRefused):
+                peer = f"{one.endpoint.ip}:{one.endpoint.port}"
+                count_refusal(error, self._tag_counters, "responses", peer)
             self.counters.response_connections = len(self._connections)
             self.counters.response_connections_failed += 1
             unsent = one.waiting_responses
@@ -235,7 +252,7 @@ class Responder:
         assert self._selector is not None
         if one.socket.fileno() < 0:
             return
-        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.waiting_bytes else 0)
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.sendable_bytes else 0)
         if one.socket.fileno() in self._selector.get_map():
             self._selector.modify(one.socket, interest, partial(self._on_ready, one))
         else:
@@ -283,7 +300,7 @@ class Responder:
                 return
             with self._lock:
                 one.fail(ConnectionAbortedError(errno.ECONNABORTED, "the connection was idle"))
-                self._connections.pop(one.endpoint, None)
+                self._connections.pop((one.endpoint, one.key), None)
                 self.counters.response_connections = len(self._connections)
             self._close(one)
         finally:
@@ -300,7 +317,7 @@ class Responder:
             try:
                 one.flush()
                 while one.waiting_bytes and (left_ns := end_ns - time.monotonic_ns()) > 0:
-                    one.wait_writable(left_ns / 1e9)
+                    one.wait(left_ns / 1e9)
                     one.flush()
             except OSError as error:
                 one.fail(error)

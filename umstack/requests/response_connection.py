@@ -8,17 +8,39 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
+from umstack._core import ffi
 from umstack._engine.endpoint import Endpoint
 from umstack.config import ContextOptions
+from umstack.key_file import Key
 from umstack.requests.codec import ResponseStream
+from umstack.streams.tags import (
+    PROOF,
+    RECORD_HEADER_BYTES,
+    Greeting,
+    Refusal,
+    StreamKind,
+    StreamTags,
+    TagRefused,
+    VerifiedWindow,
+    decode_greeting,
+    encode_greeting,
+    key_check,
+)
 
 _CONNECTING = (0, errno.EINPROGRESS)
 _WAIT_MS = 100
+_PROOF_WINDOW_BYTES = 256
+"""Room for a greeting and a record that says nothing; more is none."""
 
 
 class ResponseConnection:
-    """One stream of responses. Any thread; one response at a time is put, by the holder of `putting`."""
+    """One stream of responses. Any thread; one response at a time is put, by the holder of `putting`.
+
+    With a key responses are held until the requester has proved that it has the key, too: by its first record, whose
+    tag covers the nonce of this connection's greeting.
+    """
 
     __slots__ = (
         "_buffer",
@@ -26,10 +48,16 @@ class ResponseConnection:
         "_buffering",
         "_ends",
         "_given",
+        "_greeting",
+        "_held",
+        "_held_bytes",
+        "_proof",
+        "_tags",
         "active_ns",
         "endpoint",
         "error",
         "is_watched",
+        "key",
         "progress_ns",
         "putting",
         "socket",
@@ -38,9 +66,12 @@ class ResponseConnection:
         "stream_sqn",
     )
 
-    def __init__(self, endpoint: Endpoint, stream: ResponseStream, options: ContextOptions) -> None:
-        """Begin to connect. Raises OSError."""
+    def __init__(
+        self, endpoint: Endpoint, key: Key | None, stream: ResponseStream, options: ContextOptions
+    ) -> None:
+        """Begin to connect, for responses with tags of this key; None: without. Raises OSError."""
         self.endpoint = endpoint
+        self.key = key
         self.stream = stream
         self.stream_sqn = 0
         self.sqn = 0
@@ -53,6 +84,16 @@ class ResponseConnection:
         self._buffer_begin = 0
         self._given = 0
         self._ends: deque[int] = deque()
+        self._tags: StreamTags | None = None
+        self._held: deque[bytes] = deque()
+        self._held_bytes = 0
+        self._greeting = b""
+        self._proof: VerifiedWindow | None = None
+        """What the requester says while it has not proved that it has the key."""
+        if key is not None:
+            self._greeting = encode_greeting(Greeting(StreamKind.RESPONSES, key_check(key), key.id))
+            self._proof = VerifiedWindow(_PROOF_WINDOW_BYTES)
+            self._buffer += self._greeting
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._connect(options)
@@ -75,7 +116,12 @@ class ResponseConnection:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits for the kernel to take it."""
+        """What waits for the requester's proof, or for the kernel to take it."""
+        return self.sendable_bytes + self._held_bytes
+
+    @property
+    def sendable_bytes(self) -> int:
+        """What waits for the kernel alone."""
         return len(self._buffer) - self._buffer_begin
 
     @property
@@ -90,21 +136,39 @@ class ResponseConnection:
             if self.error is not None:
                 raise self.error
             self.active_ns = time.monotonic_ns()
-            sent = 0
             if not self.waiting_bytes:
                 self.progress_ns = self.active_ns
-                sent = self._send([head, payload])
-            if sent < len(head) + len(payload):
-                self._buffer += memoryview(head + payload)[sent:]
-                if is_last:
-                    self._ends.append(self._given + self.waiting_bytes)
+            if self._proof is not None:
+                self._held.append(b"".join((head, payload)))
+                self._held_bytes += RECORD_HEADER_BYTES + len(head) + len(payload)
+            elif self._tags is not None:
+                self._send_or_keep([self._record(head, payload)])
+            else:
+                self._send_or_keep([head, payload])
+            if is_last and self.waiting_bytes:
+                self._ends.append(self._given + self.waiting_bytes)
+
+    def _record(self, *parts: bytes | memoryview) -> bytearray:
+        assert self._tags is not None
+        record = bytearray(RECORD_HEADER_BYTES)
+        for part in parts:
+            record += part
+        with ffi.from_buffer("char[]", record, require_writable=True) as made:
+            self._tags.seal(made, len(record) - RECORD_HEADER_BYTES)
+        return record
+
+    def _send_or_keep(self, parts: list[bytes | bytearray | memoryview]) -> None:
+        sent = 0 if self.sendable_bytes else self._send(parts)
+        for part in parts:
+            self._buffer += memoryview(part)[sent:]
+            sent = max(0, sent - len(part))
 
     def flush(self) -> None:
         """Send what the kernel takes. Raises OSError once the connection has failed."""
         with self._buffering:
             if self.error is not None:
                 raise self.error
-            while self.waiting_bytes:
+            while self.sendable_bytes:
                 view = memoryview(self._buffer)[self._buffer_begin :]
                 sent = self._send([view])
                 view.release()
@@ -118,7 +182,7 @@ class ResponseConnection:
             while self._ends and self._ends[0] <= self._given:
                 self._ends.popleft()
 
-    def _send(self, parts: list[bytes | memoryview]) -> int:
+    def _send(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
         try:
             sent = self.socket.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
@@ -129,11 +193,17 @@ class ResponseConnection:
         self._given += sent
         return sent
 
-    def wait_writable(self, seconds: float) -> None:
-        """Wait until the kernel takes more, or for a moment."""
+    def wait(self, seconds: float) -> None:
+        """Wait until more can be sent, or for a moment. Raises OSError once the connection has failed."""
         poll = select.poll()
-        poll.register(self.socket.fileno(), select.POLLOUT)
+        has_proof_to_come = self._proof is not None
+        poll.register(
+            self.socket.fileno(),
+            (select.POLLIN if has_proof_to_come else 0) | (select.POLLOUT if self.sendable_bytes else 0),
+        )
         poll.poll(min(_WAIT_MS, max(0, int(seconds * 1000))))
+        if has_proof_to_come and self.is_ended():
+            raise ConnectionResetError(errno.ECONNRESET, "the requester closed the connection")
 
     def fail(self, error: OSError) -> None:
         """No more is sent; a thread that puts gets this error."""
@@ -141,14 +211,55 @@ class ResponseConnection:
             self.error = self.error or error
 
     def is_ended(self) -> bool:
-        """Whether the requester has closed it. What it sends is not part of the protocol, and ends it, too."""
-        try:
-            self.socket.recv(1)
-        except (BlockingIOError, InterruptedError):
+        """Take what the requester sends; whether it has closed the connection.
+
+        What it sends is not part of the protocol, and ends it, too, but for the proof that it has the key. Raises
+        TagRefused where it has none.
+        """
+        with self._buffering:
+            try:
+                if self._proof is not None:
+                    if self._proof.receive(self.socket) == 0:
+                        return True
+                    self._take_proof(self._proof)
+                if self._proof is None:
+                    self.socket.recv(1)
+                    return True
+            except TagRefused as refusal:
+                self.error = self.error or refusal
+                raise
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                return True
             return False
-        except OSError:
-            return True
-        return True
+
+    def _take_proof(self, proof: VerifiedWindow) -> None:
+        """Once the requester has proved that it has the key, send what was held. Raises TagRefused."""
+        assert self.key is not None
+        if self._tags is None:
+            theirs = proof.take_greeting()
+            if theirs is None:
+                return
+            if decode_greeting(theirs) != decode_greeting(self._greeting):
+                raise TagRefused(Refusal.KEY)
+            key = self.key
+            greetings = self._greeting, theirs
+            self._tags = StreamTags(
+                key, lambda used: used == key, StreamKind.RESPONSES, greetings, self.endpoint, is_server=False
+            )
+            proof.begin(self._tags)
+        else:
+            proof.show_next()
+        if not len(proof):
+            return
+        if proof.filled != PROOF or proof.held > len(PROOF):
+            raise TagRefused(Refusal.MISSING)
+        self._proof = None
+        for message in self._held:
+            self._buffer += self._record(message)
+        self._held.clear()
+        self._held_bytes = 0
 
 
 __all__ = ["ResponseConnection"]

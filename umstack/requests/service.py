@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from umstack._core import ffi
+from umstack._engine.keyring import Keyring
 from umstack._engine.waiting import timeout_ns
 from umstack.config import ContextOptions
-from umstack.errors import Closed, Unsupported
-from umstack.requests.counters import RequesterCounters
+from umstack.errors import Closed
+from umstack.requests.counters import RequesterCounters, ResponseTagCounters
 from umstack.requests.intake import NEVER_NS, ResponseIntake
 from umstack.requests.pending_request import PendingRequest
 from umstack.requests.responder import Responder
@@ -27,16 +28,17 @@ class RequestService(Closing):
         self,
         options: ContextOptions,
         streams: Streams,
-        has_keys: Callable[[str], bool],
+        keyring: Keyring,
         run_protocol: Callable[[], object] | None,
         check_owned: Callable[[], None],
     ) -> None:
-        """`has_keys` is whether a topic's datagrams have tags; the others are as of ResponseIntake."""
+        """The arguments are as of ResponseIntake."""
         self._check_owned = check_owned
-        self.responder = Responder(options, streams, has_keys)
+        self._tag_counters = ResponseTagCounters()
+        self.responder = Responder(options, streams, keyring.keys_of, self._tag_counters)
         self._options = options
         self._streams = streams
-        self._has_keys = has_keys
+        self._keyring = keyring
         self._run_protocol = run_protocol
         self._counters = RequesterCounters()
         self._lock = threading.Lock()
@@ -47,13 +49,8 @@ class RequestService(Closing):
     def open(self, owner: object, topic: str, timeout: float | None) -> tuple[PendingRequest, Any]:
         """A request of a source, and what the core is to send it with: a um_request.
 
-        Raises ResourceLimit, OptionError where there is no request port, Unsupported for a topic with keys, Closed.
+        Raises ResourceLimit, OptionError where there is no request port, Closed.
         """
-        if self._has_keys(topic):
-            raise Unsupported(
-                f"a request on {topic!r}: it has authentication keys, and responses over TCP have no tags",
-                hint="use requests on topics that the key file has no keys for (docs/authentication.md)",
-            )
         with self._lock:
             if self._is_closed:
                 raise Closed("the context is closed")
@@ -70,8 +67,9 @@ class RequestService(Closing):
         self._ip = int(ipaddress.IPv4Address(port.endpoint.ip))
         selector = self._streams.loop.open()
         self._intake = ResponseIntake(
-            self._options, port, selector, self._counters, self._run_protocol, self._check_owned
-        )
+            self._options, port, selector, self._counters, self._tag_counters, self._keyring, self._run_protocol,
+            self._check_owned,
+        )  # fmt: skip
         self._streams.loop.add_work(self._intake.run)
         return self._intake
 
@@ -91,7 +89,8 @@ class RequestService(Closing):
         if self._intake is not None:
             self._counters.requests_pending = self._intake.open_count
             self._counters.request_responders = self._intake.responder_count
-        return {**self._counters.as_dict(), **self.responder.counters.as_dict()}
+        mine, tags = self._counters.as_dict(), self._tag_counters.as_dict()
+        return {**mine, **self.responder.counters.as_dict(), **tags}
 
     def close(self) -> None:
         """End every request, and every connection. Any thread, once the objects are closed."""

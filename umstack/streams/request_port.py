@@ -1,6 +1,8 @@
 """RequestPort: the TCP port of a context where receivers ask for what is retained, and responders send responses.
 
-    accepted --first byte--> LBMC control: recovery | LBMC message: responses | anything else: closed, malformed
+    accepted --first bytes--> LBMC message, greeting of responses: responses
+                              other LBMC control: recovery
+                              anything else: closed, malformed
 
 Bounded: how many connections are open, and how long one may say nothing. When there is no room for another, one that
 was of no use so far makes way.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+from enum import Enum
 from typing import Protocol
 
 from umstack._engine.endpoint import Endpoint
@@ -18,14 +21,23 @@ from umstack.config import ContextOptions
 from umstack.errors import OptionError, ResourceLimit
 from umstack.streams.counters import StreamCounters
 from umstack.streams.loop import StreamLoop
+from umstack.streams.tags import KIND_BYTES, StreamKind, kind_of, may_become_greeting
 
-CONTROL = 8
-MESSAGE = 0
-"""LBMC types: of the messages that each kind of peer begins with."""
+_CONTROL = 8
+_MESSAGE = 0
+"""LBMC types: of the messages that peers begin with."""
+
 
 _PAUSE_NS = 100_000_000
 SILENT_NS = 200_000_000
 """A peer that has said nothing for so long may make way for another; honest ones begin at once."""
+
+
+class PeerKind(Enum):
+    """What a peer connects for."""
+
+    RECOVERY = 1
+    RESPONSES = 2
 
 
 class PeerService(Protocol):
@@ -59,7 +71,7 @@ class RequestPort:
         self._idle_ns = options.recovery_idle_timeout_ns
         self._activity_ns = options.request_tcp_activity_timeout_ns
         self._nodelay = options.response_tcp_nodelay
-        self._services: dict[int, PeerService] = {}
+        self._services: dict[PeerKind, PeerService] = {}
         self._silent: dict[socket.socket, int] = {}
         self._resume_ns = 0
         self._selector = loop.open()
@@ -69,8 +81,8 @@ class RequestPort:
         loop.submit(self._begin)
         loop.add_work(self._run)
 
-    def serve(self, kind: int, service: PeerService) -> None:
-        """Give connections whose first message is of this LBMC type to a service. Any thread."""
+    def serve(self, kind: PeerKind, service: PeerService) -> None:
+        """Give connections of this kind to a service. Any thread."""
         self._services[kind] = service
 
     def close(self) -> None:
@@ -128,20 +140,29 @@ class RequestPort:
         return any(service.make_room(now_ns) for service in self._services.values())
 
     def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
-        """The first byte of an LBMC message has its version and its type."""
+        """Find out what a peer is, as soon as that can be told.
+
+        Of one that has sent too little the socket says no more until there is enough, or until that was all.
+        """
         try:
-            first = peer.recv(1, socket.MSG_PEEK)
+            first = peer.recv(KIND_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
-        service = self._services.get(first[0]) if first else None
+        is_short = bool(first) and may_become_greeting(first)
+        if is_short and peer.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) < KIND_BYTES:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, KIND_BYTES)
+            return
+        kind = None if is_short else _kind_of(first)
+        service = self._services.get(kind) if kind is not None else None
         if service is None:
             if first:
                 self._counters.recovery_malformed += 1
                 discard_received(peer)
             self._drop(peer)
             return
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         del self._silent[peer]
         self._selector.unregister(peer)
         service.adopt(peer, now_ns)
@@ -167,6 +188,13 @@ class RequestPort:
             self._counters.recovery_connections_idle += 1
             self._drop(peer)
         return None
+
+
+def _kind_of(first: bytes) -> PeerKind | None:
+    """What a peer connects for that begins with these bytes; None for a stranger."""
+    if first[:1] == bytes([_MESSAGE]) or kind_of(first) is StreamKind.RESPONSES:
+        return PeerKind.RESPONSES
+    return PeerKind.RECOVERY if first[:1] == bytes([_CONTROL]) else None
 
 
 def discard_received(peer: socket.socket) -> None:
@@ -205,9 +233,8 @@ def _listen(options: ContextOptions, address: str) -> socket.socket:
 
 
 __all__ = [
-    "CONTROL",
-    "MESSAGE",
     "SILENT_NS",
+    "PeerKind",
     "PeerService",
     "RequestPort",
     "discard_received",

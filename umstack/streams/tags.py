@@ -1,20 +1,19 @@
-"""Tags on a connection of the request protocol: greetings, and windows of records that are sealed and checked.
+"""Tags on a TCP stream of LBMC messages: greetings, and windows of records that are sealed and checked.
 
-Each side begins with a greeting: the topic, the key's identifier and a nonce. Both greetings, the source's endpoint
-and the topic's name make the keys of the connection (ffi/authentication/stream_tags.h), so that nothing of one
-connection, direction or topic is right in another. Then all messages go in records, each with a number and a tag.
+Each side begins with a greeting: what the connection is about, the key's identifier and a nonce. Both greetings and
+where the connection leads to make its keys, so that nothing of one connection or direction is right in another. Then
+all messages go in records, each with a number and a tag. Recovery and requests share this; bytes, keys and tags are
+those of ffi/authentication/stream_tags.h.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import os
 import socket
-import struct
 from collections.abc import Callable
-from enum import Enum
-from typing import Any
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack._engine.endpoint import Endpoint
@@ -22,16 +21,18 @@ from umstack._engine.keyring import core_key_set
 from umstack.key_file import Key
 from umstack.repeated_records import RepeatedRecords
 from umstack.streams.byte_window import ByteWindow
-from umstack.streams.counters import StreamCounters
 
 GREETING_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 RECORD_WINDOW_BYTES = 2 * (lib.UM_RECORD_BYTES_MAX + lib.UM_RECORD_HEADER_BYTES)
 """Of a window that receives records: twice the longest, so that one always becomes whole within it."""
+RECORD_HEADER_BYTES: int = lib.UM_RECORD_HEADER_BYTES
+PROOF = bytes.fromhex("08ff0004")
+"""A control message that says nothing: what a side sends in its first record when it has nothing else to say, for only
+a record proves that it has the key."""
+KIND_BYTES = 8
+"""So much of what a peer begins with tells whether it is a greeting, and of which kind."""
 
-_HEADER_BYTES: int = lib.UM_RECORD_HEADER_BYTES
-_NONCE_BYTES = 11
-_GREETING = struct.Struct(f"!8sIIB{_NONCE_BYTES}s")
-_GREETING_HEAD = bytes.fromhex("0862001cff188000")
+_GREETING_HEAD = bytes.fromhex("0862001cff1880")
 
 KeysOf = Callable[[str], tuple[Key, ...]]
 """The keys of a topic in use now, the first of which makes tags; none: its connections have no tags."""
@@ -39,8 +40,16 @@ KeysOf = Callable[[str], tuple[Key, ...]]
 _records = RepeatedRecords(logging.getLogger("umstack.authentication"))
 
 
+class StreamKind(IntEnum):
+    """What a connection with tags is for."""
+
+    REQUESTS = lib.UM_STREAM_REQUESTS
+    """Of late join and off-transport recovery."""
+    RESPONSES = lib.UM_STREAM_RESPONSES
+
+
 class Refusal(Enum):
-    """Why a connection is refused: the ends of the counters recovery_dropped_tag_*."""
+    """Why a connection is refused: the ends of the counters *_dropped_tag_*."""
 
     MISSING = "missing"
     KEY = "key"
@@ -52,17 +61,35 @@ class TagRefused(ConnectionError):
     """What was received is not what the other side of the connection sent next; the connection is to end."""
 
     def __init__(self, reason: Refusal) -> None:
-        super().__init__(f"a record of the request protocol: tag {reason.value}")
+        super().__init__(f"{_MEANINGS[reason]} (tag {reason.value})")
         self.reason = reason
 
 
-def count_refusal(refusal: TagRefused, counters: StreamCounters, peer: str) -> None:
-    """Count a connection that ends for its tags, and log it at most every few seconds."""
-    counter = f"recovery_dropped_tag_{refusal.reason.value}"
+_MEANINGS = {
+    Refusal.MISSING: "the other side sent what has no tag: it has no key for the topic",
+    Refusal.KEY: "the other side's key is not in use here",
+    Refusal.WRONG: "a record was changed on the way, or was made for another connection or without the key",
+    Refusal.REPLAYED: "a record came twice, or one before it is lacking",
+}
+
+
+def count_refusal(refusal: TagRefused, counters: object, prefix: str, peer: str) -> None:
+    """Count a connection that ends for its tags in `{prefix}_dropped_tag_*`, and log it at most every few seconds."""
+    counter = f"{prefix}_dropped_tag_{refusal.reason.value}"
     setattr(counters, counter, getattr(counters, counter) + 1)
-    _records.write(
-        counter, logging.WARNING, "a connection with %s was ended: tag %s", peer, refusal.reason.value
-    )
+    _records.write(counter, logging.WARNING, "a connection with %s was ended: %s", peer, refusal)
+
+
+# Greetings
+
+
+class Greeting(NamedTuple):
+    """What a greeting says, beside its nonce."""
+
+    kind: StreamKind
+    subject: int
+    """Of requests the topic's index, of responses key_check()."""
+    key_id: int
 
 
 def is_greeting(received: ByteWindow) -> bool:
@@ -70,54 +97,80 @@ def is_greeting(received: ByteWindow) -> bool:
     return received.peek(len(_GREETING_HEAD)) == _GREETING_HEAD
 
 
-def greeting(topic_index: int, key: Key) -> bytes:
-    """A greeting with a nonce of its own."""
-    return _GREETING.pack(_GREETING_HEAD, 0, topic_index, key.id, os.urandom(_NONCE_BYTES))
+def may_become_greeting(first_bytes: bytes) -> bool:
+    """Whether a peer that has sent no more than this may be sending a greeting, whose kind is not here yet."""
+    return len(first_bytes) < KIND_BYTES and _GREETING_HEAD.startswith(first_bytes)
 
 
-def decode_greeting(data: bytes) -> tuple[int, int]:
-    """Topic index and key identifier of a whole greeting. Raises TagRefused when it is none."""
-    head, length, topic_index, key_id, _ = _GREETING.unpack(data)
-    if head != _GREETING_HEAD or length != 0:
+def kind_of(first_bytes: bytes) -> StreamKind | None:
+    """The kind of the greeting that a peer's first KIND_BYTES begin; None where they begin none."""
+    if len(first_bytes) < KIND_BYTES or not first_bytes.startswith(_GREETING_HEAD):
+        return None
+    kind = first_bytes[len(_GREETING_HEAD)]
+    return StreamKind(kind) if kind < lib.UM_STREAM_KINDS else None
+
+
+def encode_greeting(greeting: Greeting) -> bytes:
+    """A greeting with a nonce of its own. Raises ConnectionError."""
+    said = ffi.new("um_stream_greeting *", greeting._asdict())
+    out = ffi.new("char[]", GREETING_BYTES)
+    if lib.um_stream_greeting_write(out, said) != 0:
+        raise ConnectionError("a greeting: libcrypto has no random numbers")
+    return bytes(ffi.buffer(out))
+
+
+def decode_greeting(data: bytes) -> Greeting:
+    """What a whole greeting says. Raises TagRefused when it is none."""
+    said = ffi.new("um_stream_greeting *")
+    if not lib.um_stream_greeting_read(data, said):
         raise TagRefused(Refusal.MISSING)
-    return topic_index, key_id
+    return Greeting(StreamKind(said.kind), said.subject, said.key_id)
+
+
+def key_check(key: Key) -> int:
+    """By which keys of one identifier are told apart, where no topic says which is meant."""
+    return int(lib.um_stream_key_check(core_key_set((key,)).keys))
 
 
 class StreamTags:
     """The tags of one connection, whose key stays the one it was greeted with. One thread."""
 
-    __slots__ = ("_handle", "_key", "_keys_of", "topic")
+    __slots__ = ("_handle", "_is_in_use", "key")
 
     def __init__(
         self,
         key: Key,
-        keys_of: KeysOf,
-        topic: str,
-        endpoint: Endpoint,
+        is_in_use: Callable[[Key], bool],
+        kind: StreamKind,
         greetings: tuple[bytes, bytes],
+        endpoint: Endpoint,
+        topic: str = "",
         *,
         is_server: bool,
     ) -> None:
-        """`greetings` are the receiver's and the source's, `endpoint` the source's. Raises ConnectionError."""
-        self._key = key
-        self._keys_of = keys_of
-        self.topic = topic
+        """`greetings` are those of who connected and of who was connected to, which is the server, at `endpoint`;
+        `topic` is its name where the connection is of one. A key that is in use no more accepts nothing.
+
+        Raises ConnectionError.
+        """
+        self.key = key
+        self._is_in_use = is_in_use
         where = socket.inet_aton(endpoint.ip) + endpoint.port.to_bytes(2, "big")
         connection = b"".join((*greetings, where, topic.encode("utf-8", "surrogateescape")))
         chosen = core_key_set((key,))  # owns what its member refers to
-        handle = lib.um_stream_tags_open(chosen.keys, is_server, connection, len(connection))
+        handle = lib.um_stream_tags_open(chosen.keys, kind, is_server, connection, len(connection))
         if handle == ffi.NULL:
-            raise ConnectionError("the tags of a recovery connection: libcrypto failed, or memory")
+            raise ConnectionError("the tags of a connection: libcrypto failed, or memory")
         self._handle = ffi.gc(handle, lib.um_stream_tags_close)
 
     def seal(self, record: Any, length: int) -> None:
         """Make a record of `length` bytes behind its header's place. Raises ConnectionError."""
         if lib.um_stream_tags_seal(self._handle, record, length) != 0:
-            raise ConnectionError("the tag of a record: libcrypto failed, or the connection is used up")
+            raise ConnectionError("the tag of a record: libcrypto failed")
 
     def verify(self, record: Any) -> None:
         """Accept the next record of the connection. Raises TagRefused."""
-        if self._key not in self._keys_of(self.topic):
+        if not self._is_in_use(self.key):
             raise TagRefused(Refusal.KEY)  # removed from the key file since
         status = lib.um_stream_tags_verify(self._handle, record)
         if status != lib.UM_TAG_OK:
@@ -141,20 +194,20 @@ class SealedWindow(ByteWindow):
     @property
     def space(self) -> Any:
         """Where the messages of the next record go."""
-        return super().space + _HEADER_BYTES
+        return super().space + RECORD_HEADER_BYTES
 
     @property
     def room(self) -> int:
         """Bytes of messages that the next record may have."""
         room = super().room
-        return max(0, room - _HEADER_BYTES) if self._tags is not None else 0
+        return max(0, room - RECORD_HEADER_BYTES) if self._tags is not None else 0
 
     def fill(self, count: int) -> None:
         """So many bytes of messages were written at `space`: a record of its own."""
         if count:
             assert self._tags is not None
             self._tags.seal(super().space, count)
-            super().fill(_HEADER_BYTES + count)
+            super().fill(RECORD_HEADER_BYTES + count)
 
     def append(self, data: bytes) -> None:
         """Add a record of some messages, for which there must be room."""
@@ -198,6 +251,11 @@ class VerifiedWindow(ByteWindow):
         self._tags = tags
         self.show_next()
 
+    @property
+    def filled(self) -> memoryview:
+        """The bytes of the messages seen, in place."""
+        return super().filled[: self._seen]
+
     def peek(self, count: int) -> bytes:
         """The first bytes of the messages seen, as many of them as there are."""
         return super().peek(min(count, self._seen))
@@ -220,21 +278,29 @@ class VerifiedWindow(ByteWindow):
         if not 0 < length <= received:
             return False
         self._tags.verify(record)
-        super().consume(_HEADER_BYTES)
-        self._seen = length - _HEADER_BYTES
+        super().consume(RECORD_HEADER_BYTES)
+        self._seen = length - RECORD_HEADER_BYTES
         return True
 
 
 __all__ = [
     "GREETING_BYTES",
+    "KIND_BYTES",
+    "PROOF",
+    "RECORD_HEADER_BYTES",
+    "Greeting",
     "KeysOf",
     "Refusal",
     "SealedWindow",
+    "StreamKind",
     "StreamTags",
     "TagRefused",
     "VerifiedWindow",
     "count_refusal",
     "decode_greeting",
-    "greeting",
+    "encode_greeting",
     "is_greeting",
+    "key_check",
+    "kind_of",
+    "may_become_greeting",
 ]
