@@ -581,7 +581,7 @@ def test_rings_whose_sockets_are_kept_are_charged(shared_lab: Lab, folder: Path)
     broker = BrokerProcess(host, folder / "xdp.sock", "--frames-max-mib", "2")
     request = an_open_request(receive_frames=512, huge_pages=False)
     other = json.loads(an_open_request(receive_frames=256, huge_pages=False))
-    elsewhere = json.dumps({**other, "interface": "lo", "attach_mode": "generic"}).encode()
+    elsewhere = json.dumps({**other, "interface": "lo", "device": "lo", "attach_mode": "generic"}).encode()
     try:
         before = broker.descriptors()
         with a_client(host) as client:

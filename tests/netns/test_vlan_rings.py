@@ -288,8 +288,10 @@ def test_only_the_datagrams_of_the_vlan_are_taken(vlan_lab: Lab) -> None:
         on_vlan(first, second, links=("socket", "native")) as (publisher, subscriber),
         second.call(lambda: listen("eth0")) as untagged,
         second.call(lambda: listen("vlan1")) as other,
+        subscriber.receiver("taken"),
+        publisher.source("taken") as source,
     ):
-        exchange(publisher, subscriber, 100, 200)
+        source.wait_connected(timeout=10)
         before = sum(ring_facts(subscriber)["received_by_queue"])
         first.call(lambda: send("eth0", 10))
         first.call(lambda: send("vlan1", 10))
@@ -330,15 +332,17 @@ def test_a_new_ethernet_address_is_followed(vlan_lab: Lab) -> None:
         with IPRoute() as route:
             route.link("set", index=route.link_lookup(ifname="vlan0")[0], address=address)
 
+    def comes_from(address: str, source: Source, wire: Wire) -> bool:
+        source.send(b"from the address there is now", flush=True)
+        return address in {one.src for one in wire.sent_to(GROUP)}
+
     with on_vlan(first, second, links=("native", "native")) as (publisher, subscriber):
         exchange(publisher, subscriber, 100, 200)
         wire = Wire(vlan_lab, first)
         try:
             first.call(lambda: set_mac("02:00:00:00:29:29"))
-            with publisher.source("followed"):
-                wait_for(
-                    lambda: "02:00:00:00:29:29" in {one.src for one in wire.sent_to(GROUP)}, "the new address"
-                )
+            with publisher.source("followed", flow_control="none") as source:
+                wait_for(lambda: comes_from("02:00:00:00:29:29", source, wire), "the new address")
         finally:
             wire.close()
             first.call(lambda: set_mac(old))
