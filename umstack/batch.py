@@ -27,8 +27,7 @@ from umstack.events import (
     SourceDeleted,
     UnrecoverableLoss,
 )
-
-from umstack.message_properties import NO_PROPERTIES, MessageProperties
+from umstack.message_properties import NO_PROPERTIES, MessageProperties, PropertyValue
 
 if TYPE_CHECKING:
     import pyarrow
@@ -176,8 +175,8 @@ class Batch:
 
     @property
     def flags(self) -> memoryview:
-        """A message's flags in bits 0 to 7 and 12 to 15, the row's kind in bits 8 to 11, which is 0 for a message: a view
-        of unsigned 16-bit integers, format "H"."""
+        """A message's flags in bits 0 to 7 and 12 to 15, the row's kind in bits 8 to 11, 0 for a message: a view of
+        unsigned 16-bit integers, format "H"."""
         return self._view(self._block.flags + self._first, 2 * self._count, "H")
 
     @property
@@ -335,12 +334,13 @@ class Batch:
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]
 
-    def to_arrow(self) -> pyarrow.RecordBatch:
+    def to_arrow(self, *, properties: bool = False) -> pyarrow.RecordBatch:
         """An Arrow record batch over the same memory, one row a message.
 
         Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
-        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say). Events are left out: a
-        batch with events is copied once to drop them. Raises Unsupported without pyarrow.
+        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say), and with `properties` a
+        map of strings of that name: the properties as text, booleans as true and false; null for a message without.
+        Events are left out: a batch with events is copied once to drop them. Raises Unsupported without pyarrow.
         """
         topics, names = self._memory.sources.as_arrow()
         import pyarrow as pa
@@ -363,6 +363,8 @@ class Batch:
             "payload": payload,
             "sent_ns": self._sent_as_arrow(pa),
         }
+        if properties:
+            columns["properties"] = self._properties_as_arrow(pa)
         batch = pa.RecordBatch.from_pydict(columns)
         if self._summarize().event_count:
             kinds = [not flags & _KIND_MASK for flags in self._column(self._block.flags)]
@@ -379,6 +381,19 @@ class Batch:
             return pa.Array.from_buffers(kind, count, buffers)
         unknown = pa.array([value == 0 for value in self._column(self._block.sent_ns)])
         return pa.compute.if_else(unknown, None, pa.Array.from_buffers(kind, count, buffers))
+
+    def _properties_as_arrow(self, pa: Any) -> Any:
+        rows = [
+            [(name, _as_text(value)) for name, value in properties.items()] if properties else None
+            for properties in self.properties()
+        ]
+        return pa.array(rows, pa.map_(pa.string(), pa.string()))
+
+
+def _as_text(value: PropertyValue) -> str:
+    """A property as text of UTF-8; what is none in it is replaced."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.encode(errors="replace").decode()
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ The layout of a block is that of ffi/core/message_properties.h; the core deliver
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self, TypeAlias
 
 from umstack._core import ffi, lib
@@ -44,6 +44,8 @@ class _Integer(int):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self)})"
 
+    __str__ = int.__repr__
+
 
 class Byte(_Integer):
     """A property of 8 bits: -128 to 127. InvalidArgument for another number."""
@@ -72,12 +74,15 @@ class Float(float):
             rounded = struct.unpack("<f", struct.pack("<f", value))[0]
         except OverflowError as error:
             raise InvalidArgument(
-                f"{value} does not fit Float, which has 32 bits", hint="give a float, which is sent with 64 bits"
+                f"{value} does not fit Float, which has 32 bits",
+                hint="give a float, which is sent with 64 bits",
             ) from error
         return super().__new__(cls, rounded)
 
     def __repr__(self) -> str:
         return f"Float({float(self)!r})"
+
+    __str__ = float.__repr__
 
 
 PropertyValue: TypeAlias = bool | int | float | str
@@ -155,6 +160,46 @@ def encoded(properties: Mapping[str, PropertyValue] | None) -> bytes:
     return properties._block
 
 
+def typed_text(text: str, kind: str) -> PropertyValue:
+    """The value of a property that is written as text, of a type by Ultra Messaging's name.
+
+    InvalidArgument for another type, and for text that is no such value.
+    """
+    try:
+        return _OF_TEXT[kind](text)
+    except KeyError:
+        raise InvalidArgument(
+            f"{kind} is no type of a property", hint=f"the types are {', '.join(_OF_TEXT)}"
+        ) from None
+    except ValueError as error:
+        raise InvalidArgument(f"{text} is no {kind}", hint="see docs/message-properties.md") from error
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def _int(text: str) -> int:
+    value = int(text)
+    if not _INT_MIN <= value <= _INT_MAX:
+        raise ValueError(text)
+    return value
+
+
+_OF_TEXT: dict[str, Callable[[str], PropertyValue]] = {
+    "boolean": _truth,
+    "byte": lambda text: Byte(int(text)),
+    "short": lambda text: Short(int(text)),
+    "int": _int,
+    "long": lambda text: Long(int(text)),
+    "float": lambda text: Float(float(text)),
+    "double": float,
+    "string": str,
+}
+
+
 def is_sound(block: bytes) -> bool:
     """Whether the core would deliver this block: see ffi/core/message_properties.h."""
     return bool(lib.um_message_properties_are_sound(ffi.from_buffer("uint8_t[]", block), len(block)))
@@ -164,7 +209,8 @@ def read_block(block: bytes) -> MessageProperties:
     """The properties of a block, of a capture for example; InvalidArgument for one that the core would not deliver."""
     if not is_sound(block):
         raise InvalidArgument(
-            "these bytes are no message properties", hint="docs/message-properties.md has the layout of a block"
+            "these bytes are no message properties",
+            hint="docs/message-properties.md has the layout of a block",
         )
     return MessageProperties._of_block(block)
 
@@ -173,7 +219,8 @@ def _typed(name: str, value: PropertyValue) -> tuple[int, PropertyValue]:
     """The type of a property, and its value as an object of that type."""
     kind = type(value)
     if kind is int or (kind not in _NUMBERS and isinstance(value, int)):
-        value = int(value) if _INT_MIN <= value <= _INT_MAX else Long(int(value))
+        whole = int(value)
+        value = whole if _INT_MIN <= whole <= _INT_MAX else Long(whole)
     elif kind not in _NUMBERS and isinstance(value, float):
         value = float(value)
     elif kind not in _NUMBERS and isinstance(value, str):
@@ -192,7 +239,9 @@ def _text(text: str, what: str) -> bytes:
     try:
         data = text.encode(errors=_ERRORS)
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{what} is no text that UTF-8 has", hint="give text without surrogates") from error
+        raise InvalidArgument(
+            f"{what} is no text that UTF-8 has", hint="give text without surrogates"
+        ) from error
     if b"\0" in data:
         raise InvalidArgument(f"{what} has a NUL, which ends it on the wire", hint="leave the NUL out")
     return data + b"\0"

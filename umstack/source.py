@@ -177,7 +177,7 @@ class Source(Closing):
         if isinstance(data, str):
             raise NotBytes(f"{doing} on {self.topic!r}: a message is bytes, not str")
         block = encoded(properties)
-        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
+        raw: Any = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         if block:
             raw = (raw if type(raw) is bytes else ffi.buffer(raw)[:]) + block
         named = ffi.new("um_lbmc_extras *", {"properties_bytes": len(block), **extras})
@@ -408,8 +408,8 @@ class Source(Closing):
         Hot failover receivers deliver the first copy of each number, in their order, and `optional` ones where they
         want them (hf_optional_messages). Numbers may be left out. The number takes 12 or, of 64 `bits`, 16 bytes of the
         datagram. `flush` sends it, and everything held before it, at once. Waits up to `timeout` seconds (None: without
-        a timeout), takes `properties` as send() does, and raises as that does; InvalidArgument for a number that does not fit and while an
-        explicit batch is open, too. Any thread.
+        a timeout), takes `properties` as send() does, and raises as that does; InvalidArgument for a number that does
+        not fit and while an explicit batch is open, too. Any thread.
         """
         return self._send_numbered(
             data, sequence_number, flush, bits, timeout, properties, is_optional=optional
@@ -514,8 +514,8 @@ class Source(Closing):
     ) -> int:
         """Publish `data` like send(), waiting in the running event loop while flow control or a rate limit demands it.
 
-        `flush` sends it and everything held before it at once; `properties` go with it. The context must be in embedded mode: OptionError
-        otherwise. Also raises MessageTooLong and Closed.
+        `flush` sends it and everything held before it at once; `properties` are those of send(). The context must be in
+        embedded mode: OptionError otherwise. Also raises MessageTooLong and Closed.
         """
         if self._engine.is_sequential:
             raise OptionError(
