@@ -371,7 +371,7 @@ TEST("W1", "a block that cannot be read is left out, more bytes than there are a
 
 /* ---- the queue ---- */
 
-TEST("UX-19", "payloads and properties of a queue's block never meet, and a block is closed for either")
+TEST("W9", "payloads and properties of a queue's block never meet, and a block is closed for either")
 {
     enum { BLOCKS = 4, ROWS = 64, CAPACITY = 4096, LONGEST = UM_QUEUE_MESSAGE_BYTES_MIN };
     um_random random = {check_seed()};

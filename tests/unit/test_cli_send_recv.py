@@ -102,7 +102,7 @@ def test_records_go_through(start: Start) -> None:
 
 
 def test_properties_go_with_every_message(start: Start) -> None:
-    """UX-18: --property is typed, --json-lines shows it, with data that is text and data that is not."""
+    """Reference 1: --property is typed, --json-lines shows it, with data that is text and data that is not."""
     given = [
         "region=eu",
         "priority:int=3",
@@ -139,7 +139,7 @@ def test_properties_go_with_every_message(start: Start) -> None:
     ],
 )
 def test_properties_that_cannot_be_are_refused(given: str, said: str) -> None:
-    """UX-18: on the command line, by what was written there."""
+    """Reference 1: on the command line, by what was written there."""
     result = CliRunner().invoke(umstack, ["send", "t", "--property", given])
     assert result.exit_code == 2
     assert said in result.output

@@ -103,7 +103,7 @@ def test_what_is_received_can_be_sent_on(contexts: list[Context]) -> None:
 
 
 def test_a_batch_has_them_by_row(contexts: list[Context]) -> None:
-    """UX-18: properties() is a list as long as the rows; payloads and offsets are those of the data alone."""
+    """Reference 1: properties() is a list as long as the rows; payloads and offsets are those of the data alone."""
     source, receiver = connect(contexts[0], "rows")
     for number in range(50):
         with_some = {"properties": {"number": number}} if number % 3 == 0 else {}
@@ -125,7 +125,7 @@ def test_a_batch_has_them_by_row(contexts: list[Context]) -> None:
 
 
 def test_properties_outlive_the_batch_and_the_context() -> None:
-    """UX-18: a message is its own: it can be kept, compared, shown and pickled when everything else is closed."""
+    """Reference 1: a message is its own: it can be kept, compared, shown and pickled when everything else is closed."""
     with open_context() as context:
         source, receiver = connect(context, "kept")
         source.send(b"x", flush=True, properties=SMALL)
@@ -137,7 +137,7 @@ def test_properties_outlive_the_batch_and_the_context() -> None:
 
 
 def test_arrow_has_them_when_asked(contexts: list[Context]) -> None:
-    """UX-18: to_arrow(properties=True) adds a map of texts, null without; to_arrow() has the columns it had."""
+    """Reference 1: to_arrow(properties=True) adds a map of texts, null without; to_arrow() has the columns it had."""
     pytest.importorskip("pyarrow")
     source, receiver = connect(contexts[0], "arrow")
     source.send(b"a", properties={"region": "eu", "urgent": True, "price": 2.5, "count": Byte(3)})
@@ -212,7 +212,7 @@ def test_hot_failover_numbers_and_properties_go_together(contexts: list[Context]
 
 
 def test_wildcard_receivers_event_queues_and_callbacks_have_them(contexts: list[Context]) -> None:
-    """UX-13: whatever reads the rows."""
+    """Reference 1: whatever reads the rows."""
     seen: list[Message] = []
     wildcard = contexts[1].wildcard_receiver(r"^kinds\.")
     contexts[1].receiver("kinds.of", on_message=seen.append)
@@ -228,7 +228,7 @@ def test_wildcard_receivers_event_queues_and_callbacks_have_them(contexts: list[
 
 @pytest.mark.parametrize("data", [b"short", LONG], ids=["short", "long"])
 def test_a_request_has_them(contexts: list[Context], data: bytes) -> None:
-    """UX-16: a request with properties is a request, and its responses come."""
+    """Reference 1: a request with properties is a request, and its responses come."""
     receiver = contexts[1].receiver("asked")
     source = contexts[0].source("asked", flow_control="min")
     source.wait_connected(timeout=SECONDS)
@@ -272,7 +272,7 @@ def test_messages_of_empty_mappings_are_plain(contexts: list[Context]) -> None:
 
 
 def test_a_mapping_can_be_made_once(contexts: list[Context]) -> None:
-    """UX-18: MessageProperties is immutable, checks once, and equals the mapping it was made of."""
+    """Reference 1: MessageProperties is immutable, checks once, and equals the mapping it was made of."""
     once = MessageProperties(SMALL)
     assert once == SMALL
     assert list(once) == ["region", "priority"]
@@ -297,7 +297,7 @@ class _Level(enum.IntEnum):
 
 
 def test_subclasses_are_their_types() -> None:
-    """UX-18: an IntEnum is an int."""
+    """Reference 1: an IntEnum is an int."""
     found = MessageProperties({"level": _Level.HIGH})
     assert type(found["level"]) is int
     assert found["level"] == 3
@@ -322,7 +322,7 @@ def test_subclasses_are_their_types() -> None:
     ],
 )
 def test_what_cannot_travel_is_refused(name: Any, value: Any, said: str) -> None:
-    """UX-18: by the name of the property, and nothing is sent."""
+    """Reference 1: by the name of the property, and nothing is sent."""
     with open_context() as context:
         source = context.source("refused", flow_control="none")
         with pytest.raises(InvalidArgument, match=said):
@@ -331,7 +331,7 @@ def test_what_cannot_travel_is_refused(name: Any, value: Any, said: str) -> None
 
 
 def test_names_have_a_length() -> None:
-    """UX-18: 1 to 250 bytes, as stated."""
+    """Reference 1: 1 to 250 bytes, as stated."""
     for name in ("n", "n" * 250, "ü" * 125):
         assert dict(read_block(encoded({name: 1}))) == {name: 1}
 
@@ -341,7 +341,7 @@ def test_names_have_a_length() -> None:
     [(Byte, -(2**7), 2**7 - 1), (Short, -(2**15), 2**15 - 1), (Long, -(2**63), 2**63 - 1)],
 )
 def test_integers_have_a_range(kind: type[int], least: int, most: int) -> None:
-    """UX-18: a number that does not fit its type is refused where it is made."""
+    """Reference 1: a number that does not fit its type is refused where it is made."""
     assert [kind(least), kind(most)] == [least, most]
     for number in (least - 1, most + 1):
         with pytest.raises(InvalidArgument, match=f"{kind.__name__}, which holds {least} to {most}"):
@@ -353,7 +353,7 @@ def test_integers_have_a_range(kind: type[int], least: int, most: int) -> None:
 
 
 def test_a_block_has_a_length() -> None:
-    """UX-18: 65535 bytes with names and table; the error names the limit, and a receiver takes what was sent."""
+    """Reference 1: 65535 bytes with names and table; the error names the limit, and a receiver takes what was sent."""
     fits = 65535 - len(encoded({"long": ""}))
     with open_context() as context:
         source, receiver = connect(context, "longest")
@@ -435,5 +435,5 @@ def test_what_cannot_be_read_is_refused(bad: bytes) -> None:
 
 
 def test_public_types_are_at_hand() -> None:
-    """UX-18: what a publisher needs is in the package's own names."""
+    """Reference 1: what a publisher needs is in the package's own names."""
     assert {"Byte", "Float", "Long", "MessageProperties", "Short"} <= set(umstack.__all__)
