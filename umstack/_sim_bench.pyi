@@ -127,6 +127,7 @@ class um_peer_zmq_config(CData):
     message_bytes: int
     high_water_mark: int
     duration_ns: int
+    patience_ns: int
 
 class um_peer_zmq_result(CData):
     messages: int
