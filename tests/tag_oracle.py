@@ -114,8 +114,8 @@ def key_check(secret: bytes) -> int:
 class RecordStream:
     """One side of a keyed connection: of the request protocol, or of another kind."""
 
-    LABELS = b"umstack request", b"umstack response"
-    REQUESTS, RESPONSES = range(2)
+    LABELS = b"umstack request", b"umstack response", b"umstack tcp"
+    REQUESTS, RESPONSES, SESSION = range(3)
 
     def __init__(
         self,
@@ -135,17 +135,32 @@ class RecordStream:
         self.greeting = head + struct.pack(">IIB", 0, subject, key_id) + os.urandom(11)
         self._keys = b"", b""
         self._numbers = [0, 0]
+        self._named = [0, 0]
+        self._connection = b""
 
     def begin(self, theirs: bytes, endpoint: tuple[str, int]) -> None:
         """The other side's greeting, and where the server was connected to."""
         greetings = theirs + self.greeting if self.is_server else self.greeting + theirs
-        connection = greetings + _address(*endpoint) + self.topic.encode()
-        made = [_derived(self.secret, self.label + bytes([n]) + connection)[:16] for n in (0, 1)]
+        self._connection = greetings + _address(*endpoint) + self.topic.encode()
+        made = self._made()
         ours, others = (1, 0) if self.is_server else (0, 1)
         self._keys = made[ours], made[others]
 
+    def _made(self) -> list[bytes]:
+        """The keys of both directions: from the client, from the server."""
+        labels = [self.label + bytes([n]) for n in (0, 1)]
+        return [_derived(self.secret, label + self._connection)[:16] for label in labels]
+
+    def change_key(self, secret: bytes, key_id: int, *, ours: bool) -> None:
+        """From the next record on: ours, or theirs, is made with another key, and says so."""
+        self.secret = secret
+        made = self._made()[0 if self.is_server != ours else 1]
+        self._keys = (made, self._keys[1]) if ours else (self._keys[0], made)
+        self._named[0 if ours else 1] = key_id
+
     def _record(self, direction: int, messages: bytes, number: int) -> bytes:
-        head = HEAD + struct.pack(">II", len(messages), number % 2**32)
+        key_id, self._named[direction] = self._named[direction], 0
+        head = HEAD[:7] + bytes([key_id]) + struct.pack(">II", len(messages), number % 2**32)
         nonce = (number % 2**32).to_bytes(4) + (number >> 32).to_bytes(4) + bytes(4)
         return head + gmac(self._keys[direction], nonce, head + messages)[:TAG_BYTES] + messages
 

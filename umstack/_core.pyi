@@ -79,7 +79,6 @@ class um_block(CData):
     sent_ns: Pointer[int64_t]
     flags: Pointer[uint16_t]
     requests: um_request
-    properties: um_properties_place
     payload: Pointer[uint8_t]
 
 class um_capture_findings(CData):
@@ -403,11 +402,6 @@ class um_late_mapping(CData):
     resume_sqn: int
     epoch: int
 
-class um_lbmc_extras(CData):
-    request: um_request
-    hot_failover: um_lbmc_hot_failover
-    properties_bytes: int
-
 class um_lbmc_hot_failover(CData):
     sqn: int
     is_64_bits: bool
@@ -585,11 +579,6 @@ class um_pcapng_packet(CData):
     verdict: int
 
 class um_pcapng_writer(CData): ...
-
-class um_properties_place(CData):
-    offset: int
-    bytes: int
-
 class um_publication(CData): ...
 class um_publication_session(CData): ...
 
@@ -734,7 +723,6 @@ class um_rows_summary(CData):
     sent_count: int
     plain: bool
     has_requests: bool
-    has_properties: bool
 
 class um_served(CData):
     skip: int
@@ -1020,6 +1008,7 @@ class _CoreLib:
     UM_GENERATE_SESSIONS_MAX: int
     UM_GENERATE_STEP_BYTES_MAX: int
     UM_GENERATE_STEP_LOSSES_MAX: int
+    UM_GREETING_NONCE_BYTES: int
     UM_HF_GAP_MAX: int
     UM_HF_INPUTS_MAX: int
     UM_HF_NEIGHBOURS: int
@@ -1060,7 +1049,6 @@ class _CoreLib:
     UM_MESSAGE_HF_DUPLICATE: int
     UM_MESSAGE_HOT_FAILOVER: int
     UM_MESSAGE_OTR: int
-    UM_MESSAGE_PROPERTIES: int
     UM_MESSAGE_REQUEST: int
     UM_MESSAGE_RETRANSMIT: int
     UM_NAK_CUTOFF_CONTEXT: int
@@ -1123,19 +1111,6 @@ class _CoreLib:
     UM_PCAPNG_OUTBOUND: int
     UM_PCAPNG_PACKET_MAX_BYTES: int
     UM_PCAPNG_UNKNOWN: int
-    UM_PROPERTIES_BYTES_MAX: int
-    UM_PROPERTIES_HEAD_BYTES: int
-    UM_PROPERTIES_MAGIC: int
-    UM_PROPERTY_BOOLEAN: int
-    UM_PROPERTY_BYTE: int
-    UM_PROPERTY_BYTES: int
-    UM_PROPERTY_DOUBLE: int
-    UM_PROPERTY_FLOAT: int
-    UM_PROPERTY_INT: int
-    UM_PROPERTY_LONG: int
-    UM_PROPERTY_NAME_BYTES_MAX: int
-    UM_PROPERTY_SHORT: int
-    UM_PROPERTY_STRING: int
     UM_PROTOCOL_UDP: int
     UM_QUEUE_BLOCKS_MAX: int
     UM_QUEUE_MESSAGE_BYTES_MIN: int
@@ -1148,6 +1123,7 @@ class _CoreLib:
     UM_RECEIVING_ENDED_MAX: int
     UM_RECEIVING_GROUPS_MAX: int
     UM_RECORD_BYTES_MAX: int
+    UM_RECORD_COVERED_BYTES: int
     UM_RECORD_HEADER_BYTES: int
     UM_RECOVERY_BUCKETS: int
     UM_RECOVERY_OCTAVE_FIRST: int
@@ -1167,6 +1143,7 @@ class _CoreLib:
     UM_SEND_START_BATCH: int
     UM_SOURCE_CLIENT_CONNECTED: int
     UM_SOURCE_CLIENT_DISCONNECTED: int
+    UM_SOURCE_CLIENT_REFUSED: int
     UM_SOURCE_EVENTS_MAX: int
     UM_SOURCE_RECEIVER_CUT_OFF: int
     UM_SOURCE_RECEIVER_GONE: int
@@ -1182,6 +1159,7 @@ class _CoreLib:
     UM_STREAM_KINDS: int
     UM_STREAM_REQUESTS: int
     UM_STREAM_RESPONSES: int
+    UM_STREAM_SESSION: int
     UM_TAG_BYTES: int
     UM_TAG_KEY_UNKNOWN: int
     UM_TAG_MISSING: int
@@ -1359,9 +1337,6 @@ class _CoreLib:
         self, a1: um_interface_capture, a2: um_interface_capture_arrivals, a3: int, /
     ) -> int: ...
     def um_mac_library(self) -> Pointer[char]: ...
-    def um_message_properties_are_sound(
-        self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, /
-    ) -> bool: ...
     def um_packet_rows_begin(self, a1: um_packet_rows, /) -> None: ...
     def um_packet_rows_decode(
         self,
@@ -1410,9 +1385,29 @@ class _CoreLib:
     def um_publication_drained(self, a1: um_publication, /) -> bool: ...
     def um_publication_flush(self, a1: um_publication, /) -> int: ...
     def um_publication_free(self, a1: um_publication, /) -> None: ...
+    def um_publication_hot_failover(
+        self,
+        a1: um_publication,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_lbmc_hot_failover,
+        a5: int,
+        a6: int,
+        /,
+    ) -> int: ...
     def um_publication_message_max(self, a1: um_publication, /) -> int: ...
     def um_publication_open(
         self, a1: um_publication_session, a2: um_source_config, a3: Pointer[um_publication], /
+    ) -> int: ...
+    def um_publication_request(
+        self,
+        a1: um_publication,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_request,
+        a5: int,
+        a6: int,
+        /,
     ) -> int: ...
     def um_publication_retain(self, a1: um_publication, a2: um_retention_config, /) -> int: ...
     def um_publication_retained(
@@ -1431,16 +1426,6 @@ class _CoreLib:
         a6: int,
         a7: int,
         a8: int,
-        /,
-    ) -> int: ...
-    def um_publication_send_with(
-        self,
-        a1: um_publication,
-        a2: Pointer[char] | Pointer[uint8_t] | bytes,
-        a3: int,
-        a4: um_lbmc_extras,
-        a5: int,
-        a6: int,
         /,
     ) -> int: ...
     def um_publication_sendable(self, a1: um_publication, /) -> bool: ...
@@ -1481,7 +1466,6 @@ class _CoreLib:
         a4: int,
         /,
     ) -> int: ...
-    def um_row_kind_of(self, a1: int, /) -> int: ...
     def um_rows_copy(
         self, a1: um_block, a2: int, a3: Pointer[char] | Pointer[uint8_t] | bytes, a4: int, /
     ) -> int: ...
@@ -1799,12 +1783,6 @@ class _Core:
     def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
     @overload
     def new(
-        self, cdecl: Literal["um_lbmc_extras *", "um_lbmc_extras[]"], init: Any = ...
-    ) -> um_lbmc_extras: ...
-    @overload
-    def new(self, cdecl: Literal["um_lbmc_extras **"], init: Any = ...) -> Pointer[um_lbmc_extras]: ...
-    @overload
-    def new(
         self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], init: Any = ...
     ) -> um_lbmc_hot_failover: ...
     @overload
@@ -1879,14 +1857,6 @@ class _Core:
     ) -> um_pcapng_writer: ...
     @overload
     def new(self, cdecl: Literal["um_pcapng_writer **"], init: Any = ...) -> Pointer[um_pcapng_writer]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_properties_place *", "um_properties_place[]"], init: Any = ...
-    ) -> um_properties_place: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_properties_place **"], init: Any = ...
-    ) -> Pointer[um_properties_place]: ...
     @overload
     def new(
         self, cdecl: Literal["um_publication *", "um_publication[]"], init: Any = ...
@@ -2354,10 +2324,6 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
     @overload
-    def cast(self, cdecl: Literal["um_lbmc_extras *", "um_lbmc_extras[]"], source: Any) -> um_lbmc_extras: ...
-    @overload
-    def cast(self, cdecl: Literal["um_lbmc_extras **"], source: Any) -> Pointer[um_lbmc_extras]: ...
-    @overload
     def cast(
         self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], source: Any
     ) -> um_lbmc_hot_failover: ...
@@ -2427,12 +2393,6 @@ class _Core:
     ) -> um_pcapng_writer: ...
     @overload
     def cast(self, cdecl: Literal["um_pcapng_writer **"], source: Any) -> Pointer[um_pcapng_writer]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_properties_place *", "um_properties_place[]"], source: Any
-    ) -> um_properties_place: ...
-    @overload
-    def cast(self, cdecl: Literal["um_properties_place **"], source: Any) -> Pointer[um_properties_place]: ...
     @overload
     def cast(self, cdecl: Literal["um_publication *", "um_publication[]"], source: Any) -> um_publication: ...
     @overload

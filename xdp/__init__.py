@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from xdp.loader import TestRun as TestRun
     from xdp.loader import object_path as object_path
     from xdp.loader import unavailable as unavailable
-    from xdp.ring_place import RingPlace as RingPlace
     from xdp.steering import FrameTimes as FrameTimes
     from xdp.steering import RuleCounters as RuleCounters
     from xdp.steering import Steering as Steering
@@ -94,7 +93,6 @@ _HOME = {
     "ProgramFacts": "loader",
     "TestRun": "loader",
     "unavailable": "loader",
-    "RingPlace": "ring_place",
     "RuleCounters": "steering",
     "Steering": "steering",
     "SteeringCounters": "steering",

@@ -6,54 +6,40 @@
 
 #include "os/memory.h"
 
-static const uint8_t HEADER[] = {0x08, 0x62, 0x00, 0x1c, 0xff, 0x18, 0x80};
+enum { CONNECTION_BYTES_MAX = 1000 };
 
-enum {
-    KIND_AT = sizeof HEADER,
-    LENGTH_AT = KIND_AT + 1,
-    NUMBER_AT = LENGTH_AT + 4,
-    TAG_AT = NUMBER_AT + 4,
-    SUBJECT_AT = NUMBER_AT,
-    KEY_ID_AT = TAG_AT,
-    NONCE_AT = KEY_ID_AT + 1,
-    PURPOSE_BYTES_MAX = 1024,
-};
-
-static const char *const LABELS[] = {
-    [UM_STREAM_REQUESTS] = "umstack request", [UM_STREAM_RESPONSES] = "umstack response"};
+static const char *const LABELS[] = {[UM_STREAM_REQUESTS] = "umstack request",
+                                     [UM_STREAM_RESPONSES] = "umstack response",
+                                     [UM_STREAM_SESSION] = "umstack tcp"};
 static const char CHECK_LABEL[] = "umstack key check";
+enum { LABEL_BYTES_MAX = 20 };
 
 /* One direction of a connection. */
 typedef struct direction {
+    um_key key;
     um_gmac gmac;
     uint64_t next; /* number of the next record */
 } direction;
 
 struct um_stream_tags {
+    um_record_verifier base;
+    enum um_stream_kind kind;
+    bool is_server;
+    bool names_key; /* the next record's key is another than that of the one before it */
     direction sent;
     direction received;
+    um_key_set accepted;
+    uint32_t connection_bytes;
+    uint8_t connection[CONNECTION_BYTES_MAX];
 };
 
-/* ---- greetings ---- */
-
-int um_stream_greeting_write(char *out, const um_stream_greeting *greeting)
+int um_stream_greeting_write(uint8_t *out, const um_stream_greeting *greeting)
 {
-    uint8_t *at = (uint8_t *)out;
-    memcpy(at, HEADER, sizeof HEADER);
-    at[KIND_AT] = (uint8_t)greeting->kind;
-    um_store_be32(at + LENGTH_AT, 0);
-    um_store_be32(at + SUBJECT_AT, greeting->subject);
-    at[KEY_ID_AT] = greeting->key_id;
-    return RAND_bytes(at + NONCE_AT, UM_RECORD_HEADER_BYTES - NONCE_AT) == 1 ? 0 : -EIO;
-}
-
-bool um_stream_greeting_read(const char *data, um_stream_greeting *greeting)
-{
-    const uint8_t *at = (const uint8_t *)data;
-    if (memcmp(at, HEADER, sizeof HEADER) != 0 || at[KIND_AT] >= UM_STREAM_KINDS || um_load_be32(at + LENGTH_AT) != 0)
-        return false;
-    *greeting = (um_stream_greeting){(enum um_stream_kind)at[KIND_AT], um_load_be32(at + SUBJECT_AT), at[KEY_ID_AT]};
-    return true;
+    uint8_t nonce[UM_GREETING_NONCE_BYTES];
+    if (RAND_bytes(nonce, sizeof nonce) != 1)
+        return -EIO;
+    um_stream_greeting_put(out, greeting, nonce);
+    return 0;
 }
 
 uint32_t um_stream_key_check(const um_key *key)
@@ -63,35 +49,67 @@ uint32_t um_stream_key_check(const um_key *key)
     return um_load_be32(derived);
 }
 
-/* ---- records ---- */
+/* ---- keys ---- */
 
-static bool open_direction(direction *opened, const um_key *key, enum um_stream_kind kind, bool from_server,
-                           const char *connection, uint32_t length)
+static bool is_same_key(const um_key *one, const um_key *other)
 {
-    uint8_t purpose[PURPOSE_BYTES_MAX], derived[UM_DERIVED_KEY_BYTES];
-    uint32_t label_bytes = (uint32_t)strlen(LABELS[kind]);
-    if (length > PURPOSE_BYTES_MAX - label_bytes - 1)
-        return false;
-    memcpy(purpose, LABELS[kind], label_bytes);
-    purpose[label_bytes] = from_server;
-    memcpy(purpose + label_bytes + 1, connection, length);
-    bool open =
-        um_key_derive(key, purpose, label_bytes + 1 + length, derived) && um_gmac_open(&opened->gmac, derived) == 0;
-    OPENSSL_cleanse(derived, sizeof derived);
-    return open;
+    return one->id == other->id && CRYPTO_memcmp(one->secret, other->secret, UM_KEY_BYTES) == 0;
 }
 
-um_stream_tags *um_stream_tags_open(const um_key *key, enum um_stream_kind kind, bool is_server, const char *connection,
-                                    uint32_t length)
+static bool open_gmac(const um_stream_tags *tags, const um_key *key, bool from_server, um_gmac *gmac)
 {
-    um_stream_tags *tags = um_allocate(sizeof *tags);
+    uint8_t purpose[LABEL_BYTES_MAX + 1 + CONNECTION_BYTES_MAX], derived[UM_DERIVED_KEY_BYTES];
+    size_t label_bytes = strlen(LABELS[tags->kind]);
+    memcpy(purpose, LABELS[tags->kind], label_bytes);
+    purpose[label_bytes] = from_server;
+    memcpy(purpose + label_bytes + 1, tags->connection, tags->connection_bytes);
+    bool is_open = um_key_derive(key, purpose, label_bytes + 1 + tags->connection_bytes, derived) &&
+                   um_gmac_open(gmac, derived) == 0;
+    OPENSSL_cleanse(derived, sizeof derived);
+    return is_open;
+}
+
+/* Another key for a direction, whose numbers go on. */
+static bool change_key(um_stream_tags *tags, direction *of, const um_key *key)
+{
+    um_gmac gmac;
+    if (!open_gmac(tags, key, of == &tags->sent ? tags->is_server : !tags->is_server, &gmac))
+        return false;
+    um_gmac_close(&of->gmac);
+    of->gmac = gmac;
+    of->key = *key;
+    return true;
+}
+
+static enum um_tag_status verify(um_record_verifier *base, const uint8_t *record)
+{
+    return (enum um_tag_status)um_stream_tags_verify((um_stream_tags *)base, record);
+}
+
+um_stream_tags *um_stream_tags_open(const um_key *key, enum um_stream_kind kind, bool is_server,
+                                    const uint8_t *connection, uint32_t length)
+{
+    um_stream_tags *tags = length > CONNECTION_BYTES_MAX ? NULL : um_allocate(sizeof *tags);
     if (tags == NULL)
         return NULL;
-    if (open_direction(&tags->sent, key, kind, is_server, connection, length) &&
-        open_direction(&tags->received, key, kind, !is_server, connection, length))
+    *tags = (um_stream_tags){.base = {verify}, .kind = kind, .is_server = is_server, .connection_bytes = length};
+    tags->accepted = (um_key_set){1, {*key}};
+    memcpy(tags->connection, connection, length);
+    if (change_key(tags, &tags->sent, key) && change_key(tags, &tags->received, key))
         return tags;
     um_stream_tags_close(tags);
     return NULL;
+}
+
+um_stream_tags *um_stream_tags_open_session(const um_key *key, bool is_server, const uint8_t *client,
+                                            const uint8_t *source, um_address at)
+{
+    uint8_t connection[2 * UM_RECORD_HEADER_BYTES + 6];
+    memcpy(connection, client, UM_RECORD_HEADER_BYTES);
+    memcpy(connection + UM_RECORD_HEADER_BYTES, source, UM_RECORD_HEADER_BYTES);
+    um_store_be32(connection + (size_t)2 * UM_RECORD_HEADER_BYTES, at.ip);
+    um_store_be16(connection + (size_t)2 * UM_RECORD_HEADER_BYTES + 4, at.port);
+    return um_stream_tags_open(key, UM_STREAM_SESSION, is_server, connection, sizeof connection);
 }
 
 void um_stream_tags_close(um_stream_tags *tags)
@@ -100,61 +118,84 @@ void um_stream_tags_close(um_stream_tags *tags)
         return;
     um_gmac_close(&tags->sent.gmac);
     um_gmac_close(&tags->received.gmac);
+    OPENSSL_cleanse(tags, sizeof *tags);
     free(tags);
 }
 
-/* The tag of the direction's next record covers the header up to it and the messages behind it: both pieces in one, the
- * tag's place left out. Of the nonce the lower half of the number comes first, which is all of it in the header. */
-static bool make_tag(direction *of, uint64_t number, const uint8_t *record, uint32_t length, uint8_t *tag)
+int um_stream_tags_set_keys(um_stream_tags *tags, const um_key_set *keys)
+{
+    tags->accepted = *keys;
+    if (is_same_key(&tags->sent.key, &keys->keys[0]))
+        return 0;
+    tags->names_key = true;
+    return change_key(tags, &tags->sent, &keys->keys[0]) ? 0 : -ENOMEM;
+}
+
+um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags)
+{
+    return &tags->base;
+}
+
+/* ---- records ---- */
+
+/* The tag covers the header up to it and the messages behind it: both pieces in one, the tag's place left out. Of the
+ * nonce the lower half of the number comes first, which is all of it that the header has. */
+static bool make_tag(um_gmac *gmac, uint64_t number, const uint8_t *header, const uint8_t *messages, uint32_t length,
+                     uint8_t *tag)
 {
     uint8_t nonce[UM_GMAC_NONCE_BYTES] = {0};
     um_store_be32(nonce, (uint32_t)number);
     um_store_be32(nonce + 4, (uint32_t)(number >> 32));
-    const um_gmac_piece pieces[] = {{record, TAG_AT}, {record + UM_RECORD_HEADER_BYTES, length}};
-    return um_gmac_tag_pieces(&of->gmac, nonce, pieces, 2, tag);
+    const um_gmac_piece pieces[] = {{header, UM_RECORD_COVERED_BYTES}, {messages, length}};
+    return um_gmac_tag_pieces(gmac, nonce, pieces, 2, tag);
 }
 
-int um_stream_tags_seal(um_stream_tags *tags, char *record, uint32_t length)
+int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length)
 {
-    uint8_t *header = (uint8_t *)record;
     uint64_t number = tags->sent.next++;
-    memcpy(header, HEADER, sizeof HEADER);
-    header[KIND_AT] = 0;
-    um_store_be32(header + LENGTH_AT, length);
-    um_store_be32(header + NUMBER_AT, (uint32_t)number);
-    return make_tag(&tags->sent, number, header, length, header + TAG_AT) ? 0 : -EIO;
+    um_stream_record_write(header, tags->names_key ? tags->sent.key.id : 0, length, (uint32_t)number);
+    tags->names_key = false;
+    return make_tag(&tags->sent.gmac, number, header, messages, length, header + UM_RECORD_COVERED_BYTES) ? 0 : -EIO;
 }
 
-int64_t um_stream_record_bytes(const char *received, uint32_t length)
+int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length)
 {
-    uint32_t compared = length < sizeof HEADER ? length : (uint32_t)sizeof HEADER;
-    if (memcmp(received, HEADER, compared) != 0)
-        return -EBADMSG;
-    if (length < UM_RECORD_HEADER_BYTES)
-        return -EAGAIN;
-    uint32_t messages_bytes = um_load_be32((const uint8_t *)received + LENGTH_AT);
-    if (messages_bytes > UM_RECORD_BYTES_MAX)
-        return -EBADMSG;
-    return messages_bytes == 0 ? 0 : (int64_t)UM_RECORD_HEADER_BYTES + messages_bytes;
+    return um_stream_tags_head(tags, record, record + UM_RECORD_HEADER_BYTES, length);
 }
 
-/* The number whose lower half the header has, of those the one next to what is expected. */
-static uint64_t number_of(const direction *of, const uint8_t *header)
+/* The key that a record is made with, if it is in use. */
+static const um_key *key_of(const um_stream_tags *tags, const um_stream_record *record)
 {
-    return of->next + (uint64_t)(int64_t)(int32_t)(um_load_be32(header + NUMBER_AT) - (uint32_t)of->next);
+    for (uint32_t i = 0; i < tags->accepted.count; i++) {
+        const um_key *key = &tags->accepted.keys[i];
+        if (record->key_id != 0 ? key->id == record->key_id : is_same_key(key, &tags->received.key))
+            return key;
+    }
+    return NULL;
 }
 
-int um_stream_tags_verify(um_stream_tags *tags, const char *record)
+static bool is_tag_right(um_gmac *gmac, uint64_t number, const uint8_t *header, const um_stream_record *record)
 {
-    const uint8_t *header = (const uint8_t *)record;
     uint8_t tag[UM_TAG_BYTES];
-    uint32_t length = um_load_be32(header + LENGTH_AT);
-    uint64_t number = number_of(&tags->received, header);
-    if (!make_tag(&tags->received, number, header, length, tag) ||
-        CRYPTO_memcmp(tag, header + TAG_AT, UM_TAG_BYTES) != 0)
+    return make_tag(gmac, number, header, header + UM_RECORD_HEADER_BYTES, record->messages_bytes, tag) &&
+           CRYPTO_memcmp(tag, record->tag, UM_TAG_BYTES) == 0;
+}
+
+int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *data)
+{
+    direction *received = &tags->received;
+    um_stream_record record = um_stream_record_read(data);
+    const um_key *key = key_of(tags, &record);
+    if (key == NULL)
+        return UM_TAG_KEY_UNKNOWN;
+    if (!is_same_key(key, &received->key) && !change_key(tags, received, key))
         return UM_TAG_WRONG;
-    if (number != tags->received.next)
+    /* Of the numbers with this lower half the one next to what is expected. */
+    uint64_t number = received->next + (uint64_t)(int64_t)(int32_t)(record.number - (uint32_t)received->next);
+    if (!is_tag_right(&received->gmac, number, data, &record))
+        return UM_TAG_WRONG;
+    if (number != received->next)
         return UM_TAG_REPLAYED;
-    tags->received.next++;
+    received->next++;
     return UM_TAG_OK;
 }

@@ -1,56 +1,28 @@
-/* Tags on a byte stream of LBMC messages (docs/authentication.md): the one form of them, whatever the connection is
- * for.
+/* Keys and tags of a byte stream of LBMC messages, by libcrypto: the one form of them, whatever the connection is for
+ * (core/stream_record.h has the layout, and who connects to whom). Who uses it:
  *
- *   UM_STREAM_REQUESTS    late join and off-transport recovery; a receiver connects to a source's request port
- *   UM_STREAM_RESPONSES   responses; a responder connects to the requester's request port
+ *   ffi/io                      LBT-TCP, both ends (tcp_connection.h, tcp_server.h)
+ *   umstack/streams/tags.py     late join, off-transport recovery and responses, whose connections are Python's. It
+ * calls these functions and has no layout and no cryptography of its own
  *
- * Here are the bytes: greetings, headers, keys and tags. Who connects, when to greet and what a refusal costs is the
- * callers': umstack/streams/tags.py, which recovery and requests share, calls these functions and has no layout or
- * cryptography of its own, so both sides of a connection agree whichever language they are of.
+ * so the two agree byte for byte; tests/tag_oracle.py says the same once more, without either.
  *
- * Each side begins with a greeting, who connects first. What is sent then goes in records: whole LBMC messages behind a
- * header. Both are LBMC control messages with an HMAC option, and so decode among the messages:
+ * A key of a direction is HMAC-SHA256 of the kind's label, the direction and what the caller gives, under a key of the
+ * file. As both sides' greetings have a nonce and are part of that, no connection has the keys of another, and the
+ * number of a record is nonce enough for AES-128-GMAC. A greeting proves nothing: a side has proved that it has the key
+ * with its first record.
  *
- *     0   4  LBMC header: control, next header HMAC, length 28
- *     4   3  option header: no further header, length 24, flags "may be ignored"
- *     7   1  greeting: um_stream_kind; record: 0
- *     8   4  bytes of the messages that follow; 0: a greeting
- *    12   4  greeting: what the connection is about; record: its number in its direction, from 0, modulo 2^32
- *    16  12  greeting: key identifier, and a nonce of 11 bytes
- *            record: AES-128-GMAC over the header up to here and the messages, under a key of connection and direction
- *
- * The key is HMAC-SHA256 of the kind's label, the direction and what the caller gives, under the key of the file. As
- * both sides' greetings have a nonce and are part of that, no connection has the keys of another, and the record's
- * number is nonce enough. A greeting proves nothing: a side has proved that it has the key with its first record.
- *
- * Threads: one at a time. Memory: opened and closed by the caller. Errors: NULL, a negative errno, or um_tag_status.
+ * Threads: one at a time. Memory: opened and closed by the caller; secrets are wiped. Errors: NULL, a negative errno,
+ * or um_tag_status.
  */
 #ifndef UM_AUTHENTICATION_STREAM_TAGS_H
 #define UM_AUTHENTICATION_STREAM_TAGS_H
 
 #include "authentication/mac.h"
-
-enum {
-    UM_RECORD_HEADER_BYTES = 28,
-    UM_RECORD_BYTES_MAX = 131072, /* of messages */
-};
-
-enum um_stream_kind {
-    UM_STREAM_REQUESTS = 0,
-    UM_STREAM_RESPONSES = 1,
-    UM_STREAM_KINDS,
-};
-
-typedef struct um_stream_greeting {
-    enum um_stream_kind kind;
-    uint32_t subject; /* topic index of the requests; check of the responses' key */
-    uint8_t key_id;
-} um_stream_greeting;
+#include "core/stream_record.h"
 
 /* Writes UM_RECORD_HEADER_BYTES, with a nonce of its own. 0, or -EIO without randomness. */
-int um_stream_greeting_write(char *out, const um_stream_greeting *greeting);
-/* Reads as many bytes. False where they are no greeting. */
-bool um_stream_greeting_read(const char *data, um_stream_greeting *greeting);
+int um_stream_greeting_write(uint8_t *out, const um_stream_greeting *greeting);
 /* Four bytes by which keys of one identifier are told apart, which say nothing else about them. */
 uint32_t um_stream_key_check(const um_key *key);
 
@@ -59,16 +31,24 @@ typedef struct um_stream_tags um_stream_tags;
 /* `connection`: what both sides know of the connection, the same bytes on both: the greetings, that of who connected
  * first, the address and port that was connected to, and the topic's name, where the connection is of one topic. The
  * server is who was connected to. NULL: libcrypto failed, or memory. */
-um_stream_tags *um_stream_tags_open(const um_key *key, enum um_stream_kind kind, bool is_server, const char *connection,
-                                    uint32_t length);
+um_stream_tags *um_stream_tags_open(const um_key *key, enum um_stream_kind kind, bool is_server,
+                                    const uint8_t *connection, uint32_t length);
+/* The same of an LBT-TCP session: the client's and the source's greetings, and where the client connected to. */
+um_stream_tags *um_stream_tags_open_session(const um_key *key, bool is_server, const uint8_t *client,
+                                            const uint8_t *source, um_address at);
 void um_stream_tags_close(um_stream_tags *tags);
+/* From now on tags are made with the first of these keys, and those of all are accepted: the next record names its key
+ * where that is another. A record with a key that is not among them is refused. 0 or -ENOMEM. */
+int um_stream_tags_set_keys(um_stream_tags *tags, const um_key_set *keys);
+
 /* Makes a record of the `length` bytes of messages, 1 to UM_RECORD_BYTES_MAX, behind UM_RECORD_HEADER_BYTES at
  * `record`. 0 or -EIO. */
-int um_stream_tags_seal(um_stream_tags *tags, char *record, uint32_t length);
-/* What is received begins with the header of a record, of so many bytes with its messages; 0: with a greeting; -EAGAIN:
- * too little is there to tell; -EBADMSG: with neither, or a record longer than there are. */
-int64_t um_stream_record_bytes(const char *received, uint32_t length);
+int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length);
+/* The same where the messages lie elsewhere: writes the header. */
+int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length);
 /* Checks a whole record: the next of its direction, which is accepted once, with the right tag. */
-int um_stream_tags_verify(um_stream_tags *tags, const char *record);
+int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *record);
+/* The same as a stream's. */
+um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags);
 
 #endif

@@ -110,15 +110,15 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_sid;
     /* counter, datagrams: Dropped at the NAK port: any other reason. */
     uint64_t dgrams_dropped_other;
-    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one. */
+    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one; over TCP a connection, for the other side has no key. */
     uint64_t dgrams_dropped_tag_missing;
-    /* counter, datagrams: Dropped: the trailer names a key that is not in use here. */
+    /* counter, datagrams: Dropped: the trailer names a key that is not in use here; over TCP a connection, by the other side's key. */
     uint64_t dgrams_dropped_tag_key;
-    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. */
+    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. Over TCP a connection. */
     uint64_t dgrams_dropped_tag_wrong;
     /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
     uint64_t dgrams_dropped_tag_stale;
-    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell. */
+    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell; over TCP a connection, for a record came twice or is lacking. */
     uint64_t dgrams_dropped_tag_replayed;
     /* counter, datagrams: Control messages that tell receivers how many they are and their longest round trip. */
     uint64_t group_reports_sent;
@@ -261,15 +261,15 @@ typedef struct um_receiver_transport_counters {
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
     uint64_t rcv_window;
-    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one. */
+    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one; over TCP a connection, for the other side has no key. */
     uint64_t dgrams_dropped_tag_missing;
-    /* counter, datagrams: Dropped: the trailer names a key that is not in use here. */
+    /* counter, datagrams: Dropped: the trailer names a key that is not in use here; over TCP a connection, by the other side's key. */
     uint64_t dgrams_dropped_tag_key;
-    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. */
+    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. Over TCP a connection. */
     uint64_t dgrams_dropped_tag_wrong;
     /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
     uint64_t dgrams_dropped_tag_stale;
-    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell. */
+    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell; over TCP a connection, for a record came twice or is lacking. */
     uint64_t dgrams_dropped_tag_replayed;
     /* snapshot, receivers: Receivers of the session as the source tells; 0: it has not yet. */
     uint64_t group_receivers;
@@ -399,8 +399,6 @@ typedef struct um_receiver_counters {
     uint64_t malformed_fragments;
     /* counter, messages: Messages dropped: longer than receiver_maximum_message_length. */
     uint64_t messages_too_long;
-    /* counter, messages: Messages delivered without their properties: the block cannot be read, or ordered_delivery 0 divides it between rows. */
-    uint64_t properties_dropped;
     /* snapshot, fragments: Fragments waiting in order maps. */
     uint64_t order_map_entries;
     /* counter, gaps: Gaps given up because the order map was full (UX-6). */

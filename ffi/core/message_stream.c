@@ -5,6 +5,7 @@ uint8_t *um_message_stream_room(um_message_stream *stream, uint32_t *bytes)
     uint32_t left = stream->end - stream->begin;
     if (stream->begin > 0) { /* an incomplete message as a rule: short against what a receive call brings */
         memmove(stream->memory, stream->memory + stream->begin, left);
+        stream->record_end -= stream->verifier != NULL ? stream->begin : 0;
         stream->begin = 0;
         stream->end = left;
     }
@@ -31,15 +32,46 @@ static enum um_stream_part classify(um_message_stream *stream, const uint8_t *he
     return UM_STREAM_BROKEN;
 }
 
+/* Steps into the record that comes next, once it is here whole and right. False when it is not. */
+static bool open_record(um_message_stream *stream)
+{
+    uint32_t left = stream->end - stream->begin;
+    const uint8_t *record = stream->memory + stream->begin;
+    int64_t bytes = left > 0 ? um_stream_record_bytes(record, left) : -EAGAIN;
+    if (bytes == 0 || bytes == -EBADMSG)
+        stream->refused_by = UM_TAG_MISSING;
+    else if (bytes > stream->capacity)
+        stream->broken_by = UM_DGRAM_SIZE;
+    if (bytes <= 0 || bytes > left)
+        return false;
+    stream->refused_by = stream->verifier->verify(stream->verifier, record);
+    if (stream->refused_by != UM_TAG_OK)
+        return false;
+    stream->record_end = stream->begin + (uint32_t)bytes;
+    stream->begin += UM_RECORD_HEADER_BYTES;
+    return true;
+}
+
+static bool is_broken(const um_message_stream *stream)
+{
+    return stream->broken_by != UM_DGRAM_OK || stream->refused_by != UM_TAG_OK;
+}
+
 enum um_stream_part um_message_stream_next(um_message_stream *stream, uint32_t run_max, const uint8_t **data,
                                            uint32_t *length)
 {
-    uint32_t at = stream->begin;
+    bool has_records = stream->verifier != NULL;
+    *length = 0;
+    if (is_broken(stream))
+        return UM_STREAM_BROKEN;
+    if (has_records && stream->begin == stream->record_end && !open_record(stream))
+        return is_broken(stream) ? UM_STREAM_BROKEN : UM_STREAM_MORE;
+    uint32_t at = stream->begin, end = has_records ? stream->record_end : stream->end;
     *data = stream->memory + at;
-    while (stream->end - at >= UM_LBMC_CONTROL_BYTES && stream->broken_by == UM_DGRAM_OK) {
+    while (end - at >= UM_LBMC_CONTROL_BYTES && stream->broken_by == UM_DGRAM_OK) {
         uint32_t message_length;
         enum um_stream_part part = classify(stream, stream->memory + at, &message_length);
-        bool is_whole = part != UM_STREAM_BROKEN && message_length <= stream->end - at;
+        bool is_whole = part != UM_STREAM_BROKEN && message_length <= end - at;
         bool is_first = at == stream->begin;
         if (!is_whole || (!is_first && (part != UM_STREAM_MESSAGES || at + message_length - stream->begin > run_max)))
             break;
@@ -54,5 +86,7 @@ enum um_stream_part um_message_stream_next(um_message_stream *stream, uint32_t r
     stream->begin = at;
     if (*length > 0)
         return UM_STREAM_MESSAGES;
+    if (has_records && stream->broken_by == UM_DGRAM_OK) /* the record ends inside a message */
+        stream->broken_by = UM_DGRAM_SIZE;
     return stream->broken_by == UM_DGRAM_OK ? UM_STREAM_MORE : UM_STREAM_BROKEN;
 }

@@ -4,6 +4,9 @@
  *
  *     room -> the caller receives into it -> add -> next, until it returns UM_STREAM_MORE
  *
+ * With a verifier the bytes are records (core/stream_record.h), and nothing of one is taken before all of it has come
+ * and its tag was found right. A record holds whole messages.
+ *
  * Threads: the owner's. Memory: the owner's block; runs point into it until the next room. Complexity: linear in the
  * messages, and one move of an incomplete message a piece received. Errors: UM_STREAM_BROKEN.
  */
@@ -11,6 +14,7 @@
 #define UM_CORE_MESSAGE_STREAM_H
 
 #include "core/lbmc.h"
+#include "core/stream_record.h"
 
 typedef struct um_message_stream {
     uint8_t *memory;
@@ -18,7 +22,10 @@ typedef struct um_message_stream {
     uint32_t message_max_bytes; /* a longer message breaks the stream */
     uint32_t begin;             /* of what was not taken yet */
     uint32_t end;
-    enum um_dgram_status broken_by; /* UM_DGRAM_OK: it is not */
+    enum um_dgram_status broken_by; /* UM_DGRAM_OK: it is not, or by refused_by */
+    um_record_verifier *verifier;   /* NULL: there are no records */
+    uint32_t record_end;            /* of the messages of the record that is being taken */
+    enum um_tag_status refused_by;  /* UM_TAG_OK: its tags are right so far */
 } um_message_stream;
 
 enum um_stream_part {
@@ -40,8 +47,17 @@ static inline void um_message_stream_init(um_message_stream *stream, uint8_t *me
 /* Forgets what it holds: a new connection. */
 static inline void um_message_stream_restart(um_message_stream *stream)
 {
-    stream->begin = stream->end = 0;
+    stream->begin = stream->end = stream->record_end = 0;
     stream->broken_by = UM_DGRAM_OK;
+    stream->verifier = NULL;
+    stream->refused_by = UM_TAG_OK;
+}
+
+/* What was not taken yet, and what follows, are records. */
+static inline void um_message_stream_verify(um_message_stream *stream, um_record_verifier *verifier)
+{
+    stream->verifier = verifier;
+    stream->record_end = stream->begin;
 }
 
 /* Where the next bytes go. There is room unless whole messages wait to be taken. */

@@ -22,6 +22,7 @@ enum um_source_event_kind {
     UM_SOURCE_CLIENT_CONNECTED = 8, /* LBT-RU, TCP; count: clients there are then */
     UM_SOURCE_CLIENT_DISCONNECTED =
         9, /* it left, acknowledged nothing for the timeout, or its connection failed; count: clients left */
+    UM_SOURCE_CLIENT_REFUSED = 10, /* TCP, with keys on one side or different ones: count: its um_tag_status */
 };
 
 typedef struct um_source_event {

@@ -67,6 +67,14 @@ uint32_t um_tcp_write_end(uint8_t *out)
     return UM_TCP_END_BYTES;
 }
 
+uint32_t um_tcp_write_nothing(uint8_t *out)
+{
+    out[0] = UM_LBMC_CONTROL;
+    out[1] = UM_LBMC_OPTION_NONE;
+    um_store_be16(out + 2, UM_LBMC_CONTROL_BYTES);
+    return UM_LBMC_CONTROL_BYTES;
+}
+
 static um_tcp_control decode_option(uint8_t type, const uint8_t *option, uint32_t length)
 {
     um_tcp_control control = {.kind = UM_TCP_OTHER};

@@ -8,6 +8,8 @@
  *                     <---- messages and TSNIs
  *                     <------------------- end      the source has ended the session
  *
+ * With keys both sides greet first, and what is drawn goes in records (core/stream_record.h).
+ *
  * Encoders write into the caller's buffer and return the number of bytes; decoders read only inside [data, data +
  * length).
  */
@@ -47,6 +49,9 @@ uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t clien
 uint32_t um_tcp_write_ssf_request(uint8_t *out, bool is_included, uint32_t session_id, uint32_t client_index,
                                   uint32_t topic_index);
 uint32_t um_tcp_write_end(uint8_t *out);
+/* A control message without options, UM_LBMC_CONTROL_BYTES: what has to be said in a record, or answered, and is
+ * nothing. */
+uint32_t um_tcp_write_nothing(uint8_t *out);
 
 /* Reads the options of one whole control message in turn. `next` and `at` are the reader's place: 0 to begin with. A
  * chain that makes no sense ends. */

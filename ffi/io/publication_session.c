@@ -127,6 +127,11 @@ int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t ke
             continue;
         um_mac_session identity = mac_session(session, &session->core.config);
         um_lock_acquire(&session->core.sender_lock);
+        if (session->tcp != NULL) {
+            result = um_tcp_server_rekey(session->tcp);
+            um_lock_release(&session->core.sender_lock);
+            continue;
+        }
         result = um_tagging_link_set_key(&session->tagging, &keys->keys[0], &identity);
         if (result == 0)
             result = um_senders_verifier_set_keys(&session->verifier, keys);
@@ -174,14 +179,10 @@ static int open_datagram_links(um_publication_session *session, um_session_confi
     return result;
 }
 
-/* Tags are of datagrams: a session with keys is refused rather than opened without them. */
 static int open_tcp(um_publication_session *session, um_session_config *config, const session_sockets *sockets)
 {
     um_publication_sessions *sessions = session->sessions;
     uint32_t index = (uint32_t)(session - sessions->table);
-    sessions->reactor->error_step = "authentication, which is of datagrams: a topic with a key cannot be sent over TCP";
-    if (config->key_set != 0)
-        return -EOPNOTSUPP;
     session->control.core = &session->core;
     session->control.nak_link.fd = session->data_link.fd = session->sender.mtu_fd = -1;
     sessions->reactor->error_step = "memory";
@@ -190,7 +191,8 @@ static int open_tcp(um_publication_session *session, um_session_config *config, 
         return -ENOMEM;
     int result = um_sender_open(&session->sender, sessions->reactor, sessions->links, &session->core);
     if (result == 0)
-        result = um_tcp_server_open(session->tcp, sessions->reactor, &session->core, index, sockets->tcp);
+        result = um_tcp_server_open(session->tcp, sessions->reactor, &session->core, index, sockets->tcp,
+                                    um_authentication_keys(&sessions->links->authentication, config->key_set));
     if (result != 0) {
         um_sender_close(&session->sender);
         um_unmap(session->tcp, sizeof *session->tcp);

@@ -139,14 +139,14 @@ static int take_connection_entry(um_receiving *receiving, um_group **opened)
 }
 
 /* The session is initialized: its connection is read as a group is. */
-static int open_connection(um_receiving *receiving, session_block *block)
+static int open_connection(um_receiving *receiving, session_block *block, const um_key_set *keys)
 {
     um_group *group = block->group;
     uint32_t index = (uint32_t)(group - receiving->groups);
     receiving->reactor->error_step = "memory";
     int result = um_tcp_connection_open(&block->connection, receiving->reactor, &receiving->node, &block->core, index,
                                         receiving->links->socket_config.interface_ip, &receiving->group_changes,
-                                        &group->link.counters);
+                                        &group->link.counters, keys);
     if (result != 0)
         return result;
     group->connection = &block->connection;
@@ -232,8 +232,12 @@ int um_receiving_rekey(um_receiving *receiving, uint32_t key_set)
     int result = 0;
     for (uint32_t i = 0; i < receiving->node.session_count && result == 0; i++) {
         session_block *block = (session_block *)receiving->node.sessions[i];
-        if (block->core.verifier == NULL || block->core.config.key_set != key_set || keys == NULL)
+        if (block->core.config.key_set != key_set || keys == NULL)
             continue;
+        if (block->core.config.id.transport == UM_TRANSPORT_TCP) {
+            result = um_tcp_connection_rekey(&block->connection);
+            continue;
+        }
         result = um_session_verifier_set_keys(&block->verifier, keys);
         if (result == 0)
             result = um_tagging_link_set_key(&block->tagging, &keys->keys[0], NULL);
@@ -252,8 +256,10 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
         return -ENOMEM;
     block->memory_bytes = head_bytes + bytes;
     const um_key_set *keys = um_authentication_keys(&receiving->links->authentication, config->key_set);
+    bool is_tcp = config->id.transport == UM_TRANSPORT_TCP; /* whose records are not of the session */
+    const um_key_set *datagram_keys = is_tcp ? NULL : keys;
     um_receiver_session_config sized = *config;
-    sized.datagram_max_bytes -= keys != NULL ? UM_TRAILER_BYTES : 0;
+    sized.datagram_max_bytes -= datagram_keys != NULL ? UM_TRAILER_BYTES : 0;
     int result = open_endpoint(receiving, config, &block->group);
     if (result != 0) {
         um_unmap(block, block->memory_bytes);
@@ -261,14 +267,14 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
     }
     block->group->session_count++;
     um_tap_link_init(&block->tapped, &block->group->link.base, &receiving->links->tap, block->group->link.local);
-    result = keys != NULL ? open_authentication(receiving, block, keys, config) : 0;
+    result = datagram_keys != NULL ? open_authentication(receiving, block, datagram_keys, config) : 0;
     if (result == 0) {
-        um_link *link = keys != NULL ? &block->tagging.base : &control_link_of(receiving, block, config)->base;
+        um_link *link = datagram_keys != NULL ? &block->tagging.base : &control_link_of(receiving, block, config)->base;
         um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, &sized, link, &receiving->node.store,
                                  um_clock_ns());
-        block->core.verifier = keys != NULL ? &block->verifier.base : NULL;
+        block->core.verifier = datagram_keys != NULL ? &block->verifier.base : NULL;
         block->core.local = block->group->link.local;
-        result = config->id.transport == UM_TRANSPORT_TCP ? open_connection(receiving, block) : 0;
+        result = is_tcp ? open_connection(receiving, block, keys) : 0;
         if (result == 0 && !um_node_add_session(&receiving->node, &block->core))
             result = -ENOSPC;
         if (result != 0)

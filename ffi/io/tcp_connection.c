@@ -17,16 +17,18 @@ enum {
 static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted so long was good */
 static const int64_t ATTEMPT_NS = 2000000000; /* one attempt; the system would go on for minutes, ever slower */
 static const int64_t OUT_RETRY_NS = 10000000;
+static const int64_t PROOF_NS = INT64_C(5000000000); /* as long as a source waits for a client's greeting */
 
 int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
                            um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
-                           um_link_counters *counters)
+                           um_link_counters *counters, const um_key_set *keys)
 {
     *connection = (um_tcp_connection){.reactor = reactor,
                                       .node = node,
                                       .session = session,
                                       .counters = counters,
                                       .changes = changes,
+                                      .keys = keys,
                                       .index = index,
                                       .interface_ip = interface_ip,
                                       .fd = -1,
@@ -41,9 +43,17 @@ int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, u
     return 0;
 }
 
+int um_tcp_connection_rekey(um_tcp_connection *connection)
+{
+    return connection->tags != NULL ? um_stream_tags_set_keys(connection->tags, connection->keys) : 0;
+}
+
 /* A thread that waits for the descriptor would keep the socket open: it sees the end of the stream first. */
 static void close_socket(um_tcp_connection *connection)
 {
+    um_stream_tags_close(connection->tags);
+    connection->tags = NULL;
+    connection->stream.verifier = NULL;
     if (connection->fd < 0)
         return;
     shutdown(connection->fd, SHUT_RDWR);
@@ -107,7 +117,8 @@ static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
 
 static void on_connection_lost(um_tcp_connection *connection, int64_t now_ns)
 {
-    bool was_good = connection->has_proved || now_ns - connection->connected_ns >= GOOD_NS;
+    bool has_lasted = connection->keys == NULL && now_ns - connection->connected_ns >= GOOD_NS;
+    bool was_good = connection->has_proved || has_lasted;
     UM_COUNT(connection->session->counters.disconnects, 1);
     lose(connection, was_good, now_ns);
 }
@@ -149,14 +160,48 @@ static bool flush_out(um_tcp_connection *connection)
     return true;
 }
 
+/* One control message; with tags, in a record of its own. False when there is no room. */
+static bool put(um_tcp_connection *connection, const uint8_t *message, uint32_t length)
+{
+    uint8_t header[UM_RECORD_HEADER_BYTES];
+    uint32_t header_bytes = connection->tags != NULL ? sizeof header : 0;
+    if (header_bytes + length > um_byte_ring_room(&connection->out))
+        return false;
+    if (header_bytes > 0 && um_stream_tags_head(connection->tags, header, message, length) != 0)
+        return false; /* libcrypto has failed: nothing more is said */
+    um_byte_ring_append(&connection->out, header, header_bytes);
+    um_byte_ring_append(&connection->out, message, length);
+    return true;
+}
+
 static bool put_request(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted)
 {
     uint8_t request[UM_TCP_SSF_REQUEST_BYTES];
     uint32_t length = um_tcp_write_ssf_request(request, is_wanted, connection->session->config.id.session_id,
                                                connection->client_index, topic_index);
-    if (length > um_byte_ring_room(&connection->out))
+    return put(connection, request, length);
+}
+
+/* What the source is told first: which session is meant. One that advertises none is not told any, and with tags is
+ * told something all the same, for a record proves who sent it. */
+static void put_session_id(um_tcp_connection *connection)
+{
+    uint8_t message[UM_TCP_SESSION_ID_BYTES];
+    uint32_t session_id = connection->session->config.id.session_id;
+    if (session_id != 0)
+        put(connection, message, um_tcp_write_session_id(message, session_id));
+    else if (connection->tags != NULL)
+        put(connection, message, um_tcp_write_nothing(message));
+}
+
+/* False without randomness. */
+static bool put_greeting(um_tcp_connection *connection)
+{
+    um_stream_greeting said = {UM_STREAM_SESSION, connection->session->config.id.session_id,
+                               connection->keys->keys[0].id};
+    if (um_stream_greeting_write(connection->greeting, &said) != 0)
         return false;
-    um_byte_ring_append(&connection->out, request, length);
+    um_byte_ring_append(&connection->out, connection->greeting, UM_RECORD_HEADER_BYTES);
     return true;
 }
 
@@ -182,23 +227,90 @@ void um_tcp_connection_want(um_tcp_connection *connection, uint32_t topic_index,
 
 void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_ns)
 {
-    uint8_t greeting[UM_TCP_SESSION_ID_BYTES];
     if (connection->state != UM_TCP_CONNECTING)
         return;
     if (um_tcp_connect_result(connection->fd) != 0) {
         lose(connection, false, now_ns);
         return;
     }
-    uint32_t session_id = connection->session->config.id.session_id;
-    if (session_id != 0) /* a source that advertises none is not told any */
-        um_byte_ring_append(&connection->out, greeting, um_tcp_write_session_id(greeting, session_id));
+    if (connection->keys == NULL)
+        put_session_id(connection);
+    bool has_greeted = connection->keys == NULL || put_greeting(connection);
     connection->state = UM_TCP_CONNECTED;
     connection->connected_ns = now_ns;
+    connection->due_ns = now_ns + PROOF_NS;
     ++*connection->changes;
     UM_COUNT(connection->session->counters.connects, 1);
     um_tcp_connection_report(connection, connection->is_reported);
-    if (!flush_out(connection))
+    if (!has_greeted || !flush_out(connection))
         on_connection_lost(connection, now_ns);
+    else if (connection->keys != NULL)
+        um_reactor_wake_by(connection->reactor, connection->due_ns);
+}
+
+/* ---- keys ---- */
+
+/* The other side is not the source, or has another key, or one side has none. */
+static void refuse(um_tcp_connection *connection, enum um_tag_status reason, int64_t now_ns)
+{
+    um_count_unverified(&connection->session->counters.dgrams_dropped_tag_missing, reason);
+    UM_COUNT(connection->session->counters.disconnects, 1);
+    lose(connection, connection->has_proved, now_ns);
+}
+
+static const um_key *key_of(const um_tcp_connection *connection, uint8_t id)
+{
+    for (uint32_t i = 0; i < connection->keys->count; i++)
+        if (connection->keys->keys[i].id == id)
+            return &connection->keys->keys[i];
+    return NULL;
+}
+
+/* The source's first message is its greeting: what follows has tags. Returns the reason against it. */
+static enum um_tag_status on_greeting(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
+{
+    um_stream_greeting ours, theirs;
+    if (length != UM_RECORD_HEADER_BYTES || !um_stream_greeting_read(data, &theirs))
+        return UM_TAG_MISSING;
+    um_stream_greeting_read(connection->greeting, &ours);
+    const um_key *key = key_of(connection, ours.key_id);
+    if (theirs.kind != ours.kind || theirs.key_id != ours.key_id || key == NULL)
+        return UM_TAG_KEY_UNKNOWN;
+    connection->tags =
+        um_stream_tags_open_session(key, false, connection->greeting, data, connection->session->config.id.source);
+    if (connection->tags == NULL || um_stream_tags_set_keys(connection->tags, connection->keys) != 0)
+        return UM_TAG_WRONG;
+    um_message_stream_verify(&connection->stream, um_stream_tags_verifier(connection->tags));
+    put_session_id(connection);
+    return UM_TAG_OK;
+}
+
+/* Takes it, if it is here. False when there is no more to take: it has not come, or the connection is gone. */
+static bool take_greeting(um_tcp_connection *connection, int64_t now_ns)
+{
+    const uint8_t *data = NULL;
+    uint32_t length;
+    enum um_stream_part part = um_message_stream_next(&connection->stream, UM_RECORD_HEADER_BYTES, &data, &length);
+    if (part == UM_STREAM_MORE)
+        return false;
+    enum um_tag_status reason = part == UM_STREAM_CONTROL ? on_greeting(connection, data, length) : UM_TAG_MISSING;
+    if (reason != UM_TAG_OK) {
+        refuse(connection, reason, now_ns);
+        return false;
+    }
+    if (!flush_out(connection)) {
+        on_connection_lost(connection, now_ns);
+        return false;
+    }
+    return true;
+}
+
+/* A session without keys whose source greets: it has keys. */
+static bool is_greeting(const um_tcp_connection *connection, const uint8_t *data, uint32_t length)
+{
+    um_stream_greeting said;
+    return connection->keys == NULL && !connection->has_proved && length == UM_RECORD_HEADER_BYTES &&
+           um_stream_greeting_read(data, &said);
 }
 
 /* ---- what comes ---- */
@@ -238,6 +350,8 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
 {
     uint32_t run_max = connection->session->store->small.bytes, length;
     const uint8_t *data;
+    if (connection->keys != NULL && connection->tags == NULL && !take_greeting(connection, now_ns))
+        return connection->state == UM_TCP_CONNECTED;
     while (!um_message_stream_is_empty(&connection->stream)) {
         connection->has_rest = um_node_pressured(connection->node, now_ns);
         if (connection->has_rest)
@@ -247,7 +361,16 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
             return true;
         case UM_STREAM_CONTROL:
             if (is_filter_offer(connection, data, length)) {
+                connection->has_proved |= connection->tags != NULL;
                 announce_topics(connection);
+                continue;
+            }
+            if (is_greeting(connection, data, length)) {
+                refuse(connection, UM_TAG_KEY_UNKNOWN, now_ns);
+                return false;
+            }
+            if (length == UM_LBMC_CONTROL_BYTES) { /* the source has nothing to say: it only proves itself */
+                connection->has_proved = true;
                 continue;
             }
             break;
@@ -257,6 +380,10 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
             end(connection, now_ns);
             return false;
         case UM_STREAM_BROKEN:
+            if (connection->stream.refused_by != UM_TAG_OK) {
+                refuse(connection, connection->stream.refused_by, now_ns);
+                return false;
+            }
             um_receiver_session_drop(connection->session, connection->stream.broken_by);
             UM_COUNT(connection->session->counters.disconnects, 1);
             lose(connection, false, now_ns);
@@ -301,6 +428,20 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
 
 /* ---- timers ---- */
 
+static int64_t tick_connected(um_tcp_connection *connection, int64_t now_ns)
+{
+    int64_t proof_ns = connection->keys != NULL && !connection->has_proved ? connection->due_ns : UM_NEVER_NS;
+    if (now_ns >= proof_ns) { /* who takes connections there is not the source, or says nothing */
+        on_connection_lost(connection, now_ns);
+        return connection->state == UM_TCP_ENDED ? UM_NEVER_NS : connection->due_ns;
+    }
+    if (connection->must_announce)
+        announce_topics(connection);
+    else if (connection->out.used > 0)
+        flush_out(connection);
+    return connection->must_announce || connection->out.used > 0 ? now_ns + OUT_RETRY_NS : proof_ns;
+}
+
 int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns)
 {
     switch (connection->state) {
@@ -313,11 +454,7 @@ int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns)
             lose(connection, false, now_ns);
         break;
     case UM_TCP_CONNECTED:
-        if (connection->must_announce)
-            announce_topics(connection);
-        else if (connection->out.used > 0)
-            flush_out(connection);
-        return connection->must_announce || connection->out.used > 0 ? now_ns + OUT_RETRY_NS : UM_NEVER_NS;
+        return tick_connected(connection, now_ns);
     case UM_TCP_ENDED:
         return UM_NEVER_NS;
     }

@@ -15,6 +15,10 @@
  * controllers (C16). A queue that is full stops the connection from being read, wherever in its bytes that is, so
  * nothing is lost: the window of TCP closes, and the source is held or loses for this client.
  *
+ * With keys the connection begins with greetings (core/stream_record.h), and goes on in records: its first says which
+ * session it means, and proves that it has the key; a source that has not proved the same within PROOF_NS, or has not
+ * the right key, is disconnected from, counted by the reason (dgrams_dropped_tag_*), and tried again as any that fails.
+ *
  * With source-side filtering the connection tells the source which topics have controllers (UX-27).
  *
  * Threads: the context lock. Memory: mapped by open, unmapped by close. System calls: those of a socket.
@@ -22,6 +26,7 @@
 #ifndef UM_IO_TCP_CONNECTION_H
 #define UM_IO_TCP_CONNECTION_H
 
+#include "authentication/stream_tags.h"
 #include "core/byte_ring.h"
 #include "core/counters.h"
 #include "core/message_stream.h"
@@ -52,14 +57,20 @@ typedef struct um_tcp_connection {
     int64_t lost_since_ns; /* when there was last a connection that was good; or the beginning */
     int64_t connected_ns;
     um_message_stream stream;
-    um_byte_ring out; /* control messages that the connection did not take yet */
+    um_byte_ring out;       /* control messages that the connection did not take yet */
+    const um_key_set *keys; /* of the context; NULL: the session has none */
+    um_stream_tags *tags;   /* with keys, once the source has greeted */
+    uint8_t greeting[UM_RECORD_HEADER_BYTES];
     void *memory;
 } um_tcp_connection;
 
-/* Connects as soon as the tick is called. `changes` and `counters` are the owner's and outlive it. 0 or -ENOMEM. */
+/* Connects as soon as the tick is called. `changes`, `counters` and `keys`, which change in place, are the owner's and
+ * outlive it. 0 or -ENOMEM. */
 int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
                            um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
-                           um_link_counters *counters);
+                           um_link_counters *counters, const um_key_set *keys);
+/* The keys have changed: the connection goes on with the new ones. 0 or -ENOMEM. */
+int um_tcp_connection_rekey(um_tcp_connection *connection);
 void um_tcp_connection_close(um_tcp_connection *connection);
 
 /* Has the loop told when it is readable, or not: another thread waits for it, or a queue is full. */

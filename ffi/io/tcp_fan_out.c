@@ -15,24 +15,33 @@ enum {
     TELL_LOST_INTERVAL_NS = 1000000000,
 };
 
+/* Whatever is written at a time fits one record, and its record an empty backlog. */
+_Static_assert((uint32_t)SCRATCH_BYTES <= (uint32_t)UM_RECORD_BYTES_MAX, "a record holds what is written at a time");
+_Static_assert((uint32_t)SCRATCH_BYTES + (uint32_t)UM_RECORD_HEADER_BYTES <= (uint32_t)UM_TCP_BACKLOG_MIN,
+               "and an empty backlog the record");
+
 static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count);
 static int send_oversize(um_link *link, um_address to, const um_tx *datagram);
 static const um_link_ops TCP_OPS = {.send = send_datagrams, .send_oversize = send_oversize};
 
-int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, bool is_source_paced,
+int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, bool is_source_paced, bool is_keyed,
                         uint32_t backlog_bytes)
 {
     *fan_out = (um_tcp_fan_out){
         .base = {.ops = &TCP_OPS, .reports_room = true},
         .session = session,
         .is_source_paced = is_source_paced,
+        .is_keyed = is_keyed,
         .backlog_bytes = backlog_bytes > UM_TCP_BACKLOG_MIN ? backlog_bytes : UM_TCP_BACKLOG_MIN,
         .clients = um_map(sizeof *fan_out->clients * UM_TCP_CLIENTS_MAX),
         .vectors = um_map(sizeof *fan_out->vectors * VECTORS_MAX),
         .scratch = um_map(SCRATCH_BYTES),
+        .flat = is_keyed ? um_map(SCRATCH_BYTES) : NULL,
+        .kept = is_keyed ? um_map(SCRATCH_BYTES) : NULL,
     };
     um_link_counters_reset(&fan_out->counters);
-    return fan_out->clients && fan_out->vectors && fan_out->scratch ? 0 : -ENOMEM;
+    bool has_record_memory = !is_keyed || (fan_out->flat && fan_out->kept);
+    return fan_out->clients && fan_out->vectors && fan_out->scratch && has_record_memory ? 0 : -ENOMEM;
 }
 
 void um_tcp_fan_out_close(um_tcp_fan_out *fan_out)
@@ -43,9 +52,11 @@ void um_tcp_fan_out_close(um_tcp_fan_out *fan_out)
     um_unmap(fan_out->clients, sizeof *fan_out->clients * UM_TCP_CLIENTS_MAX);
     um_unmap(fan_out->vectors, sizeof *fan_out->vectors * VECTORS_MAX);
     um_unmap(fan_out->scratch, SCRATCH_BYTES);
+    um_unmap(fan_out->flat, SCRATCH_BYTES);
+    um_unmap(fan_out->kept, SCRATCH_BYTES);
     fan_out->clients = NULL;
     fan_out->vectors = NULL;
-    fan_out->scratch = NULL;
+    fan_out->scratch = fan_out->flat = fan_out->kept = NULL;
     fan_out->client_limit = 0;
 }
 
@@ -78,8 +89,10 @@ void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client)
     close(client->fd);
     free(client->backlog.memory);
     free(client->filter_memory);
+    um_stream_tags_close(client->tags);
     client->backlog = (um_byte_ring){0};
     client->filter_memory = NULL;
+    client->tags = NULL;
     client->has_failed = false;
     client->fd = -1;
     client->state = UM_TCP_CLIENT_NONE;
@@ -144,21 +157,23 @@ void um_tcp_fan_out_flush(um_tcp_fan_out *fan_out, um_tcp_client *client, int64_
     }
 }
 
-/* Messages that do not fit the backlog of a slow client are lost to it, whole (source-paced). */
-static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, const struct iovec *vectors,
-                                uint32_t count)
+/* Bytes of messages that the backlog has room for; with keys, in one record. */
+static uint32_t messages_room(const um_tcp_client *client)
 {
-    uint64_t lost = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint8_t *at = vectors[i].iov_base, *end = at + vectors[i].iov_len;
-        for (uint32_t length; at < end; at += length) {
-            length = um_load_be16(at + 2);
-            if (length <= um_byte_ring_room(&client->backlog))
-                um_byte_ring_append(&client->backlog, at, length);
-            else
-                lost += (at[0] & 0x0f) == UM_LBMC_MESSAGE;
-        }
-    }
+    uint32_t room = um_byte_ring_room(&client->backlog), header = client->tags != NULL ? UM_RECORD_HEADER_BYTES : 0;
+    return room > header ? room - header : 0;
+}
+
+/* The header of a record of these messages, which is to be written at once. False: libcrypto has failed, and with it
+ * the client. */
+static bool seal(um_tcp_client *client, uint8_t *header, const uint8_t *messages, uint32_t bytes)
+{
+    client->has_failed |= um_stream_tags_head(client->tags, header, messages, bytes) != 0;
+    return !client->has_failed;
+}
+
+static void note_lost(um_tcp_fan_out *fan_out, um_tcp_client *client, uint64_t lost)
+{
     if (lost == 0)
         return;
     client->lost_messages += lost;
@@ -171,19 +186,66 @@ static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, 
     um_source_events_add(&session->events, UM_SOURCE_RECEIVER_LOSES, client->address, client->lost_messages);
 }
 
+/* Messages that do not fit the backlog of a slow client are lost to it, whole (source-paced). */
+static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, const struct iovec *vectors,
+                                uint32_t count)
+{
+    uint64_t lost = 0;
+    uint32_t room = messages_room(client), kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *at = vectors[i].iov_base, *end = at + vectors[i].iov_len;
+        for (uint32_t length; at < end; at += length) {
+            length = um_load_be16(at + 2);
+            if (length > room - kept) {
+                lost += (at[0] & 0x0f) == UM_LBMC_MESSAGE;
+                continue;
+            }
+            if (client->tags != NULL)
+                memcpy(fan_out->kept + kept, at, length);
+            else
+                um_byte_ring_append(&client->backlog, at, length);
+            kept += length;
+        }
+    }
+    uint8_t header[UM_RECORD_HEADER_BYTES];
+    if (client->tags != NULL && kept > 0 && seal(client, header, fan_out->kept, kept)) {
+        um_byte_ring_append(&client->backlog, header, sizeof header);
+        um_byte_ring_append(&client->backlog, fan_out->kept, kept);
+    }
+    note_lost(fan_out, client, lost);
+}
+
+/* To a client that has room for all of it. */
+static void write_whole(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
+                        uint32_t bytes)
+{
+    if (client->backlog.used == 0)
+        write_at_once(fan_out, client, vectors, count, bytes);
+    else
+        keep_rest(client, vectors, count, 0);
+}
+
+/* With keys, one vector. */
 static void write_to_client(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
                             uint32_t bytes)
 {
     if (bytes == 0 || client->has_failed)
         return;
-    if (client->backlog.used > 0 && bytes > um_byte_ring_room(&client->backlog))
+    if (client->backlog.used > 0 && bytes > messages_room(client))
         um_tcp_fan_out_flush(fan_out, client, um_clock_coarse_ns());
-    if (client->backlog.used == 0)
-        write_at_once(fan_out, client, vectors, count, bytes);
-    else if (bytes <= um_byte_ring_room(&client->backlog))
-        keep_rest(client, vectors, count, 0);
-    else
+    if (client->backlog.used > 0 && bytes > messages_room(client)) {
         keep_whole_messages(fan_out, client, vectors, count);
+        return;
+    }
+    if (client->tags == NULL) {
+        write_whole(fan_out, client, vectors, count, bytes);
+        return;
+    }
+    uint8_t header[UM_RECORD_HEADER_BYTES];
+    struct iovec record[] = {{header, sizeof header}, vectors[0]};
+    um_debug_assert(count == 1);
+    if (seal(client, header, vectors[0].iov_base, bytes))
+        write_whole(fan_out, client, record, 2, bytes + UM_RECORD_HEADER_BYTES);
 }
 
 /* The same for what passes the client's filter. */
@@ -200,7 +262,7 @@ static void write_filtered(um_tcp_fan_out *fan_out, um_tcp_client *client, uint3
 bool um_tcp_fan_out_tell(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length)
 {
     struct iovec vector = {(void *)(uintptr_t)data, length};
-    if (client->has_failed || length > um_byte_ring_room(&client->backlog))
+    if (client->has_failed || length > messages_room(client))
         return false;
     write_to_client(fan_out, client, &vector, 1, length);
     return !client->has_failed;
@@ -247,13 +309,24 @@ static uint32_t gather(um_tcp_fan_out *fan_out, const um_tx *batch, uint32_t cou
 static uint32_t room_for(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
 {
     uint32_t last = fan_out->datagram_bytes[count - 1];
-    if (client->backlog.used > 0 && last > um_byte_ring_room(&client->backlog))
+    if (client->backlog.used > 0 && last > messages_room(client))
         um_tcp_fan_out_flush(fan_out, client, um_clock_coarse_ns());
     if (client->backlog.used == 0 || client->has_failed)
         return count;
-    while (count > 0 && fan_out->datagram_bytes[count - 1] > um_byte_ring_room(&client->backlog))
+    while (count > 0 && fan_out->datagram_bytes[count - 1] > messages_room(client))
         count--;
     return count;
+}
+
+/* In one piece, so that the tag of each client is made of one: cheaper than of many short ones. */
+static struct iovec flatten(um_tcp_fan_out *fan_out, uint32_t vectors)
+{
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < vectors; i++) {
+        memcpy(fan_out->flat + bytes, fan_out->vectors[i].iov_base, fan_out->vectors[i].iov_len);
+        bytes += (uint32_t)fan_out->vectors[i].iov_len;
+    }
+    return (struct iovec){fan_out->flat, bytes};
 }
 
 static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count)
@@ -269,14 +342,20 @@ static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint
     if (count == 0)
         return 0;
     uint32_t vectors = fan_out->datagram_vectors[count - 1], bytes = fan_out->datagram_bytes[count - 1];
+    struct iovec flat = {0};
     for (uint32_t i = 0; i < fan_out->client_limit; i++) {
         um_tcp_client *client = &fan_out->clients[i];
         if (client->state != UM_TCP_CLIENT_JOINED)
             continue;
-        if (client->filter_memory != NULL)
+        if (client->filter_memory != NULL) {
             write_filtered(fan_out, client, vectors);
-        else
+        } else if (fan_out->is_keyed) {
+            if (flat.iov_base == NULL)
+                flat = flatten(fan_out, vectors);
+            write_to_client(fan_out, client, &flat, 1, bytes);
+        } else {
             write_to_client(fan_out, client, fan_out->vectors, vectors, bytes);
+        }
     }
     UM_COUNT(fan_out->counters.datagrams_sent, count);
     return (int)count;

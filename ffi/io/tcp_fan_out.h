@@ -10,6 +10,9 @@
  *   source-paced     every datagram is taken; messages that do not fit a client's backlog are lost to that client,
  * whole
  *
+ * With keys (is_keyed) what one client is written at a time, a batch of datagrams as a rule, is one record with a tag
+ * (core/stream_record.h), made before any of it is written or kept.
+ *
  * Threads: the holder of the session's sender lock. Memory: clients' backlogs, from when they are accepted as clients
  * until they are closed. System calls: sendmsg, close. Errors: a connection that fails is closed and counted; the
  * session never hears of it.
@@ -19,6 +22,7 @@
 
 #include <sys/uio.h>
 
+#include "authentication/stream_tags.h"
 #include "core/byte_ring.h"
 #include "core/message_stream.h"
 #include "core/source_session.h"
@@ -47,6 +51,7 @@ typedef struct um_tcp_client {
     uint64_t lost_messages; /* source-paced */
     int64_t told_lost_ns;   /* when the application was told last; INT64_MIN: never */
     bool has_failed;        /* its connection is dead: closed by the owner's next look */
+    um_stream_tags *tags;   /* with keys, once it has greeted; closed with the client */
     um_message_stream control;
     uint8_t control_memory[UM_TCP_CONTROL_MAX];
 } um_tcp_client;
@@ -58,6 +63,7 @@ typedef struct um_tcp_fan_out {
     uint32_t client_limit;      /* clients beyond it were never used */
     uint32_t joined_count;
     bool is_source_paced;
+    bool is_keyed;
     uint32_t backlog_bytes;
     um_link_counters counters;
     /* Of the batch being sent. */
@@ -66,15 +72,17 @@ typedef struct um_tcp_fan_out {
     uint32_t datagram_vectors[UM_SEND_BATCH_MAX]; /* vectors up to and with each datagram */
     uint32_t datagram_bytes[UM_SEND_BATCH_MAX];   /* bytes up to and with it */
     uint8_t *scratch;                             /* what passes a client's filter */
+    uint8_t *flat;                                /* with keys: the messages in one piece */
+    uint8_t *kept;                                /* with keys: those that a slow client's backlog has room for */
 } um_tcp_fan_out;
 
 /* 0 or -ENOMEM. session: initialized by the owner before anything is sent. */
-int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, bool is_source_paced,
+int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, bool is_source_paced, bool is_keyed,
                         uint32_t backlog_bytes);
 /* Closes every connection. */
 void um_tcp_fan_out_close(um_tcp_fan_out *fan_out);
 
-/* The client gets what is sent from now on. -ENOMEM. */
+/* The client, which has tags if the session has keys, gets what is sent from now on. -ENOMEM. */
 int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has_filter, int64_t now_ns);
 /* Closes its connection: the place is free. */
 void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client);

@@ -19,6 +19,7 @@ enum {
 };
 static const int64_t GREETING_NS = INT64_C(5000000000);
 static const int64_t ACCEPT_AGAIN_NS = 100000000;
+static const int64_t TELL_REFUSED_INTERVAL_NS = 1000000000;
 
 /* ---- opening ---- */
 
@@ -32,11 +33,17 @@ static int listen_at(um_tcp_server *server, uint16_t port)
 }
 
 int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_session *session, uint32_t index,
-                       const um_tcp_source_config *config)
+                       const um_tcp_source_config *config, const um_key_set *keys)
 {
-    *server = (um_tcp_server){.config = *config, .reactor = reactor, .session = session, .index = index};
+    *server = (um_tcp_server){.config = *config,
+                              .reactor = reactor,
+                              .session = session,
+                              .index = index,
+                              .keys = keys,
+                              .told_refused_ns = INT64_MIN};
     reactor->error_step = "memory";
-    int result = um_tcp_fan_out_open(&server->fan_out, session, config->is_source_paced, config->backlog_bytes);
+    int result =
+        um_tcp_fan_out_open(&server->fan_out, session, config->is_source_paced, keys != NULL, config->backlog_bytes);
     server->listen_fd = -1;
     if (result == 0) {
         reactor->error_step = "listening";
@@ -51,6 +58,20 @@ int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_ses
         if (server->listen_fd >= 0)
             close(server->listen_fd);
         server->listen_fd = -1;
+    }
+    return result;
+}
+
+int um_tcp_server_rekey(um_tcp_server *server)
+{
+    int result = 0;
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
+        um_tcp_client *client = &server->fan_out.clients[i];
+        if (client->state != UM_TCP_CLIENT_NONE && client->tags != NULL && !client->has_failed &&
+            um_stream_tags_set_keys(client->tags, server->keys) != 0) {
+            client->has_failed = true; /* it connects anew */
+            result = -ENOMEM;
+        }
     }
     return result;
 }
@@ -128,6 +149,9 @@ static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         uint32_t length =
             um_tcp_write_ssf_init(init, session->config.session_id, number_of(server, client), server->local);
         um_tcp_fan_out_tell(&server->fan_out, client, init, length);
+    } else if (client->tags != NULL) {
+        uint8_t nothing[UM_LBMC_CONTROL_BYTES];
+        um_tcp_fan_out_tell(&server->fan_out, client, nothing, um_tcp_write_nothing(nothing));
     }
 }
 
@@ -148,7 +172,7 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
     *client = (um_tcp_client){.state = UM_TCP_CLIENT_GREETING, .fd = fd, .address = from, .since_ns = now_ns};
     um_message_stream_init(&client->control, client->control_memory, UM_TCP_CONTROL_MAX, UM_TCP_CONTROL_MAX);
     server->greeting_count++;
-    if (!server->config.wants_session_id)
+    if (!server->config.wants_session_id && server->keys == NULL)
         join(server, client, now_ns);
     if (client->state != UM_TCP_CLIENT_NONE &&
         um_reactor_watch_stream(server->reactor, fd, UM_WATCH_TCP,
@@ -180,6 +204,63 @@ static int accept_clients(um_tcp_server *server, int64_t now_ns)
     return accepted;
 }
 
+/* ---- keys ---- */
+
+static bool say(const um_tcp_client *client, const uint8_t *data, uint32_t length)
+{
+    return send(client->fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+static void note_refused(um_tcp_server *server, const um_tcp_client *client, enum um_tag_status reason, int64_t now_ns)
+{
+    um_source_session *session = server->session;
+    um_count_unverified(&session->counters.dgrams_dropped_tag_missing, reason);
+    if (server->told_refused_ns != INT64_MIN && now_ns - server->told_refused_ns < TELL_REFUSED_INTERVAL_NS)
+        return;
+    server->told_refused_ns = now_ns;
+    um_source_events_add(&session->events, UM_SOURCE_CLIENT_REFUSED, client->address, (uint64_t)reason);
+}
+
+static const um_key *key_of(const um_tcp_server *server, uint8_t id)
+{
+    for (uint32_t i = 0; i < server->keys->count; i++)
+        if (server->keys->keys[i].id == id)
+            return &server->keys->keys[i];
+    return NULL;
+}
+
+/* A client's first message where the session has keys: its greeting, which is answered with one. So is anything else,
+ * that the client may know why it is refused. False: it is. */
+static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *data, uint32_t length, int64_t now_ns)
+{
+    um_stream_greeting said;
+    uint8_t ours[UM_RECORD_HEADER_BYTES];
+    bool has_greeted =
+        length == UM_RECORD_HEADER_BYTES && um_stream_greeting_read(data, &said) && said.kind == UM_STREAM_SESSION;
+    const um_key *key = has_greeted ? key_of(server, said.key_id) : NULL;
+    um_stream_greeting answer = {UM_STREAM_SESSION, server->session->config.session_id,
+                                 key != NULL ? key->id : server->keys->keys[0].id};
+    if (um_stream_greeting_write(ours, &answer) != 0 || !say(client, ours, sizeof ours))
+        return false;
+    if (key == NULL) {
+        note_refused(server, client, has_greeted ? UM_TAG_KEY_UNKNOWN : UM_TAG_MISSING, now_ns);
+        return false;
+    }
+    client->tags = um_stream_tags_open_session(key, true, data, ours, server->local);
+    if (client->tags == NULL)
+        return false;
+    um_message_stream_verify(&client->control, um_stream_tags_verifier(client->tags));
+    return um_stream_tags_set_keys(client->tags, server->keys) == 0;
+}
+
+/* A client that has a key, and the session has none: it is told. */
+static void refuse_keyed(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
+{
+    uint8_t nothing[UM_LBMC_CONTROL_BYTES];
+    say(client, nothing, um_tcp_write_nothing(nothing));
+    note_refused(server, client, UM_TAG_KEY_UNKNOWN, now_ns);
+}
+
 /* ---- what clients send ---- */
 
 /* One option of a control message. False: the peer is none of ours. */
@@ -202,6 +283,20 @@ static bool on_control(um_tcp_server *server, um_tcp_client *client, const um_tc
     return control->kind == UM_TCP_SSF_EXCLUDE || um_topic_filter_add(&client->filter, control->topic_index);
 }
 
+/* One control message: its options, in turn. False: the peer is none of ours. */
+static bool on_message(um_tcp_server *server, um_tcp_client *client, const uint8_t *data, uint32_t length,
+                       int64_t now_ns)
+{
+    um_tcp_control_reader reader = um_tcp_control_read(data, length);
+    um_tcp_control control;
+    if (client->state == UM_TCP_CLIENT_GREETING && client->tags != NULL && !server->config.wants_session_id)
+        join(server, client, now_ns);
+    while (client->state != UM_TCP_CLIENT_NONE && (control = um_tcp_control_next(&reader)).kind != UM_TCP_NOTHING)
+        if (!on_control(server, client, &control, now_ns))
+            return false;
+    return true;
+}
+
 /* Everything whole that has come. False: the peer is none of ours. */
 static bool read_control(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
@@ -209,12 +304,23 @@ static bool read_control(um_tcp_server *server, um_tcp_client *client, int64_t n
     uint32_t length;
     enum um_stream_part part;
     while ((part = um_message_stream_next(&client->control, UM_TCP_CONTROL_MAX, &data, &length)) == UM_STREAM_CONTROL) {
-        um_tcp_control_reader reader = um_tcp_control_read(data, length);
-        um_tcp_control control;
-        while ((control = um_tcp_control_next(&reader)).kind != UM_TCP_NOTHING)
-            if (!on_control(server, client, &control, now_ns) || client->state == UM_TCP_CLIENT_NONE)
-                return client->state == UM_TCP_CLIENT_NONE;
+        um_stream_greeting said;
+        if (server->keys != NULL && client->tags == NULL) {
+            if (!greet(server, client, data, length, now_ns))
+                return false;
+            continue;
+        }
+        if (server->keys == NULL && length == UM_RECORD_HEADER_BYTES && um_stream_greeting_read(data, &said)) {
+            refuse_keyed(server, client, now_ns);
+            return false;
+        }
+        if (!on_message(server, client, data, length, now_ns))
+            return false;
+        if (client->state == UM_TCP_CLIENT_NONE)
+            return true;
     }
+    if (client->control.refused_by != UM_TAG_OK)
+        note_refused(server, client, client->control.refused_by, now_ns);
     return part == UM_STREAM_MORE;
 }
 

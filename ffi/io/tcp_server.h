@@ -9,6 +9,11 @@
  *                     v                                   v
  *                   closed, counted                     closed, counted, told (UM_SOURCE_CLIENT_DISCONNECTED)
  *
+ * With keys each side greets before it says anything else (core/stream_record.h), the client first, and what follows
+ * are records: the client's first has the session id and proves that it has the key, so it joins; the source's first
+ * proves the same to it, and is there at once. A client without the right key is closed, counted by the reason
+ * (dgrams_dropped_tag_*) and told (UM_SOURCE_CLIENT_REFUSED), and first gets an answer by which it knows why.
+ *
  * A peer that has not greeted takes a descriptor and nothing else, for GREETING_NS at most, and the oldest of
  * GREETINGS_MAX gives way to a new one, so that clients find a place whatever strangers do.
  *
@@ -44,7 +49,9 @@ typedef struct um_tcp_server {
     um_tcp_source_config config;
     um_reactor *reactor;
     um_source_session *session;
-    uint32_t index; /* of the session, for the epoll set */
+    uint32_t index;         /* of the session, for the epoll set */
+    const um_key_set *keys; /* of the context; NULL: what is sent has no tags */
+    int64_t told_refused_ns;
     int listen_fd;
     um_address local;
     um_tcp_fan_out fan_out;
@@ -60,9 +67,12 @@ static inline uint32_t um_tcp_watch_index(uint32_t session, uint32_t client)
 }
 enum { UM_TCP_LISTENER = 0xffff };
 
-/* Listens; before the session sends. 0 or -errno. */
+/* Listens; before the session sends. `keys` are the context's, which changes them in place; NULL: without tags. 0 or
+ * -errno. */
 int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_session *session, uint32_t index,
-                       const um_tcp_source_config *config);
+                       const um_tcp_source_config *config, const um_key_set *keys);
+/* The keys have changed: connections go on with the new ones. Under both locks. 0 or -ENOMEM. */
+int um_tcp_server_rekey(um_tcp_server *server);
 /* Gives clients a moment to take what is left of the session; under no lock, before um_tcp_server_close. */
 void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns);
 /* Tells clients that the session has ended, and closes everything. Under both locks. */

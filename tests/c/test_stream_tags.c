@@ -11,13 +11,13 @@ static um_stream_tags *side(bool is_server, uint8_t secret, const char *connecti
 {
     um_key key = {.id = 7};
     memset(key.secret, secret, sizeof key.secret);
-    um_stream_tags *tags =
-        um_stream_tags_open(&key, UM_STREAM_REQUESTS, is_server, connection, (uint32_t)strlen(connection));
+    um_stream_tags *tags = um_stream_tags_open(&key, UM_STREAM_REQUESTS, is_server, (const uint8_t *)connection,
+                                               (uint32_t)strlen(connection));
     CHECK(tags != NULL);
     return tags;
 }
 
-static void seal(um_stream_tags *tags, char *record, uint8_t fill)
+static void seal(um_stream_tags *tags, uint8_t *record, uint8_t fill)
 {
     memset(record + UM_RECORD_HEADER_BYTES, fill, MESSAGES);
     CHECK_EQ(um_stream_tags_seal(tags, record, MESSAGES), 0);
@@ -26,7 +26,7 @@ static void seal(um_stream_tags *tags, char *record, uint8_t fill)
 TEST("UM-138", "both directions, each in its order")
 {
     um_stream_tags *receiver = side(false, 1, CONNECTION), *source = side(true, 1, CONNECTION);
-    char record[RECORD];
+    uint8_t record[RECORD];
     for (uint32_t n = 0; n < 10; n++) {
         seal(receiver, record, (uint8_t)n);
         CHECK_EQ(um_stream_record_bytes(record, RECORD), RECORD);
@@ -41,12 +41,12 @@ TEST("UM-138", "both directions, each in its order")
 TEST("UM-138", "any bit flipped is wrong, and leaves the right record to be accepted")
 {
     um_stream_tags *receiver = side(false, 1, CONNECTION), *source = side(true, 1, CONNECTION);
-    char record[RECORD];
+    uint8_t record[RECORD];
     seal(receiver, record, 5);
     for (uint32_t bit = 8 * 12; bit < 8 * RECORD; bit++) { /* the head and the length are read before */
-        record[bit / 8] ^= (char)(1 << bit % 8);
+        record[bit / 8] ^= (uint8_t)(1 << bit % 8);
         CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_WRONG);
-        record[bit / 8] ^= (char)(1 << bit % 8);
+        record[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
     record[11]--; /* a record that claims to be shorter */
     CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_WRONG);
@@ -59,7 +59,7 @@ TEST("UM-138", "any bit flipped is wrong, and leaves the right record to be acce
 TEST("UM-138", "a record is accepted in its place only")
 {
     um_stream_tags *receiver = side(false, 1, CONNECTION), *source = side(true, 1, CONNECTION);
-    char first[RECORD], second[RECORD];
+    uint8_t first[RECORD], second[RECORD];
     seal(receiver, first, 1);
     seal(receiver, second, 2);
     CHECK_EQ(um_stream_tags_verify(source, second), UM_TAG_REPLAYED);
@@ -74,7 +74,7 @@ TEST("UM-138", "nothing of another key, connection or direction is right")
 {
     um_stream_tags *source = side(true, 1, CONNECTION);
     um_stream_tags *others[] = {side(false, 2, CONNECTION), side(false, 1, "another"), side(true, 1, CONNECTION)};
-    char record[RECORD];
+    uint8_t record[RECORD];
     for (uint32_t i = 0; i < sizeof others / sizeof *others; i++) {
         seal(others[i], record, 1);
         CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_WRONG);
@@ -86,10 +86,10 @@ TEST("UM-138", "nothing of another key, connection or direction is right")
 TEST("UM-138", "headers are told from greetings and from all else as soon as they can be")
 {
     um_stream_tags *source = side(true, 1, CONNECTION);
-    char record[RECORD];
+    uint8_t record[RECORD];
     seal(source, record, 1);
     for (uint32_t length = 0; length < UM_RECORD_HEADER_BYTES; length++) {
-        char *exact = malloc(length > 0 ? length : 1); /* so that a read beyond it is seen */
+        uint8_t *exact = malloc(length > 0 ? length : 1); /* so that a read beyond it is seen */
         memcpy(exact, record, length);
         CHECK_EQ(um_stream_record_bytes(exact, length), -EAGAIN);
         if (length > 0) {
@@ -98,18 +98,18 @@ TEST("UM-138", "headers are told from greetings and from all else as soon as the
         }
         free(exact);
     }
-    um_store_be32((uint8_t *)record + 8, UM_RECORD_BYTES_MAX);
+    um_store_be32(record + 8, UM_RECORD_BYTES_MAX);
     CHECK_EQ(um_stream_record_bytes(record, RECORD), UM_RECORD_HEADER_BYTES + UM_RECORD_BYTES_MAX);
-    um_store_be32((uint8_t *)record + 8, UM_RECORD_BYTES_MAX + 1);
+    um_store_be32(record + 8, UM_RECORD_BYTES_MAX + 1);
     CHECK_EQ(um_stream_record_bytes(record, RECORD), -EBADMSG);
-    um_store_be32((uint8_t *)record + 8, 0);
+    um_store_be32(record + 8, 0);
     CHECK_EQ(um_stream_record_bytes(record, RECORD), 0);
     um_stream_tags_close(source);
 }
 
 TEST("UM-138", "a greeting says its kind, subject and key, and has a nonce of its own")
 {
-    char first[UM_RECORD_HEADER_BYTES], second[UM_RECORD_HEADER_BYTES];
+    uint8_t first[UM_RECORD_HEADER_BYTES], second[UM_RECORD_HEADER_BYTES];
     for (int kind = 0; kind < UM_STREAM_KINDS; kind++) {
         um_stream_greeting said = {(enum um_stream_kind)kind, 0x01020304, 9}, read;
         CHECK_EQ(um_stream_greeting_write(first, &said), 0);
@@ -132,10 +132,10 @@ TEST("UM-138", "a greeting says its kind, subject and key, and has a nonce of it
 TEST("UM-138", "kinds of connections share no keys")
 {
     um_key key = {.id = 7};
-    char record[RECORD];
-    um_stream_tags *server = um_stream_tags_open(&key, UM_STREAM_REQUESTS, true, "x", 1);
+    uint8_t record[RECORD];
+    um_stream_tags *server = um_stream_tags_open(&key, UM_STREAM_REQUESTS, true, (const uint8_t *)"x", 1);
     for (int kind = 0; kind < UM_STREAM_KINDS; kind++) {
-        um_stream_tags *client = um_stream_tags_open(&key, (enum um_stream_kind)kind, false, "x", 1);
+        um_stream_tags *client = um_stream_tags_open(&key, (enum um_stream_kind)kind, false, (const uint8_t *)"x", 1);
         seal(client, record, 1);
         CHECK_EQ(um_stream_tags_verify(server, record), kind == UM_STREAM_REQUESTS ? UM_TAG_OK : UM_TAG_WRONG);
         um_stream_tags_close(client);
@@ -153,7 +153,7 @@ TEST("UM-138", "keys of one identifier have checks of their own")
 TEST("UM-138", "more than a key is derived from is refused")
 {
     um_key key = {.id = 1};
-    char connection[4096] = {0};
+    uint8_t connection[4096] = {0};
     CHECK(um_stream_tags_open(&key, UM_STREAM_REQUESTS, true, connection, sizeof connection) == NULL);
 }
 

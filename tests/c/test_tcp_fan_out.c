@@ -32,7 +32,7 @@ static fan_out_fixture *fixture_open(bool is_source_paced, bool has_filter)
     fan_out_fixture *f = zeroed(sizeof *f);
     f->random.state = check_seed();
     f->sent = zeroed(STREAM_MAX);
-    CHECK_EQ(um_tcp_fan_out_open(&f->fan_out, &f->session, is_source_paced, BACKLOG), 0);
+    CHECK_EQ(um_tcp_fan_out_open(&f->fan_out, &f->session, is_source_paced, false, BACKLOG), 0);
     for (int i = 0; i < CLIENTS; i++) {
         int pair[2], small = 4096;
         CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);

@@ -145,7 +145,7 @@ def test_a_requester_without_the_key_gets_nothing(keys: Path) -> None:
         wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
         pending = source.request(b"x")  # without a tag, which this scope allows
         wait_for(lambda: _counted(requester, "key") == 1, "the refusal")
-        wait_for(lambda: counter(responder, "responses_unsent") == 1, "the response that was not sent")
+        wait_for(lambda: counter(responder, "response_connections_failed") == 1, "the end at the responder")
         assert pending.receive(timeout=0) is None
 
 

@@ -50,16 +50,7 @@ NAMES = {
         "payload",
         "payload_bytes",
     }
-    | {
-        "payloads",
-        "properties",
-        "received_ns",
-        "release",
-        "sent_ns",
-        "sequence_numbers",
-        "source_of",
-        "sources",
-    }
+    | {"payloads", "received_ns", "release", "sent_ns", "sequence_numbers", "source_of", "sources"}
     | {"to_arrow", "topic_of", "views"},
 }
 

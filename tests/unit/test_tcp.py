@@ -35,14 +35,20 @@ LONGEST_WHOLE = 65535 - 12
 
 
 @pytest.fixture(scope="module")
-def sending() -> Iterator[Context]:
-    with open_context() as context:
+def both() -> dict[str, Any]:
+    """Context options of both ends; tests/unit/test_keyed_tcp.py runs some of these tests with others."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def sending(both: dict[str, Any]) -> Iterator[Context]:
+    with open_context(**both) as context:
         yield context
 
 
 @pytest.fixture(scope="module")
-def receiving() -> Iterator[Context]:
-    with open_context() as context:
+def receiving(both: dict[str, Any]) -> Iterator[Context]:
+    with open_context(**both) as context:
         yield context
 
 
@@ -141,7 +147,7 @@ def _send_until_refused(source: Source) -> int:
 
 
 def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
-    sending: Context, receiving: Context
+    sending: Context, receiving: Context, both: dict[str, Any]
 ) -> None:
     """UM-108, C16: it is told by number, at once; the source is told who it is; another receiver loses none."""
     source, slow = connected(
@@ -152,7 +158,7 @@ def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
         transport_tcp_sender_socket_buffer=65536,
         **SMALL_QUEUE,
     )
-    with source, slow, open_context() as other, other.receiver("paced") as fast:
+    with source, slow, open_context(**both) as other, other.receiver("paced") as fast:
         source.wait_connected(2, SECONDS)
         got: list[Message] = []
         sent = 0

@@ -27,7 +27,6 @@ from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import (
     LbtrmAddress,
     LbtruAddress,
-    TcpAddress,
     TransportAddress,
     address_of,
     transport_name,
@@ -151,11 +150,6 @@ class Engine:
         some of that first, with its session.
         """
         name = transport_name(address)
-        if isinstance(address, TcpAddress) and self.keyring.number_of(topic):
-            _records.write(
-                "keys", logging.WARNING, "%s is not received: a topic with a key does not come over TCP", name
-            )
-            return
         group = address.group if isinstance(address, LbtrmAddress) else None
         wanting = [
             one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)

@@ -289,11 +289,6 @@ class SessionPool:
         topics have different keys are never on one session. What a source wants of a session that exists, and does not
         get, is logged.
         """
-        if options.transport == "tcp" and key_set:
-            raise OptionError(
-                "a topic with a key cannot be sent over TCP: tags are of datagrams",
-                hint="take lbtrm or lbtru, or a topic that no key of authentication_key_file is for",
-            )
         session = self._existing(options, key_set)
         if isinstance(session, Place):
             session = self._open(session, options, key_set)

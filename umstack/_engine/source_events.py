@@ -21,6 +21,7 @@ _KINDS = {
     lib.UM_SOURCE_RECEIVER_GONE: "receiver_gone",
     lib.UM_SOURCE_CLIENT_CONNECTED: "connect",
     lib.UM_SOURCE_CLIENT_DISCONNECTED: "disconnect",
+    lib.UM_SOURCE_CLIENT_REFUSED: "refused",
 }
 _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
 
@@ -34,13 +35,14 @@ class ReceiverEvent(NamedTuple):
     it NAKs messages that have left the transmission window; over TCP, source-paced, it is too slow. receiver_known:
     flow control knows it now, or with flow_control none it has reported progress. receiver_gone: it left or timed
     out, which only flow control learns. connect, disconnect (LBT-RU, TCP): it is sent the data from now on, or no
-    longer."""
+    longer. refused (TCP): it has no key where the source has one, or another, or the source has none."""
     receiver: str
     """Address and UDP port that its control messages come from: "10.0.0.7:40211"."""
     amount: int
     """receiver_stalled: nanoseconds for which it held the source; receiver_gone: nanoseconds it was idle, 0 if it left;
     receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far, over TCP messages; connect,
-    disconnect: receivers that are connected then; else 0."""
+    disconnect: receivers that are connected then; refused: 1, it has no key for the topics of the session; 2, it has
+    one that the source has not; 3 or 5, what it sent was changed or repeated; else 0."""
 
 
 def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:

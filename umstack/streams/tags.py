@@ -73,6 +73,13 @@ _MEANINGS = {
 }
 
 
+_REFUSALS = {
+    int(lib.UM_TAG_KEY_UNKNOWN): Refusal.KEY,
+    int(lib.UM_TAG_WRONG): Refusal.WRONG,
+    int(lib.UM_TAG_REPLAYED): Refusal.REPLAYED,
+}
+
+
 def count_refusal(refusal: TagRefused, counters: object, prefix: str, peer: str) -> None:
     """Count a connection that ends for its tags in `{prefix}_dropped_tag_*`, and log it at most every few seconds."""
     counter = f"{prefix}_dropped_tag_{refusal.reason.value}"
@@ -113,7 +120,7 @@ def kind_of(first_bytes: bytes) -> StreamKind | None:
 def encode_greeting(greeting: Greeting) -> bytes:
     """A greeting with a nonce of its own. Raises ConnectionError."""
     said = ffi.new("um_stream_greeting *", greeting._asdict())
-    out = ffi.new("char[]", GREETING_BYTES)
+    out = ffi.new("uint8_t[]", GREETING_BYTES)
     if lib.um_stream_greeting_write(out, said) != 0:
         raise ConnectionError("a greeting: libcrypto has no random numbers")
     return bytes(ffi.buffer(out))
@@ -165,7 +172,7 @@ class StreamTags:
 
     def seal(self, record: Any, length: int) -> None:
         """Make a record of `length` bytes behind its header's place. Raises ConnectionError."""
-        if lib.um_stream_tags_seal(self._handle, record, length) != 0:
+        if lib.um_stream_tags_seal(self._handle, ffi.cast("uint8_t *", record), length) != 0:
             raise ConnectionError("the tag of a record: libcrypto failed")
 
     def verify(self, record: Any) -> None:
@@ -174,7 +181,7 @@ class StreamTags:
             raise TagRefused(Refusal.KEY)  # removed from the key file since
         status = lib.um_stream_tags_verify(self._handle, record)
         if status != lib.UM_TAG_OK:
-            raise TagRefused(Refusal.REPLAYED if status == lib.UM_TAG_REPLAYED else Refusal.WRONG)
+            raise TagRefused(_REFUSALS[status])
 
 
 class SealedWindow(ByteWindow):
@@ -271,7 +278,7 @@ class VerifiedWindow(ByteWindow):
         received = self.held
         if self._seen or self._tags is None or not received:
             return False
-        record = self.pointer
+        record = ffi.cast("uint8_t *", self.pointer)
         length = lib.um_stream_record_bytes(record, received)
         if length in (0, -errno.EBADMSG):
             raise TagRefused(Refusal.MISSING)
