@@ -69,8 +69,9 @@ CORE = Module(
         Header("core/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
         Header("core/lbmc.h", names=(
             "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_HOT_FAILOVER", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST",
-            "UM_MESSAGE_RETRANSMIT", "um_request", "um_lbmc_hot_failover",
+            "UM_MESSAGE_PROPERTIES", "UM_MESSAGE_RETRANSMIT", "um_request", "um_lbmc_hot_failover", "um_lbmc_extras",
         )),
+        Header("core/message_properties.h"),
         Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
         Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
         Header("core/source_events.h", names=(
@@ -78,12 +79,12 @@ CORE = Module(
         )),
         Header("core/publication_log.h", names=("UM_LOG_TERM_BYTES_MIN",)),
         Header("core/message_queue.h", names=(
-            "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows",
+            "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows", "um_properties_place",
             *(f"um_block.{column}" for column in (
                 "offsets", "sequence_numbers", "first_sequence_numbers", "fragment_offsets", "message_lengths",
-                "sources", "received_ns", "sent_ns", "flags", "requests", "payload",
+                "sources", "received_ns", "sent_ns", "flags", "requests", "properties", "payload",
             )),
-        ), inline=("um_queue_release",)),
+        ), inline=("um_queue_release", "um_row_kind_of")),
         Header("core/hot_failover.h", names=("um_hot_failover_config", "UM_HF_INPUTS_MAX")),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),
         Header("core/session_id.h", names=("um_transport", "um_session_id")),
@@ -182,7 +183,8 @@ XSK = Module(
         Header("xsk/rings.h", names=(
             "UM_XSK_TIMES_BYTES", "um_xsk_mode", "um_xsk_config", "um_xsk_facts", "um_xsk_rings_open",
             "um_xsk_rings_adopt", "um_xsk_rings_close", "um_xsk_rings_failed_step", "um_xsk_rings_base",
-            "um_xsk_rings_facts", "um_xsk_rings_socket", "um_xsk_rings_memory", "um_xsk_rings_received",
+            "um_xsk_rings_learn_address", "um_xsk_rings_facts", "um_xsk_rings_socket", "um_xsk_rings_memory",
+            "um_xsk_rings_received",
         )),
         Header("xsk/raw_xdp.h", names=(
             "um_xsk_raw_send", "um_xsk_raw_receive", "um_xsk_raw_ping", "um_xsk_raw_echo",

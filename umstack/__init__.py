@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from umstack.events import SourceDeleted as SourceDeleted
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.hot_failover_receiver import HotFailoverReceiver as HotFailoverReceiver
+    from umstack.message_properties import Byte as Byte
+    from umstack.message_properties import Float as Float
+    from umstack.message_properties import Long as Long
+    from umstack.message_properties import MessageProperties as MessageProperties
+    from umstack.message_properties import Short as Short
     from umstack.receiver import Receiver as Receiver
     from umstack.requests import PendingRequest as PendingRequest
     from umstack.requests import Response as Response
@@ -82,6 +87,11 @@ _HOME = {
     "SourceDeleted": "events",
     "Request": "events",
     "UnrecoverableLoss": "events",
+    "Byte": "message_properties",
+    "Float": "message_properties",
+    "Long": "message_properties",
+    "MessageProperties": "message_properties",
+    "Short": "message_properties",
     "PendingRequest": "requests",
     "Response": "requests",
     "Receiver": "receiver",

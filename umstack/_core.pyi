@@ -79,6 +79,7 @@ class um_block(CData):
     sent_ns: Pointer[int64_t]
     flags: Pointer[uint16_t]
     requests: um_request
+    properties: um_properties_place
     payload: Pointer[uint8_t]
 
 class um_capture_findings(CData):
@@ -402,6 +403,11 @@ class um_late_mapping(CData):
     resume_sqn: int
     epoch: int
 
+class um_lbmc_extras(CData):
+    request: um_request
+    hot_failover: um_lbmc_hot_failover
+    properties_bytes: int
+
 class um_lbmc_hot_failover(CData):
     sqn: int
     is_64_bits: bool
@@ -579,6 +585,11 @@ class um_pcapng_packet(CData):
     verdict: int
 
 class um_pcapng_writer(CData): ...
+
+class um_properties_place(CData):
+    offset: int
+    bytes: int
+
 class um_publication(CData): ...
 class um_publication_session(CData): ...
 
@@ -723,6 +734,7 @@ class um_rows_summary(CData):
     sent_count: int
     plain: bool
     has_requests: bool
+    has_properties: bool
 
 class um_served(CData):
     skip: int
@@ -1049,6 +1061,7 @@ class _CoreLib:
     UM_MESSAGE_HF_DUPLICATE: int
     UM_MESSAGE_HOT_FAILOVER: int
     UM_MESSAGE_OTR: int
+    UM_MESSAGE_PROPERTIES: int
     UM_MESSAGE_REQUEST: int
     UM_MESSAGE_RETRANSMIT: int
     UM_NAK_CUTOFF_CONTEXT: int
@@ -1111,6 +1124,19 @@ class _CoreLib:
     UM_PCAPNG_OUTBOUND: int
     UM_PCAPNG_PACKET_MAX_BYTES: int
     UM_PCAPNG_UNKNOWN: int
+    UM_PROPERTIES_BYTES_MAX: int
+    UM_PROPERTIES_HEAD_BYTES: int
+    UM_PROPERTIES_MAGIC: int
+    UM_PROPERTY_BOOLEAN: int
+    UM_PROPERTY_BYTE: int
+    UM_PROPERTY_BYTES: int
+    UM_PROPERTY_DOUBLE: int
+    UM_PROPERTY_FLOAT: int
+    UM_PROPERTY_INT: int
+    UM_PROPERTY_LONG: int
+    UM_PROPERTY_NAME_BYTES_MAX: int
+    UM_PROPERTY_SHORT: int
+    UM_PROPERTY_STRING: int
     UM_PROTOCOL_UDP: int
     UM_QUEUE_BLOCKS_MAX: int
     UM_QUEUE_MESSAGE_BYTES_MIN: int
@@ -1337,6 +1363,9 @@ class _CoreLib:
         self, a1: um_interface_capture, a2: um_interface_capture_arrivals, a3: int, /
     ) -> int: ...
     def um_mac_library(self) -> Pointer[char]: ...
+    def um_message_properties_are_sound(
+        self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, /
+    ) -> bool: ...
     def um_packet_rows_begin(self, a1: um_packet_rows, /) -> None: ...
     def um_packet_rows_decode(
         self,
@@ -1385,29 +1414,9 @@ class _CoreLib:
     def um_publication_drained(self, a1: um_publication, /) -> bool: ...
     def um_publication_flush(self, a1: um_publication, /) -> int: ...
     def um_publication_free(self, a1: um_publication, /) -> None: ...
-    def um_publication_hot_failover(
-        self,
-        a1: um_publication,
-        a2: Pointer[char] | Pointer[uint8_t] | bytes,
-        a3: int,
-        a4: um_lbmc_hot_failover,
-        a5: int,
-        a6: int,
-        /,
-    ) -> int: ...
     def um_publication_message_max(self, a1: um_publication, /) -> int: ...
     def um_publication_open(
         self, a1: um_publication_session, a2: um_source_config, a3: Pointer[um_publication], /
-    ) -> int: ...
-    def um_publication_request(
-        self,
-        a1: um_publication,
-        a2: Pointer[char] | Pointer[uint8_t] | bytes,
-        a3: int,
-        a4: um_request,
-        a5: int,
-        a6: int,
-        /,
     ) -> int: ...
     def um_publication_retain(self, a1: um_publication, a2: um_retention_config, /) -> int: ...
     def um_publication_retained(
@@ -1426,6 +1435,16 @@ class _CoreLib:
         a6: int,
         a7: int,
         a8: int,
+        /,
+    ) -> int: ...
+    def um_publication_send_with(
+        self,
+        a1: um_publication,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_lbmc_extras,
+        a5: int,
+        a6: int,
         /,
     ) -> int: ...
     def um_publication_sendable(self, a1: um_publication, /) -> bool: ...
@@ -1466,6 +1485,7 @@ class _CoreLib:
         a4: int,
         /,
     ) -> int: ...
+    def um_row_kind_of(self, a1: int, /) -> int: ...
     def um_rows_copy(
         self, a1: um_block, a2: int, a3: Pointer[char] | Pointer[uint8_t] | bytes, a4: int, /
     ) -> int: ...
@@ -1783,6 +1803,12 @@ class _Core:
     def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_lbmc_extras *", "um_lbmc_extras[]"], init: Any = ...
+    ) -> um_lbmc_extras: ...
+    @overload
+    def new(self, cdecl: Literal["um_lbmc_extras **"], init: Any = ...) -> Pointer[um_lbmc_extras]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], init: Any = ...
     ) -> um_lbmc_hot_failover: ...
     @overload
@@ -1857,6 +1883,14 @@ class _Core:
     ) -> um_pcapng_writer: ...
     @overload
     def new(self, cdecl: Literal["um_pcapng_writer **"], init: Any = ...) -> Pointer[um_pcapng_writer]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_properties_place *", "um_properties_place[]"], init: Any = ...
+    ) -> um_properties_place: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_properties_place **"], init: Any = ...
+    ) -> Pointer[um_properties_place]: ...
     @overload
     def new(
         self, cdecl: Literal["um_publication *", "um_publication[]"], init: Any = ...
@@ -2324,6 +2358,10 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
     @overload
+    def cast(self, cdecl: Literal["um_lbmc_extras *", "um_lbmc_extras[]"], source: Any) -> um_lbmc_extras: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbmc_extras **"], source: Any) -> Pointer[um_lbmc_extras]: ...
+    @overload
     def cast(
         self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], source: Any
     ) -> um_lbmc_hot_failover: ...
@@ -2393,6 +2431,12 @@ class _Core:
     ) -> um_pcapng_writer: ...
     @overload
     def cast(self, cdecl: Literal["um_pcapng_writer **"], source: Any) -> Pointer[um_pcapng_writer]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_properties_place *", "um_properties_place[]"], source: Any
+    ) -> um_properties_place: ...
+    @overload
+    def cast(self, cdecl: Literal["um_properties_place **"], source: Any) -> Pointer[um_properties_place]: ...
     @overload
     def cast(self, cdecl: Literal["um_publication *", "um_publication[]"], source: Any) -> um_publication: ...
     @overload

@@ -52,6 +52,7 @@ from umstack._core import (
     um_key as um_key,
     um_key_set as um_key_set,
     um_late_mapping as um_late_mapping,
+    um_lbmc_extras as um_lbmc_extras,
     um_lbmc_hot_failover as um_lbmc_hot_failover,
     um_lbtru_config as um_lbtru_config,
     um_network as um_network,
@@ -63,6 +64,7 @@ from umstack._core import (
     um_packet_selection as um_packet_selection,
     um_pcapng_packet as um_pcapng_packet,
     um_pcapng_writer as um_pcapng_writer,
+    um_properties_place as um_properties_place,
     um_publication as um_publication,
     um_publication_session as um_publication_session,
     um_random as um_random,
@@ -125,6 +127,7 @@ class um_peer_zmq_config(CData):
     message_bytes: int
     high_water_mark: int
     duration_ns: int
+    patience_ns: int
 
 class um_peer_zmq_result(CData):
     messages: int
@@ -786,6 +789,12 @@ class _SimBench:
     def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_lbmc_extras *", "um_lbmc_extras[]"], init: Any = ...
+    ) -> um_lbmc_extras: ...
+    @overload
+    def new(self, cdecl: Literal["um_lbmc_extras **"], init: Any = ...) -> Pointer[um_lbmc_extras]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], init: Any = ...
     ) -> um_lbmc_hot_failover: ...
     @overload
@@ -860,6 +869,14 @@ class _SimBench:
     ) -> um_pcapng_writer: ...
     @overload
     def new(self, cdecl: Literal["um_pcapng_writer **"], init: Any = ...) -> Pointer[um_pcapng_writer]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_properties_place *", "um_properties_place[]"], init: Any = ...
+    ) -> um_properties_place: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_properties_place **"], init: Any = ...
+    ) -> Pointer[um_properties_place]: ...
     @overload
     def new(
         self, cdecl: Literal["um_publication *", "um_publication[]"], init: Any = ...
@@ -1501,6 +1518,10 @@ class _SimBench:
     @overload
     def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
     @overload
+    def cast(self, cdecl: Literal["um_lbmc_extras *", "um_lbmc_extras[]"], source: Any) -> um_lbmc_extras: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbmc_extras **"], source: Any) -> Pointer[um_lbmc_extras]: ...
+    @overload
     def cast(
         self, cdecl: Literal["um_lbmc_hot_failover *", "um_lbmc_hot_failover[]"], source: Any
     ) -> um_lbmc_hot_failover: ...
@@ -1570,6 +1591,12 @@ class _SimBench:
     ) -> um_pcapng_writer: ...
     @overload
     def cast(self, cdecl: Literal["um_pcapng_writer **"], source: Any) -> Pointer[um_pcapng_writer]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_properties_place *", "um_properties_place[]"], source: Any
+    ) -> um_properties_place: ...
+    @overload
+    def cast(self, cdecl: Literal["um_properties_place **"], source: Any) -> Pointer[um_properties_place]: ...
     @overload
     def cast(self, cdecl: Literal["um_publication *", "um_publication[]"], source: Any) -> um_publication: ...
     @overload

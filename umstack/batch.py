@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
 from umstack.events import (
+    PROPERTIES_FLAG,
     REQUEST_FLAG,
     BeginningOfSession,
     BurstLoss,
@@ -18,6 +19,7 @@ from umstack.events import (
     Event,
     HotFailoverReset,
     Message,
+    MessageWithProperties,
     NakCutoff,
     NoSource,
     Request,
@@ -25,6 +27,7 @@ from umstack.events import (
     SourceDeleted,
     UnrecoverableLoss,
 )
+from umstack.message_properties import NO_PROPERTIES, MessageProperties, PropertyValue
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
     from umstack._engine.queue_memory import QueueMemory
 
 _new_message: Any = partial(tuple.__new__, Message)
-_KIND_SHIFT = 8
-_FLAGS_MASK = 0xFF
+_KIND_MASK = 0xF00
+_kind_of = lib.um_row_kind_of
 _NOTHING = ffi.new("char[8]")
 _EMPTY_BLOCK = ffi.new(
     "um_block *",
@@ -50,6 +53,7 @@ _EMPTY_BLOCK = ffi.new(
             ("sent_ns", "int64_t *"),
             ("flags", "uint16_t *"),
             ("requests", "um_request *"),
+            ("properties", "um_properties_place *"),
             ("payload", "uint8_t *"),
         ]
     },
@@ -171,7 +175,8 @@ class Batch:
 
     @property
     def flags(self) -> memoryview:
-        """Row kind * 256 + message flags: a view of unsigned 16-bit integers, format "H"; below 256 is a message."""
+        """A message's flags in bits 0 to 7 and 12 to 15, the row's kind in bits 8 to 11, 0 for a message: a view of
+        unsigned 16-bit integers, format "H"."""
         return self._view(self._block.flags + self._first, 2 * self._count, "H")
 
     @property
@@ -250,7 +255,16 @@ class Batch:
         rows = self._rows()
         if self._count == 0 or self._summarize().event_count == 0:
             return rows
-        return (row for row in rows if row.flags >> _KIND_SHIFT == 0)
+        return (row for row in rows if not row.flags & _KIND_MASK)
+
+    def properties(self) -> list[MessageProperties]:
+        """The properties of every row, as `Message.properties`; empty for events and for messages without."""
+        if self._count == 0 or not self._summarize().has_properties:
+            return [NO_PROPERTIES] * self._count
+        return [
+            self._properties_of(row) if flags & PROPERTIES_FLAG else NO_PROPERTIES
+            for row, flags in enumerate(self._column(self._block.flags), self._first)
+        ]
 
     def events(self) -> list[Event]:
         """Every row as its typed object, with a copied payload."""
@@ -287,12 +301,24 @@ class Batch:
         rows = map(
             _new_message, zip(payloads, topics, sources, sequence_numbers, *columns, sent, strict=False)
         )
-        return self._with_requests(rows) if self._summarize().has_requests else rows
+        summary = self._summarize()
+        return self._with_more(rows) if summary.has_requests or summary.has_properties else rows
 
-    def _with_requests(self, rows: Iterator[Message]) -> Iterator[Message]:
-        """The rows, those that are requests as such."""
+    def _with_more(self, rows: Iterator[Message]) -> Iterator[Message]:
+        """The rows, those that are requests or have properties as such."""
         for row, message in enumerate(rows, self._first):
-            yield self._request_of(row, message) if message.flags & REQUEST_FLAG else message
+            if message.flags & REQUEST_FLAG:
+                yield self._request_of(row, message)
+            elif message.flags & PROPERTIES_FLAG:
+                with_properties: MessageWithProperties = tuple.__new__(MessageWithProperties, message)
+                with_properties._properties = self._properties_of(row)
+                yield with_properties
+            else:
+                yield message
+
+    def _properties_of(self, row: int) -> MessageProperties:
+        place = self._block.properties[row]
+        return MessageProperties._of_block(ffi.buffer(self._block.payload + place.offset, place.bytes)[:])
 
     def _request_of(self, row: int, message: Message) -> Request:
         request: Request = tuple.__new__(Request, message)
@@ -301,17 +327,20 @@ class Batch:
         request.requester = (_dotted(named.ip), named.port)
         request._responder = self._memory.responder
         request._owner = self._memory.sources.owners[self._block.sources[row]]
+        if message.flags & PROPERTIES_FLAG:
+            request._properties = self._properties_of(row)
         return request
 
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]
 
-    def to_arrow(self) -> pyarrow.RecordBatch:
+    def to_arrow(self, *, properties: bool = False) -> pyarrow.RecordBatch:
         """An Arrow record batch over the same memory, one row a message.
 
         Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
-        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say). Events are left out: a
-        batch with events is copied once to drop them. Raises Unsupported without pyarrow.
+        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say), and with `properties` a
+        map of strings of that name: the properties as text, booleans as true and false; null for a message without.
+        Events are left out: a batch with events is copied once to drop them. Raises Unsupported without pyarrow.
         """
         topics, names = self._memory.sources.as_arrow()
         import pyarrow as pa
@@ -334,9 +363,11 @@ class Batch:
             "payload": payload,
             "sent_ns": self._sent_as_arrow(pa),
         }
+        if properties:
+            columns["properties"] = self._properties_as_arrow(pa)
         batch = pa.RecordBatch.from_pydict(columns)
         if self._summarize().event_count:
-            kinds = [flags >> _KIND_SHIFT == 0 for flags in self._column(self._block.flags)]
+            kinds = [not flags & _KIND_MASK for flags in self._column(self._block.flags)]
             batch = batch.filter(pa.array(kinds))
         return batch
 
@@ -351,6 +382,19 @@ class Batch:
         unknown = pa.array([value == 0 for value in self._column(self._block.sent_ns)])
         return pa.compute.if_else(unknown, None, pa.Array.from_buffers(kind, count, buffers))
 
+    def _properties_as_arrow(self, pa: Any) -> Any:
+        rows = [
+            [(name, _as_text(value)) for name, value in properties.items()] if properties else None
+            for properties in self.properties()
+        ]
+        return pa.array(rows, pa.map_(pa.string(), pa.string()))
+
+
+def _as_text(value: PropertyValue) -> str:
+    """A property as text of UTF-8; what is none in it is replaced."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.encode(errors="replace").decode()
+
 
 @lru_cache(maxsize=1024)
 def _dotted(ip: int) -> str:
@@ -359,7 +403,7 @@ def _dotted(ip: int) -> str:
 
 
 def _event_of(row: Message) -> Event:
-    kind = row.flags >> _KIND_SHIFT
+    kind = _kind_of(row.flags)
     if kind == lib.UM_ROW_MESSAGE:
         return row
     if kind == lib.UM_ROW_BEGINNING_OF_SESSION:

@@ -149,7 +149,11 @@ class Context(Closing):
             self._resolver = self._open_resolver()
             undo.callback(self._resolver.close)
             self._follower = InterfaceFollower(
-                found, self._on_mtu, self._resolver.request_resolution, self._forget_ended_sessions
+                found,
+                self._on_mtu,
+                self._engine.link.follow,
+                self._resolver.request_resolution,
+                self._forget_ended_sessions,
             )
             undo.callback(self._follower.close)
             if not self.is_sequential:

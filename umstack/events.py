@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from umstack.errors import Closed, InvalidArgument, NotBytes, Unsupported
+from umstack.message_properties import NO_PROPERTIES, MessageProperties
 
 if TYPE_CHECKING:
     from umstack._engine.core_context import Responds
     from umstack._engine.row_sources import RowOwner
 
 REQUEST_FLAG = 0x40
+PROPERTIES_FLAG = 0x1000
 
 
 class Message(NamedTuple):
@@ -32,7 +34,7 @@ class Message(NamedTuple):
     """Wall-clock time of arrival, nanoseconds since 1970."""
     flags: int
     """1: first of an explicit batch, 2: last of one (UM-37), 4: was fragmented, 8: from before the receiver joined
-    (UM-140), 0x20: recovered off the transport (UM-142), 0x40: a request."""
+    (UM-140), 0x20: recovered off the transport (UM-142), 0x40: a request, 0x1000: with properties."""
     fragment_offset: int
     """With ordered_delivery 0: payload bytes of the message before this fragment (UM-58)."""
     message_length: int
@@ -45,6 +47,11 @@ class Message(NamedTuple):
         """Of a hot failover receiver's message: its number, of 64 bits; `sequence_number` is the lower half of it, and
         `first_sequence_number` the upper."""
         return self.first_sequence_number << 32 | self.sequence_number
+
+    @property
+    def properties(self) -> MessageProperties:
+        """What its sender gave it beside the data, by name; empty for most messages. Read when it is looked at."""
+        return NO_PROPERTIES
 
     @property
     def is_request(self) -> bool:
@@ -62,6 +69,20 @@ class Message(NamedTuple):
         )
 
 
+class MessageWithProperties(Message):
+    """A message that has properties."""
+
+    _properties: MessageProperties
+
+    @property
+    def properties(self) -> MessageProperties:
+        """What its sender gave it beside the data, by name."""
+        return self._properties
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, properties={dict(self.properties)!r})"
+
+
 class Request(Message):
     """A message whose sender waits for responses: any number of them, from any receiver of the topic.
 
@@ -72,6 +93,12 @@ class Request(Message):
     requester: tuple[str, int]
     _responder: Responds | None
     _owner: RowOwner | None
+    _properties: MessageProperties = NO_PROPERTIES
+
+    @property
+    def properties(self) -> MessageProperties:
+        """What its sender gave it beside the data, by name."""
+        return self._properties
 
     def respond(self, data: Any, *, timeout: float | None = None) -> None:
         """Send a response. Any thread, also once the callback that got the request has returned, and more than once.

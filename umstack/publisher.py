@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from umstack.errors import WouldBlock
+from umstack.message_properties import MessageProperties
 from umstack.source import Buffer, Source
 
 SLICE_SECONDS = 0.2
@@ -44,6 +45,21 @@ class Publisher:
                 done += self._took(self.source.send_many(left, flush, timeout=SLICE_SECONDS))
             except WouldBlock as why:
                 self._wait(why)
+
+    def send_each(
+        self, messages: Sequence[Buffer], properties: MessageProperties, *, flush: bool = False
+    ) -> None:
+        """Publish all the messages, each with these properties."""
+        self._last_progress = time.monotonic()
+        for number, message in enumerate(messages, 1):
+            is_last = flush and number == len(messages)
+            while True:
+                try:
+                    self.source.send(message, is_last, timeout=SLICE_SECONDS, properties=properties)
+                    break
+                except WouldBlock as why:
+                    self._wait(why)
+            self._took(1)
 
     def send_packed(self, data: Buffer, offsets: array[int], *, flush: bool = False) -> None:
         """Publish all the messages that lie end to end in `data`; see Source.send_packed."""

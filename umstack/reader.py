@@ -169,7 +169,7 @@ class Reader(Closing):
         engine, slice_ns = self._engine, self._engine.slice_ns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while length < 0:
-            if length == _RECEIVED_EVENT and self._row.flags >> 8 in _LOSS_KINDS:
+            if length == _RECEIVED_EVENT and lib.um_row_kind_of(self._row.flags) in _LOSS_KINDS:
                 topic = self._memory.sources.topics[self._row.source]
                 number = self._row.sequence_number
                 _records.write(

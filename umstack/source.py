@@ -9,7 +9,7 @@ import errno
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -31,6 +31,7 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
+from umstack.message_properties import PropertyValue, encoded
 from umstack.recovery import RecoveryService
 from umstack.requests import PendingRequest, RequestService
 from umstack.resolution import Resolver
@@ -69,6 +70,7 @@ _OFFSETS = ffi.typeof("int32_t[]")
 _from_buffer = ffi.from_buffer
 _send = lib.um_publication_send
 _send_many = lib.um_publication_send_many
+_send_with = lib.um_publication_send_with
 
 
 class Source(Closing):
@@ -134,23 +136,57 @@ class Source(Closing):
         *,
         batch: BatchMark | None = None,
         timeout: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> int:
         """Publish one message and return the topic sequence number of its last fragment.
 
         `flush` sends it and everything held before it at once (UM-30). `batch` marks an explicit batch (UM-34).
+        `properties` go with it, typed as MessageProperties says: InvalidArgument for what cannot travel, and with
+        `batch` or in an explicit batch, which carries none.
         While flow control or a rate limit does not allow it, the call waits up to `timeout` seconds (None: without a
         timeout; 0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
         `data` is any contiguous buffer and is copied before the call returns. Also raises MessageTooLong, Closed. Any
         thread.
         """
-        if type(data) is bytes and batch is None and timeout is None:
+        if type(data) is bytes and batch is None and timeout is None and properties is None:
             # The path of nearly every send, without anything it does not need, closures included.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result
             return self._send_waiting(data, _FLUSH if flush else 0, None, result)
+        if properties:
+            if batch is not None:
+                raise InvalidArgument(
+                    f"sending on {self.topic!r}: a message of an explicit batch carries no properties",
+                    hint="send it without batch=, or without properties",
+                )
+            return self._send_with(data, flush, timeout, "sending", properties)
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
         return self._send_waiting(data, flags, timeout, 0)
+
+    def _send_with(
+        self,
+        data: Buffer,
+        flush: bool,
+        timeout: float | None,
+        doing: str,
+        properties: Mapping[str, PropertyValue] | None,
+        **extras: Any,
+    ) -> int:
+        """Send with what few messages have: properties behind the data, and the fields of um_lbmc_extras."""
+        if isinstance(data, str):
+            raise NotBytes(f"{doing} on {self.topic!r}: a message is bytes, not str")
+        block = encoded(properties)
+        raw: Any = data if type(data) is bytes else ffi.from_buffer("char[]", data)
+        if block:
+            raw = (raw if type(raw) is bytes else ffi.buffer(raw)[:]) + block
+        named = ffi.new("um_lbmc_extras *", {"properties_bytes": len(block), **extras})
+        flags = _FLUSH if flush else 0
+        return self._retry(
+            lambda wait_ns, more: _send_with(self._handle, raw, len(raw), named, flags | more, wait_ns),
+            timeout,
+            doing,
+        )
 
     def _send_waiting(self, data: Buffer, flags: int, timeout: float | None, refused: int) -> int:
         """Send with every feature; `refused` is the result of a first attempt, 0 when there was none."""
@@ -365,16 +401,19 @@ class Source(Closing):
         optional: bool = False,
         bits: Literal[32, 64] = 64,
         timeout: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> int:
         """Publish `data` as message `sequence_number` of a stream that other sources send copies of.
 
         Hot failover receivers deliver the first copy of each number, in their order, and `optional` ones where they
         want them (hf_optional_messages). Numbers may be left out. The number takes 12 or, of 64 `bits`, 16 bytes of the
         datagram. `flush` sends it, and everything held before it, at once. Waits up to `timeout` seconds (None: without
-        a timeout), as send() does, and raises as that does; InvalidArgument for a number that does not fit and while an
-        explicit batch is open, too. Any thread.
+        a timeout), takes `properties` as send() does, and raises as that does; InvalidArgument for a number that does
+        not fit and while an explicit batch is open, too. Any thread.
         """
-        return self._send_numbered(data, sequence_number, flush, bits, timeout, is_optional=optional)
+        return self._send_numbered(
+            data, sequence_number, flush, bits, timeout, properties, is_optional=optional
+        )
 
     def send_hot_failover_reset(
         self,
@@ -389,13 +428,18 @@ class Source(Closing):
         Every source of the stream sends it; receivers act on the first, and drop what others sent before theirs.
         `flush`, `bits` and `timeout` (in seconds) are those of send_hot_failover(), which raises likewise. Any thread.
         """
-        return self._send_numbered(b"", sequence_number, flush, bits, timeout, is_reset=True)
+        return self._send_numbered(b"", sequence_number, flush, bits, timeout, None, is_reset=True)
 
     def _send_numbered(
-        self, data: Buffer, sequence_number: int, flush: bool, bits: int, timeout: float | None, **flags: bool
+        self,
+        data: Buffer,
+        sequence_number: int,
+        flush: bool,
+        bits: int,
+        timeout: float | None,
+        properties: Mapping[str, PropertyValue] | None,
+        **flags: bool,
     ) -> int:
-        if isinstance(data, str):
-            raise NotBytes(f"a message on {self.topic!r} is bytes, not str")
         if bits not in (32, 64) or not 0 <= sequence_number < 1 << bits:
             raise InvalidArgument(
                 f"{sequence_number} is no hot failover sequence number of {bits} bits",
@@ -404,14 +448,8 @@ class Source(Closing):
         number = ffi.new(
             "um_lbmc_hot_failover *", {"sqn": sequence_number, "is_64_bits": bits == 64, **flags}
         )
-        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
-        send_flags = _FLUSH if flush else 0
-        return self._retry(
-            lambda wait_ns, more: lib.um_publication_hot_failover(
-                self._handle, raw, len(raw), number, send_flags | more, wait_ns
-            ),
-            timeout,
-            "sending a numbered message",
+        return self._send_with(
+            data, flush, timeout, "sending a numbered message", properties, hot_failover=number
         )
 
     def request(
@@ -421,28 +459,20 @@ class Source(Closing):
         *,
         timeout: float | None = None,
         send_timeout: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> PendingRequest:
         """Publish `data` as a request, which receivers can respond to. Iterate, await or receive() its responses.
 
         Responses come directly from each responder, over TCP. The request is open for `timeout` seconds (None: until it
-        is closed); sending waits up to `send_timeout` seconds, as send() does. `flush` sends it, and everything held
-        before it, at once. Raises as send() does; ResourceLimit with request_pending_maximum open requests or without
-        a free port, InvalidArgument while an explicit batch is open, NotBytes for a str. Any thread.
+        is closed); sending waits up to `send_timeout` seconds, and `properties` go with it, as send() does. `flush`
+        sends it, and everything held before it, at once. Raises as send() does; ResourceLimit with
+        request_pending_maximum open requests or without a free port, InvalidArgument while an explicit batch is open,
+        NotBytes for a str. Any thread.
         """
         self._check_open()
-        if isinstance(data, str):
-            raise NotBytes(f"a request on {self.topic!r} is bytes, not str")
-        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         request, named = self._requests.open(self, self.topic, timeout)
-        flags = _FLUSH if flush else 0
         try:
-            self._retry(
-                lambda wait_ns, more: lib.um_publication_request(
-                    self._handle, raw, len(raw), named, flags | more, wait_ns
-                ),
-                send_timeout,
-                "sending a request",
-            )
+            self._send_with(data, flush, send_timeout, "sending a request", properties, request=named)
         except BaseException:
             request.close()
             raise
@@ -475,11 +505,17 @@ class Source(Closing):
         self._check_open()
         return int(lib.um_publication_wakeup_fd(self._handle))
 
-    async def send_async(self, data: Buffer, flush: bool = False) -> int:
+    async def send_async(
+        self,
+        data: Buffer,
+        flush: bool = False,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+    ) -> int:
         """Publish `data` like send(), waiting in the running event loop while flow control or a rate limit demands it.
 
-        `flush` sends it and everything held before it at once. The context must be in embedded mode: OptionError
-        otherwise. Also raises MessageTooLong and Closed.
+        `flush` sends it and everything held before it at once; `properties` are those of send(). The context must be in
+        embedded mode: OptionError otherwise. Also raises MessageTooLong and Closed.
         """
         if self._engine.is_sequential:
             raise OptionError(
@@ -487,7 +523,7 @@ class Source(Closing):
             )
         while True:
             try:
-                return self.send(data, flush, timeout=0)
+                return self.send(data, flush, timeout=0, properties=properties)
             except WouldBlock:
                 await self._wakeup()
 

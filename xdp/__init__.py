@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from xdp.loader import TestRun as TestRun
     from xdp.loader import object_path as object_path
     from xdp.loader import unavailable as unavailable
+    from xdp.ring_place import RingPlace as RingPlace
     from xdp.steering import FrameTimes as FrameTimes
     from xdp.steering import RuleCounters as RuleCounters
     from xdp.steering import Steering as Steering
@@ -93,6 +94,7 @@ _HOME = {
     "ProgramFacts": "loader",
     "TestRun": "loader",
     "unavailable": "loader",
+    "RingPlace": "ring_place",
     "RuleCounters": "steering",
     "Steering": "steering",
     "SteeringCounters": "steering",

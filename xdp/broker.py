@@ -42,9 +42,10 @@ from xdp.capabilities import held_capabilities
 from xdp.closing import Closing
 from xdp.errors import BrokerError, RingError, XdpError
 from xdp.facts import Unknown
-from xdp.interface import Interface, find_interface
+from xdp.interface import Interface, find_interface, lies_on_others
 from xdp.loan import SLOT, Loan
 from xdp.probe import memlock_limit_bytes
+from xdp.ring_place import RingPlace, ring_places_now
 from xdp.steering import Steering
 from xdp.xsk import RingSet, ring_bytes
 
@@ -84,7 +85,7 @@ class _Opening:
 
     request: OpenRequest
     deadline_s: float
-    interface: Interface
+    place: RingPlace
     steering: Steering | None = field(default=None)
     """Attached once, however often the queues are tried."""
 
@@ -241,7 +242,7 @@ class Broker(Closing):
             self._refuse(application, error)
 
     def _refuse(self, application: _Application, error: Exception) -> None:
-        name = None if application.loan is None else application.loan.interface.name
+        name = None if application.loan is None else application.loan.place.interface.name
         self._on_event(BrokerEvent("refused", application.peer, name, str(error)))
         self._send(application, encode_error(error))
 
@@ -263,7 +264,7 @@ class Broker(Closing):
         if (loan := application.loan) is not None:
             loan.revoke()
             self._revoked.append(loan)
-            self._on_event(BrokerEvent("returned", application.peer, loan.interface.name))
+            self._on_event(BrokerEvent("returned", application.peer, loan.place.interface.name))
         application.connection.close()
 
     # ---- requests ----
@@ -273,12 +274,12 @@ class Broker(Closing):
             case OpenRequest():
                 self._begin_opening(application, request)
             case RuleRequest():
-                steering = _loan_of(application).steering
+                loan = _loan_of(application)
                 if request.is_added:
                     self._policy.check_port(request.port)
-                    steering.add_rule(request.address, request.port, SLOT)
+                    loan.steering.add_rule(request.address, request.port, SLOT, loan.place.vlan)
                 else:
-                    steering.remove_rule(request.address, request.port)
+                    loan.steering.remove_rule(request.address, request.port, loan.place.vlan)
                 self._send(application, encode({}))
             case AttachedRequest():
                 self._send(application, encode({"attached": _loan_of(application).steering.attached()}))
@@ -291,7 +292,7 @@ class Broker(Closing):
             "capabilities": None if isinstance(held, Unknown) else sorted(held),
             "memlock_limit_bytes": memlock_limit_bytes(),
             "namespace": network_namespace(),
-            "lent": {one.interface.name: str(one.peer) for one in self._loans() if not one.is_revoked},
+            "lent": {one.place.device.name: str(one.peer) for one in self._loans() if not one.is_revoked},
             "confinement": self._confinement,
         }
 
@@ -324,10 +325,11 @@ class Broker(Closing):
                 errno=errno.EUSERS,
             )
         self._policy.check_interface(request.interface)
-        interface = find_interface(request.interface)
+        place = _place(request)
+        self._policy.check_interface(place.device.name)
         # What else it says is read after the answer; whether it hung up is seen when it is its turn.
         self._selector.unregister(application.connection)
-        application.opening = _Opening(request, time.monotonic() + _BUSY_TIMEOUT_S, interface)
+        application.opening = _Opening(request, time.monotonic() + _BUSY_TIMEOUT_S, place)
 
     def _end_opening(self, application: _Application, *, is_lent: bool = False) -> None:
         opening, application.opening = application.opening, None
@@ -360,38 +362,38 @@ class Broker(Closing):
     def _try(self, application: _Application) -> None:
         opening = application.opening
         assert opening is not None
-        interface, request = opening.interface, opening.request
+        place, request = opening.place, opening.request
         is_last = time.monotonic() >= opening.deadline_s
-        if (occupant := self._occupant(application, interface)) is not None:
+        if (occupant := self._occupant(application, place.device)) is not None:
             if occupant.errno == errno.EAGAIN and not is_last:
                 return
             raise occupant
-        self._check_quota(application.peer, ring_bytes(interface, request.settings))
+        self._check_quota(application.peer, ring_bytes(place.device, request.settings))
         if opening.steering is None:
             opening.steering = Steering.attach(
-                interface, request.attach_mode, max_slots=1, frame_times=request.settings.frame_times
+                place.device, request.attach_mode, max_slots=1, frame_times=request.settings.frame_times
             )
         settings = replace(request.settings, busy_timeout=0.0).for_program(opening.steering.frame_times)
         try:
-            with RingSet(interface, request.ring_mode, settings, lent=True) as ring_set:
+            with RingSet(place, request.ring_mode, settings, lent=True) as ring_set:
                 self._lend(application, opening.steering, ring_set)
         except RingError as error:
             if error.errno != errno.EBUSY or is_last:
                 raise
 
     def _lend(self, application: _Application, steering: Steering, ring_set: RingSet) -> None:
-        loan = Loan(application.peer, ring_set.interface, steering, ring_set)
+        loan = Loan(application.peer, steering, ring_set)
         self._end_opening(application, is_lent=True)
         application.loan = loan
-        self._on_event(BrokerEvent("lent", application.peer, loan.interface.name))
+        self._on_event(BrokerEvent("lent", application.peer, loan.place.interface.name))
         reply = encode({"shape": asdict(loan.rings.shape), "frame_times": steering.frame_times.value})
         self._send(application, reply, (loan.rings.memory, *loan.rings.sockets))
 
-    def _occupant(self, application: _Application, interface: Interface) -> BrokerError | None:
-        """Who has the interface, as the error that says so: EAGAIN where that may end within a moment."""
+    def _occupant(self, application: _Application, device: Interface) -> BrokerError | None:
+        """Who has the NIC, as the error that says so: EAGAIN where that may end within a moment."""
         for one in list(self._applications):
-            other = one.loan.interface if one.loan else one.opening.interface if one.opening else None
-            if one is application or other is None or other.index != interface.index:
+            other = one.loan.place if one.loan else one.opening.place if one.opening else None
+            if one is application or other is None or other.device.index != device.index:
                 continue
             if one.opening is not None and one.opening.steering is None:
                 continue
@@ -399,15 +401,15 @@ class Broker(Closing):
                 self._drop(one)
                 continue
             return BrokerError(
-                f"{interface.name} is lent to {one.peer}",
+                f"{device.name} is lent to {one.peer}",
                 hint="end that process, or use another interface, or the socket link",
                 errno=errno.EBUSY,
             )
         self._settle_revoked()
         for loan in self._revoked:
-            if loan.interface.index == interface.index:
+            if loan.place.device.index == device.index:
                 return BrokerError(
-                    f"{loan.peer} hung up and keeps the sockets of {interface.name} open",
+                    f"{loan.peer} hung up and keeps the sockets of {device.name} open",
                     hint="end that process, and those it passed them to, or use another interface",
                     errno=errno.EAGAIN,
                 )
@@ -495,6 +497,21 @@ def _remove_stale(path: Path) -> None:
             return
     raise BrokerError(
         f"a broker listens at {path} already", hint="end it, or name another --path", errno=errno.EADDRINUSE
+    )
+
+
+def _place(request: OpenRequest) -> RingPlace:
+    """The NIC that is asked for, if the interface has its rings there; what it lies on is the kernel's word."""
+    interface = find_interface(request.interface)
+    if request.device == request.interface and not lies_on_others(request.interface):
+        return RingPlace(interface, interface)
+    for place in ring_places_now(interface):
+        if place.device.name == request.device:
+            return place
+    raise BrokerError(
+        f"{request.interface} has no rings on {request.device}",
+        hint="`umstack doctor` says what the interface lies on",
+        errno=errno.ENODEV,
     )
 
 

@@ -30,7 +30,7 @@ from xdp.broker_protocol import (
 from xdp.closing import Closing
 from xdp.errors import BrokerError
 from xdp.facts import AttachedXdp, Facts, Unknown
-from xdp.interface import Interface
+from xdp.ring_place import RingPlace
 from xdp.steering import FrameTimes
 from xdp.xsk import LentRings, RingMode, RingSet, RingSettings, RingShape
 
@@ -49,7 +49,8 @@ class BrokerFacts:
     """What holds the broker's process, by the name of the measure: `xdp.confinement`."""
 
     def added_to(self, facts: Facts) -> Facts:
-        """Return the facts of a process that has the broker open its rings."""
+        """Return the facts of a process that has the broker open its rings, those of the NICs below among them."""
+        facts = replace(facts, nics=tuple(map(self.added_to, facts.nics)))
         own = facts.capabilities
         held = own if isinstance(own, Unknown) else own | self.capabilities
         attached, holder = facts.attached, self.lent.get(facts.interface)
@@ -139,25 +140,27 @@ class BrokeredSteering(Closing):
     When the broker is gone so is the program: what was steered comes by the kernel, and so will what is asked for.
     """
 
-    __slots__ = ("_connection", "frame_times")
+    __slots__ = ("_connection", "_vlan", "frame_times")
 
-    def __init__(self, connection: _Connection, frame_times: FrameTimes) -> None:
-        """Own the connection; `frame_times` is what the program notes."""
-        self._connection, self.frame_times = connection, frame_times
+    def __init__(self, connection: _Connection, frame_times: FrameTimes, vlan: int) -> None:
+        """Own the connection; `frame_times` is what the program notes, `vlan` the one VLAN that is lent (0: no tag)."""
+        self._connection, self.frame_times, self._vlan = connection, frame_times, vlan
 
     @property
     def lost(self) -> str:
         """Why there is no broker any more; empty while there is."""
         return self._connection.lost
 
-    def add_rule(self, address: str, port: int, slot: int) -> None:
+    def add_rule(self, address: str, port: int, slot: int, vlan: int = 0) -> None:
         """Have the datagrams to that address and port come by the rings; there is slot 0 only."""
         if slot != 0:
             raise BrokerError(f"there is no slot {slot}", hint="use slot 0")
+        self._check_vlan(vlan)
         self._ask_while_there(RuleRequest(True, address, port))
 
-    def remove_rule(self, address: str, port: int) -> None:
+    def remove_rule(self, address: str, port: int, vlan: int = 0) -> None:
         """Leave them to the kernel again."""
+        self._check_vlan(vlan)
         self._ask_while_there(RuleRequest(False, address, port))
 
     def attached(self) -> bool:
@@ -167,6 +170,13 @@ class BrokeredSteering(Closing):
     def close(self) -> None:
         """Give everything back; a second call does nothing."""
         self._connection.close()
+
+    def _check_vlan(self, vlan: int) -> None:
+        if vlan != self._vlan:
+            raise BrokerError(
+                f"VLAN {vlan} is not lent",
+                hint=f"use {self._vlan}, or open rings on an interface of that VLAN",
+            )
 
     def _ask_while_there(self, request: Request) -> dict[str, Any]:
         if self.lost:
@@ -204,7 +214,7 @@ def ask_broker(path: Path) -> BrokerFacts:
 
 def open_brokered_rings(
     path: Path,
-    interface: Interface,
+    place: RingPlace,
     attach_mode: AttachMode,
     ring_mode: RingMode,
     settings: RingSettings,
@@ -213,15 +223,15 @@ def open_brokered_rings(
     connection = _Connection(path)
     descriptors: list[int] = []
     try:
-        asked = OpenRequest(interface.name, attach_mode, ring_mode, settings)
+        asked = OpenRequest(place.interface.name, place.device.name, attach_mode, ring_mode, settings)
         reply, descriptors = connection.ask(asked)
-        ring_set = RingSet.adopt(interface, _lent_rings(reply, descriptors, path))
+        ring_set = RingSet.adopt(place, _lent_rings(reply, descriptors, path))
     except BaseException:
         connection.close()
         raise
     finally:
         _close_all(descriptors)
-    return BrokeredSteering(connection, _frame_times(reply, path)), ring_set
+    return BrokeredSteering(connection, _frame_times(reply, path), place.vlan), ring_set
 
 
 def _frame_times(reply: dict[str, Any], path: Path) -> FrameTimes:

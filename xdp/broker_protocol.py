@@ -23,7 +23,7 @@ from xdp.errors import BrokerError
 from xdp.xsk import RingMode, RingSettings
 
 DEFAULT_PATH = "/run/umstack/xdp.sock"
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MESSAGE_MAX_BYTES = 16384
 DESCRIPTORS_MAX = 65
 """A socket for each of 64 queues, and the frames."""
@@ -47,6 +47,8 @@ class OpenRequest:
 
     interface: str
     """Of the client's network namespace, which the broker has from the kernel."""
+    device: str
+    """The NIC whose rings are wanted: the interface, or one that it lies on (xdp/ring_place.py)."""
     attach_mode: AttachMode
     ring_mode: RingMode
     settings: RingSettings
@@ -88,6 +90,7 @@ def encode_request(request: Request) -> bytes:
             fields = {
                 "do": "open",
                 "interface": request.interface,
+                "device": request.device,
                 "attach_mode": request.attach_mode.value,
                 "ring_mode": request.ring_mode.value,
                 "settings": {name: settings[name] for name in (*_SETTINGS_BOUNDS, *_SETTINGS_SWITCHES)},
@@ -132,6 +135,7 @@ def decode_request(message: bytes) -> Request:
         case "open":
             return OpenRequest(
                 interface=_text(fields, "interface", 15),
+                device=_text(fields, "device", 15),
                 attach_mode=AttachMode(_choice(fields, "attach_mode", tuple(AttachMode))),
                 ring_mode=RingMode(_choice(fields, "ring_mode", tuple(RingMode))),
                 settings=_settings(fields.get("settings")),

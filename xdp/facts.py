@@ -156,6 +156,8 @@ class Facts:
     """What the build left out of the bypass, each with how to get it; empty where all is there."""
     stack: tuple[StackedDevice, ...] = ()
     """What the interface lies on, itself first; empty for one that lies on nothing."""
+    nics: tuple[Facts, ...] = ()
+    """The NICs on whose queues rings for it would be, where these are not its own: those of `xdp.ring_place`."""
     vlans_above: tuple[str, ...] = ()
     """The VLAN devices that lie on it."""
 

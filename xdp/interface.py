@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from xdp.errors import NoMulticastRouteError, NoSuchInterfaceError
@@ -138,6 +139,12 @@ def multicast_route(group: str = "224.0.0.0") -> str | None:
             raise
         index = next((answer.get_attr("RTA_OIF") for answer in answers), None)
     return None if index is None else socket.if_indextoname(index)
+
+
+def lies_on_others(name: str) -> bool:
+    """Whether it is a VLAN device or a bond, by the files that the kernel shows of these; in microseconds."""
+    shown = Path("/proc/thread-self/net")
+    return (shown / "vlan" / name).exists() or (shown / "bonding" / name).exists()
 
 
 def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> None:

@@ -18,6 +18,8 @@ from xdp.facts import Facts, Unknown
 from xdp.modes import Mode as Mode
 from xdp.modes import Wanted as Wanted
 
+TAGS_STRIPPED = "rx-vlan-hw-parse"
+"""The offload by which a NIC takes the tag of 802.1Q off a frame."""
 RING_BYTES_PER_QUEUE = (4096 + 2048) * 4096
 """What the rings of one receive queue lock, by default: frames to receive and to send, 4096 bytes each."""
 _BYPASS_KERNEL = (5, 15)
@@ -62,11 +64,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What requirements are held against."""
+    """What requirements are held against: an interface, or a NIC below it."""
 
     facts: Facts
     ring_bytes: int
     driver: Driver | None
+    is_tagged: bool = False
+    """Whether rings on the NIC are for datagrams with a VLAN's tag."""
 
     @property
     def frame_buffers(self) -> int:
@@ -82,7 +86,10 @@ class Rung:
     """One mode and what it needs."""
 
     mode: Mode
-    requirements: tuple[Requirement, ...]
+    of_interface: tuple[Requirement, ...]
+    """What has to be so of the interface that a context is on."""
+    of_nic: tuple[Requirement, ...] = ()
+    """What has to be so of each NIC that has the rings: the interface itself, or what it lies on."""
 
 
 def decide(
@@ -98,11 +105,20 @@ def decide(
     """
     asked = _ASKED[Wanted(wanted)]
     table = known_drivers() if drivers is None else drivers
-    driver = None if isinstance(facts.driver, Unknown) else table.get(facts.driver)
-    situation = Situation(facts, _ring_bytes(facts) if ring_bytes is None else ring_bytes, driver)
+    nics = facts.nics or (facts,)
+    needed_bytes = sum(map(_ring_bytes, nics)) if ring_bytes is None else ring_bytes
+    is_tagged = any(device.kind == "vlan" for device in facts.stack)
+
+    def situation(of: Facts) -> Situation:
+        driver = None if isinstance(of.driver, Unknown) else table.get(of.driver)
+        return Situation(of, needed_bytes, driver, is_tagged)
+
+    above, below = situation(facts), [situation(nic) for nic in nics]
     steps: list[Step] = []
     for rung in LADDER:
-        reasons = tuple(reason for needs in rung.requirements if (reason := needs(situation)) is not None)
+        found = [needs(above) for needs in rung.of_interface]
+        found += [needs(one) for one in below for needs in rung.of_nic]
+        reasons = tuple(dict.fromkeys(reason for reason in found if reason is not None))
         if reasons:
             steps.append(Step(rung.mode, Verdict.CANNOT, reasons))
         elif rung.mode not in asked:
@@ -163,17 +179,33 @@ def _leaves_the_host(situation: Situation) -> Reason | None:
     )
 
 
-def _has_queues_of_its_own(situation: Situation) -> Reason | None:
+def _is_known_to_the_queue(situation: Situation) -> Reason | None:
     """A driver's program sees frames at the queue of the NIC, and the kernel puts them only into rings of that queue:
     those of a bond, which takes a program and hands it to its members, would get nothing. Generic mode was tried on a
     macvlan, which the kernel serves as it does VLANs and bonds: of 2,000 messages 26 arrived."""
-    stack = situation.facts.stack
-    if not stack or not stack[0].carries_no_rings:
+    facts = situation.facts
+    if not facts.stack or facts.nics:
         return None
-    lower = " or ".join(stack[-1].lower or stack[0].lower) or "the NIC below"
+    lower = " or ".join(facts.stack[-1].lower or facts.stack[0].lower) or "the NIC below"
     return Reason(
-        f"{stack[0]}: its frames come by the queues of {lower}, where rings would have to be",
-        "use link=socket, under which VLANs, bonds and their fail-over are the kernel's",
+        f"{facts.stack[0]}: its frames come by the queues of {lower}, and what the kernel does with them there is more "
+        "than a tag of one VLAN",
+        "use link=socket, under which all of that is the kernel's",
+    )
+
+
+def _leaves_the_tag(situation: Situation) -> Reason | None:
+    """Without the tag a VLAN's datagram looks like one of the NIC's own."""
+    facts = situation.facts
+    if (
+        not situation.is_tagged
+        or isinstance(facts.features, Unknown)
+        or not facts.features.get(TAGS_STRIPPED)
+    ):
+        return None
+    return Reason(
+        f"{facts.interface} takes VLAN tags off before a program sees them",
+        f"ethtool -K {facts.interface} {TAGS_STRIPPED} off",
     )
 
 
@@ -308,23 +340,23 @@ _SOCKET = (_is_up, _has_address, _does_multicast)
 _BYPASS = (
     *_SOCKET,
     _leaves_the_host,
-    _has_queues_of_its_own,
+    _is_known_to_the_queue,
     _is_built,
     _kernel(_BYPASS_KERNEL, "the bypass"),
     _may,
     _may_lock_memory,
-    _is_free,
 )
+_ON_NIC = (_is_up, _is_free, _leaves_the_tag)
 _IN_DRIVER = (
-    *_BYPASS,
+    *_ON_NIC,
     _driver_runs_xdp,
     _no_offload_in_the_way,
     _copies_large_frames,
 )
 LADDER = (
-    Rung(Mode.ZERO_COPY, (*_IN_DRIVER, _driver_has_zero_copy, _carries_large_frames)),
-    Rung(Mode.NATIVE, _IN_DRIVER),
-    Rung(Mode.GENERIC, (*_BYPASS, _generic_carries_large_frames)),
+    Rung(Mode.ZERO_COPY, _BYPASS, (*_IN_DRIVER, _driver_has_zero_copy, _carries_large_frames)),
+    Rung(Mode.NATIVE, _BYPASS, _IN_DRIVER),
+    Rung(Mode.GENERIC, _BYPASS, (*_ON_NIC, _generic_carries_large_frames)),
     Rung(Mode.SOCKET, _SOCKET),
 )
 _BYPASS_MODES = frozenset({Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC})

@@ -13,7 +13,6 @@ import os
 
 from xdp.broker_policy import Peer
 from xdp.closing import Closing
-from xdp.interface import Interface
 from xdp.steering import Steering
 from xdp.xsk import LentRings, RingSet
 
@@ -23,11 +22,11 @@ SLOT = 0
 class Loan(Closing):
     """What one process borrowed. Closing it forgets it, without touching what the process has."""
 
-    __slots__ = ("_memory", "_queues", "bytes", "interface", "is_revoked", "peer", "rings", "steering")
+    __slots__ = ("_memory", "_queues", "bytes", "is_revoked", "peer", "place", "rings", "steering")
 
-    def __init__(self, peer: Peer, interface: Interface, steering: Steering, ring_set: RingSet) -> None:
+    def __init__(self, peer: Peer, steering: Steering, ring_set: RingSet) -> None:
         """Put the sockets into the program's map; the steering is the loan's from now on."""
-        self.peer, self.interface, self.steering = peer, interface, steering
+        self.peer, self.place, self.steering = peer, ring_set.place, steering
         for queue, descriptor in ring_set.sockets.items():
             steering.put_socket(SLOT, queue, descriptor)
         self._queues = tuple(ring_set.sockets)

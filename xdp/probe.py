@@ -21,6 +21,7 @@ from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
 from xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
 from xdp.netdev_family import device_features, napi_instances
+from xdp.ring_place import ring_places
 from xdp.stacking import stack_of, vlans_above
 from xdp.xsk import unavailable as rings_unavailable
 
@@ -59,6 +60,7 @@ def probe_interface(interface: Interface) -> Facts:
     declared = device_features(interface.index)
     with IPRoute() as route:
         links = list(route.get_links())
+    stack = stack_of(links, interface.name)
     release = os.uname().release
     return Facts(
         interface=interface.name,
@@ -96,7 +98,8 @@ def probe_interface(interface: Interface) -> Facts:
         capabilities=held_capabilities(),
         memlock_limit_bytes=memlock_limit_bytes(),
         missing_parts=missing_parts(),
-        stack=stack_of(links, interface.name),
+        stack=stack,
+        nics=tuple(probe_interface(place.device) for place in ring_places(interface, stack)) if stack else (),
         vlans_above=vlans_above(links, interface.index),
     )
 

@@ -1,7 +1,7 @@
 """What an interface is made of: a VLAN device and its trunk, a bond and its members, and whatever else lies on others.
 
 An interface of a data centre is often not a NIC: `bond0.100` is a VLAN of a bond of two. The kernel joins groups, tags,
-chooses a member and fails over there; rings belong to the queues of a NIC, below all that.
+chooses a member and fails over there; rings belong to the queues of a NIC, below all that (`xdp.ring_place`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ _DEPTH_MAX = 8
 _AGGREGATES = ("bond", "team")
 _UPON_ONE = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 _VLAN_PROTOCOLS = {0x8100: "802.1Q", 0x88A8: "802.1ad"}
+_RING_VLAN_PROTOCOL = "802.1Q"
+"""Of the tags that the steering program looks behind."""
 _BOND_MODES = (
     "balance-rr",
     "active-backup",
@@ -36,6 +38,8 @@ class StackedDevice:
     """What it lies on, the members of a bond; empty where that is in another network namespace, or there is none."""
     vlan: int | None = None
     vlan_protocol: str | None = None
+    vlan_priority: int = 0
+    """What its tags say of the priority of ordinary traffic."""
     mode: str | None = None
     """Of a bond."""
     active: str | None = None
@@ -51,11 +55,6 @@ class StackedDevice:
             return f"{self.name} is VLAN {self.vlan} ({self.vlan_protocol}) of {lower}"
         how = f" ({self.mode})" if self.mode else ""
         return f"{self.name} is a {self.kind}{how} of {lower}"
-
-    @property
-    def carries_no_rings(self) -> bool:
-        """Whether frames that arrive for it come by the queues of another device."""
-        return self.kind in (*_AGGREGATES, *_UPON_ONE, "bridge")
 
 
 def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
@@ -74,6 +73,19 @@ def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
         found.append(device)
         following = device.active or next(iter(device.lower), None)
     return tuple(found)
+
+
+def nics_below(stack: Sequence[StackedDevice], name: str) -> tuple[str, ...]:
+    """The NICs on whose queues rings for the interface can be: itself, unless it lies on others.
+
+    None where the kernel does more on the way than a tag of 802.1Q says. `stack` is the interface's.
+    """
+    if not stack:
+        return (name,)
+    device, below = stack[0], stack[1:]
+    if device.kind == "vlan" and device.vlan_protocol == _RING_VLAN_PROTOCOL and not below:
+        return device.lower
+    return ()
 
 
 def vlans_above(links: Iterable[Any], index: int) -> tuple[str, ...]:
@@ -95,6 +107,12 @@ def _is_elsewhere(link: Any) -> bool:
     return link.get_attr("IFLA_LINK_NETNSID") is not None
 
 
+def _priority(mappings: Any) -> int:
+    """What the kernel's priority 0, that of traffic for which none was set, is in the tag."""
+    mapped = [] if mappings is None else mappings.get_attrs("IFLA_VLAN_QOS_MAPPING")
+    return next((int(one["to"]) for one in mapped if one["from"] == 0), 0)
+
+
 def _device(link: Any, links: Iterable[Any], by_index: Mapping[int, str]) -> StackedDevice | None:
     kind, name = _kind(link), link.get_attr("IFLA_IFNAME")
     data = None if kind is None else link.get_attr("IFLA_LINKINFO").get_attr("IFLA_INFO_DATA")
@@ -105,7 +123,14 @@ def _device(link: Any, links: Iterable[Any], by_index: Mapping[int, str]) -> Sta
             return StackedDevice(name, kind, lower)
         protocol = data.get_attr("IFLA_VLAN_PROTOCOL")
         shown = _VLAN_PROTOCOLS.get(protocol, str(protocol))
-        return StackedDevice(name, kind, lower, vlan=data.get_attr("IFLA_VLAN_ID"), vlan_protocol=shown)
+        return StackedDevice(
+            name,
+            kind,
+            lower,
+            vlan=data.get_attr("IFLA_VLAN_ID"),
+            vlan_protocol=shown,
+            vlan_priority=_priority(data.get_attr("IFLA_VLAN_EGRESS_QOS")),
+        )
     if kind in (*_AGGREGATES, "bridge"):
         members = tuple(
             one.get_attr("IFLA_IFNAME") for one in links if one.get_attr("IFLA_MASTER") == link["index"]

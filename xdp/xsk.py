@@ -23,6 +23,7 @@ from xdp.errors import NotBuiltError, RingError
 from xdp.ethtool import Ethtool
 from xdp.facts import Unknown
 from xdp.interface import Interface, find_interface
+from xdp.ring_place import RingPlace
 from xdp.steering import FrameTimes
 
 _HEADROOM_BYTES = 256
@@ -171,24 +172,24 @@ def queue_count(interface: Interface | str) -> int:
     return int(link.get_attr("IFLA_NUM_RX_QUEUES") or 1)
 
 
-def ring_bytes(interface: Interface, settings: RingSettings) -> int:
-    """Return how much memory a ring set with these settings will lock."""
-    queues = settings.queues or queue_count(interface) - settings.first_queue
+def ring_bytes(device: Interface, settings: RingSettings) -> int:
+    """Return how much memory a ring set with these settings will lock on a NIC."""
+    queues = settings.queues or queue_count(device) - settings.first_queue
     return (
         queues
         * (settings.receive_frames + settings.send_frames)
-        * _frame_bytes(interface, _times_headroom(settings))
+        * _frame_bytes(device, _times_headroom(settings))
     )
 
 
 class RingSet(Closing):
     """An open ring set. Context manager; close it after whatever was given its `address`."""
 
-    __slots__ = ("_handle", "_shape", "facts", "first_queue", "interface")
+    __slots__ = ("_handle", "_shape", "facts", "first_queue", "place")
 
     def __init__(
         self,
-        interface: Interface | str,
+        place: RingPlace | Interface | str,
         mode: RingMode,
         settings: RingSettings | None = None,
         *,
@@ -196,20 +197,23 @@ class RingSet(Closing):
     ) -> None:
         """Open it in exactly this mode, with multi-buffer where kernel and driver have it.
 
-        With `lent` it is for another process, which adopts what `lend` returns; this one never uses it.
+        An interface stands for rings on its own queues. With `lent` it is for another process, which adopts what `lend`
+        returns; this one never uses it.
         """
-        interface = interface if isinstance(interface, Interface) else find_interface(interface)
+        if not isinstance(place, RingPlace):
+            interface = place if isinstance(place, Interface) else find_interface(place)
+            place = RingPlace(interface, interface)
         settings = settings or RingSettings()
-        self._start(interface, *_open(interface, mode, settings, lent=lent))
+        self._start(place, *_open(place, mode, settings, lent=lent))
 
     @classmethod
-    def adopt(cls, interface: Interface, rings: LentRings) -> Self:
+    def adopt(cls, place: RingPlace, rings: LentRings) -> Self:
         """Make a ring set of what another process lent. Takes no privilege, and duplicates the descriptors."""
         rings_here = cls.__new__(cls)
-        config = _config(interface, rings.shape)
+        config = _config(place, rings.shape)
         adopted = binding().ffi.new("um_xsk_rings **")
         result = binding().lib.um_xsk_rings_adopt(config, rings.sockets, rings.memory, adopted)
-        rings_here._start(interface, _opened(interface, int(result), adopted, "lent"), rings.shape)
+        rings_here._start(place, _opened(place.device, int(result), adopted, "lent"), rings.shape)
         return rings_here
 
     def lend(self) -> LentRings:
@@ -218,8 +222,8 @@ class RingSet(Closing):
         memory = int(binding().lib.um_xsk_rings_memory(self._handle))
         return LentRings(shape, tuple(self.sockets.values()), memory)
 
-    def _start(self, interface: Interface, handle: Any, shape: RingShape) -> None:
-        self._handle, self._shape, self.interface = handle, shape, interface
+    def _start(self, place: RingPlace, handle: Any, shape: RingShape) -> None:
+        self._handle, self._shape, self.place = handle, shape, place
         self.first_queue = shape.first_queue
         found = binding().ffi.new("um_xsk_facts *")
         binding().lib.um_xsk_rings_facts(handle, found)
@@ -254,6 +258,13 @@ class RingSet(Closing):
             for index in range(self.facts.queues)
         }
 
+    def learn_address(self) -> None:
+        """Send from the Ethernet address that the interface has now. Any thread.
+
+        An interface that is gone keeps the last one: nothing is sent from it.
+        """
+        binding().lib.um_xsk_rings_learn_address(self._handle)
+
     def received(self) -> dict[int, int]:
         """How many datagrams each queue has received."""
         received_on = binding().lib.um_xsk_rings_received
@@ -266,15 +277,14 @@ class RingSet(Closing):
             self._handle = None
 
 
-def _open(
-    interface: Interface, mode: RingMode, settings: RingSettings, *, lent: bool
-) -> tuple[Any, RingShape]:
+def _open(place: RingPlace, mode: RingMode, settings: RingSettings, *, lent: bool) -> tuple[Any, RingShape]:
+    device = place.device
     headroom = _times_headroom(settings) if mode is RingMode.COPY else 0
-    needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES, headroom) < interface.mtu_bytes
+    needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES, headroom) < device.mtu_bytes
     shape = RingShape(
         first_queue=settings.first_queue,
-        queues=max(settings.queues or queue_count(interface) - settings.first_queue, 0),
-        frame_bytes=_frame_bytes(interface, headroom),
+        queues=max(settings.queues or queue_count(device) - settings.first_queue, 0),
+        frame_bytes=_frame_bytes(device, headroom),
         receive_frames=settings.receive_frames,
         send_frames=settings.send_frames,
         multi_buffer=True,
@@ -283,11 +293,11 @@ def _open(
         busy_poll=settings.busy_poll_us > 0,
         headroom_bytes=headroom,
         reads_times=settings.frame_times is not FrameTimes.NONE,
-        nic_clock=_nic_clock(interface) if settings.nic_times else None,
+        nic_clock=_nic_clock(device) if settings.nic_times else None,
         reads_nic_times=settings.nic_times,
     )
     try:
-        return _attempt(interface, mode, settings, shape, lent=lent), shape
+        return _attempt(place, mode, settings, shape, lent=lent), shape
     except RingError as error:
         # Kernels before 6.6 do not know the flag; drivers without multi-buffer refuse zero copy with it.
         if needs_multi_buffer or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
@@ -295,25 +305,26 @@ def _open(
         shape = replace(shape, multi_buffer=False)
         # The queues that the attempt bound stay busy for a moment.
         settings = replace(settings, busy_timeout=max(settings.busy_timeout, _OWN_BUSY_S))
-        return _attempt(interface, mode, settings, shape, lent=lent), shape
+        return _attempt(place, mode, settings, shape, lent=lent), shape
 
 
 def _attempt(
-    interface: Interface, mode: RingMode, settings: RingSettings, shape: RingShape, *, lent: bool
+    place: RingPlace, mode: RingMode, settings: RingSettings, shape: RingShape, *, lent: bool
 ) -> Any:
     ffi, lib = binding().ffi, binding().lib
-    config = _config(interface, shape)
+    config = _config(place, shape)
     config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
     config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
     config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
     config.lent = lent
     opened = ffi.new("um_xsk_rings **")
-    return _opened(interface, int(lib.um_xsk_rings_open(config, opened)), opened, mode)
+    return _opened(place.device, int(lib.um_xsk_rings_open(config, opened)), opened, mode)
 
 
-def _config(interface: Interface, shape: RingShape) -> Any:
+def _config(place: RingPlace, shape: RingShape) -> Any:
     config = binding().ffi.new("um_xsk_config *")
-    config.interface = interface.name.encode()
+    config.interface, config.device = place.interface.name.encode(), place.device.name.encode()
+    config.tag_control = place.tag_control
     config.first_queue, config.queue_count = shape.first_queue, shape.queues
     config.frame_bytes = shape.frame_bytes
     config.receive_frame_count, config.send_frame_count = shape.receive_frames, shape.send_frames
@@ -325,7 +336,7 @@ def _config(interface: Interface, shape: RingShape) -> Any:
     return config
 
 
-def _opened(interface: Interface, result: int, opened: Any, mode: str) -> Any:
+def _opened(device: Interface, result: int, opened: Any, mode: str) -> Any:
     """Return the ring set that was opened, or close what there is of it and say what failed."""
     ffi, lib = binding().ffi, binding().lib
     if result == 0:
@@ -335,13 +346,13 @@ def _opened(interface: Interface, result: int, opened: Any, mode: str) -> Any:
         step = ffi.string(lib.um_xsk_rings_failed_step(opened[0])).decode()
         lib.um_xsk_rings_close(opened[0])
     hints = _ADOPTING_HINTS if mode == "lent" else _HINTS
-    hint = hints.get(number, "see `umstack doctor`").replace("IFACE", interface.name)
-    message = f"AF_XDP rings on {interface.name} in {mode} mode: {step}: {os.strerror(number)}"
+    hint = hints.get(number, "see `umstack doctor`").replace("IFACE", device.name)
+    message = f"AF_XDP rings on {device.name} in {mode} mode: {step}: {os.strerror(number)}"
     raise RingError(message, hint=hint, errno=number, step=step)
 
 
-def _nic_clock(interface: Interface) -> int | None:
-    with Ethtool(interface.name) as ethtool:
+def _nic_clock(device: Interface) -> int | None:
+    with Ethtool(device.name) as ethtool:
         found = ethtool.timestamping()
     return None if isinstance(found, Unknown) else found.hardware_clock
 
@@ -359,8 +370,8 @@ def _times_headroom(settings: RingSettings) -> int:
     return int(binding().lib.UM_XSK_TIMES_BYTES) if settings.frame_times is not FrameTimes.NONE else 0
 
 
-def _frame_bytes(interface: Interface, headroom: int) -> int:
-    is_small = interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES, headroom)
+def _frame_bytes(device: Interface, headroom: int) -> int:
+    is_small = device.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES, headroom)
     return _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
 
 

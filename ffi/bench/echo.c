@@ -29,7 +29,7 @@ static int receive_one(um_event_queue *queue, const um_echo_config *config, uint
                 return -ETIMEDOUT;
             continue;
         }
-        bool is_message = rows.block->flags[rows.first] >> 8 == UM_ROW_MESSAGE;
+        bool is_message = um_row_kind_of(rows.block->flags[rows.first]) == UM_ROW_MESSAGE;
         uint32_t length = um_rows_copy(rows.block, rows.first, buffer, buffer_bytes);
         um_queue_release(rows.block, 1);
         if (is_message)

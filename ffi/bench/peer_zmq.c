@@ -78,7 +78,7 @@ static int open_socket(zmq *z, const char *library, int type, const um_peer_zmq_
     z->socket = z->context != NULL ? z->open(z->context, type) : NULL;
     bool is_set = z->socket != NULL && set(z, ZMQ_SNDHWM, (int)config->high_water_mark) == 0 &&
                   set(z, ZMQ_RCVHWM, (int)config->high_water_mark) == 0 &&
-                  set(z, ZMQ_RCVTIMEO, (int)(config->duration_ns / 1000000)) == 0;
+                  set(z, ZMQ_RCVTIMEO, (int)(config->patience_ns / 1000000)) == 0;
     if (is_set && type == ZMQ_XPUB)
         is_set = set(z, ZMQ_XPUB_NODROP, 1) == 0;
     if (is_set && type == ZMQ_SUB)

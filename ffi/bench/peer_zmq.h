@@ -14,7 +14,8 @@ typedef struct um_peer_zmq_config {
     bool is_published; /* XPUB and SUB, without dropping; else PUSH and PULL */
     uint32_t message_bytes;
     uint32_t high_water_mark; /* messages that wait at either end */
-    int64_t duration_ns;      /* of sending; of receiving: how long it waits for the next message */
+    int64_t duration_ns;      /* of sending */
+    int64_t patience_ns;      /* how long a receiver waits for the next message, XPUB for its subscriber */
 } um_peer_zmq_config;
 
 typedef struct um_peer_zmq_result {

@@ -7,7 +7,7 @@ enum { LOOKED_AT_TOGETHER = 64 };
 static bool take(um_stream *stream, const um_block *block, uint32_t i, uint64_t counter, uint32_t message_bytes)
 {
     if ((uint32_t)(block->offsets[i + 1] - block->offsets[i]) != message_bytes ||
-        block->flags[i] >> 8 != UM_ROW_MESSAGE || counter != stream->next)
+        um_row_kind_of(block->flags[i]) != UM_ROW_MESSAGE || counter != stream->next)
         return false;
     stream->next++;
     stream->sqn_fault_count += stream->has_sqn && block->first_sequence_numbers[i] != stream->next_sqn;

@@ -399,6 +399,8 @@ typedef struct um_receiver_counters {
     uint64_t malformed_fragments;
     /* counter, messages: Messages dropped: longer than receiver_maximum_message_length. */
     uint64_t messages_too_long;
+    /* counter, messages: Messages delivered without their properties: the block cannot be read, or ordered_delivery 0 divides it between rows. */
+    uint64_t properties_dropped;
     /* snapshot, fragments: Fragments waiting in order maps. */
     uint64_t order_map_entries;
     /* counter, gaps: Gaps given up because the order map was full (UX-6). */

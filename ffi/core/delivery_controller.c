@@ -11,7 +11,8 @@
 enum {
     STREAM_BURST_MAX = 1024, /* a longer gap of a stream is one event: nothing of it is waited for, and an outage may
                                 have been long */
-    SPAN_MAX = 1 << 30,      /* sqns distinguishable from next_sqn on, with a margin */
+    WITH_MORE = UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES, /* of which a row is not all */
+    SPAN_MAX = 1 << 30,                                     /* sqns distinguishable from next_sqn on, with a margin */
     GAP_CHECK_NS = 10000000, /* how soon to look again at a gap whose time is up and that could not be given up */
 };
 
@@ -103,6 +104,7 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     entry->first_sqn = fragment ? message->first_sqn : message->sqn;
     entry->fragment_offset = fragment ? message->offset : 0;
     entry->total = fragment ? message->total : message->payload_length;
+    entry->properties_bytes = message->flags & UM_MESSAGE_PROPERTIES ? message->properties_bytes : 0;
     entry->received_ns = arrival->received_ns;
     entry->sent_ns = message->sent_ns;
     if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, entry))
@@ -156,12 +158,8 @@ static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
         first_sqn = entry->first_sqn;
         if (first == NULL || um_reassembly_deliver(delivery, first, &last_sqn) != UM_ASSEMBLY_DELIVERED)
             return;
-    } else {
-        um_row row = um_reassembly_row(delivery, entry);
-        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, entry);
-        const uint8_t *request = um_reassembly_request(delivery, entry);
-        if (!um_delivery_append_with_request(delivery, &row, payload, entry->length, request))
-            return;
+    } else if (!um_reassembly_append_entry(delivery, entry)) {
+        return;
     }
     for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
         um_reorder_entry *seen = um_order_map_find(delivery, seen_sqn);
@@ -178,13 +176,12 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
     return entry != NULL && entry->state != UM_REORDER_EXPECTED;
 }
 
-/* In order, whole, nothing held: straight from the datagram into the queue. A request, of which there are few, takes
- * the way through the order map, so that the others need not be looked at for it. */
+/* In order, whole, nothing held: straight from the datagram into the queue. Requests, of which there are few, and
+ * messages with properties take the way through the order map, so that the others need not be looked at for them. */
 static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
-    bool whole =
-        !(message->flags & (UM_MESSAGE_FRAGMENT | UM_MESSAGE_REQUEST)) ||
-        (!(message->flags & UM_MESSAGE_REQUEST) && delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS);
+    bool whole = !(message->flags & (UM_MESSAGE_FRAGMENT | WITH_MORE)) ||
+                 (!(message->flags & WITH_MORE) && delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS);
     if (delivery->state != UM_DELIVERY_RUNNING || message->sqn != delivery->next_sqn || delivery->held_count != 0 ||
         !whole || delivery->starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
         return false;

@@ -2,7 +2,8 @@
  * (UM-53..UM-61, UM-76, UM-101). Private to the controller's files.
  *
  * Threads: the context lock. Memory: the queue's. Complexity: linear in the bytes copied. Errors: false, or NULL, when
- * the queue is full; the controller is starved then and nothing has happened. Inline: this runs once a message.
+ * the queue is full; the controller is starved then and nothing has happened. Inline: this runs once a message; what
+ * few messages have is in delivery_rows.c.
  */
 
 #ifndef UM_CORE_DELIVERY_ROWS_H
@@ -102,18 +103,22 @@ static inline bool um_delivery_append_payload(um_delivery *delivery, const um_ro
     return true;
 }
 
-/* The same with what says where responses go, for a row that is a request: its option in the message. */
-static inline bool um_delivery_append_with_request(um_delivery *delivery, const um_row *row, const uint8_t *payload,
-                                                   uint32_t length, const uint8_t *option)
+/* For the row that is appended next, which is reserved: where responses go, as its option in the message says. */
+static inline void um_delivery_note_request(um_delivery *delivery, const uint8_t *option)
 {
-    if (row->flags & UM_MESSAGE_REQUEST) {
-        if (um_delivery_reserve_row(delivery, length) == NULL)
-            return false;
-        um_request request = um_lbmc_read_request(option);
-        um_queue_note_request(delivery->receiver->queue, &request);
-    }
-    return um_delivery_append_payload(delivery, row, payload, length);
+    um_request request = um_lbmc_read_request(option);
+    um_queue_note_request(delivery->receiver->queue, &request);
 }
+
+/* Appends the row that is reserved, whose room holds `length` bytes: a whole message, the last bytes of which are
+ * properties. Properties that cannot be read are dropped and counted. */
+void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *room, uint32_t length,
+                                        uint32_t properties_bytes);
+
+/* Appends a whole message or a fragment as it is, whatever its flags: `request` is the option of one with
+ * UM_MESSAGE_REQUEST, `properties_bytes` of one with UM_MESSAGE_PROPERTIES. */
+bool um_delivery_append_any(um_delivery *delivery, um_row *row, const uint8_t *payload, uint32_t length,
+                            const uint8_t *request, uint32_t properties_bytes);
 
 /* A frame is worth pinning for a message that fills most of its datagram. */
 static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)

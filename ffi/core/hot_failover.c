@@ -60,7 +60,10 @@ static void deliver(um_hot_failover *hf, um_block *block, uint32_t row, uint32_t
                     const uint64_t *sqn)
 {
     uint32_t length = length_of(block, row) - skipped;
-    uint8_t *space = um_queue_reserve(&hf->out, length);
+    um_properties_place properties = {0};
+    if (block->flags[row] & UM_MESSAGE_PROPERTIES)
+        properties = block->properties[row];
+    uint8_t *space = um_queue_reserve(&hf->out, length + properties.bytes);
     memcpy(space, payload_of(block, row) + skipped, length);
     um_row out = {.flags = block->flags[row] | flags,
                   .sequence_number = sqn ? (uint32_t)*sqn : block->sequence_numbers[row],
@@ -72,7 +75,12 @@ static void deliver(um_hot_failover *hf, um_block *block, uint32_t row, uint32_t
                   .sent_ns = block->sent_ns[row]};
     if (out.flags & UM_MESSAGE_REQUEST)
         um_queue_note_request(&hf->out, &block->requests[row]);
-    um_queue_append(&hf->out, &out, length);
+    if (properties.bytes > 0) {
+        memcpy(space + length, block->payload + properties.offset, properties.bytes);
+        um_queue_append_with_properties(&hf->out, &out, length, properties.bytes);
+    } else {
+        um_queue_append(&hf->out, &out, length);
+    }
     um_queue_release(block, 1);
 }
 
@@ -239,7 +247,7 @@ static void drop(um_hot_failover *hf, um_block *block, uint32_t row, uint64_t sq
 
 static void on_other_row(um_hot_failover *hf, um_block *block, uint32_t row)
 {
-    unsigned kind = block->flags[row] >> 8;
+    uint32_t kind = um_row_kind_of(block->flags[row]);
     if (kind != UM_ROW_UNRECOVERABLE_LOSS && kind != UM_ROW_BURST_LOSS) {
         deliver(hf, block, row, 0, 0, NULL);
         return;
@@ -304,7 +312,7 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
 {
     um_lbmc_hot_failover number;
     uint32_t skipped = 0;
-    if (block->flags[row] >> 8 == UM_ROW_MESSAGE && block->flags[row] & UM_MESSAGE_HOT_FAILOVER)
+    if (um_row_kind_of(block->flags[row]) == UM_ROW_MESSAGE && block->flags[row] & UM_MESSAGE_HOT_FAILOVER)
         skipped = um_lbmc_read_hot_failover(payload_of(block, row), length_of(block, row), &number);
     if (skipped == 0) {
         on_other_row(hf, block, row);

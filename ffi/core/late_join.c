@@ -283,7 +283,8 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message)
                   .source = delivery->source,
                   .received_ns = delivery->late_join.received_ns,
                   .sent_ns = message->sent_ns};
-    if (!um_delivery_append_with_request(delivery, &row, message->payload, message->payload_length, message->request))
+    if (!um_delivery_append_any(delivery, &row, message->payload, message->payload_length, message->request,
+                                message->properties_bytes))
         return QUEUE_FULL;
     delivery->next_sqn++;
     return TAKEN;

@@ -9,6 +9,8 @@ enum {
     CHAIN_HEAD_BYTES = 4,    /* of the option of application headers */
     CHAIN_ELEMENT_BYTES = 4, /* before the data of one */
     CHAIN_HOT_FAILOVER = 2,
+    CHAIN_PROPERTIES = 6,
+    CHAIN_PROPERTIES_BYTES = CHAIN_ELEMENT_BYTES + 4,
     CHAIN_END = 255,
     HF_OPTIONAL = 0x4000,
     HF_RESET = 0x2000,
@@ -77,6 +79,11 @@ static enum um_dgram_status decode_app_headers(const uint8_t *option, uint32_t o
     if (is_number(find_element(option, option_length, CHAIN_HOT_FAILOVER))) {
         message->flags |= UM_MESSAGE_HOT_FAILOVER;
         message->hot_failover = option;
+    }
+    const uint8_t *properties = find_element(option, option_length, CHAIN_PROPERTIES);
+    if (properties != NULL && properties[1] == CHAIN_PROPERTIES_BYTES) {
+        message->properties_bytes = um_load_be32(properties + CHAIN_ELEMENT_BYTES);
+        message->flags |= message->properties_bytes != 0 ? UM_MESSAGE_PROPERTIES : 0;
     }
     return UM_DGRAM_OK;
 }
@@ -326,30 +333,71 @@ uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
     return at;
 }
 
-void um_lbmc_make_request(um_lbmc_first_option *option, const um_request *request)
+/* Begins one more of the options that stand first. */
+static uint8_t *add_first_option(um_lbmc_first_options *options, uint8_t type, uint32_t length)
 {
-    *option = (um_lbmc_first_option){UM_LBMC_OPTION_REQUEST, UM_LBMC_REQUEST_BYTES, {0}};
-    option->bytes[2] = IGNORE_FLAG_BYTE;
-    option->bytes[3] = REQUEST_OVER_TCP;
-    um_store_be32(option->bytes + 4, request->index);
-    um_store_be16(option->bytes + 8, request->port);
-    um_store_be32(option->bytes + 12, request->ip);
+    um_debug_assert(options->length + length <= UM_LBMC_FIRST_OPTIONS_BYTES_MAX);
+    if (options->length == 0)
+        options->type = type;
+    else
+        options->bytes[options->last] = type;
+    options->last = options->length;
+    options->length += (uint8_t)length;
+    uint8_t *option = options->bytes + options->last;
+    option[1] = (uint8_t)length;
+    option[2] = IGNORE_FLAG_BYTE;
+    return option;
 }
 
-void um_lbmc_make_hot_failover(um_lbmc_first_option *option, const um_lbmc_hot_failover *number)
+static void add_request(um_lbmc_first_options *options, const um_request *request)
 {
-    uint8_t element_bytes = CHAIN_ELEMENT_BYTES + (number->is_64_bits ? 8 : 4);
-    *option = (um_lbmc_first_option){UM_LBMC_OPTION_CHAIN, CHAIN_HEAD_BYTES + element_bytes, {0}};
-    uint8_t *element = option->bytes + CHAIN_HEAD_BYTES;
-    option->bytes[2] = IGNORE_FLAG_BYTE;
-    option->bytes[3] = CHAIN_HOT_FAILOVER;
+    uint8_t *option = add_first_option(options, UM_LBMC_OPTION_REQUEST, UM_LBMC_REQUEST_BYTES);
+    option[3] = REQUEST_OVER_TCP;
+    um_store_be32(option + 4, request->index);
+    um_store_be16(option + 8, request->port);
+    um_store_be32(option + 12, request->ip);
+}
+
+static void write_properties_element(uint8_t *element, uint8_t next, uint32_t bytes)
+{
+    element[0] = next;
+    element[1] = CHAIN_PROPERTIES_BYTES;
+    um_store_be32(element + CHAIN_ELEMENT_BYTES, bytes);
+}
+
+static void write_number_element(uint8_t *element, uint32_t element_bytes, const um_lbmc_hot_failover *number)
+{
     element[0] = CHAIN_END;
-    element[1] = element_bytes;
+    element[1] = (uint8_t)element_bytes;
     um_store_be16(element + 2, (uint16_t)((number->is_optional ? HF_OPTIONAL : 0) | (number->is_reset ? HF_RESET : 0)));
     if (number->is_64_bits)
         um_store_be64(element + CHAIN_ELEMENT_BYTES, number->sqn);
     else
         um_store_be32(element + CHAIN_ELEMENT_BYTES, (uint32_t)number->sqn);
+}
+
+/* The properties stand before the number: Wireshark's dissector takes the type of an element that is not the first from
+ * the wrong place, and shows a number as bytes wherever it stands. */
+static void add_chain(um_lbmc_first_options *options, const um_lbmc_hot_failover *number, uint32_t properties_bytes)
+{
+    uint32_t of_properties = properties_bytes != 0 ? CHAIN_PROPERTIES_BYTES : 0;
+    uint32_t of_number = number == NULL ? 0 : CHAIN_ELEMENT_BYTES + (number->is_64_bits ? 8 : 4);
+    uint8_t *option = add_first_option(options, UM_LBMC_OPTION_CHAIN, CHAIN_HEAD_BYTES + of_properties + of_number);
+    uint8_t *element = option + CHAIN_HEAD_BYTES;
+    option[3] = properties_bytes != 0 ? CHAIN_PROPERTIES : CHAIN_HOT_FAILOVER;
+    if (properties_bytes != 0)
+        write_properties_element(element, number != NULL ? CHAIN_HOT_FAILOVER : CHAIN_END, properties_bytes);
+    if (number != NULL)
+        write_number_element(element + of_properties, of_number, number);
+}
+
+void um_lbmc_make_first_options(um_lbmc_first_options *options, const um_lbmc_extras *extras)
+{
+    memset(options, 0, sizeof *options);
+    if (extras->request != NULL)
+        add_request(options, extras->request);
+    if (extras->hot_failover != NULL || extras->properties_bytes != 0)
+        add_chain(options, extras->hot_failover, extras->properties_bytes);
 }
 
 uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc_hot_failover *number)
@@ -375,18 +423,19 @@ uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc
     return at;
 }
 
-/* The plain message is written behind the room for the option; then its header moves to the front. */
-uint8_t *um_lbmc_write_with_option(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_option *option)
+/* The plain message is written behind the room for the options; then its header moves to the front. */
+uint8_t *um_lbmc_write_with_options(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_options *options)
 {
-    uint8_t *plain = out + option->length;
+    if (options->length == 0)
+        return um_lbmc_write_message(out, layout);
+    uint8_t *plain = out + options->length;
     uint8_t *payload = um_lbmc_write_message(plain, layout);
     memmove(out, plain, UM_LBMC_HEADER_BYTES);
     uint8_t *first = out + UM_LBMC_HEADER_BYTES;
-    memcpy(first, option->bytes, option->length);
-    first[0] = out[1];
-    first[1] = option->length;
-    out[1] = option->type;
-    uint32_t length = um_load_be16(out + 2) + (uint32_t)option->length;
+    memcpy(first, options->bytes, options->length);
+    first[options->last] = out[1];
+    out[1] = options->type;
+    uint32_t length = um_load_be16(out + 2) + (uint32_t)options->length;
     um_debug_assert(length <= UM_LBMC_MESSAGE_BYTES_MAX);
     um_store_be16(out + 2, (uint16_t)length);
     return payload;

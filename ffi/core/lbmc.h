@@ -63,6 +63,7 @@ enum {
     UM_MESSAGE_HOT_FAILOVER = 0x10, /* with a hot failover sequence number */
     UM_MESSAGE_HF_DUPLICATE = 0x80, /* another copy of it was delivered */
     UM_MESSAGE_REQUEST = 0x40,      /* its sender waits for responses */
+    UM_MESSAGE_PROPERTIES = 0x1000, /* with message properties (core/message_properties.h); in rows, above the kind */
 };
 
 /* Where the sender of a request waits for responses, and the number that it knows the request by. */
@@ -90,6 +91,8 @@ typedef struct um_lbmc_message {
     uint16_t extended_subtype;
     const uint8_t *request;      /* with UM_MESSAGE_REQUEST: the option, at most UINT8_MAX bytes before the payload */
     const uint8_t *hot_failover; /* with UM_MESSAGE_HOT_FAILOVER: the chain option */
+    uint32_t properties_bytes;   /* with UM_MESSAGE_PROPERTIES: the last bytes of the whole message's payload; whether
+                                    it has as many is not checked */
     bool has_tag;                /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
     int64_t sent_ns;             /* the publisher's wall clock when it was sent; 0: not in the message */
 } um_lbmc_message;
@@ -147,30 +150,37 @@ typedef struct um_lbmc_hot_failover {
     bool is_reset; /* the message has no payload: the next number is sqn */
 } um_lbmc_hot_failover;
 
-enum { UM_LBMC_HOT_FAILOVER_BYTES_MAX = 16 };
+/* What a message can have beside what every message has. */
+typedef struct um_lbmc_extras {
+    const um_request *request;                /* NULL: it is none */
+    const um_lbmc_hot_failover *hot_failover; /* NULL: no number */
+    uint32_t properties_bytes;                /* the last bytes of its payload are properties; 0: none are */
+} um_lbmc_extras;
 
-/* An option that stands first in a message; its first byte is left to whom writes the message. */
-typedef struct um_lbmc_first_option {
-    uint8_t type;
-    uint8_t length;
-    uint8_t bytes[UM_LBMC_HOT_FAILOVER_BYTES_MAX];
-} um_lbmc_first_option;
+enum { UM_LBMC_FIRST_OPTIONS_BYTES_MAX = 40 };
 
-void um_lbmc_make_hot_failover(um_lbmc_first_option *option, const um_lbmc_hot_failover *number);
-void um_lbmc_make_request(um_lbmc_first_option *option, const um_request *request);
+/* The options that say so. They stand first in a message; the first byte of the last is left to whom writes it. */
+typedef struct um_lbmc_first_options {
+    uint8_t type;   /* of the first */
+    uint8_t length; /* of all; 0: there are none */
+    uint8_t last;   /* where the last begins */
+    uint8_t bytes[UM_LBMC_FIRST_OPTIONS_BYTES_MAX];
+} um_lbmc_first_options;
+
+void um_lbmc_make_first_options(um_lbmc_first_options *options, const um_lbmc_extras *extras);
 
 /* Reads the number from options and payload that begin with its option. Returns the bytes before the payload; 0 when
  * they are not whole. */
 uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc_hot_failover *number);
 
-/* um_lbmc_write_message with one more option, by whose length the message is longer. */
-uint8_t *um_lbmc_write_with_option(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_option *option);
+/* um_lbmc_write_message with these options, by whose length the message is longer. */
+uint8_t *um_lbmc_write_with_options(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_options *options);
 
 static inline uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request)
 {
-    um_lbmc_first_option option;
-    um_lbmc_make_request(&option, request);
-    return um_lbmc_write_with_option(out, layout, &option);
+    um_lbmc_first_options options;
+    um_lbmc_make_first_options(&options, &(um_lbmc_extras){.request = request});
+    return um_lbmc_write_with_options(out, layout, &options);
 }
 
 /* What a request option says. */

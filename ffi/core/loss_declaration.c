@@ -70,13 +70,8 @@ static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
     if (head->state == UM_REORDER_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
         delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
         return deliver_head_fragment(delivery, head, now_ns);
-    if (head->state == UM_REORDER_PAYLOAD) {
-        um_row row = um_reassembly_row(delivery, head);
-        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, head);
-        const uint8_t *request = um_reassembly_request(delivery, head);
-        if (!um_delivery_append_with_request(delivery, &row, payload, head->length, request))
-            return QUEUE_FULL;
-    }
+    if (head->state == UM_REORDER_PAYLOAD && !um_reassembly_append_entry(delivery, head))
+        return QUEUE_FULL;
     um_order_map_remove(delivery, head);
     delivery->next_sqn++;
     return HEAD_PASSED;

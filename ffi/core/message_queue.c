@@ -27,6 +27,7 @@ static void carve(um_block *block, um_arena *arena, uint32_t rows, uint32_t pinn
     b->sent_ns = um_arena_take(arena, rows * sizeof *b->sent_ns);
     b->flags = um_arena_take(arena, rows * sizeof *b->flags);
     b->requests = um_arena_take(arena, rows * sizeof *b->requests);
+    b->properties = um_arena_take(arena, rows * sizeof *b->properties);
     b->payload = um_arena_take(arena, payload_bytes);
 }
 
@@ -183,6 +184,8 @@ static void open_block(um_message_queue *queue, uint32_t index)
     block->pinned_returned = 0;
     block->in_use = true;
     block->payload_bytes = 0;
+    block->payload_limit = queue->payload_capacity;
+    block->properties_begin = payload_space(queue->payload_capacity, queue->message_max_bytes);
     block->offsets[0] = 0;
     uint64_t ordinal = atomic_load_explicit(&queue->opened_count, memory_order_relaxed);
     block->ordinal = ordinal;
@@ -226,8 +229,8 @@ bool um_queue_has_free_blocks(const um_message_queue *queue, uint32_t blocks)
 uint64_t um_queue_free_bytes(const um_message_queue *queue)
 {
     uint64_t bytes = 0;
-    if (queue->current_row < queue->row_capacity && queue->current->payload_bytes < queue->payload_capacity)
-        bytes += queue->payload_capacity - queue->current->payload_bytes;
+    if (queue->current_row < queue->row_capacity && queue->current->payload_bytes < queue->current->payload_limit)
+        bytes += queue->current->payload_limit - queue->current->payload_bytes;
     for (uint32_t i = 0; i < queue->block_count; i++)
         if (is_free(queue, &queue->blocks[i]))
             bytes += queue->payload_capacity;
@@ -250,7 +253,7 @@ uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
     (void)payload_bytes; /* only checked: blocks have room for the longest message beyond their capacity */
     um_debug_assert(payload_bytes <= queue->message_max_bytes);
     um_block *block = queue->current;
-    bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= queue->payload_capacity;
+    bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= block->payload_limit;
     if (UM_UNLIKELY(full && !next_block(queue)))
         return NULL;
     return queue->current->payload + queue->current->payload_bytes;
@@ -291,6 +294,21 @@ void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payloa
     uint64_t appended = atomic_load_explicit(&queue->appended_count, memory_order_relaxed);
     atomic_store_explicit(&queue->appended_count, appended + 1, memory_order_relaxed);
     atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
+}
+
+/* There is room for both: what lies below the limit with all properties leaves the longest message free. */
+void um_queue_append_with_properties(um_message_queue *queue, const um_row *row, uint32_t payload_bytes,
+                                     uint32_t properties_bytes)
+{
+    um_block *block = queue->current;
+    um_debug_assert(row->flags & UM_MESSAGE_PROPERTIES);
+    um_debug_assert(payload_bytes + properties_bytes <= block->properties_begin - block->payload_bytes);
+    block->properties_begin -= properties_bytes;
+    block->payload_limit -= properties_bytes < block->payload_limit ? properties_bytes : block->payload_limit;
+    memmove(block->payload + block->properties_begin, block->payload + block->payload_bytes + payload_bytes,
+            properties_bytes);
+    block->properties[queue->current_row] = (um_properties_place){block->properties_begin, properties_bytes};
+    um_queue_append(queue, row, payload_bytes);
 }
 
 /* The block the consumer stands in, stepping to the next when it has taken all of one that is complete. */

@@ -11,6 +11,8 @@
  * frame, so that a payload without a reader is never fetched from the processor that received it. A frame is unpinned
  * once its row is materialized, or all rows of its block have been released.
  *
+ * Properties of messages lie at the other end of the payload memory and grow towards the payloads.
+ *
  * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row
  * count with release, the consumer reads it with acquire; the consumer gives rows back with a release addition
  * that the producer acquires before it reuses the block. Releasing may happen on any thread.
@@ -42,6 +44,12 @@ enum um_row_kind {
     UM_ROW_NAK_CUTOFF = 9,         /* the source's session has stopped its NAKs by itself */
 };
 
+/* The um_row_kind of a row with these flags: four bits, between those of the message's flags. */
+static inline uint32_t um_row_kind_of(uint16_t flags)
+{
+    return flags >> 8 & 0xf;
+}
+
 /* A row whose payload is in a frame. */
 typedef struct um_pinned_row {
     const uint8_t *payload;
@@ -50,6 +58,12 @@ typedef struct um_pinned_row {
     _Atomic uint32_t materialized; /* it is in the block, too, and the frame is not looked at again */
 } um_pinned_row;
 
+/* Where the properties of a row lie in the payload memory of its block. */
+typedef struct um_properties_place {
+    uint32_t offset;
+    uint32_t bytes;
+} um_properties_place;
+
 /* One block. The columns have row_capacity entries (offsets one more). */
 typedef struct um_block {
     _Atomic uint32_t published_count;
@@ -57,6 +71,8 @@ typedef struct um_block {
     bool in_use;      /* producer only */
     uint64_t ordinal; /* producer only: the k-th block opened */
     uint32_t payload_bytes;
+    uint32_t payload_limit;    /* soft: the block is closed beyond it; what properties take is taken off it */
+    uint32_t properties_begin; /* the lowest offset of properties in the payload memory */
     um_lock pinned_lock;
     _Atomic uint32_t pinned_count;
     uint32_t pinned_returned; /* producer only: of those, how many frames have gone back */
@@ -72,13 +88,14 @@ typedef struct um_block {
     int64_t *sent_ns;     /* by the publisher's wall clock; 0: it does not say */
     uint16_t *flags;      /* um_row_kind << 8 | UM_MESSAGE_* */
     um_request *requests; /* of rows with UM_MESSAGE_REQUEST; others are not written, and the memory not touched */
+    um_properties_place *properties; /* the same of rows with UM_MESSAGE_PROPERTIES */
     uint8_t *payload;
 } um_block;
 
 typedef struct um_message_queue {
     uint32_t block_count;
     uint32_t row_capacity;
-    uint32_t payload_capacity; /* soft: a block is closed beyond it */
+    uint32_t payload_capacity; /* soft: a block is closed beyond it, properties included */
     uint32_t message_max_bytes;
     um_block blocks[UM_QUEUE_BLOCKS_MAX];
     uint32_t sequence[UM_QUEUE_BLOCKS_MAX]; /* block index of the k-th block opened, k modulo block_count */
@@ -126,6 +143,9 @@ typedef struct um_row {
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
+/* The same for a row with UM_MESSAGE_PROPERTIES, which lie in the room behind its payload: they are moved away. */
+void um_queue_append_with_properties(um_message_queue *queue, const um_row *row, uint32_t payload_bytes,
+                                     uint32_t properties_bytes);
 /* Between the two, for a row with UM_MESSAGE_REQUEST: where responses go. */
 static inline void um_queue_note_request(um_message_queue *queue, const um_request *request)
 {

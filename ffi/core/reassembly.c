@@ -29,6 +29,14 @@ static bool is_contiguous(um_delivery *delivery, const um_reorder_entry *first, 
     return bytes == first->total;
 }
 
+bool um_reassembly_append_entry(um_delivery *delivery, const um_reorder_entry *entry)
+{
+    um_row row = um_reassembly_row(delivery, entry);
+    const uint8_t *payload = um_reorder_payload(delivery->receiver->store, entry);
+    return um_delivery_append_any(delivery, &row, payload, entry->length, payload - entry->request_before,
+                                  entry->properties_bytes);
+}
+
 enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *first, uint32_t *last_sqn)
 {
     if (first->state != UM_REORDER_PAYLOAD || first->assembled_bytes < first->total)
@@ -46,14 +54,16 @@ enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *
     for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
         const um_reorder_entry *entry = um_order_map_find(delivery, sqn);
         memcpy(payload + entry->fragment_offset, um_reorder_payload(delivery->receiver->store, entry), entry->length);
-        row.flags |= entry->flags & (uint16_t)~UM_MESSAGE_REQUEST; /* the first fragment says whether it is one */
+        row.flags |= entry->flags & (uint16_t) ~(UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES); /* the first tells */
         row.received_ns = entry->received_ns > row.received_ns ? entry->received_ns : row.received_ns;
     }
     row.sequence_number = *last_sqn; /* UM-57 */
-    if (UM_UNLIKELY(row.flags & UM_MESSAGE_REQUEST)) {
-        um_request request = um_lbmc_read_request(um_reassembly_request(delivery, first));
-        um_queue_note_request(delivery->receiver->queue, &request);
-    }
-    um_delivery_append_message(delivery, &row, first->total);
+    if (UM_UNLIKELY(row.flags & UM_MESSAGE_REQUEST))
+        um_delivery_note_request(delivery,
+                                 um_reorder_payload(delivery->receiver->store, first) - first->request_before);
+    if (UM_UNLIKELY(row.flags & UM_MESSAGE_PROPERTIES))
+        um_delivery_append_with_properties(delivery, &row, payload, first->total, first->properties_bytes);
+    else
+        um_delivery_append_message(delivery, &row, first->total);
     return UM_ASSEMBLY_DELIVERED;
 }

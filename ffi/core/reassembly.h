@@ -31,11 +31,9 @@ static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reo
                     .sent_ns = entry->sent_ns};
 }
 
-/* The option of an entry that is a request. */
-static inline const uint8_t *um_reassembly_request(const um_delivery *delivery, const um_reorder_entry *entry)
-{
-    return um_reorder_payload(delivery->receiver->store, entry) - entry->request_before;
-}
+/* Appends an entry as a row of its own: a whole message, or a fragment as it is (ordered_delivery 0). False when there
+ * is no room. */
+bool um_reassembly_append_entry(um_delivery *delivery, const um_reorder_entry *entry);
 
 /* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */
 enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *first, uint32_t *last_sqn);

@@ -29,7 +29,8 @@ typedef struct um_reorder_entry {
     uint32_t first_sqn;
     uint32_t fragment_offset;
     uint32_t total;
-    uint32_t assembled_bytes; /* of the message that starts here, over all its fragments received */
+    uint32_t assembled_bytes;  /* of the message that starts here, over all its fragments received */
+    uint32_t properties_bytes; /* the last bytes of the whole message; 0: it has none */
     int64_t received_ns;
     int64_t sent_ns;
 } um_reorder_entry;

@@ -117,25 +117,25 @@ int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, 
     return result == 0 ? (int64_t)sqn : result;
 }
 
-/* ---- messages with one more option ---- */
+/* ---- messages with more options ---- */
 
-/* As for a message that is so much longer: every fragment carries the option. */
-static um_fragmentation plan_with_option(const um_source *source, uint32_t length, uint32_t option_bytes)
+/* As for a message that is so much longer: every fragment carries the options. */
+static um_fragmentation plan_with_options(const um_source *source, uint32_t length, uint32_t options_bytes)
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
     bool send_time = source->has_send_time;
-    um_fragmentation f = um_fragmentation_plan(body_max - option_bytes, length, false, send_time);
-    uint32_t overhead = um_lbmc_overhead(f.count > 1, false, send_time) + option_bytes;
+    um_fragmentation f = um_fragmentation_plan(body_max - options_bytes, length, false, send_time);
+    uint32_t overhead = um_lbmc_overhead(f.count > 1, false, send_time) + options_bytes;
     uint32_t last = length - (f.count - 1) * f.chunk;
     f.span = (f.count - 1) * um_frame_span(overhead + f.chunk) + um_frame_span(overhead + last);
     return f;
 }
 
-static void write_with_option(um_frame_writer *w, const um_lbmc_layout *layout, const um_lbmc_first_option *option,
-                              const uint8_t *payload)
+static void write_with_options(um_frame_writer *w, const um_lbmc_layout *layout, const um_lbmc_first_options *options,
+                               const uint8_t *payload)
 {
     uint8_t *body = w->frame + UM_FRAME_HEADER_BYTES;
-    uint8_t *out = um_lbmc_write_with_option(body, layout, option);
+    uint8_t *out = um_lbmc_write_with_options(body, layout, options);
     memcpy(out, payload, layout->payload_length);
     uint32_t bytes = (uint32_t)(out - body) + layout->payload_length, span = um_frame_span(bytes);
     w->left -= span;
@@ -145,14 +145,17 @@ static void write_with_option(um_frame_writer *w, const um_lbmc_layout *layout, 
     um_frame_writer_step(w, bytes, layout->payload_length);
 }
 
-int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_first_option *option,
+int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_extras *extras,
                             uint32_t flags, int64_t now_ns, uint32_t *actions)
 {
+    assert(extras->properties_bytes <= length);
     if (length > um_source_message_max(source))
         return -EMSGSIZE;
     if (um_explicit_batch_is_open(source))
         return -EBUSY;
-    um_fragmentation f = plan_with_option(source, length, option->length);
+    um_lbmc_first_options options;
+    um_lbmc_make_first_options(&options, extras);
+    um_fragmentation f = plan_with_options(source, length, options.length);
     um_claim claim;
     int result = um_source_claim_space(source, f.span, actions, &claim);
     if (result != 0)
@@ -168,13 +171,13 @@ int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t len
         layout.sqn = sqn + i;
         layout.offset = i * f.chunk;
         layout.payload_length = i + 1 < f.count ? f.chunk : length - layout.offset;
-        write_with_option(&w, &layout, option, data + layout.offset);
+        write_with_options(&w, &layout, &options, data + layout.offset);
     }
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     um_batcher_close(&w.batch, w.position, flags & UM_SEND_FLUSH, now_ns, actions);
     if (f.count > 1)
         atomic_fetch_add_explicit(&source->extra_fragments, f.count - 1, memory_order_relaxed);
-    um_count_shared(&source->counters.bytes_sent, length);
+    um_count_shared(&source->counters.bytes_sent, length - extras->properties_bytes);
     return (int64_t)(sqn + f.count - 1);
 }
 

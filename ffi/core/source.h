@@ -102,16 +102,15 @@ void um_source_snapshot(um_source *source);
 int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
                        uint32_t *actions);
 
-/* The same with one more option, of a request or of hot failover. -EBUSY while an explicit batch is open, which would
- * hold it back. */
-int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_first_option *option,
+/* The same for a request, with a hot failover number, with properties: what the extras say. Properties lie behind the
+ * payload and count as part of `length`. -EBUSY while an explicit batch is open, which would hold it back. */
+int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_extras *extras,
                             uint32_t flags, int64_t now_ns, uint32_t *actions);
 static inline int64_t um_source_request(um_source *source, const uint8_t *data, uint32_t length,
                                         const um_request *request, uint32_t flags, int64_t now_ns, uint32_t *actions)
 {
-    um_lbmc_first_option option;
-    um_lbmc_make_request(&option, request);
-    return um_source_send_with(source, data, length, &option, flags, now_ns, actions);
+    um_lbmc_extras extras = {.request = request};
+    return um_source_send_with(source, data, length, &extras, flags, now_ns, actions);
 }
 
 /* Many messages laid end to end. lengths[i], or offsets[i + 1] - offsets[i], is the length of message i; exactly

@@ -381,11 +381,12 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
         offsets[i + 1] = from[i + 1] - from[0];
         length = from[i + 1] - from[i] == length ? length : -1;
         source = (int64_t)block->sources[rows->first + i] == source ? source : -1;
-        events += block->flags[rows->first + i] >> 8 != UM_ROW_MESSAGE;
+        events += um_row_kind_of(block->flags[rows->first + i]) != UM_ROW_MESSAGE;
         flags |= block->flags[rows->first + i];
         sent += block->sent_ns[rows->first + i] != 0;
     }
-    *summary = (um_rows_summary){events, length, source, sent, flags == 0, flags & UM_MESSAGE_REQUEST};
+    *summary = (um_rows_summary){
+        events, length, source, sent, flags == 0, flags & UM_MESSAGE_REQUEST, flags & UM_MESSAGE_PROPERTIES};
 }
 
 void um_rows_materialize(um_block *block, uint32_t first, uint32_t count)
@@ -509,5 +510,5 @@ int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t cap
                     .received_ns = block->received_ns[i],
                     .sent_ns = block->sent_ns[i]};
     um_queue_release(block, 1);
-    return row->flags >> 8 == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
+    return um_row_kind_of(row->flags) == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
 }

@@ -63,6 +63,7 @@ typedef struct um_rows_summary {
     uint32_t sent_count;    /* rows that say when they were sent */
     bool plain;             /* only whole messages without flags */
     bool has_requests;
+    bool has_properties; /* some row has */
 } um_rows_summary;
 /* offsets: count + 1 payload offsets, relative to the first. */
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);

@@ -189,9 +189,11 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     return result;
 }
 
-static int64_t send_with(um_publication *publication, const char *data, uint32_t length,
-                         const um_lbmc_first_option *option, uint32_t flags, int64_t timeout_ns)
+int64_t um_publication_send_with(um_publication *publication, const char *data, uint32_t length,
+                                 const um_lbmc_extras *extras, uint32_t flags, int64_t timeout_ns)
 {
+    if (extras->properties_bytes > length)
+        return -EINVAL;
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;
     wait_state wait = wait_of(timeout_ns, flags);
@@ -200,28 +202,12 @@ static int64_t send_with(um_publication *publication, const char *data, uint32_t
         now_ns = precise_now_ns(publication);
         uint32_t actions = 0;
         result =
-            um_source_send_with(&publication->core, (const uint8_t *)data, length, option, flags, now_ns, &actions);
+            um_source_send_with(&publication->core, (const uint8_t *)data, length, extras, flags, now_ns, &actions);
         if (actions != 0)
             after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
     } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
     um_gate_leave(&publication->gate);
     return result;
-}
-
-int64_t um_publication_request(um_publication *publication, const char *data, uint32_t length,
-                               const um_request *request, uint32_t flags, int64_t timeout_ns)
-{
-    um_lbmc_first_option option;
-    um_lbmc_make_request(&option, request);
-    return send_with(publication, data, length, &option, flags, timeout_ns);
-}
-
-int64_t um_publication_hot_failover(um_publication *publication, const char *data, uint32_t length,
-                                    const um_lbmc_hot_failover *number, uint32_t flags, int64_t timeout_ns)
-{
-    um_lbmc_first_option option;
-    um_lbmc_make_hot_failover(&option, number);
-    return send_with(publication, data, length, &option, flags, timeout_ns);
 }
 
 /* How many messages from `first` on make up one batch, of so many bytes: what completes a full one together with

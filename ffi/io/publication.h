@@ -28,12 +28,10 @@ enum { UM_SEND_CONTINUED = 0x100 };
  */
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns);
-/* The same with a hot failover sequence number; -EBUSY while an explicit batch is open. */
-int64_t um_publication_hot_failover(um_publication *publication, const char *data, uint32_t length,
-                                    const um_lbmc_hot_failover *number, uint32_t flags, int64_t timeout_ns);
-/* The same for a request, whose responses go to `request`; see um_source_request. */
-int64_t um_publication_request(um_publication *publication, const char *data, uint32_t length,
-                               const um_request *request, uint32_t flags, int64_t timeout_ns);
+/* The same for a request, with a hot failover number, with properties behind the payload: see um_source_send_with.
+ * -EINVAL for more bytes of properties than there are. */
+int64_t um_publication_send_with(um_publication *publication, const char *data, uint32_t length,
+                                 const um_lbmc_extras *extras, uint32_t flags, int64_t timeout_ns);
 /* Many messages at once: see um_source_send_many. Lengths or offsets that leave the data, or offsets that run
  * backwards, are refused with -EINVAL. */
 int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,

@@ -198,7 +198,7 @@ static void check_loss(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t
 
 void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32_t row)
 {
-    enum um_row_kind kind = (enum um_row_kind)(block->flags[row] >> 8);
+    enum um_row_kind kind = (enum um_row_kind)(um_row_kind_of(block->flags[row]));
     if (checker->eos)
         COMPLAIN(checker, "a row of kind %d after the end of the session", (int)kind);
     if (kind != UM_ROW_BEGINNING_OF_SESSION && kind != UM_ROW_END_OF_SESSION && !checker->bos)

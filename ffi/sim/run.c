@@ -470,10 +470,10 @@ static void on_row(void *owner, const um_sim_receiver *receiver, const um_block 
     um_sim_run_state *run = owner;
     (void)receiver;
     um_sim_row_checker *checker = &run->checkers[block->sources[row]];
-    bool bites = block->flags[row] >> 8 == UM_ROW_MESSAGE && ++run->message_rows % CANARY_ROWS == 0;
+    bool bites = um_row_kind_of(block->flags[row]) == UM_ROW_MESSAGE && ++run->message_rows % CANARY_ROWS == 0;
     bool is_recovered = block->flags[row] & (UM_MESSAGE_RETRANSMIT | UM_MESSAGE_OTR);
-    run->result->messages_recovered += block->flags[row] >> 8 == UM_ROW_MESSAGE && is_recovered;
-    run->result->messages_delivered += block->flags[row] >> 8 == UM_ROW_MESSAGE;
+    run->result->messages_recovered += um_row_kind_of(block->flags[row]) == UM_ROW_MESSAGE && is_recovered;
+    run->result->messages_delivered += um_row_kind_of(block->flags[row]) == UM_ROW_MESSAGE;
     if (bites && run->params->canary == UM_SIM_CANARY_LOSE_ROW)
         return;
     um_sim_check_row(checker, block, row);

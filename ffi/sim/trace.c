@@ -101,7 +101,7 @@ void um_sim_note_row(um_sim_world *world, const um_sim_receiver *receiver, const
                          .first_sequence_number = block->first_sequence_numbers[row],
                          .fragment_offset = block->fragment_offsets[row],
                          .message_length = block->message_lengths[row],
-                         .kind = block->flags[row] >> 8,
+                         .kind = um_row_kind_of(block->flags[row]),
                          .flags = block->flags[row] & 0xff};
     size_t at = append_bytes(world, &world->payloads, block->payload + block->offsets[row], payload_length);
     kept->payload_at = at;

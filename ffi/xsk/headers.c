@@ -11,15 +11,26 @@ void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac)
     um_store_be32(mac + 2, 0x5e000000u | (group_ip & 0x7fffff));
 }
 
-void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, um_address from, um_address to,
-                          uint32_t ttl)
+/* Where IP begins, in the template and in frames. */
+static uint32_t ip_at(const um_xsk_template *made)
+{
+    return made->header_bytes - UM_IPV4_UDP_HEADER_BYTES;
+}
+
+void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint16_t tag_control, um_address from,
+                          um_address to, uint32_t ttl)
 {
     memset(made, 0, sizeof *made);
     made->to = to;
+    made->header_bytes = um_xsk_header_bytes(tag_control);
     um_xsk_group_mac(to.ip, made->bytes);
     memcpy(made->bytes + UM_MAC_BYTES, source_mac, UM_MAC_BYTES);
-    um_store_be16(made->bytes + UM_ETHERTYPE_AT, UM_ETHERTYPE_IPV4);
-    uint8_t *ip = made->bytes + UM_ETHERNET_HEADER_BYTES, *udp = ip + UM_IPV4_HEADER_BYTES;
+    if (tag_control != 0) {
+        um_store_be16(made->bytes + UM_ETHERTYPE_AT, UM_ETHERTYPE_VLAN);
+        um_store_be16(made->bytes + UM_ETHERNET_HEADER_BYTES, tag_control);
+    }
+    uint8_t *ip = made->bytes + ip_at(made), *udp = ip + UM_IPV4_HEADER_BYTES;
+    um_store_be16(ip - sizeof(uint16_t), UM_ETHERTYPE_IPV4);
     ip[0] = UM_IPV4_VERSION_AND_LENGTH;
     um_store_be16(ip + UM_IPV4_FRAGMENT_AT, UM_IPV4_DONT_FRAGMENT);
     ip[UM_IPV4_TTL_AT] = (uint8_t)ttl;
@@ -35,8 +46,11 @@ void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, um_a
 
 void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t length, uint64_t payload_sum)
 {
-    memcpy(frame, made->bytes, sizeof made->bytes);
-    uint8_t *ip = frame + UM_ETHERNET_HEADER_BYTES, *udp = ip + UM_IPV4_HEADER_BYTES;
+    if (made->header_bytes == UM_XSK_HEADER_BYTES) /* copies of constant length */
+        memcpy(frame, made->bytes, UM_XSK_HEADER_BYTES);
+    else
+        memcpy(frame, made->bytes, UM_XSK_TAGGED_HEADER_BYTES);
+    uint8_t *ip = frame + ip_at(made), *udp = ip + UM_IPV4_HEADER_BYTES;
     uint16_t ip_length = um_internet_word((uint16_t)(UM_IPV4_UDP_HEADER_BYTES + length));
     uint16_t udp_length = um_internet_word((uint16_t)(UM_UDP_HEADER_BYTES + length));
     uint16_t ip_checksum = um_internet_checksum((uint64_t)made->ip_sum + ip_length);

@@ -1,5 +1,5 @@
-/* The headers of a datagram on a ring: Ethernet, IPv4 and UDP, written from a template and read with every bound
- * checked.
+/* The headers of a datagram on a ring: Ethernet, an 802.1Q tag where frames bear one, IPv4 and UDP, written from a
+ * template and read with every bound checked.
  *
  * A sending session has one template. Of a datagram only its lengths and checksums are written anew; it carries the
  * don't-fragment bit and, being never fragmented, the identification 0 (design W4), as a kernel socket's would.
@@ -12,10 +12,20 @@
 #include "core/internet.h"
 #include "core/link.h"
 
-enum { UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES };
+enum {
+    UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES, /* without a tag */
+    UM_XSK_TAGGED_HEADER_BYTES = UM_XSK_HEADER_BYTES + UM_VLAN_TAG_BYTES,
+};
+
+/* What is in front of the payload of frames that bear this tag (um_xsk_template_init). */
+static inline uint32_t um_xsk_header_bytes(uint16_t tag_control)
+{
+    return tag_control == 0 ? UM_XSK_HEADER_BYTES : UM_XSK_TAGGED_HEADER_BYTES;
+}
 
 typedef struct um_xsk_template {
-    uint8_t bytes[UM_XSK_HEADER_BYTES];
+    uint8_t bytes[UM_XSK_TAGGED_HEADER_BYTES];
+    uint32_t header_bytes; /* how many of them */
     um_address to;
     uint32_t ip_sum;  /* of the IP header without length and checksum */
     uint32_t udp_sum; /* of the pseudo header and the ports, without the lengths */
@@ -24,8 +34,9 @@ typedef struct um_xsk_template {
 /* The Ethernet address of a multicast group (RFC 1112 6.4). */
 void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac);
 
-void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, um_address from, um_address to,
-                          uint32_t ttl);
+/* `tag_control` is what the 802.1Q tag says, priority (3 bits), drop eligibility (1) and VLAN (12); 0: no tag. */
+void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint16_t tag_control, um_address from,
+                          um_address to, uint32_t ttl);
 
 /* Writes the headers of a datagram of `length` bytes whose payload has the given sum (core/internet.h). */
 void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t length, uint64_t payload_sum);

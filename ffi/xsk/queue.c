@@ -14,6 +14,9 @@ enum {
     BORROWED_AT = 64,                /* in a frame, so that lines are copied to lines; the headers end there */
 };
 
+_Static_assert((int)UM_XSK_TAGGED_HEADER_BYTES <= (int)BORROWED_AT,
+               "the headers have room in front of a borrowed piece");
+
 /* ---- ownership of frames ---- */
 
 static void pass(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner from, enum um_xsk_owner to)
@@ -281,7 +284,7 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
 {
     uint32_t frames = queue->multi_buffer ? UM_XSK_CHAIN_MAX - 1 : 1;
     /* A datagram that can be sent can be received by the like: received frames have headroom. */
-    return um_datagram_size_in(frames * (queue->frame_bytes - queue->headroom_bytes), UM_XSK_HEADER_BYTES);
+    return um_datagram_size_in(frames * (queue->frame_bytes - queue->headroom_bytes), queue->header_bytes);
 }
 
 static uint64_t acquire_free(um_xsk_queue *queue, enum um_xsk_owner owner)
@@ -370,7 +373,7 @@ static void copy_parts(parts_cursor *from, uint8_t *to, uint32_t length)
 static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at, uint32_t frames)
 {
     parts_cursor from = {.part = tx->parts};
-    uint32_t left = tx->length, headers = UM_XSK_HEADER_BYTES;
+    uint32_t left = tx->length, headers = made->header_bytes;
     uint8_t *first = NULL;
     for (uint32_t i = 0; i < frames; i++) {
         uint64_t address = um_xsk_queue_acquire_frame(queue);
@@ -390,24 +393,25 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
 static void put_borrowed(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at)
 {
     um_borrowed_frame *borrowed = tx->borrowed;
-    uint64_t address = (uint64_t)(borrowed->data - queue->area) - UM_XSK_HEADER_BYTES;
+    uint64_t address = (uint64_t)(borrowed->data - queue->area) - made->header_bytes;
     um_debug_assert(tx->part_count == 1 && tx->parts->data == borrowed->data && borrowed->unsummed_bytes <= tx->length);
     pass(queue, frame_of(queue, address), UM_XSK_OWNER_WRITER, UM_XSK_OWNER_SEND);
     uint64_t sum = um_internet_sum(borrowed->data, borrowed->unsummed_bytes, borrowed->sum);
     um_xsk_write_headers(made, queue->area + address, tx->length, sum);
     *xsk_ring_prod__tx_desc(&queue->send, at) =
-        (struct xdp_desc){.addr = address, .len = UM_XSK_HEADER_BYTES + tx->length};
+        (struct xdp_desc){.addr = address, .len = made->header_bytes + tx->length};
     borrowed->data = NULL;
 }
 
 static uint32_t frames_for(const um_xsk_queue *queue, uint32_t length)
 {
-    return (length + UM_XSK_HEADER_BYTES + queue->frame_bytes - 1) / queue->frame_bytes;
+    return (length + queue->header_bytes + queue->frame_bytes - 1) / queue->frame_bytes;
 }
 
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count)
 {
     uint32_t most_bytes = um_xsk_queue_datagram_max(queue), descriptors = 0, done = 0, in_place = 0;
+    um_debug_assert(made->header_bytes == queue->header_bytes);
     um_xsk_queue_reclaim(queue);
     for (; done < count && batch[done].length <= most_bytes; done++) {
         bool is_borrowed = batch[done].borrowed != NULL;

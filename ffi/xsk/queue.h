@@ -33,6 +33,7 @@ typedef struct um_xsk_queue {
     uint32_t headroom_bytes; /* before what the kernel writes into a receive frame: its own, and room for times */
     uint32_t receive_frame_count;
     uint32_t send_frame_count;
+    uint32_t header_bytes; /* in front of the payload of what is sent (um_xsk_header_bytes) */
     bool verify_checksum;
     bool multi_buffer;     /* one datagram may take several frames */
     bool reads_times;      /* the program notes times in front of frames (bpf/steering_time.h) */
@@ -95,9 +96,9 @@ uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue);
  * must not block the others. Send lock held, as for their return. */
 uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
-/* Puts datagrams into the send ring, in order, until it or the frames are used up. What lies in a borrowed frame goes
- * out from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what
- * fits. Send lock held. */
+/* Puts datagrams, whose headers are the template's, into the send ring, in order, until it or the frames are used up.
+ * What lies in a borrowed frame goes out from there, and the frame is the queue's again. Returns how many; -EMSGSIZE
+ * when the first is larger than what fits. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
 /* A free send frame, for its caller to fill and to put into the send ring; free_count is their number. Send
  * lock held. */

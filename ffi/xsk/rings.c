@@ -141,7 +141,7 @@ static int bind_socket(um_xsk_rings *rings, uint32_t index)
         .bind_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (asked->mode == UM_XSK_ZERO_COPY ? XDP_ZEROCOPY : XDP_COPY) |
                                  (asked->multi_buffer ? XDP_USE_SG : 0))};
     rings->failed_step = "AF_XDP bind";
-    return xsk_socket__create(&rings->handles[index].socket, asked->interface, asked->first_queue + index,
+    return xsk_socket__create(&rings->handles[index].socket, asked->device, asked->first_queue + index,
                               rings->handles[index].umem, &queue->receive, &queue->send, &config);
 }
 
@@ -227,6 +227,7 @@ static void describe_queue(um_xsk_rings *rings, uint32_t index)
     queue->headroom_bytes = UM_XSK_KERNEL_HEADROOM_BYTES + config->headroom_bytes;
     queue->receive_frame_count = config->receive_frame_count;
     queue->send_frame_count = config->send_frame_count;
+    queue->header_bytes = um_xsk_header_bytes(config->tag_control);
     queue->verify_checksum = config->verify_checksum;
     queue->multi_buffer = config->multi_buffer;
     queue->reads_times = config->reads_times;
@@ -270,18 +271,21 @@ static int adopt_queue(um_xsk_rings *rings, uint32_t index, int socket)
     return learn_mode(rings, queue->fd);
 }
 
-static int learn_address(um_xsk_rings *rings)
+int um_xsk_rings_learn_address(um_xsk_rings *rings)
 {
     struct ifreq request = {0};
+    uint64_t mac = 0;
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", rings->config.interface);
-    rings->failed_step = "SIOCGIFHWADDR";
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     int result = ioctl(fd, SIOCGIFHWADDR, &request) != 0 ? -errno : 0;
     close(fd);
-    memcpy(rings->mac, request.ifr_hwaddr.sa_data, sizeof rings->mac);
-    return result;
+    if (result != 0)
+        return result;
+    memcpy(&mac, request.ifr_hwaddr.sa_data, UM_MAC_BYTES);
+    atomic_store_explicit(&rings->mac, mac, memory_order_relaxed);
+    return 0;
 }
 
 static bool config_is_valid(const um_xsk_config *config)
@@ -323,7 +327,10 @@ static int make_rings(const um_xsk_config *config, um_xsk_rings **made)
     if (config->has_nic_clock)
         open_nic_clock(rings);
     rings->failed_step = "configuration";
-    return config_is_valid(config) ? learn_address(rings) : -EINVAL;
+    if (!config_is_valid(config))
+        return -EINVAL;
+    rings->failed_step = "SIOCGIFHWADDR";
+    return um_xsk_rings_learn_address(rings);
 }
 
 int um_xsk_rings_open(const um_xsk_config *config, um_xsk_rings **opened)

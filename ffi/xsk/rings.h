@@ -1,5 +1,7 @@
-/* AF_XDP through libxdp: the ring set (io/rings.h) of one interface, with a socket on each of its receive
- * queues. rings.c opens and closes it, rings_data.c moves datagrams, rings_statistics.c reads facts and counters.
+/* AF_XDP through libxdp: the ring set (io/rings.h) of one NIC, with a socket on each of its receive queues. The
+ * interface whose datagrams travel there is the NIC itself, or one that lies on it, such as a VLAN device: what is sent
+ * has that one's Ethernet address, and its tag. rings.c opens and closes it, rings_data.c moves datagrams,
+ * rings_statistics.c reads facts and counters.
  *
  * Each queue has memory of its own for its frames (UMEM), in huge pages where there are some. The program that steers
  * datagrams to the sockets is not this library's: the opener puts um_xsk_rings_socket's descriptors into
@@ -26,7 +28,9 @@ enum {
 };
 
 typedef struct um_xsk_config {
-    char interface[16];
+    char interface[16];    /* whose Ethernet address frames are sent from */
+    char device[16];       /* the NIC whose queues the sockets are on */
+    uint16_t tag_control;  /* of the 802.1Q tag of what is sent (xsk/headers.h); 0: none */
     enum um_xsk_mode mode; /* requested by its own flag, so that the kernel does not choose silently */
     uint32_t first_queue;
     uint32_t queue_count;         /* 1 to UM_RINGS_DESCRIPTORS_MAX */
@@ -75,6 +79,8 @@ void um_xsk_rings_close(um_xsk_rings *rings);
 const char *um_xsk_rings_failed_step(const um_xsk_rings *rings);
 
 um_rings *um_xsk_rings_base(um_xsk_rings *rings);
+/* Reads the interface's Ethernet address again, for what is sent from now on. 0 or a negative errno. Any thread. */
+int um_xsk_rings_learn_address(um_xsk_rings *rings);
 void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts);
 /* The descriptor of the socket on first_queue + index. It stays the ring set's. */
 int um_xsk_rings_socket(const um_xsk_rings *rings, uint32_t index);
@@ -89,7 +95,7 @@ uint64_t um_xsk_rings_received(const um_xsk_rings *rings, uint32_t index);
 um_xsk_queue *um_xsk_rings_queue(um_xsk_rings *rings, uint32_t index);
 /* 0, or a negative errno when the interface cannot send now. */
 int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index);
-const uint8_t *um_xsk_rings_mac(const um_xsk_rings *rings);
+void um_xsk_rings_mac(const um_xsk_rings *rings, uint8_t *mac);
 /* Lets the driver of a busy-polling queue receive, where that is how it works. */
 void um_xsk_rings_poll(um_xsk_rings *rings, uint32_t index);
 

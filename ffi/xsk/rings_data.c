@@ -19,6 +19,7 @@ typedef struct um_xsk_link {
     uint32_t queue;
     um_rings_sender sender;
     um_xsk_template made;
+    uint64_t made_from; /* the Ethernet address in it */
 } um_xsk_link;
 
 um_xsk_queue *um_xsk_rings_queue(um_xsk_rings *rings, uint32_t index)
@@ -140,12 +141,23 @@ int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index)
     return 0;
 }
 
+/* The template for what is sent now: the interface's address may have changed. */
+static void make_template(um_xsk_link *link, um_address to)
+{
+    um_xsk_rings *rings = link->rings;
+    uint64_t mac = atomic_load_explicit(&rings->mac, memory_order_relaxed);
+    if (um_address_equal(to, link->made.to) && mac == link->made_from)
+        return;
+    link->made_from = mac;
+    um_xsk_template_init(&link->made, (const uint8_t *)&mac, rings->config.tag_control, link->sender.from, to,
+                         link->sender.ttl);
+}
+
 static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
     um_xsk_rings *rings = link->rings;
     um_xsk_queue *queue = &rings->queues[link->queue];
-    if (!um_address_equal(to, link->made.to))
-        um_xsk_template_init(&link->made, rings->mac, link->sender.from, to, link->sender.ttl);
+    make_template(link, to);
     int result = um_xsk_rings_kick(rings, link->queue); /* what was left over has to go first */
     if (result < 0)
         return result;

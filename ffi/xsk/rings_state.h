@@ -24,7 +24,7 @@ typedef struct um_xsk_handles {
 struct um_xsk_rings {
     um_rings base;
     um_xsk_config config;
-    uint8_t mac[UM_MAC_BYTES];
+    _Atomic uint64_t mac; /* the interface's Ethernet address, in its lower bytes (um_xsk_rings_mac) */
     bool zero_copy;
     bool huge_pages;
     bool busy_poll;

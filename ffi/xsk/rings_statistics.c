@@ -30,9 +30,10 @@ uint64_t um_xsk_rings_received(const um_xsk_rings *rings, uint32_t index)
     return rings->queues[index].counters.datagrams_received;
 }
 
-const uint8_t *um_xsk_rings_mac(const um_xsk_rings *rings)
+void um_xsk_rings_mac(const um_xsk_rings *rings, uint8_t *mac)
 {
-    return rings->mac;
+    uint64_t address = atomic_load_explicit(&rings->mac, memory_order_relaxed);
+    memcpy(mac, &address, UM_MAC_BYTES);
 }
 
 uint32_t um_xsk_rings_descriptors(const um_rings *base, int *fds, uint32_t max)

@@ -189,7 +189,7 @@ static inline void read_all(recovering *f)
     um_rows rows;
     while ((rows = um_queue_take(&f->queue, UINT32_MAX)).count > 0) {
         for (uint32_t row = rows.first; row < rows.first + rows.count; row++) {
-            uint32_t kind = rows.block->flags[row] >> 8, sqn = rows.block->sequence_numbers[row];
+            uint32_t kind = um_row_kind_of(rows.block->flags[row]), sqn = rows.block->sequence_numbers[row];
             uint32_t first = rows.block->first_sequence_numbers[row];
             f->begun += kind == UM_ROW_BEGINNING_OF_SESSION;
             f->ended += kind == UM_ROW_END_OF_SESSION;

@@ -213,7 +213,7 @@ static void *read_all(void *argument)
         um_event_queue_poll(w->queues[a->number], 256, 20 * (int64_t)NS_PER_MS, &rows);
         CHECK(um_clock_ns() < end_ns);
         for (uint32_t i = rows.first; i < rows.first + rows.count; i++) {
-            uint32_t kind = rows.block->flags[i] >> 8, message[4];
+            uint32_t kind = um_row_kind_of(rows.block->flags[i]), message[4];
             CHECK(kind == UM_ROW_MESSAGE || kind == UM_ROW_BEGINNING_OF_SESSION);
             if (kind != UM_ROW_MESSAGE)
                 continue;
@@ -481,7 +481,7 @@ static void *drain_own(void *argument)
     um_rows rows;
     while (um_event_queue_poll(w->queues[a->number], 256, 300 * (int64_t)NS_PER_MS, &rows) > 0) {
         for (uint32_t i = rows.first; i < rows.first + rows.count; i++)
-            messages += rows.block->flags[i] >> 8 == UM_ROW_MESSAGE;
+            messages += um_row_kind_of(rows.block->flags[i]) == UM_ROW_MESSAGE;
         um_queue_release(rows.block, rows.count);
     }
     atomic_fetch_add(&w->drained, messages);

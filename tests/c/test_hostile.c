@@ -117,7 +117,7 @@ static void read_all(receiving *f)
     um_rows rows;
     while ((rows = um_queue_take(&f->queue, UINT32_MAX)).count > 0) {
         for (uint32_t i = rows.first; i < rows.first + rows.count; i++) {
-            uint32_t kind = rows.block->flags[i] >> 8;
+            uint32_t kind = um_row_kind_of(rows.block->flags[i]);
             f->messages += kind == UM_ROW_MESSAGE;
             f->losses += kind == UM_ROW_UNRECOVERABLE_LOSS;
             f->bursts += kind == UM_ROW_BURST_LOSS;

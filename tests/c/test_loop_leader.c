@@ -141,7 +141,7 @@ static void check_rows(const um_rows *rows, uint32_t *expected)
 {
     for (uint32_t i = rows->first; i < rows->first + rows->count; i++) {
         uint32_t number;
-        if (rows->block->flags[i] >> 8 != UM_ROW_MESSAGE)
+        if (um_row_kind_of(rows->block->flags[i]) != UM_ROW_MESSAGE)
             continue;
         memcpy(&number, rows->block->payload + rows->block->offsets[i], sizeof number);
         CHECK_EQ(number, (*expected)++);

@@ -164,7 +164,7 @@ static uint32_t take_indices(recovering *f, uint32_t *indices, uint32_t most)
     um_rows rows;
     while ((rows = um_queue_take(&f->queue, UINT32_MAX)).count > 0) {
         for (uint32_t i = rows.first; i < rows.first + rows.count; i++) {
-            if (rows.block->flags[i] >> 8 != UM_ROW_MESSAGE)
+            if (um_row_kind_of(rows.block->flags[i]) != UM_ROW_MESSAGE)
                 continue;
             CHECK(count < most);
             const um_request *request = &rows.block->requests[i];

@@ -289,7 +289,7 @@ static uint32_t take_times(receiving *r, int64_t *times, uint32_t most)
     um_rows rows;
     while ((rows = um_queue_take(&r->queue, UINT32_MAX)).count > 0) {
         for (uint32_t i = rows.first; i < rows.first + rows.count; i++)
-            if (rows.block->flags[i] >> 8 == UM_ROW_MESSAGE && count < most)
+            if (um_row_kind_of(rows.block->flags[i]) == UM_ROW_MESSAGE && count < most)
                 times[count++] = rows.block->sent_ns[i];
         um_queue_release(rows.block, rows.count);
     }

@@ -137,7 +137,7 @@ TEST("UM-7 UM-8", "topics of one queue come out in the order they arrived, each 
     for (uint32_t n = 0, begun = 0; n < 30;) {
         rows = um_queue_take(&f->queues[0], 1);
         CHECK_EQ(rows.count, 1);
-        if (rows.block->flags[rows.first] >> 8 == UM_ROW_BEGINNING_OF_SESSION) {
+        if (um_row_kind_of(rows.block->flags[rows.first]) == UM_ROW_BEGINNING_OF_SESSION) {
             begun++;
         } else {
             CHECK_EQ(begun, RECEIVERS);
@@ -167,7 +167,7 @@ TEST("UM-10", "a full shared queue is one pause, and every topic of it goes on w
     for (uint32_t turn = 0; turn < 20; turn++) {
         while ((rows = um_queue_take(&f->queues[0], UINT32_MAX)).count > 0) {
             for (uint32_t i = rows.first; i < rows.first + rows.count; i++)
-                if (rows.block->flags[i] >> 8 == UM_ROW_MESSAGE)
+                if (um_row_kind_of(rows.block->flags[i]) == UM_ROW_MESSAGE)
                     CHECK_EQ(rows.block->sequence_numbers[i], seen[rows.block->sources[i]]++);
             um_queue_release(rows.block, rows.count);
         }

@@ -19,6 +19,8 @@ enum {
 
 static const um_address FROM = {0x0a4d0001, 14390}, GROUP = {0xe00a0a0a, 14400};
 static const uint8_t MAC[UM_MAC_BYTES] = {2, 0, 0, 0, 0, 7};
+static const uint16_t TAGS[] = {0, 100, 7 << 13 | 4094}; /* none, a VLAN, a VLAN with a priority */
+enum { TAG_COUNT = sizeof TAGS / sizeof TAGS[0] };
 
 typedef struct ring_memory {
     uint32_t producer;
@@ -56,7 +58,7 @@ static void set_up_consumer(struct xsk_ring_cons *ring, ring_memory *memory, uin
                                    .flags = &memory->flags};
 }
 
-static rings *rings_open(bool multi_buffer)
+static rings *rings_open_tagged(bool multi_buffer, uint16_t tag_control)
 {
     rings *r = zeroed(sizeof *r);
     um_xsk_queue *queue = &r->queue;
@@ -66,6 +68,7 @@ static rings *rings_open(bool multi_buffer)
     queue->send_frame_count = SEND_FRAMES;
     queue->multi_buffer = multi_buffer;
     queue->headroom_bytes = HEADROOM_BYTES;
+    queue->header_bytes = um_xsk_header_bytes(tag_control);
     queue->verify_checksum = true;
     set_up_producer(&queue->fill, &r->fill, RECEIVE_FRAMES);
     set_up_consumer(&queue->receive, &r->receive, RECEIVE_FRAMES);
@@ -74,8 +77,13 @@ static rings *rings_open(bool multi_buffer)
     r->bookkeeping = zeroed(um_xsk_queue_footprint(RECEIVE_FRAMES, SEND_FRAMES));
     r->assembly = zeroed(UM_XSK_ASSEMBLY_BYTES);
     um_xsk_queue_init(queue, r->bookkeeping, r->assembly);
-    um_xsk_template_init(&r->made, MAC, FROM, GROUP, 16);
+    um_xsk_template_init(&r->made, MAC, tag_control, FROM, GROUP, 16);
     return r;
+}
+
+static rings *rings_open(bool multi_buffer)
+{
+    return rings_open_tagged(multi_buffer, 0);
 }
 
 static void rings_close(rings *r)
@@ -143,9 +151,9 @@ static uint16_t naive_sum(const uint8_t *data, uint32_t length, uint32_t sum)
 
 static uint32_t write_packet(const rings *r, uint8_t *frame, const uint8_t *payload, uint32_t length)
 {
-    memcpy(frame + UM_XSK_HEADER_BYTES, payload, length);
+    memcpy(frame + r->made.header_bytes, payload, length);
     um_xsk_write_headers(&r->made, frame, length, um_internet_sum(payload, length, 0));
-    return UM_XSK_HEADER_BYTES + length;
+    return r->made.header_bytes + length;
 }
 
 /* A copy that ends where its memory does, so that the sanitizer sees one byte read beyond. free() takes *memory. */
@@ -163,26 +171,63 @@ static void fill_random(um_random *random, uint8_t *data, uint32_t length)
         data[i] = (uint8_t)um_random_below(random, 256);
 }
 
-TEST("W6", "headers: the group's address, the kernel's values, right checksums at every length")
+static void check_headers(uint16_t tag_control)
 {
-    rings *r = rings_open(false);
+    rings *r = rings_open_tagged(false, tag_control);
     um_random random = {check_seed()};
-    uint8_t payload[300], frame[UM_XSK_HEADER_BYTES + sizeof payload];
+    uint8_t payload[300], frame[UM_XSK_TAGGED_HEADER_BYTES + sizeof payload];
     for (uint32_t length = 0; length <= sizeof payload; length++) {
         fill_random(&random, payload, length);
-        CHECK_EQ(write_packet(r, frame, payload, length), UM_XSK_HEADER_BYTES + length);
+        CHECK_EQ(write_packet(r, frame, payload, length), UM_XSK_HEADER_BYTES + (tag_control != 0 ? 4 : 0) + length);
         const uint8_t group[] = {1, 0, 0x5e, 0x0a, 0x0a, 0x0a};
         CHECK_BYTES(frame, group, sizeof group);
         CHECK_BYTES(frame + 6, MAC, sizeof MAC);
-        const uint8_t *ip = frame + UM_ETHERNET_HEADER_BYTES, *udp = ip + UM_IPV4_HEADER_BYTES;
+        const uint8_t *type = frame + 12;
+        if (tag_control != 0) {
+            CHECK_EQ(um_load_be16(type), 0x8100);
+            CHECK_EQ(um_load_be16(type + 2), tag_control);
+            type += 4;
+        }
+        CHECK_EQ(um_load_be16(type), 0x0800);
+        const uint8_t *ip = type + 2, *udp = ip + UM_IPV4_HEADER_BYTES;
         CHECK_EQ(um_load_be16(ip + 2), 28 + length);
         CHECK_EQ(um_load_be32(ip + 4), 0x4000); /* identification 0, don't fragment */
         CHECK_EQ(ip[8], 16);
         CHECK_EQ(naive_sum(ip, UM_IPV4_HEADER_BYTES, 0), 0xffff);
         CHECK_EQ(naive_sum(udp, 8 + length, naive_sum(ip + 12, 8, 17 + 8 + length)), 0xffff);
         CHECK(um_load_be16(udp + 6) != 0);
+        CHECK_BYTES(udp + 8, payload, length);
     }
     rings_close(r);
+}
+
+TEST("W6", "headers: the group's address, the tag, the kernel's values, right checksums at every length")
+{
+    for (int i = 0; i < TAG_COUNT; i++)
+        check_headers(TAGS[i]);
+}
+
+TEST("W4", "a tag takes four bytes of a frame: the largest datagram that is sent fits a frame that is received")
+{
+    for (int i = 0; i < TAG_COUNT; i++) {
+        rings *r = rings_open_tagged(false, TAGS[i]);
+        static uint8_t payload[FRAME_BYTES], frame[FRAME_BYTES + UM_XSK_TAGGED_HEADER_BYTES];
+        uint32_t most = um_xsk_queue_datagram_max(&r->queue);
+        CHECK_EQ(most, FRAME_BYTES - HEADROOM_BYTES - 42 - (TAGS[i] != 0 ? 4 : 0));
+        um_part part = {payload, most};
+        um_tx tx = {.parts = &part, .part_count = 1, .length = most};
+        CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, &tx, 1), 1);
+        uint32_t sent = kernel_sends(r, frame, true);
+        CHECK_EQ(sent, FRAME_BYTES - HEADROOM_BYTES);
+        um_rx batch[2];
+        CHECK(kernel_receives(r, frame, sent));
+        CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 2), 1);
+        CHECK_EQ(batch[0].length, most);
+        um_xsk_queue_release(&r->queue);
+        part.length = tx.length = most + 1;
+        CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, &tx, 1), -EMSGSIZE);
+        rings_close(r);
+    }
 }
 
 TEST("W6", "reading: VLAN tags and IP options are looked behind, what is cut short anywhere is refused")
@@ -515,12 +560,12 @@ static bool send_borrowed(rings *r, const uint8_t *payload, uint32_t length, uin
     return is_sent;
 }
 
-TEST("W6", "sending: parts are joined, headers are right, and order holds over every back-pressure")
+static void check_sending(uint16_t tag_control)
 {
     enum { COUNT = 3000, DATAGRAM_MAX = 6000 };
-    rings *r = rings_open(true);
+    rings *r = rings_open_tagged(true, tag_control);
     um_random random = {check_seed()};
-    static uint8_t payload[DATAGRAM_MAX], frame[DATAGRAM_MAX + UM_XSK_HEADER_BYTES];
+    static uint8_t payload[DATAGRAM_MAX], frame[DATAGRAM_MAX + UM_XSK_TAGGED_HEADER_BYTES];
     uint32_t sent = 0, seen = 0;
     while (seen < COUNT) {
         uint32_t length =
@@ -550,6 +595,12 @@ TEST("W6", "sending: parts are joined, headers are right, and order holds over e
     CHECK_EQ(r->queue.free_count, SEND_FRAMES);
     CHECK_EQ(um_xsk_queue_unsent(&r->queue), 0);
     rings_close(r);
+}
+
+TEST("W6", "sending: parts are joined, headers are right, and order holds over every back-pressure, with a tag and not")
+{
+    for (int i = 0; i < TAG_COUNT; i++)
+        check_sending(TAGS[i]);
 }
 
 TEST("W6", "sending: a full ring takes no more, a completion ring that stalls holds it, what cannot fit is refused")

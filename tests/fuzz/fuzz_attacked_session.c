@@ -246,7 +246,7 @@ static void check_span(uint32_t first, uint32_t last)
 
 static void check_row(const um_block *block, uint32_t row)
 {
-    uint32_t kind = block->flags[row] >> 8, sqn = block->sequence_numbers[row];
+    uint32_t kind = um_row_kind_of(block->flags[row]), sqn = block->sequence_numbers[row];
     uint8_t expected[PAYLOAD_BYTES], payload[PAYLOAD_BYTES];
     for (; w.row_session != block->sources[row]; w.row_session++)
         w.has_row &= !w.is_fresh[w.row_session + 1] && !w.forges_messages;

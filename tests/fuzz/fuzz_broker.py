@@ -25,7 +25,9 @@ INSTRUMENTED = ("xdp.broker_protocol",)
 _BROKER = Path("/run/umstack/broker.sock")
 _MESSAGES = [
     json.loads(
-        encode_request(OpenRequest("eth1", next(iter(AttachMode)), next(iter(RingMode)), RingSettings()))
+        encode_request(
+            OpenRequest("eth1.7", "eth1", next(iter(AttachMode)), next(iter(RingMode)), RingSettings())
+        )
     ),
     json.loads(encode_request(RuleRequest(True, "239.1.2.3", 14400))),
     {"version": 1, "do": "ask"},

@@ -210,7 +210,7 @@ static void check_loss(uint32_t first, uint32_t last, bool burst)
 
 static void check_row(const um_block *block, uint32_t row)
 {
-    uint32_t kind = block->flags[row] >> 8, sqn = block->sequence_numbers[row];
+    uint32_t kind = um_row_kind_of(block->flags[row]), sqn = block->sequence_numbers[row];
     REQUIRE(block->sources[row] == 77);
     REQUIRE(w.began == (kind != UM_ROW_BEGINNING_OF_SESSION) && !w.ended);
     w.began = true;

@@ -186,7 +186,7 @@ static void check_row(const reader *reader, const um_block *block, uint32_t row)
     REQUIRE(block->sources[row] < SESSIONS * RECEIVERS * TOPICS);
     REQUIRE(block->offsets[row] <= block->offsets[row + 1]);
     controller_view *view = &w.views[block->sources[row]];
-    uint32_t kind = block->flags[row] >> 8, sqn = block->sequence_numbers[row];
+    uint32_t kind = um_row_kind_of(block->flags[row]), sqn = block->sequence_numbers[row];
     REQUIRE(kind <= UM_ROW_BURST_LOSS && !view->ended);
     REQUIRE(view->began || kind == UM_ROW_BEGINNING_OF_SESSION || kind == UM_ROW_END_OF_SESSION);
     REQUIRE(kind != UM_ROW_BEGINNING_OF_SESSION || !view->began);

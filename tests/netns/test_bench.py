@@ -9,23 +9,25 @@ import dataclasses
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from umstack.bench.stream_ends import StreamSpec
+from umstack.bench.tcp_peers import ZMQ_PEERS
 from umstack.bench.throughput import Pins, measure_stream, options_text
 from umstack.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT_KEYS = {
-    *("what", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"),
+    *("what", "transport", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"),
     *("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable"),
     *("cpu_seconds", "wait", "loop", "round_trip_us"),
 }
 DATAGRAM_BASELINES = {"raw-udp", "raw-udp-packed", "raw-udp-gso"}
-BASELINES = {*DATAGRAM_BASELINES, "raw-tcp"}
+BASELINES = {*DATAGRAM_BASELINES, "raw-tcp", "zmq-pair-python", *ZMQ_PEERS}
 QUICK = ("--seconds", "0.1", "--rounds", "1", "--json")
 
 
@@ -104,6 +106,38 @@ def test_recovery_repairs_what_the_switch_loses() -> None:
     assert lossy["ratios"]["lossless"] > 0
     assert raw["lost"] > 0, "the switch must lose single datagrams, not super-packets"
     assert trip["detail"]["loss"] == 0.02
+
+
+def test_recovery_over_tcp_loses_segments() -> None:
+    """Issue 29: a stream and round trips over LBT-TCP under loss, beside a plain stream and a plain round trip under
+    the same loss, and ZeroMQ where it is installed."""
+    peers = ("--peer", "zmq") if find_spec("zmq") else ()
+    lossless, lossy, raw, *others = bench(
+        *("recovery", "--transport", "tcp", "--loss", "2%", "--size", "1024", *peers)
+    )
+    assert [one["transport"] for one in (lossless, lossy, raw, *others)] == ["tcp"] * (3 + len(others))
+    assert lossy["detail"]["datagrams_dropped"] > 0
+    assert (lossy["detail"]["naks_per_datagram_dropped"], lossy["lost"]) == (None, 0)
+    assert raw["what"] == "raw-tcp"
+    assert lossy["ratios"]["raw-tcp"] == lossy["messages_per_second"] / raw["messages_per_second"]
+    streams = [one["what"] for one in others if one["round_trip_us"] is None]
+    assert streams == (list(ZMQ_PEERS) if peers else [])
+    trips = {one["what"]: one for one in others if one["round_trip_us"] is not None}
+    assert list(trips) == ["umstack", "raw-tcp", *(["zmq-pair-python"] if peers else [])]
+    assert trips["umstack"]["ratios"].keys() == trips.keys() - {"umstack"}
+    assert all(one["detail"]["loss"] == 0.02 for one in (raw, *others))
+
+
+@pytest.mark.skipif(find_spec("zmq") is None, reason="no pyzmq: pip install pyzmq")
+def test_a_transport_of_datagrams_is_measured_beside_a_peer() -> None:
+    """Issue 29: `--peer zmq` with LBT-RU, too, for streams and for round trips, in the same rounds."""
+    own, *others = bench("throughput", "--transport", "lbtru", "--size", "64", "--peer", "zmq")
+    assert own["transport"] == "lbtru"
+    assert own["ratios"].keys() == {one["what"] for one in others} == {*DATAGRAM_BASELINES, *ZMQ_PEERS}
+    wait = ("--wait", "block", "--loop", "python", "--count", "200")
+    own, *others = bench("latency", "--transport", "lbtru", *wait, "--peer", "zmq")
+    assert own["ratios"].keys() == {one["what"] for one in others} == {"raw-udp", "zmq-pair-python"}
+    assert all(one["round_trip_us"]["p50"] > 0 for one in others)
 
 
 def test_flow_control_finds_the_pace_of_the_slowest() -> None:

@@ -495,7 +495,7 @@ def answers(host: Host, path: Path, *messages: bytes, descriptors: tuple[int, ..
 def an_open_request(**changes: Any) -> bytes:
     """A request for rings, with some of its settings changed."""
     settings = xdp.RingSettings(**{"receive_frames": 64, "send_frames": 64, **changes})
-    return encode_request(OpenRequest("eth0", xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings))
+    return encode_request(OpenRequest("eth0", "eth0", xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings))
 
 
 MALFORMED = [
@@ -503,13 +503,13 @@ MALFORMED = [
     b"[]",
     b"{}",
     b'{"version": 1, "do": "ask"}',
-    b'{"version": 2, "do": "reboot"}',
-    b'{"version": 2, "do": ["ask"]}',
+    b'{"version": 3, "do": "reboot"}',
+    b'{"version": 3, "do": ["ask"]}',
     b"[" * 9000,
-    b'{"version": 2, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
-    b'{"version": 2, "do": "add_rule", "address": {}, "port": 1}',
-    b'{"version": 2, "do": "open", "interface": "eth0", "namespace": 1}',
-    b'{"version": 2, "do": "open", "interface": "' + b"e" * 99 + b'"}',
+    b'{"version": 3, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
+    b'{"version": 3, "do": "add_rule", "address": {}, "port": 1}',
+    b'{"version": 3, "do": "open", "interface": "eth0", "namespace": 1}',
+    b'{"version": 3, "do": "open", "interface": "' + b"e" * 99 + b'"}',
     b" " * (MESSAGE_MAX_BYTES + 100),
 ]
 
@@ -530,7 +530,7 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
     steered, too many rules, rings twice: each is named, and the connection goes on."""
     host = shared_lab.hosts[0]
     before = broker.descriptors()
-    rule = b'{"version": 2, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
+    rule = b'{"version": 3, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
     said = answers(
         host,
         broker.path,
@@ -581,7 +581,7 @@ def test_rings_whose_sockets_are_kept_are_charged(shared_lab: Lab, folder: Path)
     broker = BrokerProcess(host, folder / "xdp.sock", "--frames-max-mib", "2")
     request = an_open_request(receive_frames=512, huge_pages=False)
     other = json.loads(an_open_request(receive_frames=256, huge_pages=False))
-    elsewhere = json.dumps({**other, "interface": "lo", "attach_mode": "generic"}).encode()
+    elsewhere = json.dumps({**other, "interface": "lo", "device": "lo", "attach_mode": "generic"}).encode()
     try:
         before = broker.descriptors()
         with a_client(host) as client:
@@ -664,7 +664,8 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
         def open_another() -> None:
             interface = xdp.find_interface("eth0")
             settings = xdp.RingSettings()
-            open_brokered_rings(broker.path, interface, xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings)
+            place = xdp.RingPlace(interface, interface)
+            open_brokered_rings(broker.path, place, xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings)
 
         with pytest.raises(xdp.BrokerError, match=f"lent to .*pid {app.process.pid}, user {NOBODY}") as busy:
             host.call(open_another)

@@ -50,7 +50,7 @@ def test_a_request_to_the_broker_is_read_or_refused(message: bytes) -> None:
         assert request.settings.receive_frames <= 65536
         assert request.settings.queues <= 64
     if isinstance(request, AskRequest):
-        assert encode_request(request) == b'{"version": 2, "do": "ask"}'
+        assert encode_request(request) == b'{"version": 3, "do": "ask"}'
 
 
 REFUSALS = st.fixed_dictionaries(

@@ -25,6 +25,7 @@ COMPUTED = {
     "options_present",
     "info_length",
     "total",
+    "first_element",
 }
 WHOLE = (layers.LBTRM, layers.LBTRU, layers.LBMR, layers.LBMC, layers.LBMCStream)
 
@@ -41,7 +42,9 @@ LBMC_OPTIONS = [
     kind
     for kind in vars(layers).values()
     if isinstance(kind, type) and issubclass(kind, ChainedOption) and kind.__module__.endswith("lbmc")
+    if not issubclass(kind, layers.LBMCElement)
 ]
+LBMC_ELEMENTS = [layers.LBMCHotFailover, layers.LBMCHotFailover32, layers.LBMCPropertiesLength]
 LBMR_OPTIONS = [
     kind for kind in vars(layers).values() if isinstance(kind, type) and issubclass(kind, TypedOption)
 ]
@@ -89,6 +92,8 @@ def option(kind: type[Packet]) -> st.SearchStrategy[Packet]:
         return packets(kind, id=st.just(85), subtype=st.just(2))
     if kind is layers.LBMCHmac:
         return packets(kind, data=st.binary(min_size=20, max_size=20))
+    if kind is layers.LBMCChain:
+        return packets(kind, elements=chain(LBMC_ELEMENTS))
     if kind is layers.LBMCTsni:
         return packets(kind, records=st.lists(packets(layers.LBMCTsniRecord), max_size=31))
     if issubclass(kind, TypedOption):
@@ -179,12 +184,20 @@ management = st.builds(
     st.lists(packets(layers.LBMRTopicManagementRecord), max_size=4),
 )
 
+
+def blocks(kind: type[Packet], entry: type[Packet]) -> st.SearchStrategy[Packet]:
+    """Blocks of properties, whether or not their offsets lie in them."""
+    return packets(kind, table=st.lists(packets(entry), max_size=4))
+
+
 EVERYTHING: dict[str, st.SearchStrategy[Packet]] = {
     "LBT-RM": lbtrm,
     "LBT-RU": lbtru,
     "LBT-RU CREQ": lbtru_bare,
     "LBMC": messages,
     "LBMC stream": st.builds(layers.LBMCStream, messages=st.lists(messages, min_size=1, max_size=4)),
+    "LBMC properties": blocks(layers.LBMCProperties, layers.LBMCProperty),
+    "LBMC properties of the other order": blocks(layers.LBMCBigProperties, layers.LBMCBigProperty),
     "LBMR": normal,
     "LBMR wildcard": wildcard,
     "LBMR extended": extended,
@@ -242,6 +255,9 @@ def test_every_layer_is_among_those_tried() -> None:
     """A class that is added must be given a strategy above."""
     others = {
         *WHOLE,
+        *LBMC_ELEMENTS,
+        *(layers.LBMCElement, layers.LBMCProperties, layers.LBMCBigProperties),
+        *(layers.LBMCProperty, layers.LBMCBigProperty),
         *(layers.LBTRMData, layers.LBTRMSm, layers.LBTRMNak, layers.LBTRMNcf, layers.LBTRMOption),
         *(layers.LBTRUData, layers.LBTRUSm, layers.LBTRUNak, layers.LBTRUNcf, layers.LBTRUAck),
         *(layers.LBTRUCreq, layers.LBTRURst, layers.LBTRUSessionId, layers.LBTRUClientId),

@@ -51,7 +51,7 @@ LAYERS = (
     | {"wildcard_receiver", "hot_failover_receiver"},
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capturing", "capture"},
     {"_engine"},
-    {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"},
+    {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"} | {"message_properties"},
 )
 TERMINAL_LIBRARIES = {"click", "rich"}
 

@@ -54,7 +54,7 @@ def asked(client: socket.socket, request: Request) -> dict[str, object]:
 
 def an_open_request(interface: str) -> OpenRequest:
     """Rings of an interface."""
-    return OpenRequest(interface, AttachMode.GENERIC, RingMode.COPY, RingSettings())
+    return OpenRequest(interface, interface, AttachMode.GENERIC, RingMode.COPY, RingSettings())
 
 
 def test_a_connection_without_rings_that_says_nothing_is_ended(tmp_path: Path) -> None:

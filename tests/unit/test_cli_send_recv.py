@@ -101,6 +101,54 @@ def test_records_go_through(start: Start) -> None:
     assert said == data
 
 
+def test_properties_go_with_every_message(start: Start) -> None:
+    """Reference 1: --property is typed, --json-lines shows it, with data that is text and data that is not."""
+    given = [
+        "region=eu",
+        "priority:int=3",
+        "urgent:boolean=true",
+        "part:byte=-1",
+        "price:double=2.5",
+        "a:b:string=c=d",
+    ]
+    options = [word for each in given for word in ("--property", each)]
+    receiver = start("recv", "typed", "--count", "2", "--json-lines")
+    data = b"".join(struct.pack(">I", len(each)) + each for each in (b"text", b"\xff"))
+    status, _, complained = finish(start("send", "typed", "--records", *options), data)
+    assert status == 0, complained
+    status, said, complained = finish(receiver)
+    assert status == 0, complained
+    first, second = map(json.loads, said.splitlines())
+    expected = {"region": "eu", "priority": 3, "urgent": True, "part": -1, "price": 2.5, "a:b": "c=d"}
+    assert first["properties"] == second["properties"] == expected
+    assert (first["data"], second["data_base64"]) == ("text", "/w==")
+    assert second["sequence_number"] == first["sequence_number"] + 1
+    assert first["source"].startswith("LBTRM:")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("region", "has no value"),
+        ("=eu", "has 0 bytes"),
+        ("a:number=3", "no type of a property"),
+        ("a:int=x", "x is no int"),
+        ("a:int=2147483648", "is no int"),
+        ("a:byte=200", "Byte, which holds"),
+        ("a:boolean=yes", "yes is no boolean"),
+    ],
+)
+def test_properties_that_cannot_be_are_refused(given: str, said: str) -> None:
+    """Reference 1: on the command line, by what was written there."""
+    result = CliRunner().invoke(umstack, ["send", "t", "--property", given])
+    assert result.exit_code == 2
+    assert said in result.output
+    twice = CliRunner().invoke(umstack, ["send", "t", "--property", "a=1", "--property", "a=2"])
+    assert "given twice" in twice.output
+    files = CliRunner().invoke(umstack, ["send", "t", "--files", "/etc", "--property", "a=1"])
+    assert "no --property" in files.output
+
+
 def test_json_is_one_object_and_the_messages_go_to_a_file(start: Start, tmp_path: Path) -> None:
     """--json: one object on standard output at both ends, and the counters in it."""
     out = tmp_path / "out"

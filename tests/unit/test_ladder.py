@@ -239,7 +239,8 @@ def test_the_ladder_goes_from_the_best_to_the_surest() -> None:
     """W7: zero-copy, native, generic, socket; a rung needs all that the next one down needs, the program aside."""
     assert [rung.mode for rung in LADDER] == [Z, N, G, S]
     for better, worse in ((0, 1), (1, 3), (2, 3)):
-        assert set(LADDER[worse].requirements) <= set(LADDER[better].requirements)
+        assert set(LADDER[worse].of_interface) <= set(LADDER[better].of_interface)
+        assert set(LADDER[worse].of_nic) <= set(LADDER[better].of_nic)
 
 
 def test_facts_are_json() -> None:

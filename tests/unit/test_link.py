@@ -11,7 +11,7 @@ import pytest
 
 import xdp
 from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
-from umstack._engine.link import DataLink
+from umstack._engine.link import DataLink, OpenedRings
 from umstack._engine.ring_link import walk_down
 from umstack.errors import PermissionNeeded, UmError, Unsupported
 from xdp.facts import Facts
@@ -41,12 +41,12 @@ class Kernel:
         """Nothing has been tried yet."""
         self.refusals, self.tried = refusals, list[Mode]()
 
-    def open(self, mode: Mode) -> tuple[xdp.Steering, xdp.RingSet]:
+    def open(self, mode: Mode) -> OpenedRings:
         """Refuse, or give what is good for nothing but being there."""
         self.tried.append(mode)
         if number := self.refusals.get(mode):
             raise xdp.RingError(f"{mode} refused", hint=f"do without {mode}", errno=number, step="bind")
-        return cast(Any, object()), cast(Any, object())
+        return OpenedRings(cast(Any, object()), cast(Any, object()))
 
 
 def walked(facts: Facts, wanted: str, refusals: Mapping[Mode, int] | None = None) -> tuple[DataLink, Kernel]:

@@ -50,7 +50,16 @@ NAMES = {
         "payload",
         "payload_bytes",
     }
-    | {"payloads", "received_ns", "release", "sent_ns", "sequence_numbers", "source_of", "sources"}
+    | {
+        "payloads",
+        "properties",
+        "received_ns",
+        "release",
+        "sent_ns",
+        "sequence_numbers",
+        "source_of",
+        "sources",
+    }
     | {"to_arrow", "topic_of", "views"},
 }
 

@@ -9,8 +9,11 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from tests.unit.test_ladder import BEST
+from xdp.facts import AttachedXdp, Facts
+from xdp.interface import Interface
 from xdp.ladder import Mode, Verdict, chosen, decide
-from xdp.stacking import StackedDevice, stack_of, vlans_above
+from xdp.ring_place import RingPlace
+from xdp.stacking import StackedDevice, nics_below, stack_of, vlans_above
 
 
 def link(index: int, name: str, **attributes: Any) -> ifinfmsg:
@@ -72,6 +75,88 @@ def test_a_circle_ends() -> None:
     first = link(2, "a", LINK=3, kind="macvlan")
     second = link(3, "b", LINK=2, kind="macvlan")
     assert len(stack_of([first, second], "a")) == 8
+
+
+def on_eth1(number: int = 100, protocol: int = 0x8100, **data: Any) -> ifinfmsg:
+    """A VLAN device of eth1."""
+    known = {"IFLA_VLAN_ID": number, "IFLA_VLAN_PROTOCOL": protocol, **data}
+    return link(6, "eth1.100", LINK=2, kind="vlan", data=known)
+
+
+PLAIN = [link(1, "lo"), link(2, "eth1"), link(3, "eth2")]
+
+
+def test_rings_of_a_vlan_device_are_on_its_nic() -> None:
+    """Issue 29: on the lower device, unless more than one tag of 802.1Q lies between."""
+    stack = stack_of([*PLAIN, on_eth1()], "eth1.100")
+    assert nics_below(stack, "eth1.100") == ("eth1",)
+    assert nics_below(stack_of(PLAIN, "eth1"), "eth1") == ("eth1",)
+    provider = stack_of([*PLAIN, on_eth1(protocol=0x88A8)], "eth1.100")
+    assert nics_below(provider, "eth1.100") == ()
+    inner = link(7, "inner", LINK=6, kind="vlan", data={"IFLA_VLAN_ID": 7, "IFLA_VLAN_PROTOCOL": 0x8100})
+    assert nics_below(stack_of([*PLAIN, on_eth1(), inner], "inner"), "inner") == ()
+    away = link(6, "eth1.100", LINK=2, LINK_NETNSID=0, kind="vlan", data={"IFLA_VLAN_PROTOCOL": 0x8100})
+    assert nics_below(stack_of([*PLAIN, away], "eth1.100"), "eth1.100") == ()
+    macvlan = link(6, "upper0", LINK=2, kind="macvlan")
+    assert nics_below(stack_of([*PLAIN, macvlan], "upper0"), "upper0") == ()
+
+
+def test_the_tag_has_the_priority_that_the_kernel_would_write() -> None:
+    """Issue 29: the egress map's entry for traffic without a priority; 802.1Q: priority in the three highest bits."""
+    mapping = [("IFLA_VLAN_QOS_MAPPING", {"from": number, "to": to}) for number, to in ((2, 7), (0, 5))]
+    (device,) = stack_of([*PLAIN, on_eth1(IFLA_VLAN_EGRESS_QOS={"attrs": mapping})], "eth1.100")
+    assert (device.vlan, device.vlan_priority) == (100, 5)
+    (device,) = stack_of([*PLAIN, on_eth1()], "eth1.100")
+    assert device.vlan_priority == 0
+    nowhere = Interface(2, "eth1", 1500, "", (), True, True, True, False)
+    assert RingPlace(nowhere, nowhere, 100, 5).tag_control == 0xA064
+    assert RingPlace(nowhere, nowhere, 100).tag_control == 100
+    assert RingPlace(nowhere, nowhere).tag_control == 0
+
+
+def of_a_vlan(**of_nic: Any) -> Facts:
+    """The facts of a VLAN device, on the best of NICs but for what is said of it."""
+    nic = replace(BEST, addresses=(), **of_nic)
+    stack = stack_of([*PLAIN, on_eth1()], "eth1.100")
+    return replace(BEST, interface="eth1.100", driver="802.1Q VLAN Support", stack=stack, nics=(nic,))
+
+
+@pytest.mark.parametrize(
+    ("of_nic", "problem", "remedy"),
+    [
+        ({"is_up": False}, "eth1 is down", "ip link set dev eth1 up"),
+        (
+            {"features": {"rx-vlan-hw-parse": True}},
+            "eth1 takes VLAN tags off before a program sees them",
+            "ethtool -K eth1 rx-vlan-hw-parse off",
+        ),
+        (
+            {"attached": AttachedXdp(7, "native", "other_filter (id 7)", "detach it")},
+            "there already: other_filter",
+            "detach it",
+        ),
+    ],
+)
+def test_what_keeps_rings_from_a_vlan_device_is_its_nics(
+    of_nic: dict[str, Any], problem: str, remedy: str
+) -> None:
+    """Issue 29: the ladder judges the NIC; what is in the way there comes with its command, in every mode, once."""
+    assert chosen(decide(of_a_vlan())) is Mode.ZERO_COPY
+    steps = decide(of_a_vlan(**of_nic))
+    assert chosen(steps) is Mode.SOCKET
+    for step in steps[:-1]:
+        (reason,) = step.reasons
+        assert problem in reason.problem
+        assert reason.remedy == remedy
+    without_tag = replace(BEST, features={"rx-vlan-hw-parse": True})
+    assert chosen(decide(without_tag)) is Mode.ZERO_COPY
+
+
+def test_the_driver_that_counts_is_the_nics() -> None:
+    """Issue 29: a VLAN device's own driver runs no program, and is not asked to."""
+    assert chosen(decide(of_a_vlan(driver="veth"))) is Mode.NATIVE
+    assert chosen(decide(replace(of_a_vlan(), is_up=False))) is None
+    assert chosen(decide(replace(of_a_vlan(), addresses=()))) is None
 
 
 @pytest.mark.parametrize("name", ["bond0", "bond0.100"])

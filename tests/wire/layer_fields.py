@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from scapy.fields import ConditionalField
 from scapy.packet import NoPayload, Packet
 
 import umstack.scapy as layers
 
-Value = int | str | bytes
+Value = int | float | str | bytes
 Getter = Callable[[Packet], Value | list[Value] | None]
 
 GENERATED = (
@@ -27,7 +28,7 @@ GENERATED = (
 """What tshark concludes from several frames, and no frame carries."""
 
 NOT_GENERATED = ("lbmc.topicname",)
-WITHOUT_VALUE = ("lbmc.apphdr.data",)
+WITHOUT_VALUE = ("lbmc.apphdr.data", "lbmc.apphdr_chain.element.data")
 """A place tshark marks without saying what is there."""
 
 
@@ -90,6 +91,51 @@ def fec(prefix: str, **bits: int) -> dict[str, Getter]:
         found[f"{prefix}.{name}"] = lambda packet, mask=mask: int(bool(fec_byte(packet) & mask))
     return found
 
+
+def swapped(number: int) -> int:
+    """A number of 32 bits in the other byte order."""
+    return int.from_bytes(number.to_bytes(4, "little"), "big")
+
+
+def properties_block(packet: Packet) -> dict[str, list[Value]]:
+    """The names of a block and its values, by tshark's name of each type."""
+    found: dict[str, list[Value]] = {}
+    for entry, (name, value) in zip(packet.table, packet.properties().items(), strict=True):
+        kind = PROPERTY_VALUES[entry.type]
+        found.setdefault("key", []).append(name)
+        bits = {"byte": 8, "short": 16, "int": 32, "long": 64}.get(kind)
+        shown = value if bits is None else int(value) % (1 << bits)
+        found.setdefault(f"{kind}_value", []).append(shown)
+    return found
+
+
+def of_block(theirs: str) -> Getter:
+    """What tshark shows of each property of a block."""
+    return lambda packet: properties_block(packet).get(theirs)
+
+
+PROPERTY_VALUES = layers.lbmc_properties.PROPERTY_TYPES
+BLOCK = {
+    f"lbmc.lbm_msg_properties.hdr.{name}": of_block(name)
+    for name in ("key", *(f"{kind}_value" for kind in PROPERTY_VALUES.values()))
+} | {
+    f"lbmc.lbm_msg_properties.data.{name}": get(ours)
+    for name, ours in [
+        ("magic", "magic"),
+        ("num_fields", "count"),
+        ("version", "version"),
+        ("type", "type"),
+        ("res", "reserved"),
+    ]
+}
+PROPERTY = fields(
+    "lbmc.lbm_msg_properties.hdr",
+    key_offset="name_offset",
+    value_offset="value_offset",
+    hash="hash",
+    type="type",
+)
+ELEMENT = fields("lbmc.apphdr_chain.element", next_hdr="next_header", hdr_len="length")
 
 IGNORE = {"ignore": 0x8000}
 IGNORE_BYTE = {"ignore": 0x80}
@@ -164,6 +210,25 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
     | flags("lbmc.topicname.flags", **IGNORE),
     layers.LBMCApplicationHeader: chained("lbmc.apphdr")
     | fields("lbmc.apphdr", ignore="ignore", code="code"),
+    layers.LBMCChain: chained("lbmc.apphdr_chain")
+    | fields("lbmc.apphdr_chain", first_chain_hdr="first_element")
+    | {"lbmc.apphdr_chain.res": number("flags")},
+    layers.LBMCElement: ELEMENT | fields("lbmc.apphdr_chain.element", res="reserved"),
+    layers.LBMCHotFailover: ELEMENT | {"lbmc.apphdr_chain.element.res": number("flags")},
+    layers.LBMCHotFailover32: ELEMENT | {"lbmc.apphdr_chain.element.res": number("flags")},
+    layers.LBMCPropertiesLength: fields(
+        "lbmc.apphdr_chain.msgprop",
+        next_hdr="next_header",
+        hdr_len="length",
+        res="reserved",
+        proplen="bytes",
+    ),
+    layers.LBMCProperties: BLOCK,
+    # The dissector shows the magic as if all blocks were little-endian: it is how it tells them apart.
+    layers.LBMCBigProperties: BLOCK
+    | {"lbmc.lbm_msg_properties.data.magic": lambda packet: swapped(packet.magic)},
+    layers.LBMCProperty: PROPERTY,
+    layers.LBMCBigProperty: PROPERTY,
     layers.LBMCSourceIndex: chained("lbmc.srcidx")
     | fields("lbmc.srcidx", srcidx="source_index")
     | flags("lbmc.srcidx.flags", **IGNORE),
@@ -397,6 +462,8 @@ def agree(ours: Value, theirs: str) -> bool:
         # Before the pattern of a wildcard query some versions show the byte that says what kind it is; names that
         # are not printable ASCII are escaped, differently by version.
         return theirs.lstrip("\1\2") == text or not (text.isascii() and text.isprintable())
+    if isinstance(ours, float):
+        return float(theirs) == pytest.approx(ours, rel=1e-6)
     return theirs == ours if isinstance(ours, str) else int(theirs, 0) == int(ours)
 
 

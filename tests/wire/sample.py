@@ -9,6 +9,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 import umstack.scapy as um
+from umstack import Byte, Float, Long, Short
+from umstack.message_properties import encoded
 
 SOURCE, RECEIVER, GROUP = "10.9.0.1", "10.9.0.2", "224.10.10.10"
 RESOLVER_GROUP, RESOLVER_PORT = "224.9.10.11", 12965
@@ -72,10 +74,46 @@ def lbtrm() -> Iterator[Packet]:
     stream = um.LBMCStreamInfo(stream_id=7, sqn=8, instance=0x0102030405060708)
     yield data(119, message(EUR, 57, b"which", um.LBMCRequest(request_index=5), stream))
     yield data(116, control(um.LBMCTcpSessionId(session_id=77)))
+    yield from chains()
     sent = um.LBMCSendTime(sent_ns=1_700_000_000_123_456_789)
     yield data(118, message(EUR, 56, b"sent then", um.LBMCBatch(flags="end"), sent))
     yield data(117, control(um.LBMCStatus(next_sqn=117, window_bytes=1 << 20, receiver_id=2**63 + 5)))
     yield data(118, control(um.LBMCGroupReport(receivers=1000, round_trip_us=250)))
+
+
+def chains() -> Iterator[Packet]:
+    """Data with chains of application headers: hot failover's number, properties of every type in both byte orders."""
+    for sqn, element in enumerate(
+        (um.LBMCHotFailover(sqn=2**63 + 5, flags="optional"), um.LBMCHotFailover32(sqn=7, flags="reset")), 120
+    ):
+        yield data(sqn, message(EUR, sqn, b"numbered", um.LBMCChain(elements=[element])))
+    other = um.LBMCElement(data=b"channel7", next_header=255)
+    yield data(122, message(EUR, 122, b"channel", um.LBMCChain(first_element=1, elements=[other])))
+    typed = {
+        "boolean": True,
+        "byte": Byte(-3),
+        "short": Short(-300),
+        "int": -70000,
+        "long": Long(-5),
+        "float": Float(0.1),
+        "double": -2.5,
+        "string": "of text",
+    }
+    blocks = [um.LBMCProperties(encoded(typed)), *big_endian()]
+    for sqn, block in enumerate(blocks, 123):
+        length = um.LBMCPropertiesLength(bytes=len(block))
+        following = [um.LBMCHotFailover(sqn=9)] if sqn == 124 else []
+        content = um.LBMC(topic_index=EUR, sqn=sqn, options=[um.LBMCChain(elements=[length, *following])])
+        yield data(sqn, content / Raw(b"with properties") / block)
+    yield data(126, um.LBMC(topic_index=EUR, sqn=126, options=[um.LBMCChain(elements=[length])]) / blocks[-1])
+
+
+def big_endian() -> Iterator[Packet]:
+    """Blocks of hosts with the other byte order."""
+    table = [um.LBMCBigProperty(name_offset=40, value_offset=42, type=3, hash=0x1234)]
+    table += [um.LBMCBigProperty(name_offset=44, value_offset=46, type=6)]
+    yield um.LBMCBigProperties(table=table, data=b"a\0\1\2" + b"b\0" + bytes.fromhex("3fc00000"))
+    yield um.LBMCBigProperties(table=table[:1], data=bytes(16) + b"a\0\xff\xfe", version=1)
 
 
 def advertisement(topic: bytes, transport: int, info: Packet, *options: Packet) -> Packet:

@@ -1,4 +1,5 @@
-"""InterfaceFollower: calls its owner when the MTU of an interface changes or the link comes back (design W4)."""
+"""InterfaceFollower: calls its owner when the MTU or the Ethernet address of an interface changes, or the link comes
+back (design W4)."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ class InterfaceFollower:
         self,
         interface: xdp.Interface,
         on_mtu: Callable[[int], None],
+        on_mac: Callable[[], None],
         on_link_up: Callable[[], None],
         on_interval: Callable[[], None],
     ) -> None:
@@ -27,9 +29,9 @@ class InterfaceFollower:
         `on_interval` runs on the thread every half second, for work of the owner that is as rare; poll() leaves it out.
         """
         self._watch = xdp.InterfaceWatch(interface)
-        self._mtu_bytes = interface.mtu_bytes
+        self._mtu_bytes, self._mac = interface.mtu_bytes, interface.mac
         self._was_up = interface.is_usable
-        self._on_mtu = on_mtu
+        self._on_mtu, self._on_mac = on_mtu, on_mac
         self._on_link_up = on_link_up
         self._on_interval = on_interval
         self._stopping = threading.Event()
@@ -74,6 +76,9 @@ class InterfaceFollower:
         if interface.mtu_bytes != self._mtu_bytes:
             self._mtu_bytes = interface.mtu_bytes
             self._on_mtu(interface.mtu_bytes)
+        if interface.mac != self._mac:
+            self._mac = interface.mac
+            self._on_mac()
         if interface.is_usable and not self._was_up:
             self._on_link_up()
         self._was_up = interface.is_usable

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdp.attachment import has_program, occupants
 from xdp.errors import XdpError
+from xdp.interface import lies_on_others
 from xdp.modes import Mode
 
 if TYPE_CHECKING:
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 Group = tuple[str, int]
 
 SLOT = 0
-"""A context has the interface's program to itself, so its sockets are the only ones in it."""
+"""A context has a NIC's program to itself, so its sockets are the only ones in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRings:
+    """The rings on one NIC, and the program there that steers datagrams into them."""
+
+    steering: Steering
+    ring_set: xdp.RingSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,46 +58,48 @@ class LinkStep:
 class DataLink:
     """The link of a context, and the steps that led to it. Closed after its context."""
 
-    __slots__ = ("_changing", "_rings", "_steered", "_steering", "mode", "steps")
+    __slots__ = ("_changing", "_opened", "_steered", "mode", "steps")
 
-    def __init__(
-        self,
-        steps: Sequence[LinkStep],
-        rings: xdp.RingSet | None = None,
-        steering: Steering | None = None,
-    ) -> None:
-        """Own the ring set and the steering; the last step is the mode in effect."""
+    def __init__(self, steps: Sequence[LinkStep], opened: OpenedRings | None = None) -> None:
+        """Own what was opened; the last step is the mode in effect."""
         self.steps, self.mode = tuple(steps), steps[-1].mode
-        self._rings, self._steering = rings, steering
+        self._opened = opened
         self._steered: set[Group] = set()
         self._changing = threading.Lock()
 
     @property
     def kind(self) -> str:
         """`xdp` or `socket`."""
-        return "socket" if self._rings is None else "xdp"
+        return "socket" if self.mode is Mode.SOCKET else "xdp"
 
     @property
     def rings_address(self) -> int:
         """The um_rings for the core; 0 is kernel sockets."""
-        return 0 if self._rings is None else self._rings.address
+        return 0 if self._opened is None else self._opened.ring_set.address
 
     @property
     def datagram_max_bytes(self) -> int | None:
         """The largest datagram the rings carry; None where only the MTU counts."""
-        return None if self._rings is None else self._rings.facts.datagram_max_bytes
+        return None if self._opened is None else self._opened.ring_set.facts.datagram_max_bytes
 
     def steer(self, groups: Iterable[Group]) -> None:
         """Steer exactly these groups into the rings; the rest goes to the kernel. Any thread."""
-        if self._steering is None:
-            return
         wanted = set(groups)
         with self._changing:
+            if self._opened is None:
+                return
+            steering, vlan = self._opened.steering, self._opened.ring_set.place.vlan
             for address, port in self._steered - wanted:
-                self._steering.remove_rule(address, port)
+                steering.remove_rule(address, port, vlan)
             for address, port in wanted - self._steered:
-                self._steering.add_rule(address, port, SLOT)
+                steering.add_rule(address, port, SLOT, vlan)
             self._steered = wanted
+
+    def follow(self) -> None:
+        """Do as the interface does, which has changed: send from the address it has now. Any thread."""
+        with self._changing:
+            if self._opened is not None:
+                self._opened.ring_set.learn_address()
 
     def stats(self) -> dict[str, Any]:
         """The mode in effect, the steps that led to it and what the rings are made of."""
@@ -96,28 +107,30 @@ class DataLink:
             "link_mode": str(self.mode),
             "link_steps": [step.as_json() for step in self.steps],
         }
-        if self._rings is not None and self._steering is not None:
-            facts = {**asdict(self._rings.facts), "mode": str(self._rings.facts.mode)}
+        if self._opened is not None:
+            steering, ring_set = self._opened.steering, self._opened.ring_set
+            facts = {**asdict(ring_set.facts), "mode": str(ring_set.facts.mode)}
             found["rings"] = {
                 **facts,
-                "received_by_queue": list(self._rings.received().values()),
-                "program_attached": self._steering.attached(),
-                "frame_times": str(self._steering.frame_times),
+                "device": ring_set.place.device.name,
+                "vlan": ring_set.place.vlan,
+                "received_by_queue": list(ring_set.received().values()),
+                "program_attached": steering.attached(),
+                "frame_times": str(steering.frame_times),
             }
             from xdp.broker_client import BrokeredSteering  # loaded by now, where there are rings
 
-            if isinstance(self._steering, BrokeredSteering):
-                found["rings"]["broker_lost"] = self._steering.lost
+            if isinstance(steering, BrokeredSteering):
+                found["rings"]["broker_lost"] = steering.lost
         return found
 
     def close(self) -> None:
         """Detach the program, then close the sockets that it redirected to; a second call does nothing."""
         with self._changing:
-            if self._steering is not None:
-                self._steering.close()
-            if self._rings is not None:
-                self._rings.close()
-            self._steering = None
+            if self._opened is not None:
+                self._opened.steering.close()
+                self._opened.ring_set.close()
+            self._opened = None
 
 
 def rings_of_others(interface: xdp.Interface) -> str | None:
@@ -127,8 +140,17 @@ def rings_of_others(interface: xdp.Interface) -> str | None:
     of them. Of an XDP program that is not ours, nothing is assumed. Takes microseconds where no program is there.
     """
     with contextlib.suppress(XdpError):
-        if not has_program(interface):
-            return None
-        in_the_way = [str(there) for there in occupants(interface) if there.steers is not False]
+        devices = [interface]
+        if lies_on_others(interface.name):
+            from xdp.ring_place import ring_places_now
+
+            devices += [place.device for place in ring_places_now(interface)]
+        in_the_way = [
+            str(there)
+            for device in devices
+            if has_program(device)
+            for there in occupants(device)
+            if there.steers is not False
+        ]
         return "; ".join(in_the_way) or None
     return "an XDP program of which this process may know nothing"

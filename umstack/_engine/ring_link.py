@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import xdp
-from umstack._engine.link import SLOT, DataLink, LinkStep
+from umstack._engine.link import SLOT, DataLink, LinkStep, OpenedRings
 from umstack.config import ContextOptions
 from umstack.errors import PermissionNeeded, UmError, Unsupported
-from xdp.broker_client import BrokeredSteering, ask_broker, open_brokered_rings
+from xdp.broker_client import ask_broker, open_brokered_rings
 from xdp.capabilities import missing_capabilities
 from xdp.facts import Facts, Unknown
 from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
 from xdp.probe import probe_interface
+from xdp.ring_place import ring_places
 
-Steering = xdp.Steering | BrokeredSteering
-OpenRings = Callable[[Mode], tuple[Steering, xdp.RingSet]]
+OpenRings = Callable[[Mode], OpenedRings]
 
 _RINGS = {
     Mode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
@@ -48,8 +48,9 @@ def open_link(
         facts = _as_brokered(facts, broker)
     else:
         broker = None
-    judged = decide(facts, wanted, ring_bytes=xdp.ring_bytes(interface, settings))
-    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings, broker))
+    places = ring_places(interface, facts.stack)
+    judged = decide(facts, wanted, ring_bytes=sum(xdp.ring_bytes(place.device, settings) for place in places))
+    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, places[0], settings, broker))
 
 
 def open_context_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
@@ -86,11 +87,11 @@ def walk_down(
             steps.append(_ruled_out(step))
         elif is_requested:
             try:
-                steering, rings = open_rings(step.mode)
+                opened = open_rings(step.mode)
             except xdp.XdpError as error:
                 steps.append(_refused(step.mode, error))
             else:
-                return DataLink([*steps, LinkStep(step.mode)], rings, steering)
+                return DataLink([*steps, LinkStep(step.mode)], opened)
     raise _nothing_worked(interface, steps)
 
 
@@ -110,15 +111,15 @@ def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
 
 
 def _open_rings(
-    mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None
-) -> tuple[Steering, xdp.RingSet]:
+    mode: Mode, place: xdp.RingPlace, settings: xdp.RingSettings, broker: Path | None
+) -> OpenedRings:
     attach_mode, ring_mode = _RINGS[mode]
     if broker is not None:
-        return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
-    steering = xdp.Steering.attach(interface, attach_mode, max_slots=1, frame_times=settings.frame_times)
+        return OpenedRings(*open_brokered_rings(broker, place, attach_mode, ring_mode, settings))
+    steering = xdp.Steering.attach(place.device, attach_mode, max_slots=1, frame_times=settings.frame_times)
     rings: xdp.RingSet | None = None
     try:
-        rings = xdp.RingSet(interface, ring_mode, settings.for_program(steering.frame_times))
+        rings = xdp.RingSet(place, ring_mode, settings.for_program(steering.frame_times))
         for queue, fd in rings.sockets.items():
             steering.put_socket(SLOT, queue, fd)
     except BaseException:
@@ -126,7 +127,7 @@ def _open_rings(
         if rings is not None:
             rings.close()
         raise
-    return steering, rings
+    return OpenedRings(steering, rings)
 
 
 def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:

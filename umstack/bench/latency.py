@@ -12,7 +12,7 @@ from umstack.bench import raw
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.request_ends import RequestSpec
-from umstack.bench.requests import measure_tcp
+from umstack.bench.requests import Other, measure_other, round_trip_peers
 from umstack.bench.result import Result, merged, p50, ratio, result
 from umstack.bench.round_trip_ends import RoundTripSpec
 from umstack.bench.throughput import Pins, Progress
@@ -103,7 +103,7 @@ def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
         client_cpu=raw.ANY_CPU if pins.publisher is None else pins.publisher,
         server_cpu=raw.ANY_CPU if pins.subscriber is None else pins.subscriber,
     )
-    return result(**raw.measure_ping_pong(client, server, pinned).as_result())
+    return result(**raw.measure_ping_pong(client, server, pinned).as_result(), transport="udp")
 
 
 Napi = Literal["interrupts", "threaded", "deferred", "suspended"]
@@ -126,20 +126,26 @@ class LatencyPlan:
     loss: float = 0.0
     is_pinned: bool = True
     napi: Napi = "interrupts"
+    peers: Sequence[str] = ()
+    """Of other stacks, by name: `zmq`, over TCP, blocking and from Python."""
 
 
 def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
     """Every spec, and raw sockets that wait the same way, as many rounds as asked for."""
     pins = Pins.apart() if plan.is_pinned else Pins()
+    peers = round_trip_peers(plan.peers)
     own: list[list[Result]] = [[] for _ in plan.specs]
     others: dict[tuple[What, str], list[Result]] = {
-        (what, spec.wait): [] for spec in plan.specs for what in _baselines(spec)
+        (what, spec.wait): [] for spec in plan.specs for what in _others(spec, peers)
     }
     with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
         for host in lab.hosts:
             host.call(lambda: _set_napi(plan.napi))
-            if plan.loss and any(spec.transport != "lbtrm" for spec in plan.specs):
-                lab.port(host.number).set(unicast=True)
+            if plan.loss:
+                transports = {spec.transport for spec in plan.specs}
+                lab.port(host.number).set(
+                    unicast=transports != {"lbtrm"}, tcp="tcp" in transports or bool(peers)
+                )
         for number in range(1, plan.rounds + 1):
             for spec, found in zip(plan.specs, own, strict=True):
                 progress(f"round {number} of {plan.rounds}: umstack, {spec.wait}, {spec.loop} loop")
@@ -147,7 +153,7 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
             for (what, wait), found in others.items():
                 progress(f"round {number} of {plan.rounds}: {what}, {wait}")
                 found.append(_measure_baseline(lab, what, wait, plan.specs[0], pins))
-    return [_with_ratios(spec, found, others) for spec, found in zip(plan.specs, own, strict=True)] + [
+    return [_with_ratios(spec, found, others, peers) for spec, found in zip(plan.specs, own, strict=True)] + [
         merged(found, p50) for found in others.values()
     ]
 
@@ -162,14 +168,24 @@ def _set_napi(napi: Napi) -> None:
             set_napi(one.id, name, value)
 
 
-What = raw.What | Literal["raw-tcp"]
+What = raw.What | Other
 
 
 def _measure_baseline(lab: Lab, what: What, wait: str, spec: RoundTripSpec, pins: Pins) -> Result:
-    if what != "raw-tcp":
-        return measure_raw(lab, raw_plan(what, wait, spec), pins)
-    plain = RequestSpec(size=spec.size, seconds=spec.seconds, samples=spec.samples)
-    return {**measure_tcp(lab, plain, pins), "transport": "tcp", "wait": wait}
+    if what == "raw-tcp" or what == "zmq-pair-python":
+        return measure_over_tcp(lab, what, spec, pins)
+    return measure_raw(lab, raw_plan(what, wait, spec), pins)
+
+
+def measure_over_tcp(lab: Lab, what: Other, spec: RoundTripSpec, pins: Pins) -> Result:
+    """The same messages there and back over a plain connection, or a peer's; its ends block and are in Python."""
+    told = RequestSpec(size=spec.size, seconds=spec.seconds, samples=spec.samples)
+    return {**measure_other(lab, told, pins, what), "api": "message"}
+
+
+def _others(spec: RoundTripSpec, peers: Sequence[Other]) -> list[What]:
+    """Baselines and, beside what blocks as they do, peers."""
+    return [*_baselines(spec), *(peers if spec.wait == "block" else ())]
 
 
 def _baselines(spec: RoundTripSpec) -> list[What]:
@@ -189,8 +205,11 @@ def raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan
 
 
 def _with_ratios(
-    spec: RoundTripSpec, found: Sequence[Result], others: Mapping[tuple[What, str], Sequence[Result]]
+    spec: RoundTripSpec,
+    found: Sequence[Result],
+    others: Mapping[tuple[What, str], Sequence[Result]],
+    peers: Sequence[Other],
 ) -> Result:
     best = merged(found, p50)
-    best["ratios"] = {what: ratio(found, others[what, spec.wait], p50) for what in _baselines(spec)}
+    best["ratios"] = {what: ratio(found, others[what, spec.wait], p50) for what in _others(spec, peers)}
     return best

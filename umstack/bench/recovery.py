@@ -1,14 +1,23 @@
-"""Recovery: what loss at a switch port costs a stream, and a round trip, in rate, time and NAKs."""
+"""Recovery: what loss at a switch port costs a stream, and a round trip, in rate, time and NAKs.
+
+Beside it, under the same loss, what shows how much that is: datagrams of raw sockets, which are lost, or over TCP a
+plain stream and a plain round trip, which the kernel repairs; and peers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from umstack.bench import throughput
-from umstack.bench.latency import measure_round_trip
+from umstack.bench.latency import measure_over_tcp, measure_round_trip
+from umstack.bench.requests import Other, round_trip_peers
 from umstack.bench.result import Result, merged, p99, rate, ratio
 from umstack.bench.round_trip_ends import RoundTripSpec
 from umstack.bench.stream_ends import StreamSpec
+from umstack.bench.tcp_ends import Peer
+from umstack.bench.tcp_peers import measure_peer, peers
 from umstack.bench.throughput import Baseline, Pins, Progress, measure_stream
 from umstack.lab import Lab
 
@@ -57,44 +66,95 @@ class RecoveryPlan:
     loss: float = 0.01
     rounds: int = 3
     is_pinned: bool = True
+    peers: Sequence[str] = ()
+    """Of other stacks, by name: `zmq`, over TCP."""
+
+    @property
+    def has_tcp(self) -> bool:
+        """Whether anything measured here goes over TCP, so that segments have to be lost, too."""
+        return self.stream.transport == "tcp" or bool(self.peers)
 
 
 def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
-    """The stream without loss and with it, in turn; a raw stream with it, to see it; round trips with it."""
+    """The stream without loss and with it, in turn; what goes beside it, and round trips, with it."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     spec = plan.stream
-    what = throughput.baselines(spec.size, "real")[-1 if spec.size > 700 else 1]
-    baseline = Baseline(what, spec.size, spec.seconds, pins, spec.transport)
     lossless: list[Result] = []
     lossy: list[Result] = []
-    raws: list[Result] = []
-    trips: list[Result] = []
     with Lab(hosts=1 + spec.receivers, segmentation="real") as lab:
+        streams, trips = _streams_beside(lab, plan, pins), _round_trips(lab, plan, pins)
+        beside: dict[str, list[Result]] = {what: [] for what in streams}
+        there_and_back: dict[str, list[Result]] = {what: [] for what in trips}
         for number in range(1, plan.rounds + 1):
-            progress(f"round {number} of {plan.rounds}: {spec.size} B without loss")
-            _lose(lab, 0.0, spec)
+            at = f"round {number} of {plan.rounds}"
+            progress(f"{at}: {spec.size} B without loss")
+            _lose(lab, 0.0, plan)
             lossless.append(measure_stream(lab, spec, pins))
-            _lose(lab, plan.loss, spec)
-            progress(f"round {number} of {plan.rounds}: {spec.size} B losing {plan.loss:.2%}")
+            _lose(lab, plan.loss, plan)
+            progress(f"{at}: {spec.size} B losing {plan.loss:.2%}")
             lossy.append(_measure_lossy(lab, spec, plan.loss, pins))
-            progress(f"round {number} of {plan.rounds}: {what} losing {plan.loss:.2%}")
-            raws.append(_with_loss(baseline.measure(lab), plan.loss))
-            if plan.round_trip is not None:
-                progress(f"round {number} of {plan.rounds}: round trips losing {plan.loss:.2%}")
-                trips.append(_with_loss(measure_round_trip(lab, plan.round_trip, pins), plan.loss))
+            for what, measure_one in streams.items():
+                progress(f"{at}: {what} losing {plan.loss:.2%}")
+                beside[what].append(_with_loss(measure_one(), plan.loss))
+            for what, measure_one in trips.items():
+                progress(f"{at}: round trips of {what} losing {plan.loss:.2%}")
+                there_and_back[what].append(_with_loss(measure_one(), plan.loss))
     best = merged(lossy, rate)
     best["ratios"] = {"lossless": ratio(lossy, lossless, rate)}
-    found = [merged(lossless, rate), best, merged(raws, rate)]
-    return [*found, merged(trips, p99)] if trips else found
+    best["ratios"] |= {what: ratio(lossy, found, rate) for what, found in beside.items()}
+    results = [merged(lossless, rate), best, *(merged(found, rate) for found in beside.values())]
+    for what, found in there_and_back.items():
+        results.append(merged(found, p99))
+        if what == "umstack":
+            others = {other: rounds for other, rounds in there_and_back.items() if other != what}
+            results[-1]["ratios"] = {
+                other: ratio(found, rounds, p99) for other, rounds in others.items()
+            } or None
+    return results
 
 
-def _lose(lab: Lab, loss: float, spec: StreamSpec) -> None:
-    """Every port toward a host loses this fraction of the datagrams, each by itself; over LBT-RU control, too.
+Measurements = dict[str, Callable[[], Result]]
+
+
+def _streams_beside(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
+    """What the stream is seen beside: a raw baseline of its kind, and peers."""
+    spec = plan.stream
+    sender, receiver = lab.hosts[:2]
+
+    def over_tcp(what: Peer) -> Callable[[], Result]:
+        cpus = pins.publisher, pins.subscriber
+        return partial(measure_peer, sender, receiver, what, spec.size, spec.seconds, cpus)
+
+    found: Measurements = {}
+    if spec.transport == "tcp":
+        found["raw-tcp"] = over_tcp("raw-tcp")
+    else:
+        what = throughput.baselines(spec.size, "real")[-1 if spec.size > 700 else 1]
+        found[what] = partial(Baseline(what, spec.size, spec.seconds, pins, spec.transport).measure, lab)
+    return found | {peer: over_tcp(peer) for peer in peers(plan.peers)}
+
+
+def _round_trips(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
+    """Round trips of the stack, over TCP those of a plain connection, and those of peers; if any are wanted."""
+    trip = plan.round_trip
+    if trip is None:
+        return {}
+    beside: list[Other] = ["raw-tcp"] if trip.transport == "tcp" else []
+    found: Measurements = {"umstack": partial(measure_round_trip, lab, trip, pins)}
+    for what in (*beside, *round_trip_peers(plan.peers)):
+        found[what] = partial(measure_over_tcp, lab, what, trip, pins)
+    return found
+
+
+def _lose(lab: Lab, loss: float, plan: RecoveryPlan) -> None:
+    """Every port toward a host loses this fraction of the datagrams, each by itself; over LBT-RU control, too, and
+    where something goes over TCP the segments.
 
     A lossless stream pays for the ports' program, too: it runs on the publisher's processor, and is no cost of loss.
     """
+    is_unicast = plan.stream.transport != "lbtrm"
     for host in lab.hosts:
-        lab.port(host.number).set(loss=loss, counts=True, unicast=spec.transport != "lbtrm")
+        lab.port(host.number).set(loss=loss, counts=True, unicast=is_unicast, tcp=plan.has_tcp)
 
 
 def _with_loss(found: Result, loss: float, **more: float | int | None) -> Result:
@@ -110,6 +170,6 @@ def _measure_lossy(lab: Lab, spec: StreamSpec, loss: float, pins: Pins) -> Resul
     before = _dropped(lab, spec)
     found = measure_stream(lab, spec, pins)
     dropped = _dropped(lab, spec) - before
-    naks = found["detail"]["naks_sent"]
-    per_dropped = naks / dropped if dropped else None
+    naks = None if spec.transport == "tcp" else found["detail"]["naks_sent"]
+    per_dropped = naks / dropped if dropped and naks is not None else None
     return _with_loss(found, loss, datagrams_dropped=dropped, naks_per_datagram_dropped=per_dropped)

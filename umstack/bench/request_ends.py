@@ -1,7 +1,7 @@
-"""The ends of a request and its response, and of the same over a plain TCP connection.
+"""The ends of a request and its response, and of the same over a plain TCP connection and between ZeroMQ's sockets.
 
-`python -m umstack.bench.request_ends ask|respond|tcp-ask|tcp-respond SPEC`, the spec being a `RequestSpec` in JSON. All
-four wait blocking and loop in Python, so that what they differ in is what is measured.
+`python -m umstack.bench.request_ends ask|respond|tcp-ask|tcp-respond|zmq-ask|zmq-respond SPEC`, the spec being a
+`RequestSpec` in JSON. All of them wait blocking and loop in Python, so that what they differ in is what is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from umstack._sim_bench import lib
 from umstack.bench.children import receive_order, say
 from umstack.bench.endpoint import EndSpec, await_receivers, await_sources, await_turn, run
 from umstack.bench.raw import percentiles_us
-from umstack.errors import LinkError
+from umstack.errors import LinkError, Unsupported
 
 _WARMUP_COUNT = 500
 _TOPIC = "bench.requests"
@@ -35,8 +35,6 @@ class RequestSpec(EndSpec):
     size: int = 64
     seconds: float = 2.0
     samples: int = 200_000
-    port: int = 0
-    """Where the plain TCP connection goes."""
 
 
 def ask(spec: RequestSpec) -> None:
@@ -109,6 +107,48 @@ def tcp_respond(spec: RequestSpec) -> None:
     receive_order()
 
 
+def zmq_ask(spec: RequestSpec) -> None:
+    """The same between two PAIR sockets of ZeroMQ over TCP, which is how it is used for messages both ways."""
+    say(ready=True)
+    port = receive_order()["port"]
+    with zmq_pair() as peer:
+        peer.connect(f"tcp://{spec.interface}:{port}")
+
+        def once(message: bytes) -> bytes:
+            peer.send(message)
+            return bytes(peer.recv())
+
+        say(**_measure(spec, once))
+        peer.send(_END)
+        receive_order()
+    peer.context.term()
+
+
+def zmq_respond(spec: RequestSpec) -> None:
+    """Send back what comes, until the end."""
+    with zmq_pair() as peer:
+        say(ready=True, port=peer.bind_to_random_port(f"tcp://{spec.interface}"))
+        cpu_seconds = time.process_time()
+        count = 0
+        while (message := peer.recv()) != _END:
+            peer.send(message)
+            count += 1
+        say(samples=count, cpu_seconds=time.process_time() - cpu_seconds)
+        receive_order()
+    peer.context.term()
+
+
+def zmq_pair() -> Any:
+    """A PAIR socket that waits no longer than anything else here for a message; Unsupported without pyzmq."""
+    try:
+        import zmq
+    except ImportError:
+        raise Unsupported("pyzmq is not installed", hint="pip install pyzmq") from None
+    made: Any = zmq.Context.instance().socket(zmq.PAIR)
+    made.setsockopt(zmq.RCVTIMEO, int(_TIMEOUT_SECONDS * 1000))
+    return made
+
+
 def _receive(peer: socket.socket, length: int) -> bytes:
     """So many bytes; none at the end of the stream."""
     data = peer.recv(length)
@@ -144,5 +184,12 @@ def _measure(spec: RequestSpec, once: Callable[[bytes], bytes]) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    roles = {"ask": ask, "respond": respond, "tcp-ask": tcp_ask, "tcp-respond": tcp_respond}
+    roles = {
+        "ask": ask,
+        "respond": respond,
+        "tcp-ask": tcp_ask,
+        "tcp-respond": tcp_respond,
+        "zmq-ask": zmq_ask,
+        "zmq-respond": zmq_respond,
+    }
     sys.exit(run(sys.argv[1:], RequestSpec, roles))

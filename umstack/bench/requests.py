@@ -1,23 +1,31 @@
-"""Requests: how long a response takes to come, and a message there and back over a plain TCP connection."""
+"""Requests: how long a response takes to come, and a message there and back over a plain TCP connection or ZeroMQ."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.request_ends import RequestSpec
 from umstack.bench.result import Result, merged, p50, ratio, result
+from umstack.bench.tcp_peers import peers
 from umstack.bench.throughput import Pins, Progress
 from umstack.lab import Lab
 
+Other = Literal["raw-tcp", "zmq-pair-python"]
+"""What goes there and back over TCP beside the stack: a plain connection, and ZeroMQ."""
+
 _MODULE = "umstack.bench.request_ends"
 _GROUP = "239.255.7.7"
-BASELINE = "raw-tcp"
+BASELINE: Other = "raw-tcp"
+_ROLES: Mapping[Other, tuple[str, str]] = {
+    "raw-tcp": ("tcp-ask", "tcp-respond"),
+    "zmq-pair-python": ("zmq-ask", "zmq-respond"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,7 @@ def measure(plan: RequestPlan, progress: Progress) -> list[Result]:
                 progress(f"round {number} of {plan.rounds}: requests of {spec.size} bytes, {spec.mode}")
                 found.append(measure_requests(lab, spec, pins))
                 progress(f"round {number} of {plan.rounds}: {BASELINE}, {spec.size} bytes")
-                baseline.append(measure_tcp(lab, spec, pins))
+                baseline.append(measure_other(lab, spec, pins))
     results = []
     for found, baseline in zip(own, others, strict=True):
         best = merged(found, p50)
@@ -82,6 +90,7 @@ def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
         spec,
         asked,
         responded,
+        transport=spec.transport,
         link=link["link"],
         mode=link["link_mode"],
         duplicates=context["uim_dup_msgs_rcved"],
@@ -95,8 +104,14 @@ def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
     )
 
 
-def measure_tcp(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
+def round_trip_peers(named: Sequence[str]) -> list[Other]:
+    """The peers of these names that send messages both ways. Raises Unsupported where one is not installed."""
+    return ["zmq-pair-python"] if peers(named) else []
+
+
+def measure_other(lab: Lab, spec: RequestSpec, pins: Pins, what: Other = BASELINE) -> Result:
     """The same messages over one connection between the same hosts."""
+    ask, respond = _ROLES[what]
     asking, responding = lab.hosts[:2]
     with ExitStack() as stack:
 
@@ -104,15 +119,16 @@ def measure_tcp(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
             told = dataclasses.replace(spec, interface=responding.address, cpu=cpu)
             return stack.enter_context(running(host, _MODULE, told.as_arguments(role)))
 
-        server = start(responding, "tcp-respond", pins.subscriber)
-        client = start(asking, "tcp-ask", pins.publisher)
+        server = start(responding, respond, pins.subscriber)
+        client = start(asking, ask, pins.publisher)
         client.receive(READY_SECONDS)
         client.tell(port=server.receive(READY_SECONDS)["port"])
         asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
         responded = server.receive(CHILD_SLACK_SECONDS)
         for end in (server, client):
             end.tell(stop=True)
-    return _result(BASELINE, spec, asked, responded, link="socket", duplicates=0, unrecoverable=0)
+    fixed = {"transport": "tcp", "link": "socket", "duplicates": 0, "unrecoverable": 0}
+    return _result(what, spec, asked, responded, **fixed)
 
 
 def _result(

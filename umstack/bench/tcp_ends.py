@@ -108,17 +108,18 @@ def _receive_raw(spec: PeerSpec) -> None:
 # ZeroMQ in C
 
 
-def _zmq_config(spec: PeerSpec, duration_ns: int) -> Any:
+def _zmq_config(spec: PeerSpec) -> Any:
     config = ffi.new("um_peer_zmq_config *")
     config.is_published, config.message_bytes = spec.is_published, spec.size
-    config.high_water_mark, config.duration_ns = _HIGH_WATER_MARK, duration_ns
+    config.high_water_mark = _HIGH_WATER_MARK
+    config.duration_ns, config.patience_ns = int(spec.seconds * 1e9), _PATIENCE_NS
     return config
 
 
-def _zmq(spec: PeerSpec, run: Any, duration_ns: int) -> Any:
+def _zmq(spec: PeerSpec, run: Any) -> Any:
     result = ffi.new("um_peer_zmq_result *")
     endpoint = spec.endpoint.encode()
-    error = run(str(zmq_library()).encode(), endpoint, _zmq_config(spec, duration_ns), result)
+    error = run(str(zmq_library()).encode(), endpoint, _zmq_config(spec), result)
     if error:
         raise Unsupported(f"ZeroMQ at {spec.endpoint}: {os.strerror(-error)}", hint="try another pyzmq")
     return result
@@ -127,13 +128,13 @@ def _zmq(spec: PeerSpec, run: Any, duration_ns: int) -> Any:
 def _send_zmq_c(spec: PeerSpec) -> None:
     say(ready=True)
     receive_order()
-    sent = _zmq(spec, lib.um_peer_zmq_send, int(spec.seconds * 1e9))
+    sent = _zmq(spec, lib.um_peer_zmq_send)
     _say_sent(sent.messages, sent.elapsed_ns / 1e9, sent.cpu_ns / 1e9)
 
 
 def _receive_zmq_c(spec: PeerSpec) -> None:
     say(ready=True)
-    got = _zmq(spec, lib.um_peer_zmq_receive, _PATIENCE_NS)
+    got = _zmq(spec, lib.um_peer_zmq_receive)
     _say_received(got.messages, got.elapsed_ns / 1e9, got.cpu_ns / 1e9, ended=got.end_seen)
 
 

@@ -228,7 +228,7 @@ class Baseline:
         else:
             found = raw.measure_strongest(sender, receiver, self._plan)
             self._plan, self._is_tuned = found.plan, True
-        return result(**found.as_result())
+        return result(**found.as_result(), transport="udp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, Reads, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
 from umstack.cli import bench_requests, bench_resolution
-from umstack.cli.bench_options import OPTION_LINES, PIN, ROUNDS
+from umstack.cli.bench_options import OPTION_LINES, PEERS, PIN, ROUNDS, TRANSPORT
 from umstack.cli.bench_tables import (
     capture_table,
     comparison_table,
@@ -91,13 +91,6 @@ _LINK = click.option(
     default="socket",
     show_default=True,
     help="The link.",
-)
-_TRANSPORT = click.option(
-    "--transport",
-    type=click.Choice(["lbtrm", "lbtru", "tcp"]),
-    default="lbtrm",
-    show_default=True,
-    help="The transport; lbtru is measured beside raw datagrams from address to address, tcp beside a plain stream.",
 )
 _RECEIVERS = click.option(
     "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers."
@@ -274,16 +267,10 @@ def command() -> None:
     help="Messages a send; default: 256 KiB.",
 )
 @click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets too.")
-@click.option(
-    "--peer",
-    "others",
-    type=click.Choice(["zmq"]),
-    multiple=True,
-    help="Measure another stack in the same rounds: zmq is ZeroMQ over TCP (pyzmq), in C and in Python.",
-)
+@PEERS
 @_MODE
 @_LINK
-@_TRANSPORT
+@TRANSPORT
 @_common(2.0)
 def _throughput(
     sizes: Sequence[int],
@@ -341,9 +328,10 @@ def _throughput(
     help="How the drivers of the lab's hosts work (`umstack nic init`).",
 )
 @_loss("0", "Datagrams lost, in each direction.")
+@PEERS
 @_MODE
 @_LINK
-@_TRANSPORT
+@TRANSPORT
 @_common(2.0)
 def _latency(
     waits: Sequence[Wait],
@@ -353,6 +341,7 @@ def _latency(
     napi: latency.Napi,
     loss: float,
     is_pinned: bool,
+    others: Sequence[str],
     as_json: bool,
     mode: str | None,
     transport: str,
@@ -366,7 +355,7 @@ def _latency(
         for wait in waits
         for loop in loops
     ]
-    plan = latency.LatencyPlan(specs, rounds, loss, is_pinned, napi)
+    plan = latency.LatencyPlan(specs, rounds, loss, is_pinned, napi, others)
     with _progress("latency") as progress:
         results = latency.measure(plan, progress)
     described = _describe(config, is_pinned, rounds=rounds, loss=loss, napi=napi)
@@ -407,8 +396,9 @@ def _upkeep(rounds: int, seconds: float, as_json: bool) -> None:
     help="Timers set by hand for a fast network, or those of a context that sets no option.",
 )
 @_LOOP
+@PEERS
 @_LINK
-@_TRANSPORT
+@TRANSPORT
 @_common(2.0)
 def _recovery(
     loss: float,
@@ -420,6 +410,7 @@ def _recovery(
     options: Sequence[str],
     rounds: int,
     is_pinned: bool,
+    others: Sequence[str],
     as_json: bool,
     transport: str,
     **stream: Any,
@@ -431,7 +422,7 @@ def _recovery(
     spec = StreamSpec(config=f"{tuned}{config}", link=link, seconds=seconds, **stream)
     trip = recovery.round_trip_spec(config, seconds, is_tuned, transport)
     trip = dataclasses.replace(trip, link=link, loop=loop)
-    plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned)
+    plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned, others)
     with _progress("recovery") as progress:
         results = recovery.measure(plan, progress)
     described = _describe(spec.config, is_pinned, rounds=rounds, loss=loss, round_trip_options=trip.config)

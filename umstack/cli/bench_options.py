@@ -35,3 +35,18 @@ ROUNDS = click.option("--rounds", default=3, show_default=True, help="Rounds; th
 PIN = click.option(
     "--pin/--no-pin", "is_pinned", default=True, help="Keep each end on a processor of its own (the default)."
 )
+TRANSPORT = click.option(
+    "--transport",
+    type=click.Choice(["lbtrm", "lbtru", "tcp"]),
+    default="lbtrm",
+    show_default=True,
+    help="The transport; lbtru is measured beside raw datagrams from address to address, tcp beside a plain stream.",
+)
+PEERS = click.option(
+    "--peer",
+    "others",
+    type=click.Choice(["zmq"]),
+    multiple=True,
+    help="Measure another stack in the same rounds: zmq is ZeroMQ over TCP (pyzmq): streams in C and in Python, round "
+    "trips in Python.",
+)

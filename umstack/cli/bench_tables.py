@@ -83,7 +83,8 @@ def throughput_table(results: Sequence[Result]) -> Table:
 def latency_table(results: Sequence[Result]) -> Table:
     """Round trips in microseconds."""
     table = _table(
-        ("what", "wait", "loop"), ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "x TCP", "round trips")
+        ("what", "wait", "loop"),
+        ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "x TCP", "x ZeroMQ", "round trips"),
     )
     for one in results:
         trip = one["round_trip_us"]
@@ -95,6 +96,7 @@ def latency_table(results: Sequence[Result]) -> Table:
             _ratio(one, "raw-udp"),
             _ratio(one, "raw-xdp"),
             _ratio(one, "raw-tcp"),
+            _ratio(one, "zmq-pair-python"),
             _count((one["detail"] or {}).get("samples")),
         )
     return table
@@ -108,7 +110,7 @@ def recovery_table(results: Sequence[Result]) -> Table:
         detail, trip = one["detail"], one["round_trip_us"]
         naks, took = detail.get("naks_per_datagram_dropped"), detail.get("recovery_ms") or {}
         table.add_row(
-            "round trip" if trip else one["what"],
+            f"{one['what']} round trip" if trip else one["what"],
             str(one["size"]),
             f"{detail.get('loss', 0):.2%}",
             "" if trip else _rate(one["messages_per_second"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ from xdp.capabilities import missing_capabilities
 from xdp.confinement import IN_FORCE
 from xdp.drivers import known_drivers
 from xdp.facts import AttachedXdp, Facts, Napi, Unknown
-from xdp.ladder import Mode, Reason, Step, Verdict, chosen, decide
+from xdp.ladder import TAGS_STRIPPED, Mode, Reason, Step, Verdict, chosen, decide
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import check
 from xdp.probe import multicast_interfaces, probe_interface
 
 _THREADED = {0: "in soft interrupts", 1: "in threads", 2: "in threads that never sleep"}
-_TAGS_STRIPPED = "rx-vlan-hw-parse"
 _EXAMPLES = """\b
 Examples:
   umstack doctor
@@ -148,6 +148,26 @@ def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "link", _link(facts)
     for number, device in enumerate(facts.stack):
         yield ("lies on" if number == 0 else ""), str(device)
+    if facts.nics:
+        yield "rings", _rings_below(facts)
+    for nic in facts.nics or (facts,):
+        yield from _shown_nic(nic, named=bool(facts.nics))
+    yield "privileges", _names(facts.capabilities)
+    limit = facts.memlock_limit_bytes
+    yield "locked memory", "unlimited" if limit is None else f"at most {limit} bytes"
+
+
+def _rings_below(facts: Facts) -> str:
+    """Where they would be, and for what."""
+    nics = ", ".join(nic.interface for nic in facts.nics)
+    vlan = next((device.vlan for device in facts.stack if device.vlan), None)
+    return f"would be on {nics}" + (f", for what is tagged for VLAN {vlan}" if vlan else "")
+
+
+def _shown_nic(facts: Facts, *, named: bool) -> Iterator[tuple[str, str]]:
+    """What it can do whose queues the rings are on; with its name and link where it is not the interface itself."""
+    if named:
+        yield facts.interface, f"{_state(facts)}, MTU {facts.mtu_bytes}{_speed(facts)}"
     yield "driver", f"{facts.driver}, {facts.bus}, Linux {facts.kernel_release}"
     driver = None if isinstance(facts.driver, Unknown) else known_drivers().get(facts.driver)
     if driver is not None:
@@ -164,16 +184,20 @@ def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "NAPI", _napi(facts.napi)
     yield "timestamps", shown_timestamps(facts)
     yield "attached", _attached(facts.attached)
-    yield "privileges", _names(facts.capabilities)
-    limit = facts.memlock_limit_bytes
-    yield "locked memory", "unlimited" if limit is None else f"at most {limit} bytes"
     yield "NUMA node", str(facts.numa_node)
 
 
 def _link(facts: Facts) -> str:
-    state = "up" if facts.is_up and facts.has_carrier else "no carrier" if facts.is_up else "down"
-    speed = "" if isinstance(facts.speed_mbps, Unknown) else f", {facts.speed_mbps} Mbit/s"
-    return f"{state}, {' '.join(facts.addresses) or 'no IPv4 address'}, MTU {facts.mtu_bytes}{speed}"
+    addresses = " ".join(facts.addresses) or "no IPv4 address"
+    return f"{_state(facts)}, {addresses}, MTU {facts.mtu_bytes}{_speed(facts)}"
+
+
+def _state(facts: Facts) -> str:
+    return "up" if facts.is_up and facts.has_carrier else "no carrier" if facts.is_up else "down"
+
+
+def _speed(facts: Facts) -> str:
+    return "" if isinstance(facts.speed_mbps, Unknown) else f", {facts.speed_mbps} Mbit/s"
 
 
 def _names(names: frozenset[str] | Unknown) -> str:
@@ -235,7 +259,14 @@ def _attached(attached: AttachedXdp | Unknown | None) -> str:
 
 
 def _notes(facts: Facts) -> Iterator[Reason]:
-    """What keeps no mode from being and yet matters."""
+    """What keeps no mode from being and yet matters, of the interface or of the NICs that its rings would be on."""
+    for nic in facts.nics:
+        yield from _notes_of(replace(nic, vlans_above=()))
+    if not facts.nics:
+        yield from _notes_of(facts)
+
+
+def _notes_of(facts: Facts) -> Iterator[Reason]:
     attached = facts.attached
     if isinstance(attached, AttachedXdp) and attached.steers is not False:
         yield Reason(
@@ -244,11 +275,11 @@ def _notes(facts: Facts) -> Iterator[Reason]:
         )
     if facts.is_up and not facts.has_carrier:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
-    if facts.vlans_above and not isinstance(facts.features, Unknown) and facts.features.get(_TAGS_STRIPPED):
+    if facts.vlans_above and not isinstance(facts.features, Unknown) and facts.features.get(TAGS_STRIPPED):
         yield Reason(
             f"the NIC takes the tags of {', '.join(facts.vlans_above)} off before a program sees them: rings on "
             f"{facts.interface} would take their datagrams, too, where group and port are the same",
-            f"ethtool -K {facts.interface} {_TAGS_STRIPPED} off, if rings are used here",
+            f"ethtool -K {facts.interface} {TAGS_STRIPPED} off, if rings are used here",
         )
     defers, flush_ns = facts.napi_defer_hard_irqs, facts.gro_flush_timeout_ns
     if isinstance(defers, int) and isinstance(flush_ns, int) and defers and flush_ns:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -22,8 +24,17 @@ from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options,
 from umstack.config import Scope
 from umstack.context import Context
 from umstack.errors import error_from_path
-from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, NakCutoff, UnrecoverableLoss
+from umstack.events import (
+    BeginningOfSession,
+    BurstLoss,
+    EndOfSession,
+    Event,
+    Message,
+    NakCutoff,
+    UnrecoverableLoss,
+)
 from umstack.files import Target, TreeReceiver, TreeReport
+from umstack.message_properties import PropertyValue
 from umstack.reader import POLL_ROWS
 from umstack.receiver import Receiver
 
@@ -33,6 +44,7 @@ _EXAMPLES = """\b
 Examples:
   umstack recv orders --interface eth1
   umstack recv orders --records --output orders.bin --count 1000 --json
+  umstack recv orders --json-lines | jq .properties
   umstack recv backup --files /var/backups --timeout 60
   umstack recv log -o transport_lbtrm_activity_timeout=2000 --until-end
 """
@@ -82,6 +94,41 @@ class StreamSink:
 
     def close(self) -> None:
         """The stream is closed by the caller that opened it."""
+
+
+class JsonLinesSink:
+    """Messages with what they carry beside their data, each an object on a line of its own."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def take(self, batch: Batch) -> int:
+        """Write the messages of the batch."""
+        lines = [json.dumps(_object_of(message)) for message in batch]
+        self._out.write("".join(f"{line}\n" for line in lines).encode())
+        self._out.flush()
+        return len(lines)
+
+    def close(self) -> None:
+        """The stream is closed by the caller that opened it."""
+
+
+def _object_of(message: Message) -> dict[str, Any]:
+    try:
+        data = {"data": message.data.decode()}
+    except UnicodeDecodeError:
+        data = {"data_base64": base64.b64encode(message.data).decode()}
+    return {
+        "sequence_number": message.sequence_number,
+        "source": message.source,
+        **data,
+        "properties": {name: _json_value(value) for name, value in message.properties.items()},
+    }
+
+
+def _json_value(value: PropertyValue) -> PropertyValue:
+    """JSON has no numbers that are infinite or none: they are text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class TreeSink:
@@ -138,6 +185,12 @@ class TreeSink:
     "form",
     flag_value="records",
     help="Each message a 4-byte big-endian length and as many bytes.",
+)
+@click.option(
+    "--json-lines",
+    "form",
+    flag_value="json-lines",
+    help="Each message a line of JSON, with its properties, number and source.",
 )
 @click.option(
     "--files", "directory", type=click.Path(file_okay=False), help="Receive file trees into this directory."
@@ -273,16 +326,21 @@ def _sink(form: str, directory: str | None, output: str | None, summary: Summary
         with Target(directory) as target:
             yield TreeSink(target, summary)
         return
-    join = join_lines if form == "lines" else join_records
+
+    def sink_to(out: BinaryIO) -> Sink:
+        if form == "json-lines":
+            return JsonLinesSink(out)
+        return StreamSink(out, join_lines if form == "lines" else join_records)
+
     if output is None:
-        yield StreamSink(sys.stdout.buffer, join)
+        yield sink_to(sys.stdout.buffer)
         return
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(Path(output).open("wb"))
         except OSError as error:
             raise error_from_path(error, f"writing {output}") from error
-        yield StreamSink(file, join)
+        yield sink_to(file)
 
 
 def _silence_stdout() -> None:

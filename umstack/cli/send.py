@@ -20,9 +20,10 @@ from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
-from umstack.errors import OptionError, UmError, WouldBlock, error_from_path
+from umstack.errors import InvalidArgument, OptionError, UmError, WouldBlock, error_from_path
 from umstack.files import Manifest, Skipped, TreeSender
 from umstack.files.path import shown
+from umstack.message_properties import MessageProperties, PropertyValue, typed_text
 from umstack.publisher import Publisher
 from umstack.source import Source
 
@@ -34,6 +35,7 @@ Examples:
   umstack send orders --interface eth1 < orders.txt
   tail -f /var/log/syslog | umstack send log --wait-receivers 2
   umstack send backup --files /etc/ --wait-receivers 3 --json
+  umstack send orders --property region=eu --property priority:int=3 < orders.txt
   umstack send orders -o transport_lbtrm_data_rate_limit=100000000
 """
 
@@ -65,6 +67,26 @@ class Summary:
         return self.is_drained and not self.interrupted and not self.problems
 
 
+def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> MessageProperties:
+    """Read `region=eu` and `priority:int=3`."""
+    found: dict[str, PropertyValue] = {}
+    for given in value:
+        named, equals, text = given.partition("=")
+        name, _, kind = named.rpartition(":") if ":" in named else (named, "", "string")
+        if not equals:
+            raise click.BadParameter(f"{given} has no value; give NAME=VALUE")
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice")
+        try:
+            found[name] = typed_text(text, kind)
+        except InvalidArgument as error:
+            raise click.BadParameter(f"{given}: {error}") from error
+    try:
+        return MessageProperties(found)
+    except UmError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(epilog=_EXAMPLES)
 @click.argument("topic")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path())
@@ -79,6 +101,14 @@ class Summary:
 )
 @click.option(
     "--files", "form", flag_value="files", help="Send files and directories; DIR/ sends what is in it."
+)
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME[:TYPE]=VALUE",
+    callback=_properties,
+    help="Give every message this property, a string or of TYPE boolean, byte, short, int, long, float, double.",
 )
 @click.option(
     "--wait-receivers",
@@ -106,6 +136,7 @@ def command(
     topic: str,
     paths: tuple[str, ...],
     form: str,
+    properties: MessageProperties,
     wait_receivers: int,
     timeout: float | None,
     stay_seconds: float | None,
@@ -120,6 +151,8 @@ def command(
     """
     if (form == "files") != bool(paths):
         raise click.UsageError("--files takes one PATH at least, and a PATH needs --files")
+    if form == "files" and properties:
+        raise click.UsageError("--files sends trees, whose messages have no --property")
     _check_paths(paths)
     warn_in_one_line()
     defaults: dict[tuple[Scope, str], OptionValue] = {}
@@ -141,7 +174,7 @@ def command(
             )
         if stay_seconds is None:
             stay_seconds = 0.0 if wait_receivers else _STAY_SECONDS
-        sending = Sending(context, source, summary, meter, timeout)
+        sending = Sending(context, source, summary, meter, timeout, properties)
         try:
             with interruptible(summary):
                 sending.wait_connected(wait_receivers)
@@ -171,8 +204,15 @@ class Sending:
     """One run: a source, and what is counted and shown meanwhile."""
 
     def __init__(
-        self, context: Context, source: Source, summary: Summary, meter: Meter, timeout: float | None
+        self,
+        context: Context,
+        source: Source,
+        summary: Summary,
+        meter: Meter,
+        timeout: float | None,
+        properties: MessageProperties,
     ) -> None:
+        self._properties = properties
         self._context = context
         self._source = source
         self._summary = summary
@@ -200,7 +240,10 @@ class Sending:
         self._send(splitter.end())
 
     def _send(self, messages: list[bytes]) -> None:
-        self._publisher.send_many(messages, flush=True)
+        if self._properties:
+            self._publisher.send_each(messages, self._properties, flush=True)
+        else:
+            self._publisher.send_many(messages, flush=True)
         self._summary.bytes += sum(map(len, messages))
 
     def send_tree(self, paths: tuple[str, ...]) -> None:

@@ -24,8 +24,9 @@ from scapy.fields import (
     XShortField,
     XStrField,
 )
-from scapy.packet import Packet
+from scapy.packet import Packet, Raw
 
+from umstack.message_properties import is_sound
 from umstack.scapy.fields import (
     END_DATA,
     END_NONE,
@@ -37,6 +38,7 @@ from umstack.scapy.fields import (
     WirePacket,
     chain_start,
 )
+from umstack.scapy.lbmc_properties import block_class
 
 LBMC_TYPES = {0: "MESSAGE", 1: "EOT", 2: "PRORX", 8: "CONTROL", 10: "RETRANSMISSION"}
 LBMC_OPTION_NAMES = {
@@ -46,6 +48,7 @@ LBMC_OPTION_NAMES = {
     4: "request",
     5: "topic_name",
     6: "application_header",
+    7: "chain",
     14: "source_index",
     21: "retransmission_request",
     30: "late_join_info",
@@ -144,6 +147,92 @@ class LBMCApplicationHeader(ChainedOption):
         BitField("code", 0, 15),
         XStrField("data", b""),
     ]
+
+
+LBMC_ELEMENT_NAMES = {
+    1: "channel",
+    2: "hot_failover",
+    3: "gateway_info",
+    4: "application_header",
+    5: "user_data",
+    6: "properties_length",
+    255: "none",
+}
+
+
+class LBMCElement(ChainedOption):
+    """An element of a chain of application headers. Its type stands in what is before it."""
+
+    name = "LBMC element"
+    minimum_bytes = 4
+    fields_desc: ClassVar[list[Any]] = [
+        ByteEnumField("next_header", None, LBMC_ELEMENT_NAMES),
+        ByteField("length", None),
+        XShortField("reserved", 0),
+        XStrField("data", b""),
+    ]
+
+
+def _number_head() -> list[Any]:
+    flags = {1 << bit: f"b{bit}" for bit in range(16)} | {0x4000: "optional", 0x2000: "reset"}
+    return [*LBMCElement.fields_desc[:2], FlagsField("flags", 0, 16, flags)]
+
+
+class LBMCHotFailover(LBMCElement):
+    """The number of a message in a hot failover stream."""
+
+    name = "LBMC hot failover"
+    option_type = 2
+    minimum_bytes = 12
+    fields_desc: ClassVar[list[Any]] = [*_number_head(), LongField("sqn", 0)]
+
+
+class LBMCHotFailover32(LBMCElement):
+    """The same of 32 bits."""
+
+    name = "LBMC hot failover of 32 bits"
+    option_type = 2
+    minimum_bytes = 8
+    fields_desc: ClassVar[list[Any]] = [*_number_head(), IntField("sqn", 0)]
+
+
+class LBMCPropertiesLength(LBMCElement):
+    """How many bytes at the end of the message are its properties."""
+
+    name = "LBMC properties length"
+    option_type = 6
+    minimum_bytes = 8
+    fields_desc: ClassVar[list[Any]] = [*LBMCElement.fields_desc[:3], IntField("bytes", 0)]
+
+
+def _element_class(kind: int, data: bytes) -> type[ChainedOption]:
+    for chosen in (LBMCHotFailover, LBMCHotFailover32, LBMCPropertiesLength):
+        if kind == chosen.option_type and len(data) == chosen.minimum_bytes:
+            return chosen
+    return LBMCElement
+
+
+class LBMCChain(ChainedOption):
+    """A chain of application headers: hot failover's number, the length of the properties, and what else there is.
+
+    `first_element` None is the type of the first of `elements`.
+    """
+
+    name = "LBMC chain"
+    option_type = 7
+    minimum_bytes = 4
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0x80, 8, {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}),
+        ByteEnumField("first_element", None, LBMC_ELEMENT_NAMES),
+        ChainField("elements", _element_class, lambda packet: packet.first_element, lambda packet: END_NONE),
+    ]
+
+    def post_build(self, built: bytes, payload: bytes) -> bytes:
+        """Fill in what leads to the elements, and the length."""
+        if self.first_element is None:
+            built = built[:3] + bytes((chain_start(self.elements, END_NONE),)) + built[4:]
+        return super().post_build(built, payload)
 
 
 class LBMCSourceIndex(ChainedOption):
@@ -379,6 +468,7 @@ _OPTIONS: dict[int, type[ChainedOption]] = {
         LBMCRequest,
         LBMCTopicName,
         LBMCApplicationHeader,
+        LBMCChain,
         LBMCSourceIndex,
         LBMCRetransmissionRequest,
         LBMCLateJoinInfo,
@@ -458,6 +548,26 @@ class LBMC(WirePacket):
         end = self.length - (len(self.original) - len(data))
         return data[:end], data[end:]
 
+    def do_dissect_payload(self, data: bytes) -> None:
+        """Take properties off the end of the content; those of a message in fragments are in no fragment alone."""
+        length = self._properties_bytes(data)
+        if length == 0:
+            super().do_dissect_payload(data)
+            return
+        content, block = data[:-length], data[-length:]
+        packet = block_class(block)(block, _internal=1)
+        self.add_payload(Raw(content, _internal=1) / packet if content else packet)
+
+    def _properties_bytes(self, data: bytes) -> int:
+        chain = self.option(LBMCChain)
+        if chain is None or self.option(LBMCFragment) is not None:
+            return 0
+        for element in chain.elements:
+            if isinstance(element, LBMCPropertiesLength):
+                length: int = element.bytes
+                return length if 0 < length <= len(data) and is_sound(data[-length:]) else 0
+        return 0
+
     def post_build(self, built: bytes, payload: bytes) -> bytes:
         """Fill in what leads to the options, and the length."""
         next_header: int | None = self.next_header
@@ -510,6 +620,7 @@ class LBMCStream(WirePacket):
 
 __all__ = [
     "LBMC",
+    "LBMC_ELEMENT_NAMES",
     "LBMC_OPTION_NAMES",
     "LBMC_TYPES",
     "SEND_TIME_OPTION_SUBTYPE",
@@ -517,12 +628,17 @@ __all__ = [
     "STATUS_OPTION_SUBTYPE",
     "LBMCApplicationHeader",
     "LBMCBatch",
+    "LBMCChain",
     "LBMCContextInstance",
+    "LBMCElement",
     "LBMCExtended",
     "LBMCFragment",
     "LBMCHmac",
+    "LBMCHotFailover",
+    "LBMCHotFailover32",
     "LBMCLateJoinInfo",
     "LBMCLateJoinRequest",
+    "LBMCPropertiesLength",
     "LBMCRequest",
     "LBMCRetransmissionRequest",
     "LBMCSendTime",

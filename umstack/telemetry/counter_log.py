@@ -51,6 +51,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "burst_loss_events": _WARNING,
             "messages_too_long": _WARNING,
             "malformed_fragments": _WARNING,
+            "properties_dropped": _WARNING,
             "order_map_overflows": _WARNING,
             "queue_full_pauses": _INFO,
             "bos_events": _INFO,

@@ -1,0 +1,54 @@
+"""Where the rings of an interface are: on the queues of a NIC, which is the interface itself or one that it lies on.
+
+A VLAN device has no queues. What arrives for it comes by those of its NIC, with a tag, which steering rules compare and
+which frames that are sent have to bear. Address, neighbours and group memberships stay the VLAN device's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyroute2 import IPRoute
+
+from xdp.interface import Interface, find_interface, off_the_event_loop
+from xdp.stacking import StackedDevice, nics_below, stack_of
+
+_PRIORITY_SHIFT = 13
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlace:
+    """The NIC that rings of an interface are on, and what frames bear there."""
+
+    interface: Interface
+    """Whose datagrams these are, and from whose Ethernet address they are sent."""
+    device: Interface
+    """Whose queues the rings are on."""
+    vlan: int = 0
+    """The VLAN of the frames' tag; 0: they have none."""
+    priority: int = 0
+    """Of that tag, in what is sent."""
+
+    @property
+    def tag_control(self) -> int:
+        """What the tag of a frame that is sent says (IEEE 802.1Q); 0: there is none."""
+        return self.priority << _PRIORITY_SHIFT | self.vlan if self.vlan else 0
+
+
+def ring_places(interface: Interface, stack: Sequence[StackedDevice]) -> tuple[RingPlace, ...]:
+    """The places for rings of an interface that lies on these devices; none where it can have no rings."""
+    vlan = next((device for device in stack if device.kind == "vlan"), None)
+    number, priority = (vlan.vlan or 0, vlan.vlan_priority) if vlan else (0, 0)
+    return tuple(
+        RingPlace(interface, interface if name == interface.name else find_interface(name), number, priority)
+        for name in nics_below(stack, interface.name)
+    )
+
+
+@off_the_event_loop
+def ring_places_now(interface: Interface) -> tuple[RingPlace, ...]:
+    """The same, asking the kernel what the interface lies on."""
+    with IPRoute() as route:
+        links = list(route.get_links())
+    return ring_places(interface, stack_of(links, interface.name))
