@@ -101,6 +101,29 @@ def test_records_go_through(start: Start) -> None:
     assert said == data
 
 
+def test_two_senders_are_the_lines_of_one_stream(start: Start, tmp_path: Path) -> None:
+    """Issue 29, hot failover: the same input twice, one copy of each message out, in order, with its properties."""
+    lines = [f"line {number}" for number in range(3000)]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    output = tmp_path / "out"
+    receiver = start(
+        *("recv", "copies", "--hot-failover", "--json-lines", "--output", str(output), "--json"),
+        *("--count", str(len(lines))),
+    )
+    given = tmp_path / "in"
+    given.write_bytes(data)
+    for _ in range(2):
+        with given.open("rb") as stream:
+            start("send", "copies", "--hot-failover", "--property", "region=eu", stdin=stream)
+    status, said, complained = finish(receiver)
+    assert status == 0, complained
+    assert json.loads(said)["messages"] == len(lines)
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [one["data"] for one in found] == lines
+    assert [one["sequence_number"] for one in found] == list(range(len(lines)))
+    assert {one["properties"]["region"] for one in found} == {"eu"}
+
+
 def test_properties_go_with_every_message(start: Start) -> None:
     """Reference 1: --property is typed, --json-lines shows it, with data that is text and data that is not."""
     given = [
@@ -380,6 +403,11 @@ def test_broken_input_is_refused(start: Start) -> None:
         ["recv", "t", "--files", "d", "--output", "f"],
         ["recv", "t", "--count", "0"],
         ["recv", "t", "-o", "nothing"],
+        ["send", "t", "-i", "eth0", "-i", "eth1"],
+        ["recv", "t", "-i", "eth0", "-i", "eth1"],
+        ["send", "t", "--hot-failover", "-i", "lo", "-i", "lo"],
+        ["send", "t", "--hot-failover", "--files", "/etc"],
+        ["recv", "t", "--hot-failover", "--files", "/tmp/x"],
     ],
 )
 def test_a_contradiction_is_a_usage_error(arguments: list[str]) -> None:

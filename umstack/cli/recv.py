@@ -20,7 +20,13 @@ from umstack.batch import Batch
 from umstack.cli.framing import join_lines, join_records
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.meter import Meter, amount
-from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
+from umstack.cli.stack_options import (
+    JSON_OPTION,
+    configuration,
+    hot_failover_interfaces,
+    stack_options_of_lines,
+    warn_in_one_line,
+)
 from umstack.config import Scope
 from umstack.context import Context
 from umstack.errors import error_from_path
@@ -34,8 +40,9 @@ from umstack.events import (
     UnrecoverableLoss,
 )
 from umstack.files import Target, TreeReceiver, TreeReport
+from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.message_properties import PropertyValue
-from umstack.reader import POLL_ROWS
+from umstack.reader import POLL_ROWS, Reader
 from umstack.receiver import Receiver
 
 _POLL_SECONDS = 0.2
@@ -47,6 +54,13 @@ Examples:
   umstack recv orders --json-lines | jq .properties
   umstack recv backup --files /var/backups --timeout 60
   umstack recv log -o transport_lbtrm_activity_timeout=2000 --until-end
+  umstack recv orders --hot-failover -i eth1 -i eth2
+
+\b
+A/B lines: with --hot-failover the first copy of each message that
+`umstack send orders --hot-failover -i eth1 -i eth2` sends is written, in the
+order of the numbers, whichever interface it came by. A line that is cut costs
+nothing; a number that none has brought for hf_maximum_delay is lost.
 """
 
 
@@ -206,7 +220,13 @@ class TreeSink:
     "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing has come for so long."
 )
 @click.option("--until-end", is_flag=True, help="End when the session of the publisher has ended.")
-@stack_options
+@click.option(
+    "--hot-failover",
+    "is_hot_failover",
+    is_flag=True,
+    help="Receive one stream over each --interface (A/B lines), and write the first copy of each message; see below.",
+)
+@stack_options_of_lines
 @JSON_OPTION
 def command(
     topic: str,
@@ -216,7 +236,8 @@ def command(
     count: int | None,
     timeout: float | None,
     until_end: bool,
-    interface: str | None,
+    is_hot_failover: bool,
+    interfaces: tuple[str, ...],
     config_file: str | None,
     options: tuple[str, ...],
     as_json: bool,
@@ -230,6 +251,9 @@ def command(
         raise click.UsageError("with --json the messages need a place of their own: add --output FILE")
     if directory is not None and output is not None:
         raise click.UsageError("--files names a directory, --output a file: give one of them")
+    if directory is not None and is_hot_failover:
+        raise click.UsageError("--files receives trees, which have no numbers for --hot-failover")
+    names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     warn_in_one_line()
     if directory is not None and count is None:
         count = 1
@@ -241,9 +265,14 @@ def command(
         terminable(),
         Meter(enabled=not quiet) as meter,
         _sink(form, directory, output, summary) as sink,
-        Context(interface, config=config) as context,
+        contextlib.ExitStack() as opened,
     ):
-        receiver = context.receiver(topic)
+        contexts = [opened.enter_context(Context(name, config=config)) for name in names]
+        receiver: Receiver | HotFailoverReceiver
+        if is_hot_failover:
+            receiver = contexts[0].hot_failover_receiver(topic, others=contexts[1:])
+        else:
+            receiver = contexts[0].receiver(topic)
         try:
             with interruptible(summary):
                 _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
@@ -252,7 +281,8 @@ def command(
             summary.problems.append("the process that read the output is gone")
         sink.close()
         summary.seconds = meter.seconds
-        summary.counters = {**receiver.stats(), "transports": context.stats()["receiver_transports"]}
+        transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
+        summary.counters = {**receiver.stats(), "transports": transports}
     _report(summary, count, as_json)
 
 
@@ -265,7 +295,7 @@ class Ending:
     until_end: bool
 
 
-def _receive(receiver: Receiver, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> None:
+def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> None:
     last = time.monotonic()
     while ending.count is None or summary.count < ending.count:
         rows = POLL_ROWS if ending.count is None else min(POLL_ROWS, ending.count - summary.count)

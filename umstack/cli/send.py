@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,8 +17,15 @@ import click
 
 from umstack.cli.framing import LineSplitter, RecordSplitter, Splitter
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
+from umstack.cli.lines import PATIENCE_SECONDS, Line, Lines
 from umstack.cli.meter import Meter, amount
-from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
+from umstack.cli.stack_options import (
+    JSON_OPTION,
+    configuration,
+    hot_failover_interfaces,
+    stack_options_of_lines,
+    warn_in_one_line,
+)
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
 from umstack.errors import InvalidArgument, OptionError, UmError, WouldBlock, error_from_path
@@ -30,6 +38,8 @@ from umstack.source import Source
 _READ_BYTES = 1 << 20
 _IDLE_SECONDS = 0.001
 _STAY_SECONDS = 1.0
+_JOIN_SECONDS = 5.0
+"""How much longer than at one line is waited for receivers at the others."""
 _EXAMPLES = """\b
 Examples:
   umstack send orders --interface eth1 < orders.txt
@@ -37,6 +47,13 @@ Examples:
   umstack send backup --files /etc/ --wait-receivers 3 --json
   umstack send orders --property region=eu --property priority:int=3 < orders.txt
   umstack send orders -o transport_lbtrm_data_rate_limit=100000000
+  umstack send orders --hot-failover -i eth1 -i eth2 < orders.txt
+
+\b
+A/B lines: --hot-failover sends every message over each interface, under a
+number. `umstack recv orders --hot-failover -i eth1 -i eth2` writes the first
+copy of each: a line that loses, stalls or is cut costs nothing. Two hosts can
+be the lines as well: give both the same input and the same --first-number.
 """
 
 
@@ -59,6 +76,8 @@ class Summary:
     interrupted: bool = False
     counters: dict[str, Any] = field(default_factory=dict)
     tree: dict[str, Any] | None = None
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """With --hot-failover, what each line did."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -130,7 +149,20 @@ def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
     metavar="SECONDS",
     help="Stay to repair losses after the last message; 1 with --wait-receivers 0, else 0.",
 )
-@stack_options
+@click.option(
+    "--hot-failover",
+    "is_hot_failover",
+    is_flag=True,
+    help="Send every message over each --interface (A/B lines), under a number; see below.",
+)
+@click.option(
+    "--first-number",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="With --hot-failover, the number of the first message.",
+)
+@stack_options_of_lines
 @JSON_OPTION
 def command(
     topic: str,
@@ -140,7 +172,9 @@ def command(
     wait_receivers: int,
     timeout: float | None,
     stay_seconds: float | None,
-    interface: str | None,
+    is_hot_failover: bool,
+    first_number: int,
+    interfaces: tuple[str, ...],
     config_file: str | None,
     options: tuple[str, ...],
     as_json: bool,
@@ -153,6 +187,9 @@ def command(
         raise click.UsageError("--files takes one PATH at least, and a PATH needs --files")
     if form == "files" and properties:
         raise click.UsageError("--files sends trees, whose messages have no --property")
+    if form == "files" and is_hot_failover:
+        raise click.UsageError("--files sends trees, which have no numbers for --hot-failover")
+    names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     _check_paths(paths)
     warn_in_one_line()
     defaults: dict[tuple[Scope, str], OptionValue] = {}
@@ -164,8 +201,10 @@ def command(
         interruptible(summary),
         terminable(),
         Meter() as meter,
-        Context(interface, config=config) as context,
+        contextlib.ExitStack() as opened,
     ):
+        contexts = [opened.enter_context(Context(name, config=config)) for name in names]
+        context = contexts[0]
         source = context.source(topic)
         if wait_receivers and source.options.flow_control == "none":
             raise OptionError(
@@ -175,6 +214,14 @@ def command(
         if stay_seconds is None:
             stay_seconds = 0.0 if wait_receivers else _STAY_SECONDS
         sending = Sending(context, source, summary, meter, timeout, properties)
+        if is_hot_failover:
+            sources = [source, *(one.source(topic) for one in contexts[1:])]
+            lines = [
+                Line(one.interface.name, one, of_line) for one, of_line in zip(contexts, sources, strict=True)
+            ]
+            sending = HotFailoverSending(
+                Lines(lines, first_number, _say_line), summary, meter, timeout, properties
+            )
         try:
             with interruptible(summary):
                 sending.wait_connected(wait_receivers)
@@ -307,6 +354,83 @@ class Sending:
             raise NotTaken(f"nothing was taken for {waited_seconds:.1f} s: {why.message}")
 
 
+class HotFailoverSending(Sending):
+    """One run over several lines: done when one of them has carried everything and the others had a moment more."""
+
+    def __init__(
+        self,
+        lines: Lines,
+        summary: Summary,
+        meter: Meter,
+        timeout: float | None,
+        properties: MessageProperties,
+    ) -> None:
+        super().__init__(lines.all[0].context, lines.all[0].source, summary, meter, timeout, properties)
+        self._lines = lines
+        self._first_number = lines.next_number
+
+    def wait_connected(self, receivers: int) -> None:
+        """Wait for the receivers that were asked for, at every line, or at one and a moment longer."""
+        if receivers == 0:
+            return
+        lines, several = self._lines, len(self._lines.all)
+        self._await_all_or(
+            lambda: len(lines.connected(receivers)) == several,
+            lambda: bool(lines.connected(receivers)),
+            lambda: (
+                f"waiting for receivers: {receivers} at {len(lines.connected(receivers))} of {several} lines"
+            ),
+            _JOIN_SECONDS,
+        )
+        self._summary.receivers = receivers
+
+    def _send(self, messages: list[bytes]) -> None:
+        self._lines.send(messages, self._properties, self._on_wait)
+        self._summary.bytes += sum(map(len, messages))
+
+    def drain(self, stay_seconds: float) -> None:
+        """Wait until it has arrived by one line, and a moment for the others; then stay for this long, for repairs."""
+        self._await_all_or(
+            self._lines.is_drained,
+            self._lines.has_whole_line,
+            lambda: "waiting for the last messages to be received",
+            PATIENCE_SECONDS,
+        )
+        self._summary.is_drained = True
+        end = time.monotonic() + stay_seconds
+        while time.monotonic() < end:
+            self._lines.idle(_IDLE_SECONDS)
+
+    def finish(self) -> None:
+        """Take down the counters; that one line is whole is what tells that receivers can have everything."""
+        self._summary.seconds = self._meter.seconds
+        self._summary.messages = self._lines.next_number - self._first_number
+        self._summary.counters = self._lines.all[0].source.stats()
+        self._summary.lines = [line.described() for line in self._lines.all]
+        if not any(line.is_whole for line in self._lines.all):
+            self._summary.problems.append("no line carried everything: receivers may lack some")
+
+    def _await_all_or(
+        self, all_are: Callable[[], bool], one_is: Callable[[], bool], say: Callable[[], str], seconds: float
+    ) -> None:
+        """Wait until all are, or until one has been for so long."""
+        since: float | None = None
+
+        def is_enough() -> bool:
+            nonlocal since
+            if all_are():
+                return True
+            if since is None and one_is():
+                since = time.monotonic()
+            return since is not None and time.monotonic() - since > seconds
+
+        self._await(is_enough, say)
+
+
+def _say_line(text: str) -> None:
+    click.echo(f"umstack: {text}", err=True)
+
+
 def _said(item: Skipped) -> str:
     return f"{shown(item.path)}: {item.reason}"
 
@@ -329,6 +453,7 @@ def _report(summary: Summary, as_json: bool) -> None:
                     "drained": summary.is_drained,
                     "interrupted": summary.interrupted,
                     "tree": summary.tree,
+                    "lines": summary.lines,
                     "problems": summary.problems,
                     "counters": summary.counters,
                 }

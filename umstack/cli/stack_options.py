@@ -16,8 +16,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
+_INTERFACE_HELP = (
+    "Interface to use: a name, an address or a network; otherwise the first that does multicast."
+)
+
+
 def stack_options(command: F) -> F:
     """Add --interface, --config and -o to a command."""
+    return _with_options(command, click.option("-i", "--interface", help=_INTERFACE_HELP))
+
+
+def stack_options_of_lines(command: F) -> F:
+    """The same for a command that may send or receive over several interfaces at a time."""
+    several = f"{_INTERFACE_HELP} With --hot-failover it may be given again, once for each line."
+    return _with_options(
+        command, click.option("-i", "--interface", "interfaces", multiple=True, help=several)
+    )
+
+
+def hot_failover_interfaces(interfaces: Sequence[str], *, is_hot_failover: bool) -> list[str | None]:
+    """The interfaces of the command's contexts: one, which may be none in particular, without --hot-failover."""
+    if len(interfaces) > 1 and not is_hot_failover:
+        raise click.UsageError("several interfaces are lines of one stream: add --hot-failover")
+    if len(set(interfaces)) < len(interfaces):
+        raise click.UsageError("each line has an interface of its own: give each --interface once")
+    return [*interfaces] or [None]
+
+
+def _with_options(command: F, interface: Callable[[F], F]) -> F:
     for option in (
         click.option(
             "-o",
@@ -28,11 +54,7 @@ def stack_options(command: F) -> F:
             help="Set an option of the stack (docs/options.md); may be given more than once.",
         ),
         click.option("-c", "--config", "config_file", metavar="FILE", help="A configuration file."),
-        click.option(
-            "-i",
-            "--interface",
-            help="Interface to use: a name, an address or a network; otherwise the first that does multicast.",
-        ),
+        interface,
     ):
         command = option(command)
     return command

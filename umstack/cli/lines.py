@@ -1,0 +1,155 @@
+"""Lines: one numbered stream over several interfaces (A/B lines), for `umstack send --hot-failover`.
+
+    in ---- held back for a second, another line took everything: source closed, a new one opened ----> out
+    in <------------------------------- the new source has a receiver -------------------------------- out
+
+A line must not leave out numbers: two messages that follow each other in a topic's own numbering have nothing between
+them. So a line that is out begins again with a new source, whose numbering says nothing of what came before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from umstack.context import Context
+from umstack.errors import WouldBlock
+from umstack.message_properties import MessageProperties
+from umstack.publisher import OnWait
+from umstack.source import Source
+
+_SLICE_SECONDS = 0.02
+PATIENCE_SECONDS = 1.0
+"""How long a line may take nothing of what another one has taken."""
+_COUNTED = ("messages_sent", "receivers_timed_out", "receivers_stalled")
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """A source of the stream, over one interface."""
+
+    interface: str
+    context: Context
+    source: Source
+    is_out: bool = False
+    outages: int = 0
+    left_out: int = 0
+    """Messages that others carried meanwhile."""
+    closed_sources: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it carried everything, and every receiver it had kept up."""
+        counted = self.counters()
+        idle = counted["receivers_timed_out"] + counted["receivers_stalled"]
+        return not self.outages and not self.left_out and not idle
+
+    def counters(self) -> dict[str, int]:
+        """What is counted of this source and of those before it."""
+        now = self.source.stats()
+        return {name: self.closed_sources[name] + int(now[name] or 0) for name in _COUNTED}
+
+    def described(self) -> dict[str, Any]:
+        """Plain values."""
+        told = {"interface": self.interface, "is_out": self.is_out, "outages": self.outages}
+        return {**told, "left_out": self.left_out, **self.counters()}
+
+    def give_up(self, left_out: int) -> None:
+        """Take it out. Its new source is not sent to before it has a receiver."""
+        self.closed_sources = self.counters()
+        topic = self.source.topic
+        self.source.close()
+        self.source = self.context.source(topic)
+        self.is_out, self.outages, self.left_out = True, self.outages + 1, self.left_out + left_out
+
+
+class Lines:
+    """The lines of a stream. One thread."""
+
+    def __init__(self, lines: Sequence[Line], first_number: int, say: Callable[[str], None]) -> None:
+        """`say` is told when a line is taken out or comes back."""
+        self.all = list(lines)
+        self.next_number = first_number
+        self._say = say
+
+    def idle(self, seconds: float) -> None:
+        """Run what contexts in sequential mode have to do, or wait."""
+        for line in self.all:
+            line.context.idle(seconds)
+
+    def connected(self, receivers: int) -> list[Line]:
+        """The lines that have so many receivers."""
+        return [line for line in self.all if int(line.source.stats()["receivers_known"] or 0) >= receivers]
+
+    def send(self, messages: Sequence[bytes], properties: MessageProperties, on_wait: OnWait) -> None:
+        """Send the messages, under the next numbers, over every line that is not out; by one of them at least."""
+        began = time.monotonic()
+        while not (lines := self._lines_in()):
+            on_wait(time.monotonic() - began, _NoLine("every line is out"))
+            self.idle(_SLICE_SECONDS)
+        sent = dict.fromkeys(lines, 0)
+        took_at = dict.fromkeys(lines, time.monotonic())
+        while behind := [line for line in lines if sent[line] < len(messages) and not line.is_out]:
+            why: WouldBlock | None = None
+            for line in behind:
+                count, why = self._send_by(line, messages, sent[line], properties)
+                if count:
+                    sent[line] += count
+                    took_at[line] = time.monotonic()
+            is_carried = len(messages) in sent.values()
+            for line in behind:
+                idle_seconds = time.monotonic() - took_at[line]
+                if is_carried and sent[line] < len(messages) and idle_seconds > PATIENCE_SECONDS:
+                    line.give_up(len(messages) - sent[line])
+                    self._say(f"line {line.interface} is out: it has taken nothing for {idle_seconds:.1f} s")
+            if why is not None and not is_carried:
+                on_wait(time.monotonic() - max(took_at.values()), why)
+        for line in self.all:
+            if line not in sent:
+                line.left_out += len(messages)
+        self.next_number += len(messages)
+
+    def _lines_in(self) -> list[Line]:
+        """The lines to send by. One that was out is back when its source has a receiver."""
+        for line in self.all:
+            if line.is_out and line.source.is_connected:
+                line.is_out = False
+                self._say(f"line {line.interface} is back")
+        return [line for line in self.all if not line.is_out]
+
+    def _send_by(
+        self, line: Line, messages: Sequence[bytes], begin: int, properties: MessageProperties
+    ) -> tuple[int, WouldBlock | None]:
+        """Send from this message on, until the line takes no more for a moment: how many, and why no more."""
+        last = len(messages) - 1
+        for at in range(begin, len(messages)):
+            try:
+                line.source.send_hot_failover(
+                    messages[at],
+                    self.next_number + at,
+                    at == last,
+                    timeout=_SLICE_SECONDS,
+                    properties=properties or None,
+                )
+            except WouldBlock as why:
+                return at - begin, why
+        return len(messages) - begin, None
+
+    def is_drained(self) -> bool:
+        """Whether every line that is not out is drained. There is always one: a line is out for what another took."""
+        return all(line.source.wait_drained(0) for line in self.all if not line.is_out)
+
+    def has_whole_line(self) -> bool:
+        """Whether one line has carried everything, and all of it has arrived."""
+        return any(line.is_whole and line.source.wait_drained(0) for line in self.all)
+
+
+class _NoLine(WouldBlock):
+    """No line has a receiver."""
+
+    default_hint = "see that a receiver is there, and its interface up"
+
+
+__all__ = ["PATIENCE_SECONDS", "Line", "Lines"]
