@@ -391,6 +391,13 @@ class um_key_set(CData):
     @keys.setter
     def keys(self, value: um_key | Sequence[Any]) -> None: ...
 
+class um_known_source(CData):
+    @property
+    def session(self) -> um_session_id: ...
+    @session.setter
+    def session(self, value: um_session_id | dict[str, Any] | Sequence[Any]) -> None: ...
+    topic_index: int
+
 class um_late_mapping(CData):
     @property
     def request_port(self) -> um_address: ...
@@ -413,6 +420,17 @@ class um_lbmc_hot_failover(CData):
     is_64_bits: bool
     is_optional: bool
     is_reset: bool
+
+class um_lbmr_name(CData):
+    text: Pointer[uint8_t]
+    bytes: int
+
+class um_lbmr_reader(CData):
+    at: Pointer[uint8_t]
+    end: Pointer[uint8_t]
+    query_count: int
+    advertisement_count: int
+    has_packet_options: bool
 
 class um_lbtru_config(CData):
     data_rate_bps: int
@@ -694,6 +712,22 @@ class um_request(CData):
     port: int
 
 class um_resolution_tags(CData): ...
+class um_resolver_cache(CData): ...
+
+class um_resolver_intake(CData):
+    query_count: int
+    advertisement_count: int
+    ignored_count: int
+    owner_queries: int
+    owner_records: int
+    @property
+    def records(self) -> um_resolver_record: ...
+    @records.setter
+    def records(self, value: um_resolver_record | Sequence[Any]) -> None: ...
+
+class um_resolver_record(CData):
+    offset: int
+    bytes: int
 
 class um_retained_wish(CData):
     has_low_sqn: bool
@@ -1044,6 +1078,13 @@ class _CoreLib:
     UM_KEY_SETS_MAX: int
     UM_LATENCY_BUCKETS: int
     UM_LATENCY_OCTAVE_FIRST: int
+    UM_LBMR_DATAGRAM_BYTES_MAX: int
+    UM_LBMR_HEADER_BYTES: int
+    UM_LBMR_NAME_BYTES_MAX: int
+    UM_LBMR_QUERIES_MAX: int
+    UM_LBMR_RECORDS_MAX: int
+    UM_LBMR_TIR_BYTES_MIN: int
+    UM_LBMR_TIR_FIXED_BYTES: int
     UM_LBTRM_DATA_BYTES: int
     UM_LBTRM_HEADER_BYTES: int
     UM_LBTRM_NAK_BYTES: int
@@ -1153,6 +1194,7 @@ class _CoreLib:
     UM_RECORD_HEADER_BYTES: int
     UM_RECOVERY_BUCKETS: int
     UM_RECOVERY_OCTAVE_FIRST: int
+    UM_RESOLVER_SESSIONS_MAX: int
     UM_ROW_BEGINNING_OF_SESSION: int
     UM_ROW_BURST_LOSS: int
     UM_ROW_END_OF_SESSION: int
@@ -1198,6 +1240,9 @@ class _CoreLib:
     UM_TALLY_PACKET_MESSAGES_MAX: int
     UM_TALLY_SLOTS: int
     UM_TALLY_STREAMS_MAX: int
+    UM_TOPIC_HAS_RECEIVER: int
+    UM_TOPIC_HAS_SOURCE: int
+    UM_TOPIC_INTERESTS: int
     UM_TRAILER_BYTES: int
     UM_TRAILER_COVERED_BYTES: int
     UM_TRANSPORT_LBTRM: int
@@ -1362,6 +1407,9 @@ class _CoreLib:
     def um_interface_capture_write(
         self, a1: um_interface_capture, a2: um_interface_capture_arrivals, a3: int, /
     ) -> int: ...
+    def um_lbmr_check(
+        self, a1: um_lbmr_reader, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
+    ) -> bool: ...
     def um_mac_library(self) -> Pointer[char]: ...
     def um_message_properties_are_sound(
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, /
@@ -1485,6 +1533,51 @@ class _CoreLib:
         a4: int,
         /,
     ) -> int: ...
+    def um_resolver_cache_add_interest(
+        self, a1: um_resolver_cache, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, a4: int, /
+    ) -> None: ...
+    def um_resolver_cache_count(self, a1: um_resolver_cache, /) -> int: ...
+    def um_resolver_cache_evictions(self, a1: um_resolver_cache, /) -> int: ...
+    def um_resolver_cache_footprint(self, a1: int, /) -> int: ...
+    def um_resolver_cache_init(
+        self, a1: CData | bytes, a2: int, a3: um_siphash_key | dict[str, Any], /
+    ) -> um_resolver_cache: ...
+    def um_resolver_cache_remove_interest(
+        self, a1: um_resolver_cache, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, a4: int, /
+    ) -> None: ...
+    def um_resolver_cache_remove_sessions(
+        self, a1: um_resolver_cache, a2: um_session_id, a3: int, /
+    ) -> None: ...
+    def um_resolver_cache_set_wants_all(self, a1: um_resolver_cache, a2: bool, /) -> None: ...
+    def um_resolver_cache_settle(
+        self, a1: um_resolver_cache, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
+    ) -> None: ...
+    def um_resolver_cache_sources_of(
+        self,
+        a1: um_resolver_cache,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_known_source,
+        a5: int,
+        /,
+    ) -> int: ...
+    def um_resolver_cache_take(
+        self,
+        a1: um_resolver_cache,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_resolver_intake,
+        /,
+    ) -> bool: ...
+    def um_resolver_cache_topics(
+        self,
+        a1: um_resolver_cache,
+        a2: Pointer[uint32_t],
+        a3: Pointer[char] | Pointer[uint8_t] | bytes,
+        a4: int,
+        /,
+    ) -> int: ...
+    def um_resolver_cache_unsettle(self, a1: um_resolver_cache, /) -> None: ...
     def um_row_kind_of(self, a1: int, /) -> int: ...
     def um_rows_copy(
         self, a1: um_block, a2: int, a3: Pointer[char] | Pointer[uint8_t] | bytes, a4: int, /
@@ -1797,6 +1890,12 @@ class _Core:
     def new(self, cdecl: Literal["um_key_set **"], init: Any = ...) -> Pointer[um_key_set]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_known_source *", "um_known_source[]"], init: Any = ...
+    ) -> um_known_source: ...
+    @overload
+    def new(self, cdecl: Literal["um_known_source **"], init: Any = ...) -> Pointer[um_known_source]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_late_mapping *", "um_late_mapping[]"], init: Any = ...
     ) -> um_late_mapping: ...
     @overload
@@ -1815,6 +1914,16 @@ class _Core:
     def new(
         self, cdecl: Literal["um_lbmc_hot_failover **"], init: Any = ...
     ) -> Pointer[um_lbmc_hot_failover]: ...
+    @overload
+    def new(self, cdecl: Literal["um_lbmr_name *", "um_lbmr_name[]"], init: Any = ...) -> um_lbmr_name: ...
+    @overload
+    def new(self, cdecl: Literal["um_lbmr_name **"], init: Any = ...) -> Pointer[um_lbmr_name]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_lbmr_reader *", "um_lbmr_reader[]"], init: Any = ...
+    ) -> um_lbmr_reader: ...
+    @overload
+    def new(self, cdecl: Literal["um_lbmr_reader **"], init: Any = ...) -> Pointer[um_lbmr_reader]: ...
     @overload
     def new(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], init: Any = ...
@@ -1965,6 +2074,28 @@ class _Core:
     def new(
         self, cdecl: Literal["um_resolution_tags **"], init: Any = ...
     ) -> Pointer[um_resolution_tags]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_resolver_cache *", "um_resolver_cache[]"], init: Any = ...
+    ) -> um_resolver_cache: ...
+    @overload
+    def new(self, cdecl: Literal["um_resolver_cache **"], init: Any = ...) -> Pointer[um_resolver_cache]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_resolver_intake *", "um_resolver_intake[]"], init: Any = ...
+    ) -> um_resolver_intake: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_resolver_intake **"], init: Any = ...
+    ) -> Pointer[um_resolver_intake]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_resolver_record *", "um_resolver_record[]"], init: Any = ...
+    ) -> um_resolver_record: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_resolver_record **"], init: Any = ...
+    ) -> Pointer[um_resolver_record]: ...
     @overload
     def new(
         self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], init: Any = ...
@@ -2353,6 +2484,12 @@ class _Core:
     def cast(self, cdecl: Literal["um_key_set **"], source: Any) -> Pointer[um_key_set]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_known_source *", "um_known_source[]"], source: Any
+    ) -> um_known_source: ...
+    @overload
+    def cast(self, cdecl: Literal["um_known_source **"], source: Any) -> Pointer[um_known_source]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_late_mapping *", "um_late_mapping[]"], source: Any
     ) -> um_late_mapping: ...
     @overload
@@ -2369,6 +2506,14 @@ class _Core:
     def cast(
         self, cdecl: Literal["um_lbmc_hot_failover **"], source: Any
     ) -> Pointer[um_lbmc_hot_failover]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbmr_name *", "um_lbmr_name[]"], source: Any) -> um_lbmr_name: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbmr_name **"], source: Any) -> Pointer[um_lbmr_name]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbmr_reader *", "um_lbmr_reader[]"], source: Any) -> um_lbmr_reader: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbmr_reader **"], source: Any) -> Pointer[um_lbmr_reader]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], source: Any
@@ -2503,6 +2648,24 @@ class _Core:
     ) -> um_resolution_tags: ...
     @overload
     def cast(self, cdecl: Literal["um_resolution_tags **"], source: Any) -> Pointer[um_resolution_tags]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_resolver_cache *", "um_resolver_cache[]"], source: Any
+    ) -> um_resolver_cache: ...
+    @overload
+    def cast(self, cdecl: Literal["um_resolver_cache **"], source: Any) -> Pointer[um_resolver_cache]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_resolver_intake *", "um_resolver_intake[]"], source: Any
+    ) -> um_resolver_intake: ...
+    @overload
+    def cast(self, cdecl: Literal["um_resolver_intake **"], source: Any) -> Pointer[um_resolver_intake]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_resolver_record *", "um_resolver_record[]"], source: Any
+    ) -> um_resolver_record: ...
+    @overload
+    def cast(self, cdecl: Literal["um_resolver_record **"], source: Any) -> Pointer[um_resolver_record]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], source: Any

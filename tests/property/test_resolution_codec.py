@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umstack.resolution.cache import Intake, KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
     LbtrmAddress,
@@ -16,6 +17,8 @@ from umstack.resolution.codec import (
     TcpAddress,
     WireOption,
     decode,
+    decode_advertisement,
+    decode_topic_name,
     encode,
 )
 
@@ -73,3 +76,75 @@ def test_a_spliced_datagram_is_decoded_or_rejected(
     data = encode(datagram)
     place %= len(data)
     decode(data[:place] + noise + data[place + len(noise) :])
+
+
+def encoded(name: str) -> bytes:
+    """A name as it was in a record."""
+    return name.encode("utf-8", errors="surrogateescape")
+
+
+def taken_by_c(data: bytes) -> tuple[Intake | None, list[KnownSource]]:
+    """What the decoder in C makes of a datagram, and which sources it knows then."""
+    cache = ResolverCache(64)
+    cache.set_wants_all(True)
+    taken = cache.take(data)
+    found = [one for topic in cache.topics() for one in cache.sources_of(topic, encoded(topic))]
+    return taken, found
+
+
+def check_agreement(data: bytes) -> None:
+    """Both decoders take the same datagrams, and the same sources out of them."""
+    expected = decode(data)
+    taken, known = taken_by_c(data)
+    assert (taken is not None) == isinstance(expected, ResolutionDatagram)
+    if taken is None or not isinstance(expected, ResolutionDatagram):
+        return
+    assert (taken.query_count, taken.advertisement_count) == (
+        len(expected.queries),
+        len(expected.advertisements),
+    )
+    joinable = [one for one in expected.advertisements if is_joinable(one.transport)]
+    assert taken.ignored_count == len(expected.advertisements) - len(joinable)
+    given = [decode_advertisement(raw) for raw in taken.advertisements]
+    assert set(given) <= set(joinable)
+    assert {one for one in joinable if one.ttl} <= set(given)
+    last = {(one.topic, one.index, one.transport): one.ttl for one in joinable}
+    assert set(known) == {KnownSource(*key) for key, ttl in last.items() if ttl}  # type: ignore[arg-type]
+    cache = ResolverCache(1)
+    for name in expected.queries:
+        cache.add_interest(encoded(name), has_source=True)
+    again = cache.take(data)
+    assert again is not None
+    assert tuple(map(decode_topic_name, again.queries)) == expected.queries
+
+
+def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | OtherTransport) -> bool:
+    """Whether such a session could exist."""
+    if isinstance(transport, OtherTransport):
+        return False
+    source = ipaddress.IPv4Address(transport.source_ip)
+    if source.is_multicast or int(source) in (0, 2**32 - 1):
+        return False
+    if not isinstance(transport, LbtrmAddress):
+        return transport.source_port > 0
+    ports = transport.destination_port > 0 and transport.nak_port > 0
+    return ports and transport.session_id > 0 and ipaddress.IPv4Address(transport.group).is_multicast
+
+
+@settings(deadline=None)
+@given(datagrams)
+def test_the_decoder_in_c_takes_what_is_encoded(datagram: ResolutionDatagram) -> None:
+    """W1: the resolver cache reads of a datagram what the codec reads."""
+    check_agreement(encode(datagram))
+
+
+@settings(deadline=None)
+@given(datagrams, st.integers(0, 3000), st.binary(max_size=8))
+def test_the_decoder_in_c_rejects_what_the_codec_rejects(
+    datagram: ResolutionDatagram, place: int, noise: bytes
+) -> None:
+    """Issue "Bad input and faults": the same for datagrams that are nearly right."""
+    data = encode(datagram)
+    place %= len(data)
+    check_agreement(data[:place] + noise + data[place + len(noise) :])
+    check_agreement(data[:place])

@@ -29,6 +29,8 @@ from umstack.resolution import (
     resolver_datagram_size,
 )
 from umstack.resolution import thread as thread_module
+from umstack.resolution.codec import ResolutionDatagram, encode
+from umstack.resolution.thread import _Gathering
 
 REPOSITORY = Path(__file__).parents[2]
 LOOPBACK = ResolutionInterface("lo", socket.if_nametoindex("lo"), "127.0.0.1", 65536)
@@ -351,3 +353,50 @@ def test_processes_of_one_host_find_each_other(stack: ExitStack, options: Contex
     process.stdin.close()
     assert process.wait(PATIENCE_S) == 0
     assert {address.session_id for _, _, address in found} == {77}
+
+
+def test_datagrams_gather_while_there_are_many(stack: ExitStack, options: ContextOptions) -> None:
+    """Issue 29: the thread is woken by the first datagrams at once, and then so often a second at most, whatever comes;
+    commands are not left waiting."""
+    agent = ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None)
+    passes: list[float] = []
+    process = agent.process
+
+    def noted(now_ns: int) -> bool:
+        passes.append(time.monotonic())
+        return process(now_ns)
+
+    agent.process = noted  # type: ignore[method-assign]
+    resolver = stack.enter_context(ResolverThread(agent))
+    query = encode(ResolutionDatagram(queries=("strange",)))
+    to = (options.resolver_multicast_address, options.resolver_multicast_port)
+    sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+    begun = time.monotonic()
+    for number in range(1, 301):
+        sender.sendto(query, to)
+        wait_for(lambda sent=number: resolver.stats()["tr_dgrams_rcved"] > sent - 16)  # type: ignore[misc]
+    wait_for(lambda: resolver.stats()["tr_dgrams_rcved"] == 300)
+    assert len(passes) <= 8 + (time.monotonic() - begun) / 0.02 + 2
+    before = time.monotonic()
+    resolver.stop_query("strange")
+    wait_for(lambda: passes[-1] >= before)
+
+
+def test_wake_ups_are_booked_ahead_a_few_at_once() -> None:
+    """Eight at once; then one each 20 ms; and after a pause of 160 ms eight again."""
+    gathering = _Gathering()
+    ms = 1_000_000
+    now = 10_000 * ms
+    for _ in range(8):
+        assert gathering.left_ns(now) == 0
+        gathering.woken(now)
+    assert gathering.left_ns(now) == 0
+    gathering.woken(now)
+    assert gathering.left_ns(now) == 20 * ms
+    gathering.woken(now + 20 * ms)
+    assert gathering.left_ns(now + 20 * ms) == 20 * ms
+    now += 20 * ms + 9 * 20 * ms
+    for _ in range(8):
+        assert gathering.left_ns(now) == 0
+        gathering.woken(now)

@@ -1,9 +1,7 @@
-"""The rate limiter of topic resolution (UX-5) and the resolver cache (UX-16)."""
+"""The rate limiter of topic resolution (UX-5)."""
 
 from __future__ import annotations
 
-from umstack.resolution.cache import KnownSource, ResolverCache
-from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.limiter import SLICE_NS, ResolutionLimiter
 
 SECOND = 1_000_000_000
@@ -56,32 +54,3 @@ def test_silence_does_not_save_up() -> None:
     limiter = ResolutionLimiter(100, 0)
     admitted(limiter, 10, 0, 1)
     assert admitted(limiter, 10, 60 * SECOND, 100) == 10
-
-
-def source(number: int, topic: str = "orders") -> KnownSource:
-    return KnownSource(topic, number, LbtrmAddress("10.0.0.1", "224.10.10.10", 7 + number % 2, 14400, 14390))
-
-
-def test_the_cache_forgets_what_was_heard_of_longest_ago() -> None:
-    """UX-16: bounded; an advertisement of a source keeps it."""
-    cache = ResolverCache(3)
-    for number in (1, 2, 3):
-        cache.add(source(number))
-    cache.add(source(1))
-    cache.add(source(4, "trades"))
-    assert cache.sources_of("orders") == [source(1), source(3)]
-    assert cache.sources_of("trades") == [source(4, "trades")]
-    assert (len(cache), cache.eviction_count) == (3, 1)
-
-
-def test_the_cache_forgets_sessions_and_sources() -> None:
-    cache = ResolverCache(10)
-    for number in range(4):
-        cache.add(source(number))
-    cache.discard_sessions({source(0).address})
-    assert cache.sources_of("orders") == [source(1), source(3)]
-    cache.discard(source(1))
-    cache.discard(source(1))
-    cache.discard(source(3))
-    assert cache.sources_of("orders") == []
-    assert len(cache) == 0

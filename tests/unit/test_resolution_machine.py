@@ -29,7 +29,6 @@ from umstack.resolution.machine import (
     ResolutionMachine,
     SourceFound,
     SourceGone,
-    is_joinable,
 )
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
@@ -308,7 +307,9 @@ def test_queries_have_limits_of_their_own(phase: str) -> None:
         resolver.advertise(f"topic.{number}", number, ADDRESS, SOURCE, 0)
     start_ms = 0 if phase == "initial" else 1000
     sent = list(run(resolver, 0, start_ms * MS + 1999 * MS))
-    assert sum(len(datagram.queries) for _, datagram in sent) == 200
+    first_ms = next(time for time, datagram in sent if datagram.queries)
+    assert start_ms * 3 // 4 <= first_ms <= start_ms, "a quarter early at most, along with others"
+    assert sum(len(datagram.queries) for time, datagram in sent if time < first_ms + 2000) == 200
     assert len({q for _, datagram in sent for q in datagram.queries}) > 100
 
 
@@ -367,7 +368,6 @@ def test_re_advertising_starts_anew() -> None:
 )
 def test_advertisements_nobody_could_join_are_ignored(address: LbtrmAddress) -> None:
     """Hostile input: well-formed nonsense is counted, not reported."""
-    assert not is_joinable(address)
     resolver = machine()
     resolver.query("orders", RECEIVER, 0)
     assert resolver.datagram_received(advertised("orders", address=address), 0) == []

@@ -119,6 +119,23 @@ def test_an_answer_restarts_the_sustaining_phase() -> None:
     assert fire_times_ms(timer, 10**12)[0] == 201_000
 
 
+def test_a_record_may_go_along_a_quarter_of_its_interval_early() -> None:
+    """UX-15: what is due next does not change by it, nor does the rate; the first one is never early."""
+    timer = querying(resolver_query_minimum_initial_interval=200)
+    assert not timer.may_go(-1)
+    timer.fire(0)
+    assert timer.deadline_ns == 200 * MS
+    assert (timer.may_go(149 * MS), timer.may_go(150 * MS)) == (False, True)
+    timer.fire(150 * MS)
+    assert timer.deadline_ns == 400 * MS
+    assert not timer.may_go(300 * MS)
+    timer = advertising(resolver_advertisement_minimum_initial_interval=0)
+    timer.fire(0)
+    assert (timer.may_go(749 * MS), timer.may_go(750 * MS)) == (False, True)
+    timer.stop()
+    assert not timer.may_go(SECOND)
+
+
 def test_what_was_missed_while_asleep_is_skipped() -> None:
     """A process that was stopped for 20 s sends one record, not twenty, and keeps its rhythm."""
     timer = advertising()

@@ -296,11 +296,15 @@ class ResolutionAgent(Closing):
             self.machine.counters.tr_daemon_changes = self._daemons.change_count
             for daemon in self._daemons.keepalives(now_ns):
                 self._send(KEEPALIVE, daemon)
+        plain = self.machine.datagrams_to_send(now_ns)
+        if not plain:
+            return
+        if self._daemons is not None:
             self._destinations = self._daemons.destinations(now_ns)
-        for plain in self.machine.datagrams_to_send(now_ns):
-            datagram = plain if self._tags is None else self._tags.tagged(plain)
+        for datagram in plain:
+            tagged = datagram if self._tags is None else self._tags.tagged(datagram)
             for destination in self._destinations:
-                self._send(datagram, destination)
+                self._send(tagged, destination)
 
     def _send(self, datagram: bytes, destination: tuple[str, int]) -> None:
         counters = self.machine.counters

@@ -1,12 +1,24 @@
-"""The resolver cache: advertised sources, of topics with and without a receiver here (UX-16)."""
+"""The resolver cache: advertised sources, of topics with and without a receiver here (UX-16).
+
+It takes datagrams in, in C (ffi/core/resolver_cache.h): what is known, and what is about topics of others, never
+becomes a Python object.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import mmap
+import threading
 from collections.abc import Collection
-from typing import NamedTuple
+from itertools import islice
+from random import SystemRandom
+from typing import Any, NamedTuple
 
-from umstack._engine.transport_address import TransportAddress
+from umstack._core import ffi, lib
+from umstack._engine.transport_address import TransportAddress, address_of, fill_identity
+from umstack.resolution.codec import decode_topic_name
+
+_NAMES_BYTES = 64 * 1024
+_SOURCES_AT_ONCE = 16
 
 
 class KnownSource(NamedTuple):
@@ -17,55 +29,117 @@ class KnownSource(NamedTuple):
     address: TransportAddress
 
 
-class ResolverCache:
-    """Sources by topic, bounded; the source advertised longest ago makes room for a new one."""
+class Intake(NamedTuple):
+    """What was in a datagram: how much, and the records that the owner has to look at, as they are on the wire."""
 
-    __slots__ = ("_by_topic", "_maximum_entries", "_order", "eviction_count")
+    query_count: int
+    advertisement_count: int
+    ignored_count: int
+    """Advertisements of sessions that nobody can join."""
+    queries: list[bytes]
+    """Names of topics that may have a source here."""
+    advertisements: list[bytes]
+    """Of topics that may have a receiver here, of any topic that is new when all are wanted, and with options."""
+
+
+class ResolverCache:
+    """Sources by topic, bounded; the source advertised longest ago makes room for a new one.
+
+    One thread at a time, except for topics() and the sizes. Topics are added as interests once for each thing that is
+    interested, and removed as often.
+    """
+
+    __slots__ = ("_handle", "_intake", "_lock", "_memory")
 
     def __init__(self, maximum_entries: int) -> None:
-        self._maximum_entries = maximum_entries
-        self._order: OrderedDict[KnownSource, None] = OrderedDict()
-        self._by_topic: dict[str, dict[KnownSource, None]] = {}
-        self.eviction_count = 0
+        # Mapped, because of its megabytes only the pages are used that sources reach.
+        size = lib.um_resolver_cache_footprint(maximum_entries)
+        self._memory: Any = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, size))
+        key = ffi.new("um_siphash_key *", [SystemRandom().getrandbits(64) for _ in range(2)])
+        self._handle: Any = lib.um_resolver_cache_init(self._memory, maximum_entries, key[0])
+        self._intake: Any = ffi.new("um_resolver_intake *")
+        self._lock = threading.Lock()
+        """Calls of C give up the interpreter's lock."""
 
     def __len__(self) -> int:
-        return len(self._order)
+        return int(lib.um_resolver_cache_count(self._handle))
 
-    def add(self, source: KnownSource) -> bool:
-        """Remember a source, or that it was advertised again. False when another made room for it."""
-        if source in self._order:
-            self._order.move_to_end(source)
-            return True
-        has_room = len(self._order) < self._maximum_entries
-        if not has_room:
-            oldest, _ = self._order.popitem(last=False)
-            self._forget_by_topic(oldest)
-            self.eviction_count += 1
-        self._order[source] = None
-        self._by_topic.setdefault(source.topic, {})[source] = None
-        return has_room
+    @property
+    def eviction_count(self) -> int:
+        """How many sources have made room."""
+        return int(lib.um_resolver_cache_evictions(self._handle))
 
-    def discard(self, source: KnownSource) -> None:
-        """Forget a source."""
-        if source in self._order:
-            del self._order[source]
-            self._forget_by_topic(source)
+    def take(self, data: bytes) -> Intake | None:
+        """Take in a datagram of queries and advertisements; None: it is none, or malformed."""
+        found = self._intake
+        with self._lock:
+            if not lib.um_resolver_cache_take(self._handle, data, len(data), found):
+                return None
+        queries: list[bytes] = []
+        advertisements: list[bytes] = []
+        if found.owner_records:
+            records = [
+                data[one.offset : one.offset + one.bytes]
+                for one in islice(found.records, found.owner_records)
+            ]
+            queries, advertisements = records[: found.owner_queries], records[found.owner_queries :]
+        return Intake(
+            found.query_count, found.advertisement_count, found.ignored_count, queries, advertisements
+        )
+
+    def settle(self, advertisement: bytes) -> None:
+        """Nothing is left to be done about this one of take(), before it changes."""
+        with self._lock:
+            lib.um_resolver_cache_settle(self._handle, advertisement, len(advertisement))
+
+    def unsettle(self) -> None:
+        """Have take() give every advertisement that may be of interest once more."""
+        with self._lock:
+            lib.um_resolver_cache_unsettle(self._handle)
+
+    def set_wants_all(self, wants_all: bool) -> None:
+        """Whether take() is to give the advertisements of every topic."""
+        lib.um_resolver_cache_set_wants_all(self._handle, wants_all)
+
+    def add_interest(self, name: bytes, *, has_source: bool) -> None:
+        """A topic has a source here, or else a receiver."""
+        interest = lib.UM_TOPIC_HAS_SOURCE if has_source else lib.UM_TOPIC_HAS_RECEIVER
+        lib.um_resolver_cache_add_interest(self._handle, name, len(name), interest)
+
+    def remove_interest(self, name: bytes, *, has_source: bool) -> None:
+        """It has none any more."""
+        interest = lib.UM_TOPIC_HAS_SOURCE if has_source else lib.UM_TOPIC_HAS_RECEIVER
+        lib.um_resolver_cache_remove_interest(self._handle, name, len(name), interest)
 
     def discard_sessions(self, addresses: Collection[TransportAddress]) -> None:
-        """Forget every source of these sessions, in one pass."""
-        for source in [known for known in self._order if known.address in addresses]:
-            self.discard(source)
+        """Forget every source of these sessions."""
+        left = iter(addresses)
+        while some := list(islice(left, lib.UM_RESOLVER_SESSIONS_MAX)):
+            sessions = ffi.new("um_session_id[]", len(some))
+            for session, address in zip(sessions, some, strict=True):
+                fill_identity(session, address)
+            with self._lock:
+                lib.um_resolver_cache_remove_sessions(self._handle, sessions, len(some))
 
-    def sources_of(self, topic: str) -> list[KnownSource]:
-        """The sources of a topic, in the order of their first advertisements."""
-        return list(self._by_topic.get(topic, ()))
+    def sources_of(self, topic: str, name: bytes) -> list[KnownSource]:
+        """The sources of a topic, in the order of their first advertisements; `name` is the topic's, encoded."""
+        room = _SOURCES_AT_ONCE
+        while True:
+            found = ffi.new("um_known_source[]", room)
+            with self._lock:
+                count = lib.um_resolver_cache_sources_of(self._handle, name, len(name), found, room)
+            if count <= room:
+                return [
+                    KnownSource(topic, one.topic_index, address_of(one.session))
+                    for one in islice(found, count)
+                ]
+            room = count
 
     def topics(self) -> list[str]:
         """The topics with a known source. Any thread."""
-        return list(self._by_topic)
-
-    def _forget_by_topic(self, source: KnownSource) -> None:
-        sources = self._by_topic[source.topic]
-        del sources[source]
-        if not sources:
-            del self._by_topic[source.topic]
+        cursor, buffer = ffi.new("uint32_t *"), ffi.new("char[]", _NAMES_BYTES)
+        names: list[bytes] = []
+        with self._lock:
+            while count := lib.um_resolver_cache_topics(self._handle, cursor, buffer, _NAMES_BYTES):
+                names += ffi.buffer(buffer, count - 1)[:].split(b"\0")
+        return [decode_topic_name(name) for name in names]

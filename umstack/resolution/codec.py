@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import lru_cache
-from typing import NamedTuple
 
+from umstack._core import ffi, lib
 from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
 from umstack._engine.transport_address import LbtruAddress as LbtruAddress
 from umstack._engine.transport_address import TcpAddress as TcpAddress
@@ -39,7 +39,6 @@ _PACKET_OPTION_TOTAL_LENGTH = 0x80
 _OPTION_LENGTH_BYTES = 4
 _OPTION_HEAD_BYTES = 2
 _OPTION_MAXIMUM_BYTES = 255
-_ADVERTISEMENTS_REMEMBERED = 16384
 _SESSIONS_REMEMBERED = 4096
 
 _TIR_FIXED = struct.Struct("!BBHI")
@@ -161,54 +160,18 @@ class _Cursor:
         self.offset = end + 1
         return decode_topic_name(raw)
 
-    def plain_advertisement(self) -> bytes | None:
-        """The bytes of the advertisement that begins here, taken; None, and nothing taken, where it has options or
-        does not end within the datagram."""
-        data, start = self._data, self.offset
-        fixed = data.find(b"\0", start, start + TOPIC_NAME_MAXIMUM_BYTES + 1) + 1
-        if fixed == 0 or fixed + _TIR_FIXED.size > len(data) or data[fixed] & _TIR_HAS_OPTIONS:
-            return None
-        end = fixed + _TIR_FIXED.size + data[fixed + 1]
-        if end > len(data):
-            return None
-        self.offset = end
-        return data[start:end]
+
+def decode_advertisement(raw: bytes) -> Advertisement:
+    """One advertisement of a datagram that is known to be well-formed."""
+    return _decode_advertisement(_Cursor(raw, 0))
 
 
-class PlainRecords(NamedTuple):
-    """The records of a datagram, encoded: names of queries without their ends, and whole advertisements."""
-
-    queries: list[bytes]
-    advertisements: list[bytes]
-
-
-def split_plain(data: bytes) -> PlainRecords | None:
-    """The records of a datagram that has nothing but queries and advertisements without options, undecoded; None for
-    any other, which decode() is for. What is in the advertisements is not checked."""
-    if len(data) < HEADER_BYTES or data[0] != _TYPE_NORMAL:
+def record_counts(data: bytes) -> tuple[int, int] | None:
+    """How many queries and advertisements are in a datagram of these; None when it is none, or malformed."""
+    reader = ffi.new("um_lbmr_reader *")
+    if not lib.um_lbmr_check(reader, data, len(data)):
         return None
-    query_count, advertisement_count = data[1], int.from_bytes(data[2:4], "big")
-    *queries, _ = data[HEADER_BYTES:].split(b"\0", query_count)
-    if len(queries) < query_count or not all(queries):
-        return None
-    if queries and max(map(len, queries)) > TOPIC_NAME_MAXIMUM_BYTES:
-        return None
-    cursor = _Cursor(data, HEADER_BYTES + sum(map(len, queries)) + query_count)
-    advertisements = []
-    for _ in range(advertisement_count):
-        raw = cursor.plain_advertisement()
-        if raw is None:
-            return None
-        advertisements.append(raw)
-    return PlainRecords(queries, advertisements)
-
-
-def decode_plain_advertisement(raw: bytes) -> Advertisement | Rejected:
-    """One advertisement of split_plain()."""
-    try:
-        return _repeated_advertisement(raw)
-    except _MalformedDatagram as error:
-        return Rejected(RejectReason.MALFORMED, str(error))
+    return reader.query_count, reader.advertisement_count
 
 
 def decode_topic_name(raw: bytes) -> str:
@@ -245,17 +208,6 @@ def _decode_normal(data: bytes) -> ResolutionDatagram:
 
 
 def _decode_advertisement(cursor: _Cursor) -> Advertisement:
-    raw = cursor.plain_advertisement()
-    return _parse_advertisement(cursor) if raw is None else _repeated_advertisement(raw)
-
-
-@lru_cache(maxsize=_ADVERTISEMENTS_REMEMBERED)
-def _repeated_advertisement(raw: bytes) -> Advertisement:
-    """Cached, because every advertisement is received again every second."""
-    return _parse_advertisement(_Cursor(raw, 0))
-
-
-def _parse_advertisement(cursor: _Cursor) -> Advertisement:
     topic = cursor.name("an advertisement's topic")
     transport, info_bytes, ttl, index = _TIR_FIXED.unpack(cursor.take(_TIR_FIXED.size, "an advertisement"))
     options = _decode_topic_options(cursor) if transport & _TIR_HAS_OPTIONS else ()

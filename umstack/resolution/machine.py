@@ -10,30 +10,26 @@ One file, because advertisements, queries and wildcard queries share one schedul
 from __future__ import annotations
 
 import heapq
-import ipaddress
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
-from functools import lru_cache
+from enum import StrEnum
 
-from umstack._engine.transport_address import LbtrmAddress, TransportAddress
+from umstack._engine.transport_address import TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError
-from umstack.resolution.cache import KnownSource, ResolverCache
+from umstack.resolution.cache import Intake, KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
     OtherTransport,
-    PlainRecords,
     Rejected,
     RejectReason,
     RequestScope,
-    ResolutionDatagram,
     ResolutionRequest,
     WildcardQuery,
     WireOption,
     decode,
-    decode_plain_advertisement,
+    decode_advertisement,
     decode_topic_name,
     encode_advertisement,
     encode_query,
@@ -41,13 +37,11 @@ from umstack.resolution.codec import (
     encode_wildcard_query,
     pack,
     pack_wildcard_queries,
-    split_plain,
 )
 from umstack.resolution.counters import ResolutionCounters
 from umstack.resolution.limiter import ResolutionLimiter
 from umstack.resolution.pattern import TopicPattern
-from umstack.resolution.repeats import DatagramCounts, Repeats
-from umstack.resolution.schedule import Phase, PhaseSettings, PhaseTimer
+from umstack.resolution.schedule import EARLY_MAX_NS, Phase, PhaseSettings, PhaseTimer
 from umstack.resolution.topic_name import encode_topic_name
 from umstack.resolution.wildcards import TopicLeft, TopicMatched, WildcardTable
 
@@ -85,7 +79,7 @@ class Unanswered:
 ResolutionEvent = SourceFound | SourceGone | TopicMatched | TopicLeft | Unanswered
 
 
-class _Kind(Enum):
+class _Kind(StrEnum):
     """What a record is."""
 
     ADVERTISEMENT = "advertisement"
@@ -168,9 +162,9 @@ class ResolutionMachine:
         self._epoch_ns = now_ns
         self._sources: dict[str, dict[KnownSource, _AdvertisedSource]] = {}
         self._wanted: dict[str, _WantedTopic] = {}
-        self._cache = (
-            ResolverCache(options.resolver_cache_maximum_entries) if options.resolver_cache else None
-        )
+        self._cache = ResolverCache(options.resolver_cache_maximum_entries)
+        self._remembers = options.resolver_cache
+        """Whether a receiver finds what was advertised before it was made."""
         self._sources_maximum = options.resolver_cache_maximum_entries
         self._reported_count = 0
         self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
@@ -179,10 +173,6 @@ class ResolutionMachine:
         self._last_start_ns: dict[_Kind, int] = {}
         self._final_advertisements: list[bytes] = []
         self._requests: list[bytes] = []
-        self._repeats = Repeats(options.resolver_cache_maximum_entries)
-        self._source_names: set[bytes] = set()
-        self._is_settled = True
-        """Whether what is taken in now would do nothing more if it came again."""
         self._unanswered: list[ResolutionEvent] = []
         self._wildcards = WildcardTable(self.counters, options.resolver_cache_maximum_entries)
         self._wildcard_records: dict[int, _Record] = {}
@@ -221,12 +211,12 @@ class ResolutionMachine:
         name = encode_topic_name(topic)
         key = KnownSource(topic, index, address)
         self._remove(key)
-        self._source_names.add(name)
+        if topic not in self._sources:
+            self._cache.add_interest(name, has_source=True)
         advertisement = Advertisement(topic, index, ADVERTISEMENT_TTL, address, topic_options)
         timer = self._timer(PhaseSettings.for_advertisements(options), _Kind.ADVERTISEMENT, now_ns)
         record = _Record(encode_advertisement(advertisement), timer, _Kind.ADVERTISEMENT)
         self._sources.setdefault(topic, {})[key] = _AdvertisedSource(advertisement, record, options)
-        self._repeats.clear()  # queries for it are to be answered from now on
         self._schedule(record)
 
     def _timer(self, settings: PhaseSettings, kind: _Kind, now_ns: int) -> PhaseTimer:
@@ -250,7 +240,7 @@ class ResolutionMachine:
             self._retire(source.record)
             if not sources:
                 del self._sources[key.topic]
-                self._source_names.discard(encode_topic_name(key.topic))
+                self._cache.remove_interest(encode_topic_name(key.topic), has_source=True)
         return source
 
     def query(self, topic: str, options: ReceiverOptions, now_ns: int) -> list[ResolutionEvent]:
@@ -258,9 +248,9 @@ class ResolutionMachine:
 
         A topic may be queried by several receivers: each gets all known sources, and the schedule starts anew.
         """
-        encode_topic_name(topic)
+        name = encode_topic_name(topic)
         ends_initial_phase = options.resolver_query_initial_until_resolved
-        known = self._cache.sources_of(topic) if self._cache is not None else []
+        known = self._cache.sources_of(topic, name) if self._remembers else []
         wanted = self._wanted.get(topic)
         is_resolved = ends_initial_phase and bool(known or (wanted and wanted.known))
         settings = PhaseSettings.for_queries(options, is_resolved=is_resolved)
@@ -270,17 +260,19 @@ class ResolutionMachine:
         if wanted is None:
             wanted = _WantedTopic(record, threshold, ends_initial_phase=ends_initial_phase)
             self._wanted[topic] = wanted
+            self._cache.add_interest(name, has_source=False)
             self.counters.tr_rcv_unresolved_topics += 1
         else:
             self._retire(wanted.record)
             wanted.record, wanted.threshold = record, max(threshold, wanted.threshold)
             wanted.ends_initial_phase = ends_initial_phase
             wanted.users += 1
-        if self._cache is None:
-            self._repeats.clear()
         wanted.no_source_thresholds.add(options.resolution_no_source_notification_threshold)
+        refused = self.counters.tr_sources_refused
         for source in known:
             self._report(wanted, source)
+        if not self._remembers or self.counters.tr_sources_refused > refused:
+            self._cache.unsettle()  # the topic's next advertisements bring what is missing
         if len(wanted.known) < wanted.threshold:
             self._schedule(record)
         return [SourceFound(s.topic, s.topic_index, s.address) for s in wanted.known]
@@ -293,6 +285,7 @@ class ResolutionMachine:
         wanted.users -= 1
         if wanted.users == 0:
             del self._wanted[topic]
+            self._cache.remove_interest(encode_topic_name(topic), has_source=False)
             self._reported_count -= len(wanted.known)
             self.counters.tr_rcv_unresolved_topics -= not wanted.known
             self._retire(wanted.record)
@@ -308,7 +301,8 @@ class ResolutionMachine:
         record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY, key)
         self._wildcard_records[key] = record
         self._schedule(record)
-        self._repeats.clear()  # what the pattern cannot decide now joins when it is advertised again
+        self._cache.set_wants_all(True)
+        self._cache.unsettle()  # what the pattern cannot decide now joins when it is advertised again
         return list(self._wildcards.add(key, pattern, options, self.topics(), now_ns))
 
     def stop_matching(self, key: int) -> None:
@@ -317,12 +311,13 @@ class ResolutionMachine:
         record = self._wildcard_records.pop(key, None)
         if record is not None:
             self._retire(record)
+        self._cache.set_wants_all(bool(self._wildcard_records))
 
     def left_topics(self, now_ns: int) -> list[ResolutionEvent]:
         """The topics of wildcard receivers that have been without a source for the timeout by now."""
         left = self._wildcards.left(now_ns)
         if left:
-            self._repeats.clear()
+            self._cache.unsettle()  # they join again when they are advertised again
         return list(left)
 
     def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
@@ -332,10 +327,10 @@ class ResolutionMachine:
         Their topics are queried anew too, so that a source that was only out of reach, and has stopped
         advertising, is found again.
         """
-        self._repeats.clear()
-        if ended is not None:
-            if self._cache is not None:
-                self._cache.discard_sessions(ended)
+        if ended is None:
+            self._cache.unsettle()
+        else:
+            self._cache.discard_sessions(ended)
             for known in [one for one in self._topic_options if one.address in ended]:
                 del self._topic_options[known]
         for wanted in self._wanted.values():
@@ -360,7 +355,7 @@ class ResolutionMachine:
 
     def topics(self) -> list[str]:
         """Topics of which an advertisement was received. Any thread."""
-        if self._cache is None:
+        if not self._remembers:
             raise OptionError(
                 "with resolver_cache 0 only topics with a receiver are known",
                 hint="leave resolver_cache at 1",
@@ -383,81 +378,32 @@ class ResolutionMachine:
         """Take in one datagram. Never raises on its content."""
         self.counters.tr_dgrams_rcved += 1
         self.counters.tr_bytes_rcved += len(data)
-        repeated = self._repeats.datagrams.find(data)
-        if repeated is not None:
-            self._count(repeated)
-            return []
-        plain = split_plain(data)
-        if plain is not None:
-            return self._plain_received(data, plain, now_ns)
+        intake = self._cache.take(data)
+        if intake is not None:
+            return self._records_received(intake, now_ns)
         datagram = decode(data)
-        events: list[ResolutionEvent] = []
-        if isinstance(datagram, ResolutionDatagram):
-            self._records_received(data, datagram, now_ns, events)
-        elif isinstance(datagram, WildcardQuery):
+        if isinstance(datagram, WildcardQuery):
             self._wildcard_query_received(len(datagram.patterns), now_ns)
         elif isinstance(datagram, ResolutionRequest):
             self._request_received(datagram.scope, now_ns)
-        else:
+        elif isinstance(datagram, Rejected):
             self._count_drop(datagram)
-        return events
+        else:
+            raise AssertionError("a datagram of records that one decoder takes and the other does not")
+        return []
 
-    def _records_received(
-        self, data: bytes, datagram: ResolutionDatagram, now_ns: int, events: list[ResolutionEvent]
-    ) -> None:
-        ignored_before, self._is_settled = self.counters.tr_records_ignored, True
-        self.counters.tr_queries_rcved += len(datagram.queries)
-        for topic in datagram.queries:
-            self._query_received(topic, now_ns)
-        for advertisement in datagram.advertisements:
-            self._advertisement_received(advertisement, now_ns, events)
-        if self._is_settled:
-            ignored = self.counters.tr_records_ignored - ignored_before
-            counts = DatagramCounts(len(datagram.queries), len(datagram.advertisements), ignored)
-            self._repeats.datagrams.remember(data, counts)
-
-    def _plain_received(self, data: bytes, plain: PlainRecords, now_ns: int) -> list[ResolutionEvent]:
-        """As _records_received(), without decoding what is known: most of what a network says is repeated."""
-        known, counters = self._repeats.advertisements, self.counters
-        ignored, fresh = 0, []
-        for raw in plain.advertisements:
-            ignores = known.get(raw)
-            if ignores is not None:
-                ignored += ignores
-                continue
-            advertisement = decode_plain_advertisement(raw)
-            if isinstance(advertisement, Rejected):
-                self._count_drop(advertisement)
-                return []
-            fresh.append((raw, advertisement))
-        counters.tr_queries_rcved += len(plain.queries)
-        counters.tr_advertisements_rcved += len(plain.advertisements) - len(fresh)
-        counters.tr_records_ignored += ignored
+    def _records_received(self, intake: Intake, now_ns: int) -> list[ResolutionEvent]:
+        counters = self.counters
+        counters.tr_queries_rcved += intake.query_count
+        counters.tr_advertisements_rcved += intake.advertisement_count
+        counters.tr_records_ignored += intake.ignored_count
         events: list[ResolutionEvent] = []
-        is_settled = self._source_names.isdisjoint(plain.queries)
-        for name in plain.queries if not is_settled else ():
+        for name in intake.queries:
             self._query_received(decode_topic_name(name), now_ns)
-        for raw, advertisement in fresh:
-            before, self._is_settled = counters.tr_records_ignored, True
-            self._advertisement_received(advertisement, now_ns, events)
-            ignored += counters.tr_records_ignored - before
-            if self._is_settled:
-                self._repeats.remember_advertisement(raw, counters.tr_records_ignored - before)
-            is_settled = is_settled and self._is_settled
-        if is_settled:
-            counts = DatagramCounts(len(plain.queries), len(plain.advertisements), ignored)
-            self._repeats.datagrams.remember(data, counts)
+        for raw in intake.advertisements:
+            if self._advertisement_received(decode_advertisement(raw), now_ns, events):
+                self._cache.settle(raw)
         return events
-
-    def _count(self, repeated: DatagramCounts) -> None:
-        self.counters.tr_queries_rcved += repeated.queries
-        self.counters.tr_advertisements_rcved += repeated.advertisements
-        self.counters.tr_records_ignored += repeated.ignored
-
-    def _unsettle(self) -> None:
-        """Something went that a datagram taken in earlier brought: every datagram is to be taken in again."""
-        self._is_settled = False
-        self._repeats.clear()
 
     def _count_drop(self, datagram: Rejected) -> None:
         reason = datagram.reason
@@ -471,7 +417,6 @@ class ResolutionMachine:
     def _query_received(self, topic: str, now_ns: int) -> None:
         for source in self._sources.get(topic, {}).values():
             self._answer(source, now_ns)
-            self._is_settled = False
 
     def _wildcard_query_received(self, count: int, now_ns: int) -> None:
         """Every source answers, within the rate limits: a stranger's pattern is never evaluated here."""
@@ -491,35 +436,33 @@ class ResolutionMachine:
 
     def _advertisement_received(
         self, advertisement: Advertisement, now_ns: int, events: list[ResolutionEvent]
-    ) -> None:
-        self.counters.tr_advertisements_rcved += 1
+    ) -> bool:
+        """Take in one of a session that can be joined; whether it would do nothing more if it came again."""
         address = advertisement.transport
-        if isinstance(address, OtherTransport) or not is_joinable(address):
-            self.counters.tr_records_ignored += 1
-            return
+        assert not isinstance(address, OtherTransport)
         source = KnownSource(advertisement.topic, advertisement.index, address)
         self._note_options(source, advertisement)
         wanted = self._wanted.get(advertisement.topic)
         if advertisement.ttl == FINAL_TTL:
-            self._final_received(source, wanted, events)
-            return
-        if self._cache is not None and not self._cache.add(source):
-            self._unsettle()
+            if wanted is not None and self._unreport(wanted, source):
+                events.append(SourceGone(source.topic, source.topic_index, address))
+            return False
         matched, is_decided = self._wildcards.advertised(advertisement.topic, now_ns)
         events += matched
-        self._is_settled = self._is_settled and is_decided
-        if wanted is not None and self._report(wanted, source):
-            events.append(SourceFound(source.topic, source.topic_index, address))
-            if len(wanted.known) >= wanted.threshold:
-                wanted.record.timer.stop()
-            elif wanted.ends_initial_phase:
-                wanted.record.timer.resolved(now_ns)
+        if wanted is None or source in wanted.known:
+            return is_decided
+        if not self._report(wanted, source):
+            return False
+        events.append(SourceFound(source.topic, source.topic_index, address))
+        if len(wanted.known) >= wanted.threshold:
+            wanted.record.timer.stop()
+        elif wanted.ends_initial_phase:
+            wanted.record.timer.resolved(now_ns)
+        return is_decided
 
     def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
         """Remember the topic options of a source that has any, of so many sources as are followed at most: the one
         advertised longest ago makes room."""
-        if advertisement.options != self._topic_options.get(source, ()):
-            self._unsettle()
         if advertisement.ttl == FINAL_TTL or not advertisement.options:
             self._topic_options.pop(source, None)
             return
@@ -528,20 +471,12 @@ class ResolutionMachine:
             and len(self._topic_options) >= self._sources_maximum
         ):
             del self._topic_options[next(iter(self._topic_options))]
+            self._cache.unsettle()  # what was pushed out is to be remembered when it is advertised again
         self._topic_options[source] = advertisement.options
 
     def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
         """The options of the source's newest advertisement."""
         return self._topic_options.get(KnownSource(topic, index, address), ())
-
-    def _final_received(
-        self, source: KnownSource, wanted: _WantedTopic | None, events: list[ResolutionEvent]
-    ) -> None:
-        self._unsettle()
-        if self._cache is not None:
-            self._cache.discard(source)
-        if wanted is not None and self._unreport(wanted, source):
-            events.append(SourceGone(source.topic, source.topic_index, source.address))
 
     def _request_received(self, scope: RequestScope, now_ns: int) -> None:
         if RequestScope.ADVERTISEMENTS in scope:
@@ -561,6 +496,10 @@ class ResolutionMachine:
     def datagrams_to_send(self, now_ns: int) -> list[bytes]:
         """Everything due by now that the rate limits let pass."""
         self._run_timers(now_ns)
+        if any(queue.records for queue in self._queues.values()):
+            self._take_along(now_ns)
+        elif not (self._final_advertisements or self._requests):
+            return []
         due: dict[_Kind, list[bytes]] = {kind: [] for kind in _Kind}
         due[_Kind.ADVERTISEMENT], self._final_advertisements = self._final_advertisements, []
         requests, self._requests = self._requests, []
@@ -598,7 +537,7 @@ class ResolutionMachine:
         return {
             "reported sources": self._reported_count,
             "topic options": len(self._topic_options),
-            "cache": 0 if self._cache is None else len(self._cache),
+            "cache": len(self._cache),
             "timers": len(self._timers),
             "queued records": sum(len(queue.records) for queue in self._queues.values()),
         }
@@ -608,7 +547,7 @@ class ResolutionMachine:
         counters = self.counters
         counters.tr_src_topics = len(self._sources)
         counters.tr_rcv_topics = len(self._wanted)
-        if self._cache is not None:
+        if self._remembers:
             counters.tr_cache_entries = len(self._cache)
             counters.tr_cache_evictions = self._cache.eviction_count
         return counters.as_dict()
@@ -625,6 +564,24 @@ class ResolutionMachine:
                     continue  # _drain goes on with its schedule: being due once more changes nothing
                 self._enqueue(record)
             self._resume(record, now_ns)
+
+    def _take_along(self, now_ns: int) -> None:
+        """Something is sent: what may go along by now does."""
+        later = []
+        while self._timers and self._timers[0][0] <= now_ns + EARLY_MAX_NS:
+            entry = heapq.heappop(self._timers)
+            scheduled_ns, _, record = entry
+            if record.gone or record.scheduled_ns != scheduled_ns:
+                continue
+            if record.waiting or not record.timer.may_go(now_ns):
+                later.append(entry)
+                continue
+            record.scheduled_ns = None
+            self._enqueue(record)
+            record.timer.fire(now_ns)
+            self._schedule(record)
+        for entry in later:
+            heapq.heappush(self._timers, entry)
 
     def _drain(self, queue: _Queue, out: list[bytes], now_ns: int) -> None:
         while queue.records:
@@ -699,7 +656,6 @@ class ResolutionMachine:
             return False
         if self._reported_count >= self._sources_maximum:
             self.counters.tr_sources_refused += 1
-            self._is_settled = False
             return False
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
         wanted.record.unanswered = 0
@@ -717,19 +673,3 @@ class ResolutionMachine:
         if not wanted.known:
             self._wildcards.lost_last_source(source.topic)
         return True
-
-
-@lru_cache(maxsize=1024)
-def is_joinable(address: TransportAddress) -> bool:
-    """Whether an advertised session could exist: a host's address and port; of LBT-RM an id and a group as well."""
-    source = ipaddress.IPv4Address(address.source_ip)
-    if source.is_multicast or source.is_unspecified or int(source) == 0xFFFFFFFF:
-        return False
-    if not isinstance(address, LbtrmAddress):
-        return address.source_port != 0
-    return (
-        ipaddress.IPv4Address(address.group).is_multicast
-        and address.session_id != 0
-        and address.destination_port != 0
-        and address.nak_port != 0
-    )

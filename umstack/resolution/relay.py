@@ -4,9 +4,9 @@ A client is an address that has sent a keepalive or anything else of topic resol
 silent for the timeout. A keepalive is answered and not relayed. The daemon keeps no topics, so that another can take
 over at any moment. What is no topic resolution is dropped.
 
-A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and one that repeats an earlier one is
-not decoded again: with a hundred contexts a daemon sends a hundred times what it receives. When it cannot keep up it
-relays what it has not relayed for five seconds, and passes over repeats: so nothing new waits behind them.
+A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and is checked in C: with a hundred
+contexts a daemon sends a hundred times what it receives. When it cannot keep up it relays what it has not relayed for
+five seconds, and passes over repeats: so nothing new waits behind them.
 
 `Relay` is the table, without I/O; `RelayServer` is the socket and its loop.
 """
@@ -26,9 +26,9 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.errors import error_from_os
-from umstack.resolution.codec import KEEPALIVE, Rejected, ResolutionDatagram, decode
+from umstack.resolution.codec import KEEPALIVE, Rejected, decode, record_counts
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
-from umstack.resolution.repeats import DatagramCounts, RepeatedDatagrams
+from umstack.resolution.repeats import RepeatedDatagrams
 from xdp.closing import Closing
 
 Address = tuple[str, int]
@@ -79,7 +79,8 @@ class _Client:
 class _Known:
     """A datagram that was decoded, and when it was last relayed."""
 
-    counts: DatagramCounts
+    queries: int
+    advertisements: int
     relayed_ns: int | None = None
 
 
@@ -127,20 +128,16 @@ class Relay:
             counters.dropped_repeated += 1
             return Fate.DROPPED
         known.relayed_ns = now_ns
-        counters.queries += known.counts.queries
-        counters.advertisements += known.counts.advertisements
+        counters.queries += known.queries
+        counters.advertisements += known.advertisements
         return Fate.RELAYED
 
     def _decoded(self, data: bytes) -> _Known | None:
         """What is in a datagram that was not received before; None when it is no topic resolution."""
-        decoded = decode(data)
-        if isinstance(decoded, Rejected):
+        counts = record_counts(data)
+        if counts is None and isinstance(decode(data), Rejected):
             return None
-        if isinstance(decoded, ResolutionDatagram):
-            counts = DatagramCounts(len(decoded.queries), len(decoded.advertisements), 0)
-        else:
-            counts = DatagramCounts(0, 0, 0)
-        known = _Known(counts)
+        known = _Known(*(counts or (0, 0)))
         self._known.remember(data, known)
         return known
 

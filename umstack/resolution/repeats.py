@@ -1,27 +1,13 @@
-"""What was taken in before and would change nothing if it were taken in again: datagrams, and single advertisements.
-
-Topic resolution repeats itself: each source is advertised every second, and a context packs its records alike most
-times. A datagram that equals one that was taken in, and of which nothing is still to be done, needs only be counted,
-and so does an advertisement in a datagram that is packed otherwise. The owner clears them all when something changes
-that a datagram taken in earlier would have changed with it.
-"""
+"""Datagrams that were taken in before, and what was noted of each. A resolution daemon knows a repeat by them."""
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 Noted = TypeVar("Noted")
 
 _DATAGRAMS_MAXIMUM = 4096
 _BYTES_MAXIMUM = 4 * 1024 * 1024
-
-
-class DatagramCounts(NamedTuple):
-    """What a datagram adds to the counters."""
-
-    queries: int
-    advertisements: int
-    ignored: int
 
 
 class RepeatedDatagrams(Generic[Noted]):
@@ -47,32 +33,3 @@ class RepeatedDatagrams(Generic[Noted]):
             oldest = next(iter(self._by_content))
             del self._by_content[oldest]
             self._bytes -= len(oldest)
-
-    def clear(self) -> None:
-        """Forget them all: every datagram is taken in again."""
-        self._by_content.clear()
-        self._bytes = 0
-
-
-class Repeats:
-    """Datagrams and advertisements. Bounded: of advertisements so many as a cache has room for. Not thread-safe."""
-
-    __slots__ = ("_advertisements_maximum", "advertisements", "datagrams")
-
-    def __init__(self, advertisements_maximum: int) -> None:
-        self._advertisements_maximum = advertisements_maximum
-        self.datagrams: RepeatedDatagrams[DatagramCounts] = RepeatedDatagrams()
-        """What each adds to the counters, which is all it does."""
-        self.advertisements: dict[bytes, int] = {}
-        """Encoded ones, with what each adds to the records that are ignored: 0 or 1."""
-
-    def remember_advertisement(self, raw: bytes, ignored: int) -> None:
-        """Remember an advertisement that was taken in."""
-        if len(self.advertisements) >= self._advertisements_maximum:
-            del self.advertisements[next(iter(self.advertisements))]
-        self.advertisements[raw] = ignored
-
-    def clear(self) -> None:
-        """Forget them all: everything is taken in again."""
-        self.datagrams.clear()
-        self.advertisements.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 
@@ -12,9 +12,11 @@ ADVERTISEMENT_INITIAL_TICK_NS = 10 * _NS_PER_MS
 QUERY_INITIAL_TICK_NS = 20 * _NS_PER_MS
 WILDCARD_QUERY_TICK_NS = 30 * _NS_PER_MS
 SUSTAIN_TICK_NS = 100 * _NS_PER_MS
+EARLY_MAX_NS = 250 * _NS_PER_MS
+"""How long before it is due a record may go at most."""
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """How eagerly a topic is talked about."""
 
     INITIAL = "initial"
@@ -82,11 +84,16 @@ class PhaseTimer:
     lateness never adds up (UX-15). Ticks count from `epoch_ns`, the same for all topics of a context, which lets
     records of many topics share a datagram. The record at the start does not wait for a tick, unless the topic is one
     of many that are made at once (`waits_for_tick`), which would otherwise have a datagram each.
+
+    A record may go along with others a little before it is due, a quarter of its interval at most: topics whose ticks
+    differ, because they were made in the course of a second, share datagrams so. What is due next does not change by
+    it.
     """
 
     __slots__ = (
         "_due_ns",
         "_epoch_ns",
+        "_gap_ns",
         "_immediate",
         "_interval_ns",
         "_phase_end_ns",
@@ -102,6 +109,7 @@ class PhaseTimer:
         self._epoch_ns = epoch_ns
         self._immediate = settings.send_at_start and not waits_for_tick
         self._interval_ns = settings.initial_minimum_interval_ns
+        self._gap_ns = 0
         self.phase = Phase.INITIAL
         self._due_ns = start_ns
         self._phase_end_ns = _end(start_ns, settings.initial_duration_ns)
@@ -121,6 +129,11 @@ class PhaseTimer:
             return None
         tick = self._settings.initial_tick_ns if self.phase is Phase.INITIAL else SUSTAIN_TICK_NS
         return self._epoch_ns - (self._epoch_ns - self._due_ns) // tick * tick
+
+    def may_go(self, now_ns: int) -> bool:
+        """Whether the record of `deadline_ns` may go by now, along with others."""
+        early_ns = min(self._gap_ns // 4, EARLY_MAX_NS)
+        return self.deadline_ns is not None and self.deadline_ns - early_ns <= now_ns
 
     def fire(self, now_ns: int) -> None:
         """Account for the record of `deadline_ns` and set the next. Records missed by long sleep are skipped."""
@@ -154,7 +167,7 @@ class PhaseTimer:
         self.deadline_ns = None
 
     def _enter_sustaining(self, start_ns: int) -> None:
-        interval_ns = self._settings.sustain_interval_ns
+        interval_ns = self._gap_ns = self._settings.sustain_interval_ns
         self.phase = Phase.SUSTAINING if interval_ns else Phase.QUIESCENT
         self._due_ns = start_ns + interval_ns
         self._phase_end_ns = _end(start_ns, self._settings.sustain_duration_ns)
@@ -163,6 +176,7 @@ class PhaseTimer:
     def _step(self) -> None:
         if self.phase is Phase.INITIAL:
             self._due_ns += self._interval_ns
+            self._gap_ns = self._interval_ns
             self._interval_ns = min(2 * self._interval_ns, self._settings.initial_maximum_interval_ns)
         elif self.phase is Phase.SUSTAINING:
             self._due_ns += self._settings.sustain_interval_ns

@@ -1,4 +1,9 @@
-"""ResolverThread: topic resolution of a context in embedded mode, on a thread of its own."""
+"""ResolverThread: topic resolution of a context in embedded mode, on a thread of its own.
+
+A network of many contexts brings each of them hundreds of datagrams a second, and to be woken costs ten times what a
+datagram does. So datagrams wake the thread eight times at once and fifty times a second in the long run: more gather in
+the socket. Commands and its own schedules always wake it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import contextlib
 import logging
 import os
 import queue
-import selectors
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +24,27 @@ from umstack.resolution.service import Command, Resolver
 
 _JOIN_TIMEOUT_S = 5.0
 _NS_PER_S = 1_000_000_000
+_GATHER_NS = 20_000_000
+_WAKEUPS_AT_ONCE = 8
 
 _records = RepeatedRecords(logging.getLogger("umstack.resolution"))
+
+
+class _Gathering:
+    """How long datagrams are left to gather: each wake-up books a time of its own, and a few may be booked ahead."""
+
+    __slots__ = ("_booked_ns",)
+
+    def __init__(self) -> None:
+        self._booked_ns = 0
+
+    def woken(self, now_ns: int) -> None:
+        """The thread looks at its socket."""
+        self._booked_ns = max(self._booked_ns, now_ns) + _GATHER_NS
+
+    def left_ns(self, now_ns: int) -> int:
+        """For how long it is not to look again."""
+        return max(0, self._booked_ns - now_ns - _WAKEUPS_AT_ONCE * _GATHER_NS)
 
 
 class ResolverThread(Resolver):
@@ -34,6 +58,7 @@ class ResolverThread(Resolver):
         self._clock_ns = clock_ns
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = False
+        self._gathering = _Gathering()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closed = threading.Lock()
         self._is_closed = False
@@ -66,27 +91,34 @@ class ResolverThread(Resolver):
         self._stopping = True
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector, self._agent:
-            selector.register(self._agent.fileno(), selectors.EVENT_READ)
-            selector.register(self._wake_fd, selectors.EVENT_READ)
+        with select.epoll() as everything, select.epoll() as commands, self._agent:
+            everything.register(self._agent.fileno(), select.EPOLLIN)
+            everything.register(self._wake_fd, select.EPOLLIN)
+            commands.register(self._wake_fd, select.EPOLLIN)
             more = False
             while not self._stopping:
-                selector.select(0 if more else self._timeout_s())
-                more = self._duty_cycle()
+                timeout_s = 0 if more else self._timeout_s()
+                gather_s = 0 if more else self._gathering.left_ns(self._clock_ns()) / _NS_PER_S
+                if gather_s:
+                    ready = commands.poll(gather_s if timeout_s is None else min(gather_s, timeout_s))
+                else:
+                    ready = everything.poll(timeout_s)
+                self._gathering.woken(self._clock_ns())
+                more = self._duty_cycle(has_commands=any(fd == self._wake_fd for fd, _ in ready))
         # Under the lock: close() writes to the descriptor, whose number may be reused once it is closed.
         with self._closed:
             os.close(self._wake_fd)
 
-    def _duty_cycle(self) -> bool:
-        with contextlib.suppress(BlockingIOError):
+    def _duty_cycle(self, *, has_commands: bool) -> bool:
+        if has_commands:
             os.eventfd_read(self._wake_fd)
-        while not self._stopping:
-            try:
-                command = self._commands.get_nowait()
-            except queue.Empty:
-                break
-            self._guard(command)
-        return self._guard(self._agent.process)
+            self._run_commands()
+        return not self._stopping and self._guard(self._agent.process)
+
+    def _run_commands(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while not self._stopping:
+                self._guard(self._commands.get_nowait())
 
     def _guard(self, step: Callable[[int], bool | None]) -> bool:
         try:
