@@ -188,6 +188,10 @@ XSK = Module(
             "um_xsk_rings_learn_address", "um_xsk_rings_facts", "um_xsk_rings_socket", "um_xsk_rings_memory",
             "um_xsk_rings_received",
         )),
+        Header("xsk/bonded_rings.h", names=(
+            "um_bonded_rings_create", "um_bonded_rings_free", "um_bonded_rings_base", "um_bonded_rings_send_by",
+            "um_bonded_rings_sends_by",
+        )),
         Header("xsk/raw_xdp.h", names=(
             "um_xsk_raw_send", "um_xsk_raw_receive", "um_xsk_raw_ping", "um_xsk_raw_echo",
         )),

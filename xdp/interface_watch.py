@@ -32,10 +32,12 @@ class InterfaceChange:
 class InterfaceWatch(Closing):
     """Watches the interface from creation to `close()`. One thread at a time; `fileno()` is readable on news."""
 
-    __slots__ = ("_known", "_socket")
+    __slots__ = ("_known", "_socket", "announcements")
 
     def __init__(self, interface: str | Interface) -> None:
         """Start watching the interface (see `find_interface` for what may be named)."""
+        self.announcements = 0
+        """How often the kernel had announced something, of any interface, when it was looked for."""
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_ROUTE
         )
@@ -60,6 +62,7 @@ class InterfaceWatch(Closing):
         """Return what has changed since the last look, None if nothing has. Never blocks."""
         if self._known is None or not self._drain():
             return None
+        self.announcements += 1
         before = self._known
         self._known = next((now for now in interfaces() if now.index == before.index), None)
         return None if self._known == before else InterfaceChange(before, self._known)

@@ -179,17 +179,17 @@ def _leaves_the_host(situation: Situation) -> Reason | None:
     )
 
 
-def _is_known_to_the_queue(situation: Situation) -> Reason | None:
+def _lies_on_nothing(situation: Situation) -> Reason | None:
     """A driver's program sees frames at the queue of the NIC, and the kernel puts them only into rings of that queue:
     those of a bond, which takes a program and hands it to its members, would get nothing. Generic mode was tried on a
     macvlan, which the kernel serves as it does VLANs and bonds: of 2,000 messages 26 arrived."""
     facts = situation.facts
-    if not facts.stack or facts.nics:
+    if not facts.stack:
         return None
     lower = " or ".join(facts.stack[-1].lower or facts.stack[0].lower) or "the NIC below"
     return Reason(
         f"{facts.stack[0]}: its frames come by the queues of {lower}, and what the kernel does with them there is more "
-        "than a tag of one VLAN",
+        "than a tag of one VLAN, or the choice of a bond's member",
         "use link=socket, under which all of that is the kernel's",
     )
 
@@ -340,13 +340,12 @@ _SOCKET = (_is_up, _has_address, _does_multicast)
 _BYPASS = (
     *_SOCKET,
     _leaves_the_host,
-    _is_known_to_the_queue,
     _is_built,
     _kernel(_BYPASS_KERNEL, "the bypass"),
     _may,
     _may_lock_memory,
 )
-_ON_NIC = (_is_up, _is_free, _leaves_the_tag)
+_ON_NIC = (_lies_on_nothing, _is_up, _is_free, _leaves_the_tag)
 _IN_DRIVER = (
     *_ON_NIC,
     _driver_runs_xdp,

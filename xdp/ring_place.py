@@ -1,7 +1,8 @@
 """Where the rings of an interface are: on the queues of a NIC, which is the interface itself or one that it lies on.
 
 A VLAN device has no queues. What arrives for it comes by those of its NIC, with a tag, which steering rules compare and
-which frames that are sent have to bear. Address, neighbours and group memberships stay the VLAN device's.
+which frames that are sent have to bear. A bond has none either: what arrives comes by those of each of its members, and
+what is sent leaves by one of them. Address, neighbours and group memberships stay those of the VLAN device or the bond.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ def ring_places(interface: Interface, stack: Sequence[StackedDevice]) -> tuple[R
 
 
 @off_the_event_loop
-def ring_places_now(interface: Interface) -> tuple[RingPlace, ...]:
-    """The same, asking the kernel what the interface lies on."""
+def stack_now(interface: Interface) -> tuple[StackedDevice, ...]:
+    """What the interface lies on, by the kernel's word."""
     with IPRoute() as route:
         links = list(route.get_links())
-    return ring_places(interface, stack_of(links, interface.name))
+    return stack_of(links, interface.name)
+
+
+def ring_places_now(interface: Interface) -> tuple[RingPlace, ...]:
+    """The places for rings of an interface as it is now."""
+    return ring_places(interface, stack_now(interface))

@@ -16,6 +16,10 @@ _UPON_ONE = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 _VLAN_PROTOCOLS = {0x8100: "802.1Q", 0x88A8: "802.1ad"}
 _RING_VLAN_PROTOCOL = "802.1Q"
 """Of the tags that the steering program looks behind."""
+_RING_BOND_MODES = ("active-backup", "balance-xor", "802.3ad")
+"""Where one member may send all of a group, and none changes what others send."""
+_SLAVE_ACTIVE = 0
+_SLAVE_LINK_UP = 0
 _BOND_MODES = (
     "balance-rr",
     "active-backup",
@@ -44,6 +48,8 @@ class StackedDevice:
     """Of a bond."""
     active: str | None = None
     """The member that a bond sends by, where it has one such."""
+    carrying: tuple[str, ...] = ()
+    """The members of a bond by which it may send now: those that are up and, with LACP, in the aggregator it uses."""
 
     def __str__(self) -> str:
         """Say it to a person."""
@@ -78,14 +84,31 @@ def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
 def nics_below(stack: Sequence[StackedDevice], name: str) -> tuple[str, ...]:
     """The NICs on whose queues rings for the interface can be: itself, unless it lies on others.
 
-    None where the kernel does more on the way than a tag of 802.1Q says. `stack` is the interface's.
+    None where the kernel does more on the way than a tag of 802.1Q and the choice of a bond's member. `stack` is the
+    interface's; whether each NIC lies on nothing is not looked at.
     """
     if not stack:
         return (name,)
     device, below = stack[0], stack[1:]
-    if device.kind == "vlan" and device.vlan_protocol == _RING_VLAN_PROTOCOL and not below:
+    if device.kind == "vlan" and device.vlan_protocol == _RING_VLAN_PROTOCOL:
+        if not below:
+            return device.lower
+        return nics_below(below, below[0].name) if below[0].kind == "bond" else ()
+    if device.kind == "bond" and device.mode in _RING_BOND_MODES and not below:
         return device.lower
     return ()
+
+
+def nic_that_sends(stack: Sequence[StackedDevice], name: str) -> str | None:
+    """Which of these NICs frames are to be sent by now; None where a bond has none that may.
+
+    A bond that spreads by a hash has one member for a group, and that it is the first is as good as another.
+    """
+    for device in stack:
+        if device.kind == "bond":
+            may_send = (device.active,) if device.mode == "active-backup" else device.carrying
+            return next(iter(may_send), None)
+    return next(iter(nics_below(stack, name)), None)
 
 
 def vlans_above(links: Iterable[Any], index: int) -> tuple[str, ...]:
@@ -105,6 +128,15 @@ def _kind(link: Any) -> str | None:
 def _is_elsewhere(link: Any) -> bool:
     """Whether what it lies on is in another network namespace, where its index means nothing here."""
     return link.get_attr("IFLA_LINK_NETNSID") is not None
+
+
+def _carries(member: Any) -> bool:
+    info = member.get_attr("IFLA_LINKINFO")
+    data = None if info is None else info.get_attr("IFLA_INFO_SLAVE_DATA")
+    if data is None:
+        return False
+    state, up = data.get_attr("IFLA_BOND_SLAVE_STATE"), data.get_attr("IFLA_BOND_SLAVE_MII_STATUS")
+    return bool(state == _SLAVE_ACTIVE and up == _SLAVE_LINK_UP)
 
 
 def _priority(mappings: Any) -> int:
@@ -139,5 +171,10 @@ def _device(link: Any, links: Iterable[Any], by_index: Mapping[int, str]) -> Sta
             return StackedDevice(name, kind, members)
         number, active = data.get_attr("IFLA_BOND_MODE"), data.get_attr("IFLA_BOND_ACTIVE_SLAVE")
         mode = _BOND_MODES[number] if number is not None and number < len(_BOND_MODES) else None
-        return StackedDevice(name, kind, members, mode=mode, active=by_index.get(active))
+        carrying = tuple(
+            one.get_attr("IFLA_IFNAME")
+            for one in links
+            if one.get_attr("IFLA_MASTER") == link["index"] and _carries(one)
+        )
+        return StackedDevice(name, kind, members, mode=mode, active=by_index.get(active), carrying=carrying)
     return None

@@ -552,6 +552,8 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
     assert set(said[7:-1]) == {""}
     assert "256 rules" in said[-1]
     assert "power of two" in answers(host, broker.path, an_open_request(receive_frames=100))[0]
+    elsewhere = json.dumps({**json.loads(an_open_request()), "interface": "lo"}).encode()
+    assert "lo has no rings on eth0" in answers(host, broker.path, elsewhere)[0]
     wait_for(lambda: program_is_gone(host), "the program's end")
     wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "macvlan": {"macvlan_mode": "bridge"},
 }
 
+EXPECTED = {
+    "vlan": (Mode.SOCKET, "takes VLAN tags off"),
+    "bond": (Mode.NATIVE, ""),
+    "macvlan": (Mode.SOCKET, "come by the queues of eth0"),
+}
+"""The mode of link=auto, and why not a better one."""
+
 
 def add_device(kind: str, address: str) -> None:
     """Lay a device upon eth0 of this namespace, with an address; skips where the kernel has no such device."""
@@ -41,6 +50,7 @@ def add_device(kind: str, address: str) -> None:
             pytest.skip(f"this kernel has no devices of kind {kind}: {error}")
         index = route.link_lookup(ifname="upper0")[0]
         if kind == "bond":
+            route.flush_addr(index=below)  # a member has none: its routes would lead around the bond
             route.link("set", index=below, state="down")
             route.link("set", index=below, master=index)
         route.addr("add", index=index, address=address, prefixlen=24)
@@ -59,27 +69,32 @@ def host(request: pytest.FixtureRequest, shared_lab: Lab) -> Iterator[Host]:
         yield host
     finally:
         for one in shared_lab.hosts[:2]:
-            one.call(remove_device)
+            one.call(partial(remove_device, one.address))
         host.link_up()
 
 
-def remove_device() -> None:
+def remove_device(address: str) -> None:
     with IPRoute() as route:
         for index in route.link_lookup(ifname="upper0"):
             route.link("del", index=index)
+        below = route.link_lookup(ifname="eth0")[0]
+        if not route.get_addr(index=below, family=socket.AF_INET):
+            route.addr("add", index=below, address=address, prefixlen=24)
 
 
 def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: Lab) -> None:
-    """Issue 29: joined and received over sockets by link=auto; rings are refused with the reason."""
+    """Issue 29: joined and received over sockets; rings are refused with the reason, where there can be none. (Those of
+    VLAN devices and bonds have tests of their own; on a veth the tag is not in the frame.)"""
     sender = shared_lab.hosts[0]
     facts = host.call(lambda: probe_interface(find_interface("upper0")))
     assert facts.stack[0].lower == ("eth0",)
-    assert chosen(decide(facts)) is Mode.SOCKET
+    mode, refusal = EXPECTED[facts.stack[0].kind]
+    assert chosen(decide(facts)) is mode
     own = "upper0" if facts.stack[0].kind == "vlan" else "eth0"
-    messages = numbered(500, 200)
+    messages, options = numbered(500, 200), dict[str, Any](UNLIMITED)
     with (
-        host.call(lambda: Context("upper0", link="auto", **UNLIMITED)) as subscribing,
-        sender.call(lambda: Context(own, **UNLIMITED)) as publishing,
+        host.call(lambda: Context("upper0", link="auto" if refusal else "socket", **options)) as subscribing,
+        sender.call(lambda: Context(own, **options)) as publishing,
     ):
         assert subscribing.link_mode == "socket"
         receiver = host.call(lambda: subscribing.receiver("stacked"))
@@ -87,8 +102,9 @@ def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: L
         source.wait_connected(timeout=10)
         source.send_many(messages, flush=True)
         assert [message.data for message in collect(receiver, 500, 10)] == messages
-    with pytest.raises(UmError, match="come by the queues of eth0"):
-        host.call(lambda: Context("upper0", link="xdp"))
+    if refusal:
+        with pytest.raises(UmError, match=refusal):
+            host.call(lambda: Context("upper0", link="xdp"))
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "upper0"]
     told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
     assert "lies on" in told
@@ -96,4 +112,4 @@ def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: L
     as_json = subprocess.run([*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
     (report,) = json.loads(as_json)["interfaces"]
     assert report["facts"]["stack"][0]["lower"] == ["eth0"]
-    assert report["mode"] == "socket"
+    assert report["mode"] == mode

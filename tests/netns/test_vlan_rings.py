@@ -202,7 +202,7 @@ def test_what_is_sent_bears_the_tag_and_what_is_received_is_of_it(
     try:
         exchange(publisher, subscriber, 2000, 1400)
         facts = ring_facts(subscriber)
-        assert (facts["device"], facts["vlan"]) == ("eth0", VLAN)
+        assert (facts["devices"], facts["sends_by"], facts["vlan"]) == (["eth0"], "eth0", VLAN)
         assert sum(facts["received_by_queue"]) >= 2000
         assert subscriber.link("ring_kernel_path") == 0
         assert subscriber.link("ring_checksum_errors") == subscriber.link("ring_frames_refused") == 0
@@ -238,7 +238,7 @@ def test_a_context_on_a_vlan_device_has_rings(vlan_lab: Lab, links: tuple[str, s
         assert publisher.context.datagram_bytes == 1472
         if links[1] != "socket":
             facts = ring_facts(subscriber)
-            assert (facts["device"], facts["vlan"]) == ("eth0", VLAN)
+            assert (facts["devices"], facts["sends_by"], facts["vlan"]) == (["eth0"], "eth0", VLAN)
             assert sum(facts["received_by_queue"]) >= 2000
             assert subscriber.link("ring_kernel_path") == 0
             (occupant,) = vlan_lab.hosts[1].call(lambda: xdp.occupants("eth0"))

@@ -41,12 +41,12 @@ class Kernel:
         """Nothing has been tried yet."""
         self.refusals, self.tried = refusals, list[Mode]()
 
-    def open(self, mode: Mode) -> OpenedRings:
+    def open(self, mode: Mode) -> list[OpenedRings]:
         """Refuse, or give what is good for nothing but being there."""
         self.tried.append(mode)
         if number := self.refusals.get(mode):
             raise xdp.RingError(f"{mode} refused", hint=f"do without {mode}", errno=number, step="bind")
-        return OpenedRings(cast(Any, object()), cast(Any, object()))
+        return [OpenedRings(cast(Any, object()), cast(Any, object()))]
 
 
 def walked(facts: Facts, wanted: str, refusals: Mapping[Mode, int] | None = None) -> tuple[DataLink, Kernel]:

@@ -13,7 +13,7 @@ from xdp.facts import AttachedXdp, Facts
 from xdp.interface import Interface
 from xdp.ladder import Mode, Verdict, chosen, decide
 from xdp.ring_place import RingPlace
-from xdp.stacking import StackedDevice, nics_below, stack_of, vlans_above
+from xdp.stacking import StackedDevice, nic_that_sends, nics_below, stack_of, vlans_above
 
 
 def link(index: int, name: str, **attributes: Any) -> ifinfmsg:
@@ -159,16 +159,89 @@ def test_the_driver_that_counts_is_the_nics() -> None:
     assert chosen(decide(replace(of_a_vlan(), addresses=()))) is None
 
 
+def member(index: int, name: str, state: int = 0, link_status: int = 0) -> ifinfmsg:
+    """A member of bond0, as the kernel tells it: active and up by default."""
+    message = ifinfmsg()
+    data = [["IFLA_BOND_SLAVE_STATE", state], ["IFLA_BOND_SLAVE_MII_STATUS", link_status]]
+    info = [["IFLA_INFO_SLAVE_KIND", "bond"], ["IFLA_INFO_SLAVE_DATA", {"attrs": data}]]
+    message["index"] = index
+    message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_MASTER", 4], ["IFLA_LINKINFO", {"attrs": info}]]
+    message.encode()
+    received = ifinfmsg(message.data)
+    received.decode()
+    return received
+
+
+def bond(mode: int, **data: Any) -> ifinfmsg:
+    """The bond of these members."""
+    return link(4, "bond0", kind="bond", data={"IFLA_BOND_MODE": mode, **data})
+
+
+@pytest.mark.parametrize(
+    ("mode", "members", "active", "sends_by"),
+    [
+        (1, [member(2, "eth1"), member(3, "eth2", state=1)], 2, "eth1"),
+        (1, [member(2, "eth1", state=1), member(3, "eth2")], 3, "eth2"),
+        (
+            1,
+            [member(2, "eth1", state=1, link_status=2), member(3, "eth2", state=1, link_status=2)],
+            None,
+            None,
+        ),
+        (4, [member(2, "eth1"), member(3, "eth2")], None, "eth1"),
+        (4, [member(2, "eth1", state=1), member(3, "eth2")], None, "eth2"),
+        (2, [member(2, "eth1", link_status=2), member(3, "eth2")], None, "eth2"),
+        (2, [member(2, "eth1", link_status=2), member(3, "eth2", link_status=2)], None, None),
+    ],
+)
+def test_rings_of_a_bond_are_on_every_member_and_send_by_one(
+    mode: int, members: list[ifinfmsg], active: int | None, sends_by: str | None
+) -> None:
+    """Issue 29: the active one, or the first that is up and in the aggregator; none where there is none, and with a
+    VLAN of the bond it is the same."""
+    data = {} if active is None else {"IFLA_BOND_ACTIVE_SLAVE": active}
+    links = [link(1, "lo"), *members, bond(mode, **data), VLAN]
+    for name in ("bond0", "bond0.100"):
+        stack = stack_of(links, name)
+        assert nics_below(stack, name) == ("eth1", "eth2")
+        assert nic_that_sends(stack, name) == sends_by
+    assert nic_that_sends(stack_of(links, "eth1"), "eth1") == "eth1"
+
+
+@pytest.mark.parametrize("mode", [0, 3, 5, 6])
+def test_a_bond_that_does_more_has_none(mode: int) -> None:
+    """Issue 29: round robin, broadcast and adaptive balancing are the kernel's: it copies, or changes addresses."""
+    stack = stack_of([link(1, "lo"), member(2, "eth1"), member(3, "eth2"), bond(mode)], "bond0")
+    assert nics_below(stack, "bond0") == ()
+    assert chosen(decide(replace(BEST, interface="bond0", stack=stack))) is Mode.SOCKET
+
+
 @pytest.mark.parametrize("name", ["bond0", "bond0.100"])
-def test_rings_are_refused_where_they_would_get_nothing(name: str) -> None:
-    """Issue 29: a VLAN device or a bond works over sockets, and the ladder says why not over rings, even on a driver
-    that declares everything."""
-    facts = replace(BEST, interface=name, stack=stack_of([*NICS, BOND, VLAN], name))
-    steps = decide(facts)
+def test_every_member_of_a_bond_has_to_carry_rings(name: str) -> None:
+    """Issue 29: the mode is that which all of them can have; a member that lies on others refuses every mode."""
+    stack = stack_of([*NICS, BOND, VLAN], name)
+    nics = tuple(replace(BEST, interface=nic, addresses=()) for nic in nics_below(stack, name))
+    on_bond = replace(BEST, interface=name, driver="bonding", stack=stack, nics=nics)
+    assert chosen(decide(on_bond)) is Mode.ZERO_COPY
+    assert chosen(decide(replace(on_bond, nics=(nics[0], replace(nics[1], driver="veth"))))) is Mode.NATIVE
+    of_macvlan = StackedDevice("eth2", "macvlan", ("eth3",))
+    steps = decide(replace(on_bond, nics=(nics[0], replace(nics[1], stack=(of_macvlan,)))))
+    assert chosen(steps) is Mode.SOCKET
+    assert "eth2 is a macvlan of eth3: its frames come by the queues of eth3" in steps[0].reasons[0].problem
+
+
+def test_rings_are_refused_where_they_would_get_nothing() -> None:
+    """Issue 29: what is more than a VLAN device or a bond works over sockets, and the ladder says why not over rings,
+    even on a driver that declares everything."""
+    macvlan = link(6, "upper0", LINK=2, kind="macvlan")
+    steps = decide(replace(BEST, interface="upper0", stack=stack_of([*PLAIN, macvlan], "upper0")))
     assert chosen(steps) is Mode.SOCKET
     for step in steps[:-1]:
         assert step.verdict is Verdict.CANNOT
-        assert "come by the queues of eth1 or eth2" in step.reasons[0].problem
+        assert "come by the queues of eth1" in step.reasons[0].problem
         assert "link=socket" in step.reasons[0].remedy
-    assert chosen(decide(facts, "xdp")) is None
+    assert (
+        chosen(decide(replace(BEST, interface="upper0", stack=stack_of([*PLAIN, macvlan], "upper0")), "xdp"))
+        is None
+    )
     assert chosen(decide(replace(BEST, vlans_above=("eth1.100",)))) is Mode.ZERO_COPY

@@ -1,5 +1,5 @@
-"""InterfaceFollower: calls its owner when the MTU or the Ethernet address of an interface changes, or the link comes
-back (design W4)."""
+"""InterfaceFollower: calls its owner when the MTU of an interface changes or the link comes back (design W4), and when
+anything is announced that may be of what it lies on."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class InterfaceFollower:
         self,
         interface: xdp.Interface,
         on_mtu: Callable[[int], None],
-        on_mac: Callable[[], None],
+        on_news: Callable[[], None],
         on_link_up: Callable[[], None],
         on_interval: Callable[[], None],
     ) -> None:
         """The callbacks run on the follower's thread or inside poll().
 
+        `on_news` runs after the kernel has announced changes of any interface, such as a bond's fail-over; seldom.
         `on_interval` runs on the thread every half second, for work of the owner that is as rare; poll() leaves it out.
         """
         self._watch = xdp.InterfaceWatch(interface)
-        self._mtu_bytes, self._mac = interface.mtu_bytes, interface.mac
+        self._mtu_bytes = interface.mtu_bytes
         self._was_up = interface.is_usable
-        self._on_mtu, self._on_mac = on_mtu, on_mac
+        self._on_mtu, self._on_news = on_mtu, on_news
         self._on_link_up = on_link_up
         self._on_interval = on_interval
         self._stopping = threading.Event()
@@ -45,8 +46,11 @@ class InterfaceFollower:
 
     def poll(self) -> None:
         """Apply the changes that have arrived, without waiting."""
+        before = self._watch.announcements
         while (change := self._watch.poll()) is not None:
             self._apply(change)
+        if self._watch.announcements != before:
+            self._on_news()
 
     def close(self) -> None:
         """Stop following."""
@@ -76,9 +80,6 @@ class InterfaceFollower:
         if interface.mtu_bytes != self._mtu_bytes:
             self._mtu_bytes = interface.mtu_bytes
             self._on_mtu(interface.mtu_bytes)
-        if interface.mac != self._mac:
-            self._mac = interface.mac
-            self._on_mac()
         if interface.is_usable and not self._was_up:
             self._on_link_up()
         self._was_up = interface.is_usable

@@ -7,6 +7,7 @@ What opens rings is umstack._engine.ring_link: a context on kernel sockets does 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,11 +20,14 @@ from xdp.modes import Mode
 
 if TYPE_CHECKING:
     import xdp
+    from xdp.bonded_rings import BondedRings
     from xdp.broker_client import BrokeredSteering
 
     Steering = xdp.Steering | BrokeredSteering
 
 Group = tuple[str, int]
+
+_log = logging.getLogger("umstack.link")
 
 SLOT = 0
 """A context has a NIC's program to itself, so its sockets are the only ones in it."""
@@ -35,6 +39,11 @@ class OpenedRings:
 
     steering: Steering
     ring_set: xdp.RingSet
+
+    def close(self) -> None:
+        """Detach the program, then close the sockets that it redirected to."""
+        self.steering.close()
+        self.ring_set.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +67,21 @@ class LinkStep:
 class DataLink:
     """The link of a context, and the steps that led to it. Closed after its context."""
 
-    __slots__ = ("_changing", "_opened", "_steered", "mode", "steps")
+    __slots__ = ("_bond", "_changing", "_groups", "_members", "_opened", "_steered", "mode", "steps")
 
-    def __init__(self, steps: Sequence[LinkStep], opened: OpenedRings | None = None) -> None:
-        """Own what was opened; the last step is the mode in effect."""
+    def __init__(self, steps: Sequence[LinkStep], opened: Sequence[OpenedRings] = ()) -> None:
+        """Own what was opened, on one NIC or on the members of a bond; the last step is the mode in effect."""
         self.steps, self.mode = tuple(steps), steps[-1].mode
-        self._opened = opened
-        self._steered: set[Group] = set()
+        self._opened = tuple(opened)
+        self._groups: set[Group] = set()
+        self._steered: dict[str, set[Group]] = {}
+        """By the name of the NIC."""
         self._changing = threading.Lock()
+        self._bond: BondedRings | None = None
+        self._members: set[str] = set()
+        """Of the bond, as of now."""
+        if len(self._opened) > 1:
+            self._bind()
 
     @property
     def kind(self) -> str:
@@ -75,31 +91,65 @@ class DataLink:
     @property
     def rings_address(self) -> int:
         """The um_rings for the core; 0 is kernel sockets."""
-        return 0 if self._opened is None else self._opened.ring_set.address
+        if self._bond is not None:
+            return self._bond.address
+        return self._opened[0].ring_set.address if self._opened else 0
 
     @property
     def datagram_max_bytes(self) -> int | None:
         """The largest datagram the rings carry; None where only the MTU counts."""
-        return None if self._opened is None else self._opened.ring_set.facts.datagram_max_bytes
+        return min((one.ring_set.facts.datagram_max_bytes for one in self._opened), default=None)
+
+    def _bind(self) -> None:
+        from xdp.bonded_rings import BondedRings
+
+        try:
+            self._bond = BondedRings([one.ring_set for one in self._opened])
+            self.follow()
+        except BaseException:
+            self.close()
+            raise
 
     def steer(self, groups: Iterable[Group]) -> None:
         """Steer exactly these groups into the rings; the rest goes to the kernel. Any thread."""
-        wanted = set(groups)
         with self._changing:
-            if self._opened is None:
-                return
-            steering, vlan = self._opened.steering, self._opened.ring_set.place.vlan
-            for address, port in self._steered - wanted:
-                steering.remove_rule(address, port, vlan)
-            for address, port in wanted - self._steered:
-                steering.add_rule(address, port, SLOT, vlan)
-            self._steered = wanted
+            self._groups = set(groups)
+            self._steer()
+
+    def _steer(self) -> None:
+        """What arrives by a NIC that has left the bond is not the bond's."""
+        for one in self._opened:
+            is_member = self._bond is None or one.ring_set.place.device.name in self._members
+            self._steer_on(one, self._groups if is_member else set())
+
+    def _steer_on(self, one: OpenedRings, wanted: set[Group]) -> None:
+        place = one.ring_set.place
+        steered = self._steered.get(place.device.name, set())
+        for address, port in steered - wanted:
+            one.steering.remove_rule(address, port, place.vlan)
+        for address, port in wanted - steered:
+            one.steering.add_rule(address, port, SLOT, place.vlan)
+        self._steered[place.device.name] = wanted
 
     def follow(self) -> None:
-        """Do as the interface does, which has changed: send from the address it has now. Any thread."""
+        """Do as the interface does, which may have changed: send by the member that its bond sends by now, from the
+        Ethernet address that it has now. Any thread."""
         with self._changing:
-            if self._opened is not None:
-                self._opened.ring_set.learn_address()
+            for one in self._opened:
+                one.ring_set.learn_address()
+            if self._bond is None:
+                return
+            from xdp.ring_place import stack_now
+            from xdp.stacking import nic_that_sends, nics_below
+
+            interface = self._opened[0].ring_set.place.interface
+            stack = stack_now(interface)
+            sends_by = nic_that_sends(stack, interface.name)
+            self._members = set(nics_below(stack, interface.name))
+            self._steer()
+            if sends_by != self._bond.sends_by:
+                self._bond.send_by(sends_by)
+                _log.info("%s sends by %s", interface.name, sends_by or "what the kernel chooses")
 
     def stats(self) -> dict[str, Any]:
         """The mode in effect, the steps that led to it and what the rings are made of."""
@@ -107,30 +157,38 @@ class DataLink:
             "link_mode": str(self.mode),
             "link_steps": [step.as_json() for step in self.steps],
         }
-        if self._opened is not None:
-            steering, ring_set = self._opened.steering, self._opened.ring_set
-            facts = {**asdict(ring_set.facts), "mode": str(ring_set.facts.mode)}
+        if self._opened:
+            steerings = [one.steering for one in self._opened]
+            ring_sets = [one.ring_set for one in self._opened]
+            devices = [one.place.device.name for one in ring_sets]
             found["rings"] = {
-                **facts,
-                "device": ring_set.place.device.name,
-                "vlan": ring_set.place.vlan,
-                "received_by_queue": list(ring_set.received().values()),
-                "program_attached": steering.attached(),
-                "frame_times": str(steering.frame_times),
+                **asdict(ring_sets[0].facts),
+                "mode": str(ring_sets[0].facts.mode),
+                "locked_bytes": sum(one.facts.locked_bytes for one in ring_sets),
+                "devices": devices,
+                "sends_by": devices[0] if self._bond is None else self._bond.sends_by,
+                "vlan": ring_sets[0].place.vlan,
+                "received_by_queue": [count for one in ring_sets for count in one.received().values()],
+                "program_attached": all(one.attached() for one in steerings),
+                "frame_times": str(steerings[0].frame_times),
             }
             from xdp.broker_client import BrokeredSteering  # loaded by now, where there are rings
 
-            if isinstance(steering, BrokeredSteering):
-                found["rings"]["broker_lost"] = steering.lost
+            brokered = [one.lost for one in steerings if isinstance(one, BrokeredSteering)]
+            if brokered:
+                found["rings"]["broker_lost"] = next(filter(None, brokered), "")
         return found
 
     def close(self) -> None:
-        """Detach the program, then close the sockets that it redirected to; a second call does nothing."""
+        """Detach the programs, then close the sockets that they redirected to; a second call does nothing."""
         with self._changing:
-            if self._opened is not None:
-                self._opened.steering.close()
-                self._opened.ring_set.close()
-            self._opened = None
+            for one in self._opened:
+                one.steering.close()
+            if self._bond is not None:
+                self._bond.close()
+            for one in self._opened:
+                one.ring_set.close()
+            self._opened, self._bond = (), None
 
 
 def rings_of_others(interface: xdp.Interface) -> str | None:

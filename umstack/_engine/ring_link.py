@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
 from xdp.probe import probe_interface
 from xdp.ring_place import ring_places
 
-OpenRings = Callable[[Mode], OpenedRings]
+OpenRings = Callable[[Mode], Sequence[OpenedRings]]
 
 _RINGS = {
     Mode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
@@ -50,7 +51,7 @@ def open_link(
         broker = None
     places = ring_places(interface, facts.stack)
     judged = decide(facts, wanted, ring_bytes=sum(xdp.ring_bytes(place.device, settings) for place in places))
-    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, places[0], settings, broker))
+    return walk_down(wanted, interface, judged, lambda mode: _open_all(mode, places, settings, broker))
 
 
 def open_context_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
@@ -87,11 +88,9 @@ def walk_down(
             steps.append(_ruled_out(step))
         elif is_requested:
             try:
-                opened = open_rings(step.mode)
+                return DataLink([*steps, LinkStep(step.mode)], open_rings(step.mode))
             except xdp.XdpError as error:
                 steps.append(_refused(step.mode, error))
-            else:
-                return DataLink([*steps, LinkStep(step.mode)], opened)
     raise _nothing_worked(interface, steps)
 
 
@@ -108,6 +107,20 @@ def _ruled_out(step: Step) -> LinkStep:
 def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
     number = int(getattr(error, "errno", 0))
     return LinkStep(mode, number, error.message, remedy=error.hint, needs_privilege=number in _DENIED)
+
+
+def _open_all(
+    mode: Mode, places: Sequence[xdp.RingPlace], settings: xdp.RingSettings, broker: Path | None
+) -> list[OpenedRings]:
+    """On every NIC below, or on none."""
+    opened: list[OpenedRings] = []
+    with ExitStack() as undo:
+        for place in places:
+            one = _open_rings(mode, place, settings, broker)
+            undo.callback(one.close)
+            opened.append(one)
+        undo.pop_all()
+    return opened
 
 
 def _open_rings(

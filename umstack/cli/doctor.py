@@ -29,6 +29,7 @@ from xdp.ladder import TAGS_STRIPPED, Mode, Reason, Step, Verdict, chosen, decid
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import check
 from xdp.probe import multicast_interfaces, probe_interface
+from xdp.stacking import nic_that_sends
 
 _THREADED = {0: "in soft interrupts", 1: "in threads", 2: "in threads that never sleep"}
 _EXAMPLES = """\b
@@ -161,7 +162,11 @@ def _rings_below(facts: Facts) -> str:
     """Where they would be, and for what."""
     nics = ", ".join(nic.interface for nic in facts.nics)
     vlan = next((device.vlan for device in facts.stack if device.vlan), None)
-    return f"would be on {nics}" + (f", for what is tagged for VLAN {vlan}" if vlan else "")
+    tagged = f", for what is tagged for VLAN {vlan}" if vlan else ""
+    if all(device.kind != "bond" for device in facts.stack):
+        return f"would be on {nics}{tagged}"
+    sends = nic_that_sends(facts.stack, facts.interface)
+    return f"would be on {nics}{tagged}, and send by {sends or 'none of them now: by the kernel'}"
 
 
 def _shown_nic(facts: Facts, *, named: bool) -> Iterator[tuple[str, str]]:

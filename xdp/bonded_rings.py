@@ -1,0 +1,56 @@
+"""The ring sets on the members of a bond as one: received from all, sent by the member that the bond sends by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from xdp.closing import Closing
+from xdp.errors import RingError
+from xdp.xsk import RingSet, binding
+
+
+class BondedRings(Closing):
+    """Ring sets as one (ffi/xsk/bonded_rings.h). Context manager; close it before them, and after whatever has its
+    address."""
+
+    __slots__ = ("_handle", "_names")
+
+    def __init__(self, members: Sequence[RingSet]) -> None:
+        """Put them together. Until `send_by` the kernel's sockets send."""
+        self._names = tuple(member.place.device.name for member in members)
+        ffi = binding().ffi
+        rings = [ffi.cast("um_rings *", member.address) for member in members]
+        created = ffi.new("um_bonded_rings **")
+        result = int(binding().lib.um_bonded_rings_create(rings, len(rings), created))
+        if result != 0:
+            raise RingError(
+                f"rings on {', '.join(self._names)} together: {os.strerror(-result)}",
+                hint="use fewer queues (`ethtool -L`, or link_xdp_queues): 64 in all, of up to 8 NICs",
+                errno=-result,
+                step="bond",
+            )
+        self._handle: Any = created[0]
+
+    @property
+    def address(self) -> int:
+        """The um_rings, as a number, for um_context_create."""
+        return int(binding().ffi.cast("uintptr_t", binding().lib.um_bonded_rings_base(self._handle)))
+
+    @property
+    def sends_by(self) -> str | None:
+        """The NIC that is sent by now; None: by none of them, but by the kernel's sockets."""
+        member = int(binding().lib.um_bonded_rings_sends_by(self._handle))
+        return None if member < 0 else self._names[member]
+
+    def send_by(self, name: str | None) -> None:
+        """Send by that NIC from now on; one that is not among them leaves it to the kernel's sockets. Any thread."""
+        member = self._names.index(name) if name in self._names else -1
+        binding().lib.um_bonded_rings_send_by(self._handle, member)
+
+    def close(self) -> None:
+        """Free it; a second call does nothing."""
+        if self._handle is not None:
+            binding().lib.um_bonded_rings_free(self._handle)
+            self._handle = None
