@@ -49,6 +49,8 @@ def _as_request(data: bytes) -> None:
     if isinstance(request, OpenRequest):
         assert 0 < len(request.interface) <= 15
         assert request.interface.isprintable()
+        assert 0 < len(request.device) <= 15
+        assert request.device.isprintable()
         assert request.settings.receive_frames <= 65536
         assert request.settings.queues <= 64
     if isinstance(request, RuleRequest):
