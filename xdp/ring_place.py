@@ -30,6 +30,8 @@ class RingPlace:
     """The VLAN of the frames' tag; 0: they have none."""
     priority: int = 0
     """Of that tag, in what is sent."""
+    is_bonded: bool = False
+    """Whether the NIC is a member of a bond, perhaps the only one for now."""
 
     @property
     def tag_control(self) -> int:
@@ -41,10 +43,12 @@ def ring_places(interface: Interface, stack: Sequence[StackedDevice]) -> tuple[R
     """The places for rings of an interface that lies on these devices; none where it can have no rings."""
     vlan = next((device for device in stack if device.kind == "vlan"), None)
     number, priority = (vlan.vlan or 0, vlan.vlan_priority) if vlan else (0, 0)
-    return tuple(
-        RingPlace(interface, interface if name == interface.name else find_interface(name), number, priority)
+    is_bonded = any(device.kind == "bond" for device in stack)
+    nics = (
+        interface if name == interface.name else find_interface(name)
         for name in nics_below(stack, interface.name)
     )
+    return tuple(RingPlace(interface, nic, number, priority, is_bonded) for nic in nics)
 
 
 @off_the_event_loop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -46,7 +47,8 @@ class Kernel:
         self.tried.append(mode)
         if number := self.refusals.get(mode):
             raise xdp.RingError(f"{mode} refused", hint=f"do without {mode}", errno=number, step="bind")
-        return [OpenedRings(cast(Any, object()), cast(Any, object()))]
+        ring_set = SimpleNamespace(place=xdp.RingPlace(ETH1, ETH1))
+        return [OpenedRings(cast(Any, object()), cast(Any, ring_set))]
 
 
 def walked(facts: Facts, wanted: str, refusals: Mapping[Mode, int] | None = None) -> tuple[DataLink, Kernel]:

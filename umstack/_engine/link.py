@@ -40,6 +40,11 @@ class OpenedRings:
     steering: Steering
     ring_set: xdp.RingSet
 
+    @property
+    def is_bonded(self) -> bool:
+        """Whether the NIC is a member of a bond, which chooses what is sent by."""
+        return self.ring_set.place.is_bonded
+
     def close(self) -> None:
         """Detach the program, then close the sockets that it redirected to."""
         self.steering.close()
@@ -80,7 +85,7 @@ class DataLink:
         self._bond: BondedRings | None = None
         self._members: set[str] = set()
         """Of the bond, as of now."""
-        if len(self._opened) > 1:
+        if any(one.is_bonded for one in self._opened):
             self._bind()
 
     @property
