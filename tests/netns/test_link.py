@@ -296,8 +296,9 @@ def test_an_interface_without_multicast_says_how_to_allow_it(make_lab: MakeLab) 
     """The same for IFF_MULTICAST."""
     host = make_lab(hosts=2).hosts[0]
     change_link(host, flags=0, change=0x1000)
-    with pytest.raises(InterfaceError, match=r"does not do multicast.*ip link set eth0 multicast on"):
-        Member(host).source("x")
+    refused = pytest.raises(InterfaceError, match=r"does not do multicast.*ip link set eth0 multicast on")
+    with members(host) as (member,), refused:
+        member.source("x")
 
 
 def test_without_a_multicast_route_the_named_interface_is_used(make_lab: MakeLab) -> None:
