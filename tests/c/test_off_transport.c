@@ -30,7 +30,7 @@ TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly
     recovering_close(f);
 }
 
-TEST("UM-143", "more than the caching threshold behind a gap begin it without the delay")
+TEST("UM-143 C12", "more than the caching threshold behind a gap begin it without the delay")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, UINT32_MAX - 30, true);
     stream(f, 10, false);

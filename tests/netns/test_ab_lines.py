@@ -1,4 +1,4 @@
-"""`umstack send` and `recv --hot-failover` over two interfaces, one of which is cut (A/B lines, UX-18)."""
+"""`umstack send` and `recv --hot-failover` over two interfaces, one of which is cut (A/B lines)."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _refusals(context: Context) -> int:
 
 @pytest.mark.parametrize("scope", ["control", "all"])
 def test_requests_on_topics_with_and_without_keys(keys: Path, scope: str) -> None:
-    """Issue 29, UX-19: responses of any length come tagged, and those of a topic without keys as before."""
+    """Issue 29: responses of any length come tagged, and those of a topic without keys as before."""
     with _open(keys, scope) as requester, _open(keys, scope) as responder:
         for topic in (TOPIC, "open"):
             receiver = responder.receiver(topic, echo)
