@@ -7,6 +7,13 @@
 
 enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages can make the source send */
 
+/* A receiver knows no position, or one that cannot be, which may come from a forged session message. */
+static void answer_with_position(um_source_session *session, int64_t now_ns)
+{
+    if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
+        um_session_message_send(session, now_ns);
+}
+
 /* How far ahead of a receiver the sender may go so that everything it may still NAK stays in the transmission
  * window, however small the datagrams. */
 static uint32_t retransmittable_bytes(const um_source_session *session)
@@ -113,6 +120,9 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (session->config.flow_policy == UM_FLOW_NONE) {
         if (account != NULL && account->is_new_member)
             um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
+        /* A receiving session without any datagram ends after a while, or makes room for others (node.h). */
+        if (status.flags & UM_STATUS_ELICIT)
+            answer_with_position(session, now_ns);
         return;
     }
     uint32_t known = session->flow.receiver_count;
@@ -123,11 +133,9 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         apply(session);
         return;
     }
-    /* A position that cannot be may come from a forged session message: a true one corrects it. */
     if (status.flags & UM_STATUS_ELICIT || out_of_range) {
         UM_COUNT(session->counters.status_out_of_range, !(status.flags & UM_STATUS_ELICIT));
-        if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
-            um_session_message_send(session, now_ns);
+        answer_with_position(session, now_ns);
         return;
     }
     /* Older than the window: the receiver is further behind than anything we can still send again. */

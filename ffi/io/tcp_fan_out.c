@@ -329,6 +329,17 @@ static struct iovec flatten(um_tcp_fan_out *fan_out, uint32_t vectors)
     return (struct iovec){fan_out->flat, bytes};
 }
 
+/* A client with a penalty is waited for again once that is over and it has caught up. */
+static bool is_waited_for(um_tcp_client *client)
+{
+    if (UM_LIKELY(client->waited_from_ns == 0))
+        return true;
+    if (client->backlog.used > 0 || um_clock_coarse_ns() < client->waited_from_ns)
+        return false;
+    client->waited_from_ns = 0;
+    return true;
+}
+
 static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
     um_tcp_fan_out *fan_out = (um_tcp_fan_out *)link;
@@ -337,7 +348,7 @@ static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint
         return (int)count;
     count = gather(fan_out, batch, count);
     for (uint32_t i = 0; i < fan_out->client_limit && count > 0 && !fan_out->is_source_paced; i++)
-        if (fan_out->clients[i].state == UM_TCP_CLIENT_JOINED)
+        if (fan_out->clients[i].state == UM_TCP_CLIENT_JOINED && is_waited_for(&fan_out->clients[i]))
             count = room_for(fan_out, &fan_out->clients[i], count);
     if (count == 0)
         return 0;

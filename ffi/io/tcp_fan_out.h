@@ -10,6 +10,9 @@
  *   source-paced     every datagram is taken; messages that do not fit a client's backlog are lost to that client,
  * whole
  *
+ * A client of a receiver-paced session that has a penalty for a stall (core/stall_penalties.h) does not hold the
+ * session until that is over and its backlog is empty: meanwhile it loses as if the session were source-paced.
+ *
  * With keys (is_keyed) what one client is written at a time, a batch of datagrams as a rule, is one record with a tag
  * (core/stream_record.h), made before any of it is written or kept.
  *
@@ -52,6 +55,7 @@ typedef struct um_tcp_client {
     int64_t told_lost_ns;   /* when the application was told last; INT64_MIN: never */
     bool has_failed;        /* its connection is dead: closed by the owner's next look */
     um_stream_tags *tags;   /* with keys, once it has greeted; closed with the client */
+    int64_t waited_from_ns; /* receiver-paced: it does not hold the session before; 0: it may */
     um_message_stream control;
     uint8_t control_memory[UM_TCP_CONTROL_MAX];
 } um_tcp_client;

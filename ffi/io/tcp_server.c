@@ -142,6 +142,7 @@ static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         drop(server, client);
         return;
     }
+    client->waited_from_ns = um_stall_penalties_until_ns(&server->penalties, client->address.ip, now_ns);
     UM_COUNT(session->counters.clients_connected, 1);
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_CONNECTED, client->address, server->fan_out.joined_count);
     if (config->has_filter) {
@@ -383,6 +384,19 @@ int um_tcp_server_on_event(um_tcp_server *server, uint32_t client, int64_t now_n
     return handled;
 }
 
+/* The client held the session for the stall timeout: no client of its address does so again for a while. */
+static void note_stalled(um_tcp_server *server, const um_tcp_client *client, int64_t now_ns)
+{
+    um_source_session *session = server->session;
+    um_address address = client->address;
+    UM_COUNT(session->counters.receivers_stalled, 1);
+    um_source_events_add(&session->events, UM_SOURCE_RECEIVER_STALLED, address, (uint64_t)(now_ns - client->since_ns));
+    int64_t until_ns = um_stall_penalties_add(&server->penalties, address.ip, server->config.stall_timeout_ns, now_ns);
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
+        if (server->fan_out.clients[i].address.ip == address.ip)
+            server->fan_out.clients[i].waited_from_ns = until_ns;
+}
+
 /* Strangers that say nothing, and clients that hold the session. Returns when the next may be over its time. */
 static int64_t drop_overdue(um_tcp_server *server, int64_t now_ns)
 {
@@ -393,11 +407,8 @@ static int64_t drop_overdue(um_tcp_server *server, int64_t now_ns)
         bool is_timed = is_joined ? stall_ns != 0 && client->backlog.used > 0 : client->state != UM_TCP_CLIENT_NONE;
         int64_t due_ns = client->since_ns + (is_joined ? stall_ns : GREETING_NS);
         if (client->has_failed || (is_timed && now_ns >= due_ns)) {
-            if (is_joined && !client->has_failed) {
-                UM_COUNT(server->session->counters.receivers_stalled, 1);
-                um_source_events_add(&server->session->events, UM_SOURCE_RECEIVER_STALLED, client->address,
-                                     (uint64_t)(now_ns - client->since_ns));
-            }
+            if (is_joined && !client->has_failed)
+                note_stalled(server, client, now_ns);
             UM_COUNT(server->session->counters.connections_refused, !is_joined);
             drop(server, client);
         } else if (is_timed && due_ns < next_ns) {

@@ -14,6 +14,9 @@
  * proves the same to it, and is there at once. A client without the right key is closed, counted by the reason
  * (dgrams_dropped_tag_*) and told (UM_SOURCE_CLIENT_REFUSED), and first gets an answer by which it knows why.
  *
+ * A client that was closed because it made no progress may connect again, but is not waited for as long as its address
+ * has a penalty (stall_penalties.h); neither are other clients of that address.
+ *
  * A peer that has not greeted takes a descriptor and nothing else, for GREETING_NS at most, and the oldest of
  * GREETINGS_MAX gives way to a new one, so that clients find a place whatever strangers do.
  *
@@ -27,6 +30,7 @@
 #ifndef UM_IO_TCP_SERVER_H
 #define UM_IO_TCP_SERVER_H
 
+#include "core/stall_penalties.h"
 #include "io/reactor.h"
 #include "io/tcp_fan_out.h"
 
@@ -56,6 +60,7 @@ typedef struct um_tcp_server {
     um_address local;
     um_tcp_fan_out fan_out;
     uint32_t greeting_count;
+    um_stall_penalties penalties;
     int64_t accept_again_ns; /* the process has no descriptor left: not before then; 0: it has */
     bool is_due;             /* something was reported while the sender was busy: every client is looked at */
 } um_tcp_server;

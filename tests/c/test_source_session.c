@@ -463,6 +463,22 @@ TEST("AE-15 AE-19 UM-74", "a receiver without a possible position elicits a sess
     session_close(f);
 }
 
+TEST("UM-74 UM-76", "without flow control, too, a receiver without a position elicits a session message, and no storm")
+{
+    um_session_config config = default_config();
+    config.initial_sqn = 100;
+    fixture *f = session_open(&config);
+    f->now_ns += 2 * NS_PER_MS;
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = 100});
+    CHECK_EQ(f->link.count, 0);
+    for (uint32_t i = 0; i < 1000; i++)
+        status(f, (um_status_message){.receiver_id = i, .flags = UM_STATUS_ELICIT});
+    CHECK_EQ(f->link.count, 1);
+    um_packet sm = packet_at(f, 0);
+    CHECK(sm.type == UM_LBTRM_SM && sm.lead == 99 && sm.trail == 100);
+    session_close(f);
+}
+
 TEST("AE-9", "without flow control status messages are no business of ours")
 {
     um_session_config config = default_config();

@@ -182,6 +182,38 @@ TEST("UM-108", "source-paced: a slow client loses whole messages, each counted, 
     fixture_close(f);
 }
 
+TEST("UM-108 AE-22",
+     "receiver-paced: a client with a penalty holds nobody until that is over and it has read everything")
+{
+    fan_out_fixture *f = fixture_open(false, false);
+    um_tcp_client *stalled = &f->fan_out.clients[2];
+    stalled->waited_from_ns = UM_NEVER_NS;
+    for (uint32_t i = 0; i < 1000; i++) {
+        CHECK(send_batch(f) > 0);
+        for (int k = 0; k < 2; k++)
+            for (uint32_t before = UINT32_MAX; before != f->ends[k].length;) {
+                before = f->ends[k].length;
+                read_some(f, k, 1 << 20);
+            }
+    }
+    CHECK(stalled->lost_messages > 0);
+    CHECK_EQ(f->ends[0].length, f->sent_bytes);
+    stalled->waited_from_ns = 1; /* it is over, and the backlog is full */
+    CHECK(send_batch(f) > 0);
+    read_all(f);
+    CHECK_EQ(check_messages(&f->ends[2], TOPICS), f->sent_messages - stalled->lost_messages);
+    uint64_t lost = stalled->lost_messages;
+    for (uint32_t i = 0; i < 1000; i++) { /* it has read everything: it is waited for, and loses nothing more */
+        send_batch(f);
+        for (int k = 0; k < 2; k++)
+            read_some(f, k, 1 << 20);
+    }
+    CHECK_EQ(send_batch(f), 0);
+    read_all(f);
+    CHECK_EQ(stalled->lost_messages, lost);
+    fixture_close(f);
+}
+
 TEST("UX-27", "a filtered client reads the topics that it wants, whole and in order")
 {
     fan_out_fixture *f = fixture_open(false, true);

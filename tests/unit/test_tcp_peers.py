@@ -135,6 +135,25 @@ def test_a_client_that_reads_nothing_is_dropped_after_the_stall_timeout(context:
         assert source.stats()["receivers_stalled"] == 1
 
 
+def test_a_client_that_stalled_does_not_hold_the_source_again(context: Context) -> None:
+    """AE-22, UM-108: it may connect again, but for a while it loses what it does not take, and holds nobody."""
+    options = {"flow_control_stall_timeout": 1000, "transport_tcp_sender_socket_buffer": 65536}
+    with context.source("again", transport="tcp", **options) as source:
+        with RawClient(source.transport, receive_buffer=4096) as stalls:
+            stalls.greet()
+            wait_for(lambda: _clients(source) == 1)
+            source.send_many([bytes(1000)] * 20_000, flush=True, timeout=SECONDS)
+            assert source.stats()["receivers_stalled"] == 1
+        assert source.stats()["client_messages_lost"] == 0
+        with RawClient(source.transport, receive_buffer=4096) as again:
+            again.greet()
+            wait_for(lambda: _clients(source) == 1)
+            source.send_many([bytes(1000)] * 20_000, flush=True, timeout=SECONDS)
+            assert int(source.stats()["client_messages_lost"] or 0) > 0
+            lost = [event.kind for event in source.receiver_events() if event.kind == "receiver_loses"]
+            assert lost, "the client is not told of"
+
+
 def test_ten_thousand_connections_leave_room_for_a_client(context: Context, source: Source) -> None:
     """UM-108: strangers are bounded, however many come: a client that greets joins, among them and after them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,9 +2,10 @@
 
 The contexts are state machines of topic resolution (umstack/resolution/machine.py) under virtual time, each with a
 model of what the core does with what it is told: so many receiving sessions, of which those without a datagram end
-after a while or make room, and a bounded memory of those that ended. The attacker is on the network until the end: it
-advertises sessions that do not exist, for wanted topics and for others, ends sources in their name, queries and
-requests in floods, repeats what it overheard, and sends records and options malformed.
+after a while or make room, and a bounded memory of those that ended. A session asks its source where the stream is, by
+status messages, until it has a datagram: so it stays even when its source sends nothing else. The attacker is on the
+network until the end: it advertises sessions that do not exist, for wanted topics and for others, ends sources in their
+name, queries and requests in floods, repeats what it overheard, and sends records and options malformed.
 
 Checked after every step: nothing raises; tables have their bounds; nobody sends more than its rate limits, or is woken
 without end. And a receiver has every source of its topic within CONVERGENCE_NS after both are there.
@@ -41,6 +42,7 @@ _IDLE_PER_SOURCE_MAXIMUM = 2
 _ENDED_REMEMBERED = 24
 _FORGET_INTERVAL_NS = 500 * _MS
 _IDLE_TIMEOUT_NS = 2 * _SECOND
+_STATUS_INTERVAL_NS = 7 * _MS
 _TOPICS_PER_PATTERN = 10
 _RECORDS_PER_SECOND = 10
 _DATAGRAM_MAXIMUM = 1400
@@ -223,6 +225,7 @@ class _World:
         self.hosts = [_Host(n, canary) for n in range(self.random.randint(2, 3))]
         self.attacker = Attacker(self.random)
         self.end_ns = self.random.choice((4, 5)) * _SECOND
+        self._sources: list[SourceMade] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
         self._wakes: dict[int, int] = {}
@@ -260,11 +263,13 @@ class _World:
         address = LbtrmAddress(host.ip, "224.10.10.10", 1000 + index, 14400, 14390 + index)
         source = SourceMade(self.random.choice(TOPICS), index + 1, address, self.now_ns)
         host.sources.append(source)
+        self._sources.append(source)
         options = (WireOption(4, bytes(20)),) if self.random.random() < 0.5 else ()
         host.machine.advertise(source.topic, source.index, address, _SOURCE, self.now_ns, options)
         self.attacker.sees(source)
         self._wake(host)
-        self._send_data(host, source)
+        if self.random.random() < 0.5:
+            self._send_data(source)
 
     def _make_receiver(self, host: _Host) -> None:
         topic = self.random.choice(TOPICS)
@@ -278,13 +283,26 @@ class _World:
         self._told(host, host.machine.match(1, pattern, _WILDCARD, self.now_ns))
         self._wake(host)
 
-    def _send_data(self, host: _Host, source: SourceMade) -> None:
-        """A source sends something often: sessions that receive it are no longer idle."""
+    def _solicit(self, host: _Host, session: _Session, source: SourceMade) -> None:
+        """A status message of a session that knows no position; its source answers to the group."""
+        if session.is_active or host.sessions.get(source.address) is not session:
+            return
+        if self.random.random() >= self._loss:
+            answered_ns = self.now_ns + 2 * self.random.randrange(self._delay_ns)
+            self.at(answered_ns, lambda: self._reach_sessions(source))
+        self.at(self.now_ns + _STATUS_INTERVAL_NS, lambda: self._solicit(host, session, source))
+
+    def _reach_sessions(self, source: SourceMade) -> None:
+        """A source sends something: sessions that receive it are no longer idle."""
         for other in self.hosts:
             session = other.sessions.get(source.address)
             if session is not None and self.random.random() >= self._loss:
                 session.is_active = True
-        self.at(self.now_ns + 50 * _MS, lambda: self._send_data(host, source))
+
+    def _send_data(self, source: SourceMade) -> None:
+        """As a source does that publishes."""
+        self._reach_sessions(source)
+        self.at(self.now_ns + 50 * _MS, lambda: self._send_data(source))
 
     def _every_interval(self, host: _Host) -> None:
         host.end_idle(self.now_ns)
@@ -295,7 +313,12 @@ class _World:
     # Topic resolution of a host
 
     def _told(self, host: _Host, events: list[ResolutionEvent]) -> None:
+        before = dict(host.sessions)
         self.found += host.told(events, self.now_ns)
+        for source in self._sources:
+            session = host.sessions.get(source.address)
+            if session is not None and session is not before.get(source.address):
+                self._solicit(host, session, source)
 
     def _wake(self, host: _Host) -> None:
         deadline_ns = host.machine.next_deadline_ns()

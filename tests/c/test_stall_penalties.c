@@ -1,0 +1,43 @@
+/* Penalties of addresses whose clients held a receiver-paced LBT-TCP session. */
+#include "core/stall_penalties.h"
+
+#include "check.h"
+
+enum { STALL_NS = 1000, A = 0x0a000001, B = 0x0a000002 };
+
+TEST("AE-22 UM-108", "a penalty is of one address, and ends")
+{
+    um_stall_penalties penalties = {0};
+    CHECK_EQ(um_stall_penalties_until_ns(&penalties, A, 0), 0);
+    CHECK_EQ(um_stall_penalties_add(&penalties, A, STALL_NS, 5000), 6000);
+    CHECK_EQ(um_stall_penalties_until_ns(&penalties, A, 5999), 6000);
+    CHECK_EQ(um_stall_penalties_until_ns(&penalties, A, 6000), 0);
+    CHECK_EQ(um_stall_penalties_until_ns(&penalties, B, 5999), 0);
+}
+
+TEST("AE-22 UM-108", "it doubles with each stall up to 64 times, and an address that behaves for as long begins anew")
+{
+    um_stall_penalties penalties = {0};
+    int64_t now_ns = 0, length_ns = STALL_NS;
+    for (uint32_t i = 0; i < 10; i++) {
+        CHECK_EQ(um_stall_penalties_add(&penalties, A, STALL_NS, now_ns), now_ns + length_ns);
+        now_ns += length_ns + STALL_NS / 2;
+        length_ns = length_ns == 64 * STALL_NS ? length_ns : 2 * length_ns;
+    }
+    CHECK_EQ(length_ns, 64 * STALL_NS);
+    now_ns += length_ns;
+    CHECK_EQ(um_stall_penalties_add(&penalties, A, STALL_NS, now_ns), now_ns + STALL_NS);
+}
+
+TEST("AE-22 UM-108", "of more addresses than there are places the one whose penalty ends first is forgotten")
+{
+    um_stall_penalties penalties = {0};
+    for (uint32_t i = 0; i < UM_STALL_PENALTIES_MAX; i++)
+        um_stall_penalties_add(&penalties, A + i, STALL_NS, i);
+    um_stall_penalties_add(&penalties, A + UM_STALL_PENALTIES_MAX, STALL_NS, 500);
+    CHECK_EQ(um_stall_penalties_until_ns(&penalties, A, 600), 0);
+    for (uint32_t i = 1; i < UM_STALL_PENALTIES_MAX; i++)
+        CHECK_EQ(um_stall_penalties_until_ns(&penalties, A + i, 600), i + STALL_NS);
+}
+
+CHECK_MAIN
