@@ -9,10 +9,11 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from tests.unit.test_ladder import BEST
+from xdp import ring_place
 from xdp.facts import AttachedXdp, Facts
 from xdp.interface import Interface
 from xdp.ladder import Mode, Verdict, chosen, decide
-from xdp.ring_place import RingPlace
+from xdp.ring_place import RingPlace, ring_places
 from xdp.stacking import StackedDevice, nic_that_sends, nics_below, stack_of, vlans_above
 
 
@@ -206,6 +207,21 @@ def test_rings_of_a_bond_are_on_every_member_and_send_by_one(
         assert nics_below(stack, name) == ("eth1", "eth2")
         assert nic_that_sends(stack, name) == sends_by
     assert nic_that_sends(stack_of(links, "eth1"), "eth1") == "eth1"
+
+
+def test_a_place_knows_its_vlan_and_its_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 29: a bond of one NIC is a bond, which another one may join."""
+
+    def of_name(name: str) -> Interface:
+        return Interface(2, name, 1500, "", (), True, True, True, False)
+
+    monkeypatch.setattr(ring_place, "find_interface", of_name)
+    links = [link(1, "lo"), member(2, "eth1"), bond(1, IFLA_BOND_ACTIVE_SLAVE=2), VLAN]
+    for name, vlan in (("bond0", 0), ("bond0.100", 100)):
+        (place,) = ring_places(of_name(name), stack_of(links, name))
+        assert place == RingPlace(of_name(name), of_name("eth1"), vlan, is_bonded=True)
+    (place,) = ring_places(of_name("eth1"), stack_of(PLAIN, "eth1"))
+    assert place == RingPlace(of_name("eth1"), of_name("eth1"))
 
 
 @pytest.mark.parametrize("mode", [0, 3, 5, 6])
