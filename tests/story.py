@@ -64,6 +64,8 @@ class Story:
             "ip_fragment": False,
             "udp_bytes": udp_bytes,
             "status": "ok",
+            "transport": "LBT-RM",
+            "to_source": destination == self.publisher,
             "session_id": self.session_id,
         }
         self.packets.append(packet | values)

@@ -921,7 +921,7 @@ class um_tally_size(CData):
 
 class um_tally_stream(CData):
     interface: int
-    session_id: int
+    key: int
     @property
     def source(self) -> Pointer[uint8_t]: ...
     @source.setter
@@ -1236,10 +1236,12 @@ class _CoreLib:
     UM_TAG_STALE: int
     UM_TAG_STATUS_COUNT: int
     UM_TAG_WRONG: int
+    UM_TALLY_BLOCK_BITS: int
     UM_TALLY_BUCKET_NS: int
     UM_TALLY_PACKET_MESSAGES_MAX: int
     UM_TALLY_SLOTS: int
     UM_TALLY_STREAMS_MAX: int
+    UM_TALLY_UNICAST: int
     UM_TOPIC_HAS_RECEIVER: int
     UM_TOPIC_HAS_SOURCE: int
     UM_TOPIC_INTERESTS: int

@@ -266,11 +266,13 @@ static void put_u32(image *file, uint32_t v)
 
 static void put_datagram_headers(image *file, uint8_t choice, uint32_t bytes)
 {
-    static const uint16_t ports[] = {14400, 14390, 12965, 5000};
+    static const uint16_t ports[] = {14400, 14390, 12965, 5000, 14360, 14389, 14360, 5000};
     uint8_t headers[] = {1, 0, 0x5e, 10, 10, 10, 2, 0, 0, 0,   0,  1,  8,  0,    0x45, 0, 0, 0, 0, 0, 0,
                          0, 1, 17,   0,  0,  10, 0, 0, 1, 224, 10, 10, 10, 0x38, 0x36, 0, 0, 0, 0, 0, 0};
     um_store_be16(headers + 16, (uint16_t)(28 + bytes + (choice & 0x10 ? 1000 : 0)));
-    um_store_be16(headers + 36, ports[choice & 3]);
+    if (choice & 4) /* LBT-RU, of which the source's port is known whatever the receiver's is */
+        um_store_be16(headers + 34, 14380);
+    um_store_be16(headers + 36, ports[choice & 7]);
     um_store_be16(headers + 38, (uint16_t)(8 + bytes + (choice & 0x20 ? 500 : 0)));
     put(file, headers, sizeof headers);
 }

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 
+from tests.unit.capture_bytes import pcap
+from tests.unit.unicast_bytes import lbtru_session, lbttcp_session
 from umstack.analysis.tables import tables_of
 from umstack.capture import split
 from umstack.capture.generate import Traffic, generate
@@ -20,10 +22,14 @@ from umstack.facts.facts import Facts, facts_of
 TRAFFIC = Traffic(seed=5, sessions=2, receivers=3, messages_per_datagram=3, message_bytes=40, loss=0.02)
 
 
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Give a capture with losses."""
-    return str(generate(tmp_path_factory.mktemp("facts") / "switch.pcap", 3000, TRAFFIC).path)
+@pytest.fixture(scope="module", params=["LBT-RM", "LBT-RU", "LBT-TCP"])
+def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give a capture with losses, of each transport (issue 29)."""
+    path = tmp_path_factory.mktemp("facts") / "switch.pcap"
+    if request.param == "LBT-RM":
+        return str(generate(path, 3000, TRAFFIC).path)
+    path.write_bytes(pcap(lbtru_session() if request.param == "LBT-RU" else lbttcp_session()))
+    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,7 @@ def whole(capture: str) -> Facts:
     return facts_of([capture])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part_bytes=st.integers(20_000, 700_000), seed=st.integers(0, 2**32), fold=st.booleans())
 def test_merging_parts_gives_the_whole(
     capture: str, whole: Facts, part_bytes: int, seed: int, fold: bool

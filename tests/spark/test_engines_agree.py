@@ -23,6 +23,7 @@ from tests.sim.sim_run import scripted, storm
 from tests.spark import odd_captures as odd
 from tests.unit.capture_bytes import pcap
 from tests.unit.stream_bytes import recoveries
+from tests.unit.unicast_bytes import lbtru_session, lbttcp_session
 from umstack.capture.generate import Traffic, generate
 from umstack.errors import InvalidArgument
 from umstack.report import Report, ReportOptions, make_report
@@ -42,6 +43,10 @@ def _captures(kind: str, folder: Path) -> list[str]:
         return [str(odd.odd_captures(folder / "captures").folder)]
     folder = folder / "captures"
     folder.mkdir()
+    if kind == "unicast":
+        (folder / "lbtru.pcap").write_bytes(pcap(lbtru_session()))
+        (folder / "lbttcp.pcap").write_bytes(pcap(lbttcp_session()))
+        return [str(folder)]
     shutil.copy(SAMPLE, folder)
     scripted(folder, 4711)
     storm(folder, 4712, START_NS + 5 * SECOND)
@@ -71,7 +76,7 @@ def _made(captures: list[str], out: Path, engine: str) -> Report:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["generated", "odd", "simulated"])
+@pytest.mark.parametrize("kind", ["generated", "odd", "simulated", "unicast"])
 def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str) -> None:
     """The answers of one machine are those of a cluster."""
     captures = _captures(kind, tmp_path)

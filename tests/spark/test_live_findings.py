@@ -23,6 +23,7 @@ from tests.spark.said import Said
 from tests.story import RECEIVERS, Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
 from tests.unit.stream_bytes import recoveries
+from tests.unit.unicast_bytes import lbtru_session, lbttcp_session
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import FindingWatch
 from umstack.monitor.sinks import TELLING
@@ -66,6 +67,8 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scripted(folder, seed)
     storm(folder, seed + 1, START_NS + 5 * SECOND)
     (folder / "recovery.pcap").write_bytes(pcap(recoveries()))
+    (folder / "lbtru.pcap").write_bytes(pcap(lbtru_session()))
+    (folder / "lbttcp.pcap").write_bytes(pcap(lbttcp_session()))
     return folder
 
 
@@ -119,6 +122,7 @@ def test_a_window_that_holds_everything_has_the_findings_of_the_report(
         "bursts",
     } <= topics
     assert {"topics", "fill", "ip-fragments", "latency", "suggestion", "malformed", "recovery-tcp"} <= topics
+    assert {"clients", "reconnects", "stream-loss"} <= topics
     told = [(row["topic"], row["severity"], row["text"]) for row in said.rows(FINDINGS)]
     assert sorted(told) == sorted(expected)
     for topic, severity, text in expected:

@@ -91,13 +91,20 @@ DEFAULT = PacketFilter.of_configuration(Config())
         (frame("10.0.0.2", 14395, protocol=6, options=5), True),
         (frame("10.0.0.2", 40000, protocol=6, source_port=14391), True),
         (frame("10.0.0.2", 40000, protocol=6), False),
-        (frame("10.0.0.2", 14390, protocol=6), False),
+        (frame("10.0.0.2", 14390, protocol=6), True),
+        (frame("10.0.0.2", 14371, protocol=6), True),
+        (frame("10.0.0.2", 40000, protocol=6, source_port=14371), True),
+        (frame("10.0.0.2", 14370, protocol=6), False),
+        (frame("10.0.0.2", 14360), True),
+        (frame("10.0.0.2", 14389), True),
+        (frame("10.0.0.2", 14359), False),
         (frame("10.0.0.2", 14391, protocol=6, fragment=100), False),
         (frame("10.0.0.2", 40000, source_port=14391), False),
     ],
 )
 def test_the_default_keeps_the_stack_and_nothing_else(packet: bytes, expected: bool) -> None:
-    """Issue 4, capture: the groups and ports of the configuration, NAKs to source ports, fragments, recovery."""
+    """Issue 4, capture: the groups and ports of the configuration, NAKs to source ports, fragments, recovery; issue 29:
+    LBT-RU and LBT-TCP."""
     assert kept(DEFAULT.program(), packet) is expected
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from umstack.analysis.numbering import Reference, Seen, Session, sent_times, unwrapped
+from umstack.capture.schema import LBTRU
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NAK, NCF, RETRANSMISSION, SESSION
 
 MS = 1_000_000
 _SQN = (*SESSION, "sqn")
+_COPY = (*SESSION, "copy")
 _RECEIVER = (*SESSION, "receiver")
 STORM_NS = 100 * MS
 STORM_REQUESTS, STORM_NAKS = 100, 10
@@ -20,7 +22,10 @@ STORM_REQUESTS, STORM_NAKS = 100, 10
 
 @dataclass(frozen=True, slots=True)
 class Rare:
-    """NAKs, NCFs and retransmissions with unwrapped numbers, a row a number."""
+    """NAKs, NCFs and retransmissions with unwrapped numbers, a row a number.
+
+    `copy` is the receiver whose copies a row is about: of LBT-RU who sent or was sent it; "" where a group is.
+    """
 
     naks: pl.DataFrame
     ignored: pl.DataFrame
@@ -31,7 +36,10 @@ class Rare:
 
 def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
     """Of facts, with the references that unwrap them."""
-    rows = facts.rare
+    rows = facts.rare.join(
+        unicast_sessions(facts), list(SESSION), "left", maintain_order="left"
+    ).with_columns(copy=pl.when("is_unicast").then("receiver").otherwise(pl.lit("")))
+    rows = rows.drop("is_unicast")
     lists = rows.filter(pl.col("kind").is_in([NAK, NCF])).filter(pl.col("sqns").list.len() > 0)
     listed = lists.drop("sqn").explode("sqns").rename({"sqns": "sqn"})
     listed = unwrapped(listed, known)
@@ -48,6 +56,12 @@ def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
     )
 
 
+def unicast_sessions(facts: Facts) -> pl.DataFrame:
+    """The sessions of LBT-RU, with a column `is_unicast` that is true."""
+    found = facts.counts.filter(pl.col("transport") == LBTRU).select(SESSION).unique()
+    return found.with_columns(is_unicast=pl.lit(True))
+
+
 REASONS = {
     "no_retry": "refused_no_retry",
     "ignored": "refused_ignored",
@@ -60,18 +74,19 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     """One row a session, receiver and lost sequence number."""
     time = pl.col("time_ns")
     asked = (
-        rows.naks.group_by(*_RECEIVER, "sqn", "point")
+        rows.naks.group_by(*_RECEIVER, "copy", "sqn", "point")
         .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64))
-        .group_by(*_RECEIVER, "sqn")
+        .group_by(*_RECEIVER, "copy", "sqn")
         .agg(pl.col("nak_ns").min(), pl.col("last_nak_ns").max(), pl.col("naks").max())
     )
-    ignored = rows.ignored.group_by(*_SQN).agg(ignored_ns=time.max())
-    again = rows.repairs.select(*_SQN, "time_ns")
+    ignored = rows.ignored.group_by(*_COPY, "sqn").agg(ignored_ns=time.max())
+    again = rows.repairs.select(*_COPY, "sqn", "time_ns")
+    copy = [*_COPY, "sqn"]
     # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
     # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
     judged = (
-        asked.join(again, list(_SQN), "left")
-        .join(ignored, list(_SQN), "left")
+        asked.join(again, copy, "left")
+        .join(ignored, copy, "left")
         .group_by(*_RECEIVER, "sqn", "nak_ns", "naks")
         .agg(
             final=time.filter(time >= pl.col("last_nak_ns")).min(),
@@ -80,6 +95,7 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         )
         .with_columns(repaired_ns=pl.coalesce("final", "answer", "met"))
     )
+    # What one receiver asked for is sent again to all of them: nobody else need have lost it.
     unasked = (
         again.join(asked, list(_SQN), "anti")
         .group_by(*_SQN)
@@ -293,11 +309,17 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     """
     key = ["point", *SESSION]
     by = [*key, *windowed("time_ns", window_ns)]
-    names = [*key, "sqn", "time_ns", "udp_bytes", "is_repair"]
-    again = rows.repairs.with_columns(is_repair=pl.lit(True)).select(names)
-    asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64)).select(names)
+    names = [*key, "copy", "sqn", "time_ns", "udp_bytes", "is_repair", "is_own"]
+    again = rows.repairs.with_columns(is_repair=pl.lit(True), is_own=pl.lit(False)).select(names)
+    asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64))
+    # A NAK is the reason of the copies of all receivers.
+    copies = pl.concat([again.select(*key, "copy"), asked.select(*key, "copy")]).unique()
+    asked = (
+        asked.rename({"copy": "own"}).join(copies, key).with_columns(is_own=pl.col("copy") == pl.col("own"))
+    )
+    asked = asked.select(names)
     is_repair = pl.col("is_repair")
-    number = [*key, "sqn"]
+    number = [*key, "copy", "sqn"]
     # At the same time the NAK comes first: it is the cause.
     judged = (
         pl.concat([again, asked])
@@ -313,7 +335,7 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     counted = judged.group_by(by).agg(
         retransmissions=is_repair.sum().cast(pl.Int64),
         retransmitted_bytes=pl.col("udp_bytes").sum(),
-        naks=(~is_repair).sum().cast(pl.Int64),
+        naks=pl.col("is_own").sum().cast(pl.Int64),
         unrequested=unrequested.sum().cast(pl.Int64),
         repeated=repeated.sum().cast(pl.Int64),
         useless_bytes=pl.col("udp_bytes").filter(repeated | unrequested).sum(),
@@ -324,9 +346,11 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     )
     reason = pl.col("ncf_reason")
     refused = [(reason == key).sum().cast(pl.Int64).alias(name) for key, name in REASONS.items()]
-    refusals = rows.refusals.group_by(by).agg(refused)
-    reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
+    # Every receiver is sent a copy of an NCF.
+    each = rows.refusals.group_by([*by, "copy"]).agg(refused)
     whole = [*key, *([WINDOW] if window_ns else [])]
+    refusals = each.group_by(whole).agg(pl.col(name).max() for name in REASONS.values())
+    reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
     return honest.join(refusals, whole, "left").with_columns(reasons).sort(whole)
 
 
@@ -348,16 +372,18 @@ def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 
     `ways` are the pairs, in the direction in which datagrams went (`traffic.latency` finds them). Only what passed the
     first while the second was capturing the session counts. With `window_ns` one row for each window, `window`.
     """
-    point = ["point", *SESSION]
-    spans = facts.counts.group_by(point).agg(pl.col("first_ns").min(), pl.col("last_ns").max())
+    point = ["point", *_COPY]
+    is_unicast = pl.col("transport") == LBTRU
+    own = facts.counts.with_columns(copy=pl.when(is_unicast).then("receiver").otherwise(pl.lit("")))
+    spans = own.group_by(point).agg(pl.col("first_ns").min(), pl.col("last_ns").max())
     again = rows.repairs.filter(pl.col("sqn").is_not_null())
     pairs = ways.select(_PAIR).unique()
     passed = (
         again.rename({"point": "from_point"})
         .join(pairs, ["from_point", *SESSION])
-        .join(spans.rename({"point": "to_point"}), ["to_point", *SESSION])
+        .join(spans.rename({"point": "to_point"}), ["to_point", *_COPY])
         .filter(pl.col("time_ns").is_between("first_ns", "last_ns"))
-        .group_by(*_PAIR, "sqn")
+        .group_by(*_PAIR, "copy", "sqn")
         .agg(sent=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").max())
     )
     arrived = again.group_by(*point, "sqn").agg(arrived=pl.len().cast(pl.Int64)).rename({"point": "to_point"})
@@ -365,7 +391,7 @@ def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 
     by = [*_PAIR, *windowed("time_ns", window_ns)]
     order = [*_PAIR, *([WINDOW] if window_ns else []), "retransmissions", "lost"]
     return (
-        passed.join(arrived, ["to_point", *SESSION, "sqn"], "left")
+        passed.join(arrived, ["to_point", *_COPY, "sqn"], "left")
         .group_by(by)
         .agg(retransmissions=pl.col("sent").sum(), lost=missing.sum())
         .filter(pl.col("lost") > 0)

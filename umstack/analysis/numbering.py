@@ -90,6 +90,8 @@ class Seen:
 
     point: str
     session: Session
+    receiver: str
+    """Whose copies they are; "" where they went to a group."""
     firsts: Numbers
     """The number that each run begins with."""
     lengths: Numbers
@@ -147,7 +149,7 @@ class Seen:
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     """What was seen, point by point."""
     found = []
-    for (point, publisher, session_id), sends in facts.sends.items():
+    for (point, publisher, session_id, receiver), sends in facts.sends.items():
         reference = known[publisher, session_id]
         begins = np.cumsum(sends.lengths) - sends.lengths
         firsts, lengths, times = (
@@ -161,34 +163,35 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
             sqns, times = sqns[order], times[order]
             begins = np.concatenate(([0], np.flatnonzero(np.diff(sqns) != 1) + 1))
             firsts, lengths = sqns[begins], np.diff(begins, append=len(sqns))
-        found.append(Seen(point, (publisher, session_id), firsts, lengths, times))
+        found.append(Seen(point, (publisher, session_id), receiver, firsts, lengths, times))
     return found
 
 
 def _keyed(one: Seen, columns: dict[str, Numbers]) -> pl.DataFrame:
     publisher, session_id = one.session
     key = [pl.lit(one.point).alias("point"), pl.lit(publisher).alias("publisher")]
-    return pl.DataFrame(columns).select(*key, pl.lit(session_id, pl.Int64).alias("session_id"), pl.all())
+    key += [pl.lit(session_id, pl.Int64).alias("session_id")]
+    return pl.DataFrame(columns).select(
+        *key, pl.lit(one.receiver or None, pl.String).alias("receiver"), pl.all()
+    )
 
 
+_STREAM = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64, "receiver": pl.String}
 COVERAGE = {
-    "point": pl.String,
-    "publisher": pl.String,
-    "session_id": pl.Int64,
+    **_STREAM,
     **dict.fromkeys(
         ("bucket", "low", "high", "low_ns", "high_ns", "datagrams", "distinct", "missing"), pl.Int64
     ),
 }
 GAPS = {
-    "point": pl.String,
-    "publisher": pl.String,
-    "session_id": pl.Int64,
-    **dict.fromkeys(("first_sqn", "last_sqn", "before_ns", "after_ns", "missing"), pl.Int64),
+    **_STREAM,
+    **dict.fromkeys(("topic_index", "first_sqn", "last_sqn", "before_ns", "after_ns", "missing"), pl.Int64),
 }
 
 
 def coverage(everything: list[Seen]) -> pl.DataFrame:
-    """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many `missing`."""
+    """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many `missing`; of
+    LBT-RU for each receiver."""
     parts = [pl.DataFrame(schema=COVERAGE)]
     parts += [_keyed(one, _covered(one)) for one in everything if len(one)]
     return pl.concat(parts)
@@ -219,9 +222,10 @@ def _covered(one: Seen) -> dict[str, Numbers]:
     }
 
 
-def gaps(everything: list[Seen]) -> pl.DataFrame:
-    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when."""
-    parts = [pl.DataFrame(schema=GAPS)]
+def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
+    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when; of LBT-TCP,
+    `topic_index` and the numbers of the topic that a connection did not carry."""
+    parts = [pl.DataFrame(schema=GAPS), _topic_gaps(runs)]
     for one in everything:
         at = np.flatnonzero(one.firsts[1:] - one.lasts[:-1] > 1) + 1
         first, last = one.lasts[at - 1] + 1, one.firsts[at] - 1
@@ -233,8 +237,24 @@ def gaps(everything: list[Seen]) -> pl.DataFrame:
             "after_ns": one.times_ns[begins],
             "missing": last - first + 1,
         }
-        parts.append(_keyed(one, columns))
+        parts.append(_keyed(one, columns).with_columns(topic_index=pl.lit(None, pl.Int64)).select([*GAPS]))
     return pl.concat(parts)
+
+
+def _topic_gaps(runs: pl.DataFrame) -> pl.DataFrame:
+    """What lies between two runs of a topic in a connection. Numbers that wrap leave no gap."""
+    topic = ["point", *SESSION, "receiver", "topic_index"]
+    before = {name: pl.col(name).shift().over(topic) for name in ("last_sqn", "last_ns")}
+    first, last = before["last_sqn"] + 1, pl.col("first_sqn") - 1
+    found = runs.sort(*topic, "first_sqn").select(
+        *topic,
+        first_sqn=first,
+        last_sqn=last,
+        before_ns=before["last_ns"],
+        after_ns="first_ns",
+        missing=last - first + 1,
+    )
+    return found.filter(pl.col("missing") < _HALF).select([*GAPS])
 
 
 def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
@@ -250,7 +270,7 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
             continue
         hit, places = one.places(asked)
         columns = {"sqn": asked[hit], "sent_ns": times_at(one.times_ns, places)}
-        parts.append(_keyed(one, columns).drop("point"))
+        parts.append(_keyed(one, columns).drop("point", "receiver"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
 
 
@@ -269,7 +289,7 @@ class Numbered:
         return cls(facts, known, seen(facts, known))
 
 
-COPIES = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64, "time_ns": pl.Int64}
+COPIES = {**_STREAM, "time_ns": pl.Int64}
 
 
 def copies(everything: list[Seen]) -> pl.DataFrame:

@@ -20,10 +20,17 @@ _REPEATING = 1.1
 
 
 def suggestions(
-    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
+    lost: pl.DataFrame,
+    incidents: pl.DataFrame,
+    latencies: pl.DataFrame,
+    rated: pl.DataFrame,
+    unicast: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row a session and option: the value to set, its unit, why, and whom it would have helped."""
-    known = _known(lost, incidents, latencies, rated)
+    """One row a session and option: the value to set, its unit, why, and whom it would have helped.
+
+    `unicast` are the sessions of LBT-RU (`losses.unicast_sessions`), whose options have names of their own.
+    """
+    known = _known(lost, incidents, latencies, rated).join(unicast, list(SESSION), "left")
     some = pl.col("lost") > 0
     initial = _at_least_one(((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS).ceil())
     # NAKs are drawn from half to one and a half times the interval: so the earliest repeat comes after the repair.
@@ -33,7 +40,7 @@ def suggestions(
     peak, lossy = pl.col("peak_bytes_per_second"), pl.col("lossy_bytes_per_second")
     choices = [
         _choice(
-            "transport_lbtrm_nak_initial_backoff_interval",
+            "nak_initial_backoff_interval",
             initial,
             "ms",
             "the longest burst of losses and a round trip: what is only late is not asked for",
@@ -42,7 +49,7 @@ def suggestions(
             "losing",
         ),
         _choice(
-            "transport_lbtrm_nak_backoff_interval",
+            "nak_backoff_interval",
             backoff,
             "ms",
             "repairs took longer than receivers waited before they asked again",
@@ -51,7 +58,7 @@ def suggestions(
             "repeating",
         ),
         _choice(
-            "transport_lbtrm_transmission_window_size",
+            "transmission_window_size",
             (peak * waiting_ms / 1000).ceil(),
             "bytes",
             "holds what is sent at the peak rate for as long as a receiver may go on asking",
@@ -60,7 +67,7 @@ def suggestions(
             "unrepairing",
         ),
         _choice(
-            "transport_lbtrm_retransmit_rate_limit",
+            "retransmit_rate_limit",
             (pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE).floor(),
             "bits/s",
             "a tenth of the mean data rate: repairs do not crowd out data",
@@ -69,7 +76,7 @@ def suggestions(
             "losing",
         ),
         _choice(
-            "transport_lbtrm_data_rate_limit",
+            "data_rate_limit",
             (lossy * 8 * _SUSTAINABLE_SHARE).floor(),
             "bits/s",
             "four fifths of the rate at which datagrams were lost in bursts",
@@ -91,7 +98,10 @@ def _choice(
 ) -> list[pl.Expr]:
     who = pl.col(receivers).fill_null(pl.lit([], pl.List(pl.String)))
     return [
-        pl.lit(option).alias("option"),
+        pl.when("is_unicast")
+        .then(pl.lit(f"transport_lbtru_{option}"))
+        .otherwise(pl.lit(f"transport_lbtrm_{option}"))
+        .alias("option"),
         value.cast(pl.Int64).alias("value"),
         pl.lit(unit).alias("unit"),
         pl.lit(reason).alias("reason"),

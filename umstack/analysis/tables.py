@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from umstack.analysis import losses, numbering, recoveries, traffic
+from umstack.analysis import clients, losses, numbering, once, recoveries, traffic
 from umstack.analysis.suggestions import suggestions
 from umstack.facts.facts import Facts
 
@@ -27,6 +27,7 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
     covered = numbering.coverage(everything)
     found = traffic.sessions(facts, covered)
     lost = losses.losses(rare, everything)
+    rates, sizes = once.rates(facts), once.sizes(facts)
     made = {
         "topics": traffic.topics(facts),
         "sessions": found,
@@ -35,23 +36,26 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
         "recoveries": recoveries.recoveries(facts),
         "coverage": covered,
         "nak_storms": losses.nak_storms(rare),
-        "rates": facts.rates,
-        "datagram_sizes": facts.sizes,
+        "rates": rates,
+        "datagram_sizes": sizes,
+        "clients": clients.clients(facts),
         "ip_fragments": facts.fragments,
         "remarks": facts.remarks,
         "incidents": losses.incidents(lost, found, everything),
-        "gaps": numbering.gaps(everything),
+        "gaps": numbering.gaps(everything, facts.runs),
         "recovery_latency": losses.recovery_latency(lost),
         "recovery_histogram": losses.recovery_histogram(lost),
-        "rate_summary": traffic.rate_summary(facts.rates),
-        "bursts": traffic.bursts(facts.rates),
+        "rate_summary": traffic.rate_summary(rates),
+        "bursts": traffic.bursts(rates),
         "duplicates": traffic.duplicates(covered),
-        "datagram_fill": traffic.datagram_fill(facts.sizes, mtu),
-        "fill_histogram": traffic.fill_histogram(facts.sizes, mtu),
+        "datagram_fill": traffic.datagram_fill(sizes, mtu),
+        "fill_histogram": traffic.fill_histogram(sizes, mtu),
         "latency": traffic.latency(everything),
     }
+    made["client_totals"] = clients.totals(made["clients"])
     made["lost_repairs"] = losses.lost_repairs(rare, facts, made["latency"])
-    made["suggestions"] = suggestions(lost, made["incidents"], made["recovery_latency"], facts.rates)
+    unicast = losses.unicast_sessions(facts)
+    made["suggestions"] = suggestions(lost, made["incidents"], made["recovery_latency"], rates, unicast)
     return {name: _in_order(table) for name, table in made.items()}
 
 

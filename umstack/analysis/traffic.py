@@ -7,8 +7,10 @@ from itertools import permutations
 import numpy as np
 import polars as pl
 
+from umstack.analysis import once
 from umstack.analysis.losses import WINDOW, percentiles, windowed
 from umstack.analysis.numbering import Seen
+from umstack.capture.schema import LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
 
@@ -27,16 +29,26 @@ _VOLUMES = {"messages": "messages", "message_bytes": "message_bytes", "data_byte
 
 
 def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
-    """One row a session and point of capture: its span, its datagrams by kind, its volume and its rate."""
+    """One row a session and point of capture: its transport and span, its datagrams by kind, its volume and its rate.
+
+    Over LBT-RU each datagram counts once, however many receivers were sent it. Over LBT-TCP there are no datagrams:
+    each message counts once, and `data_bytes` is the messages' payload.
+    """
     kind, original = pl.col("kind"), pl.col("kind") == DATA
-    counted = facts.counts.group_by(*_POINT).agg(
+    known = facts.counts.filter(pl.col("transport").is_not_null()).select(SESSION).unique()
+    of_sessions = once.counts(facts).join(known, list(SESSION), "semi")
+    counted = of_sessions.group_by(*_POINT).agg(
+        pl.col("transport").max(),
         pl.col("group").max(),
         pl.col("first_ns").min(),
         pl.col("last_ns").max(),
         *(pl.col("packets").filter(kind == one).sum().alias(name) for one, name in _COUNTS.items()),
         *(pl.col(of).filter(original).sum().alias(name) for name, of in _VOLUMES.items()),
-        receivers=pl.col("receiver").drop_nulls().n_unique().cast(pl.Int64),
     )
+    ends = facts.counts.group_by(*_POINT).agg(
+        receivers=pl.col("receiver").drop_nulls().n_unique().cast(pl.Int64)
+    )
+    counted = _with_streams(counted, facts).join(ends, list(_POINT), "left")
     numbers = covered.group_by(*_POINT).agg(first_sqn=pl.col("low").min(), last_sqn=pl.col("high").max())
     seconds = pl.col("seconds")
     order = [*(name for name in counted.columns if name != "receivers"), "first_sqn", "last_sqn", "receivers"]
@@ -52,13 +64,29 @@ def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _with_streams(counted: pl.DataFrame, facts: Facts) -> pl.DataFrame:
+    """The volume of sessions of LBT-TCP: of their topics, each message once."""
+    volume = (
+        once.topics(facts, ("point",))
+        .group_by(*_POINT)
+        .agg(streamed=pl.col("messages").sum(), streamed_bytes=pl.col("payload_bytes").sum())
+    )
+    streamed = pl.col("transport") == LBTTCP
+
+    def instead(name: str, of_stream: str) -> pl.Expr:
+        return pl.when(streamed).then(pl.col(of_stream).fill_null(0)).otherwise(name).alias(name)
+
+    joined = counted.join(volume, list(_POINT), "left").with_columns(
+        instead("messages", "streamed"),
+        instead("message_bytes", "streamed_bytes"),
+        instead("data_bytes", "streamed_bytes"),
+    )
+    return joined.drop("streamed", "streamed_bytes")
+
+
 def topics(facts: Facts) -> pl.DataFrame:
     """One row a topic of a session, as the point of capture that saw most of it did."""
-    columns = ["first_ns", "last_ns", "messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn"]
-    key = [*SESSION, "topic_index"]
-    best = facts.topics.sort(*key, "fragments", "point").group_by(key, maintain_order=True)
-    whole = best.agg(*(pl.col(name).last() for name in columns), pl.col("topic").max())
-    return whole.filter(pl.col("fragments") > 0)
+    return once.topics(facts)
 
 
 def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
@@ -159,13 +187,15 @@ _LATENCY = {
     "session_id": pl.Int64,
     "from_point": pl.String,
     "to_point": pl.String,
+    "receiver": pl.String,
     **dict.fromkeys(("datagrams", "negative", "latency_min"), pl.Int64),
     **dict.fromkeys((f"latency_{one}" for one in ("p50", "p90", "p99", "p999", "max")), pl.Int64),
 }
 
 
 def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
-    """One row a session and pair of points: datagrams seen at both, and the time between in nanoseconds.
+    """One row a session and pair of points, and of LBT-RU receiver: datagrams seen at both, and the time between in
+    nanoseconds.
 
     A pair is given in the direction in which most of the time is positive. With `window_ns` one row for each window of
     so much time in which datagrams were seen at the first of the two, `window`.
@@ -176,7 +206,7 @@ def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
     order = parts[0].columns
     took = pl.col("took_ns")
     for here, there in permutations(everything, 2):
-        if here.session != there.session:
+        if (here.session, here.receiver) != (there.session, there.receiver):
             continue
         from_sqns, from_ns = here.first_times()
         to_sqns, to_ns = there.first_times()
@@ -191,6 +221,7 @@ def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
             pl.lit(here.session[1], pl.Int64).alias("session_id"),
             pl.lit(here.point).alias("from_point"),
             pl.lit(there.point).alias("to_point"),
+            pl.lit(here.receiver or None, pl.String).alias("receiver"),
         ]
         spread = [
             pl.len().cast(pl.Int64).alias("datagrams"),

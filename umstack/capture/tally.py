@@ -33,7 +33,7 @@ _LAYOUTS = {
         "um_tally_stream",
         {
             "interface": "i4",
-            "session_id": "u4",
+            "key": "u8",
             "source": "(4,)u1",
             "destination": "(4,)u1",
             "destination_port": "u2",

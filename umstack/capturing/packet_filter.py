@@ -46,8 +46,13 @@ class PacketFilter:
 
     @classmethod
     def of_configuration(cls, config: Config) -> PacketFilter:
-        """What the stack says with this configuration: data, session messages, NAKs, topic resolution, recovery."""
-        context, source = config.context_options(), config.source_options()
+        """What the stack says with this configuration: data, session messages, NAKs, topic resolution, recovery, over
+        every transport."""
+        context, source, receiver = (
+            config.context_options(),
+            config.source_options(),
+            config.receiver_options(),
+        )
         groups = [
             (context.transport_lbtrm_multicast_address_low, context.transport_lbtrm_multicast_address_high)
         ]
@@ -59,8 +64,17 @@ class PacketFilter:
         return cls(
             tuple((ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)) for low, high in groups),
             tuple((port, port) for port in sorted(ports)),
-            ((context.transport_lbtrm_source_port_low, context.transport_lbtrm_source_port_high),),
-            ((context.request_tcp_port_low, context.request_tcp_port_high),),
+            (
+                (context.transport_lbtrm_source_port_low, context.transport_lbtrm_source_port_high),
+                (context.transport_lbtru_port_low, context.transport_lbtru_port_high),
+                (receiver.transport_lbtru_port_low, receiver.transport_lbtru_port_high),
+                *_named(source.transport_lbtru_port),
+            ),
+            (
+                (context.request_tcp_port_low, context.request_tcp_port_high),
+                (context.transport_tcp_port_low, context.transport_tcp_port_high),
+                *_named(source.transport_tcp_port),
+            ),
         )
 
     def narrowed(self, groups: Sequence[str], ports: Sequence[str]) -> PacketFilter:
@@ -125,6 +139,11 @@ class PacketFilter:
             assembler.port_in_ranges(self.stream_ports, _SOURCE_PORT_AT)
             assembler.port_in_ranges(self.stream_ports)
         assembler.finish(0)
+
+
+def _named(port: int) -> tuple[PortRange, ...]:
+    """The port that an option names; 0 names none."""
+    return ((port, port),) if port else ()
 
 
 class _Assembler:

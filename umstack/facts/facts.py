@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from umstack.capture import CaptureNotes, decode
 from umstack.capture.capture_files import copies
+from umstack.capture.schema import LBTTCP
 from umstack.capture.split import Split
 from umstack.capture.tally import Tally
 from umstack.facts.kinds import (
@@ -33,16 +34,21 @@ from umstack.facts.kinds import (
     NEEDED,
     NOTE,
     RETRANSMISSION,
+    SEGMENTS,
     SESSION_MESSAGE,
 )
 from umstack.facts.labels import labelled
-from umstack.facts.packet_columns import note_row, select, topics
+from umstack.facts.packet_columns import note_row, select, stream_messages, topics
 from umstack.facts.recovered import recovery_frames
+from umstack.facts.runs import coalesced, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
-from umstack.facts.sends import Sends, SendsInPieces
+from umstack.facts.sends import Sends, SendsInPieces, Stream
+from umstack.facts.sessions import identified
 from umstack.facts.tallied import tallied
 
 _MANY_PIECES = 128
+
+_KEY = ("point", "publisher", "session_id")
 
 
 @dataclass(slots=True)
@@ -50,12 +56,16 @@ class Facts:
     """Facts of captures, a frame of each kind. `packets` counts all packets of the stack, whatever they are."""
 
     packets: int = 0
-    sends: dict[tuple[str, str, int], Sends] = field(default_factory=dict)
-    """First sendings by point of capture, publisher and session id, in order of time."""
+    sends: dict[Stream, Sends] = field(default_factory=dict)
+    """First sendings by point of capture, publisher, session id and, of LBT-RU, receiver, in order of time."""
     counts: pl.DataFrame = field(default_factory=lambda: _nothing("counts"))
     rates: pl.DataFrame = field(default_factory=lambda: _nothing("rates"))
+    """Of what was sent to groups."""
+    receiver_rates: pl.DataFrame = field(default_factory=lambda: _nothing("receiver_rates"))
+    """Of what each receiver was sent over LBT-RU and LBT-TCP."""
     sizes: pl.DataFrame = field(default_factory=lambda: _nothing("sizes"))
     topics: pl.DataFrame = field(default_factory=lambda: _nothing("topics"))
+    runs: pl.DataFrame = field(default_factory=lambda: _nothing("runs"))
     references: pl.DataFrame = field(default_factory=lambda: _nothing("references"))
     rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
@@ -96,8 +106,12 @@ def _nothing(name: str) -> pl.DataFrame:
 
 def _combined(name: str, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of several parts as those of the whole, in an order that does not depend on the parts'."""
+    if not len(rows):
+        return rows
     if name == "rare":
         return rows.sort(*_RARE_ORDER, pl.col("sqns").list.eval(pl.element().cast(pl.String)).list.join(","))
+    if name == "runs":
+        return coalesced(rows)
     if name == "references":
         key = ["publisher", "session_id", "epoch"]
         return rows.sort(*key, "time_ns", "sqn").unique(key, keep="first", maintain_order=True)
@@ -127,7 +141,7 @@ class Pieces:
         self._spills = spills
         self.packets = 0
         self._of: dict[str, list[pl.DataFrame]] = {}
-        self._sends: dict[tuple[str, str, int], SendsInPieces] = {}
+        self._sends: dict[Stream, SendsInPieces] = {}
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Take rows, of the schema of `name`. Many pieces become one, so that memory does not grow with the batches."""
@@ -138,7 +152,7 @@ class Pieces:
         if name != "rare" and len(waiting) >= _MANY_PIECES:
             self._of[name] = [_combined(name, pl.concat(waiting))]
 
-    def add_sends(self, stream: tuple[str, str, int], sends: Sends) -> None:
+    def add_sends(self, stream: Stream, sends: Sends) -> None:
         """Take first sendings."""
         if stream not in self._sends:
             self._sends[stream] = SendsInPieces(spills=self._spills)
@@ -200,10 +214,11 @@ class Counter:
             self._take_tally()
         if not len(batch):
             return
-        for window_ns, rows in self._by_window(batch):
+        for window_ns, rows in self._by_window(identified(batch)):
             pieces = self._of(window_ns)
             pieces.packets += len(rows)
             _take_topics(pieces, topics(rows))
+            _take_runs(pieces, rows)
             for name, found in recovery_frames(rows):
                 pieces.add(name, _combined(name, _shaped(name, found)))
             _take(pieces, select(rows, [*NEEDED]))
@@ -256,6 +271,14 @@ def _take_topics(pieces: Pieces, batch: pa.RecordBatch) -> None:
     pieces.add("topics", _combined("topics", _shaped("topics", named)))
 
 
+def _take_runs(pieces: Pieces, batch: pa.RecordBatch) -> None:
+    messages = stream_messages(batch)
+    if messages is not None and len(messages):
+        found = pl.from_arrow(messages)
+        assert isinstance(found, pl.DataFrame)
+        pieces.add("runs", _shaped("runs", runs_of(found)))
+
+
 def _shaped(name: str, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(pl.col(column).cast(kind) for column, kind in frame_schema(name).items())
 
@@ -265,7 +288,9 @@ def _take(pieces: Pieces, batch: pa.RecordBatch) -> None:
         rows = pl.from_arrow(of_kind)
         assert isinstance(rows, pl.DataFrame)
         rows = rows.with_columns(pl.col(pl.Categorical).cast(pl.String), kind=pl.lit(kind))
-        if kind in KINDS:
+        if kind in SEGMENTS:
+            _take_segments(pieces, rows)
+        elif kind in KINDS:
             _take_session(pieces, kind, rows)
         _take_remarks(pieces, kind, rows)
 
@@ -292,33 +317,53 @@ def _take_remarks(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
         pieces.add("fragments", _shaped("fragments", counted))
 
 
-def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
-    key = ["point", "publisher", "session_id"]
-    is_data, is_repair = kind == DATA, kind == RETRANSMISSION
-    counted = rows.group_by([*key, "receiver", "group", "kind"]).agg(
+def _counted(rows: pl.DataFrame, volume: str) -> pl.DataFrame:
+    return rows.group_by([*_KEY, "receiver", "group", "kind", "block"]).agg(
+        transport=pl.col("transport").max(),
         first_ns=pl.col("time_ns").min(),
         last_ns=pl.col("time_ns").max(),
         packets=pl.len(),
         messages=pl.col("message_count").sum(),
         message_bytes=pl.col("message_bytes").cast(pl.Int64).sum(),
-        udp_bytes=pl.col("udp_bytes").cast(pl.Int64).sum(),
+        udp_bytes=pl.col(volume).cast(pl.Int64).sum(),
     )
-    pieces.add("counts", _shaped("counts", counted))
+
+
+def _take_segments(pieces: Pieces, rows: pl.DataFrame) -> None:
+    """Segments of a TCP connection that is LBT-TCP's, or of which nothing tells yet."""
+    pieces.add("counts", _shaped("counts", _counted(rows, "tcp_bytes")))
+    of_session = rows.filter((pl.col("transport") == LBTTCP) & ~pl.col("to_source"))
+    _take_rates(pieces, of_session.filter(pl.col("tcp_bytes") > 0), is_repair=False)
+
+
+def _take_rates(pieces: Pieces, rows: pl.DataFrame, *, is_repair: bool) -> None:
+    start = (pl.col("time_ns") // BUCKET_NS * BUCKET_NS).alias("start_ns")
+    volume = pl.col("frame_bytes").cast(pl.Int64).sum()
+    by_ms = rows.group_by([*_KEY, "receiver", start]).agg(datagrams=pl.len(), bytes=volume)
+    again = {
+        "retransmissions": pl.col("datagrams") if is_repair else pl.lit(0),
+        "retransmitted_bytes": pl.col("bytes") if is_repair else pl.lit(0),
+    }
+    whole, to_group = by_ms.with_columns(**again), pl.col("receiver").is_null()
+    pieces.add("rates", _shaped("rates", whole.filter(to_group)))
+    pieces.add("receiver_rates", _shaped("receiver_rates", whole.filter(~to_group)))
+
+
+def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
+    is_data, is_repair = kind == DATA, kind == RETRANSMISSION
+    pieces.add("counts", _shaped("counts", _counted(rows, "udp_bytes")))
     if is_data or is_repair:
-        start = (pl.col("time_ns") // BUCKET_NS * BUCKET_NS).alias("start_ns")
-        volume = pl.col("frame_bytes").cast(pl.Int64).sum()
-        by_ms = rows.group_by([*key, start]).agg(datagrams=pl.len(), bytes=volume)
-        again = {
-            "retransmissions": pl.col("datagrams") if is_repair else pl.lit(0),
-            "retransmitted_bytes": pl.col("bytes") if is_repair else pl.lit(0),
-        }
-        pieces.add("rates", _shaped("rates", by_ms.with_columns(**again)))
+        _take_rates(pieces, rows, is_repair=is_repair)
     if is_data:
-        for stream, sent in rows.select([*key, "sqn", "time_ns"]).partition_by(key, as_dict=True).items():
+        stream_key = [*_KEY, "receiver"]
+        sendings = rows.select([*stream_key, "sqn", "time_ns"])
+        for stream, sent in sendings.partition_by(stream_key, as_dict=True).items():
             numbers = sent.filter(pl.col("sqn").is_not_null())
             sqns = numbers["sqn"].cast(pl.UInt32).to_numpy()
-            pieces.add_sends((stream[0], stream[1], stream[2]), Sends.of(sqns, numbers["time_ns"].to_numpy()))
-        sized = rows.filter(pl.col("message_count") > 0).group_by([*key, "udp_bytes", "message_count"])
+            sends = Sends.of(sqns, numbers["time_ns"].to_numpy())
+            pieces.add_sends((stream[0], stream[1], stream[2], stream[3] or ""), sends)
+        with_messages = rows.filter(pl.col("message_count") > 0)
+        sized = with_messages.group_by([*stream_key, "block", "udp_bytes", "message_count"])
         wide = sized.agg(
             datagrams=pl.len(),
             message_bytes=pl.col("message_bytes").cast(pl.Int64).sum(),

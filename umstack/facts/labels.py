@@ -9,19 +9,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.capture.schema import LBTRM
 from umstack.facts.kinds import (
+    CLOSE,
     DATA,
     FRAGMENT,
+    FROM_RECEIVERS,
     KINDS,
-    MALFORMED_STATUS,
-    NAK,
+    MALFORMED_STATUSES,
     NOTE,
     NOTE_STATUS,
+    OPEN,
     OTHER,
     RETRANSMISSION,
-    STATUS,
+    SEGMENT,
+    SEGMENTS,
+    TYPES,
 )
+from umstack.facts.sessions import has_segments
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -33,10 +37,14 @@ LABELLED = pa.schema(
         ("session_id", pa.int64()),
         ("receiver", TEXT),
         ("group", TEXT),
+        ("transport", TEXT),
+        ("block", pa.int64()),
         ("sqn", pa.int64()),
         ("sqns", pa.list_(pa.int64())),
         ("ncf_reason", TEXT),
         ("udp_bytes", pa.int32()),
+        ("tcp_bytes", pa.int32()),
+        ("to_source", pa.bool_()),
         ("frame_bytes", pa.int32()),
         ("message_count", pa.int32()),
         ("message_bytes", pa.int32()),
@@ -48,8 +56,8 @@ LABELLED = pa.schema(
 )
 """The columns of a labelled packet, but its kind."""
 
-_FROM_RECEIVERS = pa.array([NAK, STATUS])
-_TYPES = tuple(kind for kind in KINDS if kind != RETRANSMISSION)
+_FROM_RECEIVERS = pa.array(FROM_RECEIVERS)
+_TCP_FIN_RST, _TCP_SYN = 0x05, 0x02
 _NO_TEXT = pa.scalar(None, pa.string())
 _MULTICAST = r"^(?:22[4-9]|23[0-9])\."
 
@@ -66,23 +74,32 @@ def labelled(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 def _kinds(batch: pa.RecordBatch) -> pa.Array:
     kind, status = batch.column("packet_type"), batch.column("status")
     known = pc.and_(pc.is_valid(batch.column("session_id")), pc.is_valid(batch.column("time_ns")))
-    whole = pc.and_not(known, pc.starts_with(status, MALFORMED_STATUS))
-    of_session = pc.and_(whole, pc.equal(batch.column("transport"), LBTRM))
-    of_session = pc.and_(of_session, pc.is_in(kind, value_set=pa.array(_TYPES)))
+    malformed = pc.or_(*(pc.starts_with(status, one) for one in MALFORMED_STATUSES))
+    of_session = pc.and_(pc.and_not(known, malformed), pc.is_in(kind, value_set=pa.array(TYPES)))
     again = pc.and_(pc.equal(kind, DATA), batch.column("retransmission"))
-    return pc.case_when(
-        pc.make_struct(
-            pc.and_(of_session, pc.fill_null(again, False)),
-            of_session,
-            batch.column("ip_fragment"),
-            pc.starts_with(status, NOTE_STATUS),
-        ),
-        RETRANSMISSION,
-        kind,
-        FRAGMENT,
-        NOTE,
-        OTHER,
+    segments = _segments(batch, known) if has_segments(batch) else ()
+    conditions = [
+        pc.and_(of_session, pc.fill_null(again, False)),
+        of_session,
+        *(which for which, _ in segments),
+    ]
+    conditions += [batch.column("ip_fragment"), pc.starts_with(status, NOTE_STATUS)]
+    labels = (RETRANSMISSION, kind, *(label for _, label in segments), FRAGMENT, NOTE, OTHER)
+    return pc.case_when(pc.make_struct(*conditions), *labels)
+
+
+def _segments(batch: pa.RecordBatch, known: pa.Array) -> tuple[tuple[pa.Array, str], ...]:
+    """Which packets are segments of a connection that is LBT-TCP's or may become so, with their kinds; the first
+    that is true of a packet is its kind."""
+    segment = pc.and_(
+        pc.and_(known, pc.equal(batch.column("packet_type"), "TCP")), pc.is_null(batch.column("recovery"))
     )
+    segment = pc.fill_null(segment, False)
+    flags = pc.fill_null(batch.column("tcp_flags"), 0)
+    opens = pc.not_equal(pc.bit_wise_and(flags, _TCP_SYN), 0)
+    opens = pc.and_(opens, pc.fill_null(batch.column("to_source"), False))
+    closes = pc.not_equal(pc.bit_wise_and(flags, _TCP_FIN_RST), 0)
+    return (pc.and_(segment, opens), OPEN), (pc.and_(segment, closes), CLOSE), (segment, SEGMENT)
 
 
 def _of_kind(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
@@ -90,10 +107,17 @@ def _of_kind(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
     nothing = pa.nulls(count, TEXT)
     source, destination = _text(batch, "source_address"), _text(batch, "destination_address")
     publisher, receiver = source, nothing
-    if kind in (NAK, STATUS):
+    if kind in FROM_RECEIVERS:
         publisher, receiver = destination, source
+    elif kind in SEGMENTS:
+        publisher = pc.if_else(
+            batch.column("to_source"), batch.column("destination_address"), batch.column("source_address")
+        ).dictionary_encode()
     elif not of_session:
         publisher, receiver = _parties(batch)
+    if of_session and batch.column("receiver_end").null_count < count:
+        own = receiver.cast(pa.string())
+        receiver = pc.coalesce(batch.column("receiver_end"), own).dictionary_encode()
     columns: dict[str, Any] = {
         "publisher": publisher,
         "receiver": receiver,

@@ -24,11 +24,13 @@ PACKED = pa.schema(
         pa.field("session_id", pa.int64(), nullable=False),
         pa.field("frame", pa.string(), nullable=False),
         pa.field("point", pa.string(), nullable=False),
+        pa.field("receiver", pa.string(), nullable=False),
         pa.field("content", pa.binary(), nullable=False),
     ]
 )
 """`window_ns`: beginning of the window of time the facts are of, 0 where time was not divided. `publisher` and
-`session_id` are "" and -1 of what is no session's; `point` is "" but of sendings. `frame` says what `content` is."""
+`session_id` are "" and -1 of what is no session's; `point` is "" but of sendings, and so is `receiver`, which is "" of
+those to a group, too. `frame` says what `content` is."""
 
 NO_SESSION = ("", -1)
 PACKETS = "packets"
@@ -36,7 +38,7 @@ PACKETS = "packets"
 _STEPS = pa.schema([("sqn_step", pa.int32()), ("step_ns", pa.int64())])
 _WRAP = 2**32
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
-_Row = tuple[int, str, int, str, str, bytes]
+_Row = tuple[int, str, int, str, str, str, bytes]
 
 
 def ipc(table: pa.Table) -> bytes:
@@ -64,19 +66,19 @@ def packed(facts: Facts, window_ns: int = 0) -> pa.Table:
 
 def _rows(facts: Facts, window_ns: int) -> Iterator[_Row]:
     if facts.packets:
-        yield window_ns, *NO_SESSION, PACKETS, "", facts.packets.to_bytes(8, "little")
-    for (point, publisher, session_id), sends in facts.sends.items():
-        yield window_ns, publisher, session_id, "sends", point, ipc(_steps(sends))
+        yield window_ns, *NO_SESSION, PACKETS, "", "", facts.packets.to_bytes(8, "little")
+    for (point, publisher, session_id, receiver), sends in facts.sends.items():
+        yield window_ns, publisher, session_id, "sends", point, receiver, ipc(_steps(sends))
     for name in FACTS:
         if name == "sends":
             continue
         frame: pl.DataFrame = getattr(facts, name)
         if name not in OF_SESSIONS:
             if len(frame):
-                yield window_ns, *NO_SESSION, name, "", ipc(_arrow(name, frame))
+                yield window_ns, *NO_SESSION, name, "", "", ipc(_arrow(name, frame))
             continue
         for (publisher, session_id), rows in frame.partition_by(list(SESSION), as_dict=True).items():
-            yield window_ns, publisher, session_id, name, "", ipc(_arrow(name, rows))
+            yield window_ns, publisher, session_id, name, "", "", ipc(_arrow(name, rows))
 
 
 def _arrow(name: str, frame: pl.DataFrame) -> pa.Table:
@@ -107,7 +109,8 @@ def unpacked(rows: Iterable[pa.Table]) -> dict[int, Facts]:
             if name == PACKETS:
                 of_window.packets += int.from_bytes(content, "little")
             elif name == "sends":
-                of_window.add_sends((row["point"], row["publisher"], row["session_id"]), _sends(content))
+                stream = (row["point"], row["publisher"], row["session_id"], row["receiver"])
+                of_window.add_sends(stream, _sends(content))
             else:
                 frame = pl.DataFrame(from_ipc(content), schema=frame_schema(name))
                 of_window.add(name, frame)

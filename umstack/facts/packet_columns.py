@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.capture import SCHEMA
-from umstack.capture.schema import LBTRM
+from umstack.capture.schema import LBTTCP
 from umstack.facts.kinds import NOTE_STATUS
 from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
+from umstack.facts.sessions import BLOCK, BLOCK_BITS, RECEIVER_END, has_segments, session_number
 
 ROTATION = re.compile(ROTATION_PATTERN)
 
@@ -23,6 +24,9 @@ MESSAGE_COUNT = pa.field("message_count", pa.int32(), nullable=False)
 MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
 
 POINT = pa.field("point", pa.string(), nullable=False)
+
+# What `umstack.facts.sessions` adds is not among the columns that can be asked for.
+_WHOLE = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES, RECEIVER_END, BLOCK])
 
 TIMESTAMP = pa.field("timestamp", pa.timestamp("us", "UTC"))
 """`time_ns` as Spark counts time, in microseconds: null where that is."""
@@ -43,6 +47,8 @@ TOPICS = pa.schema(
         pa.field("message_sqn_low", pa.int64()),
         pa.field("message_sqn_high", pa.int64()),
         POINT,
+        pa.field("receiver", pa.string()),
+        pa.field("block", pa.int64()),
         pa.field("topic", pa.string()),
     ]
 )
@@ -102,7 +108,7 @@ def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def _schema(names: list[str]) -> pa.Schema:
-    return pa.schema([PACKETS.field(name) for name in names])
+    return pa.schema([(PACKETS if name in PACKETS.names else _WHOLE).field(name) for name in names])
 
 
 def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -118,8 +124,9 @@ def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
     named = [
         {
             "source_address": one["source_address"],
-            "session_id": one["session_id"],
+            "session_id": session_number(one),
             "topic_index": one["topic_index"],
+            "block": 0,
             "messages": 0,
             "fragments": 0,
             "payload_bytes": 0,
@@ -130,15 +137,27 @@ def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
             points(advertised).to_pylist(), advertised.column("advertisements").to_pylist(), strict=True
         )
         for one in told
-        if one["transport"] == LBTRM
     ]
     return pa.RecordBatch.from_pylist(named, schema=TOPICS)
 
 
+def _streamed(batch: pa.RecordBatch) -> pa.Array:
+    """Which segments are what a session of LBT-TCP sends."""
+    if not has_segments(batch):
+        return pa.repeat(pa.scalar(False), len(batch))
+    of_session = pc.fill_null(pc.equal(batch.column("transport"), LBTTCP), False)
+    sent = pc.and_not(of_session, pc.fill_null(batch.column("to_source"), True))
+    return pc.and_(sent, pc.is_valid(batch.column("time_ns")))
+
+
 def _sent_messages(batch: pa.RecordBatch) -> pa.Table:
-    """The messages with payload in the first sendings of a batch: the row of their packet, and what is counted."""
+    """The messages with payload that sessions sent in a batch, first sendings: the row of their packet, and what is
+    counted."""
     again = pc.fill_null(batch.column("retransmission"), True)
     sent = pc.fill_null(pc.and_not(pc.equal(batch.column("packet_type"), "DATA"), again), False)
+    sent = pc.and_(sent, pc.is_valid(batch.column("session_id")))
+    streamed = _streamed(batch)
+    sent = pc.or_(sent, streamed)
     messages = batch.column("messages")
     offsets = messages.offsets.to_numpy()
     parents = np.repeat(np.arange(len(batch)), np.diff(offsets))
@@ -151,9 +170,16 @@ def _sent_messages(batch: pa.RecordBatch) -> pa.Table:
         return pc.struct_field(messages.values[within], name).filter(mask)
 
     starts = pc.equal(pc.fill_null(values("fragment_offset"), 0), 0)
+    packets = parents[counted]
+    of_stream = streamed.to_numpy(zero_copy_only=False)[packets]
+    blocks = batch.column("block").to_numpy()[packets]
+    if of_stream.any():
+        blocks = np.where(of_stream, values("topic_sqn").to_numpy() >> BLOCK_BITS, blocks)
     return pa.table(
         {
-            "packet": pa.array(parents[counted]),
+            "packet": pa.array(packets),
+            "streamed": pa.array(of_stream),
+            "block": pa.array(blocks, pa.int64()),
             "topic_index": values("topic_index"),
             "starts": pc.cast(starts, pa.int64()),
             "payload_bytes": values("payload_bytes"),
@@ -171,6 +197,25 @@ _COUNTED = (
 )
 
 
+def stream_messages(batch: pa.RecordBatch) -> pa.Table | None:
+    """The messages of LBT-TCP sessions in a batch, as `umstack.facts.runs` takes them."""
+    if not has_segments(batch) or not pc.any(_streamed(batch)).as_py():
+        return None
+    table = _sent_messages(batch)
+    table = table.filter(table["streamed"])
+    packets = table["packet"].combine_chunks()
+    columns = {
+        "point": points(batch).take(packets),
+        "publisher": batch.column("source_address").take(packets),
+        "session_id": batch.column("session_id").take(packets),
+        "receiver": batch.column(RECEIVER_END.name).take(packets),
+        "topic_index": table["topic_index"],
+        "topic_sqn": table["topic_sqn"],
+        "time_ns": batch.column("time_ns").take(packets),
+    }
+    return pa.table(columns)
+
+
 def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
     table = _sent_messages(batch)
     if not len(table):
@@ -179,27 +224,38 @@ def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
     parents = table["packet"].combine_chunks()
     table = table.append_column("session", numbers.take(parents))
     table = table.append_column("time_ns", batch.column("time_ns").take(parents))
-    grouped = table.group_by(["session", "topic_index"], use_threads=False).aggregate(
+    grouped = table.group_by(["session", "topic_index", "block"], use_threads=False).aggregate(
         [("time_ns", "min"), ("time_ns", "max"), *_COUNTED]
     )
-    source, session_id, point = (column.take(grouped["session"].combine_chunks()) for column in sessions)
-    columns = [source, session_id, *grouped.columns[1:], point, pa.nulls(len(grouped), pa.string())]
+    whose = grouped["session"].combine_chunks()
+    source, session_id, point, receiver = (column.take(whose) for column in sessions)
+    topic, block, *counted = grouped.columns[1:]
+    columns = [
+        source,
+        session_id,
+        topic,
+        *counted,
+        point,
+        receiver,
+        block,
+        pa.nulls(len(grouped), pa.string()),
+    ]
     named = pa.table(columns, names=TOPICS.names).cast(TOPICS)
     [whole] = named.combine_chunks().to_batches()
     return whole
 
 
 def _sessions(batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array]:
-    """The sessions of a batch at their points of capture, column by column, and the number of each packet's.
-
-    A message is grouped by one number then, not by three values of its packet. Not every session need have a packet.
-    """
-    columns = (batch.column("source_address"), batch.column("session_id"), points(batch))
+    """The sessions of a batch at their points of capture, and of their receivers, column by column, and the number of
+    each packet's: a message is grouped by one number then, not by four values of its packet."""
+    columns = tuple(batch.column(name) for name in ("source_address", "session_id"))
+    columns += (points(batch), batch.column(RECEIVER_END.name))
     encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
     counts = [len(column.dictionary) for column in encoded]
-    numbers = np.ravel_multi_index([column.indices.to_numpy() for column in encoded], counts)
-    every = np.unravel_index(np.arange(np.prod(counts)), counts)
-    sessions = [column.dictionary.take(pa.array(at)) for column, at in zip(encoded, every, strict=True)]
+    codes = np.ravel_multi_index([column.indices.to_numpy() for column in encoded], counts)
+    found, numbers = np.unique(codes, return_inverse=True)
+    places = np.unravel_index(found, counts)
+    sessions = [column.dictionary.take(pa.array(at)) for column, at in zip(encoded, places, strict=True)]
     return sessions, pa.array(numbers)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.facts.packet_columns import RECOVERED, points
+from umstack.facts.sessions import session_number
 
 _REQUEST, _RANGE_REQUEST = "request", "range_request"
 _OF_RECEIVER = (_REQUEST, _RANGE_REQUEST)
@@ -27,8 +28,9 @@ def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]
         yield "recoveries", _recoveries(segments)
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
-        told = pl.DataFrame(advertised.column("advertisements").flatten().to_pylist(), _ADVERTISED)
-        offered = told.filter(pl.col("request_port").is_not_null() & pl.col("session_id").is_not_null())
+        listed = advertised.column("advertisements").flatten().to_pylist()
+        told = pl.DataFrame([one | {"session_id": session_number(one)} for one in listed], _ADVERTISED)
+        offered = told.filter(pl.col("request_port").is_not_null())
         yield (
             "endpoints",
             offered.rename({"request_address": "publisher"}).unique(

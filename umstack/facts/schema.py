@@ -44,9 +44,16 @@ def _count(name: str, comment: str, unit: str | None = None) -> pa.Field:
 
 _SESSION = (
     _key("publisher", _TEXT, "address of the source"),
-    _key("session_id", _NUMBER, "transport session"),
+    _key(
+        "session_id", _NUMBER, "transport session; negative: the source's port, see `umstack.facts.sessions`"
+    ),
 )
 _POINT = (_key("point", _TEXT, "where it was captured: file and interface"), *_SESSION)
+_RECEIVER = _key("receiver", _TEXT, "address and port that it was sent to; null: a group", nullable=True)
+_COPY = (
+    _RECEIVER,
+    _key("block", _NUMBER, "256 numbers: of datagrams (LBT-RU), of the topic (LBT-TCP); 0 of a group"),
+)
 _SPAN = (
     _field("first_ns", _NUMBER, "time of the first", unit=_NANOSECONDS, merge="min"),
     _field("last_ns", _NUMBER, "time of the last", unit=_NANOSECONDS, merge="max"),
@@ -56,6 +63,7 @@ FACTS: dict[str, pa.Schema] = {
     "sends": pa.schema(
         [
             *_POINT,
+            _RECEIVER,
             _field("sqn", pa.uint32(), "number on the wire of a first sending, or of a copy of it"),
             _field("time_ns", _NUMBER, "when it was captured", unit=_NANOSECONDS),
         ]
@@ -63,14 +71,32 @@ FACTS: dict[str, pa.Schema] = {
     "counts": pa.schema(
         [
             *_POINT,
-            _key("receiver", _TEXT, "who sent it; null: the source", nullable=True),
+            _key(
+                "receiver",
+                _TEXT,
+                "address that sent it, over LBT-RU and LBT-TCP address and port that sent it or that it was sent to; "
+                "null: the source, to a group",
+                nullable=True,
+            ),
             _key("group", _TEXT, "multicast address and port; null: not to a group", nullable=True),
-            _key("kind", _TEXT, "DATA, RETRANSMISSION, SM, NAK, NCF or STATUS"),
+            _key(
+                "kind",
+                _TEXT,
+                "DATA, RETRANSMISSION, SM, NAK, NCF, STATUS, ACK, CREQ; OPEN, CLOSE, SEGMENT of TCP",
+            ),
+            _key("block", _NUMBER, "of DATA and RETRANSMISSION over LBT-RU: 256 numbers; otherwise 0"),
+            _field(
+                "transport",
+                _TEXT,
+                "LBT-RM, LBT-RU or LBT-TCP; null: of a TCP connection that nothing has told of yet",
+                nullable=True,
+                merge="max",
+            ),
             *_SPAN,
             _count("packets", "packets of the kind"),
             _count("messages", "messages with payload in them"),
             _count("message_bytes", "their payload", "bytes"),
-            _count("udp_bytes", "UDP payload", "bytes"),
+            _count("udp_bytes", "UDP payload, or TCP payload", "bytes"),
         ]
     ),
     "rates": pa.schema(
@@ -83,9 +109,21 @@ FACTS: dict[str, pa.Schema] = {
             _count("retransmitted_bytes", "frames of these", "bytes"),
         ]
     ),
+    "receiver_rates": pa.schema(
+        [
+            *_POINT,
+            _RECEIVER.with_nullable(False),
+            _key("start_ns", _NUMBER, "beginning of a millisecond", unit=_NANOSECONDS),
+            _count("datagrams", "datagrams, or TCP segments, with data"),
+            _count("bytes", "frames of these", "bytes"),
+            _count("retransmissions", "of these, sent again"),
+            _count("retransmitted_bytes", "frames of these", "bytes"),
+        ]
+    ),
     "sizes": pa.schema(
         [
             *_POINT,
+            *_COPY,
             _key("udp_bytes", _NUMBER, "UDP payload of a datagram", unit="bytes"),
             _key("message_count", _NUMBER, "messages in a datagram"),
             _count("datagrams", "first sendings like that"),
@@ -96,6 +134,7 @@ FACTS: dict[str, pa.Schema] = {
     "topics": pa.schema(
         [
             *_POINT,
+            *_COPY,
             _key("topic_index", _NUMBER, "number of the topic in its session"),
             _field("topic", _TEXT, "name; null: not advertised", nullable=True, merge="max"),
             *(one.with_nullable(True) for one in _SPAN),
@@ -104,6 +143,17 @@ FACTS: dict[str, pa.Schema] = {
             _count("payload_bytes", "payload of these", "bytes"),
             _field("lowest_sqn", _NUMBER, "topic sequence number", nullable=True, merge="min"),
             _field("highest_sqn", _NUMBER, "topic sequence number", nullable=True, merge="max"),
+        ]
+    ),
+    "runs": pa.schema(
+        [
+            *_POINT,
+            _RECEIVER.with_nullable(False),
+            _field("topic_index", _NUMBER, "number of the topic in its session"),
+            _field("first_sqn", _NUMBER, "topic sequence number that a run begins with"),
+            _field("last_sqn", _NUMBER, "and the one that it ends with; runs that touch are one"),
+            _field("first_ns", _NUMBER, "earliest time in it", unit=_NANOSECONDS),
+            _field("last_ns", _NUMBER, "latest time in it", unit=_NANOSECONDS),
         ]
     ),
     "references": pa.schema(
@@ -119,7 +169,7 @@ FACTS: dict[str, pa.Schema] = {
             *_POINT,
             _field("kind", _TEXT, "NAK, NCF or RETRANSMISSION"),
             _field("time_ns", _NUMBER, "when it was captured", unit=_NANOSECONDS),
-            _field("receiver", _TEXT, "of a NAK", nullable=True),
+            _field("receiver", _TEXT, "of a NAK; of LBT-RU also of what was sent to it", nullable=True),
             _field("sqn", _NUMBER, "of a retransmission; null: cut off", nullable=True),
             _field("sqns", pa.list_(_NUMBER), "of a NAK or NCF; null: cut off", nullable=True),
             _field("ncf_reason", _TEXT, "of an NCF", nullable=True),
@@ -179,7 +229,7 @@ FACTS: dict[str, pa.Schema] = {
 }
 """The Arrow schema of each kind of facts; the metadata of a field has `comment`, `unit` and `merge`."""
 
-OF_SESSIONS = ("counts", "rates", "sizes", "topics", "references", "rare")
+OF_SESSIONS = ("counts", "rates", "receiver_rates", "sizes", "topics", "runs", "references", "rare")
 """The frames whose rows belong to one session each; so do `sends`."""
 
 

@@ -20,6 +20,9 @@ import numpy as np
 Numbers = Any
 """An array."""
 
+Stream = tuple[str, str, int, str]
+"""Point of capture, publisher, session id, and the receiver that has a copy of its own; "": a group has it."""
+
 _WRAP = 2**32
 _LARGE_FILES = "/var/tmp"
 _PLACES = 1 << 9

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from umstack.capture.schema import LBTRM, LBTRU
 from umstack.facts.kinds import DATA
 from umstack.facts.packet_columns import point_name
 from umstack.facts.schema import frame_schema
-from umstack.facts.sends import Sends
+from umstack.facts.sends import Sends, Stream
 
 _FIRST_MULTICAST, _BEHIND_MULTICAST = 224, 240
+_UNICAST = 1 << 31
+"""UM_TALLY_UNICAST of the core."""
 _NAMES = {
     "counts": {"packet_count": "packets", "message_count": "messages"},
     "rates": {"datagram_count": "datagrams"},
+    "receiver_rates": {"datagram_count": "datagrams"},
     "sizes": {"datagram_count": "datagrams"},
     "topics": {"message_count": "messages", "fragment_count": "fragments"},
     "references": {},
@@ -25,12 +29,16 @@ _NAMES = {
 """The columns that facts call otherwise than the core does, by frame."""
 
 
+_ARRAYS = ("rates", "sizes", "topics", "references")
+"""The core's own, which are frames of the same name."""
+
+
 @dataclass(slots=True)
 class Tallied:
     """The facts of a window of time that a tally held."""
 
     packets: int = 0
-    sends: list[tuple[tuple[str, str, int], Sends]] = field(default_factory=list)
+    sends: list[tuple[Stream, Sends]] = field(default_factory=list)
     frames: list[tuple[str, pl.DataFrame]] = field(default_factory=list)
 
 
@@ -45,15 +53,21 @@ def tallied(
     for at, packets in zip(windows.tolist(), streams["packet_count"].tolist(), strict=True):
         told[at].packets += packets
     for stream, sends in _sends(found["sends"]):
-        point, publisher, session_id, at = keys.select("point", "publisher", "session_id", "window_ns").row(
-            stream
-        )
-        told[at].sends.append(((point, publisher, session_id), sends))
-    for name in _NAMES:
+        point, publisher, session_id, receiver, at = keys.select(
+            "point", "publisher", "session_id", "receiver", "window_ns"
+        ).row(stream)
+        told[at].sends.append(((point, publisher, session_id, receiver or ""), sends))
+    for name in ("counts", *_ARRAYS):
         numbers = streams if name == "counts" else found[name]
         whose = np.arange(len(streams)) if name == "counts" else numbers["stream"]
-        for at, rows in _frames(name, numbers, whose, keys):
-            told[at].frames.append((name, rows))
+        if name == "rates":
+            unicast = (streams["key"] & _UNICAST != 0)[whose]
+            parts = [("rates", ~unicast), ("receiver_rates", unicast)]
+        else:
+            parts = [(name, np.ones(len(whose), np.bool_))]
+        for frame, chosen in parts:
+            for at, rows in _frames(frame, numbers[chosen], whose[chosen], keys):
+                told[at].frames.append((frame, rows))
     return told
 
 
@@ -67,10 +81,13 @@ def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataF
         is_group = _FIRST_MULTICAST <= stream["destination"][0] < _BEHIND_MULTICAST
         group = f"{destination}:{stream['destination_port']}" if is_group else None
         name = interfaces[interface] if interface < len(interfaces) else None
-        rows.append((point_name(path, name), source, int(stream["session_id"]), group, DATA))
-    types = {
-        name: frame_schema("counts")[name] for name in ("point", "publisher", "session_id", "group", "kind")
-    }
+        key = int(stream["key"])
+        unicast, block = bool(key & _UNICAST), key & (_UNICAST - 1)
+        receiver = f"{destination}:{stream['destination_port']}" if unicast else None
+        point = point_name(path, name)
+        rows.append((point, source, key >> 32, receiver, group, DATA, block, LBTRU if unicast else LBTRM))
+    names = ("point", "publisher", "session_id", "receiver", "group", "kind", "block", "transport")
+    types = {name: frame_schema("counts")[name] for name in names}
     return pl.DataFrame(rows, types, orient="row")
 
 
@@ -109,7 +126,7 @@ def _frames(name: str, numbers: Any, whose: Any, keys: pl.DataFrame) -> Iterator
     known = keys[whose].select(pl.exclude(*columns))
     rows = known.hstack(pl.DataFrame(columns))
     missing = [pl.lit(None, schema[column]).alias(column) for column in schema if column not in rows.columns]
-    if name == "rates":
+    if name in ("rates", "receiver_rates"):
         missing = [pl.lit(0, schema[one]).alias(one) for one in ("retransmissions", "retransmitted_bytes")]
     whole = rows.with_columns(missing)
     shaped = whole.select(*(pl.col(column).cast(kind) for column, kind in schema.items()), "window_ns")

@@ -89,11 +89,26 @@ _COUNTERS = {
     "recovered_messages": _Metric(
         "recoveries", "messages", _RECOVERY, "Messages fetched over TCP: late join, off-transport recovery."
     ),
+    "connects": _Metric(
+        "clients",
+        "connects",
+        _RECEIVER,
+        "Connections, and requests for one, of receivers of LBT-TCP and LBT-RU.",
+    ),
+    "disconnects": _Metric(
+        "clients", "closes", _RECEIVER, "Ends of connections of LBT-TCP: segments with FIN or RST."
+    ),
+    "missing_messages": _Metric(
+        "clients", "missing", _RECEIVER, "Fragments and messages that a connection of LBT-TCP did not carry."
+    ),
     "copied_datagrams": _Metric(
         "duplicates", "copies", _POINT, "Datagrams seen once more than they were sent."
     ),
     "missing_datagrams": _Metric(
-        "gaps", "missing", _POINT, "Datagrams whose first sending was not captured."
+        "gaps",
+        "missing",
+        _POINT,
+        "Datagrams, and messages of LBT-TCP, whose first sending was not captured.",
     ),
     "over_mtu_datagrams": _Metric("datagram_fill", "over_mtu", _POINT, "Datagrams that do not fit the MTU."),
     "ip_fragments": _Metric(
@@ -165,8 +180,9 @@ class Prometheus:
 
 def _values(metric: _Metric, row: Row) -> tuple[str, ...]:
     named = dict(row)
-    if "topic_index" in row:
+    if {"topic", "topic_index"} <= row.keys():
         named["topic"] = topic_name(row)
     if row.get("session_id") is not None:
-        named["session"] = f"{row['session_id']:08x}"
+        number = row["session_id"]
+        named["session"] = f"{number:08x}" if number >= 0 else f"port {-number}"
     return tuple(str(named.get(label) or "") for label in metric.labels)

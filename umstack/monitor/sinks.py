@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from umstack.capture.schema import LBTTCP
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
 from umstack.monitor.window_findings import FINDINGS, RECOVERY, TABLES, TRAFFIC
 from umstack.report.findings import CAUSES, Severity, storm, suggestion
@@ -75,10 +76,10 @@ def _traffic(row: Row, window_seconds: float) -> str:
             return ""
         who = f"{session_name(row)}: {row['receiver']}"
         return f"{who} asked for {count(row['requests'])} datagrams in {count(row['naks'])} NAKs"
-    text = (
-        f"{session_name(row)}: {count(row['datagrams'] / window_seconds)} datagrams/s, "
-        f"{bit_rate(row['bytes'] / window_seconds)}, {count(row['messages'] / window_seconds)} messages/s"
-    )
+    text = f"{session_name(row)}, {row['transport']}: "
+    if row["transport"] != LBTTCP:
+        text += f"{count(row['datagrams'] / window_seconds)} datagrams/s, "
+    text += f"{bit_rate(row['bytes'] / window_seconds)}, {count(row['messages'] / window_seconds)} messages/s"
     if row["fill"] is not None:
         text += f", {share(row['fill'])} of the MTU"
     if row["retransmissions"]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from umstack.analysis import losses, numbering, recoveries, traffic
+from umstack.analysis import clients, losses, numbering, once, recoveries, traffic
 from umstack.analysis.losses import WINDOW, Rare, windowed
 from umstack.analysis.numbering import Numbered
 from umstack.analysis.suggestions import suggestions
@@ -30,7 +30,7 @@ FINDINGS = "findings"
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
     *("latency", "recovery_latency", "suggestions", "remarks", "topics", "lost_repairs"),
-    "recoveries",
+    *("recoveries", "clients", "client_totals"),
 )
 _SESSIONS = "sessions"
 _KEY = ("point", *SESSION)
@@ -86,7 +86,7 @@ def window_tables(
     found = {name: pl.concat(tables) for name, tables in parts.items()}
     if not found:
         return {}
-    found |= _judged_by_more(whole, rare, found[_SESSIONS], span)
+    found |= _judged_by_more(whole, rare, found[_SESSIONS], found["clients"], span)
     if judged is not None:
         found |= _recovered(of_window, judged, span)
     found["topics"] = _named(found["topics"], names)
@@ -120,10 +120,11 @@ def _by_itself(facts: Facts, mtu: int, endpoints: pl.DataFrame) -> dict[str, pl.
         TRAFFIC: windows.traffic(facts, mtu),
         RECOVERY: windows.recovery(facts),
         _SESSIONS: traffic.sessions(facts, _no_coverage()),
-        "datagram_fill": traffic.datagram_fill(facts.sizes, mtu),
+        "datagram_fill": traffic.datagram_fill(once.sizes(facts), mtu),
         "topics": traffic.topics(facts),
         "recoveries": recoveries.recoveries(facts, endpoints),
-        "rate_summary": traffic.rate_summary(facts.rates),
+        "rate_summary": traffic.rate_summary(once.rates(facts)),
+        "clients": clients.clients(facts),
         "ip_fragments": facts.fragments,
         "remarks": facts.remarks,
     }
@@ -134,7 +135,7 @@ def _no_coverage() -> pl.DataFrame:
 
 
 def _judged_by_more(
-    whole: Numbered, rare: Rare, sessions: pl.DataFrame, span: Span
+    whole: Numbered, rare: Rare, sessions: pl.DataFrame, known_clients: pl.DataFrame, span: Span
 ) -> dict[str, pl.DataFrame]:
     """What is judged by other windows, too: each in the window in which it was seen."""
     window_ns, everything = span.window_ns, whole.everything
@@ -145,14 +146,19 @@ def _judged_by_more(
     distinct = pl.max_horizontal(pl.col("datagrams") - pl.col("copies"), pl.lit(0, pl.Int64))
     twice = counted.join(sessions.select(*by, "datagrams"), by).with_columns(distinct=distinct)
     missing = pl.col("missing")
-    missed = numbering.gaps(everything).filter(span.holds("after_ns"))
+    missed = numbering.gaps(everything, whole.facts.runs).filter(span.holds("after_ns"))
+    of_topic = pl.col("topic_index").is_not_null()
+    of_clients = clients.missing_at_best(missed.filter(of_topic), windowed("after_ns", window_ns))
     ways = traffic.latency(everything) if len(rare.repairs) else traffic.latency([])
+    named_clients = clients.with_missing(known_clients, of_clients, [WINDOW])
     return {
+        "clients": named_clients,
+        "client_totals": clients.totals(named_clients, (WINDOW,)),
         "repairs": losses.repairs(rare, window_ns).filter(span.holds(WINDOW)),
         "latency": traffic.latency(everything, window_ns).filter(span.holds(WINDOW)),
         "lost_repairs": losses.lost_repairs(rare, whole.facts, ways, window_ns).filter(span.holds(WINDOW)),
         "duplicates": twice.select(*_KEY, WINDOW, "datagrams", "distinct", "copies"),
-        "gaps": missed.group_by(*_KEY, *windowed("after_ns", window_ns)).agg(
+        "gaps": missed.group_by(*_KEY, "receiver", "topic_index", *windowed("after_ns", window_ns)).agg(
             gaps=pl.len().cast(pl.Int64), missing=missing.sum(), longest=missing.max()
         ),
     }
@@ -166,8 +172,9 @@ def _recovered(of_window: Mapping[int, Facts], judged: Losses, span: Span) -> di
     for (at,), of_it in lost.partition_by(WINDOW, as_dict=True).items():
         own = of_it.drop(WINDOW)
         waited = losses.recovery_latency(own)
-        rates = of_window[at].rates if at in of_window else Facts().rates
-        helps = suggestions(own, happened.filter(pl.col(WINDOW) == at), waited, rates)
+        facts = of_window.get(at, Facts())
+        unicast = losses.unicast_sessions(facts)
+        helps = suggestions(own, happened.filter(pl.col(WINDOW) == at), waited, once.rates(facts), unicast)
         waits.append(waited.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
         helping.append(helps.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
     return {"recovery_latency": pl.concat(waits), "suggestions": pl.concat(helping)} if waits else {}
@@ -232,5 +239,7 @@ def _with_the_window_before(rows: list[Row], window_ns: int) -> dict[int, list[R
 def _by_point(rows: list[Row]) -> list[Row]:
     missing: dict[str, int] = defaultdict(int)
     for row in rows:
-        missing[row["point"]] += row["missing"]
+        # What a connection of LBT-TCP did not carry is told of its receiver.
+        if row["topic_index"] is None:
+            missing[row["point"]] += row["missing"]
     return [{"point": point, "missing": number} for point, number in missing.items()]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from umstack.analysis import once
 from umstack.analysis.losses import percentiles, request_ns
 from umstack.analysis.traffic import IP_AND_UDP_BYTES
+from umstack.capture.schema import LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, RETRANSMISSION, SESSION
 
@@ -20,26 +22,55 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
     kind, many = pl.col("kind"), pl.col("packets")
     original = kind == DATA
     room = mtu - IP_AND_UDP_BYTES
-    counted = window.counts.group_by(_WHO).agg(
-        datagrams=many.filter(original).sum(),
-        messages=pl.col("messages").filter(original).sum(),
-        fill=pl.when(many.filter(original).sum() > 0).then(
-            pl.col("udp_bytes").filter(original).sum() / (many.filter(original).sum() * room)
-        ),
-        retransmissions=many.filter(kind == RETRANSMISSION).sum(),
-        naks=many.filter(kind == NAK).sum(),
+    sent, streamed = once.counts(window), pl.col("transport") == LBTTCP
+    counted = (
+        sent.filter(~streamed)
+        .group_by(_WHO)
+        .agg(
+            datagrams=many.filter(original).sum(),
+            messages=pl.col("messages").filter(original).sum(),
+            fill=pl.when(many.filter(original).sum() > 0).then(
+                pl.col("udp_bytes").filter(original).sum() / (many.filter(original).sum() * room)
+            ),
+            retransmissions=many.filter(kind == RETRANSMISSION).sum(),
+            naks=many.filter(kind == NAK).sum(),
+        )
     )
-    volume = window.rates.group_by(SESSION).agg(pl.col("bytes").sum())
-    volume = volume.with_columns(receiver=pl.lit(None, pl.String))
+    nobody = pl.lit(None, pl.String).alias("receiver")
+    streams = sent.filter(streamed).select(SESSION).unique().join(_streamed(window), list(SESSION), "left")
+    nothing = [
+        pl.lit(0, counted.schema[name]).alias(name) for name in ("datagrams", "retransmissions", "naks")
+    ]
+    streams = streams.with_columns(nobody, pl.lit(None, pl.Float64).alias("fill"), *nothing)
+    counted = pl.concat([counted, streams.select(counted.columns)])
+    volume = once.rates(window).group_by(SESSION).agg(pl.col("bytes").sum()).with_columns(nobody)
     numbers = pl.col("sqns").list.len()
-    asked = window.rare.group_by(_WHO).agg(
-        requests=numbers.filter(kind == NAK).sum().cast(pl.Int64),
-        refused=numbers.filter(kind == NCF).sum().cast(pl.Int64),
-    )
+    asked = window.rare.filter(kind == NAK).group_by(_WHO).agg(requests=numbers.sum().cast(pl.Int64))
+    # Every receiver of LBT-RU is sent a copy of an NCF.
+    refusals = window.rare.filter(kind == NCF).group_by(_WHO).agg(refused=numbers.sum().cast(pl.Int64))
+    refused = refusals.group_by(SESSION).agg(pl.col("refused").max()).with_columns(nobody)
+    asked = asked.join(refused, _WHO, "full", coalesce=True, nulls_equal=True)
+    transports = window.counts.group_by(SESSION).agg(pl.col("transport").max())
+    counted = counted.join(transports, list(SESSION), "left")
     whole = counted.join(volume, _WHO, "left", nulls_equal=True).join(asked, _WHO, "left", nulls_equal=True)
     zero = [pl.col(name).fill_null(0) for name in ("bytes", "requests", "refused")]
-    names = ("datagrams", "bytes", "messages", "fill", "retransmissions", "naks", "requests", "refused")
+    names = (
+        "transport",
+        "datagrams",
+        "bytes",
+        "messages",
+        "fill",
+        "retransmissions",
+        "naks",
+        "requests",
+        "refused",
+    )
     return whole.with_columns(zero).select(*_WHO, *names).sort(_WHO)
+
+
+def _streamed(window: Facts) -> pl.DataFrame:
+    """The messages of each session of LBT-TCP."""
+    return once.topics(window).group_by(SESSION).agg(pl.col("messages").sum())
 
 
 def recovery(window: Facts) -> pl.DataFrame:

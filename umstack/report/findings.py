@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from umstack.capture.notes import SNAP_LENGTH
+from umstack.capture.schema import LBTTCP
 from umstack.foreign_text import displayed
 from umstack.report.quantities import (
     bit_rate,
@@ -63,11 +64,14 @@ _NAMED = 5
 
 def findings(summary: Summary) -> list[Finding]:
     """All findings, the worst first."""
-    if not any(row["datagrams"] for row in summary["sessions"]):
-        said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
+    if not any(row["datagrams"] or row["messages"] for row in summary["sessions"]):
+        said = (
+            "No session data was found: these captures hold nothing of LBT-RM, LBT-RU or LBT-TCP, or on ports that "
+            "were not expected."
+        )
         return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
     rules: Rules = (
-        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _recoveries,
+        _traffic, _topics, _loss, _clients, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _recoveries,
         _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
@@ -77,8 +81,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
     and storms, and the notes on captures."""
     rules: Rules = (
-        _topics, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments,
-        _latency, _suggestions, _malformed,
+        _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts, _fill,
+        _fragments, _latency, _suggestions, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -109,8 +113,12 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
     rate = f": {bit_rate(sent / (span / 1e9))} on average" if span else ""
+    streamed = [row for row in rows if row["transport"] == LBTTCP]
+    what = [f"{count(_sent(summary))} datagrams"] if len(streamed) < len(rows) else []
+    if streamed:
+        what.append(f"{count(sum(row['messages'] for row in streamed))} messages over LBT-TCP")
     text = (
-        f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
+        f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {' and '.join(what)}, "
         f"{volume(sent)}, in {duration(span)}{parts}{rate}."
     )
     yield Finding("traffic", Severity.NOTE, text)
@@ -132,6 +140,8 @@ def topic_name(row: Row) -> str:
 
 def _loss(summary: Summary) -> Iterator[Finding]:
     [lost] = summary["lost"]
+    if not lost["losses"] and not _sent(summary):
+        return
     if not lost["losses"]:
         yield Finding(
             "loss", Severity.GOOD, "Nobody asked for a datagram, and none was sent again: no loss was seen."
@@ -154,6 +164,41 @@ def _loss(summary: Summary) -> Iterator[Finding]:
     if unrepaired:
         text = f"For {count(unrepaired)} losses no retransmission followed in the capture: look for unrecoverable loss."
         yield Finding("unrepaired", Severity.BAD, text)
+
+
+def _clients(summary: Summary) -> Iterator[Finding]:
+    """The receivers of unicast sessions: who connected, who did so again, and what connections did not carry."""
+    for row in summary["client_totals"][:_NAMED]:
+        many, streamed = row["clients"], row["transport"] == LBTTCP
+        text = f"{session_name(row)} sends over {row['transport']}"
+        if streamed:
+            text += (
+                f" by {count(many)} {'connection' if many == 1 else 'connections'} to {count(row['hosts'])} "
+            )
+            text += f"{'host' if row['hosts'] == 1 else 'hosts'}: {count(row['connected'])} began in the capture, "
+            text += f"{count(row['ended'])} ended."
+        else:
+            text += f" to {count(many)} {'receiver' if many == 1 else 'receivers'}: {count(row['connected'])} asked to "
+            text += "connect in the capture."
+        yield Finding("clients", Severity.NOTE, text)
+        if row["again"]:
+            who = several([f"{one['who']} ({count(one['many'])} times)" for one in row["again"]], _NAMED)
+            text = f"Receivers of {session_name(row)} that had been connected before connected again: {who}."
+            yield Finding("reconnects", Severity.WORTH_A_LOOK, text)
+        if streamed:
+            yield _missed(row)
+
+
+def _missed(row: Row) -> Finding:
+    if not row["missed"]:
+        text = f"LBT-TCP has no NAKs; the topic sequence numbers of {session_name(row)} have no gap in any connection."
+        return Finding("stream-loss", Severity.NOTE, text)
+    who = several([f"{one['who']} missed {count(one['many'])}" for one in row["missed"]], _NAMED)
+    text = (
+        f"Connections of {session_name(row)} have gaps in topic sequence numbers: {who}. LBT-TCP has no NAKs: a "
+        "source-paced source leaves out what a slow receiver has no room for, or the capture lacks it."
+    )
+    return Finding("stream-loss", Severity.BAD, text)
 
 
 def _causes(summary: Summary) -> Iterator[Finding]:

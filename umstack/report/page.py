@@ -93,7 +93,8 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         "What was published, at every point of capture.",
         (
             _SESSION,
-            _text("group", "group"),
+            _text("transport", "transport"),
+            _text("group", lambda row: row["group"] or "-"),
             _POINT,
             _number("datagrams", "datagrams"),
             _number("messages", "messages"),
@@ -117,6 +118,25 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("messages", "messages"),
             _number("fragments", "fragments"),
             _number("payload", "payload_bytes", volume),
+            _text("from", lambda row: moment(row["first_ns"])),
+            _text("to", lambda row: moment(row["last_ns"])),
+        ),
+    ),
+    (
+        "Receivers of LBT-RU and LBT-TCP",
+        "clients",
+        "Each has copies, or a connection, of its own. Missing: topic sequence numbers that a connection skipped.",
+        (
+            _RECEIVER,
+            _SESSION,
+            _text("transport", "transport"),
+            _number("messages", "messages"),
+            _number("datagrams", "datagrams"),
+            _number("segments", "segments"),
+            _number("connects", "connects"),
+            _number("ends", "closes"),
+            _number("NAKs", "naks"),
+            _number("missing", "missing"),
             _text("from", lambda row: moment(row["first_ns"])),
             _text("to", lambda row: moment(row["last_ns"])),
         ),
@@ -334,7 +354,7 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
 <style>{_STYLE}</style>
 </head>
 <body>
-<h1>Reliable multicast, as captured</h1>
+<h1>Reliable messaging, as captured</h1>
 <p class="under">{html.escape(named)}<br>{span}</p>
 <p class="opening">{html.escape(_opening(findings))}</p>
 <h2>Findings</h2>

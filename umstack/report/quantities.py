@@ -76,6 +76,8 @@ def session_name(row: Mapping[str, Any]) -> str:
 
 
 def session_number(row: Mapping[str, Any]) -> str:
-    """A session as the wire has it: publisher and session id."""
+    """A session as the wire has it: publisher and session id, or port where it has no id (umstack.facts.sessions)."""
     number = row.get("session_id")
+    if isinstance(number, int) and number < 0:
+        return f"{row.get('publisher')}:{-number}"
     return f"{row.get('publisher')} / {number:08x}" if isinstance(number, int) else str(row.get("publisher"))

@@ -65,6 +65,8 @@ _ORDER = {
     "repairs": "retransmissions",
     "lost_repairs": "lost",
     "recoveries": "fragments",
+    "clients": "messages",
+    "client_totals": "clients",
     "duplicates": "copies",
     "gaps": "missing",
     "nak_storms": "requests",
@@ -115,7 +117,9 @@ def summary_of(
         )
     summary.tables["causes"] = _causes(tables["incidents"])
     summary.tables["lost"] = [lost]
-    missing = _added(tables["gaps"], ["point"], "missing")
+    # What a connection of LBT-TCP did not carry is told of its receiver.
+    of_datagrams = tables["gaps"].filter(pc.is_null(tables["gaps"]["topic_index"]))
+    missing = _added(of_datagrams, ["point"], "missing")
     summary.tables["missing"] = missing.sort_by(
         [("missing", "descending"), ("point", "ascending")]
     ).to_pylist()

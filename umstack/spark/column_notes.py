@@ -60,6 +60,10 @@ _NOTES: dict[str, tuple[str, str | None]] = {
     "message_bytes": ("payload of its messages", "bytes"),
     "window_ns": ("beginning of the window of time the facts are of, 0 of what has no time", "ns"),
     "publisher": ("address of the session's source, empty of what is no session's", None),
+    "receiver": (
+        "address and port of the receiver that first sendings went to, empty of those to a group",
+        None,
+    ),
     "frame": ("which facts they are: docs/facts.md", None),
     "content": ("the facts, in Arrow's IPC format", None),
 }

@@ -36,22 +36,30 @@ static int64_t floor_to(int64_t time_ns, int64_t step_ns)
     return time_ns - (rest < 0 ? rest + step_ns : rest);
 }
 
-static bool is_of(const um_tally_stream *stream, const um_capture_packet *packet, const um_captured_frame *frame,
-                  uint32_t session_id)
+/* Session, and of LBT-RU the block with the highest bit set: what tells the streams of two ends apart. */
+static uint64_t key_of(const um_packet_row *row)
 {
-    return stream->session_id == session_id && stream->interface == packet->interface &&
-           packet->time_ns >= stream->window_ns && packet->time_ns < stream->window_end_ns &&
+    uint32_t block =
+        row->transport == UM_PACKET_LBTRU ? UM_TALLY_UNICAST | row->transport_sqn >> UM_TALLY_BLOCK_BITS : 0;
+    return (uint64_t)row->session_id << 32 | block;
+}
+
+static bool is_of(const um_tally_stream *stream, const um_capture_packet *packet, const um_captured_frame *frame,
+                  uint64_t key)
+{
+    return stream->key == key && stream->interface == packet->interface && packet->time_ns >= stream->window_ns &&
+           packet->time_ns < stream->window_end_ns &&
            memcmp(stream->source, frame->source, sizeof stream->source) == 0 &&
            memcmp(stream->destination, frame->destination, sizeof stream->destination) == 0 &&
            stream->destination_port == frame->destination_port;
 }
 
 static uint32_t add_stream(um_tally *tally, const um_capture_packet *packet, const um_captured_frame *frame,
-                           uint32_t session_id)
+                           uint64_t key)
 {
     um_tally_stream *stream = &tally->streams[tally->stream_count];
     *stream = (um_tally_stream){.interface = packet->interface,
-                                .session_id = session_id,
+                                .key = key,
                                 .destination_port = frame->destination_port,
                                 .window_ns = INT64_MIN,
                                 .window_end_ns = INT64_MAX,
@@ -70,15 +78,15 @@ static uint32_t add_stream(um_tally *tally, const um_capture_packet *packet, con
 
 /* Streams are few, and the next packet is mostly of the one after the latest: found from there on. */
 static uint32_t stream_of(um_tally *tally, const um_capture_packet *packet, const um_captured_frame *frame,
-                          uint32_t session_id)
+                          uint64_t key)
 {
     uint32_t at = tally->latest_stream;
     for (uint32_t tried = 0; tried < tally->stream_count; tried++) {
-        if (is_of(&tally->streams[at], packet, frame, session_id))
+        if (is_of(&tally->streams[at], packet, frame, key))
             return tally->latest_stream = at;
         at = at + 1 < tally->stream_count ? at + 1 : 0;
     }
-    return tally->latest_stream = add_stream(tally, packet, frame, session_id);
+    return tally->latest_stream = add_stream(tally, packet, frame, key);
 }
 
 static void add_rate(um_tally *tally, uint32_t index, const um_capture_packet *packet)
@@ -189,7 +197,7 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
 static bool is_counted(const um_capture_packet *packet, const um_captured_frame *frame, const um_packet_row *row)
 {
     const uint32_t wanted = 1u << UM_PACKETS_TYPE | 1u << UM_PACKETS_SESSION | 1u << UM_PACKETS_DATA;
-    return row->status == UM_PACKET_OK && row->type == UM_PACKET_DATA && row->transport == UM_PACKET_LBTRM &&
+    return row->status == UM_PACKET_OK && row->type == UM_PACKET_DATA &&
            (row->present & (wanted | 1u << UM_PACKETS_RETRANSMISSION)) == wanted && packet->timed &&
            packet->time_ns > -TIME_MAX_NS && packet->time_ns < TIME_MAX_NS && frame->ip_version == 4 &&
            !frame->fragment && row->message_count <= UM_TALLY_PACKET_MESSAGES_MAX;
@@ -200,7 +208,7 @@ bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture
 {
     if (UM_UNLIKELY(!is_counted(packet, frame, row)))
         return false;
-    uint32_t index = stream_of(tally, packet, frame, row->session_id);
+    uint32_t index = stream_of(tally, packet, frame, key_of(row));
     um_tally_stream *stream = &tally->streams[index];
     stream->first_ns = packet->time_ns < stream->first_ns ? packet->time_ns : stream->first_ns;
     stream->last_ns = packet->time_ns > stream->last_ns ? packet->time_ns : stream->last_ns;

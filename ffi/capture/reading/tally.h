@@ -2,7 +2,9 @@
  * facts here, what is rare stays a row. docs/facts.md says what the facts are; a tally is emptied into those of Python.
  *
  * A stream is what first sendings have in common: where they were captured, who sent them where, in which session, and
- * in which window of time. Sans-I/O; memory is the caller's. One thread at a time may use a tally.
+ * in which window of time; of LBT-RU, where each receiver is sent a copy, also in which block of numbers, by which
+ * facts count once what was sent several times (umstack/facts/sessions.py). Sans-I/O; memory is the caller's. One
+ * thread at a time may use a tally.
  */
 #ifndef UM_CAPTURE_READING_TALLY_H
 #define UM_CAPTURE_READING_TALLY_H
@@ -14,11 +16,14 @@ enum {
     UM_TALLY_SLOTS = 8192,               /* of a table of sizes, or of topics; a power of two */
     UM_TALLY_PACKET_MESSAGES_MAX = 1024, /* a datagram with more messages stays a row */
     UM_TALLY_BUCKET_NS = 1000000,        /* rates are counted by milliseconds */
+    UM_TALLY_BLOCK_BITS = 8,             /* numbers of a block */
 };
+
+#define UM_TALLY_UNICAST 0x80000000u
 
 typedef struct um_tally_stream {
     int32_t interface;
-    uint32_t session_id;
+    uint64_t key; /* session id << 32, and below it 0 of LBT-RM, UM_TALLY_UNICAST and the block of LBT-RU */
     uint8_t source[4];
     uint8_t destination[4];
     uint16_t destination_port;

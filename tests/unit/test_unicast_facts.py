@@ -1,0 +1,239 @@
+"""Facts and tables of LBT-RU and LBT-TCP: what was sent counts once, what was lost by receiver (issue 29).
+
+Each receiver has copies of its own; the captures are those of unicast_bytes, of which everything is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("polars")
+
+from tests.unit import unicast_bytes as truth
+from tests.unit.capture_bytes import Packet, pcap
+from umstack.analysis.tables import Tables, tables_of
+from umstack.capture import decode
+from umstack.facts.facts import Facts, facts_of, facts_of_packets
+from umstack.facts.packed import packed, unpacked
+from umstack.monitor.windows import traffic
+from umstack.report import Report, make_report
+
+FIRST, SECOND, THIRD = (f"{address}:{port}" for address, port in (truth.FIRST, truth.SECOND, truth.THIRD))
+LOSSES = len(truth.LOST_BY_FIRST) + len(truth.LOST_BY_SECOND)
+
+
+def written(path: Path, packets: list[Packet]) -> str:
+    """The capture as a file, in order of time."""
+    path.write_bytes(pcap(sorted(packets, key=lambda packet: packet.time_ns)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def lbtru(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the capture of LBT-RU."""
+    return written(tmp_path_factory.mktemp("lbtru") / "host.pcap", truth.lbtru_session())
+
+
+@pytest.fixture(scope="module")
+def lbttcp(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the capture of LBT-TCP."""
+    return written(tmp_path_factory.mktemp("lbttcp") / "host.pcap", truth.lbttcp_session())
+
+
+def only(tables: Tables, name: str) -> dict[str, Any]:
+    """The one row of a table."""
+    [row] = tables[name].to_dicts()
+    return row
+
+
+def texts(report: Report, topic: str) -> list[str]:
+    """The findings of a topic."""
+    return [one.text for one in report.findings if one.topic == topic]
+
+
+@pytest.mark.parametrize("name", ["lbtru", "lbttcp"])
+def test_the_core_counts_what_rows_would_be(name: str, request: pytest.FixtureRequest) -> None:
+    """First sendings that the core counts make the facts that rows of them make; stored and read, they are the same."""
+    capture = request.getfixturevalue(name)
+    facts = facts_of([capture])
+    assert facts_of_packets(decode(capture, only_ours=True)).equals(facts)
+    assert unpacked([packed(facts)])[0].equals(facts)
+    assert not facts.equals(Facts())
+
+
+def test_a_session_of_lbtru_counts_once(lbtru: str) -> None:
+    """The datagrams, messages, retransmissions and NCFs of a session with three receivers, of which one leaves and one
+    comes, are those that the source sent; the numbers of the transport wrap."""
+    tables = tables_of(facts_of([lbtru]))
+    session = only(tables, "sessions")
+    assert (session["publisher"], session["session_id"], session["transport"]) == (
+        truth.SOURCE,
+        truth.SESSION,
+        "LBT-RU",
+    )
+    assert (session["datagrams"], session["messages"]) == (truth.DATAGRAMS, 2 * truth.DATAGRAMS)
+    assert (session["message_bytes"], session["receivers"]) == (150 * truth.DATAGRAMS, 3)
+    assert (session["retransmissions"], session["naks"], session["ncfs"]) == (LOSSES, 2, 1)
+    assert session["last_sqn"] - session["first_sqn"] == truth.DATAGRAMS - 1
+    topics = tables["topics"].to_dicts()
+    assert [(one["topic"], one["messages"]) for one in topics] == [
+        ("unicast/orders", truth.DATAGRAMS),
+        ("unicast/quotes", truth.DATAGRAMS),
+    ]
+    assert only(tables, "datagram_fill")["datagrams"] == truth.DATAGRAMS
+    assert tables["rates"]["datagrams"].sum() == truth.DATAGRAMS + LOSSES
+    assert (len(tables["gaps"]), len(tables["duplicates"])) == (0, 0)
+
+
+def test_losses_of_lbtru_are_of_receivers(lbtru: str) -> None:
+    """Who asked lost it; the copies of the others, sent again for nothing, are neither their losses nor of no use."""
+    tables = tables_of(facts_of([lbtru]))
+    losses = [(row["receiver"], row["sqn"] - truth.WRAPS_AT) for row in tables["losses"].to_dicts()]
+    assert losses == [(FIRST, one) for one in truth.LOST_BY_FIRST] + [(SECOND, *truth.LOST_BY_SECOND)]
+    assert all(row["repaired_ns"] is not None for row in tables["losses"].to_dicts())
+    incidents = tables["incidents"].to_dicts()
+    assert [(row["receiver"], row["lost"], row["cause"]) for row in incidents] == [
+        (FIRST, len(truth.LOST_BY_FIRST), "burst"),
+        (SECOND, len(truth.LOST_BY_SECOND), "sporadic"),
+    ]
+    repairs = only(tables, "repairs")
+    assert (repairs["unrequested"], repairs["repeated"], repairs["naks"]) == (0, 0, LOSSES)
+    assert repairs["refused_rx_delay"] == 1
+    assert {row["option"].rpartition("_")[0][:16] for row in tables["suggestions"].to_dicts()} == {
+        "transport_lbtru_"
+    }
+    clients = {row["receiver"]: row for row in tables["clients"].to_dicts()}
+    assert {name: row["datagrams"] for name, row in clients.items()} == {
+        FIRST: truth.DATAGRAMS,
+        SECOND: truth.SECOND_ENDS,
+        THIRD: truth.DATAGRAMS - truth.THIRD_BEGINS,
+    }
+    assert [clients[one]["connects"] for one in (FIRST, SECOND, THIRD)] == [1, 1, 1]
+
+
+def test_a_copy_that_one_receiver_did_not_get_is_a_gap_of_it(tmp_path: Path) -> None:
+    """Behind a switch that lost them: of the numbers that the others have, one receiver lacks two."""
+    packets = truth.lbtru_session()
+    sent = [packet for packet in packets if truth.is_first_sending(packet, truth.SECOND)]
+    missing = (sent[40], sent[41])
+    tables = tables_of(
+        facts_of([written(tmp_path / "far.pcap", [one for one in packets if one not in missing])])
+    )
+    gap = only(tables, "gaps")
+    assert (gap["receiver"], gap["missing"], gap["first_sqn"] - truth.WRAPS_AT) == (SECOND, 2, 40)
+    assert only(tables, "sessions")["datagrams"] == truth.DATAGRAMS
+
+
+def test_two_points_of_lbtru_are_compared_receiver_by_receiver(tmp_path: Path) -> None:
+    """At one receiver's port only its copies pass: those of the others are not lost between the two."""
+    packets = truth.lbtru_session()
+    near = written(tmp_path / "near.pcap", packets)
+    own = [replace(one, time_ns=one.time_ns + 5000) for one in packets if truth.is_of(one, truth.FIRST)]
+    far = written(tmp_path / "far.pcap", own)
+    tables = tables_of(facts_of([near, far]))
+    latency = only(tables, "latency")
+    assert (latency["from_point"], latency["to_point"], latency["receiver"]) == ("near", "far", FIRST)
+    assert (latency["datagrams"], latency["latency_max"]) == (truth.DATAGRAMS, 5000)
+    assert len(tables["lost_repairs"]) == 0
+    own.remove(next(one for one in own if truth.is_retransmission(one)))
+    lost = only(tables_of(facts_of([near, written(tmp_path / "far.pcap", own)])), "lost_repairs")
+    assert (lost["retransmissions"], lost["lost"]) == (LOSSES, 1)
+
+
+def test_a_session_without_an_id_is_known_by_its_port(tmp_path: Path) -> None:
+    """`transport_lbtru_use_session_id 0`: the options name the client alone."""
+    packets = [truth.without_session_id(one) for one in truth.lbtru_session()]
+    tables = tables_of(facts_of([written(tmp_path / "host.pcap", packets)]))
+    session = only(tables, "sessions")
+    assert (session["session_id"], session["datagrams"]) == (-truth.LBTRU_PORT, truth.DATAGRAMS)
+    assert len(tables["losses"]) == LOSSES
+
+
+def test_a_session_of_lbttcp(lbttcp: str) -> None:
+    """Messages once, whatever connections they went over; connections, the one that began anew, and what it lacks."""
+    tables = tables_of(facts_of([lbttcp]))
+    session = only(tables, "sessions")
+    assert (session["publisher"], session["session_id"], session["transport"]) == (
+        truth.SOURCE,
+        -truth.TCP_PORT,
+        "LBT-TCP",
+    )
+    assert (session["datagrams"], session["messages"]) == (0, truth.TCP_MESSAGES)
+    assert (session["message_bytes"], session["receivers"]) == (100 * truth.TCP_MESSAGES, 3)
+    topic = only(tables, "topics")
+    assert (topic["topic"], topic["messages"], topic["highest_sqn"]) == (
+        "tcp/orders",
+        truth.TCP_MESSAGES,
+        999,
+    )
+    clients = tables["clients"].to_dicts()
+    assert [(row["receiver"], row["messages"], row["missing"]) for row in clients] == [
+        (f"{truth.FIRST[0]}:40001", truth.TCP_MESSAGES, 0),
+        (f"{truth.SECOND[0]}:40002", truth.RECONNECTED_BEHIND, 0),
+        (
+            f"{truth.SECOND[0]}:40003",
+            truth.TCP_MESSAGES - truth.RECONNECTED_AT - len(truth.LEFT_OUT),
+            len(truth.LEFT_OUT),
+        ),
+    ]
+    assert [row["connects"] for row in clients] == [1, 1, 1]
+    assert [row["closes"] > 0 for row in clients] == [False, True, False]
+    assert [row["reconnected"] for row in clients] == [False, False, True]
+    gap = only(tables, "gaps")
+    assert (gap["topic_index"], gap["first_sqn"], gap["last_sqn"]) == (
+        truth.TOPIC,
+        truth.LEFT_OUT[0],
+        truth.LEFT_OUT[-1],
+    )
+    assert tables["rates"]["datagrams"].sum() == truth.TCP_MESSAGES
+
+
+def test_the_report_says_so(lbtru: str, lbttcp: str, tmp_path: Path) -> None:
+    """Sentences of both transports: connections and reconnects, gaps, that LBT-TCP has no NAKs, losses by receiver."""
+    report = make_report([lbtru, lbttcp], tmp_path / "out")
+    [traffic_text] = texts(report, "traffic")
+    assert f"{truth.DATAGRAMS:,} datagrams and {truth.TCP_MESSAGES:,} messages over LBT-TCP" in traffic_text
+    assert any(
+        "sends over LBT-RU to 3 receivers: 3 asked to connect" in text for text in texts(report, "clients")
+    )
+    assert any("by 3 connections to 2 hosts: 3 began" in text for text in texts(report, "clients"))
+    [again] = texts(report, "reconnects")
+    assert f"{truth.SECOND[0]} (2 times)" in again
+    [missed] = texts(report, "stream-loss")
+    assert f"{truth.SECOND[0]}:40003 missed {len(truth.LEFT_OUT)}" in missed
+    assert "LBT-TCP has no NAKs" in missed
+    assert any(f"cost {FIRST} 5 datagrams" in text for text in texts(report, "loss-burst"))
+    page = report.page.read_text()
+    assert "LBT-RU" in page
+    assert f"{truth.SOURCE}:{truth.TCP_PORT}" in page
+
+
+def test_a_connection_without_gaps_is_said_to_have_none(tmp_path: Path) -> None:
+    """LBT-TCP alone: nothing is said of NAKs that cannot be, but why there is none."""
+    packets = truth.lbttcp_session()
+    kept = [one for one in packets if not truth.is_of(one, (truth.SECOND[0], 40003))]
+    report = make_report([written(tmp_path / "host.pcap", kept)], tmp_path / "out")
+    assert texts(report, "loss") == []
+    [text] = texts(report, "stream-loss")
+    assert "have no gap in any connection" in text
+
+
+def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
+    """The monitor's rows: the source's, with everything once and the transport's name; one of each receiver's NAKs."""
+    rows = {row["receiver"]: row for row in traffic(facts_of([lbtru]), 1500).to_dicts()}
+    source = rows[None]
+    assert (source["transport"], source["datagrams"], source["messages"]) == (
+        "LBT-RU",
+        truth.DATAGRAMS,
+        2 * truth.DATAGRAMS,
+    )
+    assert (source["retransmissions"], source["refused"]) == (LOSSES, 1)
+    assert (rows[FIRST]["requests"], rows[SECOND]["requests"]) == (5, 1)
+    [row] = traffic(facts_of([lbttcp]), 1500).to_dicts()
+    assert (row["transport"], row["datagrams"], row["messages"]) == ("LBT-TCP", 0, truth.TCP_MESSAGES)
+    assert row["bytes"] > 100 * truth.TCP_MESSAGES

@@ -1,0 +1,68 @@
+"""What a session sent, once: facts of LBT-RU and LBT-TCP without the copies that their other receivers were sent.
+
+Facts count the copies of each receiver apart, by blocks of numbers (`umstack.facts.sessions`). Of each block the copies
+of the receiver that was sent most of it are what was sent; of a millisecond, those of the receiver with most bytes in
+it. Of LBT-RM, which sends to a group, everything stays.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import DATA, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE
+
+POINT = ("point", *SESSION)
+_OF_SOURCE = (DATA, RETRANSMISSION, SESSION_MESSAGE, NCF)
+
+
+def _once(frame: pl.DataFrame, what: list[str], most: str) -> pl.DataFrame:
+    """Of the rows with a receiver, those of one receiver for each of `what`: of the one with most of `most`."""
+    copies = frame.filter(pl.col("receiver").is_not_null())
+    if not len(copies):
+        return frame
+    totals = copies.group_by([*what, "receiver"]).agg(total=pl.col(most).sum()).sort("total", "receiver")
+    best = totals.group_by(what, maintain_order=True).agg(pl.col("receiver").last())
+    chosen = copies.join(best, [*what, "receiver"], "semi", nulls_equal=True)
+    return pl.concat([frame.filter(pl.col("receiver").is_null()), chosen])
+
+
+def counts(facts: Facts) -> pl.DataFrame:
+    """The counts of packets, those of the source once and without a receiver."""
+    kind = pl.col("kind")
+    sent = facts.counts.filter(kind.is_in(_OF_SOURCE))
+    once = _once(sent, [*POINT, "kind", "block"], "packets")
+    others = facts.counts.filter(~kind.is_in(_OF_SOURCE))
+    return pl.concat([once.with_columns(pl.lit(None, pl.String).alias("receiver")), others])
+
+
+def rates(facts: Facts) -> pl.DataFrame:
+    """The rates of every session."""
+    copies = _once(facts.receiver_rates, [*POINT, "start_ns"], "bytes")
+    return pl.concat([facts.rates, copies.select(facts.rates.columns)])
+
+
+def sizes(facts: Facts) -> pl.DataFrame:
+    """The sizes of datagrams of every session."""
+    key = [*POINT, "udp_bytes", "message_count"]
+    chosen = _once(facts.sizes, [*POINT, "block"], "datagrams")
+    totals = ("datagrams", "message_bytes", "frame_bytes")
+    return chosen.group_by(key).agg(pl.col(totals).sum()).sort(key)
+
+
+def topics(facts: Facts, by: tuple[str, ...] = ()) -> pl.DataFrame:
+    """A row a topic of a session, as the point of capture that saw most of it did; `by` a point, one for each."""
+    columns = ["first_ns", "last_ns", "messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn"]
+    key = [*by, *SESSION, "topic_index"]
+    best = facts.topics.sort(*key, "block", "fragments", "point", "receiver", nulls_last=False)
+    of_block = best.group_by([*key, "block"], maintain_order=True)
+    blocks = of_block.agg(*(pl.col(name).last() for name in columns), pl.col("topic").max())
+    whole = blocks.group_by(key, maintain_order=True).agg(
+        pl.col("first_ns").min(),
+        pl.col("last_ns").max(),
+        *(pl.col(name).sum() for name in ("messages", "fragments", "payload_bytes")),
+        pl.col("lowest_sqn").min(),
+        pl.col("highest_sqn").max(),
+        pl.col("topic").max(),
+    )
+    return whole.filter(pl.col("fragments") > 0)
