@@ -141,8 +141,9 @@ static bool crowds(const um_hot_failover *hf, const um_hf_slot *slot)
     return opened - slot->block->ordinal > input->block_count / 2;
 }
 
-/* Delivers what is next, passes what does not exist, gives up what has run out of time. False when there is no room. */
-static bool drain(um_hot_failover *hf)
+/* Delivers what is next, passes what does not exist, gives up what has run out of time: that only once every input was
+ * looked at, in which what lacks may have waited as long. False when there is no room. */
+static bool drain(um_hot_failover *hf, bool is_caught_up)
 {
     while (hf->held_count > 0) {
         if (slot_of(hf, hf->next_sqn)->block != NULL) {
@@ -157,7 +158,7 @@ static bool drain(um_hot_failover *hf)
         if (slot->has_previous && slot->previous < hf->next_sqn) {
             UM_COUNT(hf->counters.hf_left_out, hf->lowest - hf->next_sqn);
             hf->next_sqn = hf->lowest;
-        } else if (hf->now_ns - slot->arrived_ns >= hf->config.max_delay_ns || crowds(hf, slot)) {
+        } else if ((is_caught_up && hf->now_ns - slot->arrived_ns >= hf->config.max_delay_ns) || crowds(hf, slot)) {
             if (!give_up(hf, hf->lowest, source_of_head(hf)))
                 return false;
         } else {
@@ -339,7 +340,9 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
         drop(hf, block, row, sqn, skipped);
         return true;
     }
-    bool is_jump = sqn - hf->next_sqn >= hf->config.capacity && (previous == NULL || previous->sqn >= hf->next_sqn);
+    /* What follows another message of its source closely is no jump, however long a gap holds everything up. */
+    bool follows = previous != NULL && (previous->sqn < hf->next_sqn || sqn - previous->sqn < hf->config.capacity);
+    bool is_jump = sqn - hf->next_sqn >= hf->config.capacity && !follows;
     if (sqn - hf->next_sqn > UM_HF_GAP_MAX || (is_jump && !jump_is_confirmed(hf, sqn))) {
         UM_COUNT(hf->counters.hf_out_of_range, 1);
         um_queue_release(block, 1);
@@ -350,7 +353,7 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
             UM_COUNT(hf->counters.hf_left_out, sqn - hf->next_sqn);
             hf->next_sqn = sqn;
         } else if (hf->held_count == 0 ? !give_up(hf, sqn - hf->config.capacity + 1, block->sources[row])
-                                       : !give_up(hf, hf->lowest, source_of_head(hf)) || !drain(hf)) {
+                                       : !give_up(hf, hf->lowest, source_of_head(hf)) || !drain(hf, false)) {
             return false;
         }
     }
@@ -371,7 +374,7 @@ static bool merge_input(um_hot_failover *hf, uint32_t input)
             return false;
         taken->first++;
         taken->count--;
-        if ((hf->reset_is_due && !reset(hf)) || !drain(hf))
+        if ((hf->reset_is_due && !reset(hf)) || !drain(hf, false))
             return false;
     }
     return true;
@@ -386,15 +389,16 @@ static uint64_t waiting(const um_message_queue *queue)
 um_rows um_hot_failover_take(um_hot_failover *hf, uint32_t max, int64_t now_ns)
 {
     hf->now_ns = now_ns;
-    bool goes_on = (!hf->reset_is_due || reset(hf)) && drain(hf);
-    while (goes_on && waiting(&hf->out) < max) {
-        bool has_any = false;
+    bool goes_on = (!hf->reset_is_due || reset(hf)) && drain(hf, false), is_caught_up = false;
+    while (goes_on && !is_caught_up && waiting(&hf->out) < max) {
+        is_caught_up = true;
         for (uint32_t i = 0; i < hf->input_count && goes_on; i++) {
-            has_any |= hf->taken[i].count > 0 || um_queue_ready(hf->inputs[i]);
+            is_caught_up &= hf->taken[i].count == 0 && !um_queue_ready(hf->inputs[i]);
             goes_on = merge_input(hf, i);
         }
-        goes_on &= has_any;
     }
+    if (goes_on && is_caught_up)
+        drain(hf, true);
     hf->counters.hf_waiting = hf->held_count;
     return um_queue_take(&hf->out, max);
 }

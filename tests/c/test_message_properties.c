@@ -335,12 +335,15 @@ TEST("UM-58", "with ordered_delivery 0 they come with the fragment that has them
     arrive_part(f, 2, 2, 0, 120, 100, block);
     arrive_part(f, 3, 2, 120, 36, 100, block);
     arrive_whole(f, 4, 7, block, BLOCK_BYTES);
-    CHECK_EQ(take_delivered(f, block, rows, 8), 5);
-    static const uint32_t payloads[] = {70, 30, 100, 0, 7}, properties[] = {0, BLOCK_BYTES, 0, 0, BLOCK_BYTES};
-    for (uint32_t i = 0; i < 5; i++) {
+    arrive_part(f, 5, 5, 0, 100, 100, block);
+    arrive_part(f, 6, 5, 100, 56, 100, block);
+    CHECK_EQ(take_delivered(f, block, rows, 8), 7);
+    static const uint32_t payloads[] = {70, 30, 100, 0, 7, 100, 0};
+    static const uint32_t properties[] = {0, BLOCK_BYTES, 0, 0, BLOCK_BYTES, 0, BLOCK_BYTES};
+    for (uint32_t i = 0; i < 7; i++) {
         CHECK_EQ(rows[i].payload_bytes, payloads[i]);
         CHECK_EQ(rows[i].properties_bytes, properties[i]);
-        CHECK_EQ(rows[i].message_length, i < 4 ? 100 : 7);
+        CHECK_EQ(rows[i].message_length, i == 4 ? 7 : 100);
         CHECK(rows[i].is_as_sent);
     }
     CHECK_EQ(f->receiver.counters.properties_dropped, 1);
