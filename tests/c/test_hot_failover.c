@@ -194,16 +194,17 @@ TEST("W1", "a number that waits in a line's queue is not given up, however late 
 {
     lines *f = open_plain();
     taken rows[8];
-    bring(f, 0, 1);
+    bring(f, 0, 66);
     f->topic_sqn[0]++;
-    bring(f, 0, 3);
-    for (uint64_t sqn = 1; sqn <= 3; sqn++)
+    bring(f, 0, 68);
+    for (uint64_t sqn = 1; sqn <= 68; sqn++)
         bring(f, 1, sqn);
-    CHECK_EQ(take(f, rows, 1), 1); /* 3 waits for 2, which the other line has brought */
+    CHECK_EQ(take(f, rows, 1), 1); /* 68 waits for 67, which the other line has brought, behind what was looked at */
+    CHECK_EQ(rows[0].sqn, 66);
     f->now_ns += 10 * DELAY_NS;
     CHECK_EQ(take(f, rows, 8), 2);
-    CHECK(rows[0].kind == UM_ROW_MESSAGE && rows[0].sqn == 2);
-    CHECK(rows[1].kind == UM_ROW_MESSAGE && rows[1].sqn == 3);
+    CHECK(rows[0].kind == UM_ROW_MESSAGE && rows[0].sqn == 67);
+    CHECK(rows[1].kind == UM_ROW_MESSAGE && rows[1].sqn == 68);
     CHECK_EQ(f->hf.counters.hf_lost, 0);
     close_lines(f);
 }
