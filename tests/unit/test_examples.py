@@ -23,6 +23,11 @@ ALONE = {
     "batches_to_arrow.py": r"10000 rows, columns topic, sequence_number, source, received_ns, payload, sent_ns\n"
     r"payloads 00000000 to 00009999\n",
     "claim.py": r"1000 readings, sums 62250\.0 62375\.0 62500\.0 62625\.0\n",
+    "hot_failover.py": r"1000 messages, each once and in order: True\n",
+    "message_properties.py": "".join(
+        rf"order {number} \{{'region': 'eu', 'priority': 1\}}\n" for number in (0, 3, 6)
+    )
+    + r"the last one \{'region': 'eu', 'urgent': True, 'price': 99\.5\}\n",
     "many_topics.py": r"1000 messages of 100 topics, 10 of each\n",
     "requests.py": r"0 has apples\n1 has apples\n2 has apples\nthe first of them: has pears\n",
     "sequential.py": r"100 messages, 0 threads of the stack\n",

@@ -303,3 +303,42 @@ def test_what_is_no_number_is_refused(contexts: list[Context]) -> None:
             source.send_hot_failover(b"", number, bits=bits)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="names a context twice"):
         contexts[2].hot_failover_receiver("orders", others=[contexts[2]])
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+def test_every_transport_and_mode_brings_one_stream(transport: str, mode: str) -> None:
+    """Reference 1: lines over multicast, unicast and connections, with a thread of the context and without one."""
+    with ExitStack() as stack:
+        publishers = [stack.enter_context(open_context(mode)) for _ in range(2)]
+        subscriber = stack.enter_context(open_context(mode))
+        receiver = subscriber.hot_failover_receiver("carried")
+        sources = [
+            context.source("carried", flow_control="min", transport=transport) for context in publishers
+        ]
+
+        def are_connected() -> bool:
+            for context in (*publishers, subscriber):
+                if mode == "sequential":
+                    context.process_events(0.001)
+            return all(
+                source.stats()["num_clients" if transport == "tcp" else "receivers_known"]
+                for source in sources
+            )
+
+        wait_for(are_connected, "both lines", SECONDS)
+        rows: list[Any] = []
+        for number in range(60):
+            for at, source in enumerate(sources):
+                data = LONG if number == 7 else b"%d" % number
+                if number < 30 or at == 1:  # then the first line has nothing more
+                    source.send_hot_failover(data, number, flush=True, properties={"number": number})
+            are_connected()
+            rows += receiver.poll(100, 0).messages()
+        while len(rows) < 60:
+            are_connected()
+            rows += receiver.poll(100, 0.01).messages()
+        assert _numbers(rows) == list(range(60))
+        assert [row.data for row in rows] == [LONG if n == 7 else b"%d" % n for n in range(60)]
+        assert [dict(row.properties) for row in rows] == [{"number": n} for n in range(60)]
+        assert receiver.stats()["hf_lost"] == 0
