@@ -820,6 +820,7 @@ class um_session_config(CData):
     def client_key(self) -> um_siphash_key: ...
     @client_key.setter
     def client_key(self, value: um_siphash_key | dict[str, Any] | Sequence[Any]) -> None: ...
+    has_filter: bool
 
 class um_session_id(CData):
     @property

@@ -10,9 +10,22 @@
 #ifndef UM_CORE_CLIENT_MAP_H
 #define UM_CORE_CLIENT_MAP_H
 
+#include "core/link.h"
 #include "core/siphash.h"
+#include "core/topic_filter.h"
 
-enum { UM_CLIENTS_MAX = 4096 };
+enum { UM_CLIENTS_MAX = 4096, UM_CLIENT_TOPICS_MAX = 1024 };
+
+/* What a client wants (source-side filtering, UX-27; client_interest.h), as a numbered version in parts. Until all
+ * parts of the newest have come, and without any, it is sent everything. */
+typedef struct um_client_interest {
+    um_topic_filter filter;
+    uint32_t version; /* 0: it has said nothing */
+    uint32_t part_count;
+    uint64_t parts;     /* that have come, a bit each */
+    uint32_t since_sqn; /* what is sent from here on is as this version wants it */
+    bool is_filtered;
+} um_client_interest;
 
 typedef struct um_client {
     um_address address;
@@ -20,7 +33,10 @@ typedef struct um_client {
     uint32_t acknowledged_sqn;
     uint32_t unsent; /* of the last send, from its end: what the link did not take for it */
     uint32_t behind; /* datagrams before the session's next sqn that it is yet to be sent */
-    uint32_t next;   /* in its bucket; UM_CLIENTS_MAX: the last */
+    uint32_t passed; /* datagrams before those that it did not want, and was not told of */
+    uint32_t passed_bytes;
+    um_client_interest interest; /* where the source filters */
+    uint32_t next;               /* in its bucket; UM_CLIENTS_MAX: the last */
 } um_client;
 
 typedef struct um_client_map {
@@ -30,12 +46,32 @@ typedef struct um_client_map {
     uint32_t behind_count; /* clients with something behind */
     um_client *clients;    /* dense */
     uint32_t *buckets;
+    uint32_t *filters;        /* slots of each client's; NULL, as the next: the source does not filter */
+    um_selection *selections; /* UM_SEND_BATCH_MAX, for what is sent at once */
     um_siphash_key key;
 } um_client_map;
 
-size_t um_client_map_footprint(uint32_t capacity, uint32_t buckets);
-/* memory: footprint bytes, NULL with capacity 0. buckets: rounded up to a power of two. */
-void um_client_map_init(um_client_map *map, void *memory, uint32_t capacity, uint32_t buckets, um_siphash_key key);
+typedef struct um_client_map_config {
+    uint32_t capacity; /* 0: no clients */
+    uint32_t buckets;  /* rounded up to a power of two */
+    bool has_filter;
+    um_siphash_key key;
+} um_client_map_config;
+
+size_t um_client_map_footprint(const um_client_map_config *config);
+/* memory: footprint bytes, zeroed; NULL with capacity 0. */
+void um_client_map_init(um_client_map *map, void *memory, const um_client_map_config *config);
+
+/* Words of a set of clients. */
+static inline uint32_t um_client_map_words(const um_client_map *map)
+{
+    return (map->capacity + 63) / 64;
+}
+
+static inline bool um_client_map_is_in(const uint64_t *set, uint32_t place)
+{
+    return set[place / 64] >> place % 64 & 1;
+}
 
 /* NULL: no client. The pointer is good until a client is removed. */
 um_client *um_client_map_find(um_client_map *map, um_address address);

@@ -1,5 +1,6 @@
 #include "core/client_service.h"
 
+#include "core/client_interest.h"
 #include "core/datagram_building.h"
 #include "core/flow_reports.h"
 #include "core/framing.h"
@@ -31,19 +32,11 @@ static bool may_answer(um_source_session *session, int64_t now_ns)
     return true;
 }
 
-/* To one address, around the fan-out. */
-static bool send_to(um_source_session *session, um_address to, const uint8_t *datagram, uint32_t length)
-{
-    um_part part = {datagram, length};
-    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
-    um_link *next = session->fan_out.next;
-    return next->ops->send(next, to, &tx, 1) == 1;
-}
-
 static void send_reset(um_source_session *session, um_address to, int64_t now_ns)
 {
     uint8_t datagram[UM_LBTRU_RST_BYTES];
-    if (may_answer(session, now_ns) && send_to(session, to, datagram, um_lbtru_write_rst(datagram)))
+    if (may_answer(session, now_ns) &&
+        um_fan_out_send_to(&session->fan_out, to, datagram, um_lbtru_write_rst(datagram)))
         UM_COUNT(session->counters.resets_sent, 1);
 }
 
@@ -60,7 +53,7 @@ void um_clients_on_creq(um_source_session *session, um_address from, const um_pa
         return;
     uint32_t length =
         um_lbtru_write_sm(datagram, &options, true, packet->client_id, session->next_sqn - 1, session->trail_sqn);
-    if (send_to(session, from, datagram, length))
+    if (um_fan_out_send_to(&session->fan_out, from, datagram, length))
         UM_COUNT(session->counters.session_messages_sent, 1);
 }
 
@@ -70,17 +63,20 @@ static void note_count(um_source_session *session)
     session->copies = session->clients.count > 1 ? session->clients.count : 1;
 }
 
-static void connect_client(um_source_session *session, um_address from, int64_t now_ns)
+/* NULL: refused. */
+static um_client *connect_client(um_source_session *session, um_address from, int64_t now_ns)
 {
-    if (!um_flow_reports_is_allowed(&session->config, from.ip) ||
-        um_client_map_add(&session->clients, from, now_ns) == NULL) {
+    bool is_allowed = um_flow_reports_is_allowed(&session->config, from.ip);
+    um_client *client = is_allowed ? um_client_map_add(&session->clients, from, now_ns) : NULL;
+    if (client == NULL) {
         UM_COUNT(session->counters.clients_refused, 1);
-        return;
+        return NULL;
     }
     note_count(session);
     session->clients_due_ns = now_ns;
     UM_COUNT(session->counters.clients_connected, 1);
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_CONNECTED, from, session->clients.count);
+    return client;
 }
 
 static void disconnect_client(um_source_session *session, um_client *client)
@@ -103,11 +99,13 @@ void um_clients_on_ack(um_source_session *session, um_address from, const um_pac
         return;
     }
     if (client == NULL) {
-        connect_client(session, from, now_ns);
-        return;
+        client = connect_client(session, from, now_ns);
+        if (client == NULL)
+            return;
     }
     client->acknowledged_ns = now_ns;
     client->acknowledged_sqn = packet->sqn;
+    um_clients_on_acknowledged(session, client, !(packet->flags & UM_LBTRU_FLAG_SYN));
 }
 
 bool um_clients_admit(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
@@ -130,7 +128,7 @@ void um_clients_on_leave(um_source_session *session, um_address from)
 
 /* ---- sending ---- */
 
-void um_clients_note_behind(um_source_session *session)
+void um_clients_note_behind(um_source_session *session, int64_t now_ns)
 {
     um_client_map *clients = &session->clients;
     for (uint32_t i = 0; i < clients->count; i++) {
@@ -138,6 +136,7 @@ void um_clients_note_behind(um_source_session *session)
         client->behind = client->unsent;
         clients->behind_count += client->unsent > 0;
     }
+    um_clients_note_passed(session, now_ns);
 }
 
 /* Sends one client what it is behind. False when the link is full. */
@@ -145,21 +144,25 @@ static bool catch_up(um_source_session *session, um_client *client)
 {
     um_tx batch[UM_SEND_BATCH_MAX];
     uint32_t held = session->next_sqn - session->trail_sqn;
-    client->behind = client->behind < held ? client->behind : held;
+    if (client->behind > held) { /* the window has lost some: it was not passed over those */
+        client->behind = held;
+        client->passed = client->passed_bytes = 0;
+    }
     uint32_t first = session->next_sqn - client->behind;
     uint32_t path_bytes = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_FRAMING_DATA_BYTES;
     um_debug_assert(client->behind <= UM_SEND_BATCH_MAX);
-    for (uint32_t i = 0; i < client->behind; i++)
-        um_datagram_build(session, um_session_sent(session, first + i), first + i, false, i, &batch[i]);
-    um_link *next = session->fan_out.next;
+    for (uint32_t i = 0; i < client->behind; i++) {
+        const um_sent *sent = um_session_sent(session, first + i);
+        um_clients_select(session, sent, i);
+        um_datagram_build(session, sent, first + i, false, i, &batch[i]);
+    }
     uint32_t sent = 0;
     while (sent < client->behind) {
         bool oversize = batch[sent].length > path_bytes;
         uint32_t run = oversize ? 1 : client->behind - sent;
         for (uint32_t i = sent; !oversize && i < sent + run; i++)
             run = batch[i].length > path_bytes ? i - sent : run;
-        int result = oversize ? next->ops->send_oversize(next, client->address, &batch[sent])
-                              : next->ops->send(next, client->address, batch + sent, run);
+        int result = um_fan_out_catch_up(&session->fan_out, client, batch + sent, run, oversize);
         if (result == 0)
             break;
         sent += result > 0 ? (uint32_t)result : run; /* what the path refuses is lost to it */

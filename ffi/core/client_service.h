@@ -33,7 +33,7 @@ bool um_clients_admit(um_source_session *session, um_address from, const um_pack
 void um_clients_on_leave(um_source_session *session, um_address from);
 
 /* After the link was offered new data: which clients are to be sent some of it later. */
-void um_clients_note_behind(um_source_session *session);
+void um_clients_note_behind(um_source_session *session, int64_t now_ns);
 /* Sends them what they are behind, from the transmission window. False while the link is full. */
 bool um_clients_catch_up(um_source_session *session);
 

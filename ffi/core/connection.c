@@ -31,7 +31,8 @@ static void send_acknowledgement(um_receiver_session *session, int64_t now_ns)
     uint8_t datagram[UM_LBTRU_ACK_BYTES];
     um_lbtru_options options = {session->config.id.session_id, session->connection.client_id, true};
     session->connection.acknowledge_due_ns = now_ns + session->config.acknowledgement_interval_ns;
-    um_receiver_session_send_control(session, datagram, um_lbtru_write_ack(datagram, &options, session->next_sqn - 1));
+    um_receiver_session_send_control(
+        session, datagram, um_lbtru_write_ack(datagram, &options, !session->interest.is_told, session->next_sqn - 1));
     UM_COUNT(session->counters.acks_sent, 1);
 }
 
@@ -45,6 +46,7 @@ void um_connection_on_syn(um_receiver_session *session, const um_packet *packet,
     connection->client_id = packet->client_id;
     connection->attempts = 0;
     UM_COUNT(session->counters.connects, 1);
+    um_interest_on_connected(session, now_ns);
     send_acknowledgement(session, now_ns); /* before any status message: until then the receiver is no client */
 }
 

@@ -156,6 +156,12 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_client;
     /* counter, datagrams: LBT-RU: connection requests and resets left unanswered, because more came in than may be answered to addresses that can be forged. */
     uint64_t connect_answers_limited;
+    /* counter, datagrams: LBT-RU: copies not sent to receivers that want no topic in them (transport_source_side_filtering_behavior). */
+    uint64_t copies_filtered;
+    /* counter, datagrams: LBT-RU: reports to one receiver of what it was not sent, and of which of its wishes are in force. */
+    uint64_t filter_reports_sent;
+    /* counter, datagrams: LBT-RU: receivers' lists of the topics that they want. */
+    uint64_t interests_rcved;
 } um_source_transport_counters;
 
 static inline void um_source_transport_counters_reset(um_source_transport_counters *counters)
@@ -301,6 +307,14 @@ typedef struct um_receiver_transport_counters {
     uint64_t resets_rcved;
     /* counter, connections: TCP: connections to the source that were lost, or given up because what came was no stream of messages. */
     uint64_t disconnects;
+    /* counter, datagrams: LBT-RU: not sent by the source, for no topic in them is wanted here (transport_source_side_filtering_behavior). */
+    uint64_t dgrams_passed_over;
+    /* counter, datagrams: LBT-RU: reports of the source of what it did not send, and of which wishes are in force. */
+    uint64_t filter_reports_rcved;
+    /* counter, datagrams: LBT-RU: lists of the topics that are wanted, sent to the source. */
+    uint64_t interests_sent;
+    /* counter, messages: LBT-RU: dropped: of a topic that is wanted anew, before the source has said since when it sends it whole. */
+    uint64_t msgs_before_interest;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)

@@ -82,6 +82,35 @@ static uint32_t reference_frames(um_source_session *session, const um_sent *sent
     return count;
 }
 
+um_datagram_reader um_datagram_read(um_source_session *session, const um_sent *sent)
+{
+    const um_staged_datagram *staged =
+        um_staged_find(&session->staged, sent->position, UM_FRAMING_DATA_BYTES + sent->length);
+    return (um_datagram_reader){sent, staged, 0};
+}
+
+bool um_datagram_read_next(um_source_session *session, um_datagram_reader *reader, const uint8_t **messages,
+                           uint32_t *length)
+{
+    const um_sent *sent = reader->sent;
+    bool is_found = false;
+    if (reader->staged != NULL) {
+        is_found = reader->at == 0;
+        *messages = um_staged_data(&session->staged, reader->staged) + UM_FRAMING_DATA_BYTES;
+        *length = sent->length;
+        reader->at = sent->span;
+    }
+    while (reader->at < sent->span && !is_found) {
+        int64_t position = sent->position + reader->at;
+        int32_t frame_length = um_log_frame_length(&session->log, position);
+        is_found = !um_log_frame_is_pad(&session->log, position);
+        *messages = (const uint8_t *)um_log_at(&session->log, position) + UM_FRAME_HEADER_BYTES;
+        *length = (uint32_t)frame_length - UM_FRAME_HEADER_BYTES;
+        reader->at += (uint32_t)um_align_up((uint32_t)frame_length, UM_FRAME_ALIGNMENT);
+    }
+    return is_found;
+}
+
 _Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_FRAMING_DATA_BYTES, "one takes the place of the other");
 
 /* Whether a datagram is one frame: it goes out from where it lies in the log. */
@@ -113,6 +142,10 @@ static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t 
         session->staged_bytes = 0;
     *part = (um_part){datagram, length};
     *tx = (um_tx){.parts = part, .part_count = 1, .length = length};
+    if (UM_UNLIKELY(session->clients.selections != NULL)) {
+        session->clients.selections[slot].header = datagram;
+        tx->selection = &session->clients.selections[slot];
+    }
 }
 
 void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,

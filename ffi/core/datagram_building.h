@@ -26,4 +26,15 @@ void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t
 void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,
                               bool retransmission, uint32_t slot, um_tx *tx);
 
+/* Reads the LBMC messages of a datagram in the pieces that they lie in: each a run of whole messages. */
+typedef struct um_datagram_reader {
+    const um_sent *sent;
+    const um_staged_datagram *staged; /* it lies there in one piece; NULL: frame by frame in the log */
+    uint32_t at;
+} um_datagram_reader;
+
+um_datagram_reader um_datagram_read(um_source_session *session, const um_sent *sent);
+bool um_datagram_read_next(um_source_session *session, um_datagram_reader *reader, const uint8_t **messages,
+                           uint32_t *length);
+
 #endif

@@ -118,6 +118,7 @@ typedef struct um_delivery {
     uint8_t announcements_due; /* um_announcement */
     bool has_eos;              /* the end of the session is in the queue */
     bool is_deregistered;      /* so is the end of the source */
+    bool awaits_interest;      /* the source has yet to say since when it sends the topic (interest.h) */
     bool has_blocker;
     bool
         is_nak_free; /* of a session without NAKs: gaps are given up when their time is up, whether something arrives */

@@ -1,5 +1,7 @@
 #include "core/fan_out.h"
 
+#include "core/lbtru.h"
+
 /* A path that is narrower than the interface: its copy goes out in IP fragments. */
 static int send_fragmented(um_link *next, um_address to, const um_tx *batch, uint32_t count)
 {
@@ -26,21 +28,96 @@ static int send_copy(um_link *next, um_address to, const um_tx *batch, uint32_t 
     return sent > 0 ? (int)sent : result;
 }
 
+static int send_one(um_link *next, um_address to, const um_tx *batch, uint32_t count, bool oversize)
+{
+    return oversize ? next->ops->send_oversize(next, to, batch) : send_copy(next, to, batch, count);
+}
+
+/* ---- filtering ---- */
+
+/* What one client wants of a batch. */
+typedef struct um_pick {
+    um_tx batch[UM_SEND_BATCH_MAX];
+    uint32_t at[UM_SEND_BATCH_MAX]; /* their places in the whole batch */
+    uint32_t count;
+    uint32_t passed; /* behind the last of them, so many are not for the client, and so many bytes */
+    uint32_t passed_bytes;
+} um_pick;
+
+static bool is_retransmission(const um_selection *selection)
+{
+    um_packet packet;
+    return um_lbtru_decode(selection->header, UM_LBTRU_DATA_BYTES, &packet) == UM_DGRAM_OK &&
+           packet.flags & UM_LBTRM_FLAG_RETRANSMISSION;
+}
+
+/* Picks, and writes into the headers how many datagrams were passed over before each. */
+static void pick(um_pick *picked, const um_client *client, uint32_t place, const um_tx *batch, uint32_t count,
+                 bool is_new)
+{
+    picked->count = 0;
+    picked->passed = is_new ? client->passed : 0;
+    picked->passed_bytes = is_new ? client->passed_bytes : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!um_client_map_is_in(batch[i].selection->clients, place)) {
+            picked->passed += is_new;
+            picked->passed_bytes += batch[i].length;
+            continue;
+        }
+        bool fits = picked->passed < UM_LBTRU_PASSED_MAX;
+        um_lbtru_set_passed(batch[i].selection->header, fits ? picked->passed : UM_LBTRU_PASSED_MAX);
+        picked->batch[picked->count] = batch[i];
+        picked->at[picked->count++] = i;
+        picked->passed = picked->passed_bytes = 0;
+    }
+}
+
+/* The copy of one client that does not want everything. As send_one; what it does not want counts as sent. */
+static int send_filtered(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool oversize)
+{
+    um_pick picked;
+    bool is_new = !is_retransmission(batch[0].selection);
+    pick(&picked, client, (uint32_t)(client - link->clients->clients), batch, count, is_new);
+    int sent = picked.count == 0 ? 0 : send_one(link->next, client->address, picked.batch, picked.count, oversize);
+    bool is_done = sent < 0 || (uint32_t)sent == picked.count;
+    if (is_new && (is_done || sent > 0)) {
+        link->filtered_count += is_done ? count - picked.count : picked.at[sent - 1] + 1 - (uint32_t)sent;
+        client->passed = is_done ? picked.passed : 0;
+        client->passed_bytes = is_done ? picked.passed_bytes : 0;
+    }
+    if (sent < 0)
+        return sent;
+    if (is_done)
+        return (int)count;
+    return sent == 0 ? 0 : (int)picked.at[sent - 1] + 1;
+}
+
+int um_fan_out_catch_up(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool oversize)
+{
+    return batch[0].selection != NULL ? send_filtered(link, client, batch, count, oversize)
+                                      : send_one(link->next, client->address, batch, count, oversize);
+}
+
+/* ---- every client ---- */
+
 static int fan_out(um_fan_out *link, const um_tx *batch, uint32_t count, bool oversize)
 {
     um_client_map *clients = link->clients;
     int most = clients->count == 0 ? (int)count : 0, error = 0;
     uint32_t first = link->first, refused = UINT32_MAX;
+    bool any_left_out = false;
     for (uint32_t i = 0; i < clients->count; i++) {
         uint32_t place = (first + i) % clients->count;
         um_client *client = &clients->clients[place];
-        int sent = oversize ? link->next->ops->send_oversize(link->next, client->address, batch)
-                            : send_copy(link->next, client->address, batch, count);
+        int sent = um_fan_out_catch_up(link, client, batch, count, oversize);
         error = sent < 0 ? sent : error;
         client->unsent = sent < 0 ? 0 : count - (uint32_t)sent;
         most = sent > most ? sent : most;
-        if (client->unsent > 0 && refused == UINT32_MAX)
+        bool is_left_out = client->unsent == count;
+        if (client->unsent > 0 && (refused == UINT32_MAX || (is_left_out && !any_left_out))) {
             refused = place;
+            any_left_out = is_left_out;
+        }
     }
     link->first = refused == UINT32_MAX ? first : refused;
     for (uint32_t i = 0; i < clients->count; i++) {
@@ -62,6 +139,13 @@ static int send_oversize_to_clients(um_link *base, um_address to, const um_tx *d
 {
     (void)to;
     return fan_out((um_fan_out *)base, datagram, 1, true);
+}
+
+bool um_fan_out_send_to(um_fan_out *link, um_address to, const uint8_t *datagram, uint32_t length)
+{
+    um_part part = {datagram, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
+    return link->next->ops->send(link->next, to, &tx, 1) == 1;
 }
 
 void um_fan_out_init(um_fan_out *link, um_link *next, um_client_map *clients)

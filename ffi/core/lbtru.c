@@ -4,8 +4,8 @@ enum {
     OPTION_NONE = 0,
     OPTION_SESSION_ID = UM_LBTRU_OPTION_SESSION_ID,
     OPTION_CLIENT_ID = UM_LBTRU_OPTION_CLIENT_ID,
-    FLAG_RETRANSMISSION = 0x4000, /* of DATA */
-    FLAG_SYN = 0x8000,            /* of SM */
+    FLAG_RETRANSMISSION = 0x4000, /* of DATA, beside UM_LBTRU_PASSED_MAX */
+    FLAG_SYN = 0x8000,            /* of SM, and of ACK */
 };
 
 /* ---- writing ---- */
@@ -61,6 +61,13 @@ void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32
     write_option(out + 12, OPTION_NONE, session_id);
 }
 
+void um_lbtru_set_passed(uint8_t *header, uint32_t passed)
+{
+    um_debug_assert(passed <= UM_LBTRU_PASSED_MAX);
+    uint32_t others = um_load_be16(header + 2) & ~(uint32_t)UM_LBTRU_PASSED_MAX;
+    um_store_be16(header + 2, (uint16_t)(others | passed));
+}
+
 uint32_t um_lbtru_write_client_data(uint8_t *out, const um_lbtru_options *options, uint32_t sqn)
 {
     write_header(out, UM_LBTRM_DATA, options, 0);
@@ -100,9 +107,9 @@ uint32_t um_lbtru_write_ncf(uint8_t *out, const um_lbtru_options *options, uint3
     return bytes + write_options(out + bytes, options);
 }
 
-uint32_t um_lbtru_write_ack(uint8_t *out, const um_lbtru_options *options, uint32_t sqn)
+uint32_t um_lbtru_write_ack(uint8_t *out, const um_lbtru_options *options, bool syn, uint32_t sqn)
 {
-    write_header(out, UM_LBTRU_ACK, options, 0);
+    write_header(out, UM_LBTRU_ACK, options, syn ? FLAG_SYN : 0);
     um_store_be32(out + 4, sqn);
     return 8 + write_options(out + 8, options);
 }
@@ -170,6 +177,7 @@ static enum um_dgram_status decode_body(const uint8_t *data, um_packet *packet)
         packet->sqn = um_load_be32(body);
         packet->trail = um_load_be32(body + 4);
         packet->flags = flags & FLAG_RETRANSMISSION ? UM_LBTRM_FLAG_RETRANSMISSION : 0;
+        packet->passed = flags & UM_LBTRU_PASSED_MAX;
         return um_serial_before(packet->sqn, packet->trail) ? UM_DGRAM_HDR : UM_DGRAM_OK;
     case UM_LBTRM_SM:
         packet->sqn = um_load_be32(body);
@@ -187,6 +195,7 @@ static enum um_dgram_status decode_body(const uint8_t *data, um_packet *packet)
         return (body[7] & 0x0f) != 0 ? UM_DGRAM_HDR : UM_DGRAM_OK;
     case UM_LBTRU_ACK:
         packet->sqn = um_load_be32(body);
+        packet->flags = flags & FLAG_SYN ? UM_LBTRU_FLAG_SYN : 0;
         return UM_DGRAM_OK;
     case UM_LBTRU_CREQ:
     case UM_LBTRU_RST:

@@ -50,8 +50,12 @@ enum um_dgram_status um_lbtru_decode_captured(const uint8_t *data, uint32_t capt
 /* How long a datagram that was decoded is by its fields, without the messages of DATA. */
 uint32_t um_lbtru_headers_bytes(const um_packet *packet);
 
+enum { UM_LBTRU_PASSED_MAX = 0x0fff };
+
 /* UM_LBTRU_DATA_BYTES. */
 void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32_t trail, bool retransmission);
+/* In the header of DATA: so many datagrams before it hold nothing for whom it goes to; at most UM_LBTRU_PASSED_MAX. */
+void um_lbtru_set_passed(uint8_t *header, uint32_t passed);
 /* DATA of a client, with both options. Returns where LBMC begins. */
 uint32_t um_lbtru_write_client_data(uint8_t *out, const um_lbtru_options *options, uint32_t sqn);
 uint32_t um_lbtru_write_sm(uint8_t *out, const um_lbtru_options *options, bool syn, uint32_t sm_sqn, uint32_t lead,
@@ -59,7 +63,8 @@ uint32_t um_lbtru_write_sm(uint8_t *out, const um_lbtru_options *options, bool s
 uint32_t um_lbtru_write_nak(uint8_t *out, const um_lbtru_options *options, const uint32_t *sqns, uint32_t count);
 uint32_t um_lbtru_write_ncf(uint8_t *out, const um_lbtru_options *options, uint32_t trail, enum um_ncf_reason reason,
                             const uint32_t *sqns, uint32_t count);
-uint32_t um_lbtru_write_ack(uint8_t *out, const um_lbtru_options *options, uint32_t sqn);
+/* syn: the client has sent no interest since it connected (interest.h); what the source knows is of before. */
+uint32_t um_lbtru_write_ack(uint8_t *out, const um_lbtru_options *options, bool syn, uint32_t sqn);
 uint32_t um_lbtru_write_creq(uint8_t *out, const um_lbtru_options *options);
 /* An RST has no options: Wireshark's dissector reads them two bytes early. */
 uint32_t um_lbtru_write_rst(uint8_t *out);

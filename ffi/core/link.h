@@ -23,13 +23,21 @@ typedef struct um_borrowed_frame {
     uint32_t unsummed_bytes; /* even */
 } um_borrowed_frame;
 
+/* Whom a fan-out sends a datagram (fan_out.h). The header lies at the beginning of its first part: what differs from
+ * copy to copy is written there. */
+typedef struct um_selection {
+    uint64_t *clients; /* a bit for each place in the client map */
+    uint8_t *header;
+} um_selection;
+
 /* One datagram to send: the concatenation of its parts. The memory stays the caller's and is read only
  * during the call, but for a borrowed frame. */
 typedef struct um_tx {
     const um_part *parts;
     uint32_t part_count;
     uint32_t length;
-    um_borrowed_frame *borrowed; /* the one part lies at its beginning; NULL: in memory of the caller */
+    um_borrowed_frame *borrowed;   /* the one part lies at its beginning; NULL: in memory of the caller */
+    const um_selection *selection; /* for a fan-out; NULL: everybody */
 } um_tx;
 
 /* The frames datagrams are received in, where one can stay until it has been read. Threads: the receiving one. */

@@ -153,6 +153,13 @@ static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_
     return node->last_session;
 }
 
+/* Whether it was sent where the session receives: what is for a session that was here before, at a port of its own, is
+ * not for this one, which it would tell of datagrams that were passed over (UX-27). */
+static bool is_for(const um_receiver_session *session, const um_rx *rx)
+{
+    return session->config.id.transport != UM_TRANSPORT_LBTRU || um_address_equal(session->local, rx->to);
+}
+
 /* The LBT-RU session that receives at this address from that source, whatever session id it is sent; NULL: none. */
 static um_receiver_session *session_between(const um_node *node, const um_rx *rx)
 {
@@ -190,7 +197,7 @@ static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uin
     enum um_dgram_status status = um_framing_decode(transport, data, length, &packet);
     bool identified = status == UM_DGRAM_OK || (status != UM_DGRAM_VERSION && length >= UM_LBTRM_HEADER_BYTES);
     um_receiver_session *session = identified ? session_of(node, rx, &packet) : NULL;
-    if (UM_UNLIKELY(session == NULL)) {
+    if (UM_UNLIKELY(session == NULL || !is_for(session, rx))) {
         session = on_stranger(node, rx, &packet, status == UM_DGRAM_OK);
         if (session == NULL)
             return;

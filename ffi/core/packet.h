@@ -24,7 +24,7 @@ enum um_dgram_status {
 enum um_packet_flag {
     UM_LBTRM_FLAG_UNICAST_NAKS = 0x80,
     UM_LBTRM_FLAG_RETRANSMISSION = 0x20, /* DATA, of either framing */
-    UM_LBTRU_FLAG_SYN = 0x01,            /* SM that answers a connection request */
+    UM_LBTRU_FLAG_SYN = 0x01,            /* SM that answers a connection request; ACK of who has sent no interest yet */
 };
 
 typedef struct um_packet {
@@ -39,6 +39,7 @@ typedef struct um_packet {
     uint32_t lead;  /* SM */
     uint32_t list_count;
     uint32_t client_id;  /* LBT-RU */
+    uint32_t passed;     /* DATA of LBT-RU: so many datagrams before it hold nothing for this receiver (UX-27) */
     const uint8_t *list; /* NAK, NCF: list_count big-endian sqns */
     const uint8_t *body; /* DATA: LBMC messages */
     uint32_t body_length;

@@ -12,6 +12,8 @@
 
 enum {
     JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
+    PASSED_MAX = 1 << 20,       /* datagrams that are passed over at once */
+    PASSED_BACK_MAX = 1 << 29,  /* and how far back */
     STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
     MAPPED_WITHIN = 1 << 29,    /* datagrams behind the newest that a mapping is kept within */
 };
@@ -47,6 +49,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->store = store;
     session->random.state = config->random_seed;
     um_connection_init(session, now_ns);
+    um_interest_init(&session->interest);
     um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
                             config->nak_backoff_ns, config->nak_suppress_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
@@ -116,6 +119,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     delivery->mapped_sqn = session->next_sqn;
     session->tick_controllers_ns = now_ns;
     session->status_due_ns = now_ns;
+    um_interest_on_mapped(session, delivery, now_ns);
     um_delivery_register(delivery);
     if (session->active)
         um_delivery_begin(delivery);
@@ -133,6 +137,7 @@ static void unlink_controller(um_delivery **link, um_delivery *delivery, bool of
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery)
 {
     um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
+    um_interest_on_unmapped(session, delivery);
     unlink_controller(&slot->first, delivery, true);
     unlink_controller(&session->controllers, delivery, false);
     session->controller_count--;
@@ -159,6 +164,8 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
         for (um_delivery *d = um_topic_table_slot(&session->topics, um_load_be32(record))->first; d != NULL;
              d = d->next_of_topic) {
+            if (d->awaits_interest)
+                continue;
             arrival->earlier_lost = may_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
@@ -187,6 +194,10 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
 {
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
         bool was_starting = d->state == UM_DELIVERY_STARTING;
+        if (UM_UNLIKELY(d->awaits_interest)) {
+            UM_COUNT(session->counters.msgs_before_interest, 1);
+            continue;
+        }
         if (UM_UNLIKELY(may_begin(d)))
             arrival->earlier_lost = um_start_gate_is_closed(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
@@ -335,6 +346,52 @@ void um_receiver_session_end(um_receiver_session *session, int64_t now_ns)
     }
 }
 
+static void drop_losses(um_receiver_session *session, uint32_t first, uint32_t count)
+{
+    um_loss_map *losses = &session->losses;
+    for (uint32_t i = losses->count; i-- > 0;) {
+        uint32_t sqn = losses->entries[i].sqn;
+        if (sqn - first >= count)
+            continue;
+        um_status_reports_on_gap_closed(session, sqn);
+        um_loss_map_remove(losses, &losses->entries[i]);
+    }
+}
+
+/* Source-side filtering (UX-27): `count` datagrams from `first` on hold nothing for this receiver, and were not sent to
+ * it. What lacks before them is lost. */
+static void pass_over(um_receiver_session *session, uint32_t first, uint32_t count, int64_t now_ns)
+{
+    uint32_t last = first + count - 1;
+    int32_t ahead = um_serial_diff(first, session->next_sqn);
+    if (count == 0 || count > PASSED_MAX || ahead > (int32_t)session->losses.capacity || ahead < -PASSED_BACK_MAX)
+        return;
+    if (session->losses.count > 0)
+        drop_losses(session, first, count);
+    if (!um_serial_before(last, session->next_sqn)) {
+        if (ahead > 0)
+            um_session_claims_add_gap(session, first - 1, now_ns);
+        if (session->claims.has_any)
+            um_session_claims_on_data(session, last, false, now_ns);
+        UM_COUNT(session->counters.dgrams_passed_over, ahead > 0 ? count : last + 1 - session->next_sqn);
+        session->next_sqn = last + 1;
+        session->has_data = true; /* it shows where the stream is as data does */
+        session->claims.last_data_ns = now_ns;
+        session->jump_seen = false;
+    }
+    if (session->starting_count > 0)
+        um_start_gate_open(session, now_ns);
+}
+
+static void on_filter_report(um_receiver_session *session, const um_filter_report *report, int64_t now_ns)
+{
+    if (session->has_base && report->count > 0 && um_interest_believes(&session->interest, report)) {
+        pass_over(session, report->first_sqn, report->count, now_ns);
+        session->status_due_ns = INT64_MIN; /* the source may be waiting for this position */
+    }
+    um_interest_on_report(session, report, now_ns);
+}
+
 /* From before anything the source can still send. One such is an old duplicate; so many in a row are a source that has
  * begun anew under the same identity, or a first datagram that was forged: the session ends and can be joined again. */
 static void note_stray(um_receiver_session *session, int64_t now_ns)
@@ -376,6 +433,10 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
     um_receiver_transport_counters *counters = &session->counters;
     bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     UM_COUNT(counters->rxs_rcved, retransmission);
+    if (UM_UNLIKELY(packet->passed > 0) && session->has_base && session->interest.has_been_in_force) {
+        pass_over(session, packet->sqn - packet->passed, packet->passed, arrival->now_ns);
+        session->bytes_since_status += (uint64_t)packet->passed * length; /* or so: flow control goes by positions */
+    }
     if (UM_UNLIKELY(!session->has_data) && !begin_with_data(session, packet, arrival->now_ns))
         return;
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
@@ -457,10 +518,14 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
                           .datagram_bytes = length,
                           .frames = rx->frames,
                           .is_stream = session->config.id.transport == UM_TRANSPORT_TCP};
+    um_filter_report report;
     switch (packet->type) {
     case UM_LBTRM_DATA:
         note_activity(session, now_ns);
-        if (UM_LIKELY(length <= session->config.receive_max_bytes))
+        if (UM_UNLIKELY(packet->flags & UM_LBTRM_FLAG_RETRANSMISSION) &&
+            session->config.id.transport == UM_TRANSPORT_LBTRU && um_filter_report_decode(packet, &report))
+            on_filter_report(session, &report, now_ns);
+        else if (UM_LIKELY(length <= session->config.receive_max_bytes))
             on_data(session, packet, data, length, &arrival);
         else
             drop_too_long(session, packet, now_ns);
@@ -531,8 +596,12 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
     int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);
-    int64_t due_ns[] = {claims_due_ns, tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
-                        tick_activity(session, now_ns), tick_connection(session, now_ns)};
+    int64_t due_ns[] = {claims_due_ns,
+                        tick_controllers(session, now_ns),
+                        um_status_reports_tick(session, now_ns),
+                        tick_activity(session, now_ns),
+                        tick_connection(session, now_ns),
+                        um_interest_tick(session, now_ns)};
     for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
     session->counters.loss_map_entries = session->losses.count;

@@ -4,7 +4,7 @@
  * not order. This header is the session's state and its entry points; receiver_session.c is its life and what datagrams
  * do to it. Around it: nak_timers.c (lost datagrams and NAKs), session_claims.c (what session messages tell),
  * status_reports.c, start_gate.c (where a controller begins), topic_table.h (topic index to controllers) and, of LBT-RU
- * alone, connection.c.
+ * alone, connection.c and interest.c.
  *
  * Threads: the context lock. Memory: one block of footprint bytes, the creator's.
  */
@@ -13,6 +13,7 @@
 
 #include "core/authentication.h"
 #include "core/connection.h"
+#include "core/interest.h"
 #include "core/link.h"
 #include "core/loss_map.h"
 #include "core/nak_budget.h"
@@ -107,6 +108,7 @@ typedef struct um_receiver_session {
     um_loss_map losses;
     um_recovery_timing timing;
     um_connection connection; /* LBT-RU */
+    um_interest interest;     /* LBT-RU */
     um_address local;         /* LBT-RU: where its datagrams go to; the owner sets it after init */
     uint32_t told_sqn;        /* of the newest group report */
     bool was_told;

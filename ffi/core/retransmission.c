@@ -1,5 +1,6 @@
 #include "core/retransmission.h"
 
+#include "core/client_interest.h"
 #include "core/datagram_building.h"
 #include "core/transmission_window.h"
 
@@ -78,7 +79,8 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
             pop(session);
             continue;
         }
-        uint32_t bytes = session->copies * (um_session_overhead_bytes(session) + sent->length);
+        uint32_t copies = um_clients_select(session, sent, count);
+        uint32_t bytes = copies * (um_session_overhead_bytes(session) + sent->length);
         if (!um_rate_limits_take(session->limits, bytes, true, now_ns))
             break;
         pop(session);
@@ -106,8 +108,9 @@ int um_retransmission_pump(um_source_session *session, int64_t now_ns)
             UM_COUNT(session->counters.rx_bytes_sent, um_session_overhead_bytes(session) + sent->length);
         }
         for (uint32_t i = taken; i < count; i++) {
-            um_rate_limits_return(session->limits,
-                                  session->copies * (batch[i].length + session->config.data_trailer_bytes), true);
+            um_rate_limits_return(
+                session->limits, um_clients_copies(session, i) * (batch[i].length + session->config.data_trailer_bytes),
+                true);
             push(session, sqns[i]);
         }
         if (answer < 0)
@@ -254,6 +257,31 @@ static bool admit(um_source_session *session, requester *from, uint32_t nak_coun
     return true;
 }
 
+/* How many datagrams from the one at `from` of the list on, one after the other, the client does not want. */
+static uint32_t unwanted_run(um_source_session *session, const um_client *client, const um_packet *nak, uint32_t from)
+{
+    uint32_t first = um_load_be32(nak->list + 4 * from), count = 0;
+    while (from + count < nak->list_count && um_load_be32(nak->list + 4 * (from + count)) == first + count &&
+           um_window_has(session, first + count) &&
+           !um_clients_wants(session, client, um_session_sent(session, first + count)))
+        count++;
+    return count;
+}
+
+/* A client that NAKs what it does not want was not told of it, or that was lost: it is told again. Returns how many of
+ * the list are answered so. */
+static uint32_t answer_unwanted(um_source_session *session, requester *requester, const um_packet *nak, uint32_t from,
+                                int64_t now_ns)
+{
+    if (UM_LIKELY(!um_clients_are_filtered(session)))
+        return 0;
+    um_client *client = um_client_map_find(&session->clients, requester->address);
+    uint32_t count = client != NULL ? unwanted_run(session, client, nak, from) : 0;
+    if (count > 0 && may_cause(session, requester, um_session_overhead_bytes(session), now_ns))
+        um_clients_pass_over(session, client, um_load_be32(nak->list + 4 * from), count);
+    return count;
+}
+
 void um_retransmission_on_nak(um_source_session *session, um_address from, const um_packet *nak, int64_t now_ns)
 {
     requester requester = {.address = from};
@@ -266,8 +294,12 @@ void um_retransmission_on_nak(um_source_session *session, um_address from, const
     for (uint32_t done = 0; done < nak->list_count;) {
         uint32_t accepted[UM_SEND_BATCH_MAX];
         uint32_t count = 0;
-        for (; done < nak->list_count && count < UM_SEND_BATCH_MAX; done++) {
-            uint32_t sqn = um_load_be32(nak->list + 4 * done);
+        while (done < nak->list_count && count < UM_SEND_BATCH_MAX) {
+            uint32_t unwanted = answer_unwanted(session, &requester, nak, done, now_ns);
+            done += unwanted;
+            if (unwanted > 0)
+                continue;
+            uint32_t sqn = um_load_be32(nak->list + 4 * done++);
             if (consider(session, &requester, &lists, sqn, now_ns))
                 accepted[count++] = sqn;
         }

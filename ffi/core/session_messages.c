@@ -1,5 +1,7 @@
 #include "core/session_messages.h"
 
+#include "core/client_interest.h"
+
 void um_session_message_send(um_source_session *session, int64_t now_ns)
 {
     uint8_t datagram[UM_FRAMING_SM_BYTES_MAX];
@@ -9,6 +11,7 @@ void um_session_message_send(um_source_session *session, int64_t now_ns)
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;
+    um_clients_tell_passed(session);
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1)
         UM_COUNT(session->counters.session_messages_sent, 1);
 }

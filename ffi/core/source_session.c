@@ -1,5 +1,6 @@
 #include "core/source_session.h"
 
+#include "core/client_interest.h"
 #include "core/client_service.h"
 #include "core/datagram_building.h"
 #include "core/flow_reports.h"
@@ -37,6 +38,12 @@ static uint32_t longest_datagram(enum um_transport transport)
     return transport == UM_TRANSPORT_TCP ? UM_STREAM_DATAGRAM_BYTES_MAX : UM_DATAGRAM_BYTES_MAX;
 }
 
+static um_client_map_config clients_of(const um_session_config *config)
+{
+    return (um_client_map_config){config->client_capacity, config->client_buckets, config->has_filter,
+                                  config->client_key};
+}
+
 size_t um_session_footprint(const um_session_config *config)
 {
     size_t log_bytes = um_log_footprint(config->term_length);
@@ -48,17 +55,17 @@ size_t um_session_footprint(const um_session_config *config)
     um_arena arena = {NULL, 0};
     um_arena_take(&arena, log_bytes);
     carve(NULL, &arena, config);
-    um_arena_take(&arena, um_client_map_footprint(config->client_capacity, config->client_buckets));
+    um_client_map_config clients = clients_of(config);
+    um_arena_take(&arena, um_client_map_footprint(&clients));
     return arena.used_bytes;
 }
 
 /* With clients, what the session sends goes to each of them. */
 static void open_clients(um_source_session *session, um_arena *arena, um_link *link)
 {
-    const um_session_config *config = &session->config;
-    void *memory = um_arena_take(arena, um_client_map_footprint(config->client_capacity, config->client_buckets));
-    um_client_map_init(&session->clients, memory, config->client_capacity, config->client_buckets, config->client_key);
-    if (config->client_capacity == 0)
+    um_client_map_config config = clients_of(&session->config);
+    um_client_map_init(&session->clients, um_arena_take(arena, um_client_map_footprint(&config)), &config);
+    if (config.capacity == 0)
         return;
     um_fan_out_init(&session->fan_out, link, &session->clients);
     session->link = session->staged.link = &session->fan_out.base;
@@ -86,7 +93,7 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     session->last_sent_ns = now_ns;
     session->last_sm_ns = INT64_MIN / 2;
-    session->flow_expiry_ns = session->tsni_due_ns = session->tsni_interval_ns = UM_NEVER_NS;
+    session->flow_expiry_ns = session->tsni_due_ns = session->tsni_interval_ns = session->passed_due_ns = UM_NEVER_NS;
     atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_session_overhead_bytes(session));
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
@@ -128,7 +135,9 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * overhead;
         if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
-        if (!um_rate_limits_take(session->limits, session->copies * (overhead + length), false, now_ns)) {
+        um_sent next_sent = {position, INT64_MIN, span, (uint16_t)length, 0, 0};
+        uint32_t copies = um_clients_select(session, &next_sent, count);
+        if (!um_rate_limits_take(session->limits, copies * (overhead + length), false, now_ns)) {
             atomic_store_explicit(&session->limits->blocked, true, memory_order_relaxed);
             atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
             break;
@@ -140,7 +149,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         bytes += length;
         um_window_make_room(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
-        *sent = (um_sent){position, INT64_MIN, span, (uint16_t)length, 0, 0};
+        *sent = next_sent;
         if (staged)
             um_datagram_build_staged(session, staged, sqn, false, count, &batch[count]);
         else
@@ -218,8 +227,10 @@ static void note_limit(um_source_session *session, int64_t flushed)
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     bool limited =
         position < flushed && session->sender_limit < flushed && um_log_frame_length(&session->log, position) > 0;
-    if (limited && !session->at_limit)
+    if (limited && !session->at_limit) {
         UM_COUNT(session->counters.snd_bpe, 1);
+        um_clients_tell_passed(session); /* positions may stand still for want of it */
+    }
     session->at_limit = limited;
     if (limited)
         atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
@@ -258,11 +269,12 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     int result = count == 0 ? 0 : offer(session, batch, fit);
     uint32_t taken = result < 0 ? 0 : (uint32_t)result;
     for (uint32_t i = taken; i < count; i++)
-        um_rate_limits_return(session->limits, session->copies * (batch[i].length + session->config.data_trailer_bytes),
+        um_rate_limits_return(session->limits,
+                              um_clients_copies(session, i) * (batch[i].length + session->config.data_trailer_bytes),
                               false);
     accept_batch(session, taken, now_ns);
     if (UM_UNLIKELY(session->clients.count > 0) && taken > 0)
-        um_clients_note_behind(session);
+        um_clients_note_behind(session, now_ns);
     bool is_urgent = result >= 0 && !session->link->reports_room;
     session->link_retry_ns = taken == offered ? 0 : is_urgent ? LINK_FULL_RETRY_NS : LINK_ERROR_RETRY_NS;
     if (result < 0)
@@ -324,6 +336,7 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     next_ns = um_earliest_ns(next_ns, tick_batch(session, now_ns));
     int pumped = um_retransmission_pump(session, now_ns);
     um_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
+    next_ns = um_earliest_ns(next_ns, um_clients_tick_passed(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_flow_reports_tick_stalls(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_session_message_tick(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_unblock(session, now_ns));
@@ -399,6 +412,8 @@ void um_session_on_control(um_source_session *session, um_address from, const ui
         ;
     else if (packet.type == UM_LBTRM_NAK)
         um_retransmission_on_nak(session, from, &packet, now_ns);
+    else if (packet.type == UM_LBTRM_DATA && um_clients_on_interest(session, from, &packet))
+        ;
     else if (packet.type == UM_LBTRM_DATA)
         um_flow_reports_on_status(session, from, &packet, now_ns);
     else
@@ -427,6 +442,7 @@ void um_session_snapshot(um_source_session *session)
     counters->pub_lmt = (uint64_t)atomic_load(&session->log.publication_limit);
     counters->snd_pos = (uint64_t)atomic_load(&session->sender_position);
     counters->snd_lmt = (uint64_t)session->sender_limit;
+    counters->copies_filtered = session->fan_out.filtered_count;
     counters->num_clients = session->clients.count + session->tcp_client_count;
     counters->receivers_known = um_flow_counted(&session->flow);
     counters->group_receivers = um_census_receivers(&session->timing.census);

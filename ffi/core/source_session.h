@@ -74,6 +74,7 @@ typedef struct um_session_config {
     uint32_t client_buckets;        /* of their table */
     int64_t client_timeout_ns;      /* a client that acknowledges nothing for so long is dropped */
     um_siphash_key client_key;      /* random: client ids are made with it */
+    bool has_filter;                /* a client is sent only what has topics that it wants (client_interest.h) */
 } um_session_config;
 
 /* What was sent under one transport sqn: its range of the log and its retransmission state. */
@@ -145,6 +146,7 @@ typedef struct um_source_session {
     uint32_t answer_count; /* since answers_since_ns: to addresses that are no clients */
     int64_t answers_since_ns;
     int64_t clients_due_ns;
+    int64_t passed_due_ns;           /* clients are told then what they were passed over */
     uint32_t tcp_client_count;       /* of a session over TCP; its owner keeps it */
     struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
     int64_t retained_position;       /* log frames from here on are retained in place */

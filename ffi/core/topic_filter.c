@@ -1,22 +1,33 @@
 #include "core/topic_filter.h"
 
-enum { SLOT_MASK = 2 * UM_TOPIC_FILTER_TOPICS_MAX - 1 };
-
-void um_topic_filter_init(um_topic_filter *filter, void *memory)
+void um_topic_filter_init(um_topic_filter *filter, void *memory, uint32_t capacity)
 {
-    *filter = (um_topic_filter){.slots = memory};
+    assert(um_is_power_of_two(capacity) && capacity <= UM_TOPIC_FILTER_TOPICS_MAX);
+    *filter = (um_topic_filter){.slots = memory, .capacity = capacity};
 }
 
-static uint32_t home_of(uint32_t topic_index)
+void um_topic_filter_clear(um_topic_filter *filter)
 {
-    return (uint32_t)(topic_index * UINT64_C(0x9e3779b97f4a7c15) >> 32) & SLOT_MASK;
+    memset(filter->slots, 0, um_topic_filter_footprint(filter->capacity));
+    filter->count = 0;
+    filter->has_zero = false;
+}
+
+static uint32_t mask_of(const um_topic_filter *filter)
+{
+    return 2 * filter->capacity - 1;
+}
+
+static uint32_t home_of(const um_topic_filter *filter, uint32_t topic_index)
+{
+    return (uint32_t)(topic_index * UINT64_C(0x9e3779b97f4a7c15) >> 32) & mask_of(filter);
 }
 
 static uint32_t find(const um_topic_filter *filter, uint32_t topic_index)
 {
-    uint32_t at = home_of(topic_index);
+    uint32_t at = home_of(filter, topic_index);
     while (filter->slots[at] != 0 && filter->slots[at] != topic_index)
-        at = (at + 1) & SLOT_MASK;
+        at = (at + 1) & mask_of(filter);
     return at;
 }
 
@@ -29,7 +40,7 @@ bool um_topic_filter_add(um_topic_filter *filter, uint32_t topic_index)
 {
     if (um_topic_filter_has(filter, topic_index))
         return true;
-    if (filter->count == UM_TOPIC_FILTER_TOPICS_MAX)
+    if (filter->count == filter->capacity)
         return false;
     filter->count++;
     if (topic_index == 0)
@@ -49,14 +60,38 @@ void um_topic_filter_remove(um_topic_filter *filter, uint32_t topic_index)
         filter->has_zero = false;
         return;
     }
-    uint32_t hole = find(filter, topic_index);
-    for (uint32_t at = (hole + 1) & SLOT_MASK; filter->slots[at] != 0; at = (at + 1) & SLOT_MASK) {
-        if (((at - home_of(filter->slots[at])) & SLOT_MASK) >= ((at - hole) & SLOT_MASK)) {
+    uint32_t hole = find(filter, topic_index), mask = mask_of(filter);
+    for (uint32_t at = (hole + 1) & mask; filter->slots[at] != 0; at = (at + 1) & mask) {
+        if (((at - home_of(filter, filter->slots[at])) & mask) >= ((at - hole) & mask)) {
             filter->slots[hole] = filter->slots[at];
             hole = at;
         }
     }
     filter->slots[hole] = 0;
+}
+
+static bool control_passes(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
+{
+    um_lbmc_message message;
+    if (um_lbmc_decode(messages, length, &message, &length) != UM_DGRAM_OK)
+        return false;
+    bool passes = message.tsni == NULL;
+    for (uint32_t i = 0; i < message.tsni_count && !passes; i++)
+        passes = um_topic_filter_has(filter, um_load_be32(message.tsni + UM_LBMC_TSNI_RECORD_BYTES * i));
+    return passes;
+}
+
+bool um_topic_filter_passes(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
+{
+    for (uint32_t at = 0; at + UM_LBMC_CONTROL_BYTES <= length;) {
+        const uint8_t *message = messages + at;
+        bool is_control = (message[0] & 0x0f) == UM_LBMC_CONTROL;
+        if (is_control ? control_passes(filter, message, length - at)
+                       : um_topic_filter_has(filter, um_load_be32(message + 4)))
+            return true;
+        at += um_load_be16(message + 2);
+    }
+    return false;
 }
 
 static uint32_t copy_tsni(const um_topic_filter *filter, const um_lbmc_message *message, uint8_t *out)

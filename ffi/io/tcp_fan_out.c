@@ -65,7 +65,7 @@ void um_tcp_fan_out_close(um_tcp_fan_out *fan_out)
 int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has_filter, int64_t now_ns)
 {
     uint8_t *memory = malloc(fan_out->backlog_bytes); /* not zeroed: pages are backed when first used */
-    void *filter = has_filter ? um_allocate(um_topic_filter_footprint()) : NULL;
+    void *filter = has_filter ? um_allocate(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX)) : NULL;
     if (memory == NULL || (has_filter && filter == NULL)) {
         free(memory);
         free(filter);
@@ -74,7 +74,7 @@ int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has
     client->backlog = (um_byte_ring){.memory = memory, .capacity = fan_out->backlog_bytes};
     client->filter_memory = filter;
     if (has_filter)
-        um_topic_filter_init(&client->filter, filter);
+        um_topic_filter_init(&client->filter, filter, UM_TOPIC_FILTER_TOPICS_MAX);
     client->since_ns = now_ns;
     client->told_lost_ns = INT64_MIN;
     client->state = UM_TCP_CLIENT_JOINED;

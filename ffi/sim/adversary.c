@@ -286,7 +286,7 @@ static void acknowledge(um_sim_adversary *adversary, const um_sim_session *sessi
 {
     uint8_t out[UM_LBTRU_ACK_BYTES];
     um_lbtru_options options = {session->core.config.session_id, from.client_id, true};
-    uint32_t length = um_lbtru_write_ack(out, &options, draw_sqn(adversary, session));
+    uint32_t length = um_lbtru_write_ack(out, &options, percent(adversary, 50), draw_sqn(adversary, session));
     send(adversary, from.address, control_address(session), out, length);
 }
 

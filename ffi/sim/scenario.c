@@ -249,6 +249,7 @@ void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random)
 void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
 {
     um_random random = {seed ^ 0x6c62747275u}; /* of its own, so that the rest is as over LBT-RM */
+    um_random filter_random = {seed ^ 0x55582d3237u};
     bool harsh = scenario->kind == UM_SIM_HARSH;
     for (uint32_t s = 0; s < scenario->session_count; s++) {
         um_session_config *session = &scenario->sessions[s];
@@ -258,6 +259,7 @@ void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
         session->client_buckets = um_draw_between(&random, 1, 16);
         session->client_timeout_ns = harsh ? um_draw_between_ns(&random, 60 * MS, 400 * MS) : LONG_NS;
         session->client_key = (um_siphash_key){um_random_next(&random), um_random_next(&random)};
+        session->has_filter = um_draw_percent(&filter_random, 50);
     }
     for (uint32_t h = 0; h < scenario->host_count; h++) {
         um_receiver_session_config *transport = &scenario->transports[h];
@@ -276,9 +278,9 @@ void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t
     for (uint32_t s = 0; s < scenario->session_count && used < bytes; s++) {
         const um_session_config *c = &scenario->sessions[s];
         used +=
-            (size_t)snprintf(out + used, bytes - used, "; session %u: %u topics, term %u, window %u, datagram %u, %s",
+            (size_t)snprintf(out + used, bytes - used, "; session %u: %u topics, term %u, window %u, datagram %u, %s%s",
                              s, scenario->topic_counts[s], c->term_length, c->window_bytes, c->datagram_max_bytes,
-                             POLICIES[c->flow_policy]);
+                             POLICIES[c->flow_policy], c->has_filter ? ", filtered" : "");
     }
     for (uint32_t r = 0; r < scenario->receiver_count && used < bytes; r++)
         used += (size_t)snprintf(out + used, bytes - used, "; receiver %u: host %u, mode %d", r,

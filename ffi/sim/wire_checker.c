@@ -1,5 +1,7 @@
 #include "sim/wire_checker.h"
 
+#include "core/interest_message.h"
+
 enum { DRIFT_SLACK_DIVISOR = 2000, SLACK_NS = 1000 };
 
 bool um_sim_wire_init(um_sim_wire_session *wire, um_sim_world *world, const um_sim_session *session,
@@ -122,12 +124,29 @@ static bool is_later_copy(um_sim_world *world, um_sim_wire_session *wire, const 
     return um_serial_before(packet->sqn, wire->next_sqn);
 }
 
+/* UX-27: a client is passed over what was sent, never what comes. */
+static void check_report(um_sim_world *world, const um_sim_wire_session *wire, const um_filter_report *report)
+{
+    if (um_serial_before(sent_before(wire), report->first_sqn + report->count))
+        um_sim_complain(world, "t=%lld ns: a client is passed over %u datagrams from sqn %u on, %u comes next",
+                        (long long)world->now_ns, report->count, report->first_sqn, sent_before(wire));
+}
+
 static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
 {
     uint32_t at = packet->sqn - wire->session->core.config.initial_sqn;
     uint64_t hash = hash_of(packet->body, packet->body_length);
+    um_filter_report report;
+    if (is_lbtru(wire) && um_filter_report_decode(packet, &report)) {
+        check_report(world, wire, &report);
+        return;
+    }
     if (is_later_copy(world, wire, packet, to)) {
-        if (at < UM_SIM_WIRE_SQNS_MAX && is_known(wire, at) && wire->body_hashes[at] != hash)
+        if (at < UM_SIM_WIRE_SQNS_MAX && !is_known(wire, at)) { /* others did not want it */
+            wire->body_hashes[at] = hash;
+            check_body(world, wire, packet);
+        }
+        if (at < UM_SIM_WIRE_SQNS_MAX && wire->body_hashes[at] != hash)
             um_sim_complain(world, "t=%lld ns: the copies of sqn %u are not the same", (long long)world->now_ns,
                             packet->sqn);
         return;
@@ -295,7 +314,8 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
         return;
     um_sim_wire_session *wire = wire_of(wires, count, packet.session_id);
     um_receiver_session *transport = wire == NULL ? NULL : transport_of(host, wire);
-    int64_t *times = transport == NULL ? NULL : nak_times(world, wire, host, transport);
+    bool is_for_it = transport != NULL && (!is_lbtru(wire) || um_address_equal(datagram->to, transport->local));
+    int64_t *times = is_for_it ? nak_times(world, wire, host, transport) : NULL;
     for (uint32_t i = 0; times != NULL && i < packet.list_count; i++) {
         uint32_t sqn = um_load_be32(packet.list + 4 * i);
         uint32_t at = sqn - wire->session->core.config.initial_sqn;

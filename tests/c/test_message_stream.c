@@ -150,9 +150,9 @@ TEST("UM-108", "a client's backlog gives its bytes in order, whatever is taken a
 TEST("UX-27", "a set of topics takes as many as it has room for, and loses none")
 {
     um_random random = {check_seed()};
-    void *memory = zeroed(um_topic_filter_footprint());
+    void *memory = zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
     um_topic_filter filter;
-    um_topic_filter_init(&filter, memory);
+    um_topic_filter_init(&filter, memory, UM_TOPIC_FILTER_TOPICS_MAX);
     static bool wanted[3 * UM_TOPIC_FILTER_TOPICS_MAX];
     uint32_t count = 0, universe = 3 * UM_TOPIC_FILTER_TOPICS_MAX;
     for (uint32_t i = 0; i < 200000; i++) {
@@ -176,10 +176,10 @@ TEST("UX-27", "a set of topics takes as many as it has room for, and loses none"
 
 TEST("UX-27", "of messages, those of wanted topics pass; of a TSNI, their records")
 {
-    void *memory = zeroed(um_topic_filter_footprint());
+    void *memory = zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
     uint8_t sent[4096], passed[4096], expected[4096];
     um_topic_filter filter;
-    um_topic_filter_init(&filter, memory);
+    um_topic_filter_init(&filter, memory, UM_TOPIC_FILTER_TOPICS_MAX);
     CHECK(um_topic_filter_add(&filter, 0) && um_topic_filter_add(&filter, 5));
     uint32_t bytes = 0, wanted = 0;
     for (uint32_t i = 0; i < 40; i++) {

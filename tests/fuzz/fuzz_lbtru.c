@@ -5,6 +5,7 @@
 #include "fuzz.h"
 
 #include "core/client_service.h"
+#include "core/interest_message.h"
 #include "core/source.h"
 #include "core/status_message.h"
 
@@ -30,6 +31,15 @@ static um_address address_of(uint32_t i)
     return (um_address){0x0a000002 + i % ADDRESSES, 14360};
 }
 
+/* What comes next for it was passed over, or an answer to a NAK tells of earlier datagrams again. */
+static void check_passed(uint32_t host, const um_filter_report *report)
+{
+    REQUIRE(w.session.config.has_filter && !um_serial_before(w.session.next_sqn, report->first_sqn + report->count));
+    uint32_t end = report->first_sqn + report->count;
+    if (!um_serial_before(w.next_sqn[host], report->first_sqn) && um_serial_before(w.next_sqn[host], end))
+        w.next_sqn[host] = end;
+}
+
 static void check_sent(um_address to, const um_tx *tx)
 {
     uint8_t data[2048];
@@ -48,9 +58,15 @@ static void check_sent(um_address to, const um_tx *tx)
     }
     REQUIRE(packet.type == UM_LBTRM_DATA || packet.type == UM_LBTRM_SM || packet.type == UM_LBTRM_NCF);
     REQUIRE(um_client_map_find(&w.session.clients, to) != NULL);
+    um_filter_report report;
+    if (packet.type == UM_LBTRM_DATA && um_filter_report_decode(&packet, &report)) {
+        check_passed(host, &report);
+        return;
+    }
     if (packet.type != UM_LBTRM_DATA || packet.flags & UM_LBTRM_FLAG_RETRANSMISSION)
         return;
-    REQUIRE(!w.is_client[host] || packet.sqn == w.next_sqn[host]);
+    REQUIRE(!w.is_client[host] || (!um_serial_before(w.next_sqn[host], packet.sqn - packet.passed) &&
+                                   !um_serial_before(packet.sqn, w.next_sqn[host])));
     w.is_client[host] = true;
     w.next_sqn[host] = packet.sqn + 1;
 }
@@ -72,6 +88,14 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *tx)
 }
 
 static const um_link_ops ops = {.send = link_send, .send_oversize = link_send_oversize};
+
+/* With a table and filters as large as any input chooses. */
+static size_t largest_footprint(um_session_config config)
+{
+    config.client_buckets = 16;
+    config.has_filter = true;
+    return um_session_footprint(&config);
+}
 
 static void open_world(fuzz_input *input)
 {
@@ -96,11 +120,12 @@ static void open_world(fuzz_input *input)
         .client_buckets = 1 + (choices >> 4),
         .client_timeout_ns = 30000,
         .client_key = {1, 2},
+        .has_filter = choices & 2,
     };
     uint8_t *memory = w.memory;
     size_t bytes = um_session_footprint(&config);
     memset(&w, 0, sizeof w);
-    w.memory = memory ? memory : fuzz_zeroed(bytes + 4096);
+    w.memory = memory ? memory : fuzz_zeroed(largest_footprint(config));
     memset(w.memory, 0, bytes);
     w.link.ops = &ops;
     w.room = UINT32_MAX;
@@ -130,6 +155,14 @@ static void call(um_address from, const uint8_t *data, uint32_t length, int64_t 
     look_at_clients();
 }
 
+static uint32_t build_interest(fuzz_input *input, const um_lbtru_options *options, uint8_t *out)
+{
+    uint8_t choices = take_u8(input);
+    um_interest_part part = {1 + (choices & 3), choices >> 2 & 1, (uint8_t)(1 + (choices >> 3 & 1)), choices >> 4 & 1};
+    uint32_t length = um_interest_write(out, options, w.session.next_sqn, &part);
+    return choices & 0x80 ? length : length + um_interest_add_topic(out + length, options, 1 + (choices >> 5 & 1));
+}
+
 static uint32_t build(fuzz_input *input, uint8_t choice, um_address from, uint8_t *out)
 {
     uint32_t right = um_client_map_id(&w.session.clients, from);
@@ -146,13 +179,15 @@ static uint32_t build(fuzz_input *input, uint8_t choice, um_address from, uint8_
     case 0:
         return um_lbtru_write_creq(out, &options);
     case 1:
-        return um_lbtru_write_ack(out, &options, w.session.next_sqn - 1);
+        if (count == 0) /* it begins anew, and has what it was not told of repaired */
+            w.is_client[from.ip - 0x0a000002] = false;
+        return um_lbtru_write_ack(out, &options, count == 0, w.session.next_sqn - 1);
     case 2:
         return um_lbtru_write_nak(out, &options, sqns, count);
     case 3:
         return um_status_write(out, &id, options.client_id, &status);
     default:
-        return um_lbtru_write_rst(out);
+        return choice & 8 ? build_interest(input, &options, out) : um_lbtru_write_rst(out);
     }
 }
 

@@ -82,9 +82,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint32_t capacity = UM_LBMC_HEADER_BYTES + take_u16(&input) % (CAPACITY_MAX - UM_LBMC_HEADER_BYTES);
     fuzz_input cuts = take_bytes(&input, take_u8(&input));
     if (filter_memory == NULL)
-        filter_memory = fuzz_zeroed(um_topic_filter_footprint());
-    memset(filter_memory, 0, um_topic_filter_footprint());
-    um_topic_filter_init(&filter, filter_memory);
+        filter_memory = fuzz_zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
+    memset(filter_memory, 0, um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
+    um_topic_filter_init(&filter, filter_memory, UM_TOPIC_FILTER_TOPICS_MAX);
     taken in_pieces = feed(input, cuts, capacity);
     taken at_once = feed(input, (fuzz_input){NULL, 0}, capacity);
     REQUIRE(in_pieces.bytes == at_once.bytes && in_pieces.hash == at_once.hash && in_pieces.end == at_once.end);

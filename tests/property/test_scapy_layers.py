@@ -90,6 +90,10 @@ def option(kind: type[Packet]) -> st.SearchStrategy[Packet]:
         return packets(kind, id=st.just(85), subtype=st.just(4))
     if kind is layers.LBMCGroupReport:
         return packets(kind, id=st.just(85), subtype=st.just(2))
+    if kind is layers.LBMCInterest:
+        return packets(kind, id=st.just(85), subtype=st.just(5))
+    if kind is layers.LBMCFilterReport:
+        return packets(kind, id=st.just(85), subtype=st.just(6))
     if kind is layers.LBMCHmac:
         return packets(kind, data=st.binary(min_size=20, max_size=20))
     if kind is layers.LBMCChain:

@@ -401,3 +401,90 @@ def test_sequential_contexts(publisher: Context) -> None:
         receiver = subscriber.receiver("sequential")
         wait_for(lambda: subscriber.process_events(0.01) is None or _clients(source) == 1, "the connection")
         _expect(source, [receiver], 1000)
+
+
+FILTERED = {**LBTRU_SOURCE, "transport_source_side_filtering_behavior": "inclusion", "flow_control": "min"}
+
+
+def _settle(source: Source, interests: int) -> None:
+    wait_for(lambda: (source.stats()["interests_rcved"] or 0) >= interests, "what receivers want")
+
+
+def test_each_receiver_is_sent_its_topics(publisher: Context) -> None:
+    """UX-27: three receivers of different topics of one session get theirs, whole, and are sent nothing else."""
+    topics, count = ("red", "green", "blue"), 2000
+    sources = [publisher.source(topic, **FILTERED, transport_session_name="filtered") for topic in topics]
+    with open_context() as first, open_context() as second, open_context() as third:
+        receivers = [one.receiver(topic) for one, topic in zip((first, second, third), topics, strict=True)]
+        wait_for(lambda: _clients(sources[0]) == 3, "the connections")
+        sources[0].wait_connected(timeout=SECONDS)
+        _settle(sources[0], 3)
+        for number in range(count):
+            for source in sources:
+                source.send(b"%08d" % number, flush=True)
+        for receiver in receivers:
+            assert [int(one.data) for one in collect(receiver, count)] == list(range(count))
+        for one in (first, second, third):
+            session = _transport(one, "receiver")
+            assert session["lbm_msgs_no_topic_rcved"] == 0
+            assert session["dgrams_passed_over"] > 0
+            assert session["naks_sent"] == 0 or session["lost"] > 0
+        assert sources[0].stats()["copies_filtered"] >= 2 * count
+        wait_for(lambda: all(source.wait_drained(timeout=0) for source in sources), "every position")
+
+
+def test_a_topic_that_is_wanted_later_is_sent_from_then_on(publisher: Context, subscriber: Context) -> None:
+    """UX-27: a second receiver adds its topic, one that goes takes it back, and a late joiner misses nothing."""
+    early = publisher.source("early", **FILTERED, transport_session_name="filtered")
+    late = publisher.source("late-topic", **FILTERED, transport_session_name="filtered", late_join=1)
+    receiver = subscriber.receiver("early")
+    early.wait_connected(timeout=SECONDS)
+    _settle(early, 1)
+    late.send_many([b"%08d" % number for number in range(100)], flush=True)
+    with subscriber.receiver("late-topic", use_late_join=True) as other:
+        got = collect(other, 100)
+        late.send_many([b"%08d" % number for number in range(100, 300)], flush=True)
+        got += collect(other, 200)
+        assert [int(one.data) for one in got] == list(range(300))
+    filtered = int(late.stats()["copies_filtered"])
+    while int(late.stats()["copies_filtered"]) == filtered:  # the topic is taken back
+        late.send(b"x", flush=True)
+    _expect(early, [receiver], 500)
+
+
+def test_a_wildcard_receiver_wants_what_it_matches(publisher: Context, subscriber: Context) -> None:
+    """UX-27: each topic that a pattern matches, as it is found; those that it does not match are not sent."""
+    sources = [
+        publisher.source(topic, **FILTERED, transport_session_name="filtered")
+        for topic in ("w.a", "w.b", "z")
+    ]
+    with subscriber.wildcard_receiver("^w[.]") as receiver:
+        sources[0].wait_connected(timeout=SECONDS)
+        seen: set[str] = set()
+        while seen != {"w.a", "w.b"}:
+            for source in sources:
+                source.send(b"x", flush=True)
+            seen |= {one.topic for one in receiver.poll(100, 0.05).messages()}
+        while int(sources[2].stats()["copies_filtered"]) == 0:
+            sources[2].send(b"x", flush=True)
+
+
+def test_filtering_with_keys(tmp_path: Path) -> None:
+    """UX-27: interests and reports of a session with keys carry tags, as everything does."""
+    write_new_key_file(tmp_path / "keys", ["key*"])
+    keys = {"authentication_key_file": str(tmp_path / "keys"), "authentication_scope": "all"}
+    with open_context(**keys) as publisher, open_context(**keys) as subscriber:
+        mine, other = (
+            publisher.source(topic, **FILTERED, transport_session_name="filtered")
+            for topic in ("key-mine", "key-other")
+        )
+        receiver = subscriber.receiver("key-mine")
+        mine.wait_connected(timeout=SECONDS)
+        _settle(mine, 1)
+        for number in range(200):
+            other.send(b"%d" % number, flush=True)
+            mine.send(b"%d" % number, flush=True)
+        assert [int(one.data) for one in collect(receiver, 200)] == list(range(200))
+        session = _transport(subscriber, "receiver")
+        assert session["dgrams_passed_over"] > 0
+        assert session["lbm_msgs_no_topic_rcved"] == 0

@@ -52,6 +52,30 @@ class Peer:
         return client_id
 
 
+def filter_topics(facts: dict[str, Any]) -> None:
+    """Two topics of a session that filters, of which the receiver wants one."""
+    options = {
+        **OPTIONS,
+        "transport_source_side_filtering_behavior": "inclusion",
+        "transport_lbtru_port": 14388,
+    }
+    with open_context() as publisher, open_context() as subscriber:
+        wanted, other = (publisher.source(topic, **options) for topic in ("wanted", "unwanted"))
+        receiver = subscriber.receiver("wanted")
+        wanted.wait_connected(timeout=SECONDS)
+        wait_for(lambda: (wanted.stats()["interests_rcved"] or 0) >= 1, "what the receiver wants")
+        for number in range(3):
+            other.send(b"%d" % number, flush=True)
+        wanted.send(b"wanted", flush=True)
+        other.send(b"last", flush=True)
+        take(receiver, 1)
+        reports = wanted.stats()["filter_reports_sent"] or 0
+        wait_for(lambda: (wanted.stats()["filter_reports_sent"] or 0) > reports, "a report of the last")
+        _, _, port, session_id = wanted.transport.split(":")
+        facts["filtered_session"], facts["filtered_port"] = int(session_id, 16), int(port)
+        facts["wanted"], facts["unwanted"] = wanted.topic_index, other.topic_index
+
+
 def publish(facts: dict[str, Any], folder: Path) -> None:
     """Messages, silence, repairs, an NCF, a reset, a receiver that leaves; without a session id, and keyed."""
     with open_context() as publisher, open_context() as subscriber:
@@ -82,6 +106,7 @@ def publish(facts: dict[str, Any], folder: Path) -> None:
         source.wait_connected(timeout=SECONDS)
         source.send(b"bare", flush=True)
         take(receiver, 1)
+    filter_topics(facts)
     write_new_key_file(folder / "keys", ["keyed"])
     keys = {"authentication_key_file": str(folder / "keys"), "authentication_scope": "all"}
     with open_context(**keys) as publisher, open_context(**keys) as subscriber:

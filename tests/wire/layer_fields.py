@@ -281,6 +281,26 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
     layers.LBMCHmac: chained("lbmc.hmac")
     | fields("lbmc.hmac", padding="padding", data="data")
     | flags("lbmc.hmac.flags", **IGNORE_BYTE),
+    layers.LBMCSsfInit: chained("lbmc.ssf_init")
+    | fields(
+        "lbmc.ssf_init",
+        transport="transport",
+        transport_idx="session_id",
+        client_idx="client_index",
+        ssf_port="port",
+        res="reserved",
+        ssf_ip="ip",
+    )
+    | flags("lbmc.ssf_init.flags", default_inclusions=0x40, default_exclusions=0x20, **IGNORE_BYTE),
+    layers.LBMCSsfRequest: chained("lbmc.ssf_creq")
+    | fields(
+        "lbmc.ssf_creq",
+        mode="mode",
+        transport_idx="session_id",
+        topic_idx="topic_index",
+        client_idx="client_index",
+    )
+    | flags("lbmc.ssf_creq.flags", **IGNORE_BYTE),
     layers.LBMCTcpSessionId: chained("lbmc.tcp_sid")
     | fields("lbmc.tcp_sid", sid="session_id")
     | flags("lbmc.tcp_sid.flags", **IGNORE),
@@ -388,10 +408,18 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
 }
 
 
+OWN_OPTIONS = (
+    layers.LBMCStatus,
+    layers.LBMCGroupReport,
+    layers.LBMCSendTime,
+    layers.LBMCInterest,
+    layers.LBMCFilterReport,
+)
+
+
 def own_as_extended(packet: Packet) -> Packet:
     """The stack's own options as what they are to tshark: extended options with data."""
-    is_own = isinstance(packet, layers.LBMCStatus | layers.LBMCGroupReport | layers.LBMCSendTime)
-    return layers.LBMCExtended(bytes(packet)) if is_own else packet
+    return layers.LBMCExtended(bytes(packet)) if isinstance(packet, OWN_OPTIONS) else packet
 
 
 def parts(packet: Packet) -> Iterator[Packet]:

@@ -119,9 +119,34 @@ def test_a_reset_has_no_options(lbtru: list[Frame], said: dict[str, Any]) -> Non
     assert all(frame.payload_bytes in (4, 4 + TRAILER_BYTES) for frame in of(lbtru, RST))
 
 
+def test_what_source_side_filtering_says(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-27: the receiver's interest, DATA that says how much it was passed over, and the source's reports."""
+    own = [frame for frame in of(lbtru, DATA) if session_of(frame) == said["filtered_session"]]
+    extended = [values(frame.messages, "lbmc.extopt.subtype") for frame in own]
+    interest = own[extended.index(["5"])]
+    assert sent_from(interest) != said["filtered_port"]
+    assert [int(one, 0) for one in values(interest.messages, "lbmc.ssf_creq.topic_idx")] == [said["wanted"]]
+    of_source = [frame for frame in own if sent_from(frame) == said["filtered_port"]]
+    reports = [frame for frame in of_source if values(frame.messages, "lbmc.extopt.subtype") == ["6"]]
+    assert reports
+    for frame in reports:
+        assert frame.payload[2] & 0x40
+        assert frame.payload_bytes == 20 + 4 + 8 + 20
+    with_data = {
+        number(frame.layers["lbtru"], "lbtru.data.sqn"): frame
+        for frame in of_source
+        if values(frame.messages, "lbmc.tidx")
+    }
+    topics = {int(one) for frame in with_data.values() for one in values(frame.messages, "lbmc.tidx")}
+    assert topics == {said["wanted"]}
+    assert [int.from_bytes(frame.payload[2:4]) for frame in with_data.values()] == [3]
+
+
 def test_scapy_reads_what_tshark_reads(lbtru: list[Frame], said: dict[str, Any]) -> None:
     """Both readings of every frame of the session without keys are the same, field by field."""
-    compared = [frame for frame in lbtru if session_of(frame) == said["session_id"]]
+    compared = [
+        frame for frame in lbtru if session_of(frame) in (said["session_id"], said["filtered_session"])
+    ]
     assert len(compared) > 10
     for frame in compared:
         layers = {"lbtru": frame.layers["lbtru"], "lbmc": frame.layers.get("lbmc", [])}

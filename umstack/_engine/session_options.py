@@ -50,6 +50,7 @@ LBTRU_SESSION_OPTIONS: tuple[str, ...] = (
     "transport_lbtru_client_activity_timeout",
     "transport_lbtru_client_map_size",
     "transport_lbtru_maximum_clients",
+    "transport_source_side_filtering_behavior",
 )
 """And those that only LBT-RU has."""
 

@@ -218,6 +218,7 @@ class SourceSession:
         config.client_capacity = options.transport_lbtru_maximum_clients
         config.client_buckets = options.transport_lbtru_client_map_size
         config.client_timeout_ns = options.transport_lbtru_client_activity_timeout_ns
+        config.has_filter = options.transport_source_side_filtering_behavior == "inclusion"
         config.client_key.k0 = SystemRandom().getrandbits(64)
         config.client_key.k1 = SystemRandom().getrandbits(64)
         low = self.place.port or core.options.transport_lbtru_port_low

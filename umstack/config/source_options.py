@@ -93,7 +93,8 @@ class SourceOptions:
         Kind.CHOICE,
         um="none",
         choices=("none", "inclusion"),
-        doc="inclusion: a receiver over TCP is sent only the topics of the session that it has receivers for (UX-27).",
+        doc="inclusion: a receiver over TCP or LBT-RU is sent only what holds topics of the session that it has "
+        "receivers for (UX-27).",
     )
     transport_tcp_nodelay: bool = option(
         Kind.SWITCH, um=1, doc="What is flushed is sent at once, however little it is (TCP_NODELAY)."

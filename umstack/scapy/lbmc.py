@@ -64,6 +64,8 @@ LBMC_OPTION_NAMES = {
 STATUS_OPTION_ID = 85
 STATUS_OPTION_SUBTYPE = 1
 GROUP_REPORT_OPTION_SUBTYPE = 2
+INTEREST_OPTION_SUBTYPE = 5
+FILTER_REPORT_OPTION_SUBTYPE = 6
 SEND_TIME_OPTION_SUBTYPE = 4
 
 _TYPES_WITH_TOPIC = (0, 2, 10)
@@ -372,6 +374,44 @@ class LBMCHmac(ChainedOption):
     ]
 
 
+_FLAG_BYTE = {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}
+_SSF_INIT_FLAGS = _FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclusions"}
+
+
+class LBMCSsfInit(ChainedOption):
+    """A source offers to send only topics that are wanted."""
+
+    name = "LBMC source-side filtering init"
+    option_type = 16
+    minimum_bytes = 20
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xA0, 8, _SSF_INIT_FLAGS),
+        ByteEnumField("transport", 0, {0: "TCP"}),
+        IntField("session_id", 0),
+        IntField("client_index", 0),
+        ShortField("port", 0),
+        ShortField("reserved", 0),
+        IPField("ip", "0.0.0.0"),
+    ]
+
+
+class LBMCSsfRequest(ChainedOption):
+    """A receiver wants a topic, or no longer."""
+
+    name = "LBMC source-side filtering request"
+    option_type = 17
+    minimum_bytes = 16
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0, 8, _FLAG_BYTE),
+        ByteEnumField("mode", 0, {0: "include", 1: "exclude"}),
+        IntField("session_id", 0),
+        IntField("topic_index", 0),
+        IntField("client_index", 0),
+    ]
+
+
 class LBMCTcpSessionId(ChainedOption):
     """The session of a TCP connection."""
 
@@ -460,6 +500,47 @@ class LBMCGroupReport(ChainedOption):
     ]
 
 
+class LBMCInterest(ChainedOption):
+    """One part of what a receiver over LBT-RU wants; the topics follow in messages of their own (docs/wire.md)."""
+
+    name = "LBMC interest"
+    option_type = _EXTENDED_TYPE
+    minimum_bytes = 16
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", STATUS_OPTION_ID),
+        ShortField("subtype", INTEREST_OPTION_SUBTYPE),
+        ShortField("fragment_offset", 0),
+        ByteField("interest_version", 1),
+        FlagsField("interest_flags", 0, 8, ["wants_all", *(f"b{bit}" for bit in range(1, 8))]),
+        ByteField("part", 0),
+        ByteField("part_count", 1),
+        IntField("number", 0),
+    ]
+
+
+class LBMCFilterReport(ChainedOption):
+    """What a source over LBT-RU did not send one receiver, and what of its wishes is in force (docs/wire.md)."""
+
+    name = "LBMC filter report"
+    option_type = _EXTENDED_TYPE
+    minimum_bytes = 28
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", STATUS_OPTION_ID),
+        ShortField("subtype", FILTER_REPORT_OPTION_SUBTYPE),
+        ShortField("fragment_offset", 0),
+        ByteField("report_version", 1),
+        X3BytesField("reserved", 0),
+        IntField("first_sqn", 0),
+        IntField("count", 0),
+        IntField("number", 0),
+        IntField("since_sqn", 0),
+    ]
+
+
 _OPTIONS: dict[int, type[ChainedOption]] = {
     each.option_type: each
     for each in (
@@ -470,6 +551,8 @@ _OPTIONS: dict[int, type[ChainedOption]] = {
         LBMCApplicationHeader,
         LBMCChain,
         LBMCSourceIndex,
+        LBMCSsfInit,
+        LBMCSsfRequest,
         LBMCRetransmissionRequest,
         LBMCLateJoinInfo,
         LBMCTsni,
@@ -487,6 +570,8 @@ _OWN_OPTIONS: dict[int, type[ChainedOption]] = {
     STATUS_OPTION_SUBTYPE: LBMCStatus,
     GROUP_REPORT_OPTION_SUBTYPE: LBMCGroupReport,
     SEND_TIME_OPTION_SUBTYPE: LBMCSendTime,
+    INTEREST_OPTION_SUBTYPE: LBMCInterest,
+    FILTER_REPORT_OPTION_SUBTYPE: LBMCFilterReport,
 }
 
 

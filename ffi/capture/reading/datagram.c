@@ -1,6 +1,7 @@
 /* One UDP datagram: which protocol it is, by its ports and its lengths, and what of it goes into its row. */
 #include "capture/reading/datagram.h"
 #include "core/authentication.h"
+#include "core/interest_message.h"
 #include "core/lbtru.h"
 
 /* What statuses a transport's faults are. */
@@ -97,6 +98,13 @@ static void set_type(um_packet_row *row, enum um_packet_row_type type)
 
 static void take_status_message(um_packet_row *row, const um_packet *packet)
 {
+    um_interest_part part;
+    um_packet topics;
+    if (um_interest_decode(packet, &part,
+                           &topics)) { /* a receiver's, too; called data, it would show a session of its */
+        set_type(row, UM_PACKET_STATUS_MESSAGE);
+        return;
+    }
     if (!um_status_decode(packet, &row->status_message))
         return;
     set_type(row, UM_PACKET_STATUS_MESSAGE);
