@@ -1,7 +1,9 @@
 """Lines: one numbered stream over several interfaces (A/B lines), for `umstack send --hot-failover`.
 
-    in ---- held back for a second, another line took everything: source closed, a new one opened ----> out
-    in <------------------------------- the new source has a receiver -------------------------------- out
+    in -- took nothing for a second, another line took everything: source closed, a new one opened --> out
+    in <------------------------------ the new source has a receiver -------------------------------- out
+
+A line whose receivers have all left is out as well, but it is no outage: they wanted no more of it.
 
 A line must not leave out numbers: two messages that follow each other in a topic's own numbering have nothing between
 them. So a line that is out begins again with a new source, whose numbering says nothing of what came before.
@@ -41,10 +43,12 @@ class Line:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it carried everything, and every receiver it had kept up."""
-        counted = self.counters()
-        idle = counted["receivers_timed_out"] + counted["receivers_stalled"]
-        return not self.outages and not self.left_out and not idle
+        """Whether it carried everything to every receiver that it had, those that left excepted."""
+        return not self.outages and not self._idle_receivers(self.counters())
+
+    @staticmethod
+    def _idle_receivers(counted: dict[str, int]) -> int:
+        return counted["receivers_timed_out"] + counted["receivers_stalled"]
 
     def counters(self) -> dict[str, int]:
         """What is counted of this source and of those before it."""
@@ -56,13 +60,21 @@ class Line:
         told = {"interface": self.interface, "is_out": self.is_out, "outages": self.outages}
         return {**told, "left_out": self.left_out, **self.counters()}
 
-    def give_up(self, left_out: int) -> None:
-        """Take it out. Its new source is not sent to before it has a receiver."""
-        self.closed_sources = self.counters()
+    def give_up(self, left_out: int) -> str:
+        """Take it out, and say why. Its new source is not sent to before it has a receiver."""
+        before, now = self.closed_sources, self.counters()
+        has_idle = self._idle_receivers(now) > self._idle_receivers(before)
+        is_left = self.source.stats()["receivers_known"] == 0 and not has_idle
+        self.closed_sources = now
         topic = self.source.topic
         self.source.close()
         self.source = self.context.source(topic)
-        self.is_out, self.outages, self.left_out = True, self.outages + 1, self.left_out + left_out
+        self.is_out = True
+        self.outages += not is_left
+        self.left_out += left_out
+        if is_left:
+            return "its receivers have left"
+        return "its receivers are idle" if has_idle else "its receivers take nothing"
 
 
 class Lines:
@@ -102,8 +114,8 @@ class Lines:
             for line in behind:
                 idle_seconds = time.monotonic() - took_at[line]
                 if is_carried and sent[line] < len(messages) and idle_seconds > PATIENCE_SECONDS:
-                    line.give_up(len(messages) - sent[line])
-                    self._say(f"line {line.interface} is out: it has taken nothing for {idle_seconds:.1f} s")
+                    why_out = line.give_up(len(messages) - sent[line])
+                    self._say(f"line {line.interface} is out: {why_out}")
             if why is not None and not is_carried:
                 on_wait(time.monotonic() - max(took_at.values()), why)
         for line in self.all:
