@@ -96,7 +96,7 @@ CORE = Module(
         )),
         Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
         Header("core/siphash.h", names=("um_siphash_key",)),
-        Header("core/lbmr.h", names=("UM_LBMR_RECORDS_MAX", "um_lbmr_name", "um_lbmr_reader", "um_lbmr_check")),
+        Header("core/relayed_records.h"),
         Header("core/resolver_cache.h"),
         Header("core/source_timing.h", names=("um_adaptive_source_timer",)),
         Header("core/receiver_session.h", names=("um_nak_cutoff", "um_receiver_session_config")),

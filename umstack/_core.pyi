@@ -421,16 +421,9 @@ class um_lbmc_hot_failover(CData):
     is_optional: bool
     is_reset: bool
 
-class um_lbmr_name(CData):
-    text: Pointer[uint8_t]
+class um_lbmr_place(CData):
+    offset: int
     bytes: int
-
-class um_lbmr_reader(CData):
-    at: Pointer[uint8_t]
-    end: Pointer[uint8_t]
-    query_count: int
-    advertisement_count: int
-    has_packet_options: bool
 
 class um_lbtru_config(CData):
     data_rate_bps: int
@@ -702,6 +695,18 @@ class um_receiver_session_config(CData):
     connection_timeout_ns: int
     receive_buffer_bytes: int
 
+class um_relayed_part(CData):
+    query_count: int
+    record_count: int
+    left_out_count: int
+    has_packet_options: bool
+    @property
+    def records(self) -> um_lbmr_place: ...
+    @records.setter
+    def records(self, value: um_lbmr_place | Sequence[Any]) -> None: ...
+
+class um_relayed_records(CData): ...
+
 class um_repair_bucket(CData):
     credit_bytes: int
     filled_ns: int
@@ -721,13 +726,9 @@ class um_resolver_intake(CData):
     owner_queries: int
     owner_records: int
     @property
-    def records(self) -> um_resolver_record: ...
+    def records(self) -> um_lbmr_place: ...
     @records.setter
-    def records(self, value: um_resolver_record | Sequence[Any]) -> None: ...
-
-class um_resolver_record(CData):
-    offset: int
-    bytes: int
+    def records(self, value: um_lbmr_place | Sequence[Any]) -> None: ...
 
 class um_retained_wish(CData):
     has_low_sqn: bool
@@ -1079,13 +1080,6 @@ class _CoreLib:
     UM_KEY_SETS_MAX: int
     UM_LATENCY_BUCKETS: int
     UM_LATENCY_OCTAVE_FIRST: int
-    UM_LBMR_DATAGRAM_BYTES_MAX: int
-    UM_LBMR_HEADER_BYTES: int
-    UM_LBMR_NAME_BYTES_MAX: int
-    UM_LBMR_QUERIES_MAX: int
-    UM_LBMR_RECORDS_MAX: int
-    UM_LBMR_TIR_BYTES_MIN: int
-    UM_LBMR_TIR_FIXED_BYTES: int
     UM_LBTRM_DATA_BYTES: int
     UM_LBTRM_HEADER_BYTES: int
     UM_LBTRM_NAK_BYTES: int
@@ -1410,9 +1404,6 @@ class _CoreLib:
     def um_interface_capture_write(
         self, a1: um_interface_capture, a2: um_interface_capture_arrivals, a3: int, /
     ) -> int: ...
-    def um_lbmr_check(
-        self, a1: um_lbmr_reader, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
-    ) -> bool: ...
     def um_mac_library(self) -> Pointer[char]: ...
     def um_message_properties_are_sound(
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, /
@@ -1520,6 +1511,22 @@ class _CoreLib:
     def um_recovery_write_range(
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, a3: int, a4: int, /
     ) -> int: ...
+    def um_relayed_records_footprint(self) -> int: ...
+    def um_relayed_records_forget(self, a1: um_relayed_records, /) -> None: ...
+    def um_relayed_records_init(
+        self, a1: CData | bytes, a2: um_siphash_key | dict[str, Any], /
+    ) -> um_relayed_records: ...
+    def um_relayed_records_take(
+        self,
+        a1: um_relayed_records,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: int,
+        a5: int,
+        a6: int,
+        a7: um_relayed_part,
+        /,
+    ) -> bool: ...
     def um_resolution_tags_append(
         self, a1: um_resolution_tags, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
     ) -> int: ...
@@ -1918,15 +1925,9 @@ class _Core:
         self, cdecl: Literal["um_lbmc_hot_failover **"], init: Any = ...
     ) -> Pointer[um_lbmc_hot_failover]: ...
     @overload
-    def new(self, cdecl: Literal["um_lbmr_name *", "um_lbmr_name[]"], init: Any = ...) -> um_lbmr_name: ...
+    def new(self, cdecl: Literal["um_lbmr_place *", "um_lbmr_place[]"], init: Any = ...) -> um_lbmr_place: ...
     @overload
-    def new(self, cdecl: Literal["um_lbmr_name **"], init: Any = ...) -> Pointer[um_lbmr_name]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_lbmr_reader *", "um_lbmr_reader[]"], init: Any = ...
-    ) -> um_lbmr_reader: ...
-    @overload
-    def new(self, cdecl: Literal["um_lbmr_reader **"], init: Any = ...) -> Pointer[um_lbmr_reader]: ...
+    def new(self, cdecl: Literal["um_lbmr_place **"], init: Any = ...) -> Pointer[um_lbmr_place]: ...
     @overload
     def new(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], init: Any = ...
@@ -2061,6 +2062,20 @@ class _Core:
     ) -> Pointer[um_receiver_session_config]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_relayed_part *", "um_relayed_part[]"], init: Any = ...
+    ) -> um_relayed_part: ...
+    @overload
+    def new(self, cdecl: Literal["um_relayed_part **"], init: Any = ...) -> Pointer[um_relayed_part]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_relayed_records *", "um_relayed_records[]"], init: Any = ...
+    ) -> um_relayed_records: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_relayed_records **"], init: Any = ...
+    ) -> Pointer[um_relayed_records]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_repair_bucket *", "um_repair_bucket[]"], init: Any = ...
     ) -> um_repair_bucket: ...
     @overload
@@ -2091,14 +2106,6 @@ class _Core:
     def new(
         self, cdecl: Literal["um_resolver_intake **"], init: Any = ...
     ) -> Pointer[um_resolver_intake]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_resolver_record *", "um_resolver_record[]"], init: Any = ...
-    ) -> um_resolver_record: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_resolver_record **"], init: Any = ...
-    ) -> Pointer[um_resolver_record]: ...
     @overload
     def new(
         self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], init: Any = ...
@@ -2510,13 +2517,9 @@ class _Core:
         self, cdecl: Literal["um_lbmc_hot_failover **"], source: Any
     ) -> Pointer[um_lbmc_hot_failover]: ...
     @overload
-    def cast(self, cdecl: Literal["um_lbmr_name *", "um_lbmr_name[]"], source: Any) -> um_lbmr_name: ...
+    def cast(self, cdecl: Literal["um_lbmr_place *", "um_lbmr_place[]"], source: Any) -> um_lbmr_place: ...
     @overload
-    def cast(self, cdecl: Literal["um_lbmr_name **"], source: Any) -> Pointer[um_lbmr_name]: ...
-    @overload
-    def cast(self, cdecl: Literal["um_lbmr_reader *", "um_lbmr_reader[]"], source: Any) -> um_lbmr_reader: ...
-    @overload
-    def cast(self, cdecl: Literal["um_lbmr_reader **"], source: Any) -> Pointer[um_lbmr_reader]: ...
+    def cast(self, cdecl: Literal["um_lbmr_place **"], source: Any) -> Pointer[um_lbmr_place]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], source: Any
@@ -2637,6 +2640,18 @@ class _Core:
     ) -> Pointer[um_receiver_session_config]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_relayed_part *", "um_relayed_part[]"], source: Any
+    ) -> um_relayed_part: ...
+    @overload
+    def cast(self, cdecl: Literal["um_relayed_part **"], source: Any) -> Pointer[um_relayed_part]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_relayed_records *", "um_relayed_records[]"], source: Any
+    ) -> um_relayed_records: ...
+    @overload
+    def cast(self, cdecl: Literal["um_relayed_records **"], source: Any) -> Pointer[um_relayed_records]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_repair_bucket *", "um_repair_bucket[]"], source: Any
     ) -> um_repair_bucket: ...
     @overload
@@ -2663,12 +2678,6 @@ class _Core:
     ) -> um_resolver_intake: ...
     @overload
     def cast(self, cdecl: Literal["um_resolver_intake **"], source: Any) -> Pointer[um_resolver_intake]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_resolver_record *", "um_resolver_record[]"], source: Any
-    ) -> um_resolver_record: ...
-    @overload
-    def cast(self, cdecl: Literal["um_resolver_record **"], source: Any) -> Pointer[um_resolver_record]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], source: Any

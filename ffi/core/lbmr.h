@@ -25,6 +25,12 @@ typedef struct um_lbmr_name {
     uint32_t bytes;      /* 1 to UM_LBMR_NAME_BYTES_MAX */
 } um_lbmr_name;
 
+/* Where a record lies in a datagram. */
+typedef struct um_lbmr_place {
+    uint32_t offset;
+    uint32_t bytes;
+} um_lbmr_place;
+
 typedef struct um_lbmr_advertisement {
     um_lbmr_name topic;
     const uint8_t *options; /* with the one that has their total length */

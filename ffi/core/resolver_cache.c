@@ -389,7 +389,7 @@ static bool take_source(um_resolver_cache *cache, const arrival *found)
 static void note(um_resolver_intake *intake, const uint8_t *data, const uint8_t *start, uint32_t bytes)
 {
     assert(intake->owner_records < UM_LBMR_RECORDS_MAX);
-    intake->records[intake->owner_records++] = (um_resolver_record){(uint32_t)(start - data), bytes};
+    intake->records[intake->owner_records++] = (um_lbmr_place){(uint32_t)(start - data), bytes};
 }
 
 /* The datagram was checked: every record can be read. */

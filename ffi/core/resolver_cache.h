@@ -31,20 +31,14 @@ enum { UM_RESOLVER_SESSIONS_MAX = 1024 };
 /* Why a topic is of interest to the owner. */
 enum um_topic_interest { UM_TOPIC_HAS_SOURCE = 0, UM_TOPIC_HAS_RECEIVER = 1, UM_TOPIC_INTERESTS = 2 };
 
-/* A record that is the owner's: which bytes of the datagram. Of a query that is the name without its NUL. */
-typedef struct um_resolver_record {
-    uint32_t offset;
-    uint32_t bytes;
-} um_resolver_record;
-
 /* What was in a datagram. */
 typedef struct um_resolver_intake {
     uint32_t query_count;
     uint32_t advertisement_count;
     uint32_t ignored_count; /* advertisements of sessions that cannot be joined */
-    uint32_t owner_queries; /* the first of `records`; those that follow are advertisements */
+    uint32_t owner_queries; /* the first of `records`, without their NUL; those that follow are advertisements */
     uint32_t owner_records;
-    um_resolver_record records[UM_LBMR_RECORDS_MAX];
+    um_lbmr_place records[UM_LBMR_RECORDS_MAX];
 } um_resolver_intake;
 
 /* A source of a topic. */

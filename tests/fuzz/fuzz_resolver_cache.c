@@ -1,9 +1,11 @@
-/* The resolver cache: raw datagrams, and well-formed ones of a few topics and sessions, some with options, between
- * interests that come and go and sessions that end. What it gives to its owner lies in the datagram, what it knows is
- * bounded, told once and found by its topic; what was the owner's interest is never missed.
+/* The resolver cache, and what a resolution daemon remembers of what it relayed: raw datagrams, and well-formed ones of
+ * a few topics and sessions, some with options, between interests that come and go and sessions that end. What it gives
+ * to its owner lies in the datagram, what it knows is bounded, told once and found by its topic; what was the owner's
+ * interest is never missed.
  */
 #include "fuzz.h"
 
+#include "core/relayed_records.h"
 #include "core/resolver_cache.h"
 
 enum { SOURCES_MAX = 6, TOPICS = 5, DATAGRAM_MAX = 1500, NAMES_MAX = SOURCES_MAX * (UM_LBMR_NAME_BYTES_MAX + 1) };
@@ -15,10 +17,13 @@ typedef struct world {
     uint32_t interests[UM_TOPIC_INTERESTS][TOPICS];
     bool wants_all;
     um_resolver_intake intake;
+    um_relayed_records *relayed;
+    um_relayed_part part;
 } world;
 
 static world w;
 static uint8_t *memory;
+static uint8_t *relayed_memory;
 
 static const uint8_t *name_of(uint32_t topic)
 {
@@ -38,6 +43,10 @@ static void begin(void)
     memset(memory, 0, bytes);
     memset(&w, 0, sizeof w);
     w.cache = um_resolver_cache_init(memory, SOURCES_MAX, (um_siphash_key){1, 2});
+    if (relayed_memory == NULL)
+        relayed_memory = fuzz_zeroed(um_relayed_records_footprint());
+    w.relayed = um_relayed_records_init(relayed_memory, (um_siphash_key){1, 2});
+    um_relayed_records_forget(w.relayed);
 }
 
 /* The sources that are known, by way of the topics: as many as are counted, each topic once. */
@@ -99,6 +108,27 @@ static void check_owners(const uint8_t *data, uint32_t bytes)
     REQUIRE(next == w.intake.owner_records);
 }
 
+/* Records lie one after the other in the datagram; at once again, none is left to relay. */
+static void relay(const uint8_t *data, uint32_t bytes, bool is_well_formed)
+{
+    um_lbmr_reader reader;
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        bool is_taken = um_relayed_records_take(w.relayed, data, bytes, 7, 0, turn, &w.part);
+        REQUIRE(is_taken == is_well_formed);
+        if (!is_taken)
+            return;
+        uint32_t end = UM_LBMR_HEADER_BYTES;
+        REQUIRE(um_lbmr_check(&reader, data, bytes) && w.part.query_count <= w.part.record_count);
+        REQUIRE(w.part.record_count + w.part.left_out_count == reader.query_count + reader.advertisement_count);
+        for (uint32_t i = 0; i < w.part.record_count; i++) {
+            REQUIRE(w.part.records[i].offset >= end && w.part.records[i].bytes > 0);
+            end = w.part.records[i].offset + w.part.records[i].bytes;
+            REQUIRE(end <= bytes);
+        }
+        REQUIRE(turn > 0 || w.part.left_out_count == 0);
+    }
+}
+
 static void take(const uint8_t *data, uint32_t bytes)
 {
     um_lbmr_reader reader;
@@ -111,6 +141,7 @@ static void take(const uint8_t *data, uint32_t bytes)
         check_owners(data, bytes);
     else
         REQUIRE(um_resolver_cache_count(w.cache) == before);
+    relay(data, bytes, is_well_formed);
     check_known();
 }
 

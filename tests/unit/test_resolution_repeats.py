@@ -22,7 +22,6 @@ from umstack.resolution.codec import (
 )
 from umstack.resolution.machine import ResolutionMachine, SourceFound
 from umstack.resolution.pattern import TopicPattern
-from umstack.resolution.repeats import RepeatedDatagrams
 from umstack.resolution.wildcards import TopicMatched
 
 ADDRESS = LbtrmAddress("10.9.0.1", "224.10.10.10", 0x5EED0001, 14400, 14390)
@@ -194,21 +193,6 @@ def test_a_wildcard_receiver_that_was_full_takes_the_topic_later() -> None:
     for now in (1, 2, 3):
         resolver.datagram_received(advertised("a1", "a2"), now)
     assert resolver.stats()["tr_wildcard_topics_refused"] == 3
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    """Bad input: datagrams that are all different take 4 MiB and 4096 entries at most."""
-    repeats: RepeatedDatagrams[int] = RepeatedDatagrams()
-    for number in range(10_000):
-        repeats.remember(number.to_bytes(4, "big"), number)
-    assert sum(repeats.find(number.to_bytes(4, "big")) is not None for number in range(10_000)) == 4096
-    for number in range(100):
-        repeats.remember(number.to_bytes(4, "big") + bytes(65_000), number)
-    kept = [repeats.find(number.to_bytes(4, "big") + bytes(65_000)) is not None for number in range(100)]
-    assert kept[-1]
-    assert 60 <= sum(kept) <= 64
-    repeats.remember(bytes(5_000_000), 1)
-    assert repeats.find(bytes(5_000_000)) is None
 
 
 def test_topics_that_are_made_at_once_share_datagrams() -> None:

@@ -25,9 +25,22 @@ from umstack._engine.transport_address import LbtrmAddress
 from umstack.cli import command as umstack
 from umstack.config import Config
 from umstack.errors import LinkError, OptionError, UmError
-from umstack.resolution.codec import KEEPALIVE, Advertisement, ResolutionDatagram, encode
+from umstack.resolution.codec import (
+    KEEPALIVE,
+    Advertisement,
+    RequestScope,
+    ResolutionDatagram,
+    WireOption,
+    decode,
+    encode,
+    encode_request,
+    encode_wildcard_query,
+    pack_wildcard_queries,
+)
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.relay import Fate, Relay, RelayPolicy, RelayServer
+
+ADDRESS = LbtrmAddress("10.9.0.1", "224.10.10.10", 7, 14400, 14390)
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000
@@ -112,6 +125,7 @@ def test_a_datagram_goes_to_every_other_client() -> None:
     for address in (A, B, C):
         assert relay.received(KEEPALIVE, address, 0) is Fate.ANSWERED
     assert relay.received(QUERY, B, 1) is Fate.RELAYED
+    assert relay.is_relayable(QUERY, B, 1)
     assert sorted(relay.clients) == [A, B, C]
     assert (relay.counters.queries, relay.counters.keepalives) == (1, 3)
 
@@ -133,8 +147,9 @@ def test_a_relay_is_bounded() -> None:
     relay.received(KEEPALIVE, A, 0)
     relay.received(KEEPALIVE, B, 0)
     assert relay.received(KEEPALIVE, C, 0) is Fate.DROPPED
-    assert relay.received(b"garbage", A, 0) is Fate.DROPPED
-    assert relay.received(b"", A, 0) is Fate.DROPPED
+    for garbage in (b"garbage", b""):
+        assert relay.received(garbage, A, 0) is Fate.RELAYED
+        assert not relay.is_relayable(garbage, A, 0)
     assert [relay.received(QUERY, A, 0) for _ in range(100)].count(Fate.RELAYED) == 7
     assert relay.received(QUERY, A, SECOND // 10) is Fate.RELAYED
     counters = relay.counters
@@ -142,18 +157,70 @@ def test_a_relay_is_bounded() -> None:
     assert counters.dropped_rate == 93
 
 
+def said(*topics: str) -> bytes:
+    """A query and an advertisement for each."""
+    return encode(ResolutionDatagram(topics, tuple(Advertisement(topic, 1, 60, ADDRESS) for topic in topics)))
+
+
 def test_a_relay_that_cannot_keep_up_passes_over_repeats() -> None:
-    """Overload: what was relayed within five seconds is dropped and counted, new is not; at rest all is relayed."""
+    """Overload: records that were relayed within two seconds are left out and counted, new ones are not, nor those of
+    another client, nor any once there is a new one."""
     relay = Relay(RelayPolicy(client_timeout_s=60))
-    other = encode(ResolutionDatagram(queries=("trades",)))
-    assert relay.received(QUERY, A, 0, is_busy=True) is Fate.RELAYED
-    assert relay.received(QUERY, A, SECOND, is_busy=True) is Fate.DROPPED
-    assert relay.received(other, A, SECOND, is_busy=True) is Fate.RELAYED
-    assert relay.received(QUERY, A, SECOND) is Fate.RELAYED
-    assert relay.received(QUERY, A, 5 * SECOND, is_busy=True) is Fate.DROPPED
-    assert relay.received(QUERY, A, 6 * SECOND, is_busy=True) is Fate.RELAYED
-    assert relay.received(KEEPALIVE, A, 6 * SECOND, is_busy=True) is Fate.ANSWERED
-    assert relay.counters.dropped_repeated == 2
+    for client in (A, B):
+        relay.received(KEEPALIVE, client, 0)
+
+    def left(now_ns: int, *topics: str, client: tuple[str, int] = A) -> tuple[str, ...]:
+        found = relay.condensed([(said(*topics), client)], now_ns)
+        decoded = [decode(data) for data in found]
+        assert all(isinstance(one, ResolutionDatagram) for one in decoded)
+        queries = tuple(query for one in decoded for query in one.queries)  # type: ignore[union-attr]
+        records = [record for one in decoded for record in one.advertisements]  # type: ignore[union-attr]
+        assert queries == tuple(record.topic for record in records)
+        return queries
+
+    assert left(0, "a", "b") == ("a", "b")
+    assert left(SECOND, "c", "b", "a", "d") == ("c", "d")
+    assert left(SECOND, "a", "b") == ()
+    assert left(SECOND, "a", client=B) == ("a",)
+    assert relay.is_relayable(said("a"), A, SECOND)
+    assert left(2 * SECOND, "a", "b") == ("b",)
+    assert left(3 * SECOND, "a", "b") == ("a",)
+    assert (relay.counters.dropped_repeated, relay.counters.records_left_out) == (1, 2 * (2 + 2 + 1 + 1))
+    assert relay.counters.queries == relay.counters.advertisements == 8
+    relay.received(KEEPALIVE, C, 3 * SECOND)
+    assert left(3 * SECOND, "a") == ("a",), "a new client has not had it"
+
+
+def test_a_busy_relay_leaves_out_nothing_else() -> None:
+    """Overload: the last advertisement of a source differs from those before it; wildcard queries, requests and
+    datagrams with packet options are relayed each time; what is malformed never."""
+    relay = Relay(RelayPolicy(client_timeout_s=60))
+    for ttl in (60, 0):
+        data = encode(ResolutionDatagram((), (Advertisement("a", 1, ttl, ADDRESS),)))
+        assert relay.condensed([(data, A)], 0) == [data]
+    always = [
+        pack_wildcard_queries([encode_wildcard_query("a.*")], 1400)[0],
+        encode_request(RequestScope.QUERIES),
+        encode(ResolutionDatagram(("q",), (), (WireOption(5, b"x"),))),
+    ]
+    for data in always * 2:
+        assert relay.condensed([(data, A)], 0) == [data]
+    assert relay.condensed([(b"garbage", A)], 0) == []
+    assert relay.counters.dropped_malformed == 1
+
+
+def test_a_busy_relay_puts_the_records_of_many_datagrams_into_few() -> None:
+    """Overload: what is left of small datagrams shares one that is no longer than the longest of them; the longest
+    record that there is fits."""
+    relay = Relay(RelayPolicy(client_timeout_s=60))
+    big = said("x" * 246)
+    small = [(said(f"topic {number}"), (A, B, C)[number % 3]) for number in range(30)]
+    found = relay.condensed([*small, (big, A), *small], 0)
+    assert 1 < len(found) < 6
+    assert max(map(len, found)) <= len(big)
+    queries = [query for data in found for query in decode(data).queries]  # type: ignore[union-attr]
+    assert sorted(queries) == sorted(["x" * 246, *(f"topic {number}" for number in range(30))])
+    assert relay.counters.records_left_out == 60
 
 
 def test_one_datagram_goes_to_many_addresses() -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import lru_cache
 
-from umstack._core import ffi, lib
 from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
 from umstack._engine.transport_address import LbtruAddress as LbtruAddress
 from umstack._engine.transport_address import TcpAddress as TcpAddress
@@ -164,14 +163,6 @@ class _Cursor:
 def decode_advertisement(raw: bytes) -> Advertisement:
     """One advertisement of a datagram that is known to be well-formed."""
     return _decode_advertisement(_Cursor(raw, 0))
-
-
-def record_counts(data: bytes) -> tuple[int, int] | None:
-    """How many queries and advertisements are in a datagram of these; None when it is none, or malformed."""
-    reader = ffi.new("um_lbmr_reader *")
-    if not lib.um_lbmr_check(reader, data, len(data)):
-        return None
-    return reader.query_count, reader.advertisement_count
 
 
 def decode_topic_name(raw: bytes) -> str:

@@ -5,8 +5,9 @@ silent for the timeout. A keepalive is answered and not relayed. The daemon keep
 over at any moment. What is no topic resolution is dropped.
 
 A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and is checked in C: with a hundred
-contexts a daemon sends a hundred times what it receives. When it cannot keep up it relays what it has not relayed for
-five seconds, and passes over repeats: so nothing new waits behind them.
+contexts a daemon sends a hundred times what it receives. When it cannot keep up it relays only the records that it has
+not relayed for two seconds (ffi/core/relayed_records.h), those of many datagrams in few: so nothing new waits behind
+repeats. A client may hear its own records then, as by multicast.
 
 `Relay` is the table, without I/O; `RelayServer` is the socket and its loop.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import mmap
 import selectors
 import socket
 import time
@@ -22,18 +24,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
+from itertools import islice
+from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.errors import error_from_os
-from umstack.resolution.codec import KEEPALIVE, Rejected, decode, record_counts
+from umstack.resolution.codec import KEEPALIVE, Rejected, decode, pack
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
-from umstack.resolution.repeats import RepeatedDatagrams
 from xdp.closing import Closing
 
 Address = tuple[str, int]
 _NS_PER_S = 1_000_000_000
-_REPEAT_NS = 5 * _NS_PER_S
+_REPEAT_NS = 2 * _NS_PER_S
 _BUFFER_BYTES = 8 * 1024 * 1024
 # Each with the option that goes past the system's limit, for the privileged.
 _BUFFERS = ((33, socket.SO_RCVBUF), (32, socket.SO_SNDBUF))
@@ -52,6 +55,7 @@ class RelayCounters:
     dropped_not_allowed: int = 0
     dropped_rate: int = 0
     dropped_repeated: int = 0
+    records_left_out: int = 0
     clients_refused: int = 0
     clients_timed_out: int = 0
     send_failed: int = 0
@@ -75,15 +79,6 @@ class _Client:
         self.allowance = allowance
 
 
-@dataclass(slots=True)
-class _Known:
-    """A datagram that was decoded, and when it was last relayed."""
-
-    queries: int
-    advertisements: int
-    relayed_ns: int | None = None
-
-
 class Fate(Enum):
     """What becomes of a datagram."""
 
@@ -100,7 +95,10 @@ class Relay:
     def __init__(self, policy: RelayPolicy) -> None:
         self._policy = policy
         self._clients: OrderedDict[Address, _Client] = OrderedDict()
-        self._known: RepeatedDatagrams[_Known] = RepeatedDatagrams()
+        self._memory: Any = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, lib.um_relayed_records_footprint()))
+        key = ffi.new("um_siphash_key *", [SystemRandom().getrandbits(64) for _ in range(2)])
+        self._relayed: Any = lib.um_relayed_records_init(self._memory, key[0])
+        self._part: Any = ffi.new("um_relayed_part *")
         self.counters = RelayCounters()
         self.change_count = 0
         """How often a client came or went."""
@@ -110,8 +108,8 @@ class Relay:
         """Those that are relayed to now."""
         return list(self._clients)
 
-    def received(self, data: bytes, source: Address, now_ns: int, *, is_busy: bool = False) -> Fate:
-        """Take in a datagram, and decide what becomes of it. `is_busy`: more have come than can be relayed."""
+    def received(self, data: bytes, source: Address, now_ns: int) -> Fate:
+        """Take in a datagram, and decide what becomes of it."""
         counters = self.counters
         counters.datagrams_received += 1
         self._drop_silent(now_ns)
@@ -120,26 +118,49 @@ class Relay:
         if data == KEEPALIVE:
             counters.keepalives += 1
             return Fate.ANSWERED
-        known = self._known.find(data) or self._decoded(data)
-        if known is None:
-            counters.dropped_malformed += 1
-            return Fate.DROPPED
-        if is_busy and known.relayed_ns is not None and now_ns - known.relayed_ns < _REPEAT_NS:
-            counters.dropped_repeated += 1
-            return Fate.DROPPED
-        known.relayed_ns = now_ns
-        counters.queries += known.queries
-        counters.advertisements += known.advertisements
         return Fate.RELAYED
 
-    def _decoded(self, data: bytes) -> _Known | None:
-        """What is in a datagram that was not received before; None when it is no topic resolution."""
-        counts = record_counts(data)
-        if counts is None and isinstance(decode(data), Rejected):
-            return None
-        known = _Known(*(counts or (0, 0)))
-        self._known.remember(data, known)
-        return known
+    def is_relayable(self, data: bytes, source: Address, now_ns: int) -> bool:
+        """Whether a datagram that is to be relayed is topic resolution; its records count as relayed then."""
+        counters, part = self.counters, self._part
+        if self._take(data, source, now_ns, 0):
+            counters.queries += part.query_count
+            counters.advertisements += part.record_count - part.query_count
+            return True
+        if isinstance(decode(data), Rejected):
+            counters.dropped_malformed += 1
+            return False
+        return True
+
+    def condensed(self, datagrams: list[tuple[bytes, Address]], now_ns: int) -> list[bytes]:
+        """What is to be relayed of many datagrams, when more have come than can be: their records that were not relayed
+        lately, in datagrams that are no longer than theirs, and whole what is anything else."""
+        counters, part = self.counters, self._part
+        queries: list[bytes] = []
+        advertisements: list[bytes] = []
+        others: list[bytes] = []
+        for data, source in datagrams:
+            if not self._take(data, source, now_ns, _REPEAT_NS) or part.has_packet_options:
+                if self.is_relayable(data, source, now_ns):
+                    others.append(data)
+                continue
+            counters.records_left_out += part.left_out_count
+            counters.dropped_repeated += part.record_count == 0
+            for number, place in enumerate(islice(part.records, part.record_count)):
+                record = data[place.offset : place.offset + place.bytes]
+                if number < part.query_count:
+                    queries.append(record + b"\0")
+                else:
+                    advertisements.append(record)
+        counters.queries += len(queries)
+        counters.advertisements += len(advertisements)
+        return others + pack(queries, advertisements, max((len(data) for data, _ in datagrams), default=0))
+
+    def _take(self, data: bytes, source: Address, now_ns: int, repeat_ns: int) -> bool:
+        client = int(ipaddress.IPv4Address(source[0])) << 16 | source[1]
+        return bool(
+            lib.um_relayed_records_take(self._relayed, data, len(data), client, now_ns, repeat_ns, self._part)
+        )
 
     def _client(self, source: Address, now_ns: int) -> _Client | None:
         """The client that sent, a new one included; None when it may not, or not so much."""
@@ -157,6 +178,7 @@ class Relay:
                 return None
             client = self._clients[source] = _Client(now_ns, rate)
             self.change_count += 1
+            lib.um_relayed_records_forget(self._relayed)  # the new one has had none of it
         client.allowance = min(rate, client.allowance + (now_ns - client.last_received_ns) * rate / _NS_PER_S)
         client.last_received_ns = now_ns
         self._clients.move_to_end(source)
@@ -220,12 +242,19 @@ class RelayServer(Closing):
             received = list(self._received.take(self._socket))
         except OSError:
             return  # a client that has gone, and is forgotten when its time is over
-        for data, source in received:
-            fate = self.relay.received(data, source, time.monotonic_ns(), is_busy=len(received) == BATCH)
-            if fate is Fate.RELAYED:
-                self._relay(data, source)
-            elif fate is Fate.ANSWERED:
+        now_ns = time.monotonic_ns()
+        fates = [(data, source, self.relay.received(data, source, now_ns)) for data, source in received]
+        relayed = [(data, source) for data, source, fate in fates if fate is Fate.RELAYED]
+        for _, source, fate in fates:
+            if fate is Fate.ANSWERED:
                 self._answer(source)
+        if len(received) == BATCH:
+            for data in self.relay.condensed(relayed, now_ns):
+                self._relay(data, None)
+            return
+        for data, source in relayed:
+            if self.relay.is_relayable(data, source, now_ns):
+                self._relay(data, source)
 
     def _answer(self, client: Address) -> None:
         try:
@@ -233,16 +262,17 @@ class RelayServer(Closing):
         except OSError:
             self.relay.counters.send_failed += 1
 
-    def _relay(self, data: bytes, source: Address) -> None:
+    def _relay(self, data: bytes, source: Address | None) -> None:
         """Send to all but the source. Topic resolution repeats itself: what a full buffer costs is said again."""
         if self._changes_seen != self.relay.change_count:
             self._list_clients()
         count = len(self._positions)
+        left_out = count if source is None else self._positions[source]
         sent = lib.um_datagram_fan_out(
-            self._socket.fileno(), data, len(data), self._addresses, count, self._positions[source]
+            self._socket.fileno(), data, len(data), self._addresses, count, left_out
         )
         self.relay.counters.datagrams_relayed += sent
-        self.relay.counters.send_failed += count - 1 - sent
+        self.relay.counters.send_failed += count - (source is not None) - sent
 
     def _list_clients(self) -> None:
         clients = self.relay.clients
