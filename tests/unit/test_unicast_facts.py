@@ -154,6 +154,13 @@ def test_a_session_without_an_id_is_known_by_its_port(tmp_path: Path) -> None:
     assert len(tables["losses"]) == LOSSES
 
 
+def test_a_storm_is_of_all_receivers_of_a_session(tmp_path: Path) -> None:
+    """NAKs of two receivers of LBT-RU are one storm, with the share of each."""
+    storm = only(tables_of(facts_of([written(tmp_path / "host.pcap", truth.lbtru_storm())])), "nak_storms")
+    assert (storm["naks"], storm["requests"], storm["repeated"]) == (24, 240, 220)
+    assert {one["receiver"]: one["share"] for one in storm["receivers"]} == {FIRST: 0.5, SECOND: 0.5}
+
+
 def test_a_session_of_lbttcp(lbttcp: str) -> None:
     """Messages once, whatever connections they went over; connections, the one that began anew, and what it lacks."""
     tables = tables_of(facts_of([lbttcp]))

@@ -130,6 +130,19 @@ def lbtru_session() -> list[Packet]:
     return [replace(told, time_ns=start - MS), *session.packets]
 
 
+def lbtru_storm() -> list[Packet]:
+    """Two receivers that ask, twelve times each within a twentieth of a second, for the same ten datagrams."""
+    session = _Datagrams()
+    start = START_NS // (100 * MS) * 100 * MS
+    for number in range(10):
+        for receiver in (FIRST, SECOND):
+            session.data(start + number * 1000, number, receiver)
+    for turn in range(12):
+        for receiver in (FIRST, SECOND):
+            session.nak(start + (10 + 3 * turn) * MS, receiver, *range(10))
+    return session.packets
+
+
 class _Connection:
     """A connection of LBT-TCP."""
 

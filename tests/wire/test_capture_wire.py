@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 import subprocess
@@ -39,6 +40,7 @@ from tests.unit.capture_bytes import (
 )
 from tests.wire.conftest import emitted
 from tests.wire.dissection import Frame, frames, number, octets, values
+from tests.wire.emit_lbttcp import FIRST, SECOND, THIRD
 
 pytest.importorskip("pyarrow")
 
@@ -394,6 +396,26 @@ def test_recovery_over_tcp_agrees() -> None:
         assert (found, [row["tcp_bytes"]]) == (wanted, length)
         assert row["status"] == "ok"
     assert [len(row["messages"]) for row in rows] == [0, 0, 0, 1, 1, 2, 1]
+
+
+def test_a_real_run_over_lbttcp_is_in_facts_as_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Issue 29: what the stack sent over LBT-TCP, to two receivers of which one goes, once and by connection."""
+    pytest.importorskip("polars")
+    from umstack.analysis.tables import tables_of
+    from umstack.facts.facts import facts_of
+
+    folder = emitted(tmp_path_factory, "emit_lbttcp")
+    said = json.loads((folder / "facts.json").read_text())
+    rows = [row for batch in decode(folder / "wire.pcapng") for row in batch.to_pylist()]
+    assert {row["session_id"] for row in rows if row["transport"] == "LBT-TCP"} == {said["session_id"]}
+    tables = tables_of(facts_of([str(folder / "wire.pcapng")]))
+    [session] = tables["sessions"].to_dicts()
+    assert (session["session_id"], session["messages"]) == (-said["source_port"], FIRST + SECOND + THIRD)
+    clients = sorted(tables["clients"].to_dicts(), key=lambda row: row["messages"])
+    assert [(row["messages"], row["missing"], row["connects"]) for row in clients] == [
+        (SECOND, 0, 1),
+        (FIRST + SECOND + THIRD, 0, 1),
+    ]
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
