@@ -267,12 +267,12 @@ class RelayServer(Closing):
         if self._changes_seen != self.relay.change_count:
             self._list_clients()
         count = len(self._positions)
-        left_out = count if source is None else self._positions[source]
+        left_out = self._positions.get(source, count) if source is not None else count
         sent = lib.um_datagram_fan_out(
             self._socket.fileno(), data, len(data), self._addresses, count, left_out
         )
         self.relay.counters.datagrams_relayed += sent
-        self.relay.counters.send_failed += count - (source is not None) - sent
+        self.relay.counters.send_failed += count - (left_out < count) - sent
 
     def _list_clients(self) -> None:
         clients = self.relay.clients
