@@ -166,6 +166,29 @@ def test_a_peer_that_connects_and_says_nothing_more_is_dropped(
     _expect(source, [receiver], 1000)
 
 
+def test_ten_thousand_connection_requests_keep_no_receiver_out(
+    publisher: Context, subscriber: Context
+) -> None:
+    """UX-11: from as many addresses, none of which acknowledges: they take no place, and a receiver connects among
+    them."""
+    source = publisher.source("flooded", **LBTRU_SOURCE)
+    _, host, port, session_id = source.transport.split(":")
+    request = b"\x06\x01\0\0" + b"\x02\x08\0\0" + bytes.fromhex(session_id) + b"\0\x08\0\0" + bytes(4)
+    receiver = None
+    for number in range(10_000):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind((f"127.1.{number >> 8}.{number & 0xFF}", 0))
+            stranger.sendto(request, (host, int(port)))
+        if number == 5000:
+            receiver = subscriber.receiver("flooded")
+    assert receiver is not None
+    wait_for(lambda: _clients(source) == 1, "the connection")
+    _expect(source, [receiver], 1000)
+    stats = source.stats()
+    assert (stats["num_clients"], stats["clients_refused"]) == (1, 0)
+    assert stats["creqs_rcved"] > 1000
+
+
 def test_a_full_table_refuses_and_is_counted(publisher: Context, subscriber: Context) -> None:
     """UX-11: transport_lbtru_maximum_clients bounds who is sent data."""
     source, receiver = _join(publisher, subscriber, "full", transport_lbtru_maximum_clients=1)

@@ -100,18 +100,38 @@ def test_a_greeting_of_one_byte_a_time_is_a_greeting(source: Source) -> None:
         wait_for(lambda: _clients(source) == 1)
 
 
-def test_a_peer_that_says_nothing_holds_nobody_and_is_closed(source: Source) -> None:
+def _drip_until_closed(client: RawClient, said: bytes) -> int:
+    """Say one byte a second until the source closes; how many were said."""
+    client.socket.settimeout(1)
+    for count in range(len(said)):
+        try:
+            client.socket.sendall(said[count : count + 1])
+            assert client.socket.recv(1) == b"", "a stranger was sent something"
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            pass
+        return count
+    raise AssertionError("a greeting that takes so long is none")
+
+
+def test_a_peer_that_says_nothing_or_drips_holds_nobody_and_is_closed(source: Source) -> None:
     """UM-108: a stranger cannot hold a receiver-paced source, and its connection ends by itself."""
-    with RawClient(source.transport) as idle, RawClient(source.transport) as client:
+    with (
+        RawClient(source.transport) as idle,
+        RawClient(source.transport) as dripping,
+        RawClient(source.transport) as client,
+    ):
         client.greet()
         wait_for(lambda: _clients(source) == 1)
         source.send_many([bytes(1000)] * 1000, flush=True)
         for _ in range(1000):
             assert client.read()[0] == MESSAGE
         begun = time.monotonic()
+        assert _drip_until_closed(dripping, control_session_id(dripping.session_id)) > 0
         assert idle.is_closed()
         assert time.monotonic() - begun < SECONDS
-        assert _refused(source) == 1
+        assert _refused(source) == 2
         assert _clients(source) == 1
 
 
