@@ -186,7 +186,7 @@ def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> No
 
 def test_a_single_number_far_ahead_does_not_carry_the_stream_off(contexts: list[Context]) -> None:
     """Reference 1: as in a session, a jump that nothing bounds is believed when another message confirms it."""
-    (first, second), receiver = _lines(contexts, hf_maximum_waiting_messages=64, hf_maximum_delay=100)
+    (first, second), receiver = _lines(contexts, hf_maximum_waiting_messages=256, hf_maximum_delay=100)
     stranger = contexts[3].source("orders", flow_control="min")
     stranger.wait_connected(timeout=SECONDS)
     for source in (first, second):

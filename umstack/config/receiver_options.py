@@ -294,7 +294,7 @@ class ReceiverOptions:
     hf_maximum_waiting_messages: int = option(
         Kind.INTEGER,
         ours=65536,
-        minimum=64,
+        minimum=256,
         maximum=2**24,
         doc="Hot failover receivers: so many numbers may wait for an earlier one, rounded up to a power of two.",
     )
