@@ -1,6 +1,7 @@
 /* What LBT-TCP is made of below its sockets: messages out of a byte stream cut anywhere, the backlog of a client, the
  * topics that a client wants, and control messages.
  */
+#include "authentication/stream_tags.h"
 #include "core/byte_ring.h"
 #include "core/message_stream.h"
 #include "core/random.h"
@@ -97,6 +98,112 @@ static enum um_stream_part first_of(const uint8_t *bytes, uint32_t length, uint3
     *broken_by = stream.broken_by;
     free(memory);
     return part;
+}
+
+/* ---- records ---- */
+
+static um_stream_tags *tags_of(bool is_server, uint8_t secret)
+{
+    static const uint8_t CONNECTION[] = "a connection";
+    um_key key = {.id = 7, .secret = {secret}};
+    um_stream_tags *tags = um_stream_tags_open(&key, UM_STREAM_SESSION, is_server, CONNECTION, sizeof CONNECTION);
+    CHECK(tags != NULL);
+    return tags;
+}
+
+TEST("UM-46", "records cut anywhere give the messages that were put into them, each record whole")
+{
+    um_random random = {check_seed()};
+    uint8_t *sent = zeroed(TEXT_BYTES), *received = zeroed(TEXT_BYTES);
+    uint32_t messages, bytes = write_messages(sent, &random, &messages), taken = 0;
+    um_stream_tags *source = tags_of(true, 1), *receiver = tags_of(false, 1);
+    uint8_t *memory = zeroed(192 * 1024), *record = zeroed(UM_RECORD_HEADER_BYTES + UM_RECORD_BYTES_MAX);
+    um_message_stream stream;
+    um_message_stream_init(&stream, memory, 192 * 1024, UM_LBMC_MESSAGE_BYTES_MAX);
+    um_message_stream_verify(&stream, um_stream_tags_verifier(receiver));
+    for (uint32_t at = 0, length; at < bytes; at += length) {
+        length = 0; /* whole messages, as many as a random record holds */
+        uint32_t most = 1 + (uint32_t)um_random_below(&random, 60000);
+        do
+            length += um_load_be16(sent + at + length + 2);
+        while (at + length < bytes && length < most);
+        memcpy(record + UM_RECORD_HEADER_BYTES, sent + at, length);
+        CHECK_EQ(um_stream_tags_seal(source, record, length), 0);
+        for (uint32_t done = 0, whole = UM_RECORD_HEADER_BYTES + length; done < whole;) {
+            uint32_t room, piece = 1 + (uint32_t)um_random_below(&random, 40000), before = taken;
+            uint8_t *into = um_message_stream_room(&stream, &room);
+            piece = piece < room ? piece : room;
+            piece = piece < whole - done ? piece : whole - done;
+            memcpy(into, record + done, piece);
+            um_message_stream_add(&stream, piece);
+            done += piece;
+            CHECK_EQ(take_all(&stream, received, &taken), UM_STREAM_MORE);
+            CHECK_EQ(taken - before, done < whole ? 0 : length);
+        }
+    }
+    CHECK_EQ(taken, bytes);
+    CHECK_EQ(memcmp(sent, received, bytes), 0);
+    um_stream_tags_close(source);
+    um_stream_tags_close(receiver);
+    free(sent);
+    free(received);
+    free(memory);
+    free(record);
+}
+
+/* What a stream says of these bytes, of which it is to believe nothing. */
+static um_message_stream refused(const uint8_t *data, uint32_t length, uint32_t capacity)
+{
+    um_stream_tags *receiver = tags_of(false, 1);
+    uint8_t *memory = zeroed(capacity), taken[1024];
+    uint32_t taken_bytes = 0;
+    um_message_stream stream;
+    um_message_stream_init(&stream, memory, capacity, capacity);
+    um_message_stream_verify(&stream, um_stream_tags_verifier(receiver));
+    memcpy(memory, data, length);
+    um_message_stream_add(&stream, length);
+    CHECK_EQ(take_all(&stream, taken, &taken_bytes), UM_STREAM_BROKEN);
+    CHECK_EQ(take_all(&stream, taken, &taken_bytes), UM_STREAM_BROKEN); /* for good */
+    CHECK_EQ(taken_bytes, 0);
+    um_stream_tags_close(receiver);
+    free(memory);
+    return stream;
+}
+
+TEST("UM-108", "of what is no right record nothing is taken, and the stream says why")
+{
+    enum { MESSAGE = 40, RECORD = UM_RECORD_HEADER_BYTES + MESSAGE };
+    um_lbmc_layout layout = {.topic_index = 7, .payload_length = MESSAGE - UM_LBMC_HEADER_BYTES};
+    uint8_t record[RECORD], changed[RECORD], greeting[UM_RECORD_HEADER_BYTES];
+    um_lbmc_write_message(record + UM_RECORD_HEADER_BYTES, &layout);
+    um_stream_tags *source = tags_of(true, 1), *other = tags_of(true, 2);
+    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE), 0);
+    for (uint32_t bit = 0; bit < 8 * RECORD; bit++) {
+        memcpy(changed, record, RECORD);
+        changed[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        if (bit / 8 >= 8 && bit / 8 < 12 && um_load_be32(changed + 8) > MESSAGE)
+            continue; /* it claims more than has come: waited for, and wrong then */
+        CHECK(refused(changed, RECORD, RECORD).refused_by != UM_TAG_OK);
+    }
+    CHECK_EQ(refused(record + UM_RECORD_HEADER_BYTES, MESSAGE, RECORD).refused_by, UM_TAG_MISSING);
+    um_stream_greeting said = {UM_STREAM_SESSION, 1, 7};
+    CHECK_EQ(um_stream_greeting_write(greeting, &said), 0);
+    CHECK_EQ(refused(greeting, sizeof greeting, RECORD).refused_by, UM_TAG_MISSING);
+    memcpy(changed, record, RECORD);
+    changed[7] = 9; /* the key that it names is not there */
+    CHECK_EQ(refused(changed, RECORD, RECORD).refused_by, UM_TAG_KEY_UNKNOWN);
+    CHECK_EQ(um_stream_tags_seal(other, changed, MESSAGE), 0);
+    CHECK_EQ(refused(changed, RECORD, RECORD).refused_by, UM_TAG_WRONG);
+    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE), 0); /* the second, without the first */
+    CHECK_EQ(refused(record, RECORD, RECORD).refused_by, UM_TAG_REPLAYED);
+    um_stream_tags_close(source);
+    source = tags_of(true, 1);
+    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE - 1), 0); /* a message and no end to it */
+    CHECK_EQ(refused(record, RECORD - 1, RECORD).broken_by, UM_DGRAM_SIZE);
+    um_store_be32(record + 8, RECORD); /* longer than there is room for */
+    CHECK_EQ(refused(record, RECORD - 1, RECORD).broken_by, UM_DGRAM_SIZE);
+    um_stream_tags_close(source);
+    um_stream_tags_close(other);
 }
 
 TEST("UM-46", "what cannot be LBMC breaks the stream at once, and nothing of it is believed")

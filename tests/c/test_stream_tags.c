@@ -150,6 +150,33 @@ TEST("UM-138", "keys of one identifier have checks of their own")
     CHECK_EQ(um_stream_key_check(&first), um_stream_key_check(&first));
 }
 
+TEST("UM-108", "a direction goes on with another key, which its next record names")
+{
+    um_key old = {.id = 7, .secret = {1}}, new = {.id = 8, .secret = {2}};
+    const um_key_set both = {2, {old, new}}, turned = {2, {new, old}}, last = {1, {new}};
+    const uint8_t *connection = (const uint8_t *)CONNECTION;
+    um_stream_tags *source = um_stream_tags_open(&old, UM_STREAM_SESSION, true, connection, 4);
+    um_stream_tags *receiver = um_stream_tags_open(&old, UM_STREAM_SESSION, false, connection, 4);
+    uint8_t record[RECORD];
+    CHECK_EQ(um_stream_tags_set_keys(source, &turned), 0);
+    seal(source, record, 1);
+    CHECK_EQ(record[7], new.id);
+    CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_KEY_UNKNOWN); /* it has not heard of it yet */
+    CHECK_EQ(um_stream_tags_set_keys(receiver, &both), 0);
+    CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_OK);
+    seal(source, record, 2);
+    CHECK_EQ(record[7], 0); /* named once */
+    CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_OK);
+    seal(receiver, record, 3); /* the other direction has its key still */
+    CHECK_EQ(record[7], 0);
+    CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_OK);
+    seal(receiver, record, 4);
+    CHECK_EQ(um_stream_tags_set_keys(source, &last), 0);
+    CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_KEY_UNKNOWN); /* the old one is in use no more */
+    um_stream_tags_close(source);
+    um_stream_tags_close(receiver);
+}
+
 TEST("UM-138", "more than a key is derived from is refused")
 {
     um_key key = {.id = 1};
