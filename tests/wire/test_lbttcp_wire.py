@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
+from tests.tag_oracle import RecordStream
+from tests.unit.keyed_peers import KEY_ID, SECRET, KeyedPeer, write_keys
 from tests.unit.loopback import open_context, payloads
-from tests.unit.tcp_peers import RawClient, RawSource, message
+from tests.unit.tcp_peers import RawClient, RawSource, control_session_id, message, ssf_request
 from tests.waiting import SECONDS, collect, wait_for
 from tests.wire.dissection import MARKS, octets, tshark, values
 from umstack._engine.transport_address import TcpAddress
@@ -129,3 +132,56 @@ def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
     assert _numbers(request, "lbmc.ssf_creq.transport_idx") == [session_id]
     assert _numbers(request, "lbmc.ssf_creq.topic_idx") == [7]
     assert _numbers(request, "lbmc.ssf_creq.client_idx") == _numbers(offered, "lbmc.ssf_init.client_idx")
+
+
+def test_tshark_decodes_a_session_with_keys(tmp_path: Path) -> None:
+    """UM-46, W1: greetings and records are control messages with an HMAC option before the messages, both ways."""
+    write_keys(tmp_path / "keys", "*", (KEY_ID, SECRET))
+    options = {"authentication_scope": "all", "authentication_key_file": str(tmp_path / "keys")}
+    said: dict[bool, bytes] = {}
+    with open_context(**options) as context:
+        source = context.source("wire", transport="tcp", transport_source_side_filtering_behavior="inclusion")
+        with RawClient(source.transport) as client:
+            _, address, port, _ = source.transport.split(":")
+            tags = RecordStream(
+                SECRET, KEY_ID, "", client.session_id, is_server=False, kind=RecordStream.SESSION
+            )
+            peer = KeyedPeer(client.socket, tags, (address, int(port)))
+            peer.greet()
+            peer.send(peer.tags.seal(control_session_id(client.session_id)))
+            heard = [peer.heard_greeting, peer.raw_record()]
+            peer.send(peer.tags.seal(ssf_request(client.session_id, 0, source.topic_index)))
+            wait_for(lambda: source.send(b"?", flush=True) or _has_come(client), "the topic that is wanted")
+            source.send_many([b"%02d" % n for n in range(50)], flush=True)
+            source.send(bytes(60_000), flush=True)
+            source.close()
+            while not heard[-1].endswith(b"\x01\xff\x00\x04"):
+                heard.append(peer.raw_record())
+            said = {True: b"".join(heard), False: bytes(peer.sent)}
+    found = _dissected(tmp_path, _stream(said[True], from_source=True))
+    records = len(heard) - 1
+    types = _numbers(found, "lbmc.type")
+    assert types[0] == types[1] == 8
+    assert types[-1] == 1
+    tagged = [one for one in found if values(one, "lbmc.hmac.data")]
+    assert len(tagged) == records + 1
+    assert [octets(one, "lbmc.hmac.data")[-12:] for one in tagged] == [record[16:28] for record in heard]
+    assert sum(_numbers(found, "lbmc.msglen")) == len(said[True])
+    assert values(found, "lbmc.ssf_init.transport_idx")
+    numbers = _numbers(found, "lbmc.sqn")
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert len(numbers) > 51
+    greeting, first, session, second, request = _dissected(tmp_path, _stream(said[False], from_source=False))
+    assert all(values(one, "lbmc.hmac.data") for one in (greeting, first, second))
+    assert _numbers(session, "lbmc.tcp_sid.sid") == [client.session_id]
+    assert _numbers(request, "lbmc.ssf_creq.topic_idx") == [source.topic_index]
+
+
+def _has_come(client: RawClient) -> bool:
+    client.socket.settimeout(0.01)
+    try:
+        return bool(client.socket.recv(1, socket.MSG_PEEK))
+    except TimeoutError:
+        return False
+    finally:
+        client.socket.settimeout(SECONDS)
