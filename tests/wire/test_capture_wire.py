@@ -258,6 +258,14 @@ def expected_of_lbtru(frame: Frame) -> dict[str, Any]:
         is_interest = values(frame.messages, "lbmc.extopt.subtype") == ["5"]
         if is_interest or any(m["kind"] == "status" for m in row["messages"]):
             row["packet_type"] = "STATUS"
+        if values(frame.messages, "lbmc.extopt.subtype") == ["6"]:
+            data = octets(frame.messages, "lbmc.extopt.data")
+            first, many = (int.from_bytes(data[at : at + 4], "big") for at in (4, 8))
+            row |= {
+                "packet_type": "FILTER",
+                "retransmission": False,
+                "sqns": [first, first + many - 1] if many else [],
+            }
     elif kind == "SM":
         row["sm_sqn"] = number(lbtru, "lbtru.sm.sqn")
         row["lead_sqn"] = number(lbtru, "lbtru.sm.lead")
@@ -295,7 +303,7 @@ def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) 
     """Issue 29: everything the stack says over LBT-RU, with a session id and without one, keyed and not."""
     path = emitted(tmp_path_factory, "emit_lbtru") / "wire.pcapng"
     rows = agree(path, frames(path))
-    assert {row["packet_type"] for row in rows} == {*LBTRU_TYPES.values(), "LBMR", "STATUS", None}
+    assert {row["packet_type"] for row in rows} == {*LBTRU_TYPES.values(), "LBMR", "STATUS", "FILTER", None}
     of_lbtru = [row for row in rows if row["transport"] == "LBT-RU"]
     assert {row["session_id"] is None for row in of_lbtru if row["packet_type"] == "DATA"} == {True, False}
     assert {one["transport"] for row in rows for one in row["advertisements"] or ()} == {"LBT-RU"}

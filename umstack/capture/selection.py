@@ -8,7 +8,7 @@ from typing import Any
 
 from umstack._core import lib
 
-TYPES = ("DATA", "SM", "NAK", "NCF", "LBMR", "STATUS", "TCP", "ACK", "CREQ", "RST")
+TYPES = ("DATA", "SM", "NAK", "NCF", "LBMR", "STATUS", "TCP", "ACK", "CREQ", "RST", "FILTER")
 """Texts of `packet_type`, in the order of the core's numbers."""
 VALUES_MAX: int = lib.UM_PACKET_SELECTION_VALUES_MAX
 """How many sessions, and how many destinations, a selection can name."""

@@ -26,7 +26,7 @@ Examples:
   umstack decode captures/*.pcap --parquet packets.parquet
   umstack decode capture.pcapng --json
 """
-_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR", "TCP", "ACK", "CREQ", "RST")
+_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR", "TCP", "ACK", "CREQ", "RST", "FILTER")
 _SQNS_SHOWN = 8
 _CONTROL_BYTES = {
     ("LBT-RM", "SM"): 24, ("LBT-RM", "NAK"): 12, ("LBT-RM", "NCF"): 16,
@@ -233,6 +233,8 @@ def _details(row: dict[str, Any]) -> str:
     if kind in ("DATA", "STATUS") and row["transport_sqn"] is not None:
         again = " again" if row["retransmission"] else ""
         return f" sqn {row['transport_sqn']}{again} trail {row['trail_sqn']} {_messages(row['messages'])}"
+    if kind == "FILTER":
+        return f" {row['sqns'][0]} to {row['sqns'][1]} passed over" if row["sqns"] else " nothing passed over"
     if kind == "TCP":
         purpose = f" {row['recovery'].replace('_', ' ')}:" if row["recovery"] else ""
         return f"{purpose} {_messages(row['messages'])}" if row["tcp_bytes"] else purpose.rstrip(":")
@@ -254,7 +256,7 @@ def _details(row: dict[str, Any]) -> str:
 def _has_trailer(row: dict[str, Any]) -> bool:
     """Whether a control datagram has an authentication trailer: it is longer by it. DATA names it."""
     kind = row["packet_type"]
-    if kind == "STATUS":
+    if kind in ("STATUS", "FILTER"):
         return any(message["kind"] == "tag" for message in row["messages"] or ())
     fixed = _CONTROL_BYTES.get((row["transport"], kind))
     if fixed is None or row["udp_bytes"] is None or row["status"] != "ok":

@@ -12,6 +12,8 @@ STATUS = "STATUS"
 
 ACKNOWLEDGEMENT, CONNECTION_REQUEST = "ACK", "CREQ"
 """What a receiver of LBT-RU says of its connection."""
+FILTER = "FILTER"
+"""What a source of LBT-RU says that a receiver was passed over."""
 OPEN, CLOSE, SEGMENT = "OPEN", "CLOSE", "SEGMENT"
 """Segments of a TCP connection: the receiver's SYN, a FIN or RST of either end, and all others."""
 
@@ -21,7 +23,7 @@ BUCKET_NS = 1_000_000
 EPOCH_NS = 60 * 1_000_000_000
 """Sequence numbers are unwrapped by one reference for each so long a time of a session."""
 
-TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS, ACKNOWLEDGEMENT, CONNECTION_REQUEST)
+TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS, ACKNOWLEDGEMENT, CONNECTION_REQUEST, FILTER)
 FROM_RECEIVERS = (NAK, STATUS, ACKNOWLEDGEMENT, CONNECTION_REQUEST)
 SEGMENTS = (OPEN, CLOSE, SEGMENT)
 KINDS = (*TYPES, RETRANSMISSION, *SEGMENTS)

@@ -82,7 +82,7 @@ FACTS: dict[str, pa.Schema] = {
             _key(
                 "kind",
                 _TEXT,
-                "DATA, RETRANSMISSION, SM, NAK, NCF, STATUS, ACK, CREQ; OPEN, CLOSE, SEGMENT of TCP",
+                "DATA, RETRANSMISSION, SM, NAK, NCF, STATUS, ACK, CREQ, FILTER; OPEN, CLOSE, SEGMENT of TCP",
             ),
             _key("block", _NUMBER, "of DATA and RETRANSMISSION over LBT-RU: 256 numbers; otherwise 0"),
             _field(

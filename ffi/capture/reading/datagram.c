@@ -111,6 +111,26 @@ static void take_status_message(um_packet_row *row, const um_packet *packet)
     row->present |= 1u << UM_PACKETS_STATUS;
 }
 
+/* What a receiver over LBT-RU is told that it was passed over: no data, and not sent again, though its header says so.
+ * `message_bytes`: of the packet's first message; a keyed one has a tag behind it. */
+static void take_filter_report(um_packet_rows *rows, um_packet_row *row, const um_packet *packet,
+                               uint32_t message_bytes)
+{
+    um_packet first = *packet;
+    first.body_length = message_bytes;
+    um_filter_report report;
+    if (row->transport != UM_PACKET_LBTRU || !um_filter_report_decode(&first, &report))
+        return;
+    set_type(row, UM_PACKET_FILTER_REPORT);
+    row->present &= ~(1u << UM_PACKETS_RETRANSMISSION);
+    row->present |= 1u << UM_PACKETS_LIST;
+    if (report.count == 0)
+        return;
+    row->sqn_count = 2;
+    rows->sqns[rows->sqn_count] = report.first_sqn;
+    rows->sqns[rows->sqn_count + 1] = report.first_sqn + report.count - 1;
+}
+
 static bool to_multicast(const um_captured_frame *frame)
 {
     return frame->ip_version == 4 ? frame->destination[0] >> 4 == 0xe : frame->destination[0] == 0xff;
@@ -160,8 +180,11 @@ static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet
         if (UM_UNLIKELY(status != UM_DGRAM_OK))
             return um_packet_status_of_lbmc(status);
         put_message(rows, row, &message);
-        if (UM_UNLIKELY(message.extended != NULL && message.type == UM_LBMC_CONTROL))
+        if (UM_UNLIKELY(message.extended != NULL && message.type == UM_LBMC_CONTROL)) {
             take_status_message(row, packet);
+            if (at == 0)
+                take_filter_report(rows, row, packet, length);
+        }
         at += length;
     }
     return UM_PACKET_OK;

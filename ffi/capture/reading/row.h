@@ -41,6 +41,7 @@ enum um_packet_row_type {
     UM_PACKET_ACK,
     UM_PACKET_CREQ,
     UM_PACKET_RST,
+    UM_PACKET_FILTER_REPORT,
     UM_PACKET_TYPES,
 };
 

@@ -1,0 +1,80 @@
+"""A capture of an LBT-RU session that filters: what a receiver is passed over is no loss, and a report is no repair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("polars")
+
+from tests.wire.conftest import emitted
+from umstack.analysis.tables import Tables, tables_of
+from umstack.capture import decode
+from umstack.facts.facts import Facts, facts_of, facts_of_packets
+from umstack.facts.packed import packed, unpacked
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The capture of two sessions, without keys and with, and what their source counted."""
+    return emitted(tmp_path_factory, "emit_filtering")
+
+
+@pytest.fixture(scope="module")
+def capture(folder: Path) -> str:
+    """The capture."""
+    return str(folder / "wire.pcapng")
+
+
+@pytest.fixture(scope="module")
+def counted(folder: Path) -> list[dict[str, Any]]:
+    """What the source of each session counted. Nothing was lost, so that nothing was sent again."""
+    found: list[dict[str, Any]] = json.loads((folder / "facts.json").read_text())
+    assert [(one["rxs_sent"], one["naks_rcved"]) for one in found] == [(0, 0), (0, 0)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def facts(capture: str) -> Facts:
+    """The facts of the capture."""
+    return facts_of([capture])
+
+
+@pytest.fixture(scope="module")
+def tables(facts: Facts) -> Tables:
+    """The tables of the capture."""
+    return tables_of(facts)
+
+
+def test_filter_reports_are_rows_of_their_own(capture: str, counted: list[dict[str, Any]]) -> None:
+    """UX-27: each is a `FILTER` with the first and last number of what was passed over, and is not sent again."""
+    rows = [row for batch in decode(capture) for row in batch.to_pylist() if row["transport"] == "LBT-RU"]
+    assert not any(row["retransmission"] for row in rows)
+    for one in counted:
+        reports = [
+            row["sqns"]
+            for row in rows
+            if row["packet_type"] == "FILTER" and row["session_id"] == one["session_id"]
+        ]
+        assert one["filter_reports_sent"] <= len(reports)
+        assert all(len(sqns) in (0, 2) for sqns in reports)
+        assert any(sqns and sqns[1] > sqns[0] for sqns in reports)
+        assert [] in reports
+
+
+def test_filter_reports_are_no_repairs(facts: Facts, tables: Tables, counted: list[dict[str, Any]]) -> None:
+    """UX-27: the report counts no retransmission, needed or not, and no loss."""
+    assert tables["sessions"]["retransmissions"].sum() == 0
+    assert [len(tables[name]) for name in ("repairs", "losses", "incidents", "duplicates")] == [0, 0, 0, 0]
+    assert tables["rates"]["retransmissions"].sum() == 0
+    of_kind = facts.counts.filter(kind="FILTER")
+    assert of_kind["packets"].sum() >= sum(one["filter_reports_sent"] for one in counted)
+
+
+def test_the_core_counts_what_rows_would_be(capture: str, facts: Facts) -> None:
+    """Whether the core counts or rows are made of everything, the facts are the same; stored and read, too."""
+    assert facts_of_packets(decode(capture, only_ours=True)).equals(facts)
+    assert unpacked([packed(facts)])[0].equals(facts)
