@@ -23,7 +23,7 @@ from tests.sim.sim_run import scripted, storm
 from tests.spark import odd_captures as odd
 from tests.unit.capture_bytes import pcap
 from tests.unit.stream_bytes import recoveries
-from tests.unit.unicast_bytes import lbtru_session, lbttcp_session
+from tests.unit.unicast_bytes import lbtru_filtered, lbtru_session, lbttcp_session
 from umstack.capture.generate import Traffic, generate
 from umstack.errors import InvalidArgument
 from umstack.report import Report, ReportOptions, make_report
@@ -45,6 +45,7 @@ def _captures(kind: str, folder: Path) -> list[str]:
     folder.mkdir()
     if kind == "unicast":
         (folder / "lbtru.pcap").write_bytes(pcap(lbtru_session()))
+        (folder / "filtered.pcap").write_bytes(pcap(sorted(lbtru_filtered(), key=lambda one: one.time_ns)))
         (folder / "lbttcp.pcap").write_bytes(pcap(lbttcp_session()))
         return [str(folder)]
     shutil.copy(SAMPLE, folder)

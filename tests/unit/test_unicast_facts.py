@@ -14,11 +14,15 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 
+import polars as pl
+import pyarrow as pa
+
 from tests.unit import unicast_bytes as truth
 from tests.unit.capture_bytes import Packet, pcap
 from umstack.analysis.tables import Tables, tables_of
 from umstack.capture import decode
 from umstack.facts.facts import Facts, facts_of, facts_of_packets
+from umstack.facts.kinds import EPOCH_NS
 from umstack.facts.packed import packed, unpacked
 from umstack.monitor.windows import traffic
 from umstack.report import Report, make_report
@@ -56,7 +60,13 @@ def texts(report: Report, topic: str) -> list[str]:
     return [one.text for one in report.findings if one.topic == topic]
 
 
-@pytest.mark.parametrize("name", ["lbtru", "lbttcp"])
+@pytest.fixture(scope="module")
+def filtered(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the capture of LBT-RU with a source that filters."""
+    return written(tmp_path_factory.mktemp("filtered") / "host.pcap", truth.lbtru_filtered())
+
+
+@pytest.mark.parametrize("name", ["lbtru", "lbttcp", "filtered"])
 def test_the_core_counts_what_rows_would_be(name: str, request: pytest.FixtureRequest) -> None:
     """First sendings that the core counts make the facts that rows of them make; stored and read, they are the same."""
     capture = request.getfixturevalue(name)
@@ -244,3 +254,29 @@ def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
     [row] = traffic(facts_of([lbttcp]), 1500).to_dicts()
     assert (row["transport"], row["datagrams"], row["messages"]) == ("LBT-TCP", 0, truth.TCP_MESSAGES)
     assert row["bytes"] > 100 * truth.TCP_MESSAGES
+
+
+def test_what_a_receiver_is_passed_over_is_not_missing(filtered: str) -> None:
+    """UX-27: neither where DATA says so nor where a report does, over minutes and where numbers wrap. Of a copy that
+    the capture lacks, what it told is missing, too."""
+    tables = tables_of(facts_of([filtered]))
+    gaps = [
+        (row["receiver"], row["first_sqn"] - truth.WRAPS_AT, row["last_sqn"] - truth.WRAPS_AT)
+        for row in tables["gaps"].to_dicts()
+    ]
+    assert gaps == [(FIRST, lost - 1, lost) for lost in truth.UNCAPTURED]
+    missing = tables["coverage"].group_by("receiver").agg(pl.col("missing").sum())
+    assert dict(missing.iter_rows()) == {FIRST: 2 * len(truth.UNCAPTURED), SECOND: 0}
+    assert [len(tables[name]) for name in ("repairs", "losses", "duplicates")] == [0, 0, 0]
+
+
+def test_facts_of_a_filtered_session_are_small(filtered: str) -> None:
+    """UX-27: what DATA says of itself and of those before it touches, so that it is one run a minute, or two where the
+    numbers wrap; in whatever parts."""
+    facts = facts_of([filtered])
+    of_first = facts.passed.filter(pl.col("receiver") == FIRST)
+    minutes = of_first.select((pl.col("first_ns") // EPOCH_NS).n_unique()).item()
+    assert len(of_first) == minutes + 1 + len(truth.UNCAPTURED)
+    [whole] = pa.Table.from_batches(decode(filtered, only_ours=True)).combine_chunks().to_batches()
+    parts = [facts_of_packets([whole.slice(at, 100)]) for at in range(0, len(whole), 100)]
+    assert Facts.merged(reversed(parts)).equals(facts)

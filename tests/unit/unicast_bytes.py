@@ -32,6 +32,8 @@ SECOND_ENDS, THIRD_BEGINS = 700, 600
 """The datagram behind the last one that the second was sent, and the first one that the third was."""
 WRAPS_AT = 2**32 - 500
 """The transport sequence number of the first datagram: they wrap."""
+FILTERED_SESSION = SESSION + 1
+UNCAPTURED = (301, 701)
 TCP_MESSAGES, LEFT_OUT = 1000, range(500, 520)
 RECONNECTED_AT = 350
 RECONNECTED_BEHIND = 300
@@ -45,8 +47,9 @@ def _advertised(address: LbtruAddress | TcpAddress, *topics: tuple[str, int]) ->
 class _Datagrams:
     """A session of LBT-RU at its source's port."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: int = SESSION) -> None:
         self.packets: list[Packet] = []
+        self._session = session
 
     def _add(
         self, time_ns: int, content: bytes, receiver: tuple[str, int], *, to_source: bool = False
@@ -56,10 +59,13 @@ class _Datagrams:
         ports = (port, LBTRU_PORT) if to_source else (LBTRU_PORT, port)
         self.packets.append(Packet(time_ns, ethernet(ipv4(udp(content, *ports), *ends))))
 
-    def data(self, time_ns: int, number: int, receiver: tuple[str, int], *, again: bool = False) -> None:
-        """One copy of a datagram with two messages."""
+    def data(
+        self, time_ns: int, number: int, receiver: tuple[str, int], *, again: bool = False, passed: int = 0
+    ) -> None:
+        """One copy of a datagram with two messages; so many before it were not for this receiver."""
         sqn = (WRAPS_AT + number) % 2**32
-        head = struct.pack("!BBHII", 0, 1, 0x4000 if again else 0, sqn, WRAPS_AT) + lbtru_options(SESSION)
+        flags = 0x4000 if again else passed
+        head = struct.pack("!BBHII", 0, 1, flags, sqn, WRAPS_AT) + lbtru_options(self._session)
         messages = message(TOPIC, number, b"x" * 100) + message(OTHER_TOPIC, number, b"y" * 50)
         self._add(time_ns, head + messages, receiver)
 
@@ -67,8 +73,16 @@ class _Datagrams:
         self, time_ns: int, kind: int, body: bytes, receiver: tuple[str, int], flags: int = 0
     ) -> None:
         """A packet with both options: of the receiver, but for SM and NCF."""
-        content = struct.pack("!BBH", kind, 1, flags) + body + lbtru_options(SESSION)
+        content = struct.pack("!BBH", kind, 1, flags) + body + lbtru_options(self._session)
         self._add(time_ns, content, receiver, to_source=kind in (3, 5, 6))
+
+    def report(self, time_ns: int, first: int, count: int, receiver: tuple[str, int]) -> None:
+        """A filter report: so many numbers from `first` on were not for this receiver."""
+        before = WRAPS_AT - 1
+        head = struct.pack("!BBHII", 0, 1, 0x4000, before, before) + lbtru_options(self._session)
+        told = struct.pack("!BxxxIIII", 1, (WRAPS_AT + first) % 2**32, count, 7, WRAPS_AT)
+        option = struct.pack("!BBHBBBBHH", 8, 254, 32, 255, 28, 0xC0, 85, 6, 0) + told
+        self._add(time_ns, head + option, receiver)
 
     def connect(self, time_ns: int, receiver: tuple[str, int], number: int) -> None:
         """A receiver asks, is answered, and acknowledges."""
@@ -128,6 +142,25 @@ def lbtru_session() -> list[Packet]:
         LbtruAddress(SOURCE, SESSION, LBTRU_PORT), ("unicast/orders", TOPIC), ("unicast/quotes", OTHER_TOPIC)
     )
     return [replace(told, time_ns=start - MS), *session.packets]
+
+
+def lbtru_filtered() -> list[Packet]:
+    """1000 datagrams in two minutes for two receivers, of which each is sent what it wants: the first every other one,
+    the second ten after ninety, of which a report tells one half and DATA the other. Nothing is lost, but the copies
+    of UNCAPTURED to the first are not in the capture. The numbers of the transport wrap."""
+    session = _Datagrams(FILTERED_SESSION)
+    start = START_NS // MS * MS + MS
+    for receiver in (FIRST, SECOND):
+        session.connect(start - 500_000, receiver, 0)
+    for number in range(DATAGRAMS):
+        at = start + number * 120 * MS
+        if number % 2 == 1 and number not in UNCAPTURED:
+            session.data(at, number, FIRST, passed=1)
+        if number % 100 == 50:
+            session.report(at, number - 50, 45, SECOND)
+        if number % 100 >= 90:
+            session.data(at + 1000, number, SECOND, passed=45 if number % 100 == 90 else 0)
+    return session.packets
 
 
 def lbtru_storm() -> list[Packet]:

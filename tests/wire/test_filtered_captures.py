@@ -10,11 +10,15 @@ import pytest
 
 pytest.importorskip("polars")
 
+import pyarrow as pa
+
 from tests.wire.conftest import emitted
+from tests.wire.emit_filtering import COUNT
 from umstack.analysis.tables import Tables, tables_of
 from umstack.capture import decode
 from umstack.facts.facts import Facts, facts_of, facts_of_packets
 from umstack.facts.packed import packed, unpacked
+from umstack.report import make_report
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +82,36 @@ def test_the_core_counts_what_rows_would_be(capture: str, facts: Facts) -> None:
     """Whether the core counts or rows are made of everything, the facts are the same; stored and read, too."""
     assert facts_of_packets(decode(capture, only_ours=True)).equals(facts)
     assert unpacked([packed(facts)])[0].equals(facts)
+
+
+def test_what_is_passed_over_is_not_missing(tables: Tables) -> None:
+    """UX-27: no number lacks at either receiver, though each was sent about half of them."""
+    assert len(tables["gaps"]) == 0
+    covered = tables["coverage"]
+    assert covered["missing"].to_list() == [0] * 4
+    assert (covered["high"] - covered["low"] + 1 - covered["distinct"]).min() >= COUNT
+
+
+def test_a_copy_that_was_not_captured_is_missing(folder: Path, capture: str) -> None:
+    """UX-27: of a receiver that is passed over much, the one datagram that the capture lacks, and no other."""
+    [whole] = pa.Table.from_batches(decode(capture, only_ours=True)).combine_chunks().to_batches()
+    first = json.loads((folder / "facts.json").read_text())[0]["session_id"]
+    rows = whole.select(["session_id", "packet_type", "destination_port", "transport_sqn"]).to_pylist()
+    sent = [
+        at
+        for at, row in enumerate(rows)
+        if row["session_id"] == first and row["packet_type"] == "DATA" and row["destination_port"] == 14360
+    ]
+    lost = sent[COUNT // 2]
+    facts = facts_of_packets([whole.slice(0, lost), whole.slice(lost + 1)])
+    [gap] = tables_of(facts)["gaps"].to_dicts()
+    number = rows[lost]["transport_sqn"]
+    assert (gap["receiver"], gap["missing"]) == ("127.0.0.1:14360", 2)
+    assert (gap["first_sqn"], gap["last_sqn"]) == (number - 1, number)
+
+
+def test_the_report_says_nothing_is_lost(capture: str, tmp_path: Path) -> None:
+    """UX-27: no sentence of losses, gaps or repairs of a capture that has none."""
+    report = make_report([capture], tmp_path / "out")
+    assert not {one.topic for one in report.findings} & {"gaps", "repairs", "duplicates"}
+    assert not any(one.topic.startswith("loss-") for one in report.findings)

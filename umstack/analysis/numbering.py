@@ -7,7 +7,7 @@ from the reference of its minute: right as long as none is further than 2**31 fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,9 @@ class Seen:
     lengths: Numbers
     times_ns: Numbers
     """When each number was captured, in the order of the runs."""
+    passed: tuple[Numbers, Numbers] = field(default_factory=lambda: (np.empty(0, np.int64),) * 2)
+    """First and last numbers of runs that the receiver was sent or passed over, in any order: a source that filters
+    says so, and nothing in them is missing."""
 
     def __len__(self) -> int:
         return len(self.times_ns)
@@ -137,6 +140,21 @@ class Seen:
         again = self.begins[self.copied()]
         return np.delete(self.sqns, again), np.delete(self.times_ns, again)
 
+    def missing(self) -> tuple[Numbers, Numbers]:
+        """Runs of numbers between the first and the last that were neither seen nor passed over: their first and last
+        numbers."""
+        firsts, lasts = self.firsts, self.lasts
+        if len(self.passed[0]):
+            within = (self.passed[1] > self.low) & (self.passed[0] < self.high)
+            firsts, lasts = (
+                np.concatenate((mine, np.clip(told[within], self.low, self.high)))
+                for mine, told in zip((firsts, lasts), self.passed, strict=True)
+            )
+            order = np.argsort(firsts, kind="stable")
+            firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
+        at = np.flatnonzero(firsts[1:] - lasts[:-1] > 1)
+        return lasts[at] + 1, firsts[at + 1] - 1
+
     def places(self, wanted: Numbers) -> tuple[Numbers, Numbers]:
         """Of numbers, which were seen, and the places of these among the times: of copies that of the first."""
         if not len(self.firsts):
@@ -149,6 +167,7 @@ class Seen:
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     """What was seen, point by point."""
     found = []
+    passed = facts.passed.partition_by([*_STREAM], as_dict=True)
     for (point, publisher, session_id, receiver), sends in facts.sends.items():
         reference = known[publisher, session_id]
         begins = np.cumsum(sends.lengths) - sends.lengths
@@ -163,7 +182,14 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
             sqns, times = sqns[order], times[order]
             begins = np.concatenate(([0], np.flatnonzero(np.diff(sqns) != 1) + 1))
             firsts, lengths = sqns[begins], np.diff(begins, append=len(sqns))
-        found.append(Seen(point, (publisher, session_id), receiver, firsts, lengths, times))
+        one = Seen(point, (publisher, session_id), receiver, firsts, lengths, times)
+        told = passed.get((point, publisher, session_id, receiver))
+        if told is not None:
+            ends = (told["first_sqn"].to_numpy(), told["last_sqn"].to_numpy())
+            said_ns = told["first_ns"].to_numpy()
+            runs = (reference.unwrap(ends[0], said_ns), reference.unwrap(ends[1], said_ns))
+            one = replace(one, passed=runs)
+        found.append(one)
     return found
 
 
@@ -218,8 +244,15 @@ def _covered(one: Seen) -> dict[str, Numbers]:
         "high_ns": times_at(one.times_ns, place[ends] + high[ends] - low[ends]),
         "datagrams": datagrams,
         "distinct": distinct,
-        "missing": high[ends] - low[starts] + 1 - distinct,
+        "missing": _missing_between(one, low[starts], high[ends]),
     }
+
+
+def _missing_between(one: Seen, low: Numbers, high: Numbers) -> Numbers:
+    """How many numbers are missing between pairs of numbers that were seen."""
+    firsts, lasts = one.missing()
+    upto = np.concatenate(([0], np.cumsum(lasts - firsts + 1)))
+    return upto[np.searchsorted(firsts, high)] - upto[np.searchsorted(firsts, low)]
 
 
 def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
@@ -227,9 +260,10 @@ def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
     `topic_index` and the numbers of the topic that a connection did not carry."""
     parts = [pl.DataFrame(schema=GAPS), _topic_gaps(runs)]
     for one in everything:
-        at = np.flatnonzero(one.firsts[1:] - one.lasts[:-1] > 1) + 1
-        first, last = one.lasts[at - 1] + 1, one.firsts[at] - 1
-        begins = one.begins[at]
+        if not len(one):
+            continue
+        first, last = one.missing()
+        begins = one.begins[np.searchsorted(one.firsts, first)]
         columns = {
             "first_sqn": first,
             "last_sqn": last,

@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 
 from umstack.capture import CaptureNotes, decode
 from umstack.capture.capture_files import copies
-from umstack.capture.schema import LBTTCP
+from umstack.capture.schema import LBTRU, LBTTCP
 from umstack.capture.split import Split
 from umstack.capture.tally import Tally
 from umstack.facts.kinds import (
     BUCKET_NS,
     DATA,
     EPOCH_NS,
+    FILTER,
     KINDS,
     NAK,
     NCF,
@@ -40,7 +41,7 @@ from umstack.facts.kinds import (
 from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_row, select, stream_messages, topics
 from umstack.facts.recovered import recovery_frames
-from umstack.facts.runs import coalesced, runs_of
+from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
 from umstack.facts.sends import Sends, SendsInPieces, Stream
 from umstack.facts.sessions import identified
@@ -66,6 +67,8 @@ class Facts:
     sizes: pl.DataFrame = field(default_factory=lambda: _nothing("sizes"))
     topics: pl.DataFrame = field(default_factory=lambda: _nothing("topics"))
     runs: pl.DataFrame = field(default_factory=lambda: _nothing("runs"))
+    passed: pl.DataFrame = field(default_factory=lambda: _nothing("passed"))
+    """Over LBT-RU, datagrams that a receiver was sent or, because it does not want them, passed over."""
     references: pl.DataFrame = field(default_factory=lambda: _nothing("references"))
     rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
@@ -112,6 +115,8 @@ def _combined(name: str, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.sort(*_RARE_ORDER, pl.col("sqns").list.eval(pl.element().cast(pl.String)).list.join(","))
     if name == "runs":
         return coalesced(rows)
+    if name == "passed":
+        return passed_coalesced(rows)
     if name == "references":
         key = ["publisher", "session_id", "epoch"]
         return rows.sort(*key, "time_ns", "sqn").unique(key, keep="first", maintain_order=True)
@@ -370,6 +375,10 @@ def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
             frame_bytes=pl.col("frame_bytes").cast(pl.Int64).sum(),
         )
         pieces.add("sizes", _shaped("sizes", wide))
+    if is_data or kind == FILTER:
+        of_lbtru = rows.filter(pl.col("transport") == LBTRU)
+        if len(of_lbtru):
+            pieces.add("passed", _shaped("passed", passed_of(kind, of_lbtru)))
     if is_data or is_repair or kind == SESSION_MESSAGE:
         epoch = (pl.col("time_ns") // EPOCH_NS).alias("epoch")
         numbered = rows.filter(pl.col("sqn").is_not_null()).with_columns(epoch)

@@ -38,6 +38,7 @@ NEEDED = (
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
     *("retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
     *("transport", "to_source", "tcp_bytes", "tcp_flags", "recovery", "receiver_end", "block"),
+    "transport_flags",
 )
 """The columns of a packet that the analyses read."""
 

@@ -39,6 +39,7 @@ LABELLED = pa.schema(
         ("group", TEXT),
         ("transport", TEXT),
         ("block", pa.int64()),
+        ("transport_flags", pa.int32()),
         ("sqn", pa.int64()),
         ("sqns", pa.list_(pa.int64())),
         ("ncf_reason", TEXT),

@@ -156,6 +156,16 @@ FACTS: dict[str, pa.Schema] = {
             _field("last_ns", _NUMBER, "latest time in it", unit=_NANOSECONDS),
         ]
     ),
+    "passed": pa.schema(
+        [
+            *_POINT,
+            _RECEIVER.with_nullable(False),
+            _field("first_sqn", _NUMBER, "number on the wire that a run begins with"),
+            _field("last_sqn", _NUMBER, "and the one that it ends with; runs of a minute that touch are one"),
+            _field("first_ns", _NUMBER, "when it was first said", unit=_NANOSECONDS),
+            _field("last_ns", _NUMBER, "and last", unit=_NANOSECONDS),
+        ]
+    ),
     "references": pa.schema(
         [
             *_SESSION,
@@ -229,7 +239,7 @@ FACTS: dict[str, pa.Schema] = {
 }
 """The Arrow schema of each kind of facts; the metadata of a field has `comment`, `unit` and `merge`."""
 
-OF_SESSIONS = ("counts", "rates", "receiver_rates", "sizes", "topics", "runs", "references", "rare")
+OF_SESSIONS = ("counts", "rates", "receiver_rates", "sizes", "topics", "runs", "passed", "references", "rare")
 """The frames whose rows belong to one session each; so do `sends`."""
 
 

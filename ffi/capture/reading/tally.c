@@ -1,4 +1,5 @@
 #include "capture/reading/row.h"
+#include "core/lbtru.h"
 
 enum {
     NO_INDEX = UINT32_MAX,
@@ -194,13 +195,19 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
         add_size(tally, index, udp_bytes, messages, message_bytes, packet->frame_bytes);
 }
 
+/* What tells how much a receiver was passed over stays a row. */
+static bool tells_passed(const um_packet_row *row)
+{
+    return row->transport == UM_PACKET_LBTRU && (row->transport_flags & UM_LBTRU_PASSED_MAX) != 0;
+}
+
 static bool is_counted(const um_capture_packet *packet, const um_captured_frame *frame, const um_packet_row *row)
 {
     const uint32_t wanted = 1u << UM_PACKETS_TYPE | 1u << UM_PACKETS_SESSION | 1u << UM_PACKETS_DATA;
     return row->status == UM_PACKET_OK && row->type == UM_PACKET_DATA &&
            (row->present & (wanted | 1u << UM_PACKETS_RETRANSMISSION)) == wanted && packet->timed &&
            packet->time_ns > -TIME_MAX_NS && packet->time_ns < TIME_MAX_NS && frame->ip_version == 4 &&
-           !frame->fragment && row->message_count <= UM_TALLY_PACKET_MESSAGES_MAX;
+           !frame->fragment && !tells_passed(row) && row->message_count <= UM_TALLY_PACKET_MESSAGES_MAX;
 }
 
 bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture_packet *packet,
