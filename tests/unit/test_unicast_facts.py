@@ -267,7 +267,17 @@ def test_what_a_receiver_is_passed_over_is_not_missing(filtered: str) -> None:
     assert gaps == [(FIRST, lost - 1, lost) for lost in truth.UNCAPTURED]
     missing = tables["coverage"].group_by("receiver").agg(pl.col("missing").sum())
     assert dict(missing.iter_rows()) == {FIRST: 2 * len(truth.UNCAPTURED), SECOND: 0}
-    assert [len(tables[name]) for name in ("repairs", "losses", "duplicates")] == [0, 0, 0]
+    assert len(tables["duplicates"]) == 0
+
+
+def test_a_nak_for_what_was_passed_over_is_no_loss(filtered: str) -> None:
+    """UX-27: it is answered with a report; what was asked for with it, and sent, is a loss with its repair."""
+    tables = tables_of(facts_of([filtered]))
+    loss = only(tables, "losses")
+    assert (loss["receiver"], loss["sqn"] - truth.WRAPS_AT) == (FIRST, truth.ASKED[1])
+    assert loss["repaired_ns"] is not None
+    repairs = only(tables, "repairs")
+    assert (repairs["retransmissions"], repairs["unrequested"]) == (1, 0)
 
 
 def test_facts_of_a_filtered_session_are_small(filtered: str) -> None:

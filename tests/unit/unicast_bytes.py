@@ -34,6 +34,7 @@ WRAPS_AT = 2**32 - 500
 """The transport sequence number of the first datagram: they wrap."""
 FILTERED_SESSION = SESSION + 1
 UNCAPTURED = (301, 701)
+ASKED = (520, 521)
 TCP_MESSAGES, LEFT_OUT = 1000, range(500, 520)
 RECONNECTED_AT = 350
 RECONNECTED_BEHIND = 300
@@ -147,7 +148,8 @@ def lbtru_session() -> list[Packet]:
 def lbtru_filtered() -> list[Packet]:
     """1000 datagrams in two minutes for two receivers, of which each is sent what it wants: the first every other one,
     the second ten after ninety, of which a report tells one half and DATA the other. Nothing is lost, but the copies
-    of UNCAPTURED to the first are not in the capture. The numbers of the transport wrap."""
+    of UNCAPTURED to the first are not in the capture, and of ASKED, for which it asks, it does not want one. The
+    numbers of the transport wrap."""
     session = _Datagrams(FILTERED_SESSION)
     start = START_NS // MS * MS + MS
     for receiver in (FIRST, SECOND):
@@ -156,6 +158,10 @@ def lbtru_filtered() -> list[Packet]:
         at = start + number * 120 * MS
         if number % 2 == 1 and number not in UNCAPTURED:
             session.data(at, number, FIRST, passed=1)
+        if number == ASKED[-1] + 4:
+            session.nak(at + 100_000, FIRST, *ASKED)
+            session.report(at + 200_000, ASKED[0], 1, FIRST)
+            session.data(at + 201_000, ASKED[1], FIRST, again=True)
         if number % 100 == 50:
             session.report(at, number - 50, 45, SECOND)
         if number % 100 >= 90:

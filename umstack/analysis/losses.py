@@ -70,11 +70,24 @@ REASONS = {
 }
 
 
+def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
+    """NAKs without those for numbers that their receiver was passed over: they are answered with a filter report."""
+    key = [*_COPY, "sqn"]
+    for one in everything:
+        if not len(one.passed[0]):
+            continue
+        (publisher, session_id), copy = one.session, one.receiver
+        asked = naks.filter(publisher=publisher, session_id=session_id, copy=copy).select(key).unique()
+        naks = naks.join(asked.filter(one.passed_over(asked["sqn"].to_numpy())), key, "anti")
+    return naks
+
+
 def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     """One row a session, receiver and lost sequence number."""
     time = pl.col("time_ns")
     asked = (
-        rows.naks.group_by(*_RECEIVER, "copy", "sqn", "point")
+        _of_sent(rows.naks, everything)
+        .group_by(*_RECEIVER, "copy", "sqn", "point")
         .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64))
         .group_by(*_RECEIVER, "copy", "sqn")
         .agg(pl.col("nak_ns").min(), pl.col("last_nak_ns").max(), pl.col("naks").max())

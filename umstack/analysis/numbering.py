@@ -155,6 +155,14 @@ class Seen:
         at = np.flatnonzero(firsts[1:] - lasts[:-1] > 1)
         return lasts[at] + 1, firsts[at + 1] - 1
 
+    def passed_over(self, wanted: Numbers) -> Numbers:
+        """Of numbers, which the receiver was passed over."""
+        order = np.argsort(self.passed[0], kind="stable")
+        firsts, lasts = self.passed[0][order], np.maximum.accumulate(self.passed[1][order])
+        at = np.searchsorted(firsts, wanted, "right") - 1
+        told = (at >= 0) & (wanted <= np.append(lasts, 0)[at])
+        return told & ~self.places(wanted)[0]
+
     def places(self, wanted: Numbers) -> tuple[Numbers, Numbers]:
         """Of numbers, which were seen, and the places of these among the times: of copies that of the first."""
         if not len(self.firsts):
