@@ -313,7 +313,7 @@ typedef struct um_receiver_transport_counters {
     uint64_t filter_reports_rcved;
     /* counter, datagrams: LBT-RU: lists of the topics that are wanted, sent to the source. */
     uint64_t interests_sent;
-    /* counter, messages: LBT-RU: dropped: of a topic that is wanted anew, before the source has said since when it sends it whole. */
+    /* counter, messages: LBT-RU, TCP: dropped: of a topic that is wanted anew, before the source has said since when it sends it whole. */
     uint64_t msgs_before_interest;
 } um_receiver_transport_counters;
 

@@ -127,10 +127,11 @@ typedef struct um_delivery {
 
     uint32_t id; /* owner of its holds, never 0, never reused within a context */
     uint32_t topic_index;
-    uint32_t mapped_sqn;  /* transport sqn from which on the topic may be in datagrams that are lost */
-    uint32_t start_sqn;   /* transport sqn of the first datagram seen with the topic */
-    int64_t give_up_ns;   /* NAK generation interval of the session (C16) */
-    uint32_t lowest_held; /* while starting */
+    uint32_t request_count; /* over TCP: of the connection, with the one for the topic, while it awaits the answer */
+    uint32_t mapped_sqn;    /* transport sqn from which on the topic may be in datagrams that are lost */
+    uint32_t start_sqn;     /* transport sqn of the first datagram seen with the topic */
+    int64_t give_up_ns;     /* NAK generation interval of the session (C16) */
+    uint32_t lowest_held;   /* while starting */
     uint32_t resume_sqn;
     uint32_t blocker_sqn; /* the session's: a lost datagram that may carry the topic */
     int64_t loss_check_ns;

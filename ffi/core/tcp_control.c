@@ -11,6 +11,7 @@ enum {
     TRANSPORT_TCP = 0,
     FLAG_IGNORE = 0x80, /* a reader that does not know the option may skip it */
     FLAG_DEFAULT_EXCLUSIONS = 0x20,
+    FLAG_ANSWERING = 0x01, /* ours: Ultra Messaging defines none of the low bits */
     MODE_INCLUDE = 0,
     MODE_EXCLUDE = 1,
 };
@@ -37,7 +38,7 @@ uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id)
 uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source)
 {
     uint8_t *body = write_head(out, OPTION_SSF_INIT, SSF_INIT_OPTION_BYTES);
-    body[0] = FLAG_IGNORE | FLAG_DEFAULT_EXCLUSIONS;
+    body[0] = FLAG_IGNORE | FLAG_DEFAULT_EXCLUSIONS | FLAG_ANSWERING;
     body[1] = TRANSPORT_TCP;
     um_store_be32(body + 2, session_id);
     um_store_be32(body + 6, client_index);
@@ -57,6 +58,14 @@ uint32_t um_tcp_write_ssf_request(uint8_t *out, bool is_included, uint32_t sessi
     um_store_be32(body + 6, topic_index);
     um_store_be32(body + 10, client_index);
     return UM_TCP_SSF_REQUEST_BYTES;
+}
+
+uint32_t um_tcp_write_ssf_answer(uint8_t *out, const um_tcp_control *request, uint32_t count)
+{
+    uint32_t length = um_tcp_write_ssf_request(out, request->kind == UM_TCP_SSF_INCLUDE, request->session_id, count,
+                                               request->topic_index);
+    out[UM_LBMC_CONTROL_BYTES + 2] = FLAG_IGNORE;
+    return length;
 }
 
 uint32_t um_tcp_write_end(uint8_t *out)
@@ -85,6 +94,7 @@ static um_tcp_control decode_option(uint8_t type, const uint8_t *option, uint32_
         control.kind = UM_TCP_SSF_INIT;
         control.session_id = um_load_be32(option + 4);
         control.client_index = um_load_be32(option + 8);
+        control.is_answering = (option[2] & FLAG_ANSWERING) != 0;
     } else if (type == OPTION_SSF_REQUEST && length == SSF_REQUEST_OPTION_BYTES && option[3] <= MODE_EXCLUDE) {
         control.kind = option[3] == MODE_INCLUDE ? UM_TCP_SSF_INCLUDE : UM_TCP_SSF_EXCLUDE;
         control.session_id = um_load_be32(option + 4);

@@ -5,10 +5,15 @@
  *     TCP session id ------------------------->     which session it means: a wrong one is refused
  *                     <-------------- SSF init      with source-side filtering: topics have to be wanted (UX-27)
  *     SSF request ---------------------------->     a topic is wanted, or no longer
+ *                     <------------ SSF answer      in order with the messages: what it was told is in force from here
  *                     <---- messages and TSNIs
  *                     <------------------- end      the source has ended the session
  *
  * With keys both sides greet first, and what is drawn goes in records (core/stream_record.h).
+ *
+ * An SSF answer is a request with the source's count of the connection's requests in the place of the client's index,
+ * so that one answers several. A source that gives answers says so in its init; to a client that knows none they say
+ * nothing.
  *
  * Encoders write into the caller's buffer and return the number of bytes; decoders read only inside [data, data +
  * length).
@@ -31,7 +36,7 @@ enum um_tcp_control_kind {
     UM_TCP_NOTHING = 0, /* the message has no further option */
     UM_TCP_SESSION_ID,  /* session_id */
     UM_TCP_SSF_INIT,    /* session_id, client_index */
-    UM_TCP_SSF_INCLUDE, /* session_id, client_index, topic_index */
+    UM_TCP_SSF_INCLUDE, /* session_id, client_index, topic_index; of a source: an answer */
     UM_TCP_SSF_EXCLUDE,
     UM_TCP_OTHER, /* one that is none of these */
 };
@@ -39,8 +44,9 @@ enum um_tcp_control_kind {
 typedef struct um_tcp_control {
     enum um_tcp_control_kind kind;
     uint32_t session_id;
-    uint32_t client_index;
+    uint32_t client_index; /* of an answer: requests that are in force, modulo 2^32 */
     uint32_t topic_index;
+    bool is_answering; /* of an init: the source answers requests */
 } um_tcp_control;
 
 uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id);
@@ -48,6 +54,8 @@ uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id);
 uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source);
 uint32_t um_tcp_write_ssf_request(uint8_t *out, bool is_included, uint32_t session_id, uint32_t client_index,
                                   uint32_t topic_index);
+/* request: the last of those that are in force; count: how many they are. */
+uint32_t um_tcp_write_ssf_answer(uint8_t *out, const um_tcp_control *request, uint32_t count);
 uint32_t um_tcp_write_end(uint8_t *out);
 /* A control message without options, UM_LBMC_CONTROL_BYTES: what has to be said in a record, or answered, and is
  * nothing. */

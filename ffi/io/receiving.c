@@ -335,11 +335,10 @@ static void make_room(um_receiving *receiving, const um_session_id *id)
     } while (is_needed && evicted != NULL);
 }
 
-/* Source-side filtering: the source sends the topics that it is told of. */
-static void want_topic(um_receiver_session *session, uint32_t topic_index, bool is_wanted)
+/* Which tells a source that filters what is wanted; NULL: not over TCP. */
+static um_tcp_connection *connection_of(um_receiver_session *session)
 {
-    if (session->config.id.transport == UM_TRANSPORT_TCP)
-        um_tcp_connection_want(&((session_block *)session)->connection, topic_index, is_wanted);
+    return session->config.id.transport == UM_TRANSPORT_TCP ? &((session_block *)session)->connection : NULL;
 }
 
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *config,
@@ -370,7 +369,9 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
                      session->config.nak_generation_ns);
     delivery->is_nak_free = !um_receiver_session_sends_naks(session);
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
-        want_topic(session, topic_index, true);
+        um_tcp_connection *connection = connection_of(session);
+        if (connection != NULL)
+            um_tcp_connection_want(connection, delivery);
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;
     }
@@ -391,8 +392,9 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
                 continue;
             uint32_t topic_index = d->topic_index;
             unmap_controller(session, d);
-            if (um_topic_table_slot(&session->topics, topic_index)->first == NULL)
-                want_topic(session, topic_index, false);
+            um_tcp_connection *connection = connection_of(session);
+            if (connection != NULL && um_topic_table_slot(&session->topics, topic_index)->first == NULL)
+                um_tcp_connection_want_no_more(connection, topic_index);
         }
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);

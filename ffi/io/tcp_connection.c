@@ -1,3 +1,4 @@
+/* One file, because connecting, keys, filtering and what comes are steps of one connection, whose socket they share. */
 #include "io/tcp_connection.h"
 
 #include <sys/socket.h>
@@ -12,7 +13,8 @@ enum {
     STREAM_BYTES = 192 * 1024, /* one receive call fills it; holds the longest message */
     OUT_BYTES = 32 * 1024,
     RECEIVES_PER_CALL = 8,
-    BACK_OFF_MAX = 8, /* times the reconnect interval */
+    BACK_OFF_MAX = 8,          /* times the reconnect interval */
+    NOT_REQUESTED = INT32_MAX, /* beyond any request that an answer may be for */
 };
 static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted so long was good */
 static const int64_t ATTEMPT_NS = 2000000000; /* one attempt; the system would go on for minutes, ever slower */
@@ -99,7 +101,10 @@ static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
     close_socket(connection);
     um_message_stream_restart(&connection->stream);
     um_byte_ring_drop(&connection->out, connection->out.used);
-    connection->has_rest = connection->is_filtered = connection->must_announce = false;
+    connection->has_rest = connection->is_filtered = connection->is_answered = connection->must_announce = false;
+    connection->request_count = 0;
+    for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
+        d->awaits_interest = false; /* what was on its way is gone */
     if (was_good) {
         connection->lost_since_ns = now_ns;
         connection->interval_ns = config->reconnect_interval_ns;
@@ -179,7 +184,9 @@ static bool put_request(um_tcp_connection *connection, uint32_t topic_index, boo
     uint8_t request[UM_TCP_SSF_REQUEST_BYTES];
     uint32_t length = um_tcp_write_ssf_request(request, is_wanted, connection->session->config.id.session_id,
                                                connection->client_index, topic_index);
-    return put(connection, request, length);
+    bool is_put = put(connection, request, length);
+    connection->request_count += is_put;
+    return is_put;
 }
 
 /* What the source is told first: which session is meant. One that advertises none is not told any, and with tags is
@@ -210,19 +217,41 @@ static bool put_greeting(um_tcp_connection *connection)
 static void announce_topics(um_tcp_connection *connection)
 {
     connection->must_announce = false;
-    for (const um_delivery *d = connection->session->controllers; d != NULL && !connection->must_announce; d = d->next)
+    for (um_delivery *d = connection->session->controllers; d != NULL && !connection->must_announce; d = d->next) {
         connection->must_announce = !put_request(connection, d->topic_index, true) &&
                                     (!flush_out(connection) || !put_request(connection, d->topic_index, true));
+        if (!connection->must_announce)
+            d->request_count = connection->request_count;
+    }
     flush_out(connection);
 }
 
-void um_tcp_connection_want(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted)
+/* A topic that has a controller already is wanted already. */
+void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery)
+{
+    const um_delivery *other = delivery->next_of_topic;
+    if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
+        return;
+    if (other != NULL) {
+        delivery->awaits_interest = other->awaits_interest;
+        delivery->request_count = other->request_count;
+        return;
+    }
+    delivery->awaits_interest = connection->is_answered;
+    delivery->request_count = connection->request_count + NOT_REQUESTED;
+    if (put_request(connection, delivery->topic_index, true))
+        delivery->request_count = connection->request_count;
+    else
+        connection->must_announce = true;
+    flush_out(connection); /* a connection that is dead is found so by the next receive */
+}
+
+void um_tcp_connection_want_no_more(um_tcp_connection *connection, uint32_t topic_index)
 {
     if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
         return;
-    if (!put_request(connection, topic_index, is_wanted))
-        connection->must_announce |= is_wanted;
-    flush_out(connection); /* a connection that is dead is found so by the next receive */
+    put_request(connection, topic_index, false);
+    flush_out(connection);
 }
 
 void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_ns)
@@ -331,16 +360,35 @@ static void deliver(um_tcp_connection *connection, const uint8_t *messages, uint
     um_receiver_session_on_packet(session, &packet, &rx, messages, length, now_ns);
 }
 
-static bool is_filter_offer(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
+static void on_answer(um_tcp_connection *connection, uint32_t request_count)
+{
+    um_receiver_session *session = connection->session;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        if (!d->awaits_interest || um_serial_before(request_count, d->request_count))
+            continue;
+        d->awaits_interest = false;
+        d->mapped_sqn = session->next_sqn;
+    }
+}
+
+/* Whether it is about filtering, and needs no further look. */
+static bool take_filter_control(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
 {
     um_tcp_control_reader reader = um_tcp_control_read(data, length);
     um_tcp_control control;
     while ((control = um_tcp_control_next(&reader)).kind != UM_TCP_NOTHING) {
-        if (control.kind != UM_TCP_SSF_INIT)
-            continue;
-        connection->client_index = control.client_index;
-        connection->is_filtered = true;
-        return true;
+        if (control.kind == UM_TCP_SSF_INIT) {
+            connection->client_index = control.client_index;
+            connection->is_answered = control.is_answering;
+            connection->is_filtered = true;
+            connection->has_proved |= connection->tags != NULL;
+            announce_topics(connection);
+            return true;
+        }
+        if (control.kind == UM_TCP_SSF_INCLUDE || control.kind == UM_TCP_SSF_EXCLUDE) {
+            on_answer(connection, control.client_index);
+            return true;
+        }
     }
     return false;
 }
@@ -360,11 +408,8 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
         case UM_STREAM_MORE:
             return true;
         case UM_STREAM_CONTROL:
-            if (is_filter_offer(connection, data, length)) {
-                connection->has_proved |= connection->tags != NULL;
-                announce_topics(connection);
+            if (take_filter_control(connection, data, length))
                 continue;
-            }
             if (is_greeting(connection, data, length)) {
                 refuse(connection, UM_TAG_KEY_UNKNOWN, now_ns);
                 return false;

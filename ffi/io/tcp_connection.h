@@ -19,7 +19,9 @@
  * session it means, and proves that it has the key; a source that has not proved the same within PROOF_NS, or has not
  * the right key, is disconnected from, counted by the reason (dgrams_dropped_tag_*), and tried again as any that fails.
  *
- * With source-side filtering the connection tells the source which topics have controllers (UX-27).
+ * With source-side filtering the connection tells the source which topics have controllers (UX-27). Of one that is
+ * wanted anew there may be old messages on their way, behind which the source left some out: its controllers take
+ * nothing before the source's answer, which comes in order. A source that gives no answers is believed as it is.
  *
  * Threads: the context lock. Memory: mapped by open, unmapped by close. System calls: those of a socket.
  */
@@ -50,11 +52,13 @@ typedef struct um_tcp_connection {
     bool has_greeted; /* by now the source knows which session is meant */
     bool has_proved;  /* the source of this connection has sent something that is of a session */
     bool is_filtered; /* the source sends the topics that it is told of */
+    bool is_answered; /* it answers what it is told */
     bool must_announce;
-    uint32_t client_index; /* by which the source knows it */
-    int64_t due_ns;        /* when to connect, or to give the attempt up */
-    int64_t interval_ns;   /* before the attempt after the next failure */
-    int64_t lost_since_ns; /* when there was last a connection that was good; or the beginning */
+    uint32_t request_count; /* on this connection, modulo 2^32 */
+    uint32_t client_index;  /* by which the source knows it */
+    int64_t due_ns;         /* when to connect, or to give the attempt up */
+    int64_t interval_ns;    /* before the attempt after the next failure */
+    int64_t lost_since_ns;  /* when there was last a connection that was good; or the beginning */
     int64_t connected_ns;
     um_message_stream stream;
     um_byte_ring out;       /* control messages that the connection did not take yet */
@@ -83,7 +87,8 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
 /* Connects when that is due. Returns when to call again. */
 int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns);
 
-/* The session has its first controller of a topic, or no controller of it any more. */
-void um_tcp_connection_want(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted);
+/* The session has a new controller of a topic, or no controller of one any more. */
+void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery);
+void um_tcp_connection_want_no_more(um_tcp_connection *connection, uint32_t topic_index);
 
 #endif

@@ -29,6 +29,7 @@
 #include "core/byte_ring.h"
 #include "core/message_stream.h"
 #include "core/source_session.h"
+#include "core/tcp_control.h"
 #include "core/topic_filter.h"
 
 enum {
@@ -51,6 +52,9 @@ typedef struct um_tcp_client {
     um_byte_ring backlog;
     um_topic_filter filter;
     void *filter_memory;    /* NULL: it gets every topic */
+    uint32_t request_count; /* its requests that are in force, modulo 2^32 */
+    bool owes_answer;       /* to the last of them */
+    um_tcp_control request; /* the last */
     uint64_t lost_messages; /* source-paced */
     int64_t told_lost_ns;   /* when the application was told last; INT64_MIN: never */
     bool has_failed;        /* its connection is dead: closed by the owner's next look */

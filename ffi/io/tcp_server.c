@@ -1,3 +1,4 @@
+/* One file, because accepting, greeting, filtering and closing are steps of the same clients under one lock. */
 #include "io/tcp_server.h"
 
 #include <netinet/tcp.h>
@@ -279,6 +280,9 @@ static bool on_control(um_tcp_server *server, um_tcp_client *client, const um_tc
         return false;
     if (client->filter_memory == NULL)
         return true;
+    client->request = *control;
+    client->request_count++;
+    client->owes_answer = true;
     if (control->kind == UM_TCP_SSF_EXCLUDE)
         um_topic_filter_remove(&client->filter, control->topic_index);
     return control->kind == UM_TCP_SSF_EXCLUDE || um_topic_filter_add(&client->filter, control->topic_index);
@@ -296,6 +300,16 @@ static bool on_message(um_tcp_server *server, um_tcp_client *client, const uint8
         if (!on_control(server, client, &control, now_ns))
             return false;
     return true;
+}
+
+/* In order with the messages; once the backlog has room. */
+static void answer_requests(um_tcp_server *server, um_tcp_client *client)
+{
+    uint8_t answer[UM_TCP_SSF_REQUEST_BYTES];
+    if (!client->owes_answer || client->state != UM_TCP_CLIENT_JOINED)
+        return;
+    uint32_t length = um_tcp_write_ssf_answer(answer, &client->request, client->request_count);
+    client->owes_answer = !um_tcp_fan_out_tell(&server->fan_out, client, answer, length);
 }
 
 /* Everything whole that has come. False: the peer is none of ours. */
@@ -320,6 +334,7 @@ static bool read_control(um_tcp_server *server, um_tcp_client *client, int64_t n
         if (client->state == UM_TCP_CLIENT_NONE)
             return true;
     }
+    answer_requests(server, client);
     if (client->control.refused_by != UM_TAG_OK)
         note_refused(server, client, client->control.refused_by, now_ns);
     return part == UM_STREAM_MORE;
@@ -366,6 +381,7 @@ static int look_at(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         drop(server, client);
         return flushed;
     }
+    answer_requests(server, client);
     return flushed + receive(server, client, now_ns);
 }
 

@@ -327,10 +327,14 @@ TEST("UX-27", "control messages of LBT-TCP say what they were written with")
     CHECK(control.kind == UM_TCP_SESSION_ID && control.session_id == 0x5eed0001);
     control = only_control(bytes, um_tcp_write_ssf_init(bytes, 0x5eed0002, 12, (um_address){0x0a000001, 14371}));
     CHECK(control.kind == UM_TCP_SSF_INIT && control.session_id == 0x5eed0002 && control.client_index == 12);
+    CHECK(control.is_answering);
     for (int included = 0; included < 2; included++) {
         control = only_control(bytes, um_tcp_write_ssf_request(bytes, included, 0x5eed0003, 13, 99));
         CHECK_EQ(control.kind, included ? UM_TCP_SSF_INCLUDE : UM_TCP_SSF_EXCLUDE);
         CHECK(control.session_id == 0x5eed0003 && control.client_index == 13 && control.topic_index == 99);
+        um_tcp_control answer = only_control(bytes, um_tcp_write_ssf_answer(bytes, &control, 4000000000));
+        CHECK(answer.kind == control.kind && answer.session_id == 0x5eed0003 && answer.topic_index == 99);
+        CHECK_EQ(answer.client_index, 4000000000);
     }
     /* Every message is whole for the stream, too, and cut short it says nothing that is not there. */
     uint32_t length = um_tcp_write_session_id(bytes, 1);

@@ -24,6 +24,13 @@ def control_session_id(session_id: int) -> bytes:
     return struct.pack("!BBHBBHI", 8, 107, 12, 255, 8, 0, session_id)
 
 
+def ssf_init(session_id: int, *, answering: bool) -> bytes:
+    """A source offers to send what is wanted, and to answer what it is told."""
+    return struct.pack(
+        "!BBHBBBBIIHHI", 8, 16, 24, 255, 20, 0xA0 + answering, 0, session_id, 0, 0, 0, 0x7F000001
+    )
+
+
 def ssf_request(session_id: int, client: int, topic_index: int, *, included: bool = True) -> bytes:
     """A client wants a topic, or no longer."""
     return struct.pack(

@@ -26,6 +26,7 @@ from tests.unit.test_tcp import (
     test_a_session_begins_and_ends_with_its_source,
     test_a_slow_receiver_holds_the_source_and_loses_nothing,
     test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages,
+    test_a_topic_that_is_wanted_anew_begins_whole,
     test_small_messages_wait_for_company_until_a_flush,
     test_what_was_sent_before_close_arrives,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "test_a_session_begins_and_ends_with_its_source",
     "test_a_slow_receiver_holds_the_source_and_loses_nothing",
     "test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages",
+    "test_a_topic_that_is_wanted_anew_begins_whole",
     "test_small_messages_wait_for_company_until_a_flush",
     "test_what_was_sent_before_close_arrives",
 ]

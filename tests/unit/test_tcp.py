@@ -9,13 +9,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
-from tests.unit.tcp_peers import RawSource, control_session_id, message, tsni
+from tests.unit.tcp_peers import RawSource, control_session_id, message, ssf_init, ssf_request, tsni
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     BeginningOfSession,
@@ -390,3 +391,91 @@ def test_a_source_that_is_not_there_ends_its_session(receiving: Context) -> None
         receiving._engine.map_source("lied", 7, TcpAddress("127.0.0.1", 1, port))
         (row,) = collect_events(receiver, 1)
         assert isinstance(row, EndOfSession)
+
+
+def test_a_topic_that_is_wanted_anew_begins_whole(sending: Context, receiving: Context) -> None:
+    """UX-27 UM-8: what a source passed over between two receivers of a topic is not lost to the second, which gets
+    nothing of what was on its way to the first."""
+    options = {
+        "transport": "tcp",
+        "transport_session_name": "anew",
+        "transport_source_side_filtering_behavior": "inclusion",
+    }
+    with (
+        sending.source("anew", **options) as source,
+        sending.source("kept", **options) as kept,
+        receiving.receiver("kept", **SMALL_QUEUE) as holding,
+    ):
+        assert source.transport == kept.transport
+        kept.wait_connected(timeout=SECONDS)
+        numbers = iter(range(1_000_000))
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                source.send(b"%d" % next(numbers), flush=True)
+
+        def controllers(receiver: Receiver) -> bool:
+            return bool(receiver.stats()["delivery_controllers"])
+
+        for _ in range(20):
+            first = receiving.receiver("anew")
+            wait_for(partial(controllers, first), "the first receiver knows the source")
+            wait_for(lambda: send(1) or len(first.poll(100, 0.01)) > 0, "the topic is sent")  # noqa: B023
+            kept.send_many(
+                [bytes(1000)] * 100, flush=True, timeout=SECONDS
+            )  # more than the queue that holds it takes
+            send(20)
+            first.close()
+            passing_over = time.monotonic() + 0.005
+            while time.monotonic() < passing_over:
+                send(1)
+            with receiving.receiver("anew") as second:
+                wait_for(partial(controllers, second), "the second receiver knows the source")
+                send(50)
+                collect(holding, 100)
+                rows: list[Any] = []
+                while not any(isinstance(row, Message) and row.data == b"last" for row in rows):
+                    source.send(b"last", flush=True)
+                    rows += second.poll(1000, 0.05).events()
+            assert not [row for row in rows if isinstance(row, (UnrecoverableLoss, BurstLoss))]
+
+
+@pytest.mark.parametrize("answering", [True, False])
+def test_a_topic_that_is_wanted_anew_waits_for_its_own_answer(receiving: Context, answering: bool) -> None:
+    """UX-27: not for that to an earlier request, and for none of a source that gives none."""
+    names = f"answer-kept-{answering}", f"answer-{answering}"
+    with RawSource() as raw, _follow(receiving, raw, names[0]), receiving.receiver(names[1]) as first:
+        where = TcpAddress("127.0.0.1", raw.session_id, raw.port)
+        receiving._engine.map_source(names[1], 8, where)
+        peer = raw.accept()
+        raw.greeting(peer)
+        peer.sendall(ssf_init(raw.session_id, answering=answering))
+        said = raw.read(peer, 40)
+        assert {said[:20], said[20:]} == {ssf_request(raw.session_id, 0, topic) for topic in (7, 8)}
+        first.close()
+        assert raw.read(peer, 20) == ssf_request(raw.session_id, 0, 8, included=False)
+        with receiving.receiver(names[1]) as second:
+            receiving._engine.map_source(names[1], 8, where)
+            assert raw.read(peer, 20) == ssf_request(raw.session_id, 0, 8)
+            peer.sendall(message(8, 5, b"old"))
+            for count in (2, 3) if answering else ():
+                peer.sendall(ssf_request(raw.session_id, count, 8) + tsni(8, 5) + message(8, 6, b"old"))
+            if answering:
+                peer.sendall(ssf_request(raw.session_id, 4, 8))
+            sqn = 9 if answering else 6
+            peer.sendall(message(8, sqn, b"new") + message(8, sqn + 1, b"end"))
+            rows = collect_events(second, 3 if answering else 4)
+            assert [row.data for row in rows if isinstance(row, Message)] == [
+                *([] if answering else [b"old"]),
+                b"new",
+                b"end",
+            ]
+            assert isinstance(rows[0], BeginningOfSession)
+            assert not [row for row in rows if isinstance(row, (UnrecoverableLoss, BurstLoss))]
+            if answering:
+                (session,) = [
+                    one
+                    for one in receiving.stats()["receiver_transports"]
+                    if one["transport"].endswith(f"{raw.session_id:08x}")
+                ]
+                assert session["msgs_before_interest"] == 3

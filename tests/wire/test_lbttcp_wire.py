@@ -103,13 +103,16 @@ def test_tshark_decodes_what_a_source_sends(tmp_path: Path) -> None:
 
 
 def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
-    """UX-27: the session id (option 107), the source's offer to filter (16), and what a receiver includes (17)."""
+    """UX-27: the session id (option 107), the offer to filter (16), what a receiver includes and the answer (17)."""
     options = {"transport": "tcp", "transport_source_side_filtering_behavior": "inclusion"}
     with open_context() as context:
         source = context.source("offer", **options)
         with RawClient(source.transport) as client:
             client.greet()
             offer = _read_stream(client, 1)
+            client.socket.sendall(ssf_request(client.session_id, 5, source.topic_index))
+            answer = _read_stream(client, 1)
+            topic_index = source.topic_index
             session_id, port = client.session_id, int(source.transport.split(":")[2])
     with open_context() as receiving, RawSource(session_id) as raw, receiving.receiver("offer") as receiver:
         receiving._engine.map_source("offer", 7, TcpAddress("127.0.0.1", raw.session_id, raw.port))
@@ -126,6 +129,12 @@ def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
     assert _numbers(offered, "lbmc.ssf_init.transport_idx") == [session_id]
     assert _numbers(offered, "lbmc.ssf_init.ssf_port") == [port]
     assert values(offered, "lbmc.ssf_init.ssf_ip") == ["127.0.0.1"]
+    (answered,) = _dissected(tmp_path, _stream(answer, from_source=True))
+    assert _numbers(answered, "lbmc.ssf_creq.mode") == [0]
+    assert _numbers(answered, "lbmc.ssf_creq.flags.ignore") == [1]
+    assert _numbers(answered, "lbmc.ssf_creq.transport_idx") == [session_id]
+    assert _numbers(answered, "lbmc.ssf_creq.topic_idx") == [topic_index]
+    assert _numbers(answered, "lbmc.ssf_creq.client_idx") == [1]  # requests that are in force
     greeting, request = _dissected(tmp_path, _stream(said, from_source=False))
     assert _numbers(greeting, "lbmc.tcp_sid.sid") == [session_id]
     assert _numbers(request, "lbmc.ssf_creq.mode") == [0]

@@ -375,7 +375,7 @@ class LBMCHmac(ChainedOption):
 
 
 _FLAG_BYTE = {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}
-_SSF_INIT_FLAGS = _FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclusions"}
+_SSF_INIT_FLAGS = _FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclusions", 0x01: "answering"}
 
 
 class LBMCSsfInit(ChainedOption):
@@ -397,7 +397,7 @@ class LBMCSsfInit(ChainedOption):
 
 
 class LBMCSsfRequest(ChainedOption):
-    """A receiver wants a topic, or no longer."""
+    """A receiver wants a topic, or no longer; of a source: the last request in force, and how many are."""
 
     name = "LBMC source-side filtering request"
     option_type = 17
