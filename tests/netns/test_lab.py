@@ -389,12 +389,13 @@ def test_processes_run_on_their_host_and_end_with_the_lab() -> None:
 
 
 OWNER = """
-import signal, sys
+import select, sys
 from umstack.lab import Lab
 with Lab(hosts=2, loss=0.1) as lab:
     sleeper = lab.hosts[1].run(["sleep", "600"])
     print(lab.name, sleeper.pid, flush=True)
-    sys.stdin.read()
+    while not select.select([sys.stdin], [], [], 0.1)[0]:  # a signal just before a read without an end would wait for it
+        pass
 """
 
 

@@ -20,7 +20,7 @@ from umstack.facts.sends import Sends, SendsInPieces
 
 pl: Any = pytest.importorskip("polars")
 
-KEY = ("switch", "10.0.0.1", 7)
+KEY = ("switch", "10.0.0.1", 7, None)
 WRAP = 2**32
 
 # Runs that go on, leave gaps, step back, and repeat numbers: near the wrap, and over the edge of a bucket.
@@ -98,7 +98,7 @@ def test_analyses_of_runs(found: list[tuple[int, int]]) -> None:
     assert one.sqns.tolist() == numbers
     assert one.times_ns.tolist() == [time_ns for _, time_ns in seen]
     distinct = sorted(set(numbers))
-    assert gaps(everything).select("first_sqn", "last_sqn").rows() == [
+    assert gaps(everything, pieces.facts().runs).select("first_sqn", "last_sqn").rows() == [
         (before + 1, after - 1) for before, after in itertools.pairwise(distinct) if after - before > 1
     ]
     again = [time_ns for at, (number, time_ns) in enumerate(seen) if at and numbers[at - 1] == number]
