@@ -394,7 +394,7 @@ from umstack.lab import Lab
 with Lab(hosts=2, loss=0.1) as lab:
     sleeper = lab.hosts[1].run(["sleep", "600"])
     print(lab.name, sleeper.pid, flush=True)
-    while not select.select([sys.stdin], [], [], 0.1)[0]:  # a signal just before a read without an end would wait for it
+    while not select.select([sys.stdin], [], [], 0.1)[0]:  # a signal that comes just before it waits for its end
         pass
 """
 

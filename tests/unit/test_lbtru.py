@@ -463,7 +463,9 @@ def test_each_receiver_is_sent_its_topics(publisher: Context) -> None:
             for source in sources:
                 source.send(b"%08d" % number + filling, flush=True)
         for receiver in receivers:
-            assert [int(one.data[:8]) for one in collect(receiver, rounds + count)[rounds:]] == list(range(count))
+            assert [int(one.data[:8]) for one in collect(receiver, rounds + count)[rounds:]] == list(
+                range(count)
+            )
         for one, before in zip((first, second, third), unwanted, strict=True):
             session = _transport(one, "receiver")
             assert session["lbm_msgs_no_topic_rcved"] == before
