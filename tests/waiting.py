@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from umstack import Message, Receiver
+from umstack import Message
+from umstack.reader import Reader
 
 SECONDS = 10.0
 """How long a test waits for what must happen. What takes so long does not happen."""
@@ -23,7 +24,7 @@ def wait_for(
         time.sleep(_PAUSE_SECONDS)
 
 
-def collect(receiver: Receiver, count: int, seconds: float = SECONDS) -> list[Message]:
+def collect(receiver: Reader, count: int, seconds: float = SECONDS) -> list[Message]:
     """The next messages, this many of them; fails when they do not come. Events are passed over."""
     messages: list[Message] = []
     deadline = time.monotonic() + seconds

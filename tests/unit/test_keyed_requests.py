@@ -202,23 +202,29 @@ class Responder(KeyedPeer):
         return whole(self.index, data, sqn)
 
 
+class Responders:
+    """Makes responders to a request that is open, `pending`."""
+
+    def __init__(self, context: Context) -> None:
+        self.pending = context.source(TOPIC, flow_control="none").request(b"x")
+        self.made: list[Responder] = []
+        self._context = context
+
+    def __call__(self, **key: Any) -> Responder:
+        self.made.append(Responder(self._context, self.pending, **key))
+        return self.made[-1]
+
+
 @pytest.fixture
-def responders(context: Context) -> Iterator[Callable[..., Responder]]:
-    """Makes responders to a request that is open."""
-    pending = context.source(TOPIC, flow_control="none").request(b"x")
-    made: list[Responder] = []
-
-    def make(**key: Any) -> Responder:
-        made.append(Responder(context, pending, **key))
-        return made[-1]
-
-    make.pending = pending  # type: ignore[attr-defined]
+def responders(context: Context) -> Iterator[Responders]:
+    """What makes responders; those that it made are closed."""
+    make = Responders(context)
     yield make
-    for one in made:
+    for one in make.made:
         one.close()
 
 
-def test_what_is_tagged_right_is_taken(context: Context, responders: Any) -> None:
+def test_what_is_tagged_right_is_taken(context: Context, responders: Responders) -> None:
     """Issue 29: several responses in a record, records in pieces of any size."""
     one = responders()
     one.prove()
@@ -304,7 +310,11 @@ def _of_a_message_and_a_half(one: Responder) -> None:
     ],
 )
 def test_a_requester_ends_a_connection_without_the_right_tags(
-    context: Context, responders: Any, attack: Callable[[Responder], None], key: dict[str, Any], reason: str
+    context: Context,
+    responders: Responders,
+    attack: Callable[[Responder], None],
+    key: dict[str, Any],
+    reason: str,
 ) -> None:
     """Issue 29: what is not the next record of the connection ends it, is counted, and delivers nothing."""
     one = responders(**key)
@@ -317,7 +327,7 @@ def test_a_requester_ends_a_connection_without_the_right_tags(
 
 
 def test_a_response_recorded_on_one_connection_is_no_good_on_another(
-    context: Context, responders: Any
+    context: Context, responders: Responders
 ) -> None:
     """Issue 29, splicing: neither a whole connection sent again, nor a record of it on another one, is right."""
     first = responders()
@@ -334,7 +344,7 @@ def test_a_response_recorded_on_one_connection_is_no_good_on_another(
     assert responders.pending.receive(timeout=0) is None
 
 
-def test_a_connection_that_is_cut_delivers_no_part(context: Context, responders: Any) -> None:
+def test_a_connection_that_is_cut_delivers_no_part(context: Context, responders: Responders) -> None:
     """Issue 29, truncation: of a record that ends early nothing is taken, and it is counted."""
     one = responders()
     one.prove()
@@ -349,7 +359,7 @@ def test_a_connection_that_is_cut_delivers_no_part(context: Context, responders:
     assert counter(context, "responses_malformed") == 1
 
 
-def test_a_key_is_good_for_its_topics_only(keys: Path, context: Context, responders: Any) -> None:
+def test_a_key_is_good_for_its_topics_only(keys: Path, context: Context, responders: Responders) -> None:
     """Issue 29, splicing: who has the key of one topic does not respond to requests on another."""
     keys_then = keys.read_text()
     keys.write_text(f"topic other* {KEY_ID} {OTHER.hex()}\n" + keys_then)
@@ -362,7 +372,9 @@ def test_a_key_is_good_for_its_topics_only(keys: Path, context: Context, respond
     assert responders.pending.receive(timeout=0) is None
 
 
-def test_a_key_that_is_removed_ends_its_connections(keys: Path, context: Context, responders: Any) -> None:
+def test_a_key_that_is_removed_ends_its_connections(
+    keys: Path, context: Context, responders: Responders
+) -> None:
     """Rotation: with the next record, which is not taken."""
     one = responders()
     one.prove()
@@ -373,7 +385,7 @@ def test_a_key_that_is_removed_ends_its_connections(keys: Path, context: Context
     assert _counted(context, "key") == 1
 
 
-def test_a_greeting_in_pieces(context: Context, responders: Any) -> None:
+def test_a_greeting_in_pieces(context: Context, responders: Responders) -> None:
     """Issue 29: who drips its greeting is a responder like any other, and one that stops in it is a stranger."""
     one = responders()
     for byte in one.tags.greeting:

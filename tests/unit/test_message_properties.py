@@ -199,7 +199,7 @@ def test_hot_failover_numbers_and_properties_go_together(contexts: list[Context]
                 source.send_hot_failover(data, number + 5, flush=True, properties={"number": number})
         sources[0].send_hot_failover(b"none", 8, flush=True)
         sources[0].send(b"without a number", flush=True, properties=SMALL)
-        messages = collect(receiver, 5)  # type: ignore[arg-type]
+        messages = collect(receiver, 5)
     numbered = [message for message in messages if message.flags & 0x10]
     assert [message.hot_failover_sequence_number for message in numbered] == [5, 6, 7, 8]
     for message in numbered[:-1]:
@@ -220,7 +220,7 @@ def test_wildcard_receivers_event_queues_and_callbacks_have_them(contexts: list[
     source.wait_connected(timeout=SECONDS)
     wait_for(lambda: wildcard.topics(), "the topic")
     source.send(b"x", flush=True, properties=SMALL)
-    (message,) = collect(wildcard, 1)  # type: ignore[arg-type]
+    (message,) = collect(wildcard, 1)
     wait_for(lambda: any(isinstance(event, Message) for event in seen), "the callback")
     called = next(event for event in seen if isinstance(event, Message))
     assert dict(message.properties) == dict(called.properties) == SMALL

@@ -426,6 +426,17 @@ _EXTENDED_FLAGS = {_IGNORE_8: "ignore", 0x40: "ignore_subtype", 0x20: "more_frag
 }
 
 
+def _extended_head(option_id: int, subtype: int) -> list[Any]:
+    """What every extended option begins with."""
+    return [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", option_id),
+        ShortField("subtype", subtype),
+        ShortField("fragment_offset", 0),
+    ]
+
+
 class LBMCExtended(ChainedOption):
     """An extended option: an id and a subtype of somebody's own, and data."""
 
@@ -433,11 +444,7 @@ class LBMCExtended(ChainedOption):
     option_type = _EXTENDED_TYPE
     minimum_bytes = 8
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", 0),
-        ShortField("subtype", 0),
-        ShortField("fragment_offset", 0),
+        *_extended_head(0, 0),
         XStrField("data", b""),
     ]
 
@@ -449,11 +456,7 @@ class LBMCStatus(ChainedOption):
     option_type = _EXTENDED_TYPE
     minimum_bytes = 36
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", STATUS_OPTION_ID),
-        ShortField("subtype", STATUS_OPTION_SUBTYPE),
-        ShortField("fragment_offset", 0),
+        *_extended_head(STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE),
         ByteField("status_version", 1),
         FlagsField("status_flags", 0, 8, ["elicit", "leave", *(f"b{bit}" for bit in range(2, 8))]),
         XShortField("reserved", 0),
@@ -472,11 +475,7 @@ class LBMCSendTime(ChainedOption):
     option_type = _EXTENDED_TYPE
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", STATUS_OPTION_ID),
-        ShortField("subtype", SEND_TIME_OPTION_SUBTYPE),
-        ShortField("fragment_offset", 0),
+        *_extended_head(STATUS_OPTION_ID, SEND_TIME_OPTION_SUBTYPE),
         LongField("sent_ns", 0),
     ]
 
@@ -488,11 +487,7 @@ class LBMCGroupReport(ChainedOption):
     option_type = _EXTENDED_TYPE
     minimum_bytes = 20
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", STATUS_OPTION_ID),
-        ShortField("subtype", GROUP_REPORT_OPTION_SUBTYPE),
-        ShortField("fragment_offset", 0),
+        *_extended_head(STATUS_OPTION_ID, GROUP_REPORT_OPTION_SUBTYPE),
         ByteField("report_version", 1),
         X3BytesField("reserved", 0),
         IntField("receivers", 0),
@@ -507,11 +502,7 @@ class LBMCInterest(ChainedOption):
     option_type = _EXTENDED_TYPE
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", STATUS_OPTION_ID),
-        ShortField("subtype", INTEREST_OPTION_SUBTYPE),
-        ShortField("fragment_offset", 0),
+        *_extended_head(STATUS_OPTION_ID, INTEREST_OPTION_SUBTYPE),
         ByteField("interest_version", 1),
         FlagsField("interest_flags", 0, 8, ["wants_all", *(f"b{bit}" for bit in range(1, 8))]),
         ByteField("part", 0),
@@ -527,11 +518,7 @@ class LBMCFilterReport(ChainedOption):
     option_type = _EXTENDED_TYPE
     minimum_bytes = 28
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", STATUS_OPTION_ID),
-        ShortField("subtype", FILTER_REPORT_OPTION_SUBTYPE),
-        ShortField("fragment_offset", 0),
+        *_extended_head(STATUS_OPTION_ID, FILTER_REPORT_OPTION_SUBTYPE),
         ByteField("report_version", 1),
         X3BytesField("reserved", 0),
         IntField("first_sqn", 0),
