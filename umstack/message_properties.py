@@ -155,6 +155,8 @@ NO_PROPERTIES = MessageProperties()
 
 def encoded(properties: Mapping[str, PropertyValue] | None) -> bytes:
     """The block that goes behind the payload; empty without properties. Raises as MessageProperties does."""
+    if properties is None:
+        return b""
     if not isinstance(properties, MessageProperties):
         properties = MessageProperties(properties)
     return properties._block

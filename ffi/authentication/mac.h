@@ -34,6 +34,15 @@ typedef struct um_key_set {
     um_key keys[UM_KEYS_PER_SET];
 } um_key_set;
 
+/* The key of a set with this id; NULL: there is none. */
+static inline const um_key *um_key_set_find(const um_key_set *set, uint8_t id)
+{
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->keys[i].id == id)
+            return &set->keys[i];
+    return NULL;
+}
+
 enum um_mac_purpose {
     UM_MAC_SESSION = 1,    /* a source to its group */
     UM_MAC_CONTROL = 2,    /* a receiver to the source */

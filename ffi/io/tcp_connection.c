@@ -13,8 +13,8 @@ enum {
     STREAM_BYTES = 192 * 1024, /* one receive call fills it; holds the longest message */
     OUT_BYTES = 32 * 1024,
     RECEIVES_PER_CALL = 8,
-    BACK_OFF_MAX = 8,          /* times the reconnect interval */
-    NOT_REQUESTED = INT32_MAX, /* beyond any request that an answer may be for */
+    BACK_OFF_MAX = 8,        /* times the reconnect interval */
+    NOT_REQUESTED = 1 << 30, /* beyond any request that an answer may be for, and after each by serial numbers */
 };
 static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted so long was good */
 static const int64_t ATTEMPT_NS = 2000000000; /* one attempt; the system would go on for minutes, ever slower */
@@ -287,14 +287,6 @@ static void refuse(um_tcp_connection *connection, enum um_tag_status reason, int
     lose(connection, connection->has_proved, now_ns);
 }
 
-static const um_key *key_of(const um_tcp_connection *connection, uint8_t id)
-{
-    for (uint32_t i = 0; i < connection->keys->count; i++)
-        if (connection->keys->keys[i].id == id)
-            return &connection->keys->keys[i];
-    return NULL;
-}
-
 /* The source's first message is its greeting: what follows has tags. Returns the reason against it. */
 static enum um_tag_status on_greeting(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
 {
@@ -302,7 +294,7 @@ static enum um_tag_status on_greeting(um_tcp_connection *connection, const uint8
     if (length != UM_RECORD_HEADER_BYTES || !um_stream_greeting_read(data, &theirs))
         return UM_TAG_MISSING;
     um_stream_greeting_read(connection->greeting, &ours);
-    const um_key *key = key_of(connection, ours.key_id);
+    const um_key *key = um_key_set_find(connection->keys, ours.key_id);
     if (theirs.kind != ours.kind || theirs.key_id != ours.key_id || key == NULL)
         return UM_TAG_KEY_UNKNOWN;
     connection->tags =

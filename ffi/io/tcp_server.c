@@ -223,14 +223,6 @@ static void note_refused(um_tcp_server *server, const um_tcp_client *client, enu
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_REFUSED, client->address, (uint64_t)reason);
 }
 
-static const um_key *key_of(const um_tcp_server *server, uint8_t id)
-{
-    for (uint32_t i = 0; i < server->keys->count; i++)
-        if (server->keys->keys[i].id == id)
-            return &server->keys->keys[i];
-    return NULL;
-}
-
 /* A client's first message where the session has keys: its greeting, which is answered with one. So is anything else,
  * that the client may know why it is refused. False: it is. */
 static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *data, uint32_t length, int64_t now_ns)
@@ -239,7 +231,7 @@ static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *d
     uint8_t ours[UM_RECORD_HEADER_BYTES];
     bool has_greeted =
         length == UM_RECORD_HEADER_BYTES && um_stream_greeting_read(data, &said) && said.kind == UM_STREAM_SESSION;
-    const um_key *key = has_greeted ? key_of(server, said.key_id) : NULL;
+    const um_key *key = has_greeted ? um_key_set_find(server->keys, said.key_id) : NULL;
     um_stream_greeting answer = {UM_STREAM_SESSION, server->session->config.session_id,
                                  key != NULL ? key->id : server->keys->keys[0].id};
     if (um_stream_greeting_write(ours, &answer) != 0 || !say(client, ours, sizeof ours))

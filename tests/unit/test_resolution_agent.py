@@ -355,7 +355,9 @@ def test_processes_of_one_host_find_each_other(stack: ExitStack, options: Contex
     assert {address.session_id for _, _, address in found} == {77}
 
 
-def test_datagrams_gather_while_there_are_many(stack: ExitStack, options: ContextOptions) -> None:
+def test_datagrams_gather_while_there_are_many(
+    stack: ExitStack, options: ContextOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Issue 29: the thread is woken by the first datagrams at once, and then so often a second at most, whatever comes;
     commands are not left waiting."""
     agent = ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None)
@@ -366,7 +368,7 @@ def test_datagrams_gather_while_there_are_many(stack: ExitStack, options: Contex
         passes.append(time.monotonic())
         return process(now_ns)
 
-    agent.process = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(agent, "process", noted)
     resolver = stack.enter_context(ResolverThread(agent))
     query = encode(ResolutionDatagram(queries=("strange",)))
     to = (options.resolver_multicast_address, options.resolver_multicast_port)

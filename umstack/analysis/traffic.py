@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
 
 from umstack.analysis import once
 from umstack.analysis.losses import WINDOW, percentiles, windowed
-from umstack.analysis.numbering import Seen
+from umstack.analysis.numbering import Seen, Session
 from umstack.capture.schema import LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
@@ -193,6 +193,17 @@ _LATENCY = {
 }
 
 
+def _pairs(everything: list[Seen]) -> Iterator[tuple[Seen, Seen]]:
+    """What was seen of a session, or of its copy for an LBT-RU receiver, at each two points, in both directions."""
+    streams: dict[tuple[Session, str], list[Seen]] = {}
+    for one in everything:
+        streams.setdefault((one.session, one.receiver), []).append(one)
+    for here in everything:
+        for there in streams[here.session, here.receiver]:
+            if there is not here:
+                yield here, there
+
+
 def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
     """One row a session and pair of points, and of LBT-RU receiver: datagrams seen at both, and the time between in
     nanoseconds.
@@ -205,9 +216,7 @@ def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
     parts = [empty.with_columns(pl.lit(0, pl.Int64).alias(WINDOW)).clear() if window_ns else empty]
     order = parts[0].columns
     took = pl.col("took_ns")
-    for here, there in permutations(everything, 2):
-        if (here.session, here.receiver) != (there.session, there.receiver):
-            continue
+    for here, there in _pairs(everything):
         from_sqns, from_ns = here.first_times()
         to_sqns, to_ns = there.first_times()
         _, at, to_at = np.intersect1d(from_sqns, to_sqns, assume_unique=True, return_indices=True)

@@ -162,7 +162,7 @@ def command(
     else:
         _print_report(report)
         _print_scrapes(watch)
-        _print_findings(written, why_no_report, _TRANSPORT_NAMES[transport])
+        _print_findings(written, why_no_report)
     if not report.ok:
         raise SystemExit(1)
 
@@ -312,7 +312,7 @@ def _print_recovery(console: Console, result: DemoResult) -> None:
         console.print(problem, style="red", highlight=False, markup=False)
 
 
-def _print_findings(written: dict[str, Any] | None, why_not: str | None, transport: str) -> None:
+def _print_findings(written: dict[str, Any] | None, why_not: str | None) -> None:
     console = Console(soft_wrap=True)
     if written is None:
         if why_not is not None:
@@ -321,11 +321,6 @@ def _print_findings(written: dict[str, Any] | None, why_not: str | None, transpo
     console.print(f"\nwhat the capture at the switch says ({written['packets']:,} packets)", highlight=False)
     for finding in written["findings"][:_FINDINGS_SHOWN_MAX]:
         console.print(f"- {finding['text']}", highlight=False, markup=False)
-    if not written["tables"].get("sessions"):
-        console.print(
-            f"- the captures hold {transport} sessions that the report does not read; Wireshark decodes them",
-            highlight=False,
-        )
     console.print(f"the whole report: {written['page']}", highlight=False, markup=False)
 
 

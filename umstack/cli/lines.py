@@ -143,7 +143,7 @@ class Lines:
                     self.next_number + at,
                     at == last,
                     timeout=_SLICE_SECONDS,
-                    properties=properties or None,
+                    properties=properties,
                 )
             except WouldBlock as why:
                 return at - begin, why

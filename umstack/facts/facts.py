@@ -39,7 +39,7 @@ from umstack.facts.kinds import (
     SESSION_MESSAGE,
 )
 from umstack.facts.labels import labelled
-from umstack.facts.packet_columns import note_row, select, stream_messages, topics
+from umstack.facts.packet_columns import note_row, select, sent_messages, stream_messages, topics
 from umstack.facts.recovered import recovery_frames
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
@@ -222,8 +222,9 @@ class Counter:
         for window_ns, rows in self._by_window(identified(batch)):
             pieces = self._of(window_ns)
             pieces.packets += len(rows)
-            _take_topics(pieces, topics(rows))
-            _take_runs(pieces, rows)
+            messages = sent_messages(rows)
+            _take_topics(pieces, topics(rows, messages))
+            _take_runs(pieces, stream_messages(rows, messages))
             for name, found in recovery_frames(rows):
                 pieces.add(name, _combined(name, _shaped(name, found)))
             _take(pieces, select(rows, [*NEEDED]))
@@ -276,8 +277,7 @@ def _take_topics(pieces: Pieces, batch: pa.RecordBatch) -> None:
     pieces.add("topics", _combined("topics", _shaped("topics", named)))
 
 
-def _take_runs(pieces: Pieces, batch: pa.RecordBatch) -> None:
-    messages = stream_messages(batch)
+def _take_runs(pieces: Pieces, messages: pa.Table | None) -> None:
     if messages is not None and len(messages):
         found = pl.from_arrow(messages)
         assert isinstance(found, pl.DataFrame)

@@ -111,9 +111,12 @@ def _schema(names: list[str]) -> pa.Schema:
     return pa.schema([(PACKETS if name in PACKETS.names else _WHOLE).field(name) for name in names])
 
 
-def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Counts by topic over the first sendings of a batch, and the names that were advertised in it."""
-    counted = _topic_counts(batch)
+def topics(batch: pa.RecordBatch, messages: pa.Table) -> pa.RecordBatch:
+    """Counts by topic over the first sendings of a batch, and the names that were advertised in it.
+
+    `messages` are those of `sent_messages`.
+    """
+    counted = _topic_counts(batch, messages)
     if batch.column("advertisements").null_count == len(batch):
         return counted
     return pa.concat_batches([counted, _topic_names(batch)])
@@ -150,7 +153,7 @@ def _streamed(batch: pa.RecordBatch) -> pa.Array:
     return pc.and_(sent, pc.is_valid(batch.column("time_ns")))
 
 
-def _sent_messages(batch: pa.RecordBatch) -> pa.Table:
+def sent_messages(batch: pa.RecordBatch) -> pa.Table:
     """The messages with payload that sessions sent in a batch, first sendings: the row of their packet, and what is
     counted."""
     again = pc.fill_null(batch.column("retransmission"), True)
@@ -197,12 +200,11 @@ _COUNTED = (
 )
 
 
-def stream_messages(batch: pa.RecordBatch) -> pa.Table | None:
-    """The messages of LBT-TCP sessions in a batch, as `umstack.facts.runs` takes them."""
-    if not has_segments(batch) or not pc.any(_streamed(batch)).as_py():
+def stream_messages(batch: pa.RecordBatch, messages: pa.Table) -> pa.Table | None:
+    """The messages of LBT-TCP sessions in a batch, of those of `sent_messages`, as `umstack.facts.runs` takes them."""
+    if not has_segments(batch):
         return None
-    table = _sent_messages(batch)
-    table = table.filter(table["streamed"])
+    table = messages.filter(messages["streamed"])
     packets = table["packet"].combine_chunks()
     columns = {
         "point": points(batch).take(packets),
@@ -216,8 +218,7 @@ def stream_messages(batch: pa.RecordBatch) -> pa.Table | None:
     return pa.table(columns)
 
 
-def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    table = _sent_messages(batch)
+def _topic_counts(batch: pa.RecordBatch, table: pa.Table) -> pa.RecordBatch:
     if not len(table):
         return _no_topics()
     sessions, numbers = _sessions(batch)

@@ -75,6 +75,7 @@ _TSNI_RECORD_BYTES = 8
 _EXTENDED_TYPE = 254
 _IGNORE_16 = 0x8000
 _IGNORE_8 = 0x80
+_FLAG_BYTE = {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}
 
 
 def _head() -> list[Any]:
@@ -119,7 +120,7 @@ class LBMCRequest(ChainedOption):
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
         *_head(),
-        FlagsField("flags", 0, 8, {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}),
+        FlagsField("flags", 0, 8, _FLAG_BYTE),
         ByteEnumField("transport", 0, {0: "TCP"}),
         IntField("request_index", 0),
         ShortField("port", 0),
@@ -225,7 +226,7 @@ class LBMCChain(ChainedOption):
     minimum_bytes = 4
     fields_desc: ClassVar[list[Any]] = [
         *_head(),
-        FlagsField("flags", 0x80, 8, {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}),
+        FlagsField("flags", 0x80, 8, _FLAG_BYTE),
         ByteEnumField("first_element", None, LBMC_ELEMENT_NAMES),
         ChainField("elements", _element_class, lambda packet: packet.first_element, lambda packet: END_NONE),
     ]
@@ -368,13 +369,12 @@ class LBMCHmac(ChainedOption):
     minimum_bytes = 24
     fields_desc: ClassVar[list[Any]] = [
         *_head(),
-        FlagsField("flags", 0x80, 8, {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}),
+        FlagsField("flags", 0x80, 8, _FLAG_BYTE),
         ByteField("padding", 0),
         XStrField("data", bytes(20)),
     ]
 
 
-_FLAG_BYTE = {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}
 _SSF_INIT_FLAGS = _FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclusions", 0x01: "answering"}
 
 

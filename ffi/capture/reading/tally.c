@@ -77,16 +77,20 @@ static uint32_t add_stream(um_tally *tally, const um_capture_packet *packet, con
     return tally->stream_count++;
 }
 
-/* Streams are few, and the next packet is mostly of the one after the latest: found from there on. */
+/* The next packet is mostly of the latest stream or of the one after it; else of one that was added lately: a receiver
+ * over LBT-RU has another stream for each 256 numbers. */
 static uint32_t stream_of(um_tally *tally, const um_capture_packet *packet, const um_captured_frame *frame,
                           uint64_t key)
 {
-    uint32_t at = tally->latest_stream;
-    for (uint32_t tried = 0; tried < tally->stream_count; tried++) {
+    uint32_t count = tally->stream_count;
+    uint32_t latest = tally->latest_stream, next = latest + 1 < count ? latest + 1 : 0;
+    if (count > 0 && is_of(&tally->streams[latest], packet, frame, key))
+        return latest;
+    if (count > 0 && is_of(&tally->streams[next], packet, frame, key))
+        return tally->latest_stream = next;
+    for (uint32_t at = count; at-- > 0;)
         if (is_of(&tally->streams[at], packet, frame, key))
             return tally->latest_stream = at;
-        at = at + 1 < tally->stream_count ? at + 1 : 0;
-    }
     return tally->latest_stream = add_stream(tally, packet, frame, key);
 }
 
