@@ -20,7 +20,7 @@ class Module:
 
     name: str
     sources: tuple[str, ...]
-    """Folders, of which all C files are meant, and files."""
+    """Folders, whose C files all belong to the module, and single files."""
     headers: tuple[Header, ...]
     cdefs: tuple[str, ...] = ()
     """Files of ffi/cdef/, for what no header of ours can say."""
@@ -31,7 +31,7 @@ class Module:
     def source_files(self) -> list[Path]:
         """The C files, in name order so that the build is reproducible."""
         paths = [ROOT / name for name in self.sources]
-        found = {file for path in paths for file in (path.glob("*.c") if path.is_dir() else [path])}
+        found = {file for path in paths for file in (path.rglob("*.c") if path.is_dir() else [path])}
         return sorted(found)
 
 
@@ -48,15 +48,15 @@ CORE = Module(
     "umstack._core",
     ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/reading", "ffi/capture/writing", "ffi/io"),
     (
-        Header("core/base.h", names=("um_publish_result", "um_address")),
-        Header("core/authentication.h", names=(
+        Header("core/foundation/base.h", names=("um_publish_result", "um_address")),
+        Header("core/wire/authentication.h", names=(
             "UM_TRAILER_BYTES", "um_authentication_scope", "um_tag_status",
         )),
         Header("authentication/mac.h", names=(
             "UM_KEY_BYTES", "UM_KEYS_PER_SET", "um_key", "um_key_set", "um_mac_library",
         )),
         Header("authentication/resolution.h"),
-        Header("core/stream_record.h", names=(
+        Header("core/wire/stream_record.h", names=(
             "UM_RECORD_HEADER_BYTES", "UM_RECORD_BYTES_MAX", "um_stream_kind", "um_stream_greeting",
             "um_stream_greeting_read", "um_stream_record_bytes",
         )),
@@ -64,43 +64,45 @@ CORE = Module(
             "um_stream_tags", "um_stream_greeting_write", "um_stream_key_check", "um_stream_tags_open",
             "um_stream_tags_close", "um_stream_tags_seal", "um_stream_tags_verify",
         )),
-        Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
-        Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
-        Header("core/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
-        Header("core/lbmc.h", names=(
+        Header("core/wire/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
+        Header("core/foundation/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
+        Header("core/wire/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
+        Header("core/wire/lbmc.h", names=(
             "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_HOT_FAILOVER", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST",
             "UM_MESSAGE_PROPERTIES", "UM_MESSAGE_RETRANSMIT", "um_request", "um_lbmc_hot_failover", "um_lbmc_extras",
         )),
-        Header("core/message_properties.h"),
-        Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
-        Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
-        Header("core/source_events.h", names=(
+        Header("core/wire/message_properties.h"),
+        Header("core/source/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
+        Header("core/source/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
+        Header("core/source/source_events.h", names=(
             "UM_SOURCE_EVENTS_MAX", "um_source_event_kind", "um_source_event",
         )),
-        Header("core/publication_log.h", names=("UM_LOG_TERM_BYTES_MIN",)),
-        Header("core/message_queue.h", names=(
+        Header("core/source/publication_log.h", names=("UM_LOG_TERM_BYTES_MIN",)),
+        Header("core/delivery/message_queue.h", names=(
             "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows", "um_properties_place",
             *(f"um_block.{column}" for column in (
                 "offsets", "sequence_numbers", "first_sequence_numbers", "fragment_offsets", "message_lengths",
                 "sources", "received_ns", "sent_ns", "flags", "requests", "properties", "payload",
             )),
         ), inline=("um_queue_release", "um_row_kind_of")),
-        Header("core/hot_failover.h", names=("um_hot_failover_config", "UM_HF_INPUTS_MAX")),
-        Header("core/delivery_controller.h", names=("um_receiver_config",)),
-        Header("core/session_id.h", names=("um_transport", "um_session_id")),
-        Header("core/time_histogram.h", names=(
+        Header("core/delivery/hot_failover.h", names=("um_hot_failover_config", "UM_HF_INPUTS_MAX")),
+        Header("core/delivery/delivery_controller.h", names=("um_receiver_config",)),
+        Header("core/wire/session_id.h", names=("um_transport", "um_session_id")),
+        Header("core/foundation/time_histogram.h", names=(
             "UM_RECOVERY_OCTAVE_FIRST", "UM_RECOVERY_BUCKETS", "UM_LATENCY_OCTAVE_FIRST", "UM_LATENCY_BUCKETS",
         )),
-        Header("core/adaptive_spin.h", names=("um_adaptive_spin",), inline=(
+        Header("core/foundation/adaptive_spin.h", names=("um_adaptive_spin",), inline=(
             "um_adaptive_spin_init", "um_adaptive_spin_until_ns", "um_adaptive_spin_on_event",
         )),
-        Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
-        Header("core/siphash.h", names=("um_siphash_key",)),
-        Header("core/relayed_records.h"),
-        Header("core/resolver_cache.h"),
-        Header("core/source_timing.h", names=("um_adaptive_source_timer",)),
-        Header("core/receiver_session.h", names=("um_nak_cutoff", "um_receiver_session_config")),
-        Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
+        Header("core/receiver/recovery_timing.h", names=("um_adaptive_timer",)),
+        Header("core/foundation/siphash.h", names=("um_siphash_key",)),
+        Header("core/resolution/relayed_records.h"),
+        Header("core/resolution/resolver_cache.h"),
+        Header("core/source/source_timing.h", names=("um_adaptive_source_timer",)),
+        Header("core/receiver/receiver_session.h", names=("um_nak_cutoff", "um_receiver_session_config")),
+        Header("core/source/source.h", names=(
+            "UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim",
+        )),
         Header("os/memory.h", names=("um_unmap",)),
         Header("io/event_queue.h"),
         Header("io/datagram_batch.h"),
@@ -108,9 +110,9 @@ CORE = Module(
         Header("io/publication_session.h"),
         Header("io/publication.h"),
         Header("io/subscription.h"),
-        Header("core/retention.h", names=("um_retention_config", "um_retained_wish", "um_recovery_write_range")),
-        Header("core/range_request.h"),
-        Header("core/fetch.h", names=("um_fetch_plan", "um_fetch", "um_fetch_action", "um_fetch_begin",
+        Header("core/source/retention.h", names=("um_retention_config", "um_retained_wish", "um_recovery_write_range")),
+        Header("core/wire/range_request.h"),
+        Header("core/receiver/fetch.h", names=("um_fetch_plan", "um_fetch", "um_fetch_action", "um_fetch_begin",
                                       "um_fetch_on_connect", "um_fetch_request_range", "um_fetch_on_disconnect")),
         Header("io/late_joining.h"),
         Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX", "um_begun_recovery")),

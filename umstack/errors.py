@@ -180,7 +180,7 @@ class SystemFailure(UmError):
     default_hint = "run `umstack doctor`; the error number is in `errno`"
 
 
-# Publish results of the core (enum um_publish_result in ffi/core/base.h).
+# Publish results of the core (enum um_publish_result in ffi/core/foundation/base.h).
 _PUBLISH_RESULTS: dict[int, tuple[type[UmError], str]] = {
     -1001: (NotConnected, "no receiver is connected"),
     -1002: (BackPressured, "the publication limit is reached"),

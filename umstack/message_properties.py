@@ -1,6 +1,6 @@
 """Message properties: names with typed values that travel beside a message's payload, as Ultra Messaging has them.
 
-The layout of a block is that of ffi/core/message_properties.h; the core delivers no block that it has not checked.
+The layout of a block is that of ffi/core/wire/message_properties.h; the core delivers no block that it has not checked.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ _OF_TEXT: dict[str, Callable[[str], PropertyValue]] = {
 
 
 def is_sound(block: bytes) -> bool:
-    """Whether the core would deliver this block: see ffi/core/message_properties.h."""
+    """Whether the core would deliver this block: see ffi/core/wire/message_properties.h."""
     return bool(lib.um_message_properties_are_sound(ffi.from_buffer("uint8_t[]", block), len(block)))
 
 

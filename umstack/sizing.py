@@ -1,6 +1,6 @@
 """Datagram sizes: from the interface MTU, the configured size and what the rings carry (design W4). Pure functions.
 
-Sizes are bytes of UDP payload. The C half of the same arithmetic is `ffi/core/datagram_size.h`.
+Sizes are bytes of UDP payload. The C half of the same arithmetic is `ffi/core/wire/datagram_size.h`.
 """
 
 from __future__ import annotations

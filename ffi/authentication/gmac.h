@@ -5,7 +5,7 @@
 #ifndef UM_AUTHENTICATION_GMAC_H
 #define UM_AUTHENTICATION_GMAC_H
 
-#include "core/authentication.h"
+#include "core/wire/authentication.h"
 
 enum {
     UM_GMAC_KEY_BYTES = 16,

@@ -1,5 +1,5 @@
 /* Keys and tags of a byte stream of LBMC messages, by libcrypto: the one form of them, whatever the connection is for
- * (core/stream_record.h has the layout, and who connects to whom). Who uses it:
+ * (core/wire/stream_record.h has the layout, and who connects to whom). Who uses it:
  *
  *   ffi/io                      LBT-TCP, both ends (tcp_connection.h, tcp_server.h)
  *   umstack/streams/tags.py     late join, off-transport recovery and responses, whose connections are Python's. It
@@ -19,7 +19,7 @@
 #define UM_AUTHENTICATION_STREAM_TAGS_H
 
 #include "authentication/mac.h"
-#include "core/stream_record.h"
+#include "core/wire/stream_record.h"
 
 /* Writes UM_RECORD_HEADER_BYTES, with a nonce of its own. 0, or -EIO without randomness. */
 int um_stream_greeting_write(uint8_t *out, const um_stream_greeting *greeting);

@@ -1,6 +1,6 @@
 #include "authentication/tagging_link.h"
 
-#include "core/lbtrm.h"
+#include "core/wire/lbtrm.h"
 #include "os/clock.h"
 #include "os/memory.h"
 

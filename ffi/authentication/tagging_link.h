@@ -12,7 +12,7 @@
 #define UM_AUTHENTICATION_TAGGING_LINK_H
 
 #include "authentication/mac.h"
-#include "core/link.h"
+#include "core/foundation/link.h"
 
 typedef struct um_tagging_link {
     um_link base;

@@ -1,6 +1,6 @@
 #include "authentication/verifiers.h"
 
-#include "core/lbtrm.h"
+#include "core/wire/lbtrm.h"
 #include "os/memory.h"
 
 /* ---- what both have in common ---- */

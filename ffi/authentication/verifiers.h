@@ -1,5 +1,5 @@
-/* The verifiers behind core/authentication.h: of what a source sends to its group, and of what several senders, told
- * apart by their addresses, send to one socket: receivers to a source, and everyone to the resolution group.
+/* The verifiers behind core/wire/authentication.h: of what a source sends to its group, and of what several senders,
+ * told apart by their addresses, send to one socket: receivers to a source, and everyone to the resolution group.
  *
  * Order of the checks: the trailer is there; its key is known; its time is fresh; the tag is right; it was not received
  * before. Nothing is remembered of a datagram whose tag is wrong.

@@ -8,7 +8,7 @@
 #ifndef UM_BENCH_RAW_ORDER_H
 #define UM_BENCH_RAW_ORDER_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 /* Beyond this many open gaps the oldest is closed: what it lacks stays lost, and counts as a duplicate if it
  * arrives after all. */

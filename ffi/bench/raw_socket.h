@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 #define UM_NS_PER_SECOND 1000000000LL
 

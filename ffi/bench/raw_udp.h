@@ -13,7 +13,7 @@
 #ifndef UM_BENCH_RAW_UDP_H
 #define UM_BENCH_RAW_UDP_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 #define UM_RAW_COUNTER_BYTES 8
 #define UM_RAW_END_BYTES 4

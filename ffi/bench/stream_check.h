@@ -7,7 +7,7 @@
 #ifndef UM_BENCH_STREAM_CHECK_H
 #define UM_BENCH_STREAM_CHECK_H
 
-#include "core/message_queue.h"
+#include "core/delivery/message_queue.h"
 
 typedef struct um_stream {
     uint64_t next; /* the counter that is due */

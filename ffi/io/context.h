@@ -18,8 +18,8 @@
 
 #include "authentication/mac.h"
 #include "capture/writing/tap.h"
-#include "core/receiver_session.h"
-#include "core/source_session.h"
+#include "core/receiver/receiver_session.h"
+#include "core/source/source_session.h"
 #include "io/event_queue.h"
 #include "io/publication_session.h"
 #include "io/receiving.h"
@@ -48,7 +48,7 @@ typedef struct um_context_config {
     bool busy_wait;
     uint32_t busy_poll_us;    /* how long a sleep polls the driver first (um_reactor_prefer_busy_poll); 0: not */
     int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */
-    int64_t adaptive_spin_ns; /* of a call that waits, while events come that soon (core/adaptive_spin.h) */
+    int64_t adaptive_spin_ns; /* of a call that waits, while events come that soon (core/foundation/adaptive_spin.h) */
     int64_t coalesce_ns;      /* under load, how long to let datagrams gather before the next receive; 0, and with
                                  busy_wait: never */
     int64_t coalesce_max_ns;  /* its bound with a ring set, where it adapts; both below a second */
@@ -115,7 +115,7 @@ void um_context_tap_datagram(um_context *context, bool sent, um_address from, um
  * again. */
 int um_context_set_keys(um_context *context, uint32_t key_set, const um_key_set *keys);
 
-/* No receiver of the context NAKs, or they do again (UX-21; core/nak_cutoff.h). */
+/* No receiver of the context NAKs, or they do again (UX-21; core/receiver/nak_cutoff.h). */
 void um_context_set_nak_cutoff(um_context *context, bool is_cut_off);
 
 /* Opens a source session; its NAK port is the first free of the range. config's nak_port is filled in. */

@@ -3,7 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "core/time_histogram.h"
+#include "core/foundation/time_histogram.h"
 #include "io/event_queue_private.h"
 #include "os/clock.h"
 #include "os/lock.h"

@@ -1,5 +1,5 @@
 /* Event queues: what receivers deliver rows into and one reader reads; the queue of one receiver, or of as many as
- * share it (core/message_queue.h has the rows themselves).
+ * share it (core/delivery/message_queue.h has the rows themselves).
  *
  * Threads: any, but one thread at a time reads a queue. Closing waits for the calls that are under way and ends their
  * waiting; a later call finds the queue closed. Memory: um_event_queue_open (context.h) makes it, um_event_queue_free
@@ -8,7 +8,7 @@
 #ifndef UM_IO_EVENT_QUEUE_H
 #define UM_IO_EVENT_QUEUE_H
 
-#include "core/hot_failover.h"
+#include "core/delivery/hot_failover.h"
 
 typedef struct um_event_queue um_event_queue;
 
@@ -45,7 +45,7 @@ uint32_t um_event_queue_hot_failover_counters(um_event_queue *queue, uint64_t *o
  * or interrupted by a signal. */
 uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows);
 /* Takes rows for a thread that is going to wait for the descriptor: embedded mode. It receives for a moment when there
- * are none, as long as rows come within that time (core/adaptive_spin.h); never sleeps. */
+ * are none, as long as rows come within that time (core/foundation/adaptive_spin.h); never sleeps. */
 uint32_t um_event_queue_look(um_event_queue *queue, uint32_t max, um_rows *rows);
 /* Takes rows that are there; never runs the loop. */
 uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows);

@@ -2,7 +2,7 @@
 #ifndef UM_IO_EVENT_QUEUE_PRIVATE_H
 #define UM_IO_EVENT_QUEUE_PRIVATE_H
 
-#include "core/node.h"
+#include "core/receiver/node.h"
 #include "io/event_queue.h"
 #include "io/gate.h"
 #include "io/reactor.h"

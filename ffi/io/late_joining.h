@@ -1,5 +1,5 @@
 /* Late join and recovery requests as Python drives them: it owns the TCP connections, these calls take and make the
- * bytes of many messages at once (core/fetch.h, core/retention.h).
+ * bytes of many messages at once (core/receiver/fetch.h, core/source/retention.h).
  *
  * Threads: any. Memory: the caller's buffers. Errors: UM_CLOSED, -EBADMSG for a peer that does not keep to the
  * protocol, -ENOENT when there is nothing (any more) to do.
@@ -7,7 +7,7 @@
 #ifndef UM_IO_LATE_JOINING_H
 #define UM_IO_LATE_JOINING_H
 
-#include "core/fetch.h"
+#include "core/receiver/fetch.h"
 #include "io/publication.h"
 #include "io/subscription.h"
 

@@ -10,8 +10,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "core/counters.h"
-#include "core/link.h"
+#include "core/foundation/counters.h"
+#include "core/foundation/link.h"
 
 enum {
     UM_RECEIVE_BATCH_MAX = 32,

@@ -1,6 +1,6 @@
 #include "io/links.h"
 
-#include "core/internet.h"
+#include "core/foundation/internet.h"
 #include "os/memory.h"
 
 #define RING_BYTES ((size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES)

@@ -8,7 +8,7 @@
 #define UM_IO_LINKS_H
 
 #include "capture/writing/tap.h"
-#include "core/source_session.h"
+#include "core/source/source_session.h"
 #include "io/authentication.h"
 #include "io/link_socket.h"
 #include "io/rings.h"

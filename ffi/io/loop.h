@@ -8,8 +8,8 @@
 #ifndef UM_IO_LOOP_H
 #define UM_IO_LOOP_H
 
-#include "core/adaptive_spin.h"
-#include "core/receive_coalescing.h"
+#include "core/foundation/adaptive_spin.h"
+#include "core/foundation/receive_coalescing.h"
 #include "io/event_queue_private.h"
 #include "io/loop_leader.h"
 #include "io/publication_session_private.h"

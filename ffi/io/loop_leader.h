@@ -19,8 +19,8 @@
  * datagrams gather is better. Nobody leads over a ring set, with busy_wait, or with more groups than are read without
  * asking which of them has something.
  *
- * The leader polls for a moment before it sleeps, as long as what it waits for comes that soon (core/adaptive_spin.h),
- * as a thread does that donates itself.
+ * The leader polls for a moment before it sleeps, as long as what it waits for comes that soon
+ * (core/foundation/adaptive_spin.h), as a thread does that donates itself.
  *
  * Threads: any reader; one leads at a time (`is_led`), and owns `load` and `spin` meanwhile. Locks: the context lock,
  * never while it sleeps. Internal to ffi/io; below the loop, which reports load.
@@ -28,8 +28,8 @@
 #ifndef UM_IO_LOOP_LEADER_H
 #define UM_IO_LOOP_LEADER_H
 
-#include "core/adaptive_spin.h"
-#include "core/receive_coalescing.h"
+#include "core/foundation/adaptive_spin.h"
+#include "core/foundation/receive_coalescing.h"
 #include "io/event_queue_private.h"
 #include "io/receiving.h"
 

@@ -3,12 +3,12 @@
  *
  * Threads: any, many at once, without a lock between them. Closing waits for the calls under way and ends their
  * waiting. Memory: um_publication_open maps it, _free unmaps it; a claim lies in the session's log. Errors: a
- * um_publish_result (core/base.h) or a negative errno.
+ * um_publish_result (core/foundation/base.h) or a negative errno.
  */
 #ifndef UM_IO_PUBLICATION_H
 #define UM_IO_PUBLICATION_H
 
-#include "core/source.h"
+#include "core/source/source.h"
 #include "io/publication_session.h"
 
 typedef struct um_publication um_publication;

@@ -2,7 +2,7 @@
 #ifndef UM_IO_PUBLICATION_PRIVATE_H
 #define UM_IO_PUBLICATION_PRIVATE_H
 
-#include "core/retention.h"
+#include "core/source/retention.h"
 #include "io/gate.h"
 #include "io/publication.h"
 #include "io/publication_session_private.h"

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/receiver_accounting.h"
-#include "core/source_events.h"
+#include "core/source/receiver_accounting.h"
+#include "core/source/source_events.h"
 
 typedef struct um_publication_session um_publication_session;
 

@@ -20,7 +20,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 #include "io/rings.h"
 
 typedef struct um_reactor um_reactor;

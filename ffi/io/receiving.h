@@ -7,8 +7,8 @@
 #ifndef UM_IO_RECEIVING_H
 #define UM_IO_RECEIVING_H
 
-#include "core/node.h"
-#include "core/receive_coalescing.h"
+#include "core/foundation/receive_coalescing.h"
+#include "core/receiver/node.h"
 #include "io/links.h"
 #include "io/reactor.h"
 #include "io/tcp_connection.h"

@@ -11,8 +11,8 @@
 #ifndef UM_IO_RINGS_H
 #define UM_IO_RINGS_H
 
-#include "core/counters.h"
-#include "core/link.h"
+#include "core/foundation/counters.h"
+#include "core/foundation/link.h"
 
 enum {
     UM_RINGS_BATCH_MAX = 64,       /* datagrams of one receive */

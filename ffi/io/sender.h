@@ -29,7 +29,7 @@
 #ifndef UM_IO_SENDER_H
 #define UM_IO_SENDER_H
 
-#include "core/source.h"
+#include "core/source/source.h"
 #include "io/links.h"
 #include "io/reactor.h"
 
@@ -74,8 +74,8 @@ typedef struct um_sender_outcome {
 /* After a publication: performs its actions (source.h). `flush`: nothing is deferred. */
 um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush);
 
-/* A batch of messages, of which each makes up a datagram, published as staged datagrams (core/staged_datagrams.h) under
- * the sender lock, and sent. */
+/* A batch of messages, of which each makes up a datagram, published as staged datagrams
+ * (core/source/staged_datagrams.h) under the sender lock, and sent. */
 typedef struct um_staged_batch {
     um_source *source;
     um_messages messages;

@@ -1,6 +1,6 @@
 /* Reading a context's counters from outside (reference 4). Each call copies one group into `out`, whose fields are
- * the uint64_t fields of its struct in core/counters.h, in order. Any thread. Returns the number of fields, or 0
- * when there is no such object (any more).
+ * the uint64_t fields of its struct in core/foundation/counters.h, in order. Any thread. Returns the number of fields,
+ * or 0 when there is no such object (any more).
  */
 #ifndef UM_IO_STATISTICS_H
 #define UM_IO_STATISTICS_H
@@ -18,8 +18,8 @@ uint32_t um_statistics_event_queue(um_event_queue *queue, uint64_t *out);
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
 /* Receiving sessions are numbered from 0; the id identifies it. */
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
-/* How many datagrams such a session recovered, by time bucket (core/time_histogram.h), and how many messages it
- * received that say when they were sent. */
+/* How many datagrams such a session recovered, by time bucket (core/foundation/time_histogram.h), and how many messages
+ * it received that say when they were sent. */
 uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out);
 uint32_t um_statistics_latency_histogram(um_context *context, uint32_t index, uint64_t *out);
 /* The links together: group sockets, session sockets, the control socket. */

@@ -6,7 +6,7 @@
 #ifndef UM_IO_SUBSCRIPTION_H
 #define UM_IO_SUBSCRIPTION_H
 
-#include "core/receiver_session.h"
+#include "core/receiver/receiver_session.h"
 #include "io/event_queue.h"
 
 typedef struct um_subscription um_subscription;
@@ -22,7 +22,7 @@ void um_subscription_free(um_subscription *subscription);
 int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
                         uint32_t source);
 
-/* Its sessions do not NAK for it, or do again (UX-21; core/nak_cutoff.h). No effect on one that is closed. */
+/* Its sessions do not NAK for it, or do again (UX-21; core/receiver/nak_cutoff.h). No effect on one that is closed. */
 void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off);
 
 #endif

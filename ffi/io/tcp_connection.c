@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/tcp_control.h"
+#include "core/wire/tcp_control.h"
 #include "io/tcp_socket.h"
 #include "os/clock.h"
 #include "os/memory.h"

@@ -15,9 +15,10 @@
  * controllers (C16). A queue that is full stops the connection from being read, wherever in its bytes that is, so
  * nothing is lost: the window of TCP closes, and the source is held or loses for this client.
  *
- * With keys the connection begins with greetings (core/stream_record.h), and goes on in records: its first says which
- * session it means, and proves that it has the key; a source that has not proved the same within PROOF_NS, or has not
- * the right key, is disconnected from, counted by the reason (dgrams_dropped_tag_*), and tried again as any that fails.
+ * With keys the connection begins with greetings (core/wire/stream_record.h), and goes on in records: its first says
+ * which session it means, and proves that it has the key; a source that has not proved the same within PROOF_NS, or has
+ * not the right key, is disconnected from, counted by the reason (dgrams_dropped_tag_*), and tried again as any that
+ * fails.
  *
  * With source-side filtering the connection tells the source which topics have controllers (UX-27). Of one that is
  * wanted anew there may be old messages on their way, behind which the source left some out: its controllers take
@@ -29,10 +30,10 @@
 #define UM_IO_TCP_CONNECTION_H
 
 #include "authentication/stream_tags.h"
-#include "core/byte_ring.h"
-#include "core/counters.h"
-#include "core/message_stream.h"
-#include "core/node.h"
+#include "core/foundation/byte_ring.h"
+#include "core/foundation/counters.h"
+#include "core/receiver/node.h"
+#include "core/wire/message_stream.h"
 #include "io/reactor.h"
 
 enum um_tcp_state { UM_TCP_WAITING, UM_TCP_CONNECTING, UM_TCP_CONNECTED, UM_TCP_ENDED };

@@ -10,11 +10,11 @@
  *   source-paced     every datagram is taken; messages that do not fit a client's backlog are lost to that client,
  * whole
  *
- * A client of a receiver-paced session that has a penalty for a stall (core/stall_penalties.h) does not hold the
+ * A client of a receiver-paced session that has a penalty for a stall (core/source/stall_penalties.h) does not hold the
  * session until that is over and its backlog is empty: meanwhile it loses as if the session were source-paced.
  *
  * With keys (is_keyed) what one client is written at a time, a batch of datagrams as a rule, is one record with a tag
- * (core/stream_record.h), made before any of it is written or kept.
+ * (core/wire/stream_record.h), made before any of it is written or kept.
  *
  * Threads: the holder of the session's sender lock. Memory: clients' backlogs, from when they are accepted as clients
  * until they are closed. System calls: sendmsg, close. Errors: a connection that fails is closed and counted; the
@@ -26,11 +26,11 @@
 #include <sys/uio.h>
 
 #include "authentication/stream_tags.h"
-#include "core/byte_ring.h"
-#include "core/message_stream.h"
-#include "core/source_session.h"
-#include "core/tcp_control.h"
-#include "core/topic_filter.h"
+#include "core/foundation/byte_ring.h"
+#include "core/source/source_session.h"
+#include "core/source/topic_filter.h"
+#include "core/wire/message_stream.h"
+#include "core/wire/tcp_control.h"
 
 enum {
     UM_TCP_CLIENTS_MAX = 1024,       /* of one session */

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/flow_reports.h"
-#include "core/tcp_control.h"
+#include "core/source/flow_reports.h"
+#include "core/wire/tcp_control.h"
 #include "io/tcp_socket.h"
 #include "os/clock.h"
 #include "os/lock.h"

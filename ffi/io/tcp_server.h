@@ -9,9 +9,9 @@
  *                     v                                   v
  *                   closed, counted                     closed, counted, told (UM_SOURCE_CLIENT_DISCONNECTED)
  *
- * With keys each side greets before it says anything else (core/stream_record.h), the client first, and what follows
- * are records: the client's first has the session id and proves that it has the key, so it joins; the source's first
- * proves the same to it, and is there at once. A client without the right key is closed, counted by the reason
+ * With keys each side greets before it says anything else (core/wire/stream_record.h), the client first, and what
+ * follows are records: the client's first has the session id and proves that it has the key, so it joins; the source's
+ * first proves the same to it, and is there at once. A client without the right key is closed, counted by the reason
  * (dgrams_dropped_tag_*) and told (UM_SOURCE_CLIENT_REFUSED), and first gets an answer by which it knows why.
  *
  * A client that was closed because it made no progress may connect again, but is not waited for as long as its address
@@ -30,7 +30,7 @@
 #ifndef UM_IO_TCP_SERVER_H
 #define UM_IO_TCP_SERVER_H
 
-#include "core/stall_penalties.h"
+#include "core/source/stall_penalties.h"
 #include "io/reactor.h"
 #include "io/tcp_fan_out.h"
 

@@ -6,7 +6,7 @@
 #ifndef UM_IO_TCP_SOCKET_H
 #define UM_IO_TCP_SOCKET_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 typedef struct um_tcp_socket_config {
     bool no_delay;

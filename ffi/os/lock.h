@@ -5,7 +5,7 @@
 
 #include <sched.h>
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 static inline void um_lock_acquire(um_lock *lock)
 {

@@ -1,6 +1,6 @@
 #include "sim/adversary.h"
 
-#include "core/status_message.h"
+#include "core/wire/status_message.h"
 
 enum { STRANGER_IP = 0x0a630001, STRANGER_PORT = 6666, LIST_MAX = 120, US = 1000, MS = 1000000 };
 

@@ -2,7 +2,7 @@
 #ifndef UM_SIM_DRAWS_H
 #define UM_SIM_DRAWS_H
 
-#include "core/random.h"
+#include "core/foundation/random.h"
 
 /* Uniform in [low, high]. */
 static inline uint32_t um_draw_between(um_random *random, uint32_t low, uint32_t high)

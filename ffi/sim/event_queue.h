@@ -4,7 +4,7 @@
 #ifndef UM_SIM_EVENT_QUEUE_H
 #define UM_SIM_EVENT_QUEUE_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 enum um_sim_event_kind {
     UM_SIM_EVENT_ARRIVAL, /* index: host, detail: datagram */

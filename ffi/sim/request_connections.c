@@ -1,12 +1,12 @@
-/* Late join and off-transport recovery in a simulated world: the core's fetch (core/fetch.h) and what a source retains
- * (core/retention.h), joined by connections made of numbers. A connection keeps the order of its bytes and delays them;
- * while a host is partitioned nothing arrives. The peer may stall, disconnect half way, lie about its range, repeat,
- * leave out, and send what was not requested: um_sim_peer_faults (sim.h), drawn for each connection from the world's
- * seed.
+/* Late join and off-transport recovery in a simulated world: the core's fetch (core/receiver/fetch.h) and what a source
+ * retains (core/source/retention.h), joined by connections made of numbers. A connection keeps the order of its bytes
+ * and delays them; while a host is partitioned nothing arrives. The peer may stall, disconnect half way, lie about its
+ * range, repeat, leave out, and send what was not requested: um_sim_peer_faults (sim.h), drawn for each connection from
+ * the world's seed.
  *
  * Threads: the world's. Memory: the world's; a join has one connection at a time, with buffers of fixed size.
  */
-#include "core/order_map.h"
+#include "core/delivery/order_map.h"
 #include "sim/request_peer.h"
 
 enum {

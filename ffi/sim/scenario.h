@@ -4,7 +4,7 @@
 #ifndef UM_SIM_SCENARIO_H
 #define UM_SIM_SCENARIO_H
 
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "sim/sim.h"
 
 enum {

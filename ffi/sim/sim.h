@@ -11,10 +11,10 @@
 #ifndef UM_SIM_SIM_H
 #define UM_SIM_SIM_H
 
-#include "core/fetch.h"
-#include "core/node.h"
-#include "core/retention.h"
-#include "core/source.h"
+#include "core/receiver/fetch.h"
+#include "core/receiver/node.h"
+#include "core/source/retention.h"
+#include "core/source/source.h"
 
 typedef struct um_sim_world um_sim_world;
 
@@ -228,7 +228,7 @@ int um_sim_add_source(um_sim_world *world, int session, const um_sim_source_conf
 /* Deletes a source; with its last source the session goes too (UM-90). */
 void um_sim_delete_source(um_sim_world *world, int source);
 
-/* Publishing, as in core/source.h. */
+/* Publishing, as in core/source/source.h. */
 int64_t um_sim_send(um_sim_world *world, int source, const uint8_t *data, uint32_t length, uint32_t flags);
 int64_t um_sim_send_many(um_sim_world *world, int source, const uint8_t *data, const uint32_t *lengths, uint32_t count,
                          uint32_t flags);
@@ -262,7 +262,7 @@ void um_sim_probe_join(um_sim_world *world, int join, um_sim_join_probe *probe);
 /* The topic sqn the next message of a source takes. */
 uint32_t um_sim_next_sqn(const um_sim_world *world, int source);
 
-/* Counters as arrays of 64-bit numbers in the order of core/counters.h. */
+/* Counters as arrays of 64-bit numbers in the order of core/foundation/counters.h. */
 const uint64_t *um_sim_session_counters(um_sim_world *world, int session);
 const uint64_t *um_sim_source_counters(um_sim_world *world, int source);
 const uint64_t *um_sim_transport_counters(um_sim_world *world, int join);

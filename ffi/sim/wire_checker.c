@@ -1,6 +1,6 @@
 #include "sim/wire_checker.h"
 
-#include "core/interest_message.h"
+#include "core/wire/interest_message.h"
 
 enum { DRIFT_SLACK_DIVISOR = 2000, SLACK_NS = 1000 };
 

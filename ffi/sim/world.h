@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "sim/event_queue.h"
 #include "sim/sim.h"
 

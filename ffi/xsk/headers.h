@@ -9,8 +9,8 @@
 #ifndef UM_XSK_HEADERS_H
 #define UM_XSK_HEADERS_H
 
-#include "core/internet.h"
-#include "core/link.h"
+#include "core/foundation/internet.h"
+#include "core/foundation/link.h"
 
 enum {
     UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES, /* without a tag */
@@ -38,7 +38,7 @@ void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac);
 void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint16_t tag_control, um_address from,
                           um_address to, uint32_t ttl);
 
-/* Writes the headers of a datagram of `length` bytes whose payload has the given sum (core/internet.h). */
+/* Writes the headers of a datagram of `length` bytes whose payload has the given sum (core/foundation/internet.h). */
 void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t length, uint64_t payload_sum);
 
 enum um_xsk_refusal {

@@ -7,7 +7,7 @@
 #ifndef UM_XSK_NIC_CLOCK_H
 #define UM_XSK_NIC_CLOCK_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 enum { UM_NIC_CLOCK_READ_NS = 100000000 }; /* between two readings */
 

@@ -1,7 +1,7 @@
 #include "xsk/queue.h"
 
 #include "../bpf/steering_time.h"
-#include "core/datagram_size.h"
+#include "core/wire/datagram_size.h"
 
 #ifndef XDP_PKT_CONTD
 #define XDP_PKT_CONTD (1 << 0)

@@ -16,7 +16,7 @@
 
 #include <xdp/xsk.h>
 
-#include "core/counters.h"
+#include "core/foundation/counters.h"
 #include "xsk/headers.h"
 
 enum {
@@ -92,8 +92,8 @@ void um_xsk_queue_release(um_xsk_queue *queue);
 uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue);
 /* The size of a borrowed frame: the rest of a frame behind the headers, from the beginning of a cache line on. */
 uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue);
-/* Borrows up to `count` send frames (core/link.h), but no more than half of them all: one publisher that is held back
- * must not block the others. Send lock held, as for their return. */
+/* Borrows up to `count` send frames (core/foundation/link.h), but no more than half of them all: one publisher that is
+ * held back must not block the others. Send lock held, as for their return. */
 uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
 /* Puts datagrams, whose headers are the template's, into the send ring, in order, until it or the frames are used up.

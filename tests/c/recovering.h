@@ -4,10 +4,10 @@
 #ifndef UM_TESTS_RECOVERING_H
 #define UM_TESTS_RECOVERING_H
 
-#include "core/late_join.h"
-#include "core/node.h"
-#include "core/off_transport.h"
-#include "core/retention.h"
+#include "core/delivery/off_transport.h"
+#include "core/receiver/late_join.h"
+#include "core/receiver/node.h"
+#include "core/source/retention.h"
 #include "support.h"
 
 enum {

@@ -6,9 +6,9 @@
 #define UM_TESTS_SUPPORT_H
 
 #include "check.h"
-#include "core/internet.h"
-#include "core/source.h"
-#include "core/status_message.h"
+#include "core/foundation/internet.h"
+#include "core/source/source.h"
+#include "core/wire/status_message.h"
 
 enum {
     CAPTURE_MAX = 4096,

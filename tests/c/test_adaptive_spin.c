@@ -1,5 +1,5 @@
 /* Adaptive spin by itself, under made-up times. */
-#include "core/adaptive_spin.h"
+#include "core/foundation/adaptive_spin.h"
 
 #include "support.h"
 

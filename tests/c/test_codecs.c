@@ -1,7 +1,7 @@
 /* LBT-RM, LBMC and status message codecs: bytes that Wireshark's dissector was seen to decode, and round trips. */
-#include "core/lbtrm_run.h"
-#include "core/random.h"
-#include "core/status_message.h"
+#include "core/foundation/random.h"
+#include "core/wire/lbtrm_run.h"
+#include "core/wire/status_message.h"
 #include "support.h"
 
 enum { SESSION = 0x5eed0001, NAK_PORT = 0x3836 };

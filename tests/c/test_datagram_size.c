@@ -1,5 +1,5 @@
 /* Datagram sizes from MTUs, frames and paths. */
-#include "core/datagram_size.h"
+#include "core/wire/datagram_size.h"
 #include "support.h"
 
 TEST("W4", "a payload is the MTU without its headers, and never wraps")

@@ -1,7 +1,7 @@
 /* The client's side of the request protocol: when it connects, requests again and gives up, and its request for the
  * range.
  */
-#include "core/fetch.h"
+#include "core/receiver/fetch.h"
 #include "recovering.h"
 
 enum { ATTEMPT_MS = 20, REQUEST_MS = 30, TIMEOUT_MS = 400 };

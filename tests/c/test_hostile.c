@@ -3,7 +3,7 @@
  */
 #include <time.h>
 
-#include "core/node.h"
+#include "core/receiver/node.h"
 #include "support.h"
 
 enum {

@@ -1,6 +1,6 @@
 /* Hot failover: what is made of the rows of several sources, by the numbers that they carry. */
-#include "core/hot_failover.h"
-#include "core/random.h"
+#include "core/delivery/hot_failover.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum {

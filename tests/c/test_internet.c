@@ -1,6 +1,6 @@
 /* The Internet checksum against an octet-by-octet one. */
-#include "core/internet.h"
-#include "core/random.h"
+#include "core/foundation/internet.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum { BYTES_MAX = 300 };

@@ -1,6 +1,6 @@
 /* Rate limiting and flow control: the limiter and the receivers' table by themselves. */
-#include "core/flow_control.h"
-#include "core/random.h"
+#include "core/foundation/random.h"
+#include "core/source/flow_control.h"
 #include "support.h"
 
 /* ---- rate limiter ---- */

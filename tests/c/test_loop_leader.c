@@ -6,8 +6,8 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-#include "core/lbtrm.h"
-#include "core/random.h"
+#include "core/foundation/random.h"
+#include "core/wire/lbtrm.h"
 #include "io/context_private.h"
 #include "io/statistics.h"
 #include "os/clock.h"

@@ -1,6 +1,6 @@
 /* The loss map against a plain array. */
-#include "core/loss_map.h"
-#include "core/random.h"
+#include "core/foundation/random.h"
+#include "core/receiver/loss_map.h"
 #include "support.h"
 
 enum { CAPACITY = 64 };

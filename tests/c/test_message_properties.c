@@ -1,8 +1,8 @@
 /* Message properties: their options on the wire, which blocks can be read, how a source sends them, and what a
  * receiving session makes of them. */
-#include "core/hot_failover.h"
-#include "core/message_properties.h"
-#include "core/random.h"
+#include "core/delivery/hot_failover.h"
+#include "core/foundation/random.h"
+#include "core/wire/message_properties.h"
 #include "recovering.h"
 
 /* {"a": int 7, "region": "eu"} in either byte order. */

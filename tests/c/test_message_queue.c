@@ -2,8 +2,8 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "core/message_queue.h"
-#include "core/random.h"
+#include "core/delivery/message_queue.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 #ifdef UM_FEWER_ROUNDS

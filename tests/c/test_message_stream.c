@@ -2,11 +2,11 @@
  * topics that a client wants, and control messages.
  */
 #include "authentication/stream_tags.h"
-#include "core/byte_ring.h"
-#include "core/message_stream.h"
-#include "core/random.h"
-#include "core/tcp_control.h"
-#include "core/topic_filter.h"
+#include "core/foundation/byte_ring.h"
+#include "core/foundation/random.h"
+#include "core/source/topic_filter.h"
+#include "core/wire/message_stream.h"
+#include "core/wire/tcp_control.h"
 #include "support.h"
 
 enum { TEXT_BYTES = 400000, RUN_MAX = 9000 };

@@ -1,6 +1,6 @@
 /* The receiver's own NAK cutoff: by call for the context or a receiver, and by the session itself. */
-#include "core/lbtrm.h"
-#include "core/nak_cutoff.h"
+#include "core/receiver/nak_cutoff.h"
+#include "core/wire/lbtrm.h"
 #include "recovering.h"
 
 enum { RATE = 100, INTERVAL_MS = 1000, STEP_MS = 10, BRIEF_MS = INTERVAL_MS - GENERATION_MS - 100 };

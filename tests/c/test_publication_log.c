@@ -1,5 +1,5 @@
 /* The publication log by itself: claims, commits, rotation, limits, cleaning, unblocking. */
-#include "core/publication_log.h"
+#include "core/source/publication_log.h"
 
 #include "support.h"
 

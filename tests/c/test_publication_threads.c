@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 #ifdef UM_FEWER_ROUNDS /* ThreadSanitizer is ten times slower */

@@ -1,5 +1,5 @@
 /* Receive coalescing by itself, under made-up times. */
-#include "core/receive_coalescing.h"
+#include "core/foundation/receive_coalescing.h"
 
 #include "support.h"
 

@@ -1,7 +1,7 @@
 /* The receiving half under load: asking again only for what has had a chance to arrive, telling the source at once when
  * it may go on, and counting how long recovery took.
  */
-#include "core/receiver_session.h"
+#include "core/receiver/receiver_session.h"
 #include "support.h"
 
 enum {

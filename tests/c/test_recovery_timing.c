@@ -1,9 +1,9 @@
 /* The measured NAK timers by themselves, with made-up times. */
-#include "core/group_report.h"
-#include "core/random.h"
-#include "core/recovery_timing.h"
-#include "core/source_timing.h"
-#include "core/status_message.h"
+#include "core/foundation/random.h"
+#include "core/receiver/recovery_timing.h"
+#include "core/source/source_timing.h"
+#include "core/wire/group_report.h"
+#include "core/wire/status_message.h"
 #include "support.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* The reorder buffer against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
-#include "core/lbmc.h"
-#include "core/random.h"
-#include "core/reorder_buffer.h"
+#include "core/delivery/reorder_buffer.h"
+#include "core/foundation/random.h"
+#include "core/wire/lbmc.h"
 #include "support.h"
 
 enum { CELLS = 8, CELL_BYTES = 256, ENTRIES = 32 };

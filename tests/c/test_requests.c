@@ -1,5 +1,5 @@
 /* Requests: the option on the wire, how a source sends one, and what a receiving session makes of it. */
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "recovering.h"
 
 static const um_request asked = {0x01020304, 0x0a090001, 14391};

@@ -1,6 +1,6 @@
 /* LBMR and the resolver cache: bytes at their bounds, and what a datagram costs. What it does is compared with a model
  * in tests/unit/test_resolver_cache.py. */
-#include "core/resolver_cache.h"
+#include "core/resolution/resolver_cache.h"
 #include "support.h"
 
 enum { ROOM = 4096 };

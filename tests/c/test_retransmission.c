@@ -1,5 +1,5 @@
 /* NAK service: what is sent again, what is refused and how, and what is dropped without a response. */
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9 };

@@ -1,8 +1,8 @@
 /* The time of sending in messages: on the wire, by every way of publishing, and what a receiving session makes of it.
  */
-#include "core/node.h"
-#include "core/random.h"
-#include "core/source.h"
+#include "core/foundation/random.h"
+#include "core/receiver/node.h"
+#include "core/source/source.h"
 #include "os/clock.h"
 #include "support.h"
 

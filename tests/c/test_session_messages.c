@@ -1,5 +1,5 @@
 /* Session messages of a source: when they are sent, and what they carry. */
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9, TRADES = 0x3ea };

@@ -1,5 +1,5 @@
 /* Receivers that deliver into one queue: it is counted once in the window, and holds all of them back when full. */
-#include "core/node.h"
+#include "core/receiver/node.h"
 #include "support.h"
 
 enum {

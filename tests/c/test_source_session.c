@@ -1,5 +1,5 @@
 /* A source session: packing, the transmission window, session messages, limits, flow control, links that refuse. */
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9, TRADES = 0x3ea };

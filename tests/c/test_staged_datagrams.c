@@ -1,7 +1,7 @@
 /* Staged datagrams: the ring they lie in, or frames borrowed from the link, and that they say what
  * the log keeps. */
-#include "core/random.h"
-#include "core/source.h"
+#include "core/foundation/random.h"
+#include "core/source/source.h"
 #include "support.h"
 
 /* ---- the ring ---- */

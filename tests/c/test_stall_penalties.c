@@ -1,5 +1,5 @@
 /* Penalties of addresses whose clients held a receiver-paced LBT-TCP session. */
-#include "core/stall_penalties.h"
+#include "core/source/stall_penalties.h"
 
 #include "check.h"
 

@@ -6,7 +6,7 @@
 #include "capture/writing/datagram_frame.h"
 #include "capture/writing/tap.h"
 #include "check.h"
-#include "core/random.h"
+#include "core/foundation/random.h"
 
 #ifdef UM_FEWER_ROUNDS /* ThreadSanitizer is ten times slower */
 enum { DATAGRAMS = 5000 };

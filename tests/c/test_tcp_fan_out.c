@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "io/tcp_fan_out.h"
 #include "support.h"
 

@@ -8,7 +8,7 @@
 
 #include "capture/writing/unit_file.h"
 #include "check.h"
-#include "core/random.h"
+#include "core/foundation/random.h"
 
 enum {
     RECORDS = 4000,

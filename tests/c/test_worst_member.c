@@ -1,7 +1,7 @@
 /* The group is safe from its worst member: shares of the repair budget, NAK cutoff, receivers that stall flow control.
  */
-#include "core/receiver_accounting.h"
-#include "core/repair_budget.h"
+#include "core/source/receiver_accounting.h"
+#include "core/source/repair_budget.h"
 #include "support.h"
 
 enum { ORDERS = 0x3e9, BUDGET_BPS = 8000000, NAK_LIST = 364, SENT = 4000 };

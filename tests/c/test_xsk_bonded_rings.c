@@ -1,7 +1,7 @@
 /* The rings of a bond over members that the test plays. */
 #include "xsk/bonded_rings.h"
 
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum { MEMBERS = 3, WAITING_MAX = 200 };

@@ -6,7 +6,7 @@
 #include "xsk/queue.h"
 
 #include "../bpf/steering_time.h"
-#include "core/random.h"
+#include "core/foundation/random.h"
 #include "support.h"
 
 enum {

@@ -4,9 +4,9 @@
 #ifndef UM_TESTS_UNICAST_H
 #define UM_TESTS_UNICAST_H
 
-#include "core/client_service.h"
-#include "core/framing.h"
-#include "core/node.h"
+#include "core/receiver/node.h"
+#include "core/source/client_service.h"
+#include "core/wire/framing.h"
 #include "recovering.h"
 #include "support.h"
 

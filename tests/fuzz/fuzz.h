@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -18,7 +18,7 @@
  */
 #include "fuzz.h"
 
-#include "core/node.h"
+#include "core/receiver/node.h"
 
 enum {
     CELLS = 64,

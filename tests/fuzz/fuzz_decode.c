@@ -1,8 +1,8 @@
 /* Every decoder of the core on raw bytes: nothing outside the datagram is read, what is handed out lies inside it. */
 #include "fuzz.h"
 
-#include "core/lbtrm_run.h"
-#include "core/status_message.h"
+#include "core/wire/lbtrm_run.h"
+#include "core/wire/status_message.h"
 
 static volatile uint32_t sink; /* so that what is handed out is really read */
 

@@ -6,7 +6,7 @@
  */
 #include "fuzz.h"
 
-#include "core/delivery_controller.h"
+#include "core/delivery/delivery_controller.h"
 
 enum {
     SQNS_MAX = 512,

@@ -5,7 +5,7 @@
  */
 #include "fuzz.h"
 
-#include "core/node.h"
+#include "core/receiver/node.h"
 
 enum {
     SESSIONS = 2,

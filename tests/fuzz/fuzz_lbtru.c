@@ -4,10 +4,10 @@
  */
 #include "fuzz.h"
 
-#include "core/client_service.h"
-#include "core/interest_message.h"
-#include "core/source.h"
-#include "core/status_message.h"
+#include "core/source/client_service.h"
+#include "core/source/source.h"
+#include "core/wire/interest_message.h"
+#include "core/wire/status_message.h"
 
 enum { SESSION = 0x5eed00aa, ADDRESSES = 8, CAPACITY = 4, CALLS_MAX = 200, MESSAGES_MAX = 400 };
 

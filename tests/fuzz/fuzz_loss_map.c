@@ -1,7 +1,7 @@
 /* Operations on a loss map, against a plain array. */
 #include "fuzz.h"
 
-#include "core/loss_map.h"
+#include "core/receiver/loss_map.h"
 
 enum { CAPACITY = 16 };
 

@@ -5,8 +5,8 @@
  */
 #include "fuzz.h"
 
-#include "core/delivery_controller.h"
-#include "core/message_properties.h"
+#include "core/delivery/delivery_controller.h"
+#include "core/wire/message_properties.h"
 
 enum {
     CELLS = 128,

@@ -3,9 +3,9 @@
  */
 #include "fuzz.h"
 
-#include "core/message_stream.h"
-#include "core/tcp_control.h"
-#include "core/topic_filter.h"
+#include "core/source/topic_filter.h"
+#include "core/wire/message_stream.h"
+#include "core/wire/tcp_control.h"
 
 enum { CAPACITY_MAX = 4096, TAKEN_MAX = 1 << 20, RUN_MAX = 1472 };
 

@@ -3,8 +3,8 @@
  */
 #include "fuzz.h"
 
-#include "core/source.h"
-#include "core/status_message.h"
+#include "core/source/source.h"
+#include "core/wire/status_message.h"
 
 enum { SENT = 60, CALLS_MAX = 64 };
 

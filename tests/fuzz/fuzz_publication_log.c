@@ -5,9 +5,9 @@
  */
 #include "fuzz.h"
 
-#include "core/internet.h"
-#include "core/source.h"
-#include "core/status_message.h"
+#include "core/foundation/internet.h"
+#include "core/source/source.h"
+#include "core/wire/status_message.h"
 
 enum {
     MESSAGES_MAX = 4096,

@@ -5,8 +5,8 @@
  */
 #include "fuzz.h"
 
-#include "core/relayed_records.h"
-#include "core/resolver_cache.h"
+#include "core/resolution/relayed_records.h"
+#include "core/resolution/resolver_cache.h"
 
 enum { SOURCES_MAX = 6, TOPICS = 5, DATAGRAM_MAX = 1500, NAMES_MAX = SOURCES_MAX * (UM_LBMR_NAME_BYTES_MAX + 1) };
 

@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 #include "authentication/stream_tags.h"
-#include "core/message_stream.h"
+#include "core/wire/message_stream.h"
 
 enum { RECORDS_MAX = 24, MESSAGES_MAX = 512, TEXT_MAX = RECORDS_MAX * MESSAGES_MAX, CAPACITY = 2048, RUN_MAX = 200 };
 

@@ -5,7 +5,7 @@
 #include "fuzz.h"
 
 #include "authentication/verifiers.h"
-#include "core/lbtrm.h"
+#include "core/wire/lbtrm.h"
 
 enum { CALLS_MAX = 64, MADE_MAX = 32, DATA_MAX = 96, KEYS = 3, QUARTERS_PER_S = 4 };
 

@@ -53,6 +53,6 @@ def test_the_sdist_holds_what_a_build_needs() -> None:
     (sdist,) = (ROOT / "dist").glob("umstack-*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
-    assert any(name.endswith("ffi/core/source_session.c") for name in names)
+    assert any(name.endswith("ffi/core/source/source_session.c") for name in names)
     assert any(name.endswith("bpf/steering.bpf.c") for name in names)
     assert not [name for name in names if name.endswith((".so", ".o")) or "/.git/" in name]

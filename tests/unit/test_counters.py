@@ -61,8 +61,8 @@ def test_snapshots_are_those_of_um() -> None:
 
 
 def test_the_committed_c_header_is_up_to_date() -> None:
-    """W10: ffi/core/counters.h is what `python -m umstack.telemetry.counters --c-header` prints."""
-    assert (REPOSITORY / "ffi/core/counters.h").read_text() == counters.render_c_header()
+    """W10: ffi/core/foundation/counters.h is what `python -m umstack.telemetry.counters --c-header` prints."""
+    assert (REPOSITORY / "ffi/core/foundation/counters.h").read_text() == counters.render_c_header()
 
 
 def test_the_documentation_is_up_to_date() -> None:

@@ -77,7 +77,7 @@ def test_result_becomes_error(result: int, kind: type[UmError]) -> None:
 
 def test_every_publish_result_of_the_core_is_translated() -> None:
     """AE-14: the enum of the core and the translator know the same results."""
-    header = (REPOSITORY / "ffi/core/base.h").read_text()
+    header = (REPOSITORY / "ffi/core/foundation/base.h").read_text()
     body = header.partition("enum um_publish_result {")[2].partition("};")[0]
     results = [int(number) for number in re.findall(r"= (-\d+)", body)]
     assert results

@@ -1,6 +1,7 @@
 """Fetch: one delivery controller's connection to its source's request port (UM-136..UM-143).
 
-The core says when to connect, what to send, what came and when that is given up (ffi/core/fetch.h); here are the
+The core says when to connect, what to send, what came and when that is given up (ffi/core/receiver/fetch.h);
+here are the
 socket, and the tags where the topic has keys. The simulator runs the same core over connections of its own.
 """
 

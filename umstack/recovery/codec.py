@@ -1,6 +1,7 @@
 """What of late join and off-transport recovery Python writes and reads: a source's offer, and requests.
 
-Requests and answers are written and read by the core (ffi/core/range_request.h, ffi/core/retention.h). Layout:
+Requests and answers are written and read by the core (ffi/core/wire/range_request.h,
+ffi/core/source/retention.h). Layout:
 docs/wire.md.
 """
 

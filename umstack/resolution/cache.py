@@ -1,6 +1,7 @@
 """The resolver cache: advertised sources, of topics with and without a receiver here (UX-16).
 
-It takes datagrams in, in C (ffi/core/resolver_cache.h): what is known, and what is about topics of others, never
+It takes datagrams in, in C (ffi/core/resolution/resolver_cache.h): what is known, and what is about topics of others,
+never
 becomes a Python object.
 """
 

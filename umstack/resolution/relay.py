@@ -6,7 +6,8 @@ over at any moment. What is no topic resolution is dropped.
 
 A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and is checked in C: with a hundred
 contexts a daemon sends a hundred times what it receives. When it cannot keep up it relays only the records that it has
-not relayed for two seconds (ffi/core/relayed_records.h), those of many datagrams in few: so nothing new waits behind
+not relayed for two seconds (ffi/core/resolution/relayed_records.h), those of many datagrams in few: so nothing new
+waits behind
 repeats. A client may hear its own records then, as by multicast.
 
 `Relay` is the table, without I/O; `RelayServer` is the socket and its loop.

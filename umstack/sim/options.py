@@ -1,7 +1,7 @@
 """Options of the things in a simulated world: UM's defaults, in nanoseconds and bytes, and a network without faults.
 
-Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source_session.h and
-ffi/core/receiver_session.h), which say what each one means.
+Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source/source_session.h and
+ffi/core/receiver/receiver_session.h), which say what each one means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The statistics schema: reads counters.toml and renders everything that is made from it.
 
-`python -m umstack.telemetry.counters --c-header` prints ffi/core/counters.h, `--markdown` prints docs/counters.md,
+`python -m umstack.telemetry.counters --c-header` prints ffi/core/foundation/counters.h,
+`--markdown` prints docs/counters.md,
 `--cdef` prints the same structs for cffi. Unit tests hold the committed files to these.
 """
 
@@ -194,7 +195,7 @@ _C_HEADER_TOP = """\
 
 
 def render_c_header(counter_schema: CounterSchema | None = None) -> str:
-    """The text of ffi/core/counters.h."""
+    """The text of ffi/core/foundation/counters.h."""
     groups = (counter_schema or schema()).groups
     lines = [_C_HEADER_TOP]
     for group in groups:
@@ -250,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m umstack.telemetry.counters",
         description="Print what is made from umstack/telemetry/counters.toml.",
-        epilog="example: python -m umstack.telemetry.counters --c-header > ffi/core/counters.h",
+        epilog="example: python -m umstack.telemetry.counters --c-header > ffi/core/foundation/counters.h",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--c-header", dest="render", action="store_const", const=render_c_header)

@@ -1,7 +1,7 @@
 """Histograms of times out of the core's buckets: recovery times, and one-way latencies.
 
 Four buckets to an octave, so a percentile is good to about a tenth of its value. The layout is
-ffi/core/time_histogram.h's.
+ffi/core/foundation/time_histogram.h's.
 """
 
 from __future__ import annotations

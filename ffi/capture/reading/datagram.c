@@ -1,8 +1,8 @@
 /* One UDP datagram: which protocol it is, by its ports and its lengths, and what of it goes into its row. */
 #include "capture/reading/datagram.h"
-#include "core/authentication.h"
-#include "core/interest_message.h"
-#include "core/lbtru.h"
+#include "core/wire/authentication.h"
+#include "core/wire/interest_message.h"
+#include "core/wire/lbtru.h"
 
 /* What statuses a transport's faults are. */
 typedef struct faults {

@@ -1,6 +1,6 @@
 #include "capture/reading/frame.h"
 
-#include "core/internet.h"
+#include "core/foundation/internet.h"
 
 enum link_type {
     LINK_NULL = 0,

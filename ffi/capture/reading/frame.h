@@ -4,7 +4,7 @@
 #ifndef UM_CAPTURE_READING_FRAME_H
 #define UM_CAPTURE_READING_FRAME_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 enum um_captured_frame_status {
     UM_CAPTURED_UDP,        /* ports and payload are set; the first three have ports */

@@ -1,7 +1,7 @@
 #include "capture/reading/generate.h"
 
-#include "core/internet.h"
-#include "core/lbmc.h"
+#include "core/foundation/internet.h"
+#include "core/wire/lbmc.h"
 
 enum {
     RECORD_BYTES = 16,

@@ -9,8 +9,8 @@
 #ifndef UM_CAPTURE_READING_GENERATE_H
 #define UM_CAPTURE_READING_GENERATE_H
 
-#include "core/base.h"
-#include "core/random.h"
+#include "core/foundation/base.h"
+#include "core/foundation/random.h"
 
 enum {
     UM_GENERATE_SESSIONS_MAX = 250,

@@ -11,7 +11,7 @@
 #ifndef UM_CAPTURE_READING_LBMC_STREAM_H
 #define UM_CAPTURE_READING_LBMC_STREAM_H
 
-#include "core/lbmc.h"
+#include "core/wire/lbmc.h"
 
 enum { UM_LBMC_STREAM_UNIT_BYTES = 256 }; /* a header or an option: an option's length is one byte */
 

@@ -3,7 +3,7 @@
 #define UM_CAPTURE_READING_ROW_H
 
 #include "capture/reading/rows.h"
-#include "core/status_message.h"
+#include "core/wire/status_message.h"
 
 enum um_packet_row_status {
     UM_PACKET_OK,

@@ -1,5 +1,5 @@
 #include "capture/reading/row.h"
-#include "core/lbtru.h"
+#include "core/wire/lbtru.h"
 
 enum {
     NO_INDEX = UINT32_MAX,

@@ -9,7 +9,7 @@
 #ifndef UM_CAPTURE_READING_TALLY_H
 #define UM_CAPTURE_READING_TALLY_H
 
-#include "core/base.h"
+#include "core/foundation/base.h"
 
 enum {
     UM_TALLY_STREAMS_MAX = 1024,

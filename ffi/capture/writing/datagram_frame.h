@@ -4,7 +4,7 @@
 #ifndef UM_CAPTURE_WRITING_DATAGRAM_FRAME_H
 #define UM_CAPTURE_WRITING_DATAGRAM_FRAME_H
 
-#include "core/internet.h"
+#include "core/foundation/internet.h"
 
 /* Writes both headers of a datagram of payload_bytes, the first captured_bytes of which are at `payload`. A UDP
  * checksum needs all of them; where some were cut off it is zero, which says that there is none. */

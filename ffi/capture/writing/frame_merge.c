@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/internet.h"
+#include "core/foundation/internet.h"
 #include "os/clock.h"
 
 enum {

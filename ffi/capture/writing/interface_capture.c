@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "capture/writing/datagram_frame.h"
-#include "core/lbtrm_run.h"
+#include "core/wire/lbtrm_run.h"
 #include "os/clock.h"
 
 #ifndef PACKET_IGNORE_OUTGOING

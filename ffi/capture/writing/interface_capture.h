@@ -6,7 +6,7 @@
  * filled in, and a run of datagrams that the kernel keeps whole (UDP GSO, GRO) is cut into the datagrams it is on the
  * wire, where the kernel describes the run (PACKET_VNET_HDR; um_interface_capture_splits_runs). Linux before 6.2 cannot
  * describe it and drops the run: there the option is not set, and only runs of LBT-RM are cut, by their own headers
- * (core/lbtrm_run.h).
+ * (core/wire/lbtrm_run.h).
  *
  * With an egress tap what goes out is taken from there, before the kernel cuts it, and what comes in is received
  * without the mapped ring, so that both can be written in the order of their times at once (frame_merge.h).

@@ -22,7 +22,7 @@
 
 #include "capture/writing/file_series.h"
 #include "capture/writing/pcapng_writer.h"
-#include "core/link.h"
+#include "core/foundation/link.h"
 
 typedef struct um_tap_config {
     const char *path;      /* the file; of a series the directory, which is there */

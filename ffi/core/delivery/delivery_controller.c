@@ -1,0 +1,515 @@
+/* One file, because what a message does depends on every state that the beginning and the end of a session leave. */
+#include "core/delivery/delivery_controller.h"
+
+#include "core/delivery/delivery_rows.h"
+#include "core/delivery/loss_declaration.h"
+#include "core/delivery/off_transport.h"
+#include "core/delivery/order_map.h"
+#include "core/delivery/reassembly.h"
+#include "core/receiver/late_join.h"
+
+enum {
+    STREAM_BURST_MAX = 1024, /* a longer gap of a stream is one event: nothing of it is waited for, and an outage may
+                                have been long */
+    WITH_MORE = UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES, /* of which a row is not all */
+    SPAN_MAX = 1 << 30,                                     /* sqns distinguishable from next_sqn on, with a margin */
+    GAP_CHECK_NS = 10000000, /* how soon to look again at a gap whose time is up and that could not be given up */
+};
+
+void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
+                      int64_t give_up_ns)
+{
+    memset(delivery, 0, sizeof *delivery);
+    delivery->receiver = receiver;
+    delivery->id = id;
+    delivery->source = source;
+    delivery->topic_index = topic_index;
+    delivery->give_up_ns = give_up_ns;
+    delivery->loss_check_ns = UM_NEVER_NS;
+    receiver->controller_count++;
+    receiver->counters.delivery_controllers = receiver->controller_count;
+}
+
+/* ---- arrivals ---- */
+
+/* A topic has no more fragments than its transport's datagrams can carry. A sequence number beyond that was not sent
+ * by the source, and accepting it would give up everything before it. A connection proves its peer, and a source does
+ * not count what it did not send to a client. */
+static bool is_plausible(const um_delivery *delivery, uint32_t ahead, const um_arrival *arrival)
+{
+    uint64_t datagrams = (uint64_t)(arrival->transport_sqn - delivery->highest_transport_sqn) + 1;
+    return arrival->is_stream || ahead <= datagrams * UM_LBMC_PER_DATAGRAM_MAX;
+}
+
+/* Learns that sqn exists; false when it cannot be taken now, or not at all. */
+static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, const um_arrival *arrival)
+{
+    int64_t now_ns = arrival->now_ns;
+    int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
+    if (ahead <= 0 && ahead != INT32_MIN)
+        return true;
+    if (!is_plausible(delivery, (uint32_t)ahead, arrival)) {
+        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+        return false;
+    }
+    bool is_recoverable = delivery->late_join.is_active || um_otr_is_offered(delivery);
+    uint32_t burst_max = delivery->receiver->config.burst_loss_max;
+    if (arrival->is_stream && burst_max > STREAM_BURST_MAX)
+        burst_max = STREAM_BURST_MAX;
+    bool too_long = (!is_recoverable && (uint32_t)ahead > burst_max) || sqn - delivery->next_sqn > SPAN_MAX;
+    if (too_long && !um_loss_declare_burst(delivery, sqn, now_ns))
+        return false;
+    uint32_t first = delivery->highest_sqn + 1;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
+    if (!received)
+        um_order_map_add_gap(delivery, first, sqn, now_ns);
+    else if (first != sqn)
+        um_order_map_add_gap(delivery, first, sqn - 1, now_ns);
+    delivery->highest_sqn = sqn;
+    return true;
+}
+
+static void start_at(um_delivery *delivery, uint32_t sqn)
+{
+    delivery->state = UM_DELIVERY_RUNNING;
+    delivery->next_sqn = sqn;
+}
+
+static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *message)
+{
+    return message->flags & UM_MESSAGE_FRAGMENT &&
+           delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS &&
+           message->total > delivery->receiver->queue->message_max_bytes;
+}
+
+/* Puts a fragment or an early message into the order map; the newest there is has no entry yet. False when there is no
+ * room for it. */
+static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
+{
+    um_reorder_entry *entry =
+        newest ? um_order_map_add(delivery, message->sqn) : um_order_map_find_or_add(delivery, message->sqn);
+    if (entry == NULL)
+        return false;
+    if (is_too_long(delivery, message)) { /* it must not crowd the store */
+        entry->state = UM_REORDER_REFUSED;
+        UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
+    } else if (!um_reorder_attach(delivery->receiver->store, entry, message->payload, message->payload_length)) {
+        if (entry->assembled_bytes == 0)
+            um_order_map_remove(delivery, entry);
+        return false;
+    }
+    bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
+    entry->flags = message->flags;
+    entry->request_before = message->flags & UM_MESSAGE_REQUEST ? (uint8_t)(message->payload - message->request) : 0;
+    entry->first_sqn = fragment ? message->first_sqn : message->sqn;
+    entry->fragment_offset = fragment ? message->offset : 0;
+    entry->total = fragment ? message->total : message->payload_length;
+    entry->properties_bytes = message->flags & UM_MESSAGE_PROPERTIES ? message->properties_bytes : 0;
+    entry->received_ns = arrival->received_ns;
+    entry->sent_ns = message->sent_ns;
+    if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, entry))
+        return true;
+    um_order_map_remove(delivery, um_order_map_find(delivery, message->sqn));
+    return false;
+}
+
+bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    return hold_message(delivery, message, arrival, false);
+}
+
+static bool is_fetching(const um_delivery *delivery)
+{
+    return delivery->late_join.is_active && !delivery->late_join.is_given_up;
+}
+
+/* The store is full: what finds no room is fetched, where something is. Else give the oldest gap up to make room, once;
+ * then the message itself is lost, and the gap it leaves will say so. */
+static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
+                              bool newest)
+{
+    if (hold_message(delivery, message, arrival, newest))
+        return true;
+    UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
+    const um_gap *gap = um_order_map_oldest_gap(delivery);
+    if (gap != NULL && um_otr_is_due(delivery, gap, true, arrival->now_ns))
+        um_otr_begin(delivery);
+    if (is_fetching(delivery)) {
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return false;
+    }
+    if (gap == NULL || !um_loss_give_up_gap(delivery, gap, arrival->now_ns) ||
+        !um_loss_drain(delivery, arrival->now_ns, true))
+        return false;
+    return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival, false);
+}
+
+/* Arrival order: a message that is whole with the fragment `sqn` goes out at once and only its sqns are remembered
+ * (UM-56). */
+static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
+{
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    if (entry == NULL || entry->state != UM_REORDER_PAYLOAD ||
+        (delivery->announcements_due && !um_delivery_announce(delivery)))
+        return;
+    uint32_t first_sqn = sqn, last_sqn = sqn;
+    if (entry->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
+        um_reorder_entry *first = um_order_map_find(delivery, entry->first_sqn);
+        first_sqn = entry->first_sqn;
+        if (first == NULL || um_reassembly_deliver(delivery, first, &last_sqn) != UM_ASSEMBLY_DELIVERED)
+            return;
+    } else if (!um_reassembly_append_entry(delivery, entry)) {
+        return;
+    }
+    for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
+        um_reorder_entry *seen = um_order_map_find(delivery, seen_sqn);
+        um_reorder_detach(delivery->receiver->store, seen);
+        seen->state = UM_REORDER_SEEN;
+    }
+}
+
+static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
+{
+    if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
+        return true;
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    return entry != NULL && entry->state != UM_REORDER_EXPECTED;
+}
+
+/* In order, whole, nothing held: straight from the datagram into the queue. Requests, of which there are few, and
+ * messages with properties take the way through the order map, so that the others need not be looked at for them. */
+static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    bool whole = !(message->flags & (UM_MESSAGE_FRAGMENT | WITH_MORE)) ||
+                 (!(message->flags & WITH_MORE) && delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS);
+    if (delivery->state != UM_DELIVERY_RUNNING || message->sqn != delivery->next_sqn || delivery->held_count != 0 ||
+        !whole || delivery->starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
+        return false;
+    bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
+    um_row row = {.flags = message->flags,
+                  .sequence_number = message->sqn,
+                  .first_sequence_number = fragment ? message->first_sqn : message->sqn,
+                  .fragment_offset = fragment ? message->offset : 0,
+                  .message_length = fragment ? message->total : message->payload_length,
+                  .source = delivery->source,
+                  .received_ns = arrival->received_ns,
+                  .sent_ns = message->sent_ns};
+    bool in_frame = um_delivery_may_pin(message, arrival) && !delivery->receiver->config.is_hot_failover &&
+                    um_delivery_append_in_frame(delivery, &row, message, arrival);
+    if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
+        return false;
+    delivery->next_sqn++;
+    if (um_serial_before(delivery->highest_sqn, message->sqn)) {
+        delivery->highest_sqn = message->sqn;
+        delivery->highest_transport_sqn = arrival->transport_sqn;
+    } else if (delivery->gap_count > 0) {
+        um_loss_drain(delivery, arrival->now_ns, true);
+    }
+    return true;
+}
+
+/* Recovered from before the controller was mapped. To begin with it would make all of the topic that came between
+ * look lost. */
+static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arrival)
+{
+    return delivery->state < UM_DELIVERY_RUNNING && um_serial_before(arrival->transport_sqn, delivery->mapped_sqn);
+}
+
+/* Goes on where an earlier session ended, now that sqn is known to exist. False when that cannot be: the source has
+ * begun anew. */
+static bool resume(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    uint32_t ahead = sqn - delivery->resume_sqn;
+    bool resumes = delivery->has_resume && !delivery->late_join.is_active;
+    if (!resumes || ahead > SPAN_MAX || !is_plausible(delivery, ahead + 1, arrival))
+        return false;
+    delivery->has_resume = false;
+    start_at(delivery, delivery->resume_sqn);
+    delivery->highest_sqn = delivery->resume_sqn - 1;
+    return true;
+}
+
+static void first_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    if (UM_UNLIKELY(resume(delivery, message->sqn, arrival)))
+        return;
+    delivery->highest_sqn = message->sqn - 1;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
+    delivery->start_sqn = arrival->transport_sqn;
+    delivery->lowest_held = message->sqn;
+    if (arrival->earlier_lost)
+        delivery->state = UM_DELIVERY_STARTING;
+    else
+        start_at(delivery, message->sqn);
+}
+
+/* Widens the range that is waited for to take sqn in, at the end it is nearer to. What lies too far off for that ends
+ * the wait: false. Distances are taken around the number space, for a number half of it away is neither before nor
+ * after. */
+static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    uint32_t capacity = delivery->receiver->store->entry_capacity;
+    uint32_t from_lowest = sqn - delivery->lowest_held, to_highest = delivery->highest_sqn - sqn;
+    if (from_lowest < capacity) {
+        if (from_lowest >= delivery->highest_sqn + 1 - delivery->lowest_held) { /* which is 0 at first */
+            delivery->highest_sqn = sqn;
+            delivery->highest_transport_sqn = arrival->transport_sqn;
+        }
+    } else if (to_highest < capacity) {
+        delivery->lowest_held = sqn;
+    } else {
+        um_delivery_start(delivery, delivery->lowest_held, arrival->now_ns);
+        return false;
+    }
+    return true;
+}
+
+/* Holds a message until delivery starts. One that finds no room ends the wait, too, and is to be taken like any other:
+ * false. */
+static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    if (is_duplicate(delivery, message->sqn))
+        return true;
+    uint32_t lowest = delivery->lowest_held, capacity = delivery->receiver->store->entry_capacity;
+    bool is_far = message->sqn - lowest >= capacity && delivery->highest_sqn - message->sqn >= capacity;
+    if (is_far && is_fetching(delivery)) { /* delivery starts with the past, not here */
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return true;
+    }
+    if (!note_while_starting(delivery, message->sqn, arrival))
+        return false;
+    if (hold_message(delivery, message, arrival, false))
+        return true;
+    if (is_fetching(delivery)) {
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return true;
+    }
+    delivery->lowest_held = lowest;
+    um_delivery_start(delivery, delivery->lowest_held, arrival->now_ns);
+    return false;
+}
+
+/* While the past is fetched: a sqn that cannot be of the stream as it is known would carry off what is fetched; one
+ * from before the place where a source that was found again is gone on with was delivered. */
+static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    const um_late_join *join = &delivery->late_join;
+    if (join->is_resumed && join->awaits_range && um_serial_before(sqn, join->resume_sqn)) {
+        UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
+        return true;
+    }
+    int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
+    bool is_known = join->seen_live || join->is_resumed;
+    if (!is_known || ahead <= 0 || is_plausible(delivery, (uint32_t)ahead, arrival))
+        return false;
+    UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+    return true;
+}
+
+void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_lbmc_message changed;
+    if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
+        message = um_delivery_with_options(message, &changed);
+    if (message->flags & UM_MESSAGE_FRAGMENT)
+        UM_COUNT(delivery->receiver->counters.fragments_received, 1);
+    if (UM_LIKELY(deliver_directly(delivery, message, arrival)))
+        return;
+    if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
+        return;
+    if (UM_UNLIKELY(delivery->late_join.is_active) &&
+        (is_strange(delivery, message->sqn, arrival) || um_late_join_leaves_out(delivery, message->sqn, true, arrival)))
+        return;
+    if (delivery->state == UM_DELIVERY_WAITING) {
+        first_message(delivery, message, arrival);
+        if (delivery->state == UM_DELIVERY_RUNNING && deliver_directly(delivery, message, arrival))
+            return;
+    }
+    if (delivery->state == UM_DELIVERY_STARTING && hold_while_starting(delivery, message, arrival))
+        return;
+    bool newest = um_serial_before(delivery->highest_sqn, message->sqn);
+    if (!newest && is_duplicate(delivery, message->sqn)) {
+        UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
+        return;
+    }
+    if (!note_exists(delivery, message->sqn, true, arrival))
+        return;
+    if (!hold_or_make_room(delivery, message, arrival, newest)) {
+        if (newest) /* otherwise a gap covers it already */
+            um_order_map_add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
+        return;
+    }
+    if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
+        deliver_on_arrival(delivery, message->sqn);
+    if (!um_loss_still_waits(delivery, message->sqn, arrival->now_ns))
+        um_loss_drain(delivery, arrival->now_ns, true);
+}
+
+void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    if (is_before_mapping(delivery, arrival))
+        return;
+    if (UM_UNLIKELY(delivery->late_join.is_active) &&
+        (is_strange(delivery, sqn, arrival) || um_late_join_leaves_out(delivery, sqn, false, arrival)))
+        return;
+    bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
+    if (begins && !arrival->earlier_lost) {
+        delivery->highest_sqn = sqn;
+        delivery->highest_transport_sqn = arrival->transport_sqn;
+        start_at(delivery, sqn + 1);
+        delivery->is_leading = true;
+        delivery->leading_sqn = sqn + 1;
+    }
+    bool waits = delivery->state == UM_DELIVERY_STARTING;
+    if (waits && (!um_serial_before(delivery->highest_sqn, sqn) || note_while_starting(delivery, sqn, arrival)))
+        return;
+    if (delivery->state != UM_DELIVERY_RUNNING)
+        return;
+    note_exists(delivery, sqn, false, arrival);
+    um_loss_drain(delivery, arrival->now_ns, true);
+}
+
+/* ---- session ---- */
+
+void um_delivery_register(um_delivery *delivery)
+{
+    if (!delivery->receiver->config.source_notification)
+        return;
+    delivery->announcements_due |= UM_ANNOUNCE_SOURCE;
+    um_delivery_announce(delivery);
+}
+
+/* The end of what um_delivery_register began; false when there is no room for it. */
+static bool deregister(um_delivery *delivery)
+{
+    if (delivery->receiver->config.source_notification && !delivery->is_deregistered)
+        delivery->is_deregistered =
+            um_delivery_announce(delivery) && um_delivery_append_event(delivery, UM_ROW_SOURCE_DELETED, 0, 0, 0);
+    return delivery->is_deregistered || !delivery->receiver->config.source_notification;
+}
+
+void um_delivery_begin(um_delivery *delivery)
+{
+    if (delivery->is_begun)
+        return;
+    delivery->is_begun = true;
+    delivery->announcements_due |= UM_ANNOUNCE_BEGINNING;
+    um_delivery_announce(delivery);
+    UM_COUNT(delivery->receiver->counters.bos_events, 1);
+}
+
+/* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
+static bool adopt(um_delivery *delivery, uint32_t sqn)
+{
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    if (entry == NULL || entry->state == UM_REORDER_EXPECTED)
+        return false;
+    if (entry->state == UM_REORDER_SEEN || !(entry->flags & UM_MESSAGE_FRAGMENT) ||
+        um_reassembly_count(delivery, entry))
+        return true;
+    um_order_map_remove(delivery, entry);
+    return false;
+}
+
+void um_delivery_start(um_delivery *delivery, uint32_t next_sqn, int64_t now_ns)
+{
+    uint32_t end = delivery->highest_sqn + 1, gap_start = delivery->lowest_held;
+    start_at(delivery, next_sqn);
+    /* What is still lost between the messages held is a gap like any other from now on. */
+    for (uint32_t sqn = gap_start; sqn != end; sqn++) {
+        if (!adopt(delivery, sqn))
+            continue;
+        if (gap_start != sqn)
+            um_order_map_add_gap(delivery, gap_start, sqn - 1, now_ns);
+        gap_start = sqn + 1;
+    }
+    if (gap_start != end)
+        um_order_map_add_gap(delivery, gap_start, end - 1, now_ns);
+    if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
+        for (uint32_t sqn = delivery->lowest_held; sqn != end; sqn++)
+            deliver_on_arrival(delivery, sqn);
+    um_loss_drain(delivery, now_ns, false);
+}
+
+static bool finish(um_delivery *delivery, int64_t now_ns)
+{
+    if (!um_loss_drain(delivery, now_ns, false))
+        return false;
+    for (const um_gap *gap; (gap = um_order_map_oldest_gap(delivery)) != NULL;)
+        if (!um_loss_give_up_gap(delivery, gap, now_ns) || !um_loss_drain(delivery, now_ns, false))
+            return false;
+    um_order_map_clear(delivery);
+    if (!delivery->has_eos) {
+        if (!um_delivery_append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
+            return false;
+        delivery->has_eos = true;
+        UM_COUNT(delivery->receiver->counters.eos_events, 1);
+    }
+    if (!deregister(delivery))
+        return false;
+    delivery->resume_sqn = delivery->next_sqn;
+    delivery->state = UM_DELIVERY_ENDED;
+    return true;
+}
+
+void um_delivery_end(um_delivery *delivery, int64_t now_ns)
+{
+    if (delivery->state == UM_DELIVERY_STARTING)
+        um_delivery_start(delivery, delivery->lowest_held, now_ns);
+    um_debug_assert(delivery->state != UM_DELIVERY_WAITING || delivery->gap_count + delivery->held_count == 0);
+    if (delivery->state == UM_DELIVERY_WAITING)
+        delivery->next_sqn = delivery->resume_sqn;
+    else
+        delivery->has_resume = true;
+    delivery->state = UM_DELIVERY_ENDING;
+    finish(delivery, now_ns);
+}
+
+/* When the oldest gap of a controller without NAKs is to be given up. */
+static int64_t gap_due_ns(um_delivery *delivery)
+{
+    if (!delivery->is_nak_free || delivery->gap_count == 0)
+        return UM_NEVER_NS;
+    return um_order_map_gap(delivery, 0)->detected_ns + delivery->give_up_ns;
+}
+
+int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
+{
+    if (delivery->announcements_due)
+        um_delivery_announce(delivery);
+    if (delivery->state == UM_DELIVERY_ENDING)
+        finish(delivery, now_ns);
+    if (delivery->state < UM_DELIVERY_RUNNING) /* it has nothing to deliver but the beginning */
+        delivery->starved = delivery->announcements_due != 0;
+    if (delivery->state != UM_DELIVERY_RUNNING)
+        return UM_NEVER_NS;
+    int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
+    bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
+    /* A gap that was being given up when the queue was full must go on. */
+    if (delivery->starved || check || now_ns >= gap_due_ns(delivery) ||
+        (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
+        um_loss_drain(delivery, now_ns, true);
+    if (interval_ns == 0 || delivery->gap_count == 0)
+        delivery->loss_check_ns = UM_NEVER_NS;
+    else if (check || delivery->loss_check_ns == UM_NEVER_NS)
+        delivery->loss_check_ns = now_ns + interval_ns;
+    /* While the queue is full it is the reader that is waited for. */
+    bool waits = delivery->gap_count > 0 && !delivery->starved && !delivery->announcements_due;
+    int64_t otr_ns = waits ? um_otr_due_ns(delivery) : UM_NEVER_NS;
+    int64_t gap_ns = gap_due_ns(delivery);
+    if (gap_ns <= now_ns) /* it is being fetched, or the queue is full */
+        gap_ns = now_ns + GAP_CHECK_NS;
+    otr_ns = otr_ns < gap_ns ? otr_ns : gap_ns;
+    return otr_ns < delivery->loss_check_ns ? otr_ns : delivery->loss_check_ns;
+}
+
+void um_delivery_fini(um_delivery *delivery)
+{
+    if (delivery->state == UM_DELIVERY_STARTING)
+        delivery->next_sqn = delivery->lowest_held;
+    um_order_map_clear(delivery);
+    if (!deregister(delivery))
+        UM_COUNT(delivery->receiver->counters.source_notifications_dropped, 1);
+    delivery->receiver->controller_count--;
+    delivery->receiver->counters.delivery_controllers = delivery->receiver->controller_count;
+}

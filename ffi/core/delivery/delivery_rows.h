@@ -1,0 +1,163 @@
+/* Rows that a delivery controller appends to its receiver's queue: messages, copied or left in their frames, and events
+ * (UM-53..UM-61, UM-76, UM-101). Private to the controller's files.
+ *
+ * Threads: the context lock. Memory: the queue's. Complexity: linear in the bytes copied. Errors: false, or NULL, when
+ * the queue is full; the controller is starved then and nothing has happened. Inline: this runs once a message; what
+ * few messages have is in delivery_rows.c.
+ */
+
+#ifndef UM_CORE_DELIVERY_ROWS_H
+#define UM_CORE_DELIVERY_ROWS_H
+
+#include "core/delivery/delivery_controller.h"
+
+static inline uint8_t *um_delivery_reserve_row(um_delivery *delivery, uint32_t bytes)
+{
+    uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
+    if (UM_UNLIKELY(payload == NULL)) {
+        um_message_queue *queue = delivery->receiver->queue;
+        delivery->starved = true;
+        if (!queue->full)
+            UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
+        queue->full = *queue->any_full = true;
+    }
+    return payload;
+}
+
+static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_kind kind, uint32_t first, uint32_t last,
+                                            int64_t now_ns)
+{
+    if (um_delivery_reserve_row(delivery, 0) == NULL)
+        return false;
+    um_row row = {.flags = (uint16_t)(kind << 8),
+                  .sequence_number = last,
+                  .first_sequence_number = first,
+                  .source = delivery->source,
+                  .received_ns = now_ns};
+    um_queue_append(delivery->receiver->queue, &row, 0);
+    return true;
+}
+
+/* Appends the rows that are due before anything else, in their order; those without room stay due. */
+static inline bool um_delivery_announce(um_delivery *delivery)
+{
+    static const struct {
+        enum um_announcement announcement;
+        enum um_row_kind kind;
+    } rows[] = {{UM_ANNOUNCE_SOURCE, UM_ROW_SOURCE_CREATED},
+                {UM_ANNOUNCE_BEGINNING, UM_ROW_BEGINNING_OF_SESSION},
+                {UM_ANNOUNCE_NAK_CUTOFF, UM_ROW_NAK_CUTOFF}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!(delivery->announcements_due & rows[i].announcement))
+            continue;
+        if (!um_delivery_append_event(delivery, rows[i].kind, 0, 0, 0))
+            return false;
+        delivery->announcements_due &= (uint8_t)~rows[i].announcement;
+    }
+    return true;
+}
+
+/* What is lost before the first message delivered is counted, not reported (UM-135). Nothing was delivered as long as
+ * every loss follows the last one. */
+static inline bool um_delivery_is_leading(um_delivery *delivery, uint32_t first, uint32_t last)
+{
+    delivery->is_leading &= first == delivery->leading_sqn;
+    if (!delivery->is_leading)
+        return false;
+    delivery->leading_sqn = last + 1;
+    UM_COUNT(delivery->receiver->counters.leading_losses, last - first + 1);
+    return true;
+}
+
+static inline bool um_delivery_append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (UM_UNLIKELY(delivery->is_leading) && um_delivery_is_leading(delivery, sqn, sqn))
+        return true;
+    if (!um_delivery_append_event(delivery, UM_ROW_UNRECOVERABLE_LOSS, sqn, sqn, now_ns))
+        return false;
+    UM_COUNT(delivery->receiver->counters.unrecoverable_loss_events, 1);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, 1);
+    return true;
+}
+
+static inline void um_delivery_count_message(um_delivery *delivery, uint32_t length)
+{
+    UM_COUNT(delivery->receiver->counters.messages_delivered, 1);
+    UM_COUNT(delivery->receiver->counters.bytes_delivered, length);
+}
+
+static inline void um_delivery_append_message(um_delivery *delivery, const um_row *row, uint32_t length)
+{
+    um_queue_append(delivery->receiver->queue, row, length);
+    um_delivery_count_message(delivery, length);
+}
+
+static inline bool um_delivery_append_payload(um_delivery *delivery, const um_row *row, const uint8_t *payload,
+                                              uint32_t length)
+{
+    uint8_t *space = um_delivery_reserve_row(delivery, length);
+    if (UM_UNLIKELY(space == NULL))
+        return false;
+    memcpy(space, payload, length);
+    um_delivery_append_message(delivery, row, length);
+    return true;
+}
+
+/* For the row that is appended next, which is reserved: where responses go, as its option in the message says. */
+static inline void um_delivery_note_request(um_delivery *delivery, const uint8_t *option)
+{
+    um_request request = um_lbmc_read_request(option);
+    um_queue_note_request(delivery->receiver->queue, &request);
+}
+
+/* Appends the row that is reserved, whose room holds `length` bytes: a whole message, the last bytes of which are
+ * properties. Properties that cannot be read are dropped and counted. */
+void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *room, uint32_t length,
+                                        uint32_t properties_bytes);
+
+/* Appends a whole message or a fragment as it is, whatever its flags: `request` is the option of one with
+ * UM_MESSAGE_REQUEST, `properties_bytes` of one with UM_MESSAGE_PROPERTIES. */
+bool um_delivery_append_any(um_delivery *delivery, um_row *row, const uint8_t *payload, uint32_t length,
+                            const uint8_t *request, uint32_t properties_bytes);
+
+/* A frame is worth pinning for a message that fills most of its datagram. */
+static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)
+{
+    return message->payload_length >= UM_QUEUE_PINNED_BYTES_MIN &&
+           message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
+}
+
+/* False when the queue is full or the frame cannot be pinned. */
+static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
+                                               const um_arrival *arrival)
+{
+    uint32_t length = message->payload_length;
+    if (um_delivery_reserve_row(delivery, length) == NULL || !arrival->frames->pin(arrival->frames, message->payload))
+        return false;
+    um_queue_append_pinned(delivery->receiver->queue, row, message->payload, length, arrival->frames);
+    um_delivery_count_message(delivery, length);
+    return true;
+}
+
+/* The message as a hot failover receiver has it: its options are the beginning of its payload, once for a message in
+ * fragments, all of which have the same. */
+static inline const um_lbmc_message *um_delivery_with_options(const um_lbmc_message *message, um_lbmc_message *changed)
+{
+    if (!(message->flags & UM_MESSAGE_HOT_FAILOVER))
+        return message;
+    uint32_t before = (uint32_t)(message->payload - message->hot_failover);
+    *changed = *message;
+    if (message->flags & UM_MESSAGE_FRAGMENT)
+        changed->total += before;
+    if (message->flags & UM_MESSAGE_FRAGMENT && message->offset > 0) {
+        changed->offset += before;
+    } else {
+        changed->payload -= before;
+        changed->payload_length += before;
+    }
+    if (message->flags & UM_MESSAGE_REQUEST) /* it is not in front of the payload any more */
+        changed->flags &= (uint16_t)~UM_MESSAGE_REQUEST;
+    return changed;
+}
+
+#endif

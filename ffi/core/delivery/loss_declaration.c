@@ -1,0 +1,267 @@
+#include "core/delivery/loss_declaration.h"
+
+#include "core/delivery/delivery_rows.h"
+#include "core/delivery/off_transport.h"
+#include "core/delivery/order_map.h"
+#include "core/delivery/reassembly.h"
+#include "core/receiver/late_join.h"
+
+enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that is not to be had is one event (UX-7) */
+
+/* Of what late join or off-transport recovery did not have either. */
+static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t count)
+{
+    um_receiver_counters *counters = &delivery->receiver->counters;
+    if (!um_delivery_is_past_lost(delivery, first))
+        return;
+    if (delivery->late_join.is_otr || delivery->late_join.is_resumed)
+        UM_COUNT(counters->otr_lost, count);
+    else
+        UM_COUNT(counters->late_join_lost, count);
+}
+
+/* Everything of one topic sqn that is passed over as lost. */
+static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (!um_delivery_append_loss(delivery, sqn, now_ns))
+        return false;
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    if (entry != NULL)
+        um_order_map_remove(delivery, entry);
+    return true;
+}
+
+enum head_result { HEAD_PASSED, HEAD_WAITS, QUEUE_FULL };
+
+/* The fragment at the head: its message is delivered, refused, waited for, or can never be complete. */
+static enum head_result deliver_head_fragment(um_delivery *delivery, um_reorder_entry *head, int64_t now_ns)
+{
+    if (head->first_sqn != head->sqn) { /* the message's beginning was given up or never seen */
+        um_order_map_remove(delivery, head);
+        delivery->next_sqn++;
+        return HEAD_PASSED;
+    }
+    uint32_t last_sqn;
+    switch (um_reassembly_deliver(delivery, head, &last_sqn)) {
+    case UM_ASSEMBLY_INCOMPLETE:
+        return HEAD_WAITS;
+    case UM_ASSEMBLY_QUEUE_FULL:
+        return QUEUE_FULL;
+    case UM_ASSEMBLY_REFUSED:
+        for (; delivery->next_sqn != last_sqn + 1; delivery->next_sqn++)
+            if (!um_loss_declare(delivery, delivery->next_sqn, now_ns))
+                return QUEUE_FULL;
+        return HEAD_PASSED;
+    case UM_ASSEMBLY_DELIVERED:
+        for (; delivery->next_sqn != last_sqn + 1; delivery->next_sqn++)
+            um_order_map_remove(delivery, um_order_map_find(delivery, delivery->next_sqn));
+        return HEAD_PASSED;
+    }
+    return HEAD_WAITS;
+}
+
+static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
+{
+    um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);
+    if (head == NULL || head->state == UM_REORDER_EXPECTED)
+        return HEAD_WAITS;
+    if (head->state == UM_REORDER_REFUSED && !um_delivery_append_loss(delivery, head->sqn, now_ns))
+        return QUEUE_FULL;
+    if (head->state == UM_REORDER_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
+        delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
+        return deliver_head_fragment(delivery, head, now_ns);
+    if (head->state == UM_REORDER_PAYLOAD && !um_reassembly_append_entry(delivery, head))
+        return QUEUE_FULL;
+    um_order_map_remove(delivery, head);
+    delivery->next_sqn++;
+    return HEAD_PASSED;
+}
+
+/* Passes the first sqn that is lost, and with it what was received of the message that lacks it. The event goes out
+ * before anything is dropped: where the queue is full nothing has happened. */
+static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
+{
+    uint32_t lost = delivery->next_sqn;
+    while (!um_order_map_is_gap(delivery, lost))
+        lost++;
+    if (!um_loss_declare(delivery, lost, now_ns))
+        return false;
+    count_past_lost(delivery, lost, 1);
+    for (; delivery->next_sqn != lost; delivery->next_sqn++)
+        um_order_map_remove(delivery, um_order_map_find(delivery, delivery->next_sqn));
+    delivery->next_sqn++;
+    return true;
+}
+
+/* The last sqn of a gap that is given up with it: not what is being fetched yet. */
+static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
+{
+    uint32_t lost_to = delivery->late_join.lost_to;
+    return um_delivery_is_past_lost(delivery, gap->first) && um_serial_before(lost_to, gap->last + 1) ? lost_to - 1
+                                                                                                      : gap->last;
+}
+
+/* A long run at the head, of which nothing is to be had, as one event. False when there is no room for it. */
+static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
+{
+    if (!um_delivery_is_past_lost(delivery, last) || last - delivery->next_sqn < RUN_EVENTS_MAX ||
+        um_serial_before(last, delivery->next_sqn))
+        return true;
+    uint32_t end = um_order_map_first_held(delivery, delivery->next_sqn, last + 1);
+    uint32_t count = end - delivery->next_sqn;
+    if (count <= RUN_EVENTS_MAX)
+        return true;
+    if (!um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, end - 1, now_ns))
+        return false;
+    count_past_lost(delivery, delivery->next_sqn, count);
+    UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, count);
+    /* Entries that only count bytes: of messages whose first fragment is in the run. */
+    for (uint32_t sqn; (sqn = um_order_map_first_entry(delivery, delivery->next_sqn, end)) != end;)
+        um_order_map_remove(delivery, um_order_map_find(delivery, sqn));
+    delivery->next_sqn = end;
+    return true;
+}
+
+/* What is lost before the first message is counted in one step: no event bounds how long that takes (UM-135). */
+static void pass_leading(um_delivery *delivery, uint32_t last)
+{
+    if (!delivery->is_leading || um_serial_before(last, delivery->next_sqn))
+        return;
+    uint32_t first = delivery->next_sqn, end = um_order_map_first_entry(delivery, first, last + 1);
+    if (end == first || !um_delivery_is_leading(delivery, first, end - 1))
+        return;
+    count_past_lost(delivery, first, end - first);
+    delivery->next_sqn = end;
+}
+
+bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
+{
+    uint32_t last = last_given_up(delivery, gap);
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
+        return false;
+    pass_leading(delivery, last);
+    if (UM_UNLIKELY(!declare_run(delivery, last, now_ns)))
+        return false;
+    while (!um_serial_before(last, delivery->next_sqn) && !um_order_map_is_gap(delivery, last))
+        last--;
+    while (!um_serial_before(last, delivery->next_sqn)) {
+        enum head_result result = deliver_head(delivery, now_ns);
+        if (result == QUEUE_FULL)
+            return false;
+        if (result == HEAD_PASSED)
+            continue;
+        if (!pass_incomplete(delivery, now_ns))
+            return false;
+    }
+    um_order_map_oldest_gap(delivery); /* takes the passed one off */
+    return true;
+}
+
+/* There is no gap, yet the message at the head is not complete: unless its end is still to come, its fragments
+ * contradict each other and it never will be. */
+static bool is_contradicted(um_delivery *delivery)
+{
+    const um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);
+    const um_reorder_entry *newest = um_order_map_find(delivery, delivery->highest_sqn);
+    return head != NULL && newest != NULL && newest->first_sqn != head->sqn;
+}
+
+static bool is_over_bound(const um_delivery *delivery) /* UX-6 */
+{
+    uint32_t most = delivery->receiver->config.map_entries_max;
+    return most != 0 && delivery->held_count > most;
+}
+
+static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t now_ns)
+{
+    return now_ns - gap->detected_ns >= delivery->give_up_ns ||
+           (um_delivery_is_past_lost(delivery, gap->first) &&
+            (!delivery->late_join.is_otr || delivery->late_join.is_transport_done));
+}
+
+/* What a fetch has not got yet, of a gap that begins behind what it could not get. */
+static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
+{
+    const um_late_join *join = &delivery->late_join;
+    return join->is_active && !join->is_given_up && um_serial_before(gap->first, join->target) &&
+           !um_delivery_is_past_lost(delivery, gap->first);
+}
+
+bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    const um_gap *oldest = um_order_map_gap(delivery, 0);
+    return sqn != delivery->next_sqn && delivery->gap_count > 0 && oldest->first == delivery->next_sqn &&
+           !delivery->starved && !delivery->announcements_due && !is_over_bound(delivery) &&
+           !has_expired(delivery, oldest, now_ns) && !um_otr_is_due(delivery, oldest, false, now_ns);
+}
+
+static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+{
+    delivery->starved = false;
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
+        return false;
+    if (delivery->late_join.is_holding)
+        return true;
+    for (;;) {
+        enum head_result result;
+        do
+            result = deliver_head(delivery, now_ns);
+        while (result == HEAD_PASSED);
+        if (result == QUEUE_FULL)
+            return false;
+        if (UM_UNLIKELY(delivery->late_join.is_active)) { /* what lacks behind it has not been tried yet */
+            um_late_join_end_if_complete(delivery);
+            if (um_delivery_awaits_past(delivery))
+                return true;
+        }
+        const um_gap *gap = um_order_map_oldest_gap(delivery);
+        if (gap == NULL) {
+            if (!is_contradicted(delivery))
+                return true;
+            if (!um_loss_declare(delivery, delivery->next_sqn, now_ns))
+                return false;
+            UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+            delivery->next_sqn++;
+            continue;
+        }
+        if (UM_UNLIKELY(is_fetched(delivery, gap)))
+            return true;
+        bool over_bound = is_over_bound(delivery);
+        bool expired = may_give_up && has_expired(delivery, gap, now_ns);
+        if (UM_UNLIKELY(um_otr_is_due(delivery, gap, over_bound || expired, now_ns))) {
+            um_otr_begin(delivery);
+            return true;
+        }
+        if (over_bound)
+            UM_COUNT(delivery->receiver->counters.order_map_overflows, 1);
+        if (!over_bound && !expired)
+            return true;
+        if (!um_loss_give_up_gap(delivery, gap, now_ns))
+            return false;
+    }
+}
+
+bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+{
+    bool has_room = drain(delivery, now_ns, may_give_up);
+    if (UM_UNLIKELY(delivery->late_join.is_active))
+        um_late_join_end_if_complete(delivery);
+    return has_room;
+}
+
+bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
+        return false;
+    bool is_leading = um_delivery_is_leading(delivery, delivery->next_sqn, sqn - 1);
+    if (!is_leading && !um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
+        return false;
+    UM_COUNT(delivery->receiver->counters.burst_loss_events, !is_leading);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost,
+             is_leading ? 0 : sqn - delivery->next_sqn);
+    um_order_map_clear(delivery);
+    delivery->next_sqn = sqn;
+    delivery->highest_sqn = sqn - 1;
+    return true;
+}

@@ -1,0 +1,39 @@
+#include "core/delivery/off_transport.h"
+
+#include "core/delivery/order_map.h"
+
+static bool is_out(const um_delivery *delivery)
+{
+    return um_otr_is_offered(delivery) && delivery->state == UM_DELIVERY_RUNNING && !delivery->late_join.is_active;
+}
+
+bool um_otr_is_due(const um_delivery *delivery, const um_gap *gap, bool is_over, int64_t now_ns)
+{
+    const um_receiver_config *config = &delivery->receiver->config;
+    return is_out(delivery) && (is_over || delivery->held_count > config->otr_caching_threshold ||
+                                now_ns - gap->detected_ns >= config->otr_initial_delay_ns);
+}
+
+int64_t um_otr_due_ns(um_delivery *delivery)
+{
+    const um_gap *gap = is_out(delivery) ? um_order_map_oldest_gap(delivery) : NULL;
+    return gap == NULL ? UM_NEVER_NS : gap->detected_ns + delivery->receiver->config.otr_initial_delay_ns;
+}
+
+void um_otr_begin(um_delivery *delivery)
+{
+    um_receiver *receiver = delivery->receiver;
+    delivery->late_join = (um_late_join){.is_active = true,
+                                         .is_otr = true,
+                                         .seen_live = true,
+                                         .has_target = true,
+                                         .has_shown = true,
+                                         .target = delivery->highest_sqn + 1,
+                                         .shown_end = delivery->highest_sqn + 1,
+                                         .requested = delivery->next_sqn,
+                                         .caching_proximity = receiver->config.map_entries_max,
+                                         .epoch = delivery->late_join.epoch + 1};
+    UM_COUNT(receiver->counters.otr_begun, 1);
+    if (receiver->otr_begun != NULL)
+        *receiver->otr_begun = true;
+}

@@ -1,0 +1,187 @@
+#include "core/receiver/fetch.h"
+
+void um_fetch_begin(um_fetch *fetch)
+{
+    *fetch = (um_fetch){.id = fetch->id,
+                        .topic_index = fetch->topic_index,
+                        .epoch = fetch->epoch,
+                        .plan = fetch->plan,
+                        .awaits_range = !fetch->plan.is_otr,
+                        .attempt_interval_ns = fetch->plan.attempt_minimum_ns,
+                        .request_interval_ns = fetch->plan.request_minimum_ns};
+}
+
+static int64_t doubled(int64_t interval_ns, int64_t maximum_ns)
+{
+    return interval_ns > maximum_ns / 2 ? maximum_ns : 2 * interval_ns;
+}
+
+void um_fetch_on_connect(um_fetch *fetch)
+{
+    fetch->is_connected = true;
+    fetch->has_requested_range = false;
+    fetch->left_over = 0;
+}
+
+uint32_t um_fetch_request_range(um_fetch *fetch, uint8_t *out)
+{
+    um_range_request request = {.topic_index = fetch->topic_index,
+                                .request_index = fetch->plan.request_index,
+                                .outstanding_max = fetch->plan.outstanding_max,
+                                .wish = fetch->plan.wish};
+    if (fetch->has_progressed && !fetch->awaits_range) /* the bounds that began it would move with the stream */
+        request.wish = (um_retained_wish){.has_low_sqn = true, .low_sqn = fetch->next_sqn};
+    fetch->has_requested_range = true;
+    fetch->retries = true;
+    return um_range_request_write(out, &request);
+}
+
+void um_fetch_on_disconnect(um_fetch *fetch)
+{
+    fetch->is_connected = fetch->has_requested_range = false;
+}
+
+static bool is_over(const um_fetch *fetch, const um_receiver_session *session, const um_delivery *delivery)
+{
+    const um_late_join *join = &delivery->late_join;
+    return session->ended || !join->is_active || join->is_given_up || join->epoch != fetch->epoch;
+}
+
+um_delivery *um_fetch_find(const um_fetch *fetch, um_node *node, const um_receiver *receiver,
+                           um_receiver_session **session)
+{
+    *session = um_node_find_session(node, &fetch->id);
+    um_delivery *delivery = *session == NULL ? NULL : um_receiver_session_find(*session, receiver, fetch->topic_index);
+    return delivery == NULL || is_over(fetch, *session, delivery) ? NULL : delivery;
+}
+
+static void give_up(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    fetch->is_given_up = fetch->gave_up_some = true;
+    um_late_join_give_up(session, delivery, now_ns);
+}
+
+int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, const uint8_t *received,
+                  uint32_t length, uint8_t *out, uint32_t capacity, int64_t now_ns)
+{
+    um_late_join *join = &delivery->late_join;
+    fetch->consumed = fetch->written = 0;
+    fetch->has_heard |= length > fetch->left_over;
+    if (delivery->starved || delivery->announcements_due)
+        um_delivery_tick(delivery, now_ns);
+    int64_t used = um_late_join_receive(session, delivery, received, length, now_ns);
+    if (used < 0) {
+        give_up(fetch, session, delivery, now_ns);
+        return (int)used;
+    }
+    fetch->consumed = (uint32_t)used;
+    fetch->left_over = length - fetch->consumed;
+    if (is_over(fetch, session, delivery))
+        return -ENOENT;
+    if (fetch->retries && !join->awaits_range) { /* after what came, which answers the requests before */
+        um_late_join_retry(delivery);
+        fetch->retries = false;
+    }
+    if (fetch->has_requested_range)
+        fetch->written = um_late_join_request(delivery, fetch->plan.outstanding_max, out, capacity);
+    if (fetch->written > 0)
+        fetch->requested_ns = now_ns;
+    fetch->next_sqn = delivery->next_sqn;
+    fetch->awaits_range = join->awaits_range;
+    fetch->is_starved = delivery->starved || delivery->announcements_due;
+    fetch->is_left_to_transport = um_late_join_is_left_to_transport(delivery);
+    fetch->is_caught_up = !join->awaits_range && !um_serial_before(delivery->next_sqn, join->target);
+    return 0;
+}
+
+/* Whether something came, or need not; a receiver whose reader is slow goes on. */
+static bool has_progress(um_fetch *fetch, int64_t now_ns)
+{
+    bool is_new = !fetch->has_progressed || fetch->awaits_range != fetch->awaited_range ||
+                  (!fetch->awaits_range && fetch->next_sqn != fetch->progress_sqn);
+    if (!is_new && !fetch->is_starved && !fetch->is_left_to_transport)
+        return false;
+    fetch->progress_ns = now_ns;
+    fetch->has_progressed = true;
+    fetch->awaited_range = fetch->awaits_range;
+    if (fetch->awaits_range)
+        return true;
+    fetch->progress_sqn = fetch->next_sqn;
+    if (fetch->is_connected) {
+        fetch->attempts = 0;
+        fetch->attempt_interval_ns = fetch->plan.attempt_minimum_ns;
+        fetch->request_interval_ns = fetch->plan.request_minimum_ns;
+    }
+    return true;
+}
+
+static int try_connect(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    const um_fetch_plan *plan = &fetch->plan;
+    if (fetch->is_caught_up || (fetch->has_attempted && now_ns - fetch->attempt_ns < fetch->attempt_interval_ns))
+        return UM_FETCH_WAIT;
+    if (plan->attempts_max != 0 && fetch->attempts >= plan->attempts_max) {
+        give_up(fetch, session, delivery, now_ns);
+        return -ENOENT;
+    }
+    if (fetch->attempts > 0)
+        fetch->attempt_interval_ns = doubled(fetch->attempt_interval_ns, plan->attempt_maximum_ns);
+    fetch->attempts++;
+    fetch->has_attempted = true;
+    fetch->attempt_ns = fetch->requested_ns = now_ns;
+    fetch->has_heard = false;
+    return UM_FETCH_CONNECT;
+}
+
+static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    fetch->progress_ns = now_ns;
+    fetch->gave_up_some = true;
+    if (fetch->is_caught_up) { /* an idle source: there is no more past */
+        um_late_join_give_up(session, delivery, now_ns);
+        return -ENOENT;
+    }
+    fetch->is_given_up = !um_late_join_pass_over(session, delivery, now_ns);
+    return fetch->is_given_up ? -ENOENT : UM_FETCH_WAIT;
+}
+
+static int request_again(um_fetch *fetch, int64_t now_ns)
+{
+    /* While answers come, what lacks may be behind them: a repeated request would be answered after all of them. */
+    bool is_answered = fetch->has_heard && fetch->is_connected;
+    /* The path may be a new one: TCP would go on waiting for the old. */
+    bool disconnects = fetch->plan.is_otr && !fetch->has_heard && fetch->is_connected;
+    fetch->has_heard = false;
+    fetch->requested_ns = now_ns;
+    if (is_answered)
+        return UM_FETCH_WAIT;
+    fetch->retries = true;
+    fetch->request_interval_ns = doubled(fetch->request_interval_ns, fetch->plan.request_maximum_ns);
+    return disconnects ? UM_FETCH_DISCONNECT : UM_FETCH_WAIT;
+}
+
+static int check_progress(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    if (has_progress(fetch, now_ns))
+        return UM_FETCH_WAIT;
+    if (fetch->awaits_range && !fetch->plan.is_otr) {
+        bool is_late = fetch->is_connected && now_ns - fetch->attempt_ns >= fetch->attempt_interval_ns;
+        return is_late ? UM_FETCH_DISCONNECT : UM_FETCH_WAIT;
+    }
+    if (now_ns - fetch->progress_ns >= fetch->plan.message_timeout_ns)
+        return on_message_timeout(fetch, session, delivery, now_ns);
+    if (!fetch->is_caught_up && now_ns - fetch->requested_ns >= fetch->request_interval_ns)
+        return request_again(fetch, now_ns);
+    return UM_FETCH_WAIT;
+}
+
+int um_fetch_attend(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    fetch->gave_up_some = false;
+    if (is_over(fetch, session, delivery))
+        return -ENOENT;
+    int action = check_progress(fetch, session, delivery, now_ns);
+    if (action == UM_FETCH_WAIT && !fetch->is_connected)
+        return try_connect(fetch, session, delivery, now_ns);
+    return action;
+}

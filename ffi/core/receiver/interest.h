@@ -1,0 +1,48 @@
+/* Source-side filtering over LBT-RU (UX-27), the receiver's side: what the session wants, told to a source that filters
+ * (interest_message.h; client_interest.h is the source's side, and says when it tells what).
+ *
+ *   nothing --filter report--> told --a topic comes or goes--> changed --interest sent--> told
+ *   (everything is sent)        |  ^                             ^
+ *                               |  +-- again, later each time ---+-- a report of another version, a new connection
+ *                               +-- report of this version --> in force
+ *
+ * A topic that is wanted anew may have been left out, and may lie in datagrams that are still on their way. Its
+ * controllers take nothing before the source has said since which datagram it is sent: from there on it is whole.
+ *
+ * Threads: the context lock. Memory: the receiving session's. Complexity: an interest is linear in the topics. Errors:
+ * none; more topics than an interest holds, and everything is wanted.
+ */
+#ifndef UM_CORE_INTEREST_H
+#define UM_CORE_INTEREST_H
+
+#include "core/wire/interest_message.h"
+
+struct um_receiver_session;
+struct um_delivery;
+
+typedef struct um_interest {
+    bool is_offered; /* the source filters */
+    bool is_told;    /* an interest was sent since it connected */
+    bool is_changed; /* topics have come or gone since `version` was sent */
+    bool is_in_force;
+    bool has_been_in_force; /* a version of its own, since it connected: what is passed over is for it */
+    uint32_t version;       /* sent last; 0: nothing was sent */
+    uint32_t first_version; /* of its own */
+    uint32_t attempts;      /* since something changed */
+    int64_t sent_ns;
+    int64_t due_ns;
+} um_interest;
+
+void um_interest_init(um_interest *interest);
+/* After a controller was mapped, and before one is unmapped. */
+void um_interest_on_mapped(struct um_receiver_session *session, struct um_delivery *delivery, int64_t now_ns);
+void um_interest_on_unmapped(struct um_receiver_session *session, const struct um_delivery *delivery);
+/* The source knows nothing any more of what it was told. */
+void um_interest_on_connected(struct um_receiver_session *session, int64_t now_ns);
+/* Whether what a report says is for this session: not for who received at its address before. */
+bool um_interest_believes(const um_interest *interest, const um_filter_report *report);
+void um_interest_on_report(struct um_receiver_session *session, const um_filter_report *report, int64_t now_ns);
+/* Returns when the next call is due. */
+int64_t um_interest_tick(struct um_receiver_session *session, int64_t now_ns);
+
+#endif

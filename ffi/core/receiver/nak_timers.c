@@ -1,0 +1,216 @@
+#include "core/receiver/nak_timers.h"
+
+#include "core/receiver/nak_cutoff.h"
+#include "core/receiver/session_claims.h"
+#include "core/receiver/status_reports.h"
+
+enum {
+    NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
+    UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
+    BUDGET_CHECK_NS = 10000000, /* how soon to NAK again when the budget was used up */
+};
+
+/* ---- gaps ---- */
+
+static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reason_counter)
+{
+    UM_COUNT(*reason_counter, 1);
+    um_status_reports_on_gap_closed(session, loss->sqn);
+    um_session_claims_on_given_up(session, loss->sqn);
+    um_loss_map_remove(&session->losses, loss);
+}
+
+void um_nak_timers_give_up_too_long(um_receiver_session *session, um_loss *loss)
+{
+    give_up(session, loss, &session->counters.unrecovered_too_long);
+}
+
+/* Sqns [first, last] are a gap (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
+ * again is not NAKed (UM-128), nor what the map has no room for. */
+void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    UM_COUNT(counters->lost, last - first + 1);
+    UM_COUNT(session->gaps_found, 1);
+    if (um_serial_before(first, session->trail_sqn)) {
+        uint32_t end = um_serial_before(last, session->trail_sqn) ? last + 1 : session->trail_sqn;
+        UM_COUNT(counters->unrecovered_txw, end - first);
+        first = end;
+    }
+    uint32_t room = session->losses.capacity - session->losses.count;
+    if (last - first + 1 > room) { /* the newest are the likeliest to be had */
+        uint32_t excess = last - first + 1 - room;
+        UM_COUNT(counters->loss_map_overflows, excess);
+        UM_COUNT(counters->unrecovered_txw, excess);
+        first += excess;
+    }
+    int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
+    if (!um_receiver_session_sends_naks(session) && backoff_ns > session->config.nak_generation_ns)
+        backoff_ns = session->config.nak_generation_ns;
+    for (; first != last + 1; first++)
+        um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
+}
+
+/* ---- recovery ---- */
+
+void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
+    if (retransmission) {
+        um_recovery_timing_on_retransmission(&session->timing, loss->naks_sent, loss->ncfs_seen, now_ns - loss->nak_ns);
+        um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
+    } else {
+        um_recovery_timing_on_reordered(&session->timing, (int64_t)waited);
+        UM_COUNT(counters->out_of_order, 1);
+    }
+    counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
+    counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
+    counters->nak_stm_mean = um_moving_mean(counters->nak_stm_mean, waited, session->recovered_count == 0);
+    uint64_t naks = loss->naks_sent;
+    counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
+    counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
+    counters->nak_tx_mean = um_moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count == 0);
+    UM_COUNT(session->recovered_count, 1);
+    uint32_t bucket = um_time_bucket(waited, UM_RECOVERY_OCTAVE_FIRST, UM_RECOVERY_BUCKETS);
+    UM_COUNT(session->recovery_buckets[bucket], 1);
+    um_status_reports_on_gap_closed(session, loss->sqn);
+    um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
+}
+
+/* ---- NCFs ---- */
+
+/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to another receiver.
+ */
+static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+{
+    loss->ncfs_seen++;
+    int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
+    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
+    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+}
+
+/* UM-131: no NAK for the suppress interval, then a normal back-off before the next NAK (C7). */
+void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    uint64_t *reasons[] = {&counters->ncfs_unknown, &counters->ncfs_ignored, &counters->ncfs_rx_delay,
+                           &counters->ncfs_shed};
+    UM_COUNT(counters->ncf_pckts_rcved, 1);
+    UM_COUNT(*(packet->ncf_reason < 4 ? reasons[packet->ncf_reason] : reasons[0]), packet->list_count);
+    for (uint32_t i = 0; i < packet->list_count; i++) {
+        um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
+        if (loss != NULL)
+            suppress(session, loss, now_ns);
+    }
+}
+
+/* ---- NAKs ---- */
+
+static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32_t count)
+{
+    uint8_t datagram[UM_FRAMING_NAK_BYTES_MAX + 4 * UM_NAK_LIST_MAX];
+    if (count == 0)
+        return;
+    uint32_t length = um_framing_write_nak(&session->config.id, datagram, session->connection.client_id, sqns, count);
+    um_receiver_session_send_control(session, datagram, length);
+    UM_COUNT(session->counters.nak_pckts_sent, 1);
+    UM_COUNT(session->counters.naks_sent, count);
+}
+
+/* A retransmission may have arrived and lie unread behind everything else that has. A re-NAK before it is read would
+ * make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is put off
+ * until the owner has caught up, or for so long that something else must be wrong. */
+static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
+{
+    enum { BEHIND_BACKOFFS = 16 };
+    return session->behind && loss->naks_sent > 0 &&
+           now_ns - loss->detected_ns <
+               BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
+}
+
+enum fired { FIRED_NOT_NAKED, FIRED_NAKED, FIRED_OVER_BUDGET };
+
+/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128): whether it is NAKed. One over the budget keeps its
+ * place as the first. */
+static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+{
+    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    if (now_ns >= give_up_ns) {
+        bool is_claim = um_session_claims_has(session, loss->sqn);
+        give_up(session, loss, is_claim ? &session->counters.claims_given_up : &session->counters.unrecovered_tmo);
+        return FIRED_NOT_NAKED;
+    }
+    if (um_serial_before(loss->sqn, session->trail_sqn)) {
+        give_up(session, loss, &session->counters.unrecovered_txw);
+        return FIRED_NOT_NAKED;
+    }
+    if (um_session_claims_is_ignored(&session->claims, loss, session->next_sqn)) {
+        give_up(session, loss, &session->counters.claims_given_up);
+        return FIRED_NOT_NAKED;
+    }
+    if (may_lie_unread(session, loss, now_ns)) {
+        um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
+        return FIRED_NOT_NAKED;
+    }
+    int64_t limited_ns = session->nak_budget.limited_ns;
+    bool sends_naks = um_receiver_session_sends_naks(session);
+    if (sends_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
+        return FIRED_OVER_BUDGET;
+    UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
+    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
+    int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
+    if (loss->naks_sent == 0)
+        loss->nak_ns = now_ns;
+    loss->naks_sent += sends_naks;
+    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+    UM_COUNT(session->counters.naks_withheld, session->config.send_naks && !sends_naks);
+    return sends_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
+}
+
+/* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
+ * waits a little, a sixteenth of the back-off and a millisecond at most. */
+static int64_t nak_gap_ns(const um_receiver_session *session)
+{
+    int64_t gap_ns = um_recovery_timing_backoff_ns(&session->timing) / 16;
+    return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
+}
+
+int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up)
+{
+    uint32_t sqns[UM_NAK_LIST_MAX];
+    uint32_t list_max = (session->config.datagram_max_bytes - um_framing_nak_bytes(session->config.id.transport)) / 4;
+    list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
+    uint32_t count = 0;
+    enum fired fired = FIRED_NOT_NAKED;
+    uint64_t naks_before = session->counters.nak_pckts_sent;
+    um_loss *loss;
+    if (now_ns < session->nak_not_before_ns)
+        return um_loss_map_first(&session->losses) ? session->nak_not_before_ns : UM_NEVER_NS;
+    um_nak_budget_fill(&session->nak_budget, now_ns);
+    while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
+        uint32_t sqn = loss->sqn;
+        uint32_t before = session->losses.count;
+        fired = fire(session, loss, now_ns);
+        if (fired == FIRED_OVER_BUDGET)
+            break;
+        if (fired == FIRED_NAKED)
+            sqns[count++] = sqn;
+        *gave_up |= session->losses.count < before;
+        if (count == list_max) {
+            send_naks(session, sqns, count);
+            count = 0;
+        }
+    }
+    send_naks(session, sqns, count);
+    if (session->counters.nak_pckts_sent != naks_before)
+        session->nak_not_before_ns = now_ns + nak_gap_ns(session);
+    if (fired == FIRED_OVER_BUDGET) {
+        session->nak_not_before_ns = now_ns + BUDGET_CHECK_NS;
+        um_nak_cutoff_on_limited(session);
+    }
+    if (loss == NULL)
+        return UM_NEVER_NS;
+    return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;
+}

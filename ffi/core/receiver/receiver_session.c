@@ -1,0 +1,626 @@
+/* One file, because what a datagram does to a session and what ends the session read and write the same few fields. */
+#include "core/receiver/receiver_session.h"
+
+#include "core/receiver/late_join.h"
+#include "core/receiver/latency.h"
+#include "core/receiver/nak_cutoff.h"
+#include "core/receiver/nak_timers.h"
+#include "core/receiver/session_claims.h"
+#include "core/receiver/start_gate.h"
+#include "core/receiver/status_reports.h"
+#include "core/wire/group_report.h"
+
+enum {
+    JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
+    PASSED_MAX = 1 << 20,       /* datagrams that are passed over at once */
+    PASSED_BACK_MAX = 1 << 29,  /* and how far back */
+    STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
+    MAPPED_WITHIN = 1 << 29,    /* datagrams behind the newest that a mapping is kept within */
+};
+
+static void carve(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
+{
+    um_receiver_session ignored;
+    um_receiver_session *s = session ? session : &ignored;
+    s->topics.slots = um_arena_take(arena, 2 * (size_t)config->topic_capacity * sizeof *s->topics.slots);
+    s->queues = um_arena_take(arena, (size_t)config->topic_capacity * sizeof *s->queues);
+}
+
+size_t um_receiver_session_footprint(const um_receiver_session_config *config)
+{
+    size_t loss_bytes = um_loss_map_footprint(config->loss_capacity);
+    if (loss_bytes == 0 || !um_is_power_of_two(config->topic_capacity))
+        return 0;
+    um_arena arena = {NULL, 0};
+    um_arena_take(&arena, loss_bytes);
+    carve(NULL, &arena, config);
+    return arena.used_bytes;
+}
+
+void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
+                              um_link *link, um_reorder_buffer *store, int64_t now_ns)
+{
+    memset(session, 0, sizeof *session);
+    um_arena arena = {memory, 0};
+    session->config = *config;
+    if (config->receive_max_bytes == 0)
+        session->config.receive_max_bytes = UINT32_MAX;
+    session->link = link;
+    session->store = store;
+    session->random.state = config->random_seed;
+    um_connection_init(session, now_ns);
+    um_interest_init(&session->interest);
+    um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
+                            config->nak_backoff_ns, config->nak_suppress_ns);
+    um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
+                     config->loss_capacity);
+    carve(session, &arena, config);
+    session->topics.mask = 2 * config->topic_capacity - 1;
+    session->topics.last = &session->topics.slots[0];
+    session->created_ns = session->last_activity_ns = now_ns;
+    session->status_due_ns = now_ns;
+    session->tick_controllers_ns = UM_NEVER_NS;
+    um_nak_budget_init(&session->nak_budget, config->nak_rate_limit, now_ns);
+    um_receiver_transport_counters_reset(&session->counters);
+}
+
+/* ---- topics ---- */
+
+static um_session_queue *find_queue(um_receiver_session *session, const um_message_queue *queue)
+{
+    um_session_queue *found = session->queues;
+    while (found != session->queues + session->queue_count && found->queue != queue)
+        found++;
+    return found;
+}
+
+static bool join_queue(um_receiver_session *session, um_message_queue *queue)
+{
+    um_session_queue *joined = find_queue(session, queue);
+    if (joined == session->queues + session->queue_count) {
+        if (session->queue_count == session->config.topic_capacity)
+            return false;
+        *joined = (um_session_queue){queue, 0};
+        session->queue_count++;
+    }
+    joined->controller_count++;
+    return true;
+}
+
+static void leave_queue(um_receiver_session *session, const um_message_queue *queue)
+{
+    um_session_queue *left = find_queue(session, queue);
+    if (--left->controller_count == 0)
+        *left = session->queues[--session->queue_count];
+}
+
+um_delivery *um_receiver_session_find(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index)
+{
+    um_delivery *d = um_topic_table_slot(&session->topics, topic_index)->first;
+    while (d != NULL && d->receiver != receiver)
+        d = d->next_of_topic;
+    return d;
+}
+
+bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
+    if (slot->first == NULL && session->topics.count == session->config.topic_capacity)
+        return false;
+    if (!join_queue(session, delivery->receiver->queue))
+        return false;
+    session->topics.count += slot->first == NULL;
+    slot->topic_index = delivery->topic_index;
+    delivery->next_of_topic = slot->first;
+    slot->first = delivery;
+    delivery->next = session->controllers;
+    session->controllers = delivery;
+    session->controller_count++;
+    delivery->mapped_sqn = session->next_sqn;
+    session->tick_controllers_ns = now_ns;
+    session->status_due_ns = now_ns;
+    um_interest_on_mapped(session, delivery, now_ns);
+    um_delivery_register(delivery);
+    if (session->active)
+        um_delivery_begin(delivery);
+    um_nak_cutoff_on_receivers(session);
+    return true;
+}
+
+static void unlink_controller(um_delivery **link, um_delivery *delivery, bool of_topic)
+{
+    while (*link != delivery)
+        link = of_topic ? &(*link)->next_of_topic : &(*link)->next;
+    *link = of_topic ? delivery->next_of_topic : delivery->next;
+}
+
+void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery)
+{
+    um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
+    um_interest_on_unmapped(session, delivery);
+    unlink_controller(&slot->first, delivery, true);
+    unlink_controller(&session->controllers, delivery, false);
+    session->controller_count--;
+    session->starting_count -= delivery->state == UM_DELIVERY_STARTING;
+    if (slot->first == NULL)
+        um_topic_table_remove(&session->topics, slot);
+    leave_queue(session, delivery->receiver->queue);
+    um_delivery_fini(delivery);
+    um_nak_cutoff_on_receivers(session);
+}
+
+/* ---- datagrams ---- */
+
+/* Whether delivery may begin with what arrives: it waits for it, or a fetch may begin anew with it. */
+static bool may_begin(const um_delivery *delivery)
+{
+    return delivery->state == UM_DELIVERY_WAITING || delivery->late_join.is_active;
+}
+
+static void on_tsni(um_receiver_session *session, const um_lbmc_message *message, um_arrival *arrival)
+{
+    UM_COUNT(session->counters.tsnis_rcved, message->tsni_count);
+    for (uint32_t i = 0; i < message->tsni_count; i++) {
+        const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
+        for (um_delivery *d = um_topic_table_slot(&session->topics, um_load_be32(record))->first; d != NULL;
+             d = d->next_of_topic) {
+            if (d->awaits_interest)
+                continue;
+            arrival->earlier_lost = may_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
+            bool was_starting = d->state == UM_DELIVERY_STARTING;
+            um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
+            session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
+            if (d->is_nak_free && d->gap_count > 0)
+                session->tick_controllers_ns = arrival->now_ns;
+        }
+    }
+}
+
+/* The newest report counts: one that was lost may be repaired after a later one. */
+static void on_group_report(um_receiver_session *session, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_group_report report;
+    if (!um_group_report_decode(message, &report))
+        return;
+    if (session->was_told && um_serial_before(arrival->transport_sqn, session->told_sqn))
+        return;
+    session->was_told = true;
+    session->told_sqn = arrival->transport_sqn;
+    um_recovery_timing_on_told(&session->timing, report.receivers, report.round_trip_ns);
+}
+
+static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, const um_lbmc_message *message,
+                             um_arrival *arrival)
+{
+    for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
+        bool was_starting = d->state == UM_DELIVERY_STARTING;
+        if (UM_UNLIKELY(d->awaits_interest)) {
+            UM_COUNT(session->counters.msgs_before_interest, 1);
+            continue;
+        }
+        if (UM_UNLIKELY(may_begin(d)))
+            arrival->earlier_lost = um_start_gate_is_closed(session, d, arrival->transport_sqn);
+        um_delivery_on_message(d, message, arrival);
+        session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
+        if (UM_UNLIKELY(d->gap_count > 0))
+            session->tick_controllers_ns = arrival->now_ns;
+    }
+}
+
+static void count_dropped(um_receiver_transport_counters *counters, enum um_dgram_status status)
+{
+    switch (status) {
+    case UM_DGRAM_SIZE:
+        UM_COUNT(counters->dgrams_dropped_size, 1);
+        break;
+    case UM_DGRAM_TYPE:
+        UM_COUNT(counters->dgrams_dropped_type, 1);
+        break;
+    case UM_DGRAM_VERSION:
+        UM_COUNT(counters->dgrams_dropped_version, 1);
+        break;
+    case UM_DGRAM_HDR:
+        UM_COUNT(counters->dgrams_dropped_hdr, 1);
+        break;
+    default:
+        UM_COUNT(counters->dgrams_dropped_other, 1);
+    }
+}
+
+UM_TAG_COUNTERS_CHECK(um_receiver_transport_counters);
+
+void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status)
+{
+    um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
+}
+
+void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status)
+{
+    count_dropped(&session->counters, status);
+}
+
+/* Delivers the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
+static void demultiplex(um_receiver_session *session, const uint8_t *body, uint32_t length, um_arrival *arrival)
+{
+    um_lbmc_message message;
+    for (uint32_t at = 0, message_length; at < length; at += message_length) {
+        enum um_dgram_status status = um_lbmc_decode(body + at, length - at, &message, &message_length);
+        if (UM_UNLIKELY(status != UM_DGRAM_OK)) {
+            count_dropped(&session->counters, status);
+            return;
+        }
+        if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {
+            on_tsni(session, &message, arrival);
+            on_group_report(session, &message, arrival);
+            continue;
+        }
+        UM_COUNT(session->counters.lbm_msgs_rcved, 1);
+        if (UM_UNLIKELY(message.flags & UM_MESSAGE_REQUEST))
+            UM_COUNT(session->counters.lbm_reqs_rcved, 1);
+        if (message.sent_ns != 0)
+            um_latency_note(session, message.sent_ns, arrival->received_ns);
+        um_topic_slot *slot = um_topic_table_slot_of_next(&session->topics, message.topic_index);
+        if (slot->first == NULL)
+            UM_COUNT(session->counters.lbm_msgs_no_topic_rcved, 1);
+        else
+            on_topic_message(session, slot, &message, arrival);
+    }
+}
+
+/* The first datagram of any kind begins the session for every controller on it (UM-76). */
+static void note_activity(um_receiver_session *session, int64_t now_ns)
+{
+    session->last_activity_ns = now_ns;
+    if (UM_LIKELY(session->active))
+        return;
+    session->active = true;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
+        um_delivery_begin(d);
+}
+
+/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. Nothing from before the
+ * base is waited for, so the trail is not before it either: where the first datagram was forged, with numbers far ahead
+ * and an old trail, the source's are strays. */
+static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
+{
+    while (session->losses.count > 0)
+        um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
+    session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
+    session->has_base = true;
+    session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
+    session->status_due_ns = now_ns;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
+        d->mapped_sqn = d->late_join.given_up_sqn = sqn;
+}
+
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds)
+{
+    if (session->has_base)
+        return;
+    set_base(session, next_sqn, session->created_ns);
+    session->resumes = true;
+    session->resume_rounds = rounds;
+}
+
+/* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
+ * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it.
+ */
+static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
+{
+    uint32_t beyond = sqn - session->jump_sqn;
+    bool near = session->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool confirmed = near || um_loss_map_find(&session->losses, sqn) != NULL;
+    session->jump_seen = !confirmed;
+    session->jump_sqn = sqn;
+    if (!confirmed)
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+    return confirmed;
+}
+
+static bool is_long_jump(const um_receiver_session *session, uint32_t sqn)
+{
+    return um_serial_diff(sqn, session->next_sqn) > (int32_t)session->losses.capacity;
+}
+
+/* Keeps the places where controllers were mapped near what arrives: half the number space on, a topic's first message
+ * would look as if it came from before them. Nothing that far back is repaired any more. */
+static void keep_mappings_near(um_receiver_session *session, uint32_t next_sqn)
+{
+    if (next_sqn - session->mappings_sqn < MAPPED_WITHIN / 2)
+        return;
+    session->mappings_sqn = next_sqn;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        if (next_sqn - d->mapped_sqn > MAPPED_WITHIN)
+            d->mapped_sqn = next_sqn - MAPPED_WITHIN;
+    }
+}
+
+void um_receiver_session_end(um_receiver_session *session, int64_t now_ns)
+{
+    if (session->ended)
+        return;
+    session->ended = true;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        um_late_join_give_up(session, d, now_ns); /* the source is dead */
+        um_delivery_end(d, now_ns);               /* UM-105 */
+    }
+}
+
+static void drop_losses(um_receiver_session *session, uint32_t first, uint32_t count)
+{
+    um_loss_map *losses = &session->losses;
+    for (uint32_t i = losses->count; i-- > 0;) {
+        uint32_t sqn = losses->entries[i].sqn;
+        if (sqn - first >= count)
+            continue;
+        um_status_reports_on_gap_closed(session, sqn);
+        um_loss_map_remove(losses, &losses->entries[i]);
+    }
+}
+
+/* Source-side filtering (UX-27): `count` datagrams from `first` on hold nothing for this receiver, and were not sent to
+ * it. What lacks before them is lost. */
+static void pass_over(um_receiver_session *session, uint32_t first, uint32_t count, int64_t now_ns)
+{
+    uint32_t last = first + count - 1;
+    int32_t ahead = um_serial_diff(first, session->next_sqn);
+    if (count == 0 || count > PASSED_MAX || ahead > (int32_t)session->losses.capacity || ahead < -PASSED_BACK_MAX)
+        return;
+    if (session->losses.count > 0)
+        drop_losses(session, first, count);
+    if (!um_serial_before(last, session->next_sqn)) {
+        if (ahead > 0)
+            um_session_claims_add_gap(session, first - 1, now_ns);
+        if (session->claims.has_any)
+            um_session_claims_on_data(session, last, false, now_ns);
+        UM_COUNT(session->counters.dgrams_passed_over, ahead > 0 ? count : last + 1 - session->next_sqn);
+        session->next_sqn = last + 1;
+        session->has_data = true; /* it shows where the stream is as data does */
+        session->claims.last_data_ns = now_ns;
+        session->jump_seen = false;
+    }
+    if (session->starting_count > 0)
+        um_start_gate_open(session, now_ns);
+}
+
+static void on_filter_report(um_receiver_session *session, const um_filter_report *report, int64_t now_ns)
+{
+    if (session->has_base && report->count > 0 && um_interest_believes(&session->interest, report)) {
+        pass_over(session, report->first_sqn, report->count, now_ns);
+        session->status_due_ns = INT64_MIN; /* the source may be waiting for this position */
+    }
+    um_interest_on_report(session, report, now_ns);
+}
+
+/* From before anything the source can still send. One such is an old duplicate; so many in a row are a source that has
+ * begun anew under the same identity, or a first datagram that was forged: the session ends and can be joined again. */
+static void note_stray(um_receiver_session *session, int64_t now_ns)
+{
+    if (++session->stray_count == STRAYS_MAX)
+        um_receiver_session_end(session, now_ns);
+}
+
+static void on_duplicate(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    UM_COUNT(session->counters.duplicate_data, 1);
+    if (um_serial_before(packet->sqn, session->trail_sqn) && !(packet->flags & UM_LBTRM_FLAG_RETRANSMISSION))
+        note_stray(session, now_ns);
+}
+
+/* The first data shows where the stream is: what comes before the place that a session message told of, or far behind
+ * it, moves the place. False for a retransmission for another receiver, or what an earlier session had. */
+static bool begin_with_data(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
+                (!is_long_jump(session, packet->sqn) || um_loss_map_find(&session->losses, packet->sqn) != NULL);
+    if (!fits && packet->flags & UM_LBTRM_FLAG_RETRANSMISSION)
+        return false;
+    if (session->resumes && um_serial_before(packet->sqn, session->next_sqn)) {
+        on_duplicate(session, packet, now_ns);
+        return false;
+    }
+    if (!fits)
+        set_base(session, packet->sqn, now_ns);
+    else if (um_serial_before(session->trail_sqn, packet->trail))
+        session->trail_sqn = packet->trail;
+    session->has_data = true;
+    return true;
+}
+
+static void on_data(um_receiver_session *session, const um_packet *packet, const uint8_t *data, uint32_t length,
+                    um_arrival *arrival)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
+    UM_COUNT(counters->rxs_rcved, retransmission);
+    if (UM_UNLIKELY(packet->passed > 0) && session->has_base && session->interest.has_been_in_force) {
+        pass_over(session, packet->sqn - packet->passed, packet->passed, arrival->now_ns);
+        session->bytes_since_status += (uint64_t)packet->passed * length; /* or so: flow control goes by positions */
+    }
+    if (UM_UNLIKELY(!session->has_data) && !begin_with_data(session, packet, arrival->now_ns))
+        return;
+    int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
+    bool recovered = ahead < 0;
+    if (UM_UNLIKELY(is_long_jump(session, packet->sqn))) {
+        if (!jump_is_confirmed(session, packet->sqn))
+            return;
+        keep_mappings_near(session, packet->sqn);
+    }
+    /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
+    bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
+    if (um_serial_before(session->trail_sqn, packet->trail) && believed)
+        session->trail_sqn = packet->trail;
+    if (UM_UNLIKELY(recovered)) {
+        um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
+        if (loss == NULL) {
+            um_recovery_timing_on_duplicate(&session->timing, packet->sqn, retransmission, arrival->now_ns);
+            on_duplicate(session, packet, arrival->now_ns);
+            return;
+        }
+        um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
+    } else {
+        if (UM_UNLIKELY(ahead > 0))
+            um_session_claims_add_gap(session, packet->sqn - 1, arrival->now_ns);
+        if (UM_UNLIKELY(session->claims.has_any))
+            um_session_claims_on_data(session, packet->sqn, retransmission, arrival->now_ns);
+        session->next_sqn = packet->sqn + 1;
+        session->claims.last_data_ns = arrival->now_ns;
+    }
+    session->jump_seen = false;
+    session->stray_count = 0;
+    UM_COUNT(counters->msgs_rcved, 1);
+    UM_COUNT(counters->bytes_rcved, length);
+    session->bytes_since_status += length;
+    um_reorder_begin_datagram(session->store, data, length);
+    demultiplex(session, packet->body, packet->body_length, arrival);
+    um_reorder_end_datagram(session->store);
+    if (UM_UNLIKELY(recovered && session->starting_count > 0))
+        um_start_gate_open(session, arrival->now_ns);
+}
+
+/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: its
+ * trail, which data carries, too, is not believed, and what its lead tells of is a claim. */
+static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    UM_COUNT(session->counters.session_messages_rcved, 1);
+    uint32_t end = packet->lead + 1;
+    bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
+    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes))
+        set_base(session, end, now_ns);
+    bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
+    if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+    else if (session->status_sqn != session->next_sqn)
+        session->status_due_ns = now_ns; /* the source may be waiting for this position */
+}
+
+/* Data that this receiver has no room for (UX-26): its sequence number stays lost. A retransmission would be as long,
+ * so once one has come no more are NAKed. */
+static void drop_too_long(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    UM_COUNT(session->counters.dgrams_dropped_too_long, 1);
+    um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
+    if (loss == NULL)
+        return;
+    um_nak_timers_give_up_too_long(session, loss);
+    if (session->starting_count > 0)
+        um_start_gate_open(session, now_ns);
+}
+
+void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
+                                   const uint8_t *data, uint32_t length, int64_t now_ns)
+{
+    if (UM_UNLIKELY(session->ended))
+        return;
+    um_arrival arrival = {.now_ns = now_ns,
+                          .received_ns = rx->received_ns,
+                          .transport_sqn = packet->sqn,
+                          .datagram_bytes = length,
+                          .frames = rx->frames,
+                          .is_stream = session->config.id.transport == UM_TRANSPORT_TCP};
+    um_filter_report report;
+    switch (packet->type) {
+    case UM_LBTRM_DATA:
+        note_activity(session, now_ns);
+        if (UM_UNLIKELY(packet->flags & UM_LBTRM_FLAG_RETRANSMISSION) &&
+            session->config.id.transport == UM_TRANSPORT_LBTRU && um_filter_report_decode(packet, &report))
+            on_filter_report(session, &report, now_ns);
+        else if (UM_LIKELY(length <= session->config.receive_max_bytes))
+            on_data(session, packet, data, length, &arrival);
+        else
+            drop_too_long(session, packet, now_ns);
+        break;
+    case UM_LBTRM_SM:
+        note_activity(session, now_ns);
+        on_sm(session, packet, now_ns);
+        if (packet->flags & UM_LBTRU_FLAG_SYN)
+            um_connection_on_syn(session, packet, now_ns);
+        break;
+    case UM_LBTRM_NCF:
+        um_nak_timers_on_ncf(session, packet, now_ns);
+        break;
+    case UM_LBTRU_RST:
+        um_connection_on_reset(session, now_ns);
+        break;
+    default: /* a NAK sent to the group is not for us */
+        UM_COUNT(session->counters.dgrams_dropped_type, 1);
+    }
+}
+
+/* ---- timers ---- */
+
+static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
+{
+    int64_t timeout_ns = session->active || session->config.preactivity_timeout_ns == 0
+                             ? session->config.activity_timeout_ns
+                             : session->config.preactivity_timeout_ns;
+    int64_t due_ns = session->last_activity_ns + timeout_ns;
+    if (now_ns < due_ns)
+        return due_ns;
+    um_receiver_session_end(session, now_ns);
+    return now_ns;
+}
+
+/* A source that answers no request is dead (UX-11). */
+static int64_t tick_connection(um_receiver_session *session, int64_t now_ns)
+{
+    bool is_refused = false;
+    int64_t due_ns = um_connection_tick(session, now_ns, &is_refused);
+    if (!is_refused)
+        return due_ns;
+    um_receiver_session_end(session, now_ns);
+    return now_ns;
+}
+
+static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
+{
+    if (now_ns < session->tick_controllers_ns)
+        return session->tick_controllers_ns;
+    int64_t next_ns = UM_NEVER_NS;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        int64_t promised_ns = um_late_join_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
+        due_ns = promised_ns < due_ns ? promised_ns : due_ns;
+        next_ns = due_ns < next_ns ? due_ns : next_ns;
+    }
+    session->tick_controllers_ns = next_ns;
+    return next_ns;
+}
+
+int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
+{
+    if (session->ended)
+        return tick_controllers(session, now_ns);
+    bool gave_up = false;
+    keep_mappings_near(session, session->next_sqn);
+    int64_t claims_due_ns = um_session_claims_tick(session, now_ns);
+    int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
+    if (gave_up && session->starting_count > 0)
+        um_start_gate_open(session, now_ns);
+    int64_t due_ns[] = {claims_due_ns,
+                        tick_controllers(session, now_ns),
+                        um_status_reports_tick(session, now_ns),
+                        tick_activity(session, now_ns),
+                        tick_connection(session, now_ns),
+                        um_interest_tick(session, now_ns)};
+    for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
+        next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
+    session->counters.loss_map_entries = session->losses.count;
+    return next_ns;
+}
+
+void um_receiver_session_snapshot(um_receiver_session *session)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    const um_recovery_timing *timing = &session->timing;
+    counters->group_receivers = timing->receivers;
+    counters->round_trip = (uint64_t)timing->round_trip_ns;
+    counters->round_trip_variance = (uint64_t)timing->variance_ns;
+    counters->round_trip_samples = timing->sample_count;
+    counters->reordering = (uint64_t)timing->reordering_ns;
+    counters->nak_initial_backoff = (uint64_t)um_recovery_timing_initial_ns(timing);
+    counters->nak_backoff = (uint64_t)um_recovery_timing_backoff_ns(timing);
+    counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);
+    counters->timers_adaptive = timing->adaptive;
+    counters->naks_off = !session->config.send_naks;
+    counters->nak_cutoff = session->nak_cutoff;
+}

@@ -1,0 +1,85 @@
+#include "core/receiver/status_reports.h"
+
+#include "core/receiver/session_claims.h"
+#include "core/wire/group_report.h"
+
+/* What the receivers can still take, at most the configured window (AE-18). */
+static uint32_t offered_window(const um_receiver_session *session)
+{
+    uint64_t window = session->config.window_bytes;
+    for (uint32_t i = 0; i < session->queue_count; i++) {
+        uint64_t free_bytes = um_queue_free_bytes(session->queues[i].queue);
+        window = free_bytes < window ? free_bytes : window;
+    }
+    return (uint32_t)window;
+}
+
+static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
+{
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
+    const um_session_id *id = &session->config.id;
+    um_status_message status = {.receiver_id = session->config.receiver_id,
+                                .next_sqn = um_session_claims_position(session),
+                                .window_bytes = offered_window(session),
+                                .group_tag = session->config.group_tag,
+                                .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
+                                .flags = flags};
+    if (session->losses.count > 0) {
+        uint32_t lowest = um_loss_map_lowest(&session->losses);
+        status.next_sqn = um_serial_before(lowest, session->next_sqn) ? lowest : session->next_sqn;
+    }
+    if (!session->has_base)
+        status.flags |= UM_STATUS_ELICIT;
+    session->status_window_bytes = status.window_bytes;
+    session->status_sqn = status.next_sqn;
+    session->bytes_since_status = 0;
+    session->counters.rcv_pos = status.next_sqn;
+    session->counters.rcv_window = status.window_bytes;
+    session->status_due_ns = now_ns + session->config.status_interval_ns;
+    um_receiver_session_send_control(session, datagram,
+                                     um_status_write(datagram, id, session->connection.client_id, &status));
+    UM_COUNT(session->counters.status_messages_sent, 1);
+}
+
+/* A quarter of the window that the source was last sent: the next status message must arrive before that is used up. */
+static uint64_t report_after_bytes(const um_receiver_session *session)
+{
+    uint32_t window = session->config.window_bytes;
+    return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
+}
+
+static bool may_report(const um_receiver_session *session)
+{
+    return session->config.window_bytes != 0 && !session->ended && um_connection_is_known(&session->connection);
+}
+
+void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
+{
+    if (!may_report(session))
+        return;
+    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->status_due_ns)
+        send_status(session, 0, now_ns);
+}
+
+void um_receiver_session_leave(um_receiver_session *session)
+{
+    bool is_client = session->connection.has_client_id;
+    if ((is_client || session->config.window_bytes != 0) && session->has_base && !session->ended)
+        send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
+}
+
+/* A small window is reported again as soon as the reader has made room: the source is blocked until then. */
+int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
+{
+    enum { REOPEN_CHECK_NS = 500000 };
+    if (!may_report(session) || session->controller_count == 0)
+        return UM_NEVER_NS;
+    bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    if (small && offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
+        session->status_due_ns = now_ns;
+    if (now_ns >= session->status_due_ns)
+        send_status(session, 0, now_ns);
+    small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    int64_t check_ns = now_ns + REOPEN_CHECK_NS;
+    return small && check_ns < session->status_due_ns ? check_ns : session->status_due_ns;
+}

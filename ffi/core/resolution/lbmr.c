@@ -1,0 +1,192 @@
+#include "core/resolution/lbmr.h"
+
+enum {
+    TYPE_AND_VERSION = 0xf7, /* both 0: queries and advertisements */
+    HAS_PACKET_OPTIONS = 0x08,
+    TIR_HAS_OPTIONS = 0x80,
+    TIR_TRANSPORT = 0x7f,
+    TRANSPORT_TCP = 0x00,
+    TRANSPORT_LBTRU = 0x01,
+    TRANSPORT_LBTRM = 0x10,
+    LBTRM_BYTES = 16,
+    UNICAST_BYTES = 10,
+    UNICAST_WITHOUT_SESSION_BYTES = 6,
+    OPTION_HEAD_BYTES = 2,
+    OPTION_TOTAL_LENGTH = 0,
+    PACKET_OPTION_TOTAL_LENGTH = 0x80,
+    TOTAL_LENGTH_BYTES = 4, /* of either option that says it */
+};
+
+typedef struct option {
+    uint8_t type;
+    uint8_t bytes;
+    const uint8_t *body;
+} option;
+
+static inline uint32_t left(const um_lbmr_reader *reader)
+{
+    return (uint32_t)(reader->end - reader->at);
+}
+
+bool um_lbmr_begin(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes)
+{
+    if (bytes < UM_LBMR_HEADER_BYTES || (data[0] & TYPE_AND_VERSION) != 0)
+        return false;
+    *reader = (um_lbmr_reader){.at = data + UM_LBMR_HEADER_BYTES,
+                               .end = data + bytes,
+                               .query_count = data[1],
+                               .advertisement_count = um_load_be16(data + 2),
+                               .has_packet_options = (data[0] & HAS_PACKET_OPTIONS) != 0};
+    return true;
+}
+
+bool um_lbmr_read_query(um_lbmr_reader *reader, um_lbmr_name *topic)
+{
+    uint32_t most = left(reader);
+    most = most < UM_LBMR_NAME_BYTES_MAX + 1 ? most : UM_LBMR_NAME_BYTES_MAX + 1;
+    const uint8_t *nul = memchr(reader->at, 0, most);
+    if (nul == NULL || nul == reader->at)
+        return false;
+    *topic = (um_lbmr_name){reader->at, (uint32_t)(nul - reader->at)};
+    reader->at = nul + 1;
+    return true;
+}
+
+static bool read_option(um_lbmr_reader *reader, option *found)
+{
+    if (left(reader) < OPTION_HEAD_BYTES)
+        return false;
+    *found = (option){reader->at[0], reader->at[1], reader->at + OPTION_HEAD_BYTES};
+    if (found->bytes < OPTION_HEAD_BYTES || found->bytes > left(reader))
+        return false;
+    reader->at += found->bytes;
+    return true;
+}
+
+static bool is_total(const option *found, uint8_t type)
+{
+    return found->type == type && found->bytes == TOTAL_LENGTH_BYTES;
+}
+
+/* The first says how long they all are. */
+static bool read_topic_options(um_lbmr_reader *reader, um_lbmr_advertisement *advertisement)
+{
+    const uint8_t *start = reader->at;
+    option found;
+    if (!read_option(reader, &found) || !is_total(&found, OPTION_TOTAL_LENGTH))
+        return false;
+    uint32_t total = um_load_be16(found.body);
+    while (reader->at - start < total)
+        if (!read_option(reader, &found))
+            return false;
+    advertisement->options = start;
+    advertisement->options_bytes = total;
+    return reader->at - start == total;
+}
+
+/* The last says how long they all are. */
+bool um_lbmr_read_packet_options(um_lbmr_reader *reader)
+{
+    if (!reader->has_packet_options)
+        return true;
+    const uint8_t *start = reader->at;
+    option found;
+    do {
+        if (!read_option(reader, &found))
+            return false;
+    } while (found.type != PACKET_OPTION_TOTAL_LENGTH);
+    return is_total(&found, PACKET_OPTION_TOTAL_LENGTH) && um_load_be16(found.body) == reader->at - start;
+}
+
+static bool read_lbtrm(const uint8_t *info, uint32_t bytes, um_session_id *session)
+{
+    if (bytes != LBTRM_BYTES)
+        return false;
+    *session = (um_session_id){.source = {um_load_be32(info), um_load_be16(info + 14)},
+                               .group = {um_load_be32(info + 4), um_load_be16(info + 12)},
+                               .session_id = um_load_be32(info + 8),
+                               .transport = UM_TRANSPORT_LBTRM};
+    return true;
+}
+
+static bool read_unicast(const uint8_t *info, uint32_t bytes, enum um_transport transport, um_session_id *session)
+{
+    if (bytes != UNICAST_BYTES && bytes != UNICAST_WITHOUT_SESSION_BYTES)
+        return false;
+    bool has_session = bytes == UNICAST_BYTES;
+    *session = (um_session_id){.source = {um_load_be32(info), um_load_be16(info + bytes - 2)},
+                               .session_id = has_session ? um_load_be32(info + 4) : 0,
+                               .transport = transport};
+    return true;
+}
+
+/* Any other transport's information may be anything. */
+static bool read_transport(uint8_t transport, const uint8_t *info, uint32_t bytes, um_lbmr_advertisement *advertisement)
+{
+    um_session_id *session = &advertisement->session;
+    bool is_read;
+    switch (transport) {
+    case TRANSPORT_LBTRM:
+        is_read = read_lbtrm(info, bytes, session);
+        break;
+    case TRANSPORT_LBTRU:
+        is_read = read_unicast(info, bytes, UM_TRANSPORT_LBTRU, session);
+        break;
+    case TRANSPORT_TCP:
+        is_read = read_unicast(info, bytes, UM_TRANSPORT_TCP, session);
+        break;
+    default:
+        return true;
+    }
+    advertisement->is_joinable = is_read && um_lbmr_is_joinable(session);
+    return is_read;
+}
+
+bool um_lbmr_read_advertisement(um_lbmr_reader *reader, um_lbmr_advertisement *advertisement)
+{
+    *advertisement = (um_lbmr_advertisement){0};
+    if (!um_lbmr_read_query(reader, &advertisement->topic) || left(reader) < UM_LBMR_TIR_FIXED_BYTES)
+        return false;
+    uint8_t transport = reader->at[0];
+    uint32_t info_bytes = reader->at[1];
+    advertisement->ttl = um_load_be16(reader->at + 2);
+    advertisement->topic_index = um_load_be32(reader->at + 4);
+    reader->at += UM_LBMR_TIR_FIXED_BYTES;
+    if (transport & TIR_HAS_OPTIONS && !read_topic_options(reader, advertisement))
+        return false;
+    if (left(reader) < info_bytes)
+        return false;
+    const uint8_t *info = reader->at;
+    reader->at += info_bytes;
+    return read_transport(transport & TIR_TRANSPORT, info, info_bytes, advertisement);
+}
+
+bool um_lbmr_check(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes)
+{
+    um_lbmr_name topic;
+    um_lbmr_advertisement advertisement;
+    if (!um_lbmr_begin(reader, data, bytes))
+        return false;
+    um_lbmr_reader walking = *reader;
+    for (uint32_t i = 0; i < reader->query_count; i++)
+        if (!um_lbmr_read_query(&walking, &topic))
+            return false;
+    for (uint32_t i = 0; i < reader->advertisement_count; i++)
+        if (!um_lbmr_read_advertisement(&walking, &advertisement))
+            return false;
+    return um_lbmr_read_packet_options(&walking);
+}
+
+static bool is_multicast(uint32_t ip)
+{
+    return ip >> 28 == 0xe;
+}
+
+bool um_lbmr_is_joinable(const um_session_id *session)
+{
+    uint32_t source = session->source.ip;
+    if (is_multicast(source) || source == 0 || source == UINT32_MAX || session->source.port == 0)
+        return false;
+    return session->transport != UM_TRANSPORT_LBTRM ||
+           (is_multicast(session->group.ip) && session->session_id != 0 && session->group.port != 0);
+}

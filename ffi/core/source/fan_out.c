@@ -1,0 +1,155 @@
+#include "core/source/fan_out.h"
+
+#include "core/wire/lbtru.h"
+
+/* A path that is narrower than the interface: its copy goes out in IP fragments. */
+static int send_fragmented(um_link *next, um_address to, const um_tx *batch, uint32_t count)
+{
+    uint32_t sent = 0;
+    int result = 1;
+    while (sent < count && result == 1) {
+        result = next->ops->send_oversize(next, to, &batch[sent]);
+        sent += result == 1;
+    }
+    return sent > 0 ? (int)sent : result;
+}
+
+/* The copy of one client: how many it was sent, or -errno when it was sent none. */
+static int send_copy(um_link *next, um_address to, const um_tx *batch, uint32_t count)
+{
+    uint32_t sent = 0;
+    int result = 1;
+    while (sent < count && result > 0) {
+        result = next->ops->send(next, to, batch + sent, count - sent);
+        if (result == -EMSGSIZE)
+            result = send_fragmented(next, to, batch + sent, count - sent);
+        sent += result > 0 ? (uint32_t)result : 0;
+    }
+    return sent > 0 ? (int)sent : result;
+}
+
+static int send_one(um_link *next, um_address to, const um_tx *batch, uint32_t count, bool oversize)
+{
+    return oversize ? next->ops->send_oversize(next, to, batch) : send_copy(next, to, batch, count);
+}
+
+/* ---- filtering ---- */
+
+/* What one client wants of a batch. */
+typedef struct um_pick {
+    um_tx batch[UM_SEND_BATCH_MAX];
+    uint32_t at[UM_SEND_BATCH_MAX]; /* their places in the whole batch */
+    uint32_t count;
+    uint32_t passed; /* behind the last of them, so many are not for the client, and so many bytes */
+    uint32_t passed_bytes;
+} um_pick;
+
+static bool is_retransmission(const um_selection *selection)
+{
+    um_packet packet;
+    return um_lbtru_decode(selection->header, UM_LBTRU_DATA_BYTES, &packet) == UM_DGRAM_OK &&
+           packet.flags & UM_LBTRM_FLAG_RETRANSMISSION;
+}
+
+/* Picks, and writes into the headers how many datagrams were passed over before each. */
+static void pick(um_pick *picked, const um_client *client, uint32_t place, const um_tx *batch, uint32_t count,
+                 bool is_new)
+{
+    picked->count = 0;
+    picked->passed = is_new ? client->passed : 0;
+    picked->passed_bytes = is_new ? client->passed_bytes : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!um_client_map_is_in(batch[i].selection->clients, place)) {
+            picked->passed += is_new;
+            picked->passed_bytes += batch[i].length;
+            continue;
+        }
+        bool fits = picked->passed < UM_LBTRU_PASSED_MAX;
+        um_lbtru_set_passed(batch[i].selection->header, fits ? picked->passed : UM_LBTRU_PASSED_MAX);
+        picked->batch[picked->count] = batch[i];
+        picked->at[picked->count++] = i;
+        picked->passed = picked->passed_bytes = 0;
+    }
+}
+
+/* The copy of one client that does not want everything. As send_one; what it does not want counts as sent. */
+static int send_filtered(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool oversize)
+{
+    um_pick picked;
+    bool is_new = !is_retransmission(batch[0].selection);
+    pick(&picked, client, (uint32_t)(client - link->clients->clients), batch, count, is_new);
+    int sent = picked.count == 0 ? 0 : send_one(link->next, client->address, picked.batch, picked.count, oversize);
+    bool is_done = sent < 0 || (uint32_t)sent == picked.count;
+    if (is_new && (is_done || sent > 0)) {
+        link->filtered_count += is_done ? count - picked.count : picked.at[sent - 1] + 1 - (uint32_t)sent;
+        client->passed = is_done ? picked.passed : 0;
+        client->passed_bytes = is_done ? picked.passed_bytes : 0;
+    }
+    if (sent < 0)
+        return sent;
+    if (is_done)
+        return (int)count;
+    return sent == 0 ? 0 : (int)picked.at[sent - 1] + 1;
+}
+
+int um_fan_out_catch_up(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool oversize)
+{
+    return batch[0].selection != NULL ? send_filtered(link, client, batch, count, oversize)
+                                      : send_one(link->next, client->address, batch, count, oversize);
+}
+
+/* ---- every client ---- */
+
+static int fan_out(um_fan_out *link, const um_tx *batch, uint32_t count, bool oversize)
+{
+    um_client_map *clients = link->clients;
+    int most = clients->count == 0 ? (int)count : 0, error = 0;
+    uint32_t first = link->first, refused = UINT32_MAX;
+    bool any_left_out = false;
+    for (uint32_t i = 0; i < clients->count; i++) {
+        uint32_t place = (first + i) % clients->count;
+        um_client *client = &clients->clients[place];
+        int sent = um_fan_out_catch_up(link, client, batch, count, oversize);
+        error = sent < 0 ? sent : error;
+        client->unsent = sent < 0 ? 0 : count - (uint32_t)sent;
+        most = sent > most ? sent : most;
+        bool is_left_out = client->unsent == count;
+        if (client->unsent > 0 && (refused == UINT32_MAX || (is_left_out && !any_left_out))) {
+            refused = place;
+            any_left_out = is_left_out;
+        }
+    }
+    link->first = refused == UINT32_MAX ? first : refused;
+    for (uint32_t i = 0; i < clients->count; i++) {
+        um_client *client = &clients->clients[i];
+        uint32_t beyond = count - (uint32_t)most; /* nobody was sent those */
+        client->unsent = client->unsent > beyond ? client->unsent - beyond : 0;
+    }
+    return most == 0 && error < 0 ? error : most;
+}
+
+/* To its clients, wherever a session of one group would send it. */
+static int send_to_clients(um_link *base, um_address to, const um_tx *batch, uint32_t count)
+{
+    (void)to;
+    return fan_out((um_fan_out *)base, batch, count, false);
+}
+
+static int send_oversize_to_clients(um_link *base, um_address to, const um_tx *datagram)
+{
+    (void)to;
+    return fan_out((um_fan_out *)base, datagram, 1, true);
+}
+
+bool um_fan_out_send_to(um_fan_out *link, um_address to, const uint8_t *datagram, uint32_t length)
+{
+    um_part part = {datagram, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
+    return link->next->ops->send(link->next, to, &tx, 1) == 1;
+}
+
+void um_fan_out_init(um_fan_out *link, um_link *next, um_client_map *clients)
+{
+    static const um_link_ops OPS = {.send = send_to_clients, .send_oversize = send_oversize_to_clients};
+    *link = (um_fan_out){.base = {.ops = &OPS, .takes_whole = true}, .next = next, .clients = clients};
+}

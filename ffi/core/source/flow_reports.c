@@ -1,0 +1,161 @@
+#include "core/source/flow_reports.h"
+
+#include "core/source/client_service.h"
+#include "core/source/session_messages.h"
+#include "core/source/transmission_window.h"
+#include "core/wire/status_message.h"
+
+enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages can make the source send */
+
+/* A receiver knows no position, or one that cannot be, which may come from a forged session message. */
+static void answer_with_position(um_source_session *session, int64_t now_ns)
+{
+    if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
+        um_session_message_send(session, now_ns);
+}
+
+/* How far ahead of a receiver the sender may go so that everything it may still NAK stays in the transmission
+ * window, however small the datagrams. */
+static uint32_t retransmittable_bytes(const um_source_session *session)
+{
+    uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
+    uint32_t by_count = datagrams * um_frame_span(UM_LBMC_HEADER_BYTES + 1);
+    return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
+}
+
+/* A receiver reports by its own window. The report of one with a window beyond the retransmittable bytes would come too
+ * late, so before the sender has used up what it may, a session message solicits the position; two more if that is
+ * lost. */
+void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
+{
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    int64_t most = retransmittable_bytes(session);
+    if (position < session->sender_limit - most / 2 || position < session->solicited_position + most / 4)
+        return;
+    session->solicited_position = position;
+    um_session_message_send(session, now_ns);
+}
+
+static void apply(um_source_session *session)
+{
+    bool connected = um_flow_connected(&session->flow);
+    if (connected) {
+        int64_t limit = um_flow_limit(&session->flow);
+        if (limit > session->sender_limit) {
+            session->sender_limit = limit;
+            atomic_store_explicit(&session->sender_blocked, false,
+                                  memory_order_relaxed); /* it has to read the limit again */
+        }
+    }
+    atomic_store_explicit(&session->log.connected, connected, memory_order_release);
+}
+
+int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
+{
+    enum { CHECKS_A_TIMEOUT = 8 };
+    const um_flow_receiver *receiver;
+    while ((receiver = um_flow_next_stalled(&session->flow, session->sender_limit, session->at_limit, now_ns)) !=
+           NULL) {
+        UM_COUNT(session->counters.receivers_stalled, 1);
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_STALLED, receiver->address,
+                             (uint64_t)(now_ns - receiver->held_since_ns));
+        apply(session);
+    }
+    bool may_stall = session->at_limit && session->config.flow_stall_timeout_ns != 0;
+    return may_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_A_TIMEOUT + 1 : UM_NEVER_NS;
+}
+
+bool um_flow_reports_is_allowed(const um_session_config *config, uint32_t ip)
+{
+    for (uint32_t i = 0; i < config->flow_network_count; i++)
+        if ((ip & config->flow_networks[i].mask) == config->flow_networks[i].ip)
+            return true;
+    return config->flow_network_count == 0;
+}
+
+static void note_timed_out(um_source_session *session, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < session->flow.receiver_count; i++) {
+        const um_flow_receiver *receiver = &session->flow.receivers[i];
+        int64_t idle_ns = now_ns - receiver->last_seen_ns;
+        if (idle_ns >= session->flow.receiver_timeout_ns)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GONE, receiver->address, (uint64_t)idle_ns);
+    }
+}
+
+int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
+{
+    if (session->config.flow_policy == UM_FLOW_NONE)
+        return UM_NEVER_NS;
+    if (now_ns >= session->flow_expiry_ns) {
+        uint32_t before = session->flow.receiver_count;
+        note_timed_out(session, now_ns);
+        session->flow_expiry_ns = um_flow_expire(&session->flow, now_ns);
+        UM_COUNT(session->counters.receivers_timed_out, before - session->flow.receiver_count);
+        apply(session);
+    }
+    return session->flow_expiry_ns;
+}
+
+void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
+{
+    um_status_message status;
+    if (!um_status_decode(packet, &status)) {
+        UM_COUNT(session->counters.status_malformed, 1);
+        return;
+    }
+    if (!um_flow_reports_is_allowed(&session->config, from.ip)) {
+        UM_COUNT(session->counters.status_not_allowed, 1);
+        return;
+    }
+    bool out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
+                        session->next_sqn - status.next_sqn > session->sent_mask;
+    um_receiver_account *account = NULL;
+    if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !out_of_range)
+        account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
+    if (!(status.flags & UM_STATUS_LEAVE))
+        um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
+    if (status.flags & UM_STATUS_LEAVE)
+        um_clients_on_leave(session, from);
+    if (session->config.flow_policy == UM_FLOW_NONE) {
+        if (account != NULL && account->is_new_member)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
+        /* A receiving session without any datagram ends after a while, or makes room for others (node.h). */
+        if (status.flags & UM_STATUS_ELICIT)
+            answer_with_position(session, now_ns);
+        return;
+    }
+    uint32_t known = session->flow.receiver_count;
+    if (status.flags & UM_STATUS_LEAVE) {
+        um_flow_on_leave(&session->flow, status.receiver_id);
+        if (session->flow.receiver_count < known)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GONE, from, 0);
+        apply(session);
+        return;
+    }
+    if (status.flags & UM_STATUS_ELICIT || out_of_range) {
+        UM_COUNT(session->counters.status_out_of_range, !(status.flags & UM_STATUS_ELICIT));
+        answer_with_position(session, now_ns);
+        return;
+    }
+    /* Older than the window: the receiver is further behind than anything we can still send again. */
+    uint32_t sqn = um_serial_before(status.next_sqn, session->trail_sqn) ? session->trail_sqn : status.next_sqn;
+    int64_t position =
+        sqn == session->next_sqn ? atomic_load(&session->sender_position) : um_session_sent(session, sqn)->position;
+    UM_COUNT(session->counters.status_messages_received, 1);
+    uint32_t most = retransmittable_bytes(session);
+    uint32_t window = status.window_bytes < most ? status.window_bytes : most;
+    session->window_capped |= status.window_bytes > most;
+    um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
+    if (session->flow.receiver_count > known)
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
+    um_flow_note_position(&session->flow, status.receiver_id, position);
+    um_flow_report report = {from, status.next_sqn, status.window_bytes, sqn == status.next_sqn};
+    if (um_flow_note_report(&session->flow, status.receiver_id, &report))
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_RETURNED, from, 0);
+    session->counters.receivers_refused = session->flow.refused_count;
+    session->flow_expiry_ns =
+        um_earliest_ns(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns);
+    apply(session);
+    um_window_conduct(session);
+}

@@ -1,0 +1,77 @@
+#include "core/source/receiver_accounting.h"
+
+enum { ACTIVE_NS = 1000000000 };
+
+static bool keeps_its_place(const um_receiver_account *account)
+{
+    return account->is_member || account->is_cut_off;
+}
+
+static um_receiver_account *idle_longest(um_receiver_accounting *accounting)
+{
+    um_receiver_account *found = NULL;
+    for (uint32_t i = 0; i < accounting->count; i++) {
+        um_receiver_account *account = &accounting->accounts[i];
+        if (!keeps_its_place(account) && (found == NULL || account->last_seen_ns < found->last_seen_ns))
+            found = account;
+    }
+    return found;
+}
+
+um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_address address, int64_t now_ns)
+{
+    um_receiver_account *account = NULL;
+    for (uint32_t i = 0; i < accounting->count && account == NULL; i++)
+        if (um_address_equal(accounting->accounts[i].address, address))
+            account = &accounting->accounts[i];
+    if (account == NULL) {
+        account =
+            accounting->count < UM_ACCOUNTS_MAX ? &accounting->accounts[accounting->count++] : idle_longest(accounting);
+        if (account == NULL)
+            return NULL;
+        *account = (um_receiver_account){.address = address,
+                                         .last_nak_ns = INT64_MIN,
+                                         .bucket = {0, INT64_MIN},
+                                         .over_ns = INT64_MIN,
+                                         .noisy_ns = INT64_MIN,
+                                         .loses_ns = INT64_MIN};
+    }
+    account->last_seen_ns = now_ns;
+    return account;
+}
+
+um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting, um_address address, uint32_t sqn,
+                                             int64_t now_ns)
+{
+    um_receiver_account *account = um_accounting_of(accounting, address, now_ns);
+    if (account == NULL)
+        return NULL;
+    bool follows = account->has_reported && um_serial_before(account->reported_sqn, sqn);
+    account->is_new_member = follows && !account->is_member;
+    account->is_member |= follows;
+    account->has_reported = true;
+    account->reported_sqn = sqn;
+    return account;
+}
+
+uint32_t um_accounting_active_members(const um_receiver_accounting *accounting, int64_t now_ns)
+{
+    uint32_t active = 0;
+    for (uint32_t i = 0; i < accounting->count; i++) {
+        const um_receiver_account *account = &accounting->accounts[i];
+        active += account->is_member && account->last_nak_ns != INT64_MIN && now_ns - account->last_nak_ns < ACTIVE_NS;
+    }
+    return active;
+}
+
+bool um_accounting_refuse(um_receiver_account *account, int64_t cutoff_interval_ns, int64_t now_ns)
+{
+    UM_COUNT(account->refused, 1);
+    if (account->over_ns == INT64_MIN || now_ns - account->over_ns > ACTIVE_NS)
+        account->over_since_ns = now_ns;
+    account->over_ns = now_ns;
+    if (account->is_cut_off || cutoff_interval_ns == 0 || now_ns - account->over_since_ns < cutoff_interval_ns)
+        return false;
+    account->is_cut_off = true;
+    return true;
+}

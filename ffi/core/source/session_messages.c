@@ -1,0 +1,36 @@
+#include "core/source/session_messages.h"
+
+#include "core/source/client_interest.h"
+
+void um_session_message_send(um_source_session *session, int64_t now_ns)
+{
+    uint8_t datagram[UM_FRAMING_SM_BYTES_MAX];
+    const um_session_config *config = &session->config;
+    uint32_t length = um_framing_write_sm(config->transport, datagram, config->session_id, config->nak_port,
+                                          session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
+    um_part part = {datagram, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
+    session->last_sm_ns = now_ns;
+    um_clients_tell_passed(session);
+    if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1)
+        UM_COUNT(session->counters.session_messages_sent, 1);
+}
+
+/* UM-68: the first after the minimum idle interval, or what is measured (source_timing.h), then twice as far apart each
+ * time, up to the maximum. */
+int64_t um_session_message_tick(um_source_session *session, int64_t now_ns)
+{
+    if (!session->has_sent || session->config.sm_minimum_interval_ns == 0)
+        return UM_NEVER_NS;
+    int64_t due_ns = session->last_sent_ns + session->sm_interval_ns;
+    if (now_ns < due_ns)
+        return due_ns;
+    um_session_message_send(session, now_ns);
+    session->last_sent_ns = due_ns;
+    int64_t doubled_ns = 2 * session->sm_interval_ns;
+    session->sm_interval_ns =
+        doubled_ns < session->config.sm_maximum_interval_ns ? doubled_ns : session->config.sm_maximum_interval_ns;
+    if (now_ns - due_ns > session->sm_interval_ns)
+        session->last_sent_ns = now_ns; /* the caller was away: do not send a burst to catch up */
+    return session->last_sent_ns + session->sm_interval_ns;
+}

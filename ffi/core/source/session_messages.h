@@ -1,0 +1,19 @@
+/* Session messages of a source session (UM-67..UM-71): they carry the lead and the trail to receivers while there is no
+ * data.
+ *
+ * Threads: the holder of the sender lock. Memory: none beyond the session. Complexity: constant. Errors: a message the
+ * link does not take is not repeated before the next is due.
+ */
+
+#ifndef UM_CORE_SESSION_MESSAGES_H
+#define UM_CORE_SESSION_MESSAGES_H
+
+#include "core/source/source_session.h"
+
+/* Sends one now. */
+void um_session_message_send(um_source_session *session, int64_t now_ns);
+
+/* Sends one when it is due. Returns when the next is. */
+int64_t um_session_message_tick(um_source_session *session, int64_t now_ns);
+
+#endif

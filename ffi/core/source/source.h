@@ -1,0 +1,154 @@
+/* The topic layer of a source: fragmentation, topic sequence numbers, implicit / explicit / intelligent batching
+ * and TSNIs (UM-5, UM-16..UM-53, UM-62..UM-66, UX-23, UX-25).
+ *
+ * Batching decides one thing: how far the session's flush limit moves (design W3). The bytes counted against
+ * implicit_batching_minimum_length are the user's (C3), and reaching it flushes (C2: >=).
+ *
+ * source.c publishes one message, many, or a claim; batcher.h moves the flush limit, frame_writer.h writes frames,
+ * explicit_batch.c holds what an explicit batch keeps back, tsni.c is the topic's sign of life.
+ *
+ * Threads: um_source_send, _send_many, _claim, _flush from any thread, without a lock; one explicit batch of a
+ * topic is one thread's. Publishing reports in `actions` what the caller must do next.
+ */
+#ifndef UM_CORE_SOURCE_H
+#define UM_CORE_SOURCE_H
+
+#include "core/source/source_session.h"
+
+enum um_send_flags {
+    UM_SEND_START_BATCH = 0x1,
+    UM_SEND_END_BATCH = 0x2,
+    UM_SEND_FLUSH = 0x4,
+};
+
+enum um_send_action {
+    UM_ACTION_RUN_SENDER = 0x1,    /* something may be sent: try the sender lock and run um_session_send */
+    UM_ACTION_BATCH_STARTED = 0x2, /* a batch now waits for its interval: the context must wake up in time */
+};
+
+typedef struct um_source {
+    um_source_session *session;
+    uint32_t topic_index;
+    /* What is sent is counted by the numbers it takes, for each locked addition before a send delays it. */
+    _Atomic uint64_t next_sqn; /* its low half goes over the wire */
+    uint32_t initial_sqn;
+    _Atomic uint64_t held_fragments;  /* numbers of an explicit batch, not sent yet */
+    _Atomic uint64_t extra_fragments; /* more than one a message */
+    _Atomic int64_t last_send_ns;     /* INT64_MIN: never sent */
+    /* Messages carry the time of sending, by the wall clock: the time a call is given, and this. A publisher that reads
+     * both clocks stores it before the call, so a step of the wall clock shows in the next message. */
+    bool has_send_time;
+    _Atomic int64_t wall_offset_ns;
+    _Atomic int64_t claimed_to; /* log position behind the youngest claim borrowed by an application */
+    atomic_bool closed;
+
+    /* TSNI state, under the session's sender lock (UM-62..UM-64). */
+    int64_t tsni_interval_ns;  /* 0: off */
+    int64_t tsni_threshold_ns; /* 0: forever */
+    int64_t tsni_sent_ns;
+    struct um_source *next; /* the session's list */
+
+    /* Explicit batch: records held until its end (UM-35). */
+    um_lock explicit_lock;
+    uint8_t *explicit_memory; /* explicit_capacity bytes */
+    uint32_t explicit_capacity;
+    uint32_t explicit_used;
+    uint32_t explicit_released;
+    atomic_bool explicit_open;
+
+    um_source_counters counters;
+} um_source;
+
+typedef struct um_source_config {
+    uint32_t topic_index;
+    uint32_t initial_sqn;
+    int64_t tsni_interval_ns;
+    int64_t tsni_threshold_ns;
+    uint32_t explicit_capacity; /* bytes an explicit batch may hold back */
+    bool send_timestamps;       /* messages carry the time of sending */
+} um_source_config;
+
+static inline size_t um_source_footprint(const um_source_config *config)
+{
+    return config->explicit_capacity;
+}
+
+/* Joins the session's list: needs the sender lock. memory: footprint bytes, the creator's. */
+void um_source_init(um_source *source, void *memory, const um_source_config *config, um_source_session *session);
+
+/* Leaves the session's list: needs the sender lock. Datagrams already sent stay in the window (UM-88). */
+void um_source_fini(um_source *source);
+
+/* The time of sending that a message gets, 0 where messages carry none. */
+static inline int64_t um_source_send_time(const um_source *source, int64_t now_ns)
+{
+    return source->has_send_time ? now_ns + atomic_load_explicit(&source->wall_offset_ns, memory_order_relaxed) : 0;
+}
+
+/* Header bytes of an unfragmented message that is in no explicit batch. */
+static inline uint32_t um_source_overhead(const um_source *source)
+{
+    return um_lbmc_overhead(false, false, source->has_send_time);
+}
+
+/* Largest message one send takes. */
+uint32_t um_source_message_max(const um_source *source);
+
+/* Refreshes the snapshot counters. Any thread. */
+void um_source_snapshot(um_source *source);
+
+/* Publishes one message. Returns the topic sqn of its last fragment (UM-57), or a negative um_publish_result,
+ * or -EMSGSIZE; a refused send consumes no sqn (UX-23). */
+int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
+                       uint32_t *actions);
+
+/* The same for a request, with a hot failover number, with properties: what the extras say. Properties lie behind the
+ * payload and count as part of `length`. -EBUSY while an explicit batch is open, which would hold it back. */
+int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_extras *extras,
+                            uint32_t flags, int64_t now_ns, uint32_t *actions);
+static inline int64_t um_source_request(um_source *source, const uint8_t *data, uint32_t length,
+                                        const um_request *request, uint32_t flags, int64_t now_ns, uint32_t *actions)
+{
+    um_lbmc_extras extras = {.request = request};
+    return um_source_send_with(source, data, length, &extras, flags, now_ns, actions);
+}
+
+/* Many messages laid end to end. lengths[i], or offsets[i + 1] - offsets[i], is the length of message i; exactly
+ * one of the two is given. */
+typedef struct um_messages {
+    const uint8_t *data;
+    const uint32_t *lengths;
+    const int32_t *offsets;
+    uint32_t count;
+    um_staged_datagrams *staged; /* the session's, when the caller holds the sender lock, or NULL */
+} um_messages;
+
+/* Publishes messages in order until one is refused. Returns how many were taken (> 0), or the refusal of the
+ * first. `done_bytes` (with lengths) is how far into data they reach. flags: FLUSH or 0. */
+int64_t um_source_send_many(um_source *source, const um_messages *messages, uint32_t flags, int64_t now_ns,
+                            uint32_t *actions, uint64_t *done_bytes);
+
+/* Space for one unfragmented message of `length` bytes, written in place (AE-32). */
+typedef struct um_source_claim {
+    um_claim claim;
+    uint8_t *payload;
+    uint32_t length;
+} um_source_claim;
+
+/* 0, a um_publish_result, or -EMSGSIZE when the message would not fit one datagram (AE-33). */
+int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *claim);
+/* Returns the topic sqn, or UM_CLOSED when the claim was unblocked away in the meantime. */
+int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32_t flags, int64_t now_ns,
+                               uint32_t *actions);
+void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *actions);
+
+/* Flushes the whole session's batch (UM-27), and this source's explicit batch (UM-40). 0 or a um_publish_result. */
+int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions);
+
+/* For the session: moves the flush limit up to the end of what is published; TSNIs that are due. Sender lock. */
+void um_source_flush_all(um_source_session *session);
+int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns);
+/* A group report, when one is due. Returns when the next may be. */
+int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns);
+
+#endif

@@ -1,0 +1,220 @@
+/* The source side of one LBT-RM or LBT-RU transport session: the sender that turns the publication log into datagrams,
+ * their transport sequence numbers, the transmission window, session messages and flow control
+ * (UM-3, UM-4, UM-16..UM-27, UM-67..UM-71, UM-115, UM-125; AE-9..AE-24, AE-38..AE-44). This header is the session's
+ * state and its entry points; source_session.c is the sender and the timers. Around it: datagram_building.c (log to
+ * datagrams), transmission_window.h (what can be sent again), session_messages.c, flow_reports.c (status messages),
+ * retransmission.c (NAKs), rate_limits.c, source.c (topics), framing.h (how datagrams are written and read), and, of
+ * LBT-RU alone, client_service.c and fan_out.c (who is sent them).
+ *
+ * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
+ * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_session_send; a holder that
+ * releases it checks again (um_session_pending), so no flush is lost.
+ *
+ * Memory: one block of um_session_footprint bytes, owned by the creator, which frees it after the last use.
+ */
+#ifndef UM_CORE_SOURCE_SESSION_H
+#define UM_CORE_SOURCE_SESSION_H
+
+#include "core/foundation/counters.h"
+#include "core/foundation/link.h"
+#include "core/source/fan_out.h"
+#include "core/source/flow_control.h"
+#include "core/source/publication_log.h"
+#include "core/source/rate_limits.h"
+#include "core/source/repair_budget.h"
+#include "core/source/source_events.h"
+#include "core/source/source_timing.h"
+#include "core/source/staged_datagrams.h"
+#include "core/wire/authentication.h"
+#include "core/wire/datagram_size.h"
+#include "core/wire/framing.h"
+#include "core/wire/lbmc.h"
+#include "core/wire/session_id.h"
+
+enum {
+    UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
+    UM_DATAGRAM_PARTS_MAX = 16,      /* header, and frames referenced where they lie */
+    UM_RETRANSMIT_QUEUE_MAX = 1024,  /* beyond it NAKs are shed (UM-132) */
+    UM_NCF_LIST_MAX = 256,
+};
+
+typedef struct um_session_config {
+    enum um_transport transport;
+    uint32_t session_id;
+    uint16_t nak_port;
+    um_address group;
+    uint32_t initial_sqn;
+    uint32_t initial_term_id;
+    uint32_t term_length;
+    uint32_t window_bytes;             /* payload bytes that can be retransmitted */
+    uint32_t publication_window_bytes; /* how far publishers may be ahead of the sender; 0: half a term */
+    uint32_t datagram_max_bytes;
+    uint32_t coalesce_threshold; /* most frames referenced rather than copied */
+    uint32_t batch_minimum_bytes;
+    int64_t batch_interval_ns;
+    int64_t ignore_interval_ns;
+    int64_t sm_minimum_interval_ns;
+    int64_t sm_maximum_interval_ns;
+    int64_t sm_floor_ns;      /* of a measured first interval */
+    uint32_t adaptive_timers; /* um_adaptive_source_timer: what is measured, up to the values above */
+    int64_t unblock_timeout_ns;
+    enum um_flow_control_policy flow_policy;
+    uint32_t flow_group_tag;
+    uint32_t flow_group_minimum_size;
+    int64_t flow_receiver_timeout_ns;
+    int64_t flow_stall_timeout_ns; /* a receiver that holds the sender for so long stops counting; 0: never */
+    uint32_t flow_network_count;   /* 0: receivers of any address count */
+    um_network flow_networks[UM_FLOW_NETWORKS_MAX];
+    uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */
+    int64_t nak_cutoff_interval_ns; /* a receiver over its share for so long is cut off; 0: never */
+    uint32_t key_set;               /* of the context's authentication; 0: datagrams carry no tags */
+    uint32_t data_trailer_bytes;    /* what the link appends to each DATA datagram */
+    uint32_t control_trailer_bytes; /* and to every other */
+    uint32_t client_capacity;       /* LBT-RU: most clients; else 0, as the next three */
+    uint32_t client_buckets;        /* of their table */
+    int64_t client_timeout_ns;      /* a client that acknowledges nothing for so long is dropped */
+    um_siphash_key client_key;      /* random: client ids are made with it */
+    bool has_filter;                /* a client is sent only what has topics that it wants (client_interest.h) */
+} um_session_config;
+
+/* What was sent under one transport sqn: its range of the log and its retransmission state. */
+typedef struct um_sent {
+    int64_t position;
+    int64_t answered_ns; /* last retransmission, or NCF that it is shed; INT64_MIN: never */
+    uint32_t span;       /* log bytes */
+    uint16_t length;     /* LBMC bytes */
+    uint8_t queued;      /* waits in the retransmit queue */
+    uint8_t confirmed;   /* an NCF went out in this ignore interval (UM-130) */
+} um_sent;
+
+struct um_source;
+struct um_retention;
+
+typedef struct um_source_session {
+    um_publication_log log;
+    um_session_config config;
+    um_link *link;
+    um_rate_limits *limits;
+
+    /* Batching state of the publishers (source.c). */
+    UM_CACHE_ALIGNED _Atomic uint64_t batch; /* LBMC bytes of the open datagram << 32 | user bytes held */
+    _Atomic int64_t batch_started_ns;
+    _Atomic int64_t flush_limit;     /* the sender may send up to here (design W3) */
+    _Atomic uint32_t body_max_bytes; /* LBMC bytes a datagram may carry now */
+
+    UM_CACHE_ALIGNED um_lock sender_lock;
+    _Atomic int64_t sender_position;
+    atomic_bool sender_blocked; /* stopped by a limit, not by lack of data */
+    atomic_bool sender_waits; /* stopped in front of a frame not committed; the publisher that commits one clears it */
+    int64_t sender_limit;
+    uint32_t next_sqn;
+    uint32_t trail_sqn;
+    uint64_t window_used_bytes;
+    bool has_sent;              /* UM-74 */
+    bool at_limit;              /* in a blocked episode (AE-10) */
+    bool window_capped;         /* a receiver's window is larger than what can be repaired */
+    int64_t solicited_position; /* where the sender was when it last solicited the receivers' positions */
+    int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
+    int link_error;        /* the last negative errno of the link; the owner clears it */
+    uint32_t sm_sqn;
+    int64_t sm_interval_ns;
+    int64_t last_sent_ns;
+    int64_t last_sm_ns;
+    int64_t flow_expiry_ns;
+    int64_t tsni_due_ns;
+    int64_t tsni_interval_ns; /* shortest of the sources' */
+    um_flow_control flow;
+    um_sent *sent; /* ring by sqn */
+    uint32_t sent_mask;
+    uint32_t retransmit_count;
+    uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
+    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams, one behind the other */
+    uint32_t staged_bytes;                              /* of the batch being built */
+    uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
+    um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
+    um_staged_datagrams staged;                         /* not sent yet */
+    struct um_source *sources;
+    um_source_timing timing;
+    um_receiver_accounting accounting;
+    um_repair_budget repair_budget;
+    int64_t strangers_noisy_ns; /* last event about any of the strangers, whose addresses may be forged */
+    int64_t strangers_lose_ns;
+    um_source_events events;
+    um_client_map clients; /* LBT-RU; else without a client */
+    um_fan_out fan_out;    /* `link`, where there can be clients */
+    uint32_t copies;       /* of each datagram, as the rate limits count it: at least 1 */
+    uint32_t answer_count; /* since answers_since_ns: to addresses that are no clients */
+    int64_t answers_since_ns;
+    int64_t clients_due_ns;
+    int64_t passed_due_ns;           /* clients are told then what they were passed over */
+    uint32_t tcp_client_count;       /* of a session over TCP; its owner keeps it */
+    struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
+    int64_t retained_position;       /* log frames from here on are retained in place */
+    int64_t indexed_position;        /* those before it are in the indices */
+    um_source_transport_counters counters;
+} um_source_session;
+
+/* 0 when the configuration cannot be: term length, datagram size, window larger than a term. */
+size_t um_session_footprint(const um_session_config *config);
+
+/* memory: zeroed. link and limits must outlive the session. */
+void um_session_init(um_source_session *session, void *memory, const um_session_config *config, um_link *link,
+                     um_rate_limits *limits, int64_t now_ns);
+
+/* Sends what is flushed and allowed, at most budget datagrams, then cleans and moves the publication limit.
+ * Returns datagrams sent, or the link's negative errno. */
+int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget);
+
+/* True when a sender that was just left has something to do: a flushed frame that neither a limit nor a claim not
+ * yet committed holds back, or, while one does, cleaning for publishers that go on. Any thread, no lock. The fence
+ * pairs with the one in a publisher between its commit and its attempt at the lock: of the two, at least one sees the
+ * other's work. */
+static inline bool um_session_pending(const um_source_session *session)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) <= position)
+        return false;
+    bool held_back = atomic_load_explicit(&session->sender_blocked, memory_order_relaxed) ||
+                     atomic_load_explicit(&session->sender_waits, memory_order_relaxed);
+    return !held_back || um_log_wants_cleaning(&session->log, position);
+}
+
+/* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.
+ * Returns when the next call is due. */
+int64_t um_session_tick(um_source_session *session, int64_t now_ns);
+
+/* A datagram that arrived at the NAK port and was not authentic. */
+void um_session_drop_unverified(um_source_session *session, enum um_tag_status status);
+
+/* A datagram that arrived at the NAK port: NAK or status message, or what clients connect by; anything else is dropped
+ * and counted. */
+void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
+                           int64_t now_ns);
+
+/* NAKs of this address are served no longer, or again (UX-21). False when the table of accounts has no room. */
+bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns);
+
+/* The path takes this many bytes of UDP payload from now on. Frames already in the log that are larger go out
+ * through the link's send_oversize. A session over TCP has no path to follow. */
+void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes);
+
+/* No more claims; what is in the log can still be sent. Any thread. */
+void um_session_close(um_source_session *session);
+
+/* Refreshes the snapshot counters. */
+void um_session_snapshot(um_source_session *session);
+
+/* What a DATA datagram has beside LBMC messages: the headers, and the trailer that the link appends. */
+static inline uint32_t um_session_overhead_bytes(const um_source_session *session)
+{
+    return UM_FRAMING_DATA_BYTES + session->config.data_trailer_bytes;
+}
+
+/* The entry of a sqn in the transmission window. */
+static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)
+{
+    return &session->sent[sqn & session->sent_mask];
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* Control messages that travel in the stream, in a datagram of their own. TSNIs show the receivers of an idle topic its
+ * last sequence number (UM-62..UM-66); group reports tell receivers what their NAK timers need (group_report.h).
+ * Declared in source.h. Sender lock. */
+#include "core/source/batcher.h"
+#include "core/source/explicit_batch.h"
+#include "core/wire/group_report.h"
+
+enum { TSNI_RETRY_NS = 1000000 }; /* how soon a TSNI that could not go out is tried again */
+
+/* When the source's next TSNI is due; UM_NEVER_NS when it is idle for good or has never sent. */
+static int64_t tsni_due_ns(const um_source *source)
+{
+    int64_t last_ns = atomic_load_explicit(&source->last_send_ns, memory_order_relaxed);
+    if (source->tsni_interval_ns == 0 || last_ns == INT64_MIN)
+        return UM_NEVER_NS;
+    int64_t from_ns = last_ns > source->tsni_sent_ns ? last_ns : source->tsni_sent_ns;
+    int64_t due_ns = from_ns + source->tsni_interval_ns;
+    bool over = source->tsni_threshold_ns != 0 && due_ns > last_ns + source->tsni_threshold_ns;
+    return over ? UM_NEVER_NS : due_ns;
+}
+
+static bool publish(um_source_session *session, const uint8_t *message, uint32_t length)
+{
+    um_claim claim;
+    int result = UM_ADMIN_ACTION;
+    for (int i = 0; i < UM_CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
+        result = um_log_claim(&session->log, um_frame_span(length), &claim);
+    if (result != 0)
+        return false;
+    um_frame_begin(&session->log, claim.frames, length);
+    memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
+    um_frame_publish(&session->log, claim.frames, length);
+    um_source_flush_all(session);
+    return true;
+}
+
+static bool publish_tsnis(um_source_session *session, const uint32_t *topics, const uint32_t *sqns, uint32_t count)
+{
+    uint8_t message[UM_LBMC_CONTROL_BYTES + UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * UM_LBMC_TSNI_RECORDS_MAX];
+    if (!publish(session, message, um_lbmc_write_tsni(message, topics, sqns, count)))
+        return false;
+    UM_COUNT(session->counters.tsnis_sent, count);
+    return true;
+}
+
+/* The last topic sqn that is in the log; false while a publisher changes it. What an explicit batch holds
+ * has its sqns already, but must not be announced: receivers would miss it and give it up. A claim that is still with
+ * the application has its place in the log but no sqn: a receiver that began at a TSNI behind it would wait for that.
+ */
+static bool last_published_sqn(um_source *source, uint32_t *sqn)
+{
+    if (atomic_load_explicit(&source->session->sender_position, memory_order_relaxed) <
+        atomic_load_explicit(&source->claimed_to, memory_order_relaxed))
+        return false;
+    if (!um_lock_try(&source->explicit_lock))
+        return false;
+    uint32_t next_sqn;
+    if (!um_explicit_batch_first_sqn(source, &next_sqn))
+        next_sqn = (uint32_t)atomic_load_explicit(&source->next_sqn, memory_order_relaxed);
+    *sqn = next_sqn - 1;
+    um_lock_release(&source->explicit_lock);
+    return true;
+}
+
+int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
+{
+    um_source *due[UM_LBMC_TSNI_RECORDS_MAX];
+    uint32_t topics[UM_LBMC_TSNI_RECORDS_MAX], sqns[UM_LBMC_TSNI_RECORDS_MAX];
+    uint32_t count = 0;
+    int64_t next_ns = UM_NEVER_NS;
+    if (now_ns < session->tsni_due_ns)
+        return session->tsni_due_ns;
+    for (um_source *source = session->sources; source != NULL; source = source->next) {
+        if (count < UM_LBMC_TSNI_RECORDS_MAX && tsni_due_ns(source) <= now_ns &&
+            last_published_sqn(source, &sqns[count])) {
+            topics[count] = source->topic_index;
+            due[count++] = source;
+            source->tsni_sent_ns = now_ns;
+        }
+        int64_t due_ns = tsni_due_ns(source);
+        if (due_ns <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) /* it had to wait, not only for the next datagram */
+            due_ns = now_ns + TSNI_RETRY_NS;
+        next_ns = due_ns < next_ns ? due_ns : next_ns;
+    }
+    if (count > 0 && publish_tsnis(session, topics, sqns, count))
+        for (uint32_t i = 0; i < count; i++)
+            UM_COUNT(due[i]->counters.tsnis_sent, 1);
+    session->tsni_due_ns = next_ns;
+    return next_ns;
+}
+
+/* A session that has never sent a message sends nothing (UM-74). */
+int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
+{
+    uint8_t message[UM_GROUP_REPORT_BYTES];
+    um_source_timing *timing = &session->timing;
+    int64_t due_ns;
+    if (!session->has_sent || !um_source_timing_is_report_due(timing, session->next_sqn, now_ns, &due_ns))
+        return session->has_sent ? due_ns : UM_NEVER_NS;
+    um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census)};
+    if (publish(session, message, um_group_report_encode(message, &report))) {
+        UM_COUNT(session->counters.group_reports_sent, 1);
+        um_source_timing_on_told(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);
+    }
+    return due_ns;
+}

@@ -1,0 +1,62 @@
+#include "core/wire/authentication.h"
+
+#include "core/wire/lbmc.h"
+
+enum {
+    CONTROL_BYTES = 4,
+    OPTION_BYTES = UM_TRAILER_BYTES - CONTROL_BYTES,
+    IGNORE_FLAG = 0x80,
+    HEAD_BYTES = 8,
+};
+
+static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMAC, 0,           UM_TRAILER_BYTES,
+                                         UM_LBMC_OPTION_NONE, OPTION_BYTES,        IGNORE_FLAG, 0};
+
+#define STAMP_MASK (((uint64_t)1 << 56) - 1)
+#define COUNT_MASK (((uint64_t)1 << UM_STAMP_COUNT_BITS) - 1)
+
+void um_trailer_write(uint8_t *out, uint8_t key_id, uint64_t stamp)
+{
+    memcpy(out, HEAD, HEAD_BYTES);
+    um_store_be64(out + HEAD_BYTES, (uint64_t)key_id << 56 | (stamp & STAMP_MASK));
+}
+
+bool um_trailer_read(const uint8_t *data, uint32_t length, um_trailer *trailer)
+{
+    if (length < UM_TRAILER_BYTES)
+        return false;
+    const uint8_t *at = data + length - UM_TRAILER_BYTES;
+    if (memcmp(at, HEAD, HEAD_BYTES) != 0)
+        return false;
+    uint64_t word = um_load_be64(at + HEAD_BYTES);
+    *trailer = (um_trailer){(uint8_t)(word >> 56), word & STAMP_MASK, at + UM_TRAILER_COVERED_BYTES};
+    return true;
+}
+
+static uint64_t quarter_of(int64_t wall_ns)
+{
+    return (uint64_t)(wall_ns > 0 ? wall_ns : 0) / UM_STAMP_QUARTER_NS;
+}
+
+/* The carry of a count that wraps within a quarter second goes into the time. */
+uint64_t um_stamp_next(uint64_t last, int64_t wall_ns)
+{
+    uint64_t next = last + 1, quarter = quarter_of(wall_ns);
+    return next >> UM_STAMP_COUNT_BITS < quarter ? quarter << UM_STAMP_COUNT_BITS | (next & COUNT_MASK) : next;
+}
+
+bool um_stamp_is_fresh(uint64_t stamp, int64_t wall_ns, int64_t tolerance_ns)
+{
+    uint64_t then = stamp >> UM_STAMP_COUNT_BITS, now = quarter_of(wall_ns);
+    uint64_t apart = then > now ? then - now : now - then;
+    return apart <= (uint64_t)tolerance_ns / UM_STAMP_QUARTER_NS;
+}
+
+bool um_replay_window_take(uint64_t *places, uint32_t place_count_log2, uint64_t stamp)
+{
+    uint64_t *place = &places[stamp & (((uint64_t)1 << place_count_log2) - 1)];
+    if (stamp <= *place)
+        return false;
+    *place = stamp;
+    return true;
+}

@@ -1,0 +1,39 @@
+/* Datagram sizes: what is left of a room, an MTU or a frame, for UDP payload (design W4). Pure functions; the Python
+ * half of the same arithmetic is umstack/sizing.py.
+ *
+ * Sizes are bytes of UDP payload. Threads: any. Errors: none; a room that does not hold its headers has a size of 0.
+ */
+#ifndef UM_CORE_DATAGRAM_SIZE_H
+#define UM_CORE_DATAGRAM_SIZE_H
+
+#include "core/foundation/internet.h"
+
+enum {
+    UM_DATAGRAM_BYTES_MIN = 500,               /* UM's lower bound of a datagram max size */
+    UM_DATAGRAM_BYTES_MAX = 65507,             /* the longest UDP payload over IPv4 */
+    UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* of a session over TCP: the longest LBMC message, and room for a header
+                                                   that no byte stream carries */
+};
+
+/* The longest payload that fits `room_bytes` behind `header_bytes` of headers. */
+static inline uint32_t um_datagram_size_in(uint32_t room_bytes, uint32_t header_bytes)
+{
+    uint32_t bytes = room_bytes > header_bytes ? room_bytes - header_bytes : 0;
+    return bytes < UM_DATAGRAM_BYTES_MAX ? bytes : UM_DATAGRAM_BYTES_MAX;
+}
+
+/* The longest payload that IP does not fragment. */
+static inline uint32_t um_datagram_size_of_mtu(uint32_t mtu_bytes)
+{
+    return um_datagram_size_in(mtu_bytes, UM_IPV4_UDP_HEADER_BYTES);
+}
+
+/* What a session sends on a path that carries `path_bytes`: no more than memory was sized for, no less than UM's lower
+ * bound, where IP fragments. */
+static inline uint32_t um_datagram_size_on_path(uint32_t path_bytes, uint32_t memory_bytes)
+{
+    uint32_t bytes = path_bytes < memory_bytes ? path_bytes : memory_bytes;
+    return bytes > UM_DATAGRAM_BYTES_MIN ? bytes : UM_DATAGRAM_BYTES_MIN;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* A decoded datagram of a transport with NAKs, LBT-RM or LBT-RU: what a session acts on, however it was framed
+ * (lbtrm.h, lbtru.h; framing.h for either). Points into the datagram, which stays the caller's.
+ */
+#ifndef UM_CORE_PACKET_H
+#define UM_CORE_PACKET_H
+
+#include "core/foundation/base.h"
+
+enum um_lbtrm_type { UM_LBTRM_DATA = 0, UM_LBTRM_SM = 2, UM_LBTRM_NAK = 3, UM_LBTRM_NCF = 4 };
+
+enum um_ncf_reason { UM_NCF_NO_RETRY = 0, UM_NCF_IGNORED = 1, UM_NCF_RX_DELAY = 2, UM_NCF_SHED = 3 };
+
+/* Why a datagram was dropped: UM's dgrams_dropped_* (reference 4.2). */
+enum um_dgram_status {
+    UM_DGRAM_OK = 0,
+    UM_DGRAM_SIZE,    /* shorter than its own fields require */
+    UM_DGRAM_TYPE,    /* unknown type */
+    UM_DGRAM_VERSION, /* unknown version */
+    UM_DGRAM_HDR,     /* a header that makes no sense */
+    UM_DGRAM_OTHER,
+    UM_DGRAM_CUT, /* a header reaches beyond what a capture holds: nothing wrong with the datagram */
+};
+
+enum um_packet_flag {
+    UM_LBTRM_FLAG_UNICAST_NAKS = 0x80,
+    UM_LBTRM_FLAG_RETRANSMISSION = 0x20, /* DATA, of either framing */
+    UM_LBTRU_FLAG_SYN = 0x01,            /* SM that answers a connection request; ACK of who has sent no interest yet */
+};
+
+typedef struct um_packet {
+    uint8_t type;
+    uint8_t flags; /* DATA, SM: um_packet_flag */
+    uint8_t ncf_reason;
+    uint8_t options; /* LBT-RU: a bit for each option it has, 1 << its number */
+    uint16_t nak_port;
+    uint32_t session_id;
+    uint32_t sqn;   /* DATA: its sqn; SM: the SM's own counter; ACK: the highest received */
+    uint32_t trail; /* DATA, SM, NCF */
+    uint32_t lead;  /* SM */
+    uint32_t list_count;
+    uint32_t client_id;  /* LBT-RU */
+    uint32_t passed;     /* DATA of LBT-RU: so many datagrams before it hold nothing for this receiver (UX-27) */
+    const uint8_t *list; /* NAK, NCF: list_count big-endian sqns */
+    const uint8_t *body; /* DATA: LBMC messages */
+    uint32_t body_length;
+} um_packet;
+
+#endif

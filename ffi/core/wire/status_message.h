@@ -1,0 +1,43 @@
+/* The receiver's status message: position and window for flow control (AE-15..AE-19). LBT-RM has none, so it
+ * travels as an extended option of an LBMC control message, inside an LBT-RM DATA datagram sent unicast to the
+ * source's NAK port (design W1; layout: docs/wire.md). The DATA header's sqn and trail repeat the position.
+ */
+#ifndef UM_CORE_STATUS_MESSAGE_H
+#define UM_CORE_STATUS_MESSAGE_H
+
+#include "core/wire/framing.h"
+#include "core/wire/lbmc.h"
+
+enum {
+    UM_STATUS_OPTION_ID = UM_LBMC_OWN_ID,
+    UM_STATUS_OPTION_SUBTYPE = 1,
+    UM_STATUS_VERSION = 1,
+    UM_STATUS_DATA_BYTES = 28,
+    UM_STATUS_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
+    UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_STATUS_LBMC_BYTES, /* LBT-RM */
+    UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES,
+};
+
+enum {
+    UM_STATUS_ELICIT = 0x01, /* the receiver knows no position yet and solicits a session message */
+    UM_STATUS_LEAVE = 0x02,  /* the receiver goes away: stop counting it */
+};
+
+typedef struct um_status_message {
+    uint64_t receiver_id;
+    uint32_t next_sqn; /* everything before it has been received and delivered */
+    uint32_t window_bytes;
+    uint32_t group_tag;
+    uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
+    uint8_t flags;
+} um_status_message;
+
+/* `client_id`: of the receiver's connection, where the session has connections. */
+uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_id, const um_status_message *status);
+/* The same for a session of LBT-RM. */
+uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status);
+
+/* False when the packet is not a well-formed status message. */
+bool um_status_decode(const um_packet *packet, um_status_message *status);
+
+#endif
