@@ -9,14 +9,14 @@
  * With a mirror, a device of the reader's, a run is not even copied here: the device gets a clone, which refers to the
  * same pages. Single datagrams are cheaper to copy than to clone.
  *
- * It changes nothing, decides nothing, and wakes no thread: its reader polls. What finds no room is counted.
+ * It changes nothing, decides nothing, and wakes no thread: its reader polls. What finds no space is counted.
  *
  * What comes in, and what the mirror gets, packet sockets show. Their filters are here, too: they note when each frame
  * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
  * each time it is transmitted, before it is part of a run.
  *
  * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. What a record
- * has beyond its frame is not written, and costs room in the ring but no time.
+ * has beyond its frame is not written, and costs space in the ring but no time.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -31,7 +31,7 @@
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IP_HEADER_WORD_BYTES 4
 #define FIRST_GROUP 0xe0000000u /* 224.0.0.0 */
-#define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and room to spare */
+#define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and space to spare */
 
 /* What a device that took a packet may return. */
 #define NET_XMIT_SUCCESS 0
@@ -152,11 +152,11 @@ static __always_inline void count_lost(__u32 packet_count)
         __sync_fetch_and_add(&found->lost_count, packet_count > 1 ? packet_count : 1);
 }
 
-/* room_bytes is a constant wherever this is put. */
-static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u32 bytes, const __u32 room_bytes)
+/* space_bytes is a constant wherever this is put. */
+static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u32 bytes, const __u32 space_bytes)
 {
     __u32 last = bytes - 1; /* bounds that kernels before 6.8 understand, too: they learn nothing from bytes != 0 */
-    struct egress_tap_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record) + room_bytes, 0);
+    struct egress_tap_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record) + space_bytes, 0);
 
     if (!record) {
         count_lost(segment_count);
@@ -171,7 +171,7 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
     record->vlan_type = bpf_ntohs(skb->vlan_proto);
     record->vlan_tci = skb->vlan_tci;
     barrier_var(last); /* or the compiler leaves out the comparison that the verifier wants to see */
-    if (last >= room_bytes || bpf_skb_load_bytes(skb, 0, record + 1, last + 1)) {
+    if (last >= space_bytes || bpf_skb_load_bytes(skb, 0, record + 1, last + 1)) {
         bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
         count_lost(segment_count);
         return;
@@ -179,9 +179,9 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
     bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
-#define COPY_IF_WITHIN(room_bytes)                                                                                     \
-    if (bytes <= (room_bytes)) {                                                                                       \
-        copy(skb, segment_count, bytes, room_bytes);                                                                   \
+#define COPY_IF_WITHIN(space_bytes)                                                                                    \
+    if (bytes <= (space_bytes)) {                                                                                      \
+        copy(skb, segment_count, bytes, space_bytes);                                                                  \
         return TC_ACT_UNSPEC;                                                                                          \
     }
 

@@ -46,7 +46,7 @@ struct egress_tap_record {
 /* The packet sockets beside the tap: what comes in, and what the mirror gets. */
 enum egress_tap_socket { EGRESS_TAP_INCOMING, EGRESS_TAP_MIRRORED, EGRESS_TAP_SOCKETS };
 
-/* For so many frames in a packet socket there are stamps: more than its buffer has room for. */
+/* For so many frames in a packet socket there are stamps: more than its buffer has space for. */
 #define EGRESS_TAP_STAMPS 131072
 
 /* An entry of the maps `incoming_stamps` and `mirrored_stamps`: when a frame was let into the socket. The stamp of
@@ -59,7 +59,7 @@ struct egress_tap_stamp {
 };
 
 struct egress_tap_watch {
-    unsigned long long frame_count;   /* let into the socket, which may have had no room for them */
+    unsigned long long frame_count;   /* let into the socket, which may have had no space for them */
     unsigned long long refused_count; /* packets on the wire for which no stamp was free */
     unsigned long long unused[6];     /* a cache line for each writer */
     unsigned long long taken_count;   /* the reader's: up to this frame the stamps may be used again */
@@ -68,7 +68,7 @@ struct egress_tap_watch {
 
 /* Value of the map `counters`, shared by all processors. */
 struct egress_tap_counters {
-    unsigned long long lost_count; /* packets on the wire for which the ring had no room */
+    unsigned long long lost_count; /* packets on the wire for which the ring had no space */
     unsigned long long unused[7];
     struct egress_tap_watch watches[EGRESS_TAP_SOCKETS];
 };

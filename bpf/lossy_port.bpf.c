@@ -161,7 +161,7 @@ static __always_inline __u64 datagram_count(const struct __sk_buff *skb)
     return skb->gso_segs > 1 ? skb->gso_segs : 1;
 }
 
-/* Reserves room in the detour and marks the datagram with what its release is measured from. */
+/* Reserves space in the detour and marks the datagram with what its release is measured from. */
 static __always_inline int is_held(struct __sk_buff *skb, struct lossy_state *state, __u64 count)
 {
     if (__sync_fetch_and_add(&state->held_count, count) >= LOSSY_HELD_MAX) {

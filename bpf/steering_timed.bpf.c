@@ -14,7 +14,7 @@
 extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timestamp) __ksym __weak;
 
 /* Of what is redirected only: metadata on a frame that the kernel gets would keep it from being coalesced with others.
- * Where the driver leaves no room the frame goes without, and its reader finds no times there. */
+ * Where the driver leaves no space the frame goes without, and its reader finds no times there. */
 static __always_inline int note_time(struct xdp_md *ctx, int action, __u64 nic_ns)
 {
     struct steering_time *time;

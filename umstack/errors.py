@@ -124,7 +124,7 @@ class ResponseFailed(UmError):
 
 
 class ResponsesDropped(UmError):
-    """There was no room for responses to a request: `count` of them were dropped here, the others go on."""
+    """There was no space for responses to a request: `count` of them were dropped here, the others go on."""
 
     default_hint = (
         "read responses as they come, or raise request_response_buffer and response_maximum_message_length"
@@ -263,8 +263,8 @@ _PATH_HINTS = {
     errno.EACCES: "this user may not: choose another place, or change its permissions",
     errno.EPERM: "this user may not: choose another place, or change its permissions",
     errno.EROFS: "the file system is mounted read-only: choose another place",
-    errno.ENOSPC: "the file system is full: make room, or choose another place",
-    errno.EDQUOT: "the disk quota is used up: make room, or choose another place",
+    errno.ENOSPC: "the file system is full: make space, or choose another place",
+    errno.EDQUOT: "the disk quota is used up: make space, or choose another place",
 }
 
 

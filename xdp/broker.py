@@ -196,7 +196,7 @@ class Broker(Closing):
                 hint="end some of its clients",
                 errno=errno.EUSERS,
             )
-        if len(self._applications) < self._policy.connections_max or self._made_room(peer):
+        if len(self._applications) < self._policy.connections_max or self._made_space(peer):
             return None
         return BrokerError(
             f"it serves {self._policy.connections_max} connections, which is all it takes",
@@ -204,7 +204,7 @@ class Broker(Closing):
             errno=errno.EUSERS,
         )
 
-    def _made_room(self, peer: Peer) -> bool:
+    def _made_space(self, peer: Peer) -> bool:
         """Hang up on the connection that has idled longest, for root and the broker's own user."""
         idle = [one for one in self._applications if one.loan is None]
         if not self._policy.is_privileged(peer) or not idle:

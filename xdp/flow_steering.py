@@ -42,7 +42,7 @@ _FILTER_FEATURE = "rx-ntuple-filter"
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOTTY)
 _HINTS = {
     errno.EPERM: "run as root, or give the process CAP_NET_ADMIN",
-    errno.ENOSPC: "the NIC has no room for more filters: ethtool -n IFACE lists them",
+    errno.ENOSPC: "the NIC has no space for more filters: ethtool -n IFACE lists them",
     errno.EEXIST: "such a filter is there already: ethtool -n IFACE lists them",
     errno.ENODEV: "the interface is gone: name another",
 }
@@ -241,13 +241,13 @@ class FlowSteering(Closing):
         return free
 
     def _taken_locations(self, count: int, what: str) -> set[int]:
-        room = ctypes.create_string_buffer(ctypes.sizeof(_FilterRequest) + 4 * count)
-        request = _FilterRequest.from_buffer(room)
+        space = ctypes.create_string_buffer(ctypes.sizeof(_FilterRequest) + 4 * count)
+        request = _FilterRequest.from_buffer(space)
         request.command, request.count = _GET_FILTERS, count
-        self._guarded(what, lambda: self._device.call(room))
+        self._guarded(what, lambda: self._device.call(space))
         # The locations begin right behind the count, in what is padding of the struct.
         start = _FilterRequest.count.offset + 4
-        return set((ctypes.c_uint32 * min(count, int(request.count))).from_buffer(room, start))
+        return set((ctypes.c_uint32 * min(count, int(request.count))).from_buffer(space, start))
 
     def _remove(self, filter_: _Filter) -> None:
         """Remove our filter; one that others removed, or put theirs in the place of, is not ours any more."""

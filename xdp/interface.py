@@ -209,15 +209,15 @@ def _addresses(asking: socket.socket) -> dict[str, list[ipaddress.IPv4Interface]
 
 
 def _labelled_addresses(asking: socket.socket) -> list[tuple[str, bytes]]:
-    """Asked with more room until some is left over: the kernel does not say what it left out."""
-    room = 64 * _IFREQ_BYTES
+    """Asked with more space until some is left over: the kernel does not say what it left out."""
+    space = 64 * _IFREQ_BYTES
     while True:
-        answers = array("B", bytes(room))
+        answers = array("B", bytes(space))
         at, _ = answers.buffer_info()
-        filled, _ = struct.unpack("iP", fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", room, at)))
-        if filled <= room - _IFREQ_BYTES:
+        filled, _ = struct.unpack("iP", fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", space, at)))
+        if filled <= space - _IFREQ_BYTES:
             break
-        room *= 2
+        space *= 2
     entries = struct.iter_unpack("=16s4x4s16x", answers.tobytes()[:filled])
     return [(name.rstrip(b"\0").decode(), address) for name, address in entries]
 

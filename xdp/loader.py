@@ -146,9 +146,9 @@ class BpfMap:
 
     def _read(self, key: bytes, size: int) -> bytes:
         self._check_key(key)
-        room = self._new("char[]", size)
-        checked(self._lib.xdp_bpf_map_read(self.fd, key, room), f"reading map {self.name}")
-        return bytes(libbpf().ffi.buffer(room, size))
+        space = self._new("char[]", size)
+        checked(self._lib.xdp_bpf_map_read(self.fd, key, space), f"reading map {self.name}")
+        return bytes(libbpf().ffi.buffer(space, size))
 
     def _check_key(self, key: bytes) -> None:
         if len(key) != self._facts.key_bytes:
@@ -194,16 +194,16 @@ class BpfProgram:
         come in, for XDP programs.
         """
         binding = libbpf()
-        room = binding.ffi.new("uint8_t[]", len(packet) + 256)
+        space = binding.ffi.new("uint8_t[]", len(packet) + 256)
         held = binding.ffi.from_buffer("uint8_t[]", packet)
         run = binding.ffi.new("struct xdp_bpf_test_run *")
         run.packet, run.packet_bytes = held, len(packet)
-        run.packet_out, run.packet_out_bytes = room, len(packet) + 256
+        run.packet_out, run.packet_out_bytes = space, len(packet) + 256
         run.repeat_count, run.has_skb_context = repeat, not is_xdp
         run.mark, run.gso_segments = mark, gso_segments
         run.interface_index, run.queue = interface_index, queue
         checked(binding.lib.xdp_bpf_test_run(self.fd, run), f"test run of program {self.name}")
-        left = bytes(binding.ffi.buffer(room, run.packet_out_bytes))
+        left = bytes(binding.ffi.buffer(space, run.packet_out_bytes))
         return TestRun(int(run.result), left, int(run.mark), int(run.duration_ns))
 
 

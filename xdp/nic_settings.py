@@ -352,5 +352,5 @@ STAGES: Sequence[Stage] = (
     ),
     Stage("affinity", "one CPU for each interrupt keeps its caches warm", _ROOT, _affinity),
     Stage("busy-poll sysctls", "blocking reads spin that long before they sleep", _ROOT, _busy_poll_sysctls),
-    Stage("socket buffers", "kernel sockets need room for bursts", _ROOT, _socket_buffers),
+    Stage("socket buffers", "kernel sockets need space for bursts", _ROOT, _socket_buffers),
 )

@@ -120,7 +120,7 @@ class Steering(Closing):
         """
         if max_slots < 1 or max_rules < 1:
             raise SteeringError(
-                "no room for a slot or for a rule", hint="use max_slots and max_rules of at least 1"
+                "no space for a slot or for a rule", hint="use max_slots and max_rules of at least 1"
             )
         self._max_slots, self._max_rules = max_slots, max_rules
         self._rules: dict[_Destination, _Rule] = {}
@@ -308,7 +308,7 @@ class Steering(Closing):
         taken = {rule.number for rule in self._rules.values()}
         if len(taken) == self._max_rules:
             raise SteeringError(
-                f"there are {self._max_rules} rules, which is all there is room for",
+                f"there are {self._max_rules} rules, which is all there is space for",
                 hint="remove one, or attach with more max_rules",
             )
         return next(number for number in range(self._max_rules) if number not in taken)
@@ -348,7 +348,7 @@ class Steering(Closing):
 
 
 def queues_max() -> int:
-    """Return how many receive queues a slot has room for."""
+    """Return how many receive queues a slot has space for."""
     return int(libbpf().lib.STEERING_QUEUES_MAX)
 
 

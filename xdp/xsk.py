@@ -280,7 +280,7 @@ class RingSet(Closing):
 def _open(place: RingPlace, mode: RingMode, settings: RingSettings, *, lent: bool) -> tuple[Any, RingShape]:
     device = place.device
     headroom = _times_headroom(settings) if mode is RingMode.COPY else 0
-    needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES, headroom) < device.mtu_bytes
+    needs_multi_buffer = _frame_space(_LARGE_FRAME_BYTES, headroom) < device.mtu_bytes
     shape = RingShape(
         first_queue=settings.first_queue,
         queues=max(settings.queues or queue_count(device) - settings.first_queue, 0),
@@ -371,12 +371,12 @@ def _times_headroom(settings: RingSettings) -> int:
 
 
 def _frame_bytes(device: Interface, headroom: int) -> int:
-    is_small = device.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES, headroom)
+    is_small = device.mtu_bytes <= _frame_space(_SMALL_FRAME_BYTES, headroom)
     return _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
 
 
-def _frame_room(frame_bytes: int, headroom: int) -> int:
-    """Return the largest MTU whose frames fit into one of ours, with so much room beyond the kernel's."""
+def _frame_space(frame_bytes: int, headroom: int) -> int:
+    """Return the largest MTU whose frames fit into one of ours, with so much space beyond the kernel's."""
     return frame_bytes - _HEADROOM_BYTES - headroom - _FRAME_HEADERS_BYTES
 
 

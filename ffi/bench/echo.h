@@ -33,7 +33,7 @@ typedef struct um_echo_result {
 } um_echo_result;
 
 /* warmup_count unmeasured round trips, then up to sample_count measured ones within duration_ns, and at least
- * one. samples_ns is the caller's and has room for sample_count; result->message_count of them are filled. Ends the
+ * one. samples_ns is the caller's and has space for sample_count; result->message_count of them are filled. Ends the
  * server. */
 int um_echo_ping(um_event_queue *replies, um_publication *requests, const um_echo_config *config, uint64_t warmup_count,
                  uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_echo_result *result);

@@ -8,7 +8,7 @@
 typedef struct socket_end {
     int fd;
     const um_raw_pingpong_config *config;
-    uint8_t *buffer; /* room for message_bytes */
+    uint8_t *buffer; /* space for message_bytes */
 } socket_end;
 
 /* Two hosts talking to each other alone: the kernel can keep the route. */

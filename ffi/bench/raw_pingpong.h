@@ -39,7 +39,7 @@ int um_raw_open_pingpong(const um_raw_pingpong_config *config);
 
 /* First reaches the server (-ETIMEDOUT when it does not answer within 3 s), then makes warmup_count unmeasured round
  * trips, for a second at most, then up to sample_count measured ones within duration_ns, and at least one. samples_ns
- * is the caller's and has room for sample_count; result->sample_count of them are filled, lost ones none. */
+ * is the caller's and has space for sample_count; result->sample_count of them are filled, lost ones none. */
 int um_raw_ping(int fd, const um_raw_pingpong_config *config, uint64_t warmup_count, uint64_t sample_count,
                 int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result);
 

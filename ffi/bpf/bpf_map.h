@@ -18,7 +18,7 @@ struct xdp_bpf_map_facts {
 
 int xdp_bpf_map_describe(int map_fd, struct xdp_bpf_map_facts *facts);
 
-/* value has room for value_count values, value_stride apart. -ENOENT: no such key. */
+/* value has space for value_count values, value_stride apart. -ENOENT: no such key. */
 int xdp_bpf_map_read(int map_fd, const void *key, void *value);
 int xdp_bpf_map_write(int map_fd, const void *key, const void *value);
 /* As xdp_bpf_map_write where nothing is at the key; -EEXIST: something is, and stays. */

@@ -30,15 +30,15 @@ static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Appends, and drops the oldest bytes when full: the verifier's verdict stands at the end. */
 static void remember(struct log_listener *log, const char *message, size_t message_bytes)
 {
-    size_t room_bytes = log->capacity_bytes - 1;
+    size_t space_bytes = log->capacity_bytes - 1;
     size_t retained_bytes = log->used_bytes;
 
-    if (message_bytes > room_bytes) {
-        message += message_bytes - room_bytes;
-        message_bytes = room_bytes;
+    if (message_bytes > space_bytes) {
+        message += message_bytes - space_bytes;
+        message_bytes = space_bytes;
     }
-    if (retained_bytes > room_bytes - message_bytes)
-        retained_bytes = room_bytes - message_bytes;
+    if (retained_bytes > space_bytes - message_bytes)
+        retained_bytes = space_bytes - message_bytes;
     memmove(log->text, log->text + log->used_bytes - retained_bytes, retained_bytes);
     memcpy(log->text + retained_bytes, message, message_bytes);
     log->used_bytes = retained_bytes + message_bytes;

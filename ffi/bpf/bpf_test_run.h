@@ -12,7 +12,7 @@ struct xdp_bpf_test_run {
     const uint8_t *packet;
     uint32_t packet_bytes;
     uint8_t *packet_out;       /* what the program left of the packet; may be NULL */
-    uint32_t packet_out_bytes; /* in: room; out: bytes there */
+    uint32_t packet_out_bytes; /* in: space; out: bytes there */
     uint32_t repeat_count;     /* 0 is 1; result, mark and packet are those of the last run */
     uint32_t has_skb_context;  /* 1 for tc programs, to give and get the fields below; 0 for XDP */
     uint32_t mark;             /* in and out */

@@ -136,7 +136,7 @@ void um_context_watch_recoveries(um_context *context, int event_fd);
 
 /* The configuration of a receiving session, as its first receiver gave it; false when there is no such session. */
 bool um_context_session_config(um_context *context, const um_session_id *id, um_receiver_session_config *config);
-/* 1 and the next receiving session that has ended, or made room, since it was asked for before; 0 when there is none;
+/* 1 and the next receiving session that has ended, or made space, since it was asked for before; 0 when there is none;
  * -EOVERFLOW when more have than are remembered, all of which are forgotten by that. */
 int um_context_take_ended(um_context *context, um_session_id *id);
 

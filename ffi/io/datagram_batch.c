@@ -6,15 +6,15 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-enum { ROOM_MILLISECONDS = 10 };
+enum { SPACE_MILLISECONDS = 10 };
 
-static bool await_room(int fd)
+static bool await_space(int fd)
 {
     struct pollfd wanted = {.fd = fd, .events = POLLOUT};
-    return poll(&wanted, 1, ROOM_MILLISECONDS) > 0;
+    return poll(&wanted, 1, SPACE_MILLISECONDS) > 0;
 }
 
-/* Sends them all; one that cannot be sent is passed over, and all that are left when there is no room. */
+/* Sends them all; one that cannot be sent is passed over, and all that are left when there is no space. */
 static uint32_t send_all(int fd, struct mmsghdr *headers, uint32_t count)
 {
     uint32_t sent = 0;
@@ -25,7 +25,7 @@ static uint32_t send_all(int fd, struct mmsghdr *headers, uint32_t count)
             sent += (uint32_t)result;
             next += (uint32_t)result;
         } else if (errno == EAGAIN || errno == ENOBUFS) {
-            if (!await_room(fd))
+            if (!await_space(fd))
                 break;
         } else if (errno != EINTR) {
             next++;

@@ -173,8 +173,8 @@ bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t 
         return false;
     um_reactor_lock(reactor);
     queue->queues->node->now_ns = um_clock_ns();
-    bool has_room = um_queue_reserve(&queue->core, 0) != NULL;
-    if (has_room) {
+    bool has_space = um_queue_reserve(&queue->core, 0) != NULL;
+    if (has_space) {
         um_row row = {.flags = (uint16_t)(kind << 8),
                       .sequence_number = sequence_number,
                       .source = source,
@@ -185,7 +185,7 @@ bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t 
     um_reactor_unlock(reactor);
     um_reactor_wake_by(reactor, 0);
     um_gate_leave(&queue->gate);
-    return has_room;
+    return has_space;
 }
 
 /* The frames are the ring set's, which may be closed before the rows are released. */

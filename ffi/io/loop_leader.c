@@ -120,7 +120,7 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
         um_loop_leader_note_load(leader, now_ns + UM_LEADER_PRESSURED_NS);
     else if (um_coalescing_is_active(&leader->load, now_ns))
         um_loop_leader_note_load(leader, leader->load.hot_until_ns);
-    um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread looks again when there is room */
+    um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread looks again when there is space */
     return same_groups && now_ns >= loaded_until(leader);
 }
 

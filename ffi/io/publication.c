@@ -111,8 +111,8 @@ static void count_once(wait_state *wait, uint64_t *counter)
     wait->counted = true;
 }
 
-/* Where no loop reads control messages, they may report room. */
-static bool poll_for_room(um_publication_session *session, int64_t now_ns)
+/* Where no loop reads control messages, they may report space. */
+static bool poll_for_space(um_publication_session *session, int64_t now_ns)
 {
     if (um_reactor_is_threaded(session->sessions->reactor) && !um_control_is_unwatched(&session->control))
         return false;
@@ -126,7 +126,7 @@ static bool wait_held_back(um_publication *publication, wait_state *wait, int64_
 {
     um_publication_session *session = publication->session;
     um_context_counters *counters = session->sessions->counters;
-    if (um_sender_make_room(&session->sender, now_ns) || poll_for_room(session, now_ns))
+    if (um_sender_make_space(&session->sender, now_ns) || poll_for_space(session, now_ns))
         return true;
     if (wait->timeout_ns == 0) {
         count_once(wait, &counters->send_would_block);

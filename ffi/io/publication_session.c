@@ -387,7 +387,7 @@ int um_publication_session_receive(um_publication_session *session, int64_t now_
     return handled;
 }
 
-/* A connection that took something may have made room for more. */
+/* A connection that took something may have made space for more. */
 static void want_run(um_publication_session *session, int64_t now_ns)
 {
     session->sender.due_ns = now_ns;

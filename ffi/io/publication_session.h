@@ -22,10 +22,10 @@ void *um_session_memory(const um_publication_session *session, size_t *bytes);
 /* The events after the first `read_count`, at most UM_SOURCE_EVENTS_MAX, the oldest first. Returns how many there are
  * in `out`; *count: how many there were ever, which is the next read_count. */
 uint32_t um_session_events(um_publication_session *session, uint64_t read_count, um_source_event *out, uint64_t *count);
-/* The accounts of those that sent NAKs or status messages into `out`, which has room for UM_ACCOUNTS_MAX. Returns how
+/* The accounts of those that sent NAKs or status messages into `out`, which has space for UM_ACCOUNTS_MAX. Returns how
  * many. */
 uint32_t um_session_accounts(um_publication_session *session, um_receiver_account *out);
-/* NAKs of this address are served no longer, or again (UX-21). False when there is no room for one more account. */
+/* NAKs of this address are served no longer, or again (UX-21). False when there is no space for one more account. */
 bool um_session_cut_off(um_publication_session *session, um_address receiver, bool is_cut_off);
 /* Closes a session without publications: its retransmissions end with it (UM-90). */
 void um_session_shut(um_publication_session *session);

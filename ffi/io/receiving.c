@@ -319,7 +319,7 @@ static bool group_table_is_full(um_receiving *receiving, um_address group)
 
 /* Evicts sessions that received nothing until one of this identity fits. Their sources are found again when they
  * advertise again. */
-static void make_room(um_receiving *receiving, const um_session_id *id)
+static void make_space(um_receiving *receiving, const um_session_id *id)
 {
     um_node *node = &receiving->node;
     bool is_needed;
@@ -348,7 +348,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     receiving->node.now_ns = um_clock_ns();
     if (session == NULL) {
         session_block *block = NULL;
-        make_room(receiving, &config->id);
+        make_space(receiving, &config->id);
         int result = open_session(receiving, config, &block);
         if (result != 0)
             return result;

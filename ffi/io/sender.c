@@ -56,7 +56,7 @@ void um_sender_wake_publishers(um_sender *sender)
     (void)ignored;
 }
 
-/* Needs a fence between what made room and this. */
+/* Needs a fence between what made space and this. */
 static void notify_sendable(um_sender *sender)
 {
     if (!atomic_load_explicit(&sender->wakeup_wanted, memory_order_relaxed) || !um_sender_is_sendable(sender))
@@ -154,7 +154,7 @@ typedef struct sender_run {
     bool pending;       /* after it */
     bool needs_loop;    /* a limiter, a full link or a stalled ring holds the sender back: time decides */
     int64_t
-        look_by_ns; /* a link that reports room is full: the loop looks then, should it hear nothing; 0: it is not */
+        look_by_ns; /* a link that reports space is full: the loop looks then, should it hear nothing; 0: it is not */
 } sender_run;
 
 static void duty_cycle(um_sender *sender, sender_run *run)
@@ -168,7 +168,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
         um_reactor_wake_by(sender->reactor, run_timers(sender, run->now_ns));
     /* Where flow control holds the sender back, a receiver's report decides, not time. */
     bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
-    bool is_reported = core->link->reports_room && core->link_retry_ns != 0; /* the loop is told when there is room */
+    bool is_reported = core->link->reports_space && core->link_retry_ns != 0; /* the loop is told when there is space */
     run->look_by_ns = timed && is_reported ? run->now_ns + core->link_retry_ns : 0;
     run->needs_loop |= run->sent < 0 || (timed && !is_reported) || is_ring_stalled(sender);
 }
@@ -227,7 +227,7 @@ void um_sender_run(um_sender *sender, int64_t now_ns)
     um_sender_run_to(sender, 0, now_ns);
 }
 
-bool um_sender_make_room(um_sender *sender, int64_t now_ns)
+bool um_sender_make_space(um_sender *sender, int64_t now_ns)
 {
     um_source_session *core = sender->core;
     if (!um_log_wants_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))

@@ -60,7 +60,7 @@ void um_sender_run(um_sender *sender, int64_t now_ns);
 /* The same down to `tail_bytes`, which may wait. */
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns);
 /* Cleans the log for a publisher that found no clean space; false when there is nothing to clean. */
-bool um_sender_make_room(um_sender *sender, int64_t now_ns);
+bool um_sender_make_space(um_sender *sender, int64_t now_ns);
 /* Gives way to another thread that sends, while this publisher is further ahead of it than the caches hold. */
 void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns);
 

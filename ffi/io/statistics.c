@@ -6,10 +6,10 @@
 
 #define FIELDS(type) ((uint32_t)(sizeof(type) / sizeof(uint64_t)))
 
-_Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
-_Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
-_Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
-_Static_assert((int)UM_LATENCY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
+_Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "space for the largest group");
+_Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "space for the largest group");
+_Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "space for the histogram");
+_Static_assert((int)UM_LATENCY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "space for the histogram");
 
 /* Under the lock of what counts; publishers count some of a group without it, by atomic additions. */
 static void copy_counters(uint64_t *out, const void *counters, uint32_t fields)

@@ -165,12 +165,12 @@ static bool flush_out(um_tcp_connection *connection)
     return true;
 }
 
-/* One control message; with tags, in a record of its own. False when there is no room. */
+/* One control message; with tags, in a record of its own. False when there is no space. */
 static bool put(um_tcp_connection *connection, const uint8_t *message, uint32_t length)
 {
     uint8_t header[UM_RECORD_HEADER_BYTES];
     uint32_t header_bytes = connection->tags != NULL ? sizeof header : 0;
-    if (header_bytes + length > um_byte_ring_room(&connection->out))
+    if (header_bytes + length > um_byte_ring_space(&connection->out))
         return false;
     if (header_bytes > 0 && um_stream_tags_head(connection->tags, header, message, length) != 0)
         return false; /* libcrypto has failed: nothing more is said */
@@ -212,7 +212,7 @@ static bool put_greeting(um_tcp_connection *connection)
     return true;
 }
 
-/* All topics, once more from the beginning where there was no room for the last of them: to want one twice is no harm.
+/* All topics, once more from the beginning where there was no space for the last of them: to want one twice is no harm.
  */
 static void announce_topics(um_tcp_connection *connection)
 {
@@ -442,9 +442,9 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
     if (connection->state != UM_TCP_CONNECTED || !deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
         return delivered;
     for (int i = 0; i < RECEIVES_PER_CALL; i++) {
-        uint32_t room;
-        uint8_t *into = um_message_stream_room(&connection->stream, &room);
-        ssize_t got = recv(connection->fd, into, room, MSG_DONTWAIT);
+        uint32_t space;
+        uint8_t *into = um_message_stream_space(&connection->stream, &space);
+        ssize_t got = recv(connection->fd, into, space, MSG_DONTWAIT);
         UM_COUNT(connection->counters->syscalls, 1);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return delivered;
@@ -456,7 +456,7 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
         um_message_stream_add(&connection->stream, (uint32_t)got);
         if (!deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
             return delivered;
-        if ((uint32_t)got < room) /* what has come since is reported */
+        if ((uint32_t)got < space) /* what has come since is reported */
             return delivered;
     }
     *more = true;

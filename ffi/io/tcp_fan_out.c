@@ -28,7 +28,7 @@ int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, boo
                         uint32_t backlog_bytes)
 {
     *fan_out = (um_tcp_fan_out){
-        .base = {.ops = &TCP_OPS, .reports_room = true},
+        .base = {.ops = &TCP_OPS, .reports_space = true},
         .session = session,
         .is_source_paced = is_source_paced,
         .is_keyed = is_keyed,
@@ -127,7 +127,7 @@ static void keep_rest(um_tcp_client *client, const struct iovec *vectors, uint32
     }
 }
 
-/* To a client without a backlog: there is room for all of it, whatever the connection takes. */
+/* To a client without a backlog: there is space for all of it, whatever the connection takes. */
 static void write_at_once(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
                           uint32_t bytes)
 {
@@ -157,11 +157,11 @@ void um_tcp_fan_out_flush(um_tcp_fan_out *fan_out, um_tcp_client *client, int64_
     }
 }
 
-/* Bytes of messages that the backlog has room for; with keys, in one record. */
-static uint32_t messages_room(const um_tcp_client *client)
+/* Bytes of messages that the backlog has space for; with keys, in one record. */
+static uint32_t messages_space(const um_tcp_client *client)
 {
-    uint32_t room = um_byte_ring_room(&client->backlog), header = client->tags != NULL ? UM_RECORD_HEADER_BYTES : 0;
-    return room > header ? room - header : 0;
+    uint32_t space = um_byte_ring_space(&client->backlog), header = client->tags != NULL ? UM_RECORD_HEADER_BYTES : 0;
+    return space > header ? space - header : 0;
 }
 
 /* The header of a record of these messages, which is to be written at once. False: libcrypto has failed, and with it
@@ -191,12 +191,12 @@ static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, 
                                 uint32_t count)
 {
     uint64_t lost = 0;
-    uint32_t room = messages_room(client), kept = 0;
+    uint32_t space = messages_space(client), kept = 0;
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *at = vectors[i].iov_base, *end = at + vectors[i].iov_len;
         for (uint32_t length; at < end; at += length) {
             length = um_load_be16(at + 2);
-            if (length > room - kept) {
+            if (length > space - kept) {
                 lost += (at[0] & 0x0f) == UM_LBMC_MESSAGE;
                 continue;
             }
@@ -215,7 +215,7 @@ static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, 
     note_lost(fan_out, client, lost);
 }
 
-/* To a client that has room for all of it. */
+/* To a client that has space for all of it. */
 static void write_whole(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
                         uint32_t bytes)
 {
@@ -231,9 +231,9 @@ static void write_to_client(um_tcp_fan_out *fan_out, um_tcp_client *client, stru
 {
     if (bytes == 0 || client->has_failed)
         return;
-    if (client->backlog.used > 0 && bytes > messages_room(client))
+    if (client->backlog.used > 0 && bytes > messages_space(client))
         um_tcp_fan_out_flush(fan_out, client, um_clock_coarse_ns());
-    if (client->backlog.used > 0 && bytes > messages_room(client)) {
+    if (client->backlog.used > 0 && bytes > messages_space(client)) {
         keep_whole_messages(fan_out, client, vectors, count);
         return;
     }
@@ -262,7 +262,7 @@ static void write_filtered(um_tcp_fan_out *fan_out, um_tcp_client *client, uint3
 bool um_tcp_fan_out_tell(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length)
 {
     struct iovec vector = {(void *)(uintptr_t)data, length};
-    if (client->has_failed || length > messages_room(client))
+    if (client->has_failed || length > messages_space(client))
         return false;
     write_to_client(fan_out, client, &vector, 1, length);
     return !client->has_failed;
@@ -285,7 +285,7 @@ static void add_vector(um_tcp_fan_out *fan_out, const uint8_t *data, uint32_t le
 }
 
 /* The bodies of datagrams, without the header that each begins with; session messages and the like, which TCP does not
- * need, have none. Returns how many datagrams there is room for. */
+ * need, have none. Returns how many datagrams there is space for. */
 static uint32_t gather(um_tcp_fan_out *fan_out, const um_tx *batch, uint32_t count)
 {
     uint32_t bytes = 0, i = 0;
@@ -305,15 +305,15 @@ static uint32_t gather(um_tcp_fan_out *fan_out, const um_tx *batch, uint32_t cou
     return i;
 }
 
-/* How many of the gathered datagrams the client has room for; all of them when it has no backlog. */
-static uint32_t room_for(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
+/* How many of the gathered datagrams the client has space for; all of them when it has no backlog. */
+static uint32_t space_for(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
 {
     uint32_t last = fan_out->datagram_bytes[count - 1];
-    if (client->backlog.used > 0 && last > messages_room(client))
+    if (client->backlog.used > 0 && last > messages_space(client))
         um_tcp_fan_out_flush(fan_out, client, um_clock_coarse_ns());
     if (client->backlog.used == 0 || client->has_failed)
         return count;
-    while (count > 0 && fan_out->datagram_bytes[count - 1] > messages_room(client))
+    while (count > 0 && fan_out->datagram_bytes[count - 1] > messages_space(client))
         count--;
     return count;
 }
@@ -349,7 +349,7 @@ static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint
     count = gather(fan_out, batch, count);
     for (uint32_t i = 0; i < fan_out->client_limit && count > 0 && !fan_out->is_source_paced; i++)
         if (fan_out->clients[i].state == UM_TCP_CLIENT_JOINED && is_waited_for(&fan_out->clients[i]))
-            count = room_for(fan_out, &fan_out->clients[i], count);
+            count = space_for(fan_out, &fan_out->clients[i], count);
     if (count == 0)
         return 0;
     uint32_t vectors = fan_out->datagram_vectors[count - 1], bytes = fan_out->datagram_bytes[count - 1];

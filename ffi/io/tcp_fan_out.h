@@ -6,7 +6,7 @@
  *     empty backlog: written at once; what the connection does not take is put into the backlog, where all of it fits
  *     backlog:       bytes join it, and leave it when the connection is reported writable
  *
- *   receiver-paced   a datagram is taken when every backlog has room for it, so the slowest client holds the session
+ *   receiver-paced   a datagram is taken when every backlog has space for it, so the slowest client holds the session
  *   source-paced     every datagram is taken; messages that do not fit a client's backlog are lost to that client,
  * whole
  *
@@ -81,7 +81,7 @@ typedef struct um_tcp_fan_out {
     uint32_t datagram_bytes[UM_SEND_BATCH_MAX];   /* bytes up to and with it */
     uint8_t *scratch;                             /* what passes a client's filter */
     uint8_t *flat;                                /* with keys: the messages in one piece */
-    uint8_t *kept;                                /* with keys: those that a slow client's backlog has room for */
+    uint8_t *kept;                                /* with keys: those that a slow client's backlog has space for */
 } um_tcp_fan_out;
 
 /* 0 or -ENOMEM. session: initialized by the owner before anything is sent. */
@@ -97,7 +97,7 @@ void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client);
 
 /* A connection was reported writable, or may be: sends from the backlog. */
 void um_tcp_fan_out_flush(um_tcp_fan_out *fan_out, um_tcp_client *client, int64_t now_ns);
-/* Bytes of control messages to one client, behind its backlog. False when there is no room, or the connection is dead.
+/* Bytes of control messages to one client, behind its backlog. False when there is no space, or the connection is dead.
  */
 bool um_tcp_fan_out_tell(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length);
 

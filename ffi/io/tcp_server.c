@@ -294,7 +294,7 @@ static bool on_message(um_tcp_server *server, um_tcp_client *client, const uint8
     return true;
 }
 
-/* In order with the messages; once the backlog has room. */
+/* In order with the messages; once the backlog has space. */
 static void answer_requests(um_tcp_server *server, um_tcp_client *client)
 {
     uint8_t answer[UM_TCP_SSF_REQUEST_BYTES];
@@ -337,9 +337,9 @@ static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
     int handled = 0;
     for (int i = 0; i < READS_PER_EVENT; i++) {
-        uint32_t room;
-        uint8_t *into = um_message_stream_room(&client->control, &room);
-        ssize_t got = recv(client->fd, into, room, MSG_DONTWAIT);
+        uint32_t space;
+        uint8_t *into = um_message_stream_space(&client->control, &space);
+        ssize_t got = recv(client->fd, into, space, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return handled;
         if (got <= 0) { /* a client that has left, or whose connection has failed */

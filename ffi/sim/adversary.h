@@ -7,7 +7,7 @@
  * ids, but those of addresses of its own, from which it may connect as often as it likes (UX-11); only what it replays
  * it has overheard. It forges connection requests, acknowledgements, resets and answers to requests, too.
  *
- * Threads: the world's. Memory: the world's. Errors: none; what the world has no room for is not sent.
+ * Threads: the world's. Memory: the world's. Errors: none; what the world has no space for is not sent.
  */
 #ifndef UM_SIM_ADVERSARY_H
 #define UM_SIM_ADVERSARY_H
@@ -63,7 +63,7 @@ typedef struct um_sim_adversary {
     uint8_t *overheard_bytes; /* UM_SIM_DATAGRAM_BYTES each */
 } um_sim_adversary;
 
-/* False when the world has no room. */
+/* False when the world has no space. */
 bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enum um_sim_adversary_mode mode,
                            uint64_t seed);
 

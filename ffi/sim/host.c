@@ -262,7 +262,7 @@ void um_sim_service(um_sim_host *host)
     do {
         take_arrivals(host, now_ns);
         next_ns = run_timers(host, now_ns);
-        /* Reading makes room: what waited for it goes on. */
+        /* Reading makes space: what waited for it goes on. */
     } while (read_eagerly(host) && passes++ < PASSES_MAX);
     if (um_node_pressured(host->node, now_ns) && next_ns > now_ns + PRESSURE_CHECK_NS)
         next_ns = now_ns + PRESSURE_CHECK_NS;

@@ -148,7 +148,7 @@ static void check_gaps(um_sim_world *world, const um_delivery *delivery)
     for (uint32_t i = 0; i < delivery->gap_count; i++) {
         const um_gap *gap = &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
         if (delivery->starved && um_serial_before(gap->last, from))
-            continue; /* filled; it is taken away when the queue has room again */
+            continue; /* filled; it is taken away when the queue has space again */
         REQUIRE(world, !um_serial_before(gap->last, gap->first) && !um_serial_before(gap->last, from),
                 "delivery %u: gap %u..%u after %u", delivery->id, gap->first, gap->last, from);
         REQUIRE(world, !um_serial_before(delivery->highest_sqn, gap->last), "delivery %u: gap to %u, highest is %u",

@@ -304,7 +304,7 @@ static void route(um_sim_world *world, uint32_t slot)
 
 /* ---- the link ---- */
 
-static bool has_room(um_sim_host *host, uint32_t length)
+static bool has_space(um_sim_host *host, uint32_t length)
 {
     um_sim_world *world = host->world;
     const um_sim_host_config *config = &host->config;
@@ -353,7 +353,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
                             batch[i].length, host->config.path_bytes);
             return i > 0 ? (int)i : -EMSGSIZE;
         }
-        if (!has_room(host, batch[i].length))
+        if (!has_space(host, batch[i].length))
             return (int)i;
         transmit(link, to, &batch[i]);
     }
@@ -365,7 +365,7 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *datagra
     um_sim_host *host = host_of(link);
     if (datagram->length > UM_SIM_DATAGRAM_BYTES)
         return -EMSGSIZE;
-    if (!has_room(host, datagram->length))
+    if (!has_space(host, datagram->length))
         return 0;
     transmit(link, to, datagram);
     return 1;

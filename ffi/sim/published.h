@@ -29,7 +29,7 @@ typedef struct um_sim_topic {
     uint8_t *sent;        /* by sqn - initial_sqn: has been on the wire */
 } um_sim_topic;
 
-/* False when the world has no room for it. */
+/* False when the world has no space for it. */
 bool um_sim_topic_init(um_sim_topic *topic, um_sim_world *world, uint32_t source, uint32_t messages_max, uint64_t key);
 
 /* Payload of message `number`, `length` bytes from `offset` on. The memory is the module's and never changes. */

@@ -19,7 +19,7 @@ enum {
 
 /* ---- pipes ---- */
 
-static uint32_t room_of(const um_sim_pipe *pipe)
+static uint32_t space_of(const um_sim_pipe *pipe)
 {
     return pipe->piece_count == UM_SIM_PIPE_PIECES_MAX ? 0 : UM_SIM_PIPE_BYTES - pipe->used;
 }
@@ -207,8 +207,8 @@ static void run_source(um_sim_world *world, um_sim_join_state *join)
     if (stalled_until_ns(world, connection) != 0)
         return;
     for (uint32_t i = 0; i < ANSWERS_A_STEP && !connection->is_ending; i++) {
-        uint32_t room = room_of(&connection->to_receiver);
-        if (room < sizeof bytes)
+        uint32_t space = space_of(&connection->to_receiver);
+        if (space < sizeof bytes)
             return; /* it waits until some of it has been taken */
         connection->is_ending = !um_sim_peer_answer(world, join, connection->to_source.bytes,
                                                     connection->to_source.arrived, UM_LBMC_MESSAGE_BYTES_MAX, &answers);
@@ -256,11 +256,11 @@ static void run_receiver(um_sim_world *world, um_sim_join_state *join)
         um_sim_end_fetch(join);
         return;
     }
-    uint32_t room = room_of(&connection->to_source);
+    uint32_t space = space_of(&connection->to_source);
     int64_t now_ns = um_sim_local_ns(host);
     delivery->late_join.received_ns = now_ns;
     int result = um_fetch_step(fetch, session, delivery, connection->to_receiver.bytes, connection->to_receiver.arrived,
-                               requests, room < sizeof requests ? room : sizeof requests, now_ns);
+                               requests, space < sizeof requests ? space : sizeof requests, now_ns);
     if (result != 0) {
         um_sim_end_fetch(join);
         return;

@@ -100,12 +100,12 @@ static uint32_t answer_messages(um_sim_world *world, um_sim_join_state *join, um
 }
 
 bool um_sim_peer_answer(um_sim_world *world, um_sim_join_state *join, const uint8_t *requests, uint32_t length,
-                        uint32_t room, um_sim_answers *answers)
+                        uint32_t space, um_sim_answers *answers)
 {
     um_sim_connection *connection = join->connection;
     uint32_t whole = length < UM_LBMC_CONTROL_BYTES ? UINT32_MAX : um_load_be16(requests + 2);
     answers->length = answers->consumed = 0;
-    if (whole > length || room < UM_RECOVERY_RANGE_BYTES)
+    if (whole > length || space < UM_RECOVERY_RANGE_BYTES)
         return true;
     if (!connection->has_range) {
         um_range_request request;
@@ -119,7 +119,7 @@ bool um_sim_peer_answer(um_sim_world *world, um_sim_join_state *join, const uint
     } else {
         uint32_t most = faults_of(join)->answer_bytes;
         um_recovery_exchange exchange = {
-            .requests = requests, .length = length, .capacity = most != 0 && most < room ? most : room};
+            .requests = requests, .length = length, .capacity = most != 0 && most < space ? most : space};
         answers->length = answer_messages(world, join, &exchange, answers->bytes);
         answers->consumed = exchange.consumed;
     }

@@ -19,8 +19,8 @@ typedef struct um_sim_answers {
     uint32_t consumed; /* of the requests */
 } um_sim_answers;
 
-/* Answers some of the requests, in at most `room` bytes. False when the peer ends the connection. */
+/* Answers some of the requests, in at most `space` bytes. False when the peer ends the connection. */
 bool um_sim_peer_answer(um_sim_world *world, um_sim_join_state *join, const uint8_t *requests, uint32_t length,
-                        uint32_t room, um_sim_answers *answers);
+                        uint32_t space, um_sim_answers *answers);
 
 #endif

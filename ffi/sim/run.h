@@ -48,10 +48,10 @@ typedef struct um_sim_result {
     uint64_t datagrams_forged;   /* of the adversary's */
 } um_sim_result;
 
-/* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */
+/* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no space for a world. */
 int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
-/* The same, and returns the world with its trace; the caller destroys it. NULL when there is no room. */
+/* The same, and returns the world with its trace; the caller destroys it. NULL when there is no space. */
 um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
 #endif

@@ -90,7 +90,7 @@ typedef struct um_sim_recovery_config {
 typedef struct um_sim_peer_faults {
     int64_t delay_ns;
     uint64_t bps;            /* 0: no limit */
-    uint32_t answer_bytes;   /* at most so many in one piece; 0: as many as there is room for */
+    uint32_t answer_bytes;   /* at most so many in one piece; 0: as many as there is space for */
     uint32_t stall_ppm;      /* of answering nothing, from some time on, for up to stall_ns */
     uint32_t disconnect_ppm; /* of ending after up to disconnect_bytes of answers */
     uint32_t lie_ppm;        /* of a range that is not the true one */

@@ -191,7 +191,7 @@ static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_w
     return um_node_find_session(host->node, &id);
 }
 
-/* The earliest times of NAKs, per sqn; a session joined anew starts from nothing. NULL without room. */
+/* The earliest times of NAKs, per sqn; a session joined anew starts from nothing. NULL without space. */
 static int64_t *nak_times(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
                           const um_receiver_session *transport)
 {

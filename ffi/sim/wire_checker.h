@@ -30,7 +30,7 @@ typedef struct um_sim_wire_session {
     const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* whose NAKs those are */
 } um_sim_wire_session;
 
-/* topics: the session's, owned by the run. False when the world has no room. */
+/* topics: the session's, owned by the run. False when the world has no space. */
 bool um_sim_wire_init(um_sim_wire_session *wire, um_sim_world *world, const um_sim_session *session,
                       um_sim_topic *topics, uint32_t topic_count);
 

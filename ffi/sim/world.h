@@ -235,7 +235,7 @@ static inline uint8_t *um_sim_bytes_of(um_sim_world *world, uint32_t datagram)
 }
 
 /* request_connections.c */
-/* A join was made: it begins to fetch the past where source and receiver have it so. False without room. */
+/* A join was made: it begins to fetch the past where source and receiver have it so. False without space. */
 bool um_sim_begin_late_join(um_sim_world *world, um_sim_join_state *join);
 
 /* Off-transport recovery has begun for some controllers of a host. */

@@ -64,8 +64,8 @@ static uint32_t descriptors(const um_rings *base, int *fds, uint32_t max)
     const um_bonded_rings *bonded = (const um_bonded_rings *)base;
     uint32_t count = 0;
     for (uint32_t i = 0; i < bonded->count; i++) {
-        uint32_t room = count < max ? max - count : 0;
-        count += bonded->members[i]->ops->descriptors(bonded->members[i], fds + (count < max ? count : max), room);
+        uint32_t space = count < max ? max - count : 0;
+        count += bonded->members[i]->ops->descriptors(bonded->members[i], fds + (count < max ? count : max), space);
     }
     return count;
 }

@@ -15,7 +15,7 @@ enum {
 };
 
 _Static_assert((int)UM_XSK_TAGGED_HEADER_BYTES <= (int)BORROWED_AT,
-               "the headers have room in front of a borrowed piece");
+               "the headers have space in front of a borrowed piece");
 
 /* ---- ownership of frames ---- */
 
@@ -128,19 +128,19 @@ static uint32_t chain(const um_xsk_queue *queue, uint32_t at, uint32_t available
     return length;
 }
 
-/* Puts a packet of several frames together. NULL when it is larger than the room. */
-static const uint8_t *assemble(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint8_t *room, uint32_t room_bytes,
+/* Puts a packet of several frames together. NULL when it is larger than the space. */
+static const uint8_t *assemble(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint8_t *space, uint32_t space_bytes,
                                uint32_t *length)
 {
     *length = 0;
     for (uint32_t i = 0; i < frames; i++) {
         const struct xdp_desc *piece = xsk_ring_cons__rx_desc(&queue->receive, at + i);
-        if (piece->len > room_bytes - *length)
+        if (piece->len > space_bytes - *length)
             return NULL;
-        memcpy(room + *length, queue->area + piece->addr, piece->len);
+        memcpy(space + *length, queue->area + piece->addr, piece->len);
         *length += piece->len;
     }
-    return room;
+    return space;
 }
 
 static bool read_packet(um_xsk_queue *queue, const uint8_t *packet, uint32_t length, um_rx *rx)
@@ -193,7 +193,7 @@ static int64_t read_time(um_xsk_queue *queue, const struct xdp_desc *first)
     return nic_ns == 0 || !queue->has_nic_clock ? kernel_ns : nic_time(queue, nic_ns, kernel_ns);
 }
 
-/* Takes one packet of `frames` descriptors. Returns false when there is no room left to put it together in. */
+/* Takes one packet of `frames` descriptors. Returns false when there is no space left to put it together in. */
 static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint32_t *assembled_bytes, um_rx *batch,
                         uint32_t *count)
 {
@@ -265,7 +265,7 @@ void um_xsk_queue_release(um_xsk_queue *queue)
         return;
     uint32_t returned = count - queue->taken_and_pinned;
     uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, returned, &at);
-    um_debug_assert(reserved == returned); /* the fill ring has room for every receive frame */
+    um_debug_assert(reserved == returned); /* the fill ring has space for every receive frame */
     for (uint32_t i = 0; i < count && reserved > 0; i++) {
         uint64_t frame = frame_of(queue, xsk_ring_cons__rx_desc(&queue->receive, queue->first_taken + i)->addr);
         if (queue->taken_and_pinned > 0 && queue->pinned[frame / queue->frame_bytes])

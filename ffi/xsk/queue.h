@@ -30,7 +30,7 @@ typedef struct um_xsk_queue {
     /* both halves; written when the queue is opened */
     uint8_t *area;
     uint32_t frame_bytes;    /* power of two */
-    uint32_t headroom_bytes; /* before what the kernel writes into a receive frame: its own, and room for times */
+    uint32_t headroom_bytes; /* before what the kernel writes into a receive frame: its own, and space for times */
     uint32_t receive_frame_count;
     uint32_t send_frame_count;
     uint32_t header_bytes; /* in front of the payload of what is sent (um_xsk_header_bytes) */

@@ -27,7 +27,7 @@ int um_xsk_raw_echo(um_xsk_rings *rings, const um_raw_pingpong_config *config, u
 /* Writes the headers of datagrams of `length` bytes into all free send frames. */
 void um_xsk_raw_prepare(um_xsk_rings *rings, um_address from, um_address to, uint32_t length);
 /* Puts one datagram of this length, beginning with this payload, into the send ring, in as many frames as it takes.
- * Returns their number, for the caller to submit; 0 when there is no room. */
+ * Returns their number, for the caller to submit; 0 when there is no space. */
 uint32_t um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t payload_bytes, uint32_t length);
 /* Whether the datagram of the descriptor at `at` goes on in the next one. */
 bool um_xsk_raw_goes_on(const um_xsk_queue *queue, uint32_t at);

@@ -43,7 +43,7 @@ typedef struct um_xsk_config {
     bool busy_poll; /* SO_PREFER_BUSY_POLL: a receive that finds nothing runs the driver itself */
     uint32_t busy_poll_us;
     uint32_t busy_poll_budget;
-    /* Room in front of received frames, beyond the kernel's own. The kernel copies times and frame in one piece: where
+    /* Space in front of received frames, beyond the kernel's own. The kernel copies times and frame in one piece: where
      * that begins with a cache line, the times and the headers of a datagram lie in the same one. A NIC that writes
      * frames itself does best where the frame begins with a line. */
     uint32_t headroom_bytes;

@@ -22,7 +22,7 @@ STACKED_TAGS: dict[str, Packet] = {
     "three": Dot1AD(vlan=9) / Dot1AD(vlan=8) / Dot1Q(vlan=7),
 }
 VLAN = 7
-# One word of options up to the ten there is room for.
+# One word of options up to the ten there is space for.
 OPTION_WORDS = tuple(range(11))
 
 

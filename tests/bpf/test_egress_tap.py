@@ -1,4 +1,4 @@
-"""bpf/egress_tap.bpf.c through BPF_PROG_TEST_RUN: what it keeps, what a record says, and what finds no room.
+"""bpf/egress_tap.bpf.c through BPF_PROG_TEST_RUN: what it keeps, what a record says, and what finds no space.
 
 The ring is read here by its documented layout, apart from the reader in C.
 """
@@ -67,7 +67,7 @@ class Tap:
         return int(value)
 
     def lost(self) -> int:
-        """Packets that found no room."""
+        """Packets that found no space."""
         return self.counter(0)
 
     def take(self) -> list[tuple[tuple[int, ...], bytes]]:
@@ -189,7 +189,7 @@ def test_a_run_is_one_record(tap: Tap) -> None:
     assert record[4] == 44
 
 
-def test_what_finds_no_room_is_counted(tap: Tap) -> None:
+def test_what_finds_no_space_is_counted(tap: Tap) -> None:
     """Issue 4, capture: a ring that is full loses packets, counts each datagram of a run, and takes more once it was
     read."""
     packet, count = PACKETS["first group"], 20_000

@@ -317,7 +317,7 @@ IPV4_MALFORMED = {
     "header of 4 words": (0, b"\x44"),
     "total length 0": (2, b"\0\0"),
     "total length below the header": (2, b"\0\x13"),
-    "total length with no room for UDP": (2, b"\0\x1b"),
+    "total length with no space for UDP": (2, b"\0\x1b"),
     "UDP length 0": (IPV4_BYTES + 4, b"\0\0"),
     "UDP length 7": (IPV4_BYTES + 4, b"\0\x07"),
     "UDP length one too few": (IPV4_BYTES + 4, (UDP_BYTES + len(PAYLOAD) - 1).to_bytes(2, "big")),
@@ -465,8 +465,11 @@ def test_the_map_holds_what_is_written_in_the_header(bench: Bench) -> None:
         (lambda s: s.put_socket(0, 64, 0), "queue 64 cannot be steered to; use 0 to 63"),
         (lambda s: s.put_socket(-1, 0, 0), "there is no slot -1"),
         (lambda s: s.put_socket(0, 0, s.program.fd), "it is no AF_XDP socket"),
-        (lambda s: [s.add_rule(GROUP, n, 0) for n in range(1, 9)], "8 rules, which is all there is room for"),
-        (lambda _: Steering(max_slots=0), "no room for a slot"),
+        (
+            lambda s: [s.add_rule(GROUP, n, 0) for n in range(1, 9)],
+            "8 rules, which is all there is space for",
+        ),
+        (lambda _: Steering(max_slots=0), "no space for a slot"),
     ],
 )
 def test_nonsense_is_refused_with_what_would_work(bench: Bench, act: object, message: str) -> None:

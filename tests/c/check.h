@@ -116,9 +116,9 @@ static inline int check_run(const check_test *test, const char *program)
     ssize_t got;
     char more[4096];
     while ((got = read(output[0], more, sizeof more)) > 0) {
-        size_t room = sizeof said - said_length;
-        memcpy(said + said_length, more, (size_t)got < room ? (size_t)got : room);
-        said_length += (size_t)got < room ? (size_t)got : room;
+        size_t space = sizeof said - said_length;
+        memcpy(said + said_length, more, (size_t)got < space ? (size_t)got : space);
+        said_length += (size_t)got < space ? (size_t)got : space;
     }
     close(output[0]);
     int status;

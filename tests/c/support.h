@@ -30,10 +30,10 @@ typedef struct capture {
     bool oversize;
 } capture;
 
-/* Takes at most `room` datagrams, then is full; `error`, if set, is what it answers instead. */
+/* Takes at most `space` datagrams, then is full; `error`, if set, is what it answers instead. */
 typedef struct capture_link {
     um_link base;
-    uint32_t room;
+    uint32_t space;
     int error;
     uint32_t pieces;    /* runs of bytes that lay one behind the other */
     const uint8_t *end; /* of the last */
@@ -78,7 +78,7 @@ static inline int capture_take(capture_link *link, um_address to, const um_tx *t
 {
     if (link->error != 0)
         return link->error;
-    if (link->room == 0)
+    if (link->space == 0)
         return 0;
     CHECK(link->count < CAPTURE_MAX);
     capture *kept = &link->datagrams[link->count++];
@@ -93,7 +93,7 @@ static inline int capture_take(capture_link *link, um_address to, const um_tx *t
     CHECK_EQ(kept->length, tx->length);
     if (tx->borrowed != NULL && !oversize)
         capture_send_borrowed(link, tx);
-    link->room -= link->room != UINT32_MAX;
+    link->space -= link->space != UINT32_MAX;
     return 1;
 }
 
@@ -181,7 +181,7 @@ static inline fixture *session_open_limited(const um_session_config *config, uin
     fixture *f = zeroed(sizeof *f);
     f->session = zeroed(sizeof *f->session);
     f->link.base.ops = &capture_ops;
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     f->now_ns = NS_PER_S;
     f->from = (um_address){0x0a000002, 40000};
     um_rate_limiter_init(&f->limits.data, data_bps, interval_ns, f->now_ns);
@@ -298,7 +298,7 @@ static inline void status(fixture *f, um_status_message message)
     control(f, datagram, um_status_encode(datagram, config->session_id, config->nak_port, &message));
 }
 
-/* A session with room for datagrams of 8 KiB, as UM's default is. */
+/* A session with space for datagrams of 8 KiB, as UM's default is. */
 static inline um_session_config config_8k(uint32_t batch_minimum_bytes)
 {
     um_session_config config = default_config();

@@ -363,9 +363,9 @@ TEST("", "a full link is offered the rest with new stamps")
         parts[i] = (um_part){data[i], sizeof data[i]};
         batch[i] = (um_tx){.parts = &parts[i], .part_count = 1, .length = sizeof data[i]};
     }
-    link.room = 1;
+    link.space = 1;
     CHECK_EQ(tagging.base.ops->send(&tagging.base, SESSION.group, batch, 3), 1);
-    link.room = UINT32_MAX;
+    link.space = UINT32_MAX;
     CHECK_EQ(tagging.base.ops->send(&tagging.base, SESSION.group, batch + 1, 2), 2);
     um_trailer first, second;
     CHECK(um_trailer_read(link.datagrams[0].data, link.datagrams[0].length, &first));

@@ -255,7 +255,7 @@ TEST("UM-35 UX-23", "back-pressure in the middle of a release loses and repeats 
     um_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
-    f->link.room = 0;
+    f->link.space = 0;
     while (send_bytes(f, source, 1000, 0, UM_SEND_FLUSH) >= 0)
         ;
     uint32_t before = atomic_load(&source->next_sqn);
@@ -263,12 +263,12 @@ TEST("UM-35 UX-23", "back-pressure in the middle of a release loses and repeats 
         CHECK_EQ(send_bytes(f, source, 1000, (uint8_t)i, i == 0 ? UM_SEND_START_BATCH : 0), before + i);
     CHECK_EQ(send_bytes(f, source, 1000, 20, UM_SEND_END_BATCH | UM_SEND_FLUSH), UM_BACK_PRESSURED);
     uint32_t tries = 0;
-    do { /* a little room at a time */
-        f->link.room = 3;
+    do { /* a little space at a time */
+        f->link.space = 3;
         run_sender(f);
         CHECK(tries++ < 100);
     } while (send_bytes(f, source, 1000, 20, UM_SEND_END_BATCH | UM_SEND_FLUSH) == UM_BACK_PRESSURED);
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     run_sender(f);
     uint32_t next = 0;
     for (uint32_t i = 0; i < f->link.count; i++) {

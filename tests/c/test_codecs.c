@@ -294,7 +294,7 @@ TEST("W1", "malformed messages are refused by reason")
     CHECK_EQ(message_status("0000000b 000003e9 00000001"), UM_DGRAM_HDR);
     CHECK_EQ(message_status("00000000 000003e9 00000001"), UM_DGRAM_HDR);
     CHECK_EQ(message_status("08ff0003"), UM_DGRAM_HDR);
-    CHECK_EQ(message_status("0063000c 000003e9 00000001"), UM_DGRAM_HDR);          /* an option, but no room */
+    CHECK_EQ(message_status("0063000c 000003e9 00000001"), UM_DGRAM_HDR);          /* an option, but no space */
     CHECK_EQ(message_status("00630010 000003e9 00000001 00030000"), UM_DGRAM_HDR); /* shorter than its head */
     CHECK_EQ(message_status("00630010 000003e9 00000001 00058000"), UM_DGRAM_HDR); /* past the message */
     CHECK_EQ(message_status("00630010 000003e9 00000001 00040000"), UM_DGRAM_HDR); /* unknown and not ignorable */

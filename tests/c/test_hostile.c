@@ -371,7 +371,7 @@ TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the
     receiving_close(f);
 }
 
-TEST("UM-119", "a NAK budget: what is over it is put off, counted once, and sent when there is room")
+TEST("UM-119", "a NAK budget: what is over it is put off, counted once, and sent when there is space")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     um_nak_budget_init(&f->session.nak_budget, 10000, f->now_ns);

@@ -66,10 +66,10 @@ static bool bring_with(lines *f, uint32_t line, const um_lbmc_hot_failover *numb
     memcpy(payload, text, length);
     memset(payload + length, (int)number->sqn, properties);
     uint32_t before = (uint32_t)(payload - out) - UM_LBMC_HEADER_BYTES;
-    uint8_t *room = um_queue_reserve(&f->inputs[line], before + length + properties);
-    if (room == NULL)
+    uint8_t *space = um_queue_reserve(&f->inputs[line], before + length + properties);
+    if (space == NULL)
         return false;
-    memcpy(room, out + UM_LBMC_HEADER_BYTES, before + length + properties);
+    memcpy(space, out + UM_LBMC_HEADER_BYTES, before + length + properties);
     uint32_t sqn = f->topic_sqn[line]++;
     um_row row = {.flags = UM_MESSAGE_HOT_FAILOVER | (properties > 0 ? UM_MESSAGE_PROPERTIES : 0),
                   .sequence_number = sqn,

@@ -233,7 +233,7 @@ TEST("UX-11", "a datagram with another session id, and one from who is no client
     session_close(f);
 }
 
-TEST("UX-11", "a full table takes nobody more, and one who was refused is taken when there is room")
+TEST("UX-11", "a full table takes nobody more, and one who was refused is taken when there is space")
 {
     fixture *f = lbtru_open(2);
     connect_client(f, A);
@@ -319,13 +319,13 @@ TEST("UX-11", "a link that is full in the middle of the copies: the others are s
     um_random random = {11};
     for (uint32_t i = 0; i < MESSAGES; i++) {
         send_bytes(f, source, 700, (uint8_t)i, i % 7 == 6 ? UM_SEND_FLUSH : 0);
-        f->link.room = (uint32_t)um_random_below(&random, 5);
+        f->link.space = (uint32_t)um_random_below(&random, 5);
         run_sender(f);
         f->now_ns += NS_PER_MS;
     }
     send_text(f, source, "end", UM_SEND_FLUSH);
     for (uint32_t i = 0; i < 500; i++) {
-        f->link.room = 1 + (uint32_t)um_random_below(&random, 3);
+        f->link.space = 1 + (uint32_t)um_random_below(&random, 3);
         run_sender(f);
     }
     CHECK_EQ(f->session->clients.behind_count, 0);

@@ -133,7 +133,7 @@ TEST("W1", "a block whose fields cannot be is refused, and a type that is none o
         {FIRST_PROPERTY + UM_PROPERTY_BYTES + VALUE_OFFSET, BLOCK_BYTES, false},    /* a string behind the block */
         {FIRST_PROPERTY + UM_PROPERTY_BYTES + VALUE_OFFSET, BLOCK_BYTES - 1, true}, /* an empty one */
         {BLOCK_BYTES - 4, 0x41414141, false},                                       /* a string that nothing ends */
-        {4, 3, false}, /* more properties than the block has room for */
+        {4, 3, false}, /* more properties than the block has space for */
         {4, 1, true},
         {4, 0, true},
     };
@@ -388,12 +388,12 @@ TEST("W9", "payloads and properties of a queue's block never meet, and a block i
             uint32_t bytes = (uint32_t)um_random_below(&random, is_long ? LONGEST + 1 : 200);
             uint32_t properties = appended % 3 == 0 ? (uint32_t)um_random_below(&random, bytes + 1) : 0;
             uint64_t free_bytes = um_queue_free_bytes(queue);
-            uint8_t *room = um_queue_reserve(queue, bytes);
-            if (room == NULL)
+            uint8_t *space = um_queue_reserve(queue, bytes);
+            if (space == NULL)
                 break;
             CHECK(free_bytes > 0 || bytes >= 0);
-            memset(room, (int)appended & 0xff, bytes - properties);
-            memset(room + bytes - properties, ~(int)appended & 0xff, properties);
+            memset(space, (int)appended & 0xff, bytes - properties);
+            memset(space + bytes - properties, ~(int)appended & 0xff, properties);
             um_row row = {.sequence_number = appended,
                           .message_length = bytes,
                           .flags = properties > 0 ? UM_MESSAGE_PROPERTIES : 0};

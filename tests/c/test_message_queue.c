@@ -100,7 +100,7 @@ TEST("UM-8", "rows come out in order, of one block at a time")
     queue_close(f);
 }
 
-/* Fills the queue from row n on; returns the row that found no room. */
+/* Fills the queue from row n on; returns the row that found no space. */
 static uint32_t fill(um_message_queue *queue, uint32_t n)
 {
     while (append(queue, n))
@@ -153,7 +153,7 @@ TEST("W9", "a block is reused only when every row of it is back, whatever the or
     queue_close(f);
 }
 
-TEST("UM-5", "a message as long as the longest finds room at the end of a block")
+TEST("UM-5", "a message as long as the longest finds space at the end of a block")
 {
     queue_fixture *f = queue_open();
     um_row row = {.flags = 0};

@@ -61,10 +61,10 @@ TEST("UM-46", "a stream that is cut anywhere gives the messages that were put in
         uint32_t piece_max = round == 0 ? 3 : 1 << (4 * round), taken = 0;
         um_message_stream_init(&stream, memory, capacity, UM_LBMC_MESSAGE_BYTES_MAX);
         for (uint32_t at = 0; at < bytes;) {
-            uint32_t room, piece = 1 + (uint32_t)um_random_below(&random, piece_max);
-            uint8_t *into = um_message_stream_room(&stream, &room);
-            CHECK(room > 0);
-            piece = piece < room ? piece : room;
+            uint32_t space, piece = 1 + (uint32_t)um_random_below(&random, piece_max);
+            uint8_t *into = um_message_stream_space(&stream, &space);
+            CHECK(space > 0);
+            piece = piece < space ? piece : space;
             piece = piece < bytes - at ? piece : bytes - at;
             memcpy(into, sent + at, piece);
             um_message_stream_add(&stream, piece);
@@ -86,10 +86,10 @@ static enum um_stream_part first_of(const uint8_t *bytes, uint32_t length, uint3
     uint8_t *memory = zeroed(message_max);
     um_message_stream stream;
     const uint8_t *data;
-    uint32_t room, run_length;
+    uint32_t space, run_length;
     um_message_stream_init(&stream, memory, message_max, message_max);
-    memcpy(um_message_stream_room(&stream, &room), bytes, length);
-    CHECK(length <= room);
+    memcpy(um_message_stream_space(&stream, &space), bytes, length);
+    CHECK(length <= space);
     um_message_stream_add(&stream, length);
     enum um_stream_part part = um_message_stream_next(&stream, RUN_MAX, &data, &run_length);
     /* A broken stream stays broken, whatever comes. */
@@ -130,9 +130,9 @@ TEST("UM-46", "records cut anywhere give the messages that were put into them, e
         memcpy(record + UM_RECORD_HEADER_BYTES, sent + at, length);
         CHECK_EQ(um_stream_tags_seal(source, record, length), 0);
         for (uint32_t done = 0, whole = UM_RECORD_HEADER_BYTES + length; done < whole;) {
-            uint32_t room, piece = 1 + (uint32_t)um_random_below(&random, 40000), before = taken;
-            uint8_t *into = um_message_stream_room(&stream, &room);
-            piece = piece < room ? piece : room;
+            uint32_t space, piece = 1 + (uint32_t)um_random_below(&random, 40000), before = taken;
+            uint8_t *into = um_message_stream_space(&stream, &space);
+            piece = piece < space ? piece : space;
             piece = piece < whole - done ? piece : whole - done;
             memcpy(into, record + done, piece);
             um_message_stream_add(&stream, piece);
@@ -200,7 +200,7 @@ TEST("UM-108", "of what is no right record nothing is taken, and the stream says
     source = tags_of(true, 1);
     CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE - 1), 0); /* a message and no end to it */
     CHECK_EQ(refused(record, RECORD - 1, RECORD).broken_by, UM_DGRAM_SIZE);
-    um_store_be32(record + 8, RECORD); /* longer than there is room for */
+    um_store_be32(record + 8, RECORD); /* longer than there is space for */
     CHECK_EQ(refused(record, RECORD - 1, RECORD).broken_by, UM_DGRAM_SIZE);
     um_stream_tags_close(source);
     um_stream_tags_close(other);
@@ -239,7 +239,7 @@ TEST("UM-108", "a client's backlog gives its bytes in order, whatever is taken a
     uint8_t next_in = 0, next_out = 0;
     for (uint32_t i = 0; i < 20000; i++) {
         uint8_t piece[CAPACITY];
-        uint32_t count = (uint32_t)um_random_below(&random, um_byte_ring_room(&ring) + 1), length;
+        uint32_t count = (uint32_t)um_random_below(&random, um_byte_ring_space(&ring) + 1), length;
         for (uint32_t k = 0; k < count; k++)
             piece[k] = next_in++;
         um_byte_ring_append(&ring, piece, count);
@@ -254,7 +254,7 @@ TEST("UM-108", "a client's backlog gives its bytes in order, whatever is taken a
     free(memory);
 }
 
-TEST("UX-27", "a set of topics takes as many as it has room for, and loses none")
+TEST("UX-27", "a set of topics takes as many as it has space for, and loses none")
 {
     um_random random = {check_seed()};
     void *memory = zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));

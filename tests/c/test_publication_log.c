@@ -544,7 +544,7 @@ TEST("AE-45 AE-46 AE-47 AE-48",
     free(memory);
 }
 
-TEST("AE-7 AE-23 AE-48", "a claim that meets what is not clean is refused, and cleaning then makes room for its like")
+TEST("AE-7 AE-23 AE-48", "a claim that meets what is not clean is refused, and cleaning then makes space for its like")
 {
     um_publication_log log;
     uint8_t *memory = zeroed(um_log_footprint(LONG_TERM));

@@ -39,7 +39,7 @@ static receiving *receiving_open(void)
     };
     receiving *r = zeroed(sizeof *r);
     r->link.base.ops = &capture_ops;
-    r->link.room = UINT32_MAX;
+    r->link.space = UINT32_MAX;
     r->memory = zeroed(um_receiver_session_footprint(&config));
     r->hold = zeroed(um_reorder_footprint(HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES));
     um_reorder_init(&r->store, r->hold, HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES);

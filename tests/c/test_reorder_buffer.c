@@ -171,9 +171,9 @@ static void deliver(um_reorder_buffer *store, model *m, um_random *random, uint3
             k->length = 1 + (uint32_t)um_random_below(random, 32);
             memcpy(k->payload, datagram + offset, k->length);
             k->datagram = number;
-            bool room = cells_of(m) <= CELLS;
-            k->datagram = room ? number : 0;
-            CHECK_EQ(um_reorder_attach(store, hold, datagram + offset, k->length), room);
+            bool space = cells_of(m) <= CELLS;
+            k->datagram = space ? number : 0;
+            CHECK_EQ(um_reorder_attach(store, hold, datagram + offset, k->length), space);
         } else if (um_random_below(random, 2) == 0) {
             um_reorder_detach(store, hold);
             m->entries[at].datagram = 0;

@@ -3,12 +3,12 @@
 #include "core/resolution/resolver_cache.h"
 #include "support.h"
 
-enum { ROOM = 4096 };
+enum { SPACE = 4096 };
 
 static const uint8_t LBTRM[] = {0x10, 16, 0, 60, 0, 0, 0, 1, 10, 0, 0, 1, 224, 9, 9, 9, 0, 0, 0, 7, 1, 1, 2, 2};
 
 typedef struct datagram {
-    uint8_t data[ROOM];
+    uint8_t data[SPACE];
     uint32_t bytes;
 } datagram;
 
@@ -19,14 +19,14 @@ static datagram datagram_of(uint8_t queries, uint8_t advertisements)
 
 static void put(datagram *to, const void *data, uint32_t bytes)
 {
-    CHECK(to->bytes + bytes <= ROOM);
+    CHECK(to->bytes + bytes <= SPACE);
     memcpy(to->data + to->bytes, data, bytes);
     to->bytes += bytes;
 }
 
 static void put_name(datagram *to, char letter, uint32_t bytes)
 {
-    char name[ROOM];
+    char name[SPACE];
     memset(name, letter, bytes);
     name[bytes] = 0;
     put(to, name, bytes + 1);

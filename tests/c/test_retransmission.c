@@ -302,13 +302,13 @@ TEST("UM-120", "the same number twice in a NAK is one retransmission")
 TEST("W6 UM-132", "a full link puts retransmissions off too, and they are tried again soon")
 {
     fixture *f = sent_session(default_config(), 10, 0);
-    f->link.room = 2;
+    f->link.space = 2;
     nak(f, (const uint32_t[]){1, 2, 3, 4, 5}, 5);
     CHECK_EQ(f->session->counters.rxs_sent, 2);
     CHECK_EQ(f->session->retransmit_count, 3);
     int64_t next_ns = um_session_tick(f->session, f->now_ns);
     CHECK(next_ns > f->now_ns && next_ns <= f->now_ns + NS_PER_MS);
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     um_session_tick(f->session, f->now_ns = next_ns);
     CHECK_EQ(f->session->counters.rxs_sent, 5);
     for (uint32_t i = 0; i < 3; i++)
@@ -320,10 +320,10 @@ TEST("W6 UM-132", "what a full link did not take is not charged to the limiter")
 {
     fixture *f = sent_session(default_config(), 8, 8 * 9 * 1032 * 100); /* nine a slice of 10 ms */
     const uint32_t sqns[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    f->link.room = 0;
+    f->link.space = 0;
     nak(f, sqns, 8);
     CHECK_EQ(f->session->retransmit_count, 8);
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     um_session_tick(f->session, f->now_ns); /* the same slice */
     CHECK_EQ(f->session->retransmit_count, 0);
     CHECK_EQ(f->session->counters.rxs_sent, 8);
@@ -335,10 +335,10 @@ TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
     um_session_config config = default_config();
     config.window_bytes = 3100;
     fixture *f = sent_session(config, 3, 0);
-    f->link.room = 0;
+    f->link.space = 0;
     nak(f, (const uint32_t[]){0, 1, 2}, 3);
     CHECK_EQ(f->session->retransmit_count, 3);
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     for (uint32_t i = 0; i < 2; i++)
         send_bytes(f, f->session->sources, 1000, 0, UM_SEND_FLUSH);
     run_sender(f);
@@ -366,7 +366,7 @@ TEST("UM-120 UM-133", "random NAKs under a limiter: each retransmission is what 
         uint32_t sqns[64], count = (uint32_t)um_random_below(&random, 10);
         for (uint32_t i = 0; i < count; i++)
             sqns[i] = f->session->next_sqn - (uint32_t)um_random_below(&random, 60);
-        f->link.room = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 5) : UINT32_MAX;
+        f->link.space = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 5) : UINT32_MAX;
         nak(f, sqns, count);
         um_session_tick(f->session, f->now_ns);
         for (uint32_t i = 0; i < f->link.count; i++) {

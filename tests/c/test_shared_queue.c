@@ -150,7 +150,7 @@ TEST("UM-7 UM-8", "topics of one queue come out in the order they arrived, each 
     sharing_close(f);
 }
 
-TEST("UM-10", "a full shared queue is one pause, and every topic of it goes on when there is room")
+TEST("UM-10", "a full shared queue is one pause, and every topic of it goes on when there is space")
 {
     sharing *f = sharing_open(1);
     um_rows rows;

@@ -168,7 +168,7 @@ TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
     session_close(f);
 }
 
-TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and makes room")
+TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and makes space")
 {
     um_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;

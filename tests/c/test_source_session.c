@@ -162,9 +162,9 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 20; i++)
         send_bytes(f, source, WHOLE_LINES, (uint8_t)i, i == 19 ? UM_SEND_FLUSH : 0);
-    f->link.room = 12;
+    f->link.space = 12;
     run_sender(f);
-    f->link.room = 20;
+    f->link.space = 20;
     f->now_ns += NS_PER_S;
     um_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->link.count, 20);
@@ -316,7 +316,7 @@ TEST("UX-1 W6", "what the link refuses costs no allowance")
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 8; i++)
         send_bytes(f, source, 1218, 0, UM_SEND_FLUSH);
-    f->link.room = 3;
+    f->link.space = 3;
     CHECK_EQ(run_sender(f), 3);
     CHECK_EQ(f->limits.data.credit_bytes, 10000 - 3750);
     f->link.error = -ENETDOWN;
@@ -499,12 +499,12 @@ TEST("W6 AE-42", "a full link takes the rest later, in order, once")
     for (uint32_t i = 0; i < 30; i++)
         send_bytes(f, source, 1000, (uint8_t)i, UM_SEND_FLUSH);
     for (uint32_t taken = 0; taken < 30; taken += 3) {
-        f->link.room = 3;
+        f->link.space = 3;
         CHECK_EQ(run_sender(f), 3);
         CHECK_EQ(atomic_load(&f->session->sender_position), (taken + 3) * um_frame_span(UM_LBMC_HEADER_BYTES + 1000));
         bool more = taken + 3 < 30;
         CHECK(!um_session_pending(f->session));
-        f->link.room = 0;
+        f->link.space = 0;
         int64_t next_ns = um_session_tick(f->session, f->now_ns);
         CHECK(more ? next_ns <= f->now_ns + NS_PER_MS && next_ns > f->now_ns : next_ns > f->now_ns + NS_PER_MS);
     }
@@ -542,9 +542,9 @@ TEST("W6 W8", "a link that was full for a moment leaves no flush behind")
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 100; i++)
         send_bytes(f, source, 300, 0, UM_SEND_FLUSH);
-    f->link.room = 1;
+    f->link.space = 1;
     run_sender(f);
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     run_sender(f);
     CHECK_EQ(atomic_load(&f->session->sender_position), um_log_tail(&f->session->log));
     send_text(f, source, "next", UM_SEND_FLUSH);

@@ -175,7 +175,7 @@ TEST("UX-27", "who has said nothing, not all of it, or too much, is sent everyth
     capture_clear(&f->link);
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
-    CHECK_EQ(sent_to(f, A), 1); /* more than there is room for */
+    CHECK_EQ(sent_to(f, A), 1); /* more than there is space for */
     session_close(f);
 }
 
@@ -323,16 +323,16 @@ TEST("UX-27", "whatever the link refuses, every client has each number once: sen
     for (uint32_t i = 0; i < MESSAGES; i++) {
         topic_of[i] = (uint32_t)um_random_below(&random, TOPICS);
         send_bytes(f, sources[topic_of[i]], 900, (uint8_t)i, UM_SEND_FLUSH);
-        f->link.room = (uint32_t)um_random_below(&random, 4);
+        f->link.space = (uint32_t)um_random_below(&random, 4);
         if (i % 5 == 0)
             run_sender(f);
         f->now_ns += NS_PER_MS / 10;
     }
     for (uint32_t i = 0; i < 2000; i++) {
-        f->link.room = 1 + (uint32_t)um_random_below(&random, 3);
+        f->link.space = 1 + (uint32_t)um_random_below(&random, 3);
         run_sender(f);
     }
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     um_clients_tell_passed(f->session);
     CHECK(f->session->clients.behind_count == 0 && f->session->next_sqn == MESSAGES);
     has_all has[CLIENTS] = {0};

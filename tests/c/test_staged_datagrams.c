@@ -33,8 +33,8 @@ TEST("AE-31 AE-38", "a staged datagram is found until it is dropped, and nothing
     for (uint32_t step = 0; step < 20000; step++) {
         uint32_t bytes = 500 + (uint32_t)um_random_below(&random, 9000);
         uint32_t before = staged->end;
-        um_staged_room room = um_staged_make_room(staged, 1, bytes);
-        if (room.datagrams > 0 && room.bytes >= bytes) {
+        um_staged_space space = um_staged_make_space(staged, 1, bytes);
+        if (space.datagrams > 0 && space.bytes >= bytes) {
             wrapped += staged->end < before;
             staged_model *added = &model[(oldest + count++) % MODEL_MAX];
             *added = (staged_model){position, bytes, (uint8_t)um_random_next(&random)};
@@ -71,12 +71,12 @@ TEST("AE-31", "the ring takes so many datagrams and no more, however small")
 {
     um_staged_datagrams *staged = ring_open();
     for (int64_t i = 0; i < UM_STAGED_MAX; i++) {
-        CHECK(um_staged_make_room(staged, 1, 100).datagrams > 0);
+        CHECK(um_staged_make_space(staged, 1, 100).datagrams > 0);
         um_staged_add(staged, i * UM_FRAME_ALIGNMENT, 100);
     }
-    CHECK_EQ(um_staged_make_room(staged, 1, 100).datagrams, 0);
+    CHECK_EQ(um_staged_make_space(staged, 1, 100).datagrams, 0);
     um_staged_drop_sent(staged, UM_FRAME_ALIGNMENT);
-    CHECK_EQ(um_staged_make_room(staged, 1, 100).datagrams, 1);
+    CHECK_EQ(um_staged_make_space(staged, 1, 100).datagrams, 1);
     free(staged->memory);
     free(staged);
 }
@@ -117,7 +117,7 @@ static um_session_config config_8m(void)
     return config;
 }
 
-/* Sends the batch in pieces of `at_once`, after each as much as the link has room for. Returns what was staged. */
+/* Sends the batch in pieces of `at_once`, after each as much as the link has space for. Returns what was staged. */
 static uint32_t send_in_pieces(fixture *f, const batch *b, bool stages, uint32_t at_once, um_random *random)
 {
     um_source *source = source_open(f, 7, 0);
@@ -134,12 +134,12 @@ static uint32_t send_in_pieces(fixture *f, const batch *b, bool stages, uint32_t
         laid += f->session->staged.count - before;
         done += (uint32_t)result;
         data += done_bytes;
-        f->link.room = (uint32_t)um_random_below(random, 2 * at_once);
+        f->link.space = (uint32_t)um_random_below(random, 2 * at_once);
         f->link.borrowed_max = (uint32_t)um_random_below(random, 2 * UM_STAGED_BORROWED_MAX);
         run_sender(f);
         CHECK_EQ(f->link.borrowed, f->session->staged.borrowed_count);
     }
-    f->link.room = UINT32_MAX;
+    f->link.space = UINT32_MAX;
     run_sender(f);
     return laid;
 }
@@ -246,9 +246,9 @@ TEST("W4 W6", "a path that takes more than a frame holds: datagrams lie in the r
     um_session_set_datagram_max(f->session, 1000);
     f->link.base.borrow_bytes = 1024;
     send_alike(f, 20, 900);
-    CHECK_EQ(um_staged_make_room(&f->session->staged, 5, 1000).datagrams, 5);
+    CHECK_EQ(um_staged_make_space(&f->session->staged, 5, 1000).datagrams, 5);
     CHECK_EQ(f->link.borrowed, 25);
-    CHECK_EQ(um_staged_make_room(&f->session->staged, 5, 1472).bytes, 0);
+    CHECK_EQ(um_staged_make_space(&f->session->staged, 5, 1472).bytes, 0);
     um_session_set_datagram_max(f->session, 1472);
     for (int i = 0; i < 3; i++)
         send_alike(f, 60, 1400);

@@ -104,7 +104,7 @@ static uint32_t send_batch(fan_out_fixture *f)
     return (uint32_t)taken;
 }
 
-/* A client reads at most so many bytes; what made room is used. */
+/* A client reads at most so many bytes; what made space is used. */
 static void read_some(fan_out_fixture *f, int number, uint32_t most)
 {
     client_end *end = &f->ends[number];

@@ -30,7 +30,7 @@ static uint8_t filler(uint32_t number)
 static void put_record(um_unit_file *file, um_random *random, uint32_t number)
 {
     record_head head = {number, sizeof head + (uint32_t)um_random_below(random, RECORD_BYTES_MAX)};
-    um_unit_file_make_room(file);
+    um_unit_file_make_space(file);
     memcpy(file->unit + file->used_bytes, &head, sizeof head);
     memset(file->unit + file->used_bytes + sizeof head, filler(number), head.bytes - sizeof head);
     file->used_bytes += head.bytes;

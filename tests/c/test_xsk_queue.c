@@ -104,13 +104,13 @@ static uint32_t frames_to_fill(const rings *r)
 /* Puts a frame into the receive ring, over several descriptors if it must; false when the fill ring is dry. */
 static bool kernel_receives(rings *r, const uint8_t *frame, uint32_t length)
 {
-    enum { ROOM = FRAME_BYTES - HEADROOM_BYTES };
+    enum { SPACE = FRAME_BYTES - HEADROOM_BYTES };
     struct xdp_desc *descriptors = (struct xdp_desc *)r->receive.entries;
-    uint32_t pieces = (length + ROOM - 1) / ROOM;
+    uint32_t pieces = (length + SPACE - 1) / SPACE;
     if (frames_to_fill(r) < pieces)
         return false;
     for (uint32_t i = 0; i < pieces; i++) {
-        uint32_t bytes = length < ROOM ? length : ROOM;
+        uint32_t bytes = length < SPACE ? length : SPACE;
         uint64_t address = r->fill.entries[r->fill.consumer++ % RECEIVE_FRAMES] + HEADROOM_BYTES;
         memcpy(r->queue.area + address, frame, bytes);
         descriptors[r->receive.producer++ % RECEIVE_FRAMES] =

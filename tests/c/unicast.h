@@ -107,7 +107,7 @@ static inline connecting *connecting_open(void)
     recovering *r = c->r;
     unmap(r);
     c->link.base.ops = &capture_ops;
-    c->link.room = UINT32_MAX;
+    c->link.space = UINT32_MAX;
     um_receiver_session_config config = session_config();
     config.id = (um_session_id){{source_address.ip, SOURCE_PORT}, {0, 0}, SID, UM_TRANSPORT_LBTRU};
     config.nak_initial_backoff_ns = 0;

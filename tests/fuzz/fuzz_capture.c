@@ -334,12 +334,12 @@ static void put_beginning(image *file, uint8_t link_type, bool pcapng)
 
 static void write_file(image *file, fuzz_input *input)
 {
-    enum { LINK_ETHERNET = 1, RAW_PART_BYTES_MAX = 64, PACKET_ROOM_BYTES = 512 };
+    enum { LINK_ETHERNET = 1, RAW_PART_BYTES_MAX = 64, PACKET_SPACE_BYTES = 512 };
     uint8_t choice = take_u8(input);
     bool pcapng = choice & 1;
     if (choice & 2)
         put_beginning(file, choice & 4 ? take_u8(input) : LINK_ETHERNET, pcapng);
-    while (input->left > 0 && sizeof file->data - file->size > PACKET_ROOM_BYTES) {
+    while (input->left > 0 && sizeof file->data - file->size > PACKET_SPACE_BYTES) {
         if (take_u8(input) % 4 != 0) {
             put_packet(file, input, pcapng);
         } else {

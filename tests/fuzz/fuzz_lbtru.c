@@ -17,7 +17,7 @@ typedef struct world {
     um_rate_limits limits;
     um_source source;
     uint8_t *memory;
-    uint32_t room;
+    uint32_t space;
     uint32_t given_bytes; /* of the datagram that the session is given */
     uint32_t messages;
     uint32_t next_sqn[ADDRESSES]; /* that each address is sent as new data */
@@ -75,7 +75,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
 {
     (void)link;
     uint32_t sent = 0;
-    for (; sent < count && w.room > 0; sent++, w.room--)
+    for (; sent < count && w.space > 0; sent++, w.space--)
         check_sent(to, &batch[sent]);
     return (int)sent;
 }
@@ -128,7 +128,7 @@ static void open_world(fuzz_input *input)
     w.memory = memory ? memory : fuzz_zeroed(largest_footprint(config));
     memset(w.memory, 0, bytes);
     w.link.ops = &ops;
-    w.room = UINT32_MAX;
+    w.space = UINT32_MAX;
     um_rate_limiter_init(&w.limits.data, 0, 1000, 0);
     um_rate_limiter_init(&w.limits.retransmit, 0, 1000, 0);
     um_session_init(&w.session, w.memory, &config, &w.link, &w.limits, 0);
@@ -208,12 +208,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         } else if ((choice & 7) == 6 && w.messages++ < MESSAGES_MAX) {
             uint32_t actions = 0;
             uint8_t bytes[1024] = {0};
-            w.room = choice & 8 ? UINT32_MAX : take_u8(&input) % 8;
+            w.space = choice & 8 ? UINT32_MAX : take_u8(&input) % 8;
             um_source_send(&w.source, bytes, (uint32_t)take_u8(&input) * 4, UM_SEND_FLUSH, now_ns, &actions);
             BOUNDED(um_session_send(&w.session, now_ns, 64));
         } else {
             now_ns += take_u16(&input);
-            w.room = UINT32_MAX;
+            w.space = UINT32_MAX;
             BOUNDED(um_session_tick(&w.session, now_ns));
             look_at_clients();
         }

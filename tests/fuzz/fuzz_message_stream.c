@@ -53,7 +53,7 @@ static void take(um_message_stream *stream, taken *so_far)
     so_far->end = part;
 }
 
-/* Feeds all bytes in pieces of the lengths that `cuts` gives, or of the greatest there is room for. */
+/* Feeds all bytes in pieces of the lengths that `cuts` gives, or of the greatest there is space for. */
 static taken feed(fuzz_input bytes, fuzz_input cuts, uint32_t capacity)
 {
     taken result = {0};
@@ -61,10 +61,10 @@ static taken feed(fuzz_input bytes, fuzz_input cuts, uint32_t capacity)
     uint8_t *memory = fuzz_zeroed(capacity);
     um_message_stream_init(&stream, memory, capacity, capacity);
     while (bytes.left > 0 && result.end != UM_STREAM_BROKEN) {
-        uint32_t room, piece = cuts.left > 0 ? take_u8(&cuts) % 64 + 1 : CAPACITY_MAX;
-        uint8_t *into = um_message_stream_room(&stream, &room);
-        REQUIRE(room > 0 && into + room == memory + capacity);
-        piece = piece < room ? piece : room;
+        uint32_t space, piece = cuts.left > 0 ? take_u8(&cuts) % 64 + 1 : CAPACITY_MAX;
+        uint8_t *into = um_message_stream_space(&stream, &space);
+        REQUIRE(space > 0 && into + space == memory + capacity);
+        piece = piece < space ? piece : space;
         piece = piece < bytes.left ? piece : (uint32_t)bytes.left;
         memcpy(into, bytes.at, piece);
         bytes.at += piece;

@@ -42,7 +42,7 @@ typedef struct world {
     datagram datagrams[DATAGRAMS_MAX]; /* by transport sqn */
     uint32_t datagram_count;
     uint32_t first_sqn;
-    uint32_t room;
+    uint32_t space;
     uint32_t borrowed_count;
     uint32_t lent_max;
     int error;
@@ -126,7 +126,7 @@ static int take(const um_tx *tx, bool oversize)
     uint32_t length = 0;
     if (w.error != 0)
         return w.error;
-    if (w.room == 0)
+    if (w.space == 0)
         return 0;
     for (uint32_t i = 0; i < tx->part_count; i++) {
         REQUIRE(length + tx->parts[i].length <= tx->length && tx->length <= sizeof data);
@@ -142,7 +142,7 @@ static int take(const um_tx *tx, bool oversize)
         check_data(&packet, data, length);
     if (tx->borrowed != NULL && !oversize)
         take_lent(tx);
-    w.room--;
+    w.space--;
     return 1;
 }
 
@@ -192,7 +192,7 @@ static void open_world(fuzz_input *input)
     w.link.ops = &ops;
     w.link.borrow_bytes = config.coalesce_threshold % 2 ? 1536 : 0;
     w.lent_max = config.coalesce_threshold * 8;
-    w.room = UINT32_MAX;
+    w.space = UINT32_MAX;
     w.now_ns = 1000;
     w.first_sqn = config.initial_sqn;
     um_rate_limiter_init(&w.limits.data, take_u8(input) % 4 == 0 ? 80000000000 : 0, 1000, w.now_ns);
@@ -390,7 +390,7 @@ static void operate(fuzz_input *input)
         um_session_set_datagram_max(&w.session, take_u16(input) % 2600);
         break;
     case 14:
-        w.room = operation & 0x80 ? UINT32_MAX : take_u8(input);
+        w.space = operation & 0x80 ? UINT32_MAX : take_u8(input);
         w.error = operation & 0x40 ? -ENETDOWN : 0;
         break;
     default: {
@@ -401,10 +401,10 @@ static void operate(fuzz_input *input)
     check_invariants();
 }
 
-/* A receiver with all the room there is, a link that takes everything, no claim open: all must leave. */
+/* A receiver with all the space there is, a link that takes everything, no claim open: all must leave. */
 static void finish(void)
 {
-    w.room = UINT32_MAX;
+    w.space = UINT32_MAX;
     w.error = 0;
     for (uint8_t slot = 0; slot < CLAIMS_MAX; slot++)
         if (w.claimed[slot] && slot % 2)

@@ -123,11 +123,11 @@ static void feed(fuzz_input *input, const uint8_t *bytes, uint32_t length)
 {
     uint8_t cut = take_u8(input);
     while (length > 0 && !w.is_broken) {
-        uint32_t room, piece = cut % 4 == 0 ? length : cut;
-        uint8_t *into = um_message_stream_room(&w.stream, &room);
-        REQUIRE(room > 0);
+        uint32_t space, piece = cut % 4 == 0 ? length : cut;
+        uint8_t *into = um_message_stream_space(&w.stream, &space);
+        REQUIRE(space > 0);
         piece = piece < length ? piece : length;
-        piece = piece < room ? piece : room;
+        piece = piece < space ? piece : space;
         memcpy(into, bytes, piece);
         um_message_stream_add(&w.stream, piece);
         bytes += piece;

@@ -99,7 +99,7 @@ def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
             "-i",
             port,
             "-n",
-            # Slots are as long as the longest packet: short ones, so that all of the run finds room beside other tests.
+            # A slot is as long as the longest packet: short slots, so that the whole run fits beside other tests.
             "-B",
             "65536",
             "-s",

@@ -280,7 +280,7 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
     assert sorted(tmp_path.iterdir()) == sorted(files), "older files are gone and none is unfinished"
     for file in files[:-1]:
         assert 1 << 20 <= file.stat().st_size < (1 << 20) + (1 << 18)
-    # What the subscriber had no room for comes a second time, long after its neighbours.
+    # What the subscriber had no space for comes a second time, long after its neighbours.
     first_sent = "lbtrm.hdr.type == 0 && udp.dstport == 14400 && lbtrm.data.flags_fec_type.rx == 0"
     sqns = [int(sqn, 16) for file in files for (sqn,) in fields(file, "lbtrm.data.sqn", keep=first_sent)]
     assert set(sqns) == set(range(min(sqns), max(sqns) + 1)), "nothing is lost between two files"

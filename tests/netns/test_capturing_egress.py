@@ -288,7 +288,7 @@ def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path
 def test_what_has_passed_is_written_or_counted(
     make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool
 ) -> None:
-    """Issue 4, capture: a capture that gets no processor time writes at its end what the ring has; what found no room
+    """Issue 4, capture: a capture that gets no processor time writes at its end what the ring has; what found no space
     is counted, in the summary and in the file."""
     lab = make_lab(hosts=2, segmentation="real")
     host = lab.hosts[0]
@@ -312,7 +312,7 @@ def test_what_has_passed_is_written_or_counted(
 def test_what_has_come_in_is_written_or_counted(
     make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool, is_run: bool
 ) -> None:
-    """Issue 4, capture: of what comes in, too, each datagram of a run that found no room is counted."""
+    """Issue 4, capture: of what comes in, too, each datagram of a run that found no space is counted."""
     lab = make_lab(hosts=2, segmentation="real")
     host, other = lab.hosts
     with (

@@ -333,7 +333,7 @@ def test_forged_status_messages(scene: Scene) -> None:
     scene.assert_unharmed()
 
 
-def test_more_invented_receivers_than_there_is_room_for(scene: Scene) -> None:
+def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
     """The table is bounded: the rest is refused, and the real receiver keeps its place (AE-19, AE-20)."""
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher(

@@ -14,7 +14,7 @@ MakeLab = Callable[..., Lab]
 
 DOWN_SECONDS = 1.0
 PATIENT_SOURCE = {"flow_control_receiver_timeout": 5000}
-SHORT_OF_ROOM = {"flow_control_receiver_window": 65536, "receiver_queue_block_count": 4}
+SHORT_OF_SPACE = {"flow_control_receiver_window": 65536, "receiver_queue_block_count": 4}
 RATE = 20_000
 
 
@@ -140,7 +140,7 @@ def test_datagrams_logged_before_the_mtu_shrank_still_arrive(make_lab: MakeLab, 
     """What no longer fits is sent with IP fragmentation and counted, new and repaired alike (W4, UM-49)."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
-    subscriber = ends.subscribe(1, size=1400, rate=1_000, options=SHORT_OF_ROOM)
+    subscriber = ends.subscribe(1, size=1400, rate=1_000, options=SHORT_OF_SPACE)
     publisher = ends.publish(receivers=1, size=1400, options=PATIENT_SOURCE)
     publisher.ask(send=4_000)
     publisher.await_report(lambda now: now["sent"] == 4_000)

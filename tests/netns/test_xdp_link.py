@@ -348,7 +348,7 @@ def test_a_pass_takes_the_jumbo_frames_that_wait(make_lab: MakeLab) -> None:
         wait_for(lambda: publisher.link("datagrams_sent") >= count, "the stream")
         passes = 0
         while receiver.stats()["messages_delivered"] < count:
-            assert passes < 5, "a pass has room for 768 datagrams"
+            assert passes < 5, "a pass has space for 768 datagrams"
             passes += run() > 0
 
 

@@ -58,7 +58,7 @@ class Receiver:
     """Joins a group on a host (or listens on its address) and collects the numbers that arrive."""
 
     def __init__(self, host: Host, group: str | None = GROUP, port: int = PORT) -> None:
-        """Open the socket on the host, with room for a test's worth of datagrams."""
+        """Open the socket on the host, with space for a test's worth of datagrams."""
         self.numbers: list[int] = []
         self.group, self.address = group, host.address
         self.socket = host.call(lambda: self._open(port))

@@ -245,7 +245,7 @@ def test_long_lists_are_split(pair: Pair) -> None:
 
 
 def test_a_full_loss_map_gives_up_what_it_cannot_note(pair: Pair) -> None:
-    """UM-116: the map is bounded; what finds no room is counted, the rest is repaired."""
+    """UM-116: the map is bounded; what finds no space is counted, the rest is repaired."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver(burst_loss_max=10**9).join(source, loss_capacity=16)
     pair.world.rule("drop", Type.DATA, sqns=(1, 12), retransmission=False)

@@ -62,7 +62,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -
 def test_a_full_disk_ends_a_report_that_says_so(
     tmp_path: Path, engine: tuple[str, ...], size: str, step: str
 ) -> None:
-    """The report's folder has too little room, with Spark and alone: status 1, a line that says what to do, no page."""
+    """The report's folder is on a full disk, with Spark and alone: status 1, a line with what to do next, no page."""
     capture = generate(tmp_path / "switch.pcap", PACKETS * 5, TRAFFIC).path
     small = tmp_path / "small"
     small.mkdir()

@@ -86,7 +86,7 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
 
 
 class Full:
-    """A sink that has no room."""
+    """A sink that has no space."""
 
     def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
         """Fail as a full disk does."""

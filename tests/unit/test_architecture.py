@@ -68,8 +68,8 @@ CORE_FORBIDDEN_CALLS = re.compile(
     r"|socket|bind|connect|send|sendto|sendmsg|sendmmsg|recv|recvfrom|recvmsg|recvmmsg|poll|ppoll|select|epoll_\w+"
     r"|eventfd|pthread_\w+|mtx_\w+|thrd_\w+|cnd_\w+)\s*\("
 )
-# Which C rooms a C room may include from, besides itself; and single headers, by their names.
-C_ROOMS = {
+# Which C components a C component may include from, besides itself; and single headers, by their names.
+C_COMPONENTS = {
     "core": set(),
     "os": {"core"},
     "capture/reading": {"core"},
@@ -107,8 +107,8 @@ IO_PUBLIC = {
     "statistics",
     "subscription",
 }
-# Rooms in which one concept spreads over several files: only the files themselves must not go round.
-SPREAD_ROOMS = {"bench", "capture/reading", "core", "xsk"}
+# Components in which one concept spreads over several files: only the files themselves must not go round.
+SPREAD_COMPONENTS = {"bench", "capture/reading", "core", "xsk"}
 
 
 @cache
@@ -198,13 +198,13 @@ def within(name: str, *packages: str) -> bool:
 def layer_of(name: str) -> int:
     """The number of the layer of a module of umstack, from the top; that of compiled modules is the last."""
     parts = name.split(".")
-    room = parts[1] if len(parts) > 1 else name
-    for number, rooms in enumerate(LAYERS):
-        if room in rooms:
+    component = parts[1] if len(parts) > 1 else name
+    for number, components in enumerate(LAYERS):
+        if component in components:
             return number
-    if room.startswith("_") and name not in modules():
+    if component.startswith("_") and name not in modules():
         return len(LAYERS)
-    raise LookupError(f"{name} has no layer: add {room} to LAYERS")
+    raise LookupError(f"{name} has no layer: add {component} to LAYERS")
 
 
 def forbidden_imports(importer: str, imported: str) -> str | None:
@@ -223,7 +223,7 @@ def forbidden_imports(importer: str, imported: str) -> str | None:
 
 
 def test_arrows_point_down() -> None:
-    """W11, rooms: cli -> face -> {resolution, telemetry} -> _engine -> core; umstack -> xdp, never back."""
+    """W11, components: cli -> face -> {resolution, telemetry} -> _engine -> core; umstack -> xdp, never back."""
     wrong = [
         f"{importer} imports {imported}: {reason}"
         for importer, path in modules().items()
@@ -323,20 +323,20 @@ def test_a_forbidden_call_is_seen() -> None:
     assert "malloc" not in without_comments_and_strings('/* malloc( */ char *s = "malloc("; // malloc(')
 
 
-def test_c_rooms_include_downwards() -> None:
-    """Each room of ffi/ includes from itself and from the rooms below it."""
+def test_c_components_include_downwards() -> None:
+    """Each component of ffi/ includes from itself and from the components below it."""
     wrong = []
-    for room, below in C_ROOMS.items():
-        for path in c_files(f"ffi/{room}"):
+    for component, below in C_COMPONENTS.items():
+        for path in c_files(f"ffi/{component}"):
             included = re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
-            known = below | {room}
+            known = below | {component}
             wrong.extend(
-                f"{shown(path)} includes {header}" for header in included if c_room(header) not in known
+                f"{shown(path)} includes {header}" for header in included if c_component(header) not in known
             )
     assert not wrong, "\n".join(wrong)
 
 
-def c_room(header: str) -> str:
+def c_component(header: str) -> str:
     """The component of ffi/ that a header, as it is included, belongs to."""
     return "core" if header.startswith("core/") else header.rpartition("/")[0]
 
@@ -358,7 +358,7 @@ def io_arrow_up(importer: str, imported: str) -> bool:
 
 
 def test_the_layers_of_io_look_down() -> None:
-    """Room io: loop -> receiving | sender | control | event queues -> reactor -> links; no concept its neighbour."""
+    """ffi/io: loop -> receiving | sender | control | event queues -> reactor -> links; siblings are independent."""
     files = c_files("ffi/io")
     assert {c_concept(shown(path)) for path in files} == set().union(*IO_LAYERS)
     wrong = [
@@ -379,14 +379,14 @@ def test_an_include_that_points_up_is_seen(importer: str, imported: str) -> None
     assert not io_arrow_up("loop", "sender")
 
 
-@pytest.mark.parametrize("room", sorted(C_ROOMS))
-def test_no_include_cycles_in_a_room(room: str) -> None:
-    """The concepts of a room can be understood from the bottom up."""
+@pytest.mark.parametrize("component", sorted(C_COMPONENTS))
+def test_no_include_cycles_in_a_component(component: str) -> None:
+    """The concepts of a component can be understood from the bottom up."""
     graph: dict[str, set[str]] = {}
-    for path in c_files(f"ffi/{room}"):
+    for path in c_files(f"ffi/{component}"):
         named = [shown(path).removeprefix("ffi/")]
-        named += [header for header in included(path) if c_room(header) == room]
-        own, *others = named if room in SPREAD_ROOMS else map(c_concept, named)
+        named += [header for header in included(path) if c_component(header) == component]
+        own, *others = named if component in SPREAD_COMPONENTS else map(c_concept, named)
         graph.setdefault(own, set()).update(set(others) - {own})
     try:
         TopologicalSorter(graph).prepare()

@@ -99,8 +99,8 @@ def test_shared_object_code_has_no_state() -> None:
     """The core's objects are linked into two modules: a variable in them would be two variables."""
     objects = [
         path
-        for room in ("core", "io")
-        for path in (ROOT / "build/ffi").glob(f"*/ffi/{room}/**/*.o")
+        for component in ("core", "io")
+        for path in (ROOT / "build/ffi").glob(f"*/ffi/{component}/**/*.o")
         if path.exists()
     ]
     assert objects

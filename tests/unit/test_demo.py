@@ -187,7 +187,7 @@ def test_the_default_tree_is_the_standard_library() -> None:
     assert not is_left_out_of_library("json")
 
 
-def test_too_little_room_is_said_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_said_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that cannot take it is an error that says what to set."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

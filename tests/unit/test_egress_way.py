@@ -55,7 +55,7 @@ def test_a_device_that_cuts_runs_itself_is_left_to_it() -> None:
     assert (choice.way, choice.costs_sender) == ("device", False)
 
 
-def test_a_filter_without_room_keeps_to_the_device() -> None:
+def test_a_filter_without_space_keeps_to_the_device() -> None:
     """Issue 4, capture: the tap takes so many ranges."""
     assert choose("auto", GOOD, filter_fits=False).way == "device"
 

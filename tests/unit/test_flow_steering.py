@@ -75,9 +75,9 @@ class FakeNic:
         struct.pack_into("=I", memory, COUNT, len(self.filters))
 
     def _list_filters(self, memory: memoryview) -> None:
-        (room,) = struct.unpack_from("=I", memory, COUNT)
-        assert room >= len(self.filters)
-        assert len(memory) >= LOCATIONS + 4 * room
+        (space,) = struct.unpack_from("=I", memory, COUNT)
+        assert space >= len(self.filters)
+        assert len(memory) >= LOCATIONS + 4 * space
         struct.pack_into("=Q", memory, DATA, self.table_size)
         struct.pack_into(f"={len(self.filters)}I", memory, LOCATIONS, *self.filters)
 

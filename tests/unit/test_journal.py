@@ -188,7 +188,7 @@ def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
 
 
 def test_the_size_is_bounded(tmp_path: Path) -> None:
-    """Issue 4, journal: with a size given the oldest segments make room, and it is never much exceeded."""
+    """Issue 4, journal: with a size given the oldest segments make space, and it is never much exceeded."""
     with Journal(tmp_path, SCHEMA, max_bytes=40_000) as journal:
         for _ in range(200):
             journal.append(batch(journal.end, 20))
@@ -202,11 +202,11 @@ def test_a_full_journal_can_refuse(tmp_path: Path) -> None:
     with Journal(tmp_path, SCHEMA, max_bytes=40_000, when_full="refuse") as journal:
         with pytest.raises(JournalFull):
             append_many(journal)
-        assert not journal.has_room
+        assert not journal.has_space
         full = journal.end
         assert numbers(journal, 0) == list(range(full))
         journal.truncate(full)
-        assert journal.has_room
+        assert journal.has_space
         assert journal.append(batch(full, 20)) == full
 
 

@@ -242,7 +242,7 @@ def test_a_throughput_measurement_between_two_processes(
     found = raw.measure_throughput(HERE, HERE, plan)
     assert found.sent_messages == count
     assert found.lost == count - found.received_messages
-    assert found.lost == 0 or found.socket_drops > 0, "lost, but not for want of room in the socket"
+    assert found.lost == 0 or found.socket_drops > 0, "lost, but not for want of space in the socket"
     assert (found.out_of_order, found.duplicates, found.malformed) == (0, 0, 0)
     # Ahead of the pace by a batch at most.
     assert 0 < found.sent_messages_per_second < pace * 1.1

@@ -258,7 +258,7 @@ def test_a_full_journal_holds_the_source_back(tmp_path: Path) -> None:
 
         def drain() -> bool:
             recorder.step()
-            if recorder.report.paused_seconds > 0 and not recorder._messages.has_room:
+            if recorder.report.paused_seconds > 0 and not recorder._messages.has_space:
                 end = reader.end
                 found.extend(
                     v[:6] for b in reader.read(len(found), end) for v in b.column("payload").to_pylist()

@@ -395,7 +395,7 @@ def test_deletion(context: Context) -> None:
 
 
 def test_limits_of_requests(context: Context) -> None:
-    """Issue 29: open requests are bounded; a closed one, or one whose time is over, makes room."""
+    """Issue 29: open requests are bounded; a closed one, or one whose time is over, makes space."""
     with open_context(**PORTS, request_pending_maximum=3) as bounded:
         source = bounded.source("bounded")
         kept = [source.request(b"x") for _ in range(2)]

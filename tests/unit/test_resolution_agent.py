@@ -162,7 +162,7 @@ def test_a_callback_that_raises_does_not_lose_the_other_events(
 
     def refuse(topic: str, _index: int, _address: LbtrmAddress) -> None:
         seen.append(topic)
-        raise LinkError("no room")
+        raise LinkError("no space")
 
     agent = stack.enter_context(ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), refuse))
     publisher = agent_for(stack, options, [])
@@ -170,7 +170,7 @@ def test_a_callback_that_raises_does_not_lose_the_other_events(
         agent.query(topic, RECEIVER, time.monotonic_ns())
         publisher.machine.advertise(topic, 1, ADDRESS, SOURCE, time.monotonic_ns())
     publisher.process(time.monotonic_ns() + 20_000_000)
-    with pytest.raises(LinkError, match="no room"):
+    with pytest.raises(LinkError, match="no space"):
         turn_until([agent], lambda: False)
     assert seen == ["a", "b"]
 
@@ -273,7 +273,7 @@ def test_a_callback_that_raises_does_not_stop_the_thread(
 
     def refuse(topic: str, _index: int, _address: LbtrmAddress) -> None:
         seen.append(topic)
-        raise LinkError("no room")
+        raise LinkError("no space")
 
     resolver = stack.enter_context(ResolverThread(ResolutionAgent(options, LOOPBACK, 0, refuse)))
     with caplog.at_level(logging.ERROR, logger="umstack.resolution"):

@@ -62,8 +62,8 @@ def test_forged_advertisements_lock_no_source_out(
     assert len([record for record in caplog.records if record.name.startswith("umstack.resolution")]) <= 1
 
 
-def test_more_sessions_make_room_than_are_remembered() -> None:
-    """UX-14: sessions that made room are found again when they advertise, however many they were: none of them stays
+def test_more_sessions_make_space_than_are_remembered() -> None:
+    """UX-14: sessions that made space are found again when they advertise, however many they were: none of them stays
     among the sources that are taken for known, where they would take the places of others forever."""
     options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
     with open_context(**options) as context:
@@ -75,4 +75,4 @@ def test_more_sessions_make_room_than_are_remembered() -> None:
             sent = min(4000, (turn + 8) * 20)
             wait_for(lambda sent=sent: machine.counters.tr_advertisements_rcved >= sent, "advertisements")  # type: ignore[misc]
         wait_for(lambda: context.stats()["context"]["sessions_evicted"] > 3000, "evictions")
-        wait_for(lambda: machine.table_sizes()["reported sources"] <= 512, "room")
+        wait_for(lambda: machine.table_sizes()["reported sources"] <= 512, "space")

@@ -442,7 +442,7 @@ def test_a_resolution_request_does_not_query_what_is_found() -> None:
     assert [datagram.queries for _, datagram in run(resolver, 100 * SECOND, 100 * SECOND)] == [("trades",)]
 
 
-def test_an_ended_session_makes_room_for_another() -> None:
+def test_an_ended_session_makes_space_for_another() -> None:
     """The bound is on sources followed now, not on sources ever followed."""
     resolver = machine(resolver_cache_maximum_entries=1)
     resolver.query("orders", RECEIVER, 0)

@@ -122,7 +122,7 @@ def test_what_was_forgotten_is_taken_in_again(
 
 
 def test_an_evicted_source_is_known_again() -> None:
-    """A cache that is full: what made room is taken in when it is advertised again, in the same datagram."""
+    """A cache that is full: what made space is taken in when it is advertised again, in the same datagram."""
     resolver = context(resolver_cache_maximum_entries=2)
     for topics in (("a", "b"), ("c",), ("a", "b")):
         resolver.datagram_received(advertised(*topics), 1)
@@ -155,7 +155,7 @@ def test_a_receiver_without_a_cache_learns_from_the_same_datagram() -> None:
     assert resolver.datagram_received(advertised("a"), 4) == [SourceFound("a", 1, ADDRESS)]
 
 
-def test_a_source_that_was_refused_is_found_when_there_is_room() -> None:
+def test_a_source_that_was_refused_is_found_when_there_is_space() -> None:
     """resolver_cache_maximum_entries: what could not be followed is offered again by the same advertisement, whether
     the topic was known before its receiver or after."""
     resolver = context(resolver_cache_maximum_entries=1)

@@ -60,7 +60,7 @@ def test_the_cache_forgets_what_was_heard_of_longest_ago() -> None:
 
 def test_sources_that_are_advertised_outlive_a_flood() -> None:
     """UX-16, bad input: of a hundred sources that are advertised in turns with a flood of forged ones none is lost, as
-    long as there is room for as many as come in between; and all places go on being used."""
+    long as there is space for as many as come in between; and all places go on being used."""
     cache = ResolverCache(300)
     genuine = [source(number, f"g{number}") for number in range(100)]
     forged = 0

@@ -70,7 +70,7 @@ def test_closing_a_receiver_deletes_its_sources_in_a_shared_queue() -> None:
         assert not [row for row in rows if isinstance(row, EndOfSession)]
 
 
-def test_events_wait_for_room_and_keep_their_order() -> None:
+def test_events_wait_for_space_and_keep_their_order() -> None:
     """Reference 3.7: a full queue delays a created source, and nothing comes before it."""
     with open_context() as context, context.event_queue(**SMALL_QUEUE) as queue:
         filler = context.receiver("filler", queue=queue)

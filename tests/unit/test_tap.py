@@ -135,7 +135,7 @@ def test_what_the_ring_cannot_hold_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    """Issue 4: a device without room ends in CaptureError, while the context goes on."""
+    """Issue 4: a device without space ends in CaptureError, while the context goes on."""
     with open_context() as context:
         source, receiver = connect(context, "tapped")
         tap = context.tap("/dev/full")

@@ -107,7 +107,7 @@ def test_small_messages_wait_for_company_until_a_flush(sending: Context, receivi
 
 
 def test_a_slow_receiver_holds_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
-    """UM-108, UM-110: receiver-paced; a send that does not wait is refused, and succeeds once there is room."""
+    """UM-108, UM-110: receiver-paced; a send that does not wait is refused, and succeeds once there is space."""
     source, receiver = connected(
         sending,
         receiving,

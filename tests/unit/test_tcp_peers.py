@@ -174,7 +174,7 @@ def test_a_client_that_stalled_does_not_hold_the_source_again(context: Context) 
             assert lost, "the client is not told of"
 
 
-def test_ten_thousand_connections_leave_room_for_a_client(context: Context, source: Source) -> None:
+def test_ten_thousand_connections_leave_space_for_a_client(context: Context, source: Source) -> None:
     """UM-108: strangers are bounded, however many come: a client that greets joins, among them and after them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))

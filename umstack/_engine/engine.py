@@ -182,7 +182,7 @@ class Engine:
                 )
             if result == -errno.ENOSPC:
                 _records.write(
-                    "full", logging.WARNING, "no room to receive %s: every session there is receives", name
+                    "full", logging.WARNING, "no space to receive %s: every session there is receives", name
                 )
             elif result == -errno.EKEYREJECTED:
                 _records.write(
@@ -225,7 +225,7 @@ class Engine:
         return next((one for one in self.registry.parts(Subscription) if one.handle == wanted), None)
 
     def ended_sessions(self) -> set[TransportAddress] | None:
-        """The receiving sessions that timed out or made room since the last call; None: too many to remember."""
+        """The receiving sessions that timed out or made space since the last call; None: too many to remember."""
         identity = ffi.new("um_session_id *")
         ended: set[TransportAddress] = set()
         while result := lib.um_context_take_ended(self.core.handle, identity):

@@ -153,7 +153,7 @@ def duplicates(covered: pl.DataFrame) -> pl.DataFrame:
 
 def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
     """One row a session and point of capture: messages a datagram, fill against the MTU, share that is payload."""
-    room = mtu - IP_AND_UDP_BYTES
+    space = mtu - IP_AND_UDP_BYTES
     many, size, messages = pl.col("datagrams"), pl.col("udp_bytes"), pl.col("message_count")
     total = (many * messages).sum()
     return (
@@ -163,9 +163,9 @@ def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
             messages=total,
             messages_per_datagram=total / many.sum(),
             most_messages=messages.max(),
-            fill=(many * size).sum() / (many.sum() * room),
-            half_empty=many.filter(2 * size < room).sum(),
-            over_mtu=many.filter(size > room).sum(),
+            fill=(many * size).sum() / (many.sum() * space),
+            half_empty=many.filter(2 * size < space).sum(),
+            over_mtu=many.filter(size > space).sum(),
             payload_share=pl.col("message_bytes").sum() / pl.col("frame_bytes").sum(),
             payload_bytes_per_datagram=pl.col("message_bytes").sum() / many.sum(),
         )
@@ -175,8 +175,8 @@ def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
 
 def fill_histogram(sized: pl.DataFrame, mtu: int, bins: int = 20) -> pl.DataFrame:
     """How many datagrams are how full: bins of equal width from 0 to 1, what is over the MTU in the last."""
-    room = mtu - IP_AND_UDP_BYTES
-    position = pl.min_horizontal(pl.col("udp_bytes") * bins // room, pl.lit(bins - 1, pl.Int64))
+    space = mtu - IP_AND_UDP_BYTES
+    position = pl.min_horizontal(pl.col("udp_bytes") * bins // space, pl.lit(bins - 1, pl.Int64))
     counted = sized.group_by(*SESSION, position.alias("bin")).agg(pl.col("datagrams").sum())
     edges = [(pl.col("bin") / bins).alias("from"), ((pl.col("bin") + 1) / bins).alias("to")]
     return counted.select(*SESSION, *edges, "datagrams").sort(*SESSION, "from")

@@ -21,7 +21,7 @@ MESSAGES_AT_ONCE = 256
 FLAT = 1.25
 """A cost that grows by no more than this is called flat."""
 
-_ROOM_FOR_BURST_OPTIONS = """
+_SPACE_FOR_BURST_OPTIONS = """
 context transport_lbtrm_receiver_socket_buffer 67108864
 receiver receiver_queue_block_count 128
 receiver flow_control_receiver_window 33554432
@@ -87,7 +87,7 @@ def _by_topics(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> lis
 def _by_receivers(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> list[Result]:
     base = dataclasses.replace(
         plan.stream,
-        config=f"{_ROOM_FOR_BURST_OPTIONS}{plan.stream.config}",
+        config=f"{_SPACE_FOR_BURST_OPTIONS}{plan.stream.config}",
         seconds=_BURST_SECONDS,
         max_messages=_BURST_BYTES // plan.stream.size,
     )

@@ -74,7 +74,7 @@ class _Side:
 
 
 def _cost_ns(source: umstack.Source, measured: _Side, other: _Side, plan: WildcardPlan) -> float:
-    """Time that a message takes one side, in bursts that the sockets have room for; the other side gets them, too."""
+    """Time that a message takes one side, in bursts that the sockets have space for; the other side gets them, too."""
     burst = [bytes(plan.size)] * _BATCH
     spent_ns, bursts = 0, max(1, plan.messages // _BATCH)
     for _ in range(bursts):

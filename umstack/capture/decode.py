@@ -90,7 +90,7 @@ def _batches(
                     tally.path, tally.interfaces = path, interfaces
                     notes.rows += len(tally)
                     if step == lib.UM_CAPTURE_FULL and lib.um_tally_full(tally.core):
-                        # The rows have room still.
+                        # The rows have space still.
                         yield no_rows
                         window.forget()
                         continue
@@ -200,7 +200,7 @@ def _note_streams(notes: CaptureNotes, reader: Any) -> None:
         )
         notes.add(NoteKind.STREAM_GAPS, text)
     if found.unlisted_count:
-        text = f"{found.unlisted_count} messages of TCP segments are beyond what a row has room for"
+        text = f"{found.unlisted_count} messages of TCP segments are beyond what a row has space for"
         notes.add(NoteKind.STREAM_GAPS, text)
 
 

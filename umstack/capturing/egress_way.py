@@ -92,7 +92,7 @@ def _cannot(reasons: list[str]) -> CaptureError:
 
 
 def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
-    """The same filter for the tap; None where it has no room for it, or where everything is to be kept.
+    """The same filter for the tap; None where it has no space for it, or where everything is to be kept.
 
     Of everything, what is neither a datagram nor a stream of the stack's is cut by rules of its own (tunnels).
     """

@@ -92,7 +92,7 @@ class InterfaceCapture(Closing):
         self._opened_at = 0.0
         self._failed = self._stopping = False
         self._origin = FrameOrigin(interface)
-        # A file system may take longer for a large file than the rings have room.
+        # A file system may take longer for a large file than the rings have space.
         self._remover = ThreadPoolExecutor(1, thread_name_prefix="umstack-remover")
         self._removals: deque[Future[None]] = deque()
         self._arrivals = ffi.new("um_interface_capture_arrivals *")

@@ -19,7 +19,7 @@ from umstack.recorder.resumption import RecorderGap
 
 _MEBIBYTE = 1 << 20
 _QUEUE_BLOCKS = 32
-"""Of a receiver's queue: room for what comes while a batch is written."""
+"""Of a receiver's queue: space for what comes while a batch is written."""
 
 _EXAMPLES = """\b
 Examples:
@@ -57,7 +57,7 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
     "--journal-size",
     type=click.FloatRange(1),
     metavar="MIB",
-    help="Bound the journal; its oldest part makes room.",
+    help="Bound the journal; its oldest part makes space.",
 )
 @click.option(
     "--hold",

@@ -193,8 +193,8 @@ def _screen(
     if view.is_detail and ordered:
         return _detail(ordered[view.chosen], reports, lines)
     contexts = rows.contexts if lines is None else rows.contexts[:_CONTEXT_LINES]
-    room = None if lines is None else max(lines - len(contexts) - 6, 1)
-    return Group(_contexts(rows, contexts), _sessions(ordered, view, room, width))
+    space = None if lines is None else max(lines - len(contexts) - 6, 1)
+    return Group(_contexts(rows, contexts), _sessions(ordered, view, space, width))
 
 
 def _foreign(text: str) -> Text:
@@ -222,9 +222,9 @@ _STARVATION = {
 }
 
 
-def _sessions(ordered: Sequence[SessionRow], view: _View, room: int | None, width: int) -> Table:
+def _sessions(ordered: Sequence[SessionRow], view: _View, space: int | None, width: int) -> Table:
     """The sessions around the chosen one. The topics have what the figures leave of the width."""
-    first = 0 if room is None else max(0, view.chosen - room + 1)
+    first = 0 if space is None else max(0, view.chosen - space + 1)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     names = [f"{name}*" if name == view.sort else name for name in _FIGURES]
     widths = [max(wide, len(name)) for name, wide in zip(names, _FIGURES.values(), strict=True)]
@@ -235,7 +235,7 @@ def _sessions(ordered: Sequence[SessionRow], view: _View, room: int | None, widt
     table.add_column("topics", width=max(width - others, 8), no_wrap=True, overflow="ellipsis")
     for name, wide in zip(names, widths, strict=True):
         table.add_column(name, width=wide, justify="right", no_wrap=True)
-    for number, row in list(enumerate(ordered, 1))[first : None if room is None else first + room]:
+    for number, row in list(enumerate(ordered, 1))[first : None if space is None else first + space]:
         table.add_row(
             str(number),
             str(row.pid),
@@ -248,9 +248,9 @@ def _sessions(ordered: Sequence[SessionRow], view: _View, room: int | None, widt
             _percent(row.window),
             _short(row.queued),
             _short(row.back_pressure),
-            style="reverse" if room is not None and number - 1 == view.chosen else "",
+            style="reverse" if space is not None and number - 1 == view.chosen else "",
         )
-    table.caption = "s sort  up/down choose  Enter detail  q end" if room is not None else None
+    table.caption = "s sort  up/down choose  Enter detail  q end" if space is not None else None
     return table
 
 
@@ -277,10 +277,10 @@ def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> Rende
     head = _foreign(f"{row.direction} {row.transport}, process {row.pid} on {row.interface}")
     topics = _foreign(f"topics: {', '.join(row.topics)}")
     table = Table.grid(padding=(0, 3, 0, 0))
-    room = len(figures) if lines is None else max(lines - 5, 1)
-    columns = 1 if lines is None else max(1, min(2, -(-len(figures) // room)))
+    space = len(figures) if lines is None else max(lines - 5, 1)
+    columns = 1 if lines is None else max(1, min(2, -(-len(figures) // space)))
     height = -(-len(figures) // columns)
-    for at in range(min(height, room)):
+    for at in range(min(height, space)):
         cells: list[str] = []
         for name, value in figures[at::height]:
             cells += [name, f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"]

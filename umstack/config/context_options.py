@@ -630,7 +630,7 @@ class ContextOptions:
         ours=100000,
         minimum=1,
         maximum=2**24,
-        doc="Most sources remembered; one that was not advertised for long makes room.",
+        doc="Most sources remembered; one that was not advertised for long makes space.",
     )
     resolver_initial_advertisements_per_second: int = option(
         Kind.INTEGER,

@@ -121,7 +121,7 @@ class LabNetwork:
 
 @dataclass(slots=True)
 class LoopbackNetwork:
-    """This machine alone. Nothing is lost on it but what a receive buffer has no room for."""
+    """This machine alone. Nothing is lost on it but what a receive buffer has no space for."""
 
     why: str | None
     settings: DemoSettings = field(default_factory=DemoSettings)

@@ -20,13 +20,13 @@ _SPARE_BYTES = 64 * 1024 * 1024
 
 @contextlib.contextmanager
 def work_directory(needed_bytes: int) -> Iterator[Path]:
-    """Make a directory with room for so many bytes, and remove it with all that is in it at the end."""
+    """Make a directory with space for so many bytes, and remove it with all that is in it at the end."""
     folder = _place(needed_bytes)
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes + _SPARE_BYTES:
         raise DemoFailed(
             f"the subscribers need {needed_bytes:,} bytes in {folder}, where {free_bytes:,} are free",
-            hint="set TMPDIR to a directory with more room, or name a smaller --tree",
+            hint="set TMPDIR to a directory with more space, or name a smaller --tree",
         )
     _remove_orphans(folder)
     prefix = f"{_PREFIX}{os.getpid()}-"
@@ -45,14 +45,16 @@ def _remove_orphans(folder: Path) -> None:
 def _place(needed_bytes: int) -> Path:
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK) or not os.path.ismount(_MEMORY):
         return Path(tempfile.gettempdir())
-    has_room = shutil.disk_usage(_MEMORY).free >= needed_bytes + _SPARE_BYTES
+    has_space = shutil.disk_usage(_MEMORY).free >= needed_bytes + _SPARE_BYTES
     return (
-        _MEMORY if has_room and _available_memory_bytes() >= 2 * needed_bytes else Path(tempfile.gettempdir())
+        _MEMORY
+        if has_space and _available_memory_bytes() >= 2 * needed_bytes
+        else Path(tempfile.gettempdir())
     )
 
 
 def _available_memory_bytes() -> int:
-    """What can be used without anything having to make room for it."""
+    """What can be used without anything having to make space for it."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

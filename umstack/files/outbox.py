@@ -31,13 +31,13 @@ class Outbox:
         self.commit(len(record))
 
     def reserve(self, length_max: int) -> memoryview:
-        """Room for a record of at most so many bytes, to be filled and then committed."""
+        """Space for a record of at most so many bytes, to be filled and then committed."""
         if self._used + length_max > BUFFER_BYTES:
             self.publish()
         return self._view[self._used : self._used + length_max]
 
     def commit(self, length: int) -> None:
-        """The record in the room reserved last is complete and has this length."""
+        """The record in the space reserved last is complete and has this length."""
         self._used += length
         self._offsets.append(self._used)
 

@@ -21,7 +21,7 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
     """One row a session and receiver: what it asked for; the row without a receiver is the source's."""
     kind, many = pl.col("kind"), pl.col("packets")
     original = kind == DATA
-    room = mtu - IP_AND_UDP_BYTES
+    space = mtu - IP_AND_UDP_BYTES
     sent, streamed = once.counts(window), pl.col("transport") == LBTTCP
     counted = (
         sent.filter(~streamed)
@@ -30,7 +30,7 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
             datagrams=many.filter(original).sum(),
             messages=pl.col("messages").filter(original).sum(),
             fill=pl.when(many.filter(original).sum() > 0).then(
-                pl.col("udp_bytes").filter(original).sum() / (many.filter(original).sum() * room)
+                pl.col("udp_bytes").filter(original).sum() / (many.filter(original).sum() * space)
             ),
             retransmissions=many.filter(kind == RETRANSMISSION).sum(),
             naks=many.filter(kind == NAK).sum(),

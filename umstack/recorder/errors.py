@@ -20,7 +20,7 @@ class JournalError(RecorderError):
 class JournalFull(JournalError):
     """The journal has reached its size and is told to keep what has not been consumed."""
 
-    default_hint = "let its consumers catch up and commit, or give it more room"
+    default_hint = "let its consumers catch up and commit, or give it more space"
 
 
 class OffsetGone(JournalError):

@@ -273,7 +273,7 @@ class Journal(JournalReader, Closing):
 
     `fsync_seconds`: None leaves it to the system when bytes reach the disk (a killed process loses nothing, a crashed
     machine may lose the last seconds), 0 forces them there at each append, more at most so often. `max_bytes` bounds
-    the journal (0: not at all): the oldest segments make room, or, with when_full "refuse", append raises JournalFull.
+    the journal (0: not at all): the oldest segments make space, or, with when_full "refuse", append raises JournalFull.
     """
 
     def __init__(
@@ -382,7 +382,7 @@ class Journal(JournalReader, Closing):
         if batch.num_rows == 0:
             return self._end
         data = batch.serialize()
-        self._make_room(len(data))
+        self._make_space(len(data))
         try:
             self._write(data, batch.num_rows)
             self._sync_if_due()
@@ -430,7 +430,7 @@ class Journal(JournalReader, Closing):
             for file in (self._data, self._index):
                 file.seek(0, os.SEEK_END)
 
-    def _make_room(self, byte_count: int) -> None:
+    def _make_space(self, byte_count: int) -> None:
         if not self._max_bytes or self._sealed_bytes + self._position + byte_count <= self._max_bytes:
             return
         segments = self._refresh()
@@ -446,7 +446,7 @@ class Journal(JournalReader, Closing):
         self._sealed_bytes = max(0, total - byte_count - active)
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether appending would not be refused for its size now."""
         if not self._max_bytes or self._when_full != "refuse":
             return True

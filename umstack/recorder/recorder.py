@@ -33,7 +33,7 @@ _GATHER_ROWS = 4096
 _GATHER_BYTES = 512 << 10
 _GATHER_SECONDS = 0.05
 _IDLE_SECONDS = 0.002
-_ROOM_SECONDS = 0.05
+_SPACE_SECONDS = 0.05
 _PARTS_SECONDS = 0.2
 _REST_SECONDS = 1.0
 
@@ -201,11 +201,11 @@ class Recorder(Closing):
         return taken
 
     def _may_take(self) -> bool:
-        if self.settings.when_full != "refuse" or self._messages.has_room:
+        if self.settings.when_full != "refuse" or self._messages.has_space:
             return True
         self._read_transports()
-        time.sleep(_ROOM_SECONDS)
-        self.report.paused_seconds += _ROOM_SECONDS
+        time.sleep(_SPACE_SECONDS)
+        self.report.paused_seconds += _SPACE_SECONDS
         return False
 
     def _take(self, batch: Batch) -> int:
@@ -275,7 +275,7 @@ class Recorder(Closing):
         self._closed = True
         with self._stack:
             is_going_on = not (self._context.closed or self._is_stepping)
-            if is_going_on and self._messages.has_room:
+            if is_going_on and self._messages.has_space:
                 self._take_rest()
             elif is_going_on:
                 self._read_transports(now=True)

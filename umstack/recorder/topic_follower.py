@@ -80,7 +80,7 @@ class TopicFollower:
             for topic in self._context.topics()
             if topic not in self.receivers and any(p.fullmatch(topic) for p in self._patterns)
         ]
-        room = self._maximum - len(self.receivers)
-        for topic in wanted[:room]:
+        space = self._maximum - len(self.receivers)
+        for topic in wanted[:space]:
             self._open(topic)
-        self.ignored_count = max(0, len(wanted) - room)
+        self.ignored_count = max(0, len(wanted) - space)

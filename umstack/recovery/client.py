@@ -214,8 +214,8 @@ class Fetch:
         self._attend()
 
     def _receive(self, peer: socket.socket) -> int:
-        """Bytes received, 0 when nothing waits or there is no room, -1 at the end."""
-        room = self._received.room
+        """Bytes received, 0 when nothing waits or there is no space, -1 at the end."""
+        space = self._received.free_bytes
         try:
             count = self._received.receive(peer)
             if self._greeting is not None:
@@ -226,7 +226,7 @@ class Fetch:
             return -1
         except OSError:
             return -1
-        return 0 if count is None or room == 0 else count or -1
+        return 0 if count is None or space == 0 else count or -1
 
     def _take(self) -> bool:
         """Have the core take what was received and write what to request; False when that was the end."""
@@ -241,14 +241,14 @@ class Fetch:
 
     def _take_seen(self) -> bool:
         fetch = self._fetch
-        room = self._requests.room if self._socket is not None and len(self._requests) < 65536 else 0
+        space = self._requests.free_bytes if self._socket is not None and len(self._requests) < 65536 else 0
         result = lib.um_subscription_fetch(
             self._subscription.handle,
             fetch,
             self._received.pointer,
             len(self._received),
             self._requests.space,
-            min(room, 65536),
+            min(space, 65536),
         )
         if result == -errno.EBADMSG:
             self._counters.recovery_malformed += 1
@@ -265,7 +265,7 @@ class Fetch:
         except OSError:
             self._disconnect()
             return
-        interest = selectors.EVENT_READ if self._received.room and not self._fetch.is_starved else 0
+        interest = selectors.EVENT_READ if self._received.free_bytes and not self._fetch.is_starved else 0
         interest |= selectors.EVENT_WRITE if len(self._requests) else 0
         if interest and interest != self._interest:
             self._interest = interest

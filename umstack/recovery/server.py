@@ -1,7 +1,7 @@
 """RecoveryServer: the receivers that are connected to a context's request port for what is retained (UM-138, UM-140).
 
 Bounded: connections, by the port, their buffers, the rate of what is sent, and the time a connection may be idle or
-stalled. When the port has no room for another connection, one that has asked for nothing makes way.
+stalled. When the port has no space for another connection, one that has asked for nothing makes way.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RecoveryServer:
         """All of them count towards the limit of the port."""
         return len(self._connections)
 
-    def make_room(self, now_ns: int) -> bool:
+    def make_space(self, now_ns: int) -> bool:
         """End the oldest connection that has asked for nothing, whatever it sends; receivers ask at once. False
         without one."""
         silent = [
@@ -201,7 +201,7 @@ class RecoveryServer:
             self._watch(one)
 
     def _watch(self, one: _Connection) -> None:
-        interest = selectors.EVENT_READ if one.requests.room else 0
+        interest = selectors.EVENT_READ if one.requests.free_bytes else 0
         interest |= selectors.EVENT_WRITE if len(one.answers) else 0
         if interest != one.interest and interest:
             one.interest = interest
@@ -272,7 +272,7 @@ class RecoveryServer:
             return False
         one.publication = publication
         one.requests.consume(length)
-        if one.answers.room < _RANGE_BYTES:
+        if one.answers.free_bytes < _RANGE_BYTES:
             return False
         one.answers.fill(
             lib.um_recovery_write_range(
@@ -282,9 +282,9 @@ class RecoveryServer:
         return True
 
     def _answer_messages(self, one: _Connection, publication: Publication) -> bool:
-        room = one.answers.room
+        space = one.answers.free_bytes
         result = lib.um_publication_serve(
-            publication.handle, one.served, one.requests.pointer, len(one.requests), one.answers.space, room
+            publication.handle, one.served, one.requests.pointer, len(one.requests), one.answers.space, space
         )
         if result == lib.UM_CLOSED:
             self._drop(one)

@@ -196,7 +196,7 @@ def _missed(row: Row) -> Finding:
     who = several([f"{one['who']} missed {count(one['many'])}" for one in row["missed"]], _NAMED)
     text = (
         f"Connections of {session_name(row)} have gaps in topic sequence numbers: {who}. LBT-TCP has no NAKs: a "
-        "source-paced source leaves out what a slow receiver has no room for, or the capture lacks it."
+        "source-paced source leaves out what a slow receiver has no space for, or the capture lacks it."
     )
     return Finding("stream-loss", Severity.BAD, text)
 

@@ -206,7 +206,7 @@ class ResponseIntake:
         self._abandoned.extend(_bytes_of(one) for one in inbox.arrived if isinstance(one, Response))
 
     def note_read(self, response: Response) -> None:
-        """A response was read: there is room for others."""
+        """A response was read: there is space for others."""
         self._hold(-_bytes_of(response))
 
     def _forget(self, inbox: Inbox) -> None:
@@ -330,7 +330,7 @@ class ResponseIntake:
     def _receive(self, one: _Connection) -> None:
         try:
             for _ in range(_RECEIVES_AT_A_TIME):
-                room = one.received.room
+                space = one.received.free_bytes
                 count = one.received.receive(one.socket)
                 if count == 0:
                     self._counters.responses_incomplete += one.tags is not None and one.received.held > 0
@@ -340,7 +340,7 @@ class ResponseIntake:
                     return
                 if one.has_begun or self._begin_stream(one):
                     self._take_all(one)
-                if count < room:
+                if count < space:
                     return
         except MalformedResponse:
             self._counters.responses_malformed += 1
@@ -429,7 +429,7 @@ class ResponseIntake:
             return
         one.active_ns, one.is_useful = now_ns, True
         length = len(message) - part.payload_from
-        if part.total > self._message_max_bytes or not self._has_room(length):
+        if part.total > self._message_max_bytes or not self._has_space(length):
             self._counters.responses_dropped += 1
             inbox.note_dropped()
             return
@@ -446,7 +446,7 @@ class ResponseIntake:
         now_ns = time.monotonic_ns()
         inbox = self._inbox_of(one, part.request_index, now_ns)
         length = len(message) - part.payload_from
-        if inbox is None or not self._has_room(length):
+        if inbox is None or not self._has_space(length):
             if inbox is None:
                 self._counters.responses_late += 1
             else:
@@ -496,7 +496,7 @@ class ResponseIntake:
             raise TagRefused(Refusal.KEY)
         return inbox
 
-    def _has_room(self, length: int) -> bool:
+    def _has_space(self, length: int) -> bool:
         while self._abandoned:
             self._hold(-self._abandoned.popleft())
         return self._held_bytes + length + _ROW_BYTES <= self._held_max_bytes
@@ -517,7 +517,7 @@ class ResponseIntake:
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
         """Take what a responder sends."""
-        if len(self._connections) >= self._connections_max and not self._make_room(now_ns):
+        if len(self._connections) >= self._connections_max and not self._make_space(now_ns):
             self._counters.request_responders_refused += 1
             peer.close()
             return
@@ -529,7 +529,7 @@ class ResponseIntake:
         """Responders have a limit of their own, so that they and receivers do not keep each other out."""
         return 0
 
-    def make_room(self, now_ns: int) -> bool:
+    def make_space(self, now_ns: int) -> bool:
         """None at the port."""
         return False
 
@@ -538,7 +538,7 @@ class ResponseIntake:
         """How many responders are connected."""
         return len(self._connections)
 
-    def _make_room(self, now_ns: int) -> bool:
+    def _make_space(self, now_ns: int) -> bool:
         """End a connection without a response that was waited for, the oldest first, or one that is idle for long."""
         with self._stopped():
             useless = [

@@ -55,7 +55,7 @@ class PendingRequest(Closing):
 
         Waits up to `timeout` seconds (None: as long as the request is open; 0: not at all). In sequential mode the call
         runs the protocol. Raises Closed once the request is closed, or its source or context; ResponsesDropped in the
-        place of responses for which there was no room.
+        place of responses for which there was no space.
         """
         if not self._inbox.arrived:
             self._intake.wait(self._inbox, self._end_of_wait_ns(timeout))

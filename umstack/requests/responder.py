@@ -123,14 +123,14 @@ class Responder:
     ) -> bool:
         total, stream_sqn = len(data), one.stream_sqn
         if total <= WHOLE_MAX_BYTES:
-            self._await_room(one, end_ns, never_waits)
+            self._await_space(one, end_ns, never_waits)
             one.put(encode_head(index, one.sqn, one.stream, stream_sqn, total), data, is_last=True)
             one.sqn = (one.sqn + 1) % _SQNS
         else:
             first_sqn = one.sqn
             for offset in range(0, total, FRAGMENT_MAX_BYTES):
                 part = data[offset : offset + FRAGMENT_MAX_BYTES]
-                self._await_room(one, end_ns, never_waits)
+                self._await_space(one, end_ns, never_waits)
                 head = encode_fragment_head(
                     index, one.sqn, one.stream, stream_sqn, first_sqn, offset, len(part), total
                 )
@@ -144,7 +144,7 @@ class Responder:
             self._loop.submit(partial(self._watch, one))
         return True
 
-    def _await_room(self, one: ResponseConnection, end_ns: int, never_waits: bool) -> None:
+    def _await_space(self, one: ResponseConnection, end_ns: int, never_waits: bool) -> None:
         """Wait until what waits is below the limit. A response of which a part was sent is left incomplete."""
         limit = self._options.response_session_maximum_buffer_bytes
         is_counted = False
@@ -195,7 +195,7 @@ class Responder:
             if known is not None and known.error is None:
                 return known, False
             if len(self._connections) >= self._options.response_connections_maximum:
-                self._make_room()
+                self._make_space()
             self._next_stream_id = (self._next_stream_id + 1) % _SQNS
             stream = ResponseStream(self._instance, self._next_stream_id)
             self._begin()
@@ -211,7 +211,7 @@ class Responder:
             self._selector = self._loop.open()
             self._loop.add_work(self._run)
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         """End the connection that is idle for longest. Raises ResourceLimit when none is idle."""
         idle = [one for one in self._connections.values() if not one.waiting_bytes]
         if not idle:

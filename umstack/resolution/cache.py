@@ -44,7 +44,7 @@ class Intake(NamedTuple):
 
 
 class ResolverCache:
-    """Sources by topic, bounded; the source advertised longest ago makes room for a new one.
+    """Sources by topic, bounded; the source advertised longest ago makes space for a new one.
 
     One thread at a time, except for topics() and the sizes. Topics are added as interests once for each thing that is
     interested, and removed as often.
@@ -67,7 +67,7 @@ class ResolverCache:
 
     @property
     def eviction_count(self) -> int:
-        """How many sources have made room."""
+        """How many sources have made space."""
         return int(lib.um_resolver_cache_evictions(self._handle))
 
     def take(self, data: bytes) -> Intake | None:
@@ -124,17 +124,17 @@ class ResolverCache:
 
     def sources_of(self, topic: str, name: bytes) -> list[KnownSource]:
         """The sources of a topic, in the order of their first advertisements; `name` is the topic's, encoded."""
-        room = _SOURCES_AT_ONCE
+        space = _SOURCES_AT_ONCE
         while True:
-            found = ffi.new("um_known_source[]", room)
+            found = ffi.new("um_known_source[]", space)
             with self._lock:
-                count = lib.um_resolver_cache_sources_of(self._handle, name, len(name), found, room)
-            if count <= room:
+                count = lib.um_resolver_cache_sources_of(self._handle, name, len(name), found, space)
+            if count <= space:
                 return [
                     KnownSource(topic, one.topic_index, address_of(one.session))
                     for one in islice(found, count)
                 ]
-            room = count
+            space = count
 
     def topics(self) -> list[str]:
         """The topics with a known source. Any thread."""

@@ -371,7 +371,7 @@ def pack(queries: list[bytes], advertisements: list[bytes], datagram_maximum_byt
     A record that fits no datagram of that size is a mistake of the caller and raises ValueError.
     """
     datagrams: list[bytes] = []
-    room = datagram_maximum_bytes - HEADER_BYTES
+    space = datagram_maximum_bytes - HEADER_BYTES
     chosen_queries: list[bytes] = []
     chosen_advertisements: list[bytes] = []
     used = 0
@@ -389,9 +389,9 @@ def pack(queries: list[bytes], advertisements: list[bytes], datagram_maximum_byt
         (advertisements, chosen_advertisements, ADVERTISEMENTS_MAXIMUM),
     ):
         for record in records:
-            if len(record) > room:
+            if len(record) > space:
                 raise ValueError(f"a record of {len(record)} bytes does not fit {datagram_maximum_bytes}")
-            if used + len(record) > room or len(chosen) == limit:
+            if used + len(record) > space or len(chosen) == limit:
                 close()
             chosen.append(record)
             used += len(record)

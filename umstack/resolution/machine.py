@@ -462,7 +462,7 @@ class ResolutionMachine:
 
     def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
         """Remember the topic options of a source that has any, of so many sources as are followed at most: the one
-        advertised longest ago makes room."""
+        advertised longest ago makes space."""
         if advertisement.ttl == FINAL_TTL or not advertisement.options:
             self._topic_options.pop(source, None)
             return

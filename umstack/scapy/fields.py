@@ -141,7 +141,7 @@ def with_chain_start(header: Packet, built: bytes) -> bytes:
 class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
     """The options of a layer, each of which names the type of the next."""
 
-    __slots__ = ("_choose", "_end", "_first", "_room")
+    __slots__ = ("_choose", "_end", "_first", "_space")
 
     def __init__(
         self,
@@ -149,16 +149,16 @@ class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
         choose: Callable[[int, bytes], type[ChainedOption]],
         first: Callable[[Packet], int],
         end: Callable[[Packet], int] = lambda packet: END_DATA,
-        room: Callable[[Packet], int | None] = lambda packet: None,
+        space: Callable[[Packet], int | None] = lambda packet: None,
     ) -> None:
         """Tell how a type becomes a class, where the first type stands, what ends a chain, and what bounds it."""
         super().__init__(name, [], ChainedOption)
-        self._choose, self._first, self._end, self._room = choose, first, end, room
+        self._choose, self._first, self._end, self._space = choose, first, end, space
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, Any]:
         """Take options until the chain ends or stops making sense."""
-        room = self._room(pkt)
-        remain, rest = (s, b"") if room is None else (s[:room], s[room:])
+        space = self._space(pkt)
+        remain, rest = (s, b"") if space is None else (s[:space], s[space:])
         kind, options = self._first(pkt), []
         while kind not in (END_DATA, END_NONE) and len(remain) >= _CHAINED_HEAD_BYTES:
             size = remain[1]

@@ -578,7 +578,7 @@ def _chain_end(packet: Packet) -> int:
     return END_DATA if _has_topic(packet) else END_NONE
 
 
-def _room(packet: Packet) -> int:
+def _space(packet: Packet) -> int:
     size: int = packet.length - (_MESSAGE_BYTES if _has_topic(packet) else _CONTROL_BYTES)
     return size
 
@@ -607,7 +607,7 @@ class LBMC(WirePacket):
         ShortField("length", None),
         ConditionalField(IntField("topic_index", 0), _has_topic),
         ConditionalField(IntField("sqn", 0), _has_topic),
-        ChainField("options", _option_class, lambda packet: packet.next_header, _chain_end, _room),
+        ChainField("options", _option_class, lambda packet: packet.next_header, _chain_end, _space),
     ]
 
     @classmethod

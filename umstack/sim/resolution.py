@@ -2,7 +2,7 @@
 
 The contexts are state machines of topic resolution (umstack/resolution/machine.py) under virtual time, each with a
 model of what the core does with what it is told: so many receiving sessions, of which those without a datagram end
-after a while or make room, and a bounded memory of those that ended. A session asks its source where the stream is, by
+after a while or make space, and a bounded memory of those that ended. A session asks its source where the stream is, by
 status messages, until it has a datagram: so it stays even when its source sends nothing else. The attacker is on the
 network until the end: it advertises sessions that do not exist, for wanted topics and for others, ends sources in their
 name, queries and requests in floods, repeats what it overheard, and sends records and options malformed.
@@ -146,13 +146,13 @@ class _Host:
         for event in found:
             session = self.sessions.get(event.address)
             if session is None:
-                if not self._make_room(event.address):
+                if not self._make_space(event.address):
                     continue
                 session = self.sessions[event.address] = _Session(now_ns)
             session.topics.add((event.topic, event.index))
         return len(found)
 
-    def _make_room(self, address: TransportAddress) -> bool:
+    def _make_space(self, address: TransportAddress) -> bool:
         """um_node_evictable: the oldest idle session of the source over its share, or of all when the table is full."""
         idle = [(one.created_ns, known) for known, one in self.sessions.items() if not one.is_active]
         of_source = [one for one in idle if one[1].source_ip == address.source_ip]

@@ -74,7 +74,7 @@ _FOR_LITTLE = {
 """Where there is little data, planning and compiling a query takes longer than running it."""
 _JVM = "-XX:+UseParallelGC"
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
-"""Of one that lives for a minute: no compiler takes its time, and Spark's twenty thousand classes have room at once."""
+"""Options of a JVM that lives for a minute: no optimising compiler, memory for Spark's 20,000 classes at once."""
 _JVM_FOR_LITTLE = f"{QUICK_JVM} -XX:NewSize=160m"
 
 

@@ -34,12 +34,12 @@ class ByteWindow:
 
     @property
     def space(self) -> Any:
-        """Where the next byte goes; `room` bytes are free there."""
+        """Where the next byte goes; `free_bytes` bytes are free there."""
         return self._memory + self._end
 
     @property
-    def room(self) -> int:
-        """Bytes free behind the filled ones, which move to the beginning when they leave little room."""
+    def free_bytes(self) -> int:
+        """Bytes free behind the filled ones, which move to the beginning when they leave little space."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif self._begin > self._capacity // 2:
@@ -70,13 +70,13 @@ class ByteWindow:
         self._end += count
 
     def append(self, data: bytes) -> None:
-        """Add bytes, for which there must be room."""
+        """Add bytes, for which there must be space."""
         self._view[self._end : self._end + len(data)] = data
         self._end += len(data)
 
     def receive(self, peer: socket.socket) -> int | None:
-        """Receive once: bytes, 0 at the end of the stream or without room, None when nothing waits."""
-        if self.room == 0:
+        """Receive once: bytes, 0 at the end of the stream or without space, None when nothing waits."""
+        if self.free_bytes == 0:
             return None
         try:
             count = peer.recv_into(self._view[self._end :])

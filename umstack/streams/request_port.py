@@ -4,7 +4,7 @@
                               other LBMC control: recovery
                               anything else: closed, malformed
 
-Bounded: how many connections are open, and how long one may say nothing. When there is no room for another, one that
+Bounded: how many connections are open, and how long one may say nothing. When there is no space for another, one that
 was of no use so far makes way.
 """
 
@@ -46,8 +46,8 @@ class PeerService(Protocol):
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
         """Serve a connection, of which nothing was read, or close it; the port counts it no longer."""
 
-    def make_room(self, now_ns: int) -> bool:
-        """End the connection that is of least use, where that makes room at the port; False without one."""
+    def make_space(self, now_ns: int) -> bool:
+        """End the connection that is of least use, where that makes space at the port; False without one."""
 
     @property
     def connection_count(self) -> int:
@@ -108,7 +108,7 @@ class RequestPort:
             self._selector.unregister(self._listener)
             self._resume_ns = now_ns + _PAUSE_NS
             return
-        if self._count() >= self._connections_max and not self._make_room(now_ns):
+        if self._count() >= self._connections_max and not self._make_space(now_ns):
             self._counters.recovery_connections_refused += 1
             peer.close()
             return
@@ -130,14 +130,14 @@ class RequestPort:
         self._counters.recovery_connections = len(self._silent) + served
         return self._counters.recovery_connections
 
-    def _make_room(self, now_ns: int) -> bool:
+    def _make_space(self, now_ns: int) -> bool:
         """End a connection that is of no use, the oldest first. False without one."""
         oldest = next(iter(self._silent), None)
         if oldest is not None and now_ns - self._silent[oldest] > SILENT_NS:
             self._counters.recovery_connections_idle += 1
             self._drop(oldest)
             return True
-        return any(service.make_room(now_ns) for service in self._services.values())
+        return any(service.make_space(now_ns) for service in self._services.values())
 
     def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
         """Find out what a peer is, as soon as that can be told.

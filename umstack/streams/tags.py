@@ -195,7 +195,7 @@ class SealedWindow(ByteWindow):
         self._tags: StreamTags | None = None
 
     def begin(self, tags: StreamTags) -> None:
-        """The other side has greeted: there is room from now on."""
+        """The other side has greeted: there is space from now on."""
         self._tags = tags
 
     @property
@@ -204,10 +204,10 @@ class SealedWindow(ByteWindow):
         return super().space + RECORD_HEADER_BYTES
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes of messages that the next record may have."""
-        room = super().room
-        return max(0, room - RECORD_HEADER_BYTES) if self._tags is not None else 0
+        space = super().free_bytes
+        return max(0, space - RECORD_HEADER_BYTES) if self._tags is not None else 0
 
     def fill(self, count: int) -> None:
         """So many bytes of messages were written at `space`: a record of its own."""
@@ -217,8 +217,8 @@ class SealedWindow(ByteWindow):
             super().fill(RECORD_HEADER_BYTES + count)
 
     def append(self, data: bytes) -> None:
-        """Add a record of some messages, for which there must be room."""
-        assert len(data) <= self.room
+        """Add a record of some messages, for which there must be space."""
+        assert len(data) <= self.free_bytes
         ffi.memmove(self.space, data, len(data))
         self.fill(len(data))
 

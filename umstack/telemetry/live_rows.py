@@ -150,7 +150,7 @@ def _sending(report: Report, past: Report | None, seconds: float) -> Iterator[Se
             one["topic"] for one in report["sources"] if one.get("transport") == item["transport"]
         )
         sent = item.get("snd_pos") or 0
-        room = (item.get("pub_lmt") or 0) - sent
+        space = (item.get("pub_lmt") or 0) - sent
         yield SessionRow(
             pid=report["pid"],
             context=report["number"],
@@ -163,7 +163,7 @@ def _sending(report: Report, past: Report | None, seconds: float) -> Iterator[Se
             loss=_part(change.grown("naks_rcved"), change.grown("msgs_sent")),
             naks=change.rate("naks_rcved"),
             unrecovered=change.rate("naks_shed", "naks_out_of_window"),
-            window=_part((item.get("pub_pos") or 0) - sent, room) if room > 0 else None,
+            window=_part((item.get("pub_pos") or 0) - sent, space) if space > 0 else None,
             back_pressure=change.rate("back_pressured"),
             queued=(item.get("rctlr_data_msgs") or 0) + (item.get("rctlr_rx_msgs") or 0),
             recovery_p50_ms=None,

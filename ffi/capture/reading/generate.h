@@ -101,7 +101,7 @@ typedef struct um_generator {
 int um_generator_init(um_generator *generator, const um_generate_config *config);
 
 /* Appends records to out, and what became of losses to losses, until packet_count packets have been captured since init
- * or the room for one more step is used up. Stores the bytes and losses written. */
+ * or the space for one more step is used up. Stores the bytes and losses written. */
 void um_generator_run(um_generator *generator, uint64_t packet_count, uint8_t *out, uint64_t out_bytes,
                       um_generate_loss *losses, uint32_t loss_capacity, uint64_t *written_bytes, uint32_t *loss_count);
 

@@ -253,7 +253,7 @@ static bool pass_gap(flow *into)
     return true;
 }
 
-static bool has_room(const um_streams *streams, uint32_t bytes)
+static bool has_space(const um_streams *streams, uint32_t bytes)
 {
     return streams->held_count < UM_STREAMS_HELD_MAX && UM_STREAMS_HOLD_BYTES - streams->hold_bytes >= bytes;
 }
@@ -281,7 +281,7 @@ static void take_payload(flow *into, const um_captured_frame *frame, uint32_t sq
         direction->next_sqn = sqn;
         um_lbmc_stream_init(&direction->messages, false);
     }
-    if (ahead(sqn, direction->next_sqn) > 0 && !has_room(into->streams, frame->payload_captured_bytes)) {
+    if (ahead(sqn, direction->next_sqn) > 0 && !has_space(into->streams, frame->payload_captured_bytes)) {
         while (ahead(sqn, direction->next_sqn) > 0 && pass_gap(into)) {
         }
         if (ahead(sqn, direction->next_sqn) > 0)

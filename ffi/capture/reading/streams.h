@@ -4,7 +4,7 @@
  *   segment --> connection, direction --> next in order?  yes --> lbmc_stream --> items
  *                                                         again --> dropped
  *                                                         later --> held, until what lies before it comes,
- *                                                                   is acknowledged, or there is no room
+ *                                                                   is acknowledged, or there is no space
  *
  * What a retransmitted segment repeats is taken once. Bytes that never come are a gap: the stream goes on behind it,
  * where it finds the next message, and the findings say how many bytes there were. Of what is longer than its captured
@@ -76,7 +76,7 @@ typedef struct um_stream_findings {
     uint64_t gap_count;
     uint64_t gap_bytes;       /* which belong to no message that was found */
     uint64_t displaced_count; /* connections that made way for others */
-    uint64_t unlisted_count;  /* messages beyond those that a row has room for */
+    uint64_t unlisted_count;  /* messages beyond those that a row has space for */
 } um_stream_findings;
 
 typedef struct um_streams {

@@ -86,8 +86,8 @@ const struct egress_tap_record *um_egress_ring_next(um_egress_ring *ring)
 void um_egress_ring_take(um_egress_ring *ring)
 {
     uint32_t bytes = header_word(ring) & ~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT);
-    uint32_t room = bytes + BPF_RINGBUF_HDR_SZ + RECORD_ALIGNMENT - 1;
-    ring->position += room - room % RECORD_ALIGNMENT;
+    uint32_t space = bytes + BPF_RINGBUF_HDR_SZ + RECORD_ALIGNMENT - 1;
+    ring->position += space - space % RECORD_ALIGNMENT;
     if (ring->position - ring->released > ring->bytes / RELEASE_SHARE)
         um_egress_ring_release(ring);
 }

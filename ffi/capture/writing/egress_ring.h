@@ -22,7 +22,7 @@ typedef struct um_egress_ring_maps {
 
 typedef struct um_egress_ring {
     uint32_t bytes;
-    uint64_t *consumed; /* a page of its own: the position up to which room was released to the program */
+    uint64_t *consumed; /* a page of its own: the position up to which space was released to the program */
     uint8_t *produced;  /* a page with the position up to which there are records, and the records behind it, twice in a
                            row */
     struct egress_tap_counters *counters;
@@ -36,14 +36,14 @@ void um_egress_ring_close(um_egress_ring *ring);
 
 /* The oldest record that was not taken; NULL: there is none yet. */
 const struct egress_tap_record *um_egress_ring_next(um_egress_ring *ring);
-/* Takes the record that _next returned, which is valid no longer: its room may be released at once. */
+/* Takes the record that _next returned, which is valid no longer: its space may be released at once. */
 void um_egress_ring_take(um_egress_ring *ring);
-/* Releases the room of all records that were taken. */
+/* Releases the space of all records that were taken. */
 void um_egress_ring_release(um_egress_ring *ring);
 
 /* What is in use, taken or not. */
 uint64_t um_egress_ring_used_bytes(const um_egress_ring *ring);
-/* Packets that found no room, since the program was loaded. */
+/* Packets that found no space, since the program was loaded. */
 uint64_t um_egress_ring_lost_count(const um_egress_ring *ring);
 
 #endif

@@ -25,7 +25,7 @@ static int fail(um_frame_merge *merge, const char *step, int result)
 static int open_frames(um_frame_merge *merge, um_frame_socket *frames, int fd, const um_frame_merge_filter *filter,
                        enum egress_tap_socket watched)
 {
-    um_frame_socket_config config = {.room_bytes = merge->ring.bytes,
+    um_frame_socket_config config = {.space_bytes = merge->ring.bytes,
                                      .filter_fd = filter->program_fd,
                                      .stamps_fd = filter->stamps_fd,
                                      .watch = &merge->ring.counters->watches[watched]};
@@ -53,7 +53,7 @@ int um_frame_merge_open(um_frame_merge *merge, const um_frame_merge_config *conf
         return fail(merge, "mapping the egress ring", result);
     result = open_frames(merge, &merge->incoming, incoming_fd, &config->incoming, EGRESS_TAP_INCOMING);
     if (result != 0)
-        return fail(merge, "room for what comes in", result);
+        return fail(merge, "space for what comes in", result);
     if (config->mirror_index != 0)
         result = open_mirror(merge, config);
     return fail(merge, "listening to the mirror", result);

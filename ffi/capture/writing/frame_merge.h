@@ -51,14 +51,14 @@ void um_frame_merge_look(um_frame_merge *merge);
 const um_seen_frame *um_frame_merge_next(um_frame_merge *merge);
 /* Takes the frame that _next returned, which is valid no longer. */
 void um_frame_merge_take(um_frame_merge *merge);
-/* Gives back the room of all that was taken. */
+/* Gives back the space of all that was taken. */
 void um_frame_merge_release(um_frame_merge *merge);
 
 /* Whether there is nothing any more, not even what has to wait. */
 bool um_frame_merge_is_empty(um_frame_merge *merge);
 /* The error of the interface that is captured since the last call, a negative errno, or 0. */
 int um_frame_merge_take_error(um_frame_merge *merge);
-/* Packets on the wire for which the ring or a socket had no room. */
+/* Packets on the wire for which the ring or a socket had no space. */
 uint64_t um_frame_merge_lost_count(const um_frame_merge *merge);
 
 #endif

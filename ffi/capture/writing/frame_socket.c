@@ -16,7 +16,7 @@
 
 enum {
     MEMORY_BYTES = 512 * 1024,   /* written and read again while it is in the caches */
-    FRAME_MAX_BYTES = 66 * 1024, /* the longest IP packet, its link header and room to spare */
+    FRAME_MAX_BYTES = 66 * 1024, /* the longest IP packet, its link header and space to spare */
     FRAME_ALIGNMENT = 64,
 };
 
@@ -35,7 +35,7 @@ typedef struct ancillary {
 
 int um_frame_socket_open(um_frame_socket *frames, int fd, const um_frame_socket_config *config)
 {
-    int one = 1, buffer_bytes = (int)(config->room_bytes / 2); /* the kernel doubles it */
+    int one = 1, buffer_bytes = (int)(config->space_bytes / 2); /* the kernel doubles it */
     *frames = (um_frame_socket){.fd = fd, .empty_ns = INT64_MIN};
     if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer_bytes, sizeof buffer_bytes) != 0 ||
         setsockopt(fd, SOL_SOCKET, SO_ATTACH_BPF, &config->filter_fd, sizeof config->filter_fd) != 0 ||

@@ -36,8 +36,8 @@ typedef struct um_seen_frame {
 void um_seen_frame_read_kind(um_seen_frame *seen, const void *header);
 
 typedef struct um_frame_socket_config {
-    size_t room_bytes; /* for frames that are not pulled yet */
-    int filter_fd;     /* the program that lets frames in and stamps them */
+    size_t space_bytes; /* for frames that are not pulled yet */
+    int filter_fd;      /* the program that lets frames in and stamps them */
     int stamps_fd;
     struct egress_tap_watch *watch; /* the filter's, mapped for as long as the socket is open */
 } um_frame_socket_config;
@@ -59,7 +59,7 @@ int um_frame_socket_open(um_frame_socket *frames, int fd, const um_frame_socket_
 /* One that is all zero was never open. */
 void um_frame_socket_close(um_frame_socket *frames);
 
-/* Pulls what is there, as far as there is room. */
+/* Pulls what is there, as far as there is space. */
 void um_frame_socket_pull(um_frame_socket *frames);
 
 /* The oldest frame that was pulled and not taken; NULL: there is none. */
@@ -67,7 +67,7 @@ const um_seen_frame *um_frame_socket_next(const um_frame_socket *frames);
 /* Takes the frame that _next returned, which is valid no longer. */
 void um_frame_socket_take(um_frame_socket *frames);
 
-/* Whether there is nothing: not even a frame of which it is not known whether there was room for it. */
+/* Whether there is nothing: not even a frame of which it is not known whether there was space for it. */
 bool um_frame_socket_is_empty(const um_frame_socket *frames);
 
 #endif

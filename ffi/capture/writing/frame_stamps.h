@@ -1,4 +1,4 @@
-/* When each frame was let into a packet socket, and how many packets found no room there: as its filter
+/* When each frame was let into a packet socket, and how many packets found no space there: as its filter
  * (bpf/egress_tap.bpf.c) notes it in a map.
  *
  * Contract. Frames are identified by counting: those received, and those the socket reports as dropped (SO_RXQ_OVFL).
@@ -18,7 +18,7 @@ typedef struct um_frame_stamps {
     struct egress_tap_stamp *stamps;
     struct egress_tap_watch *watch;
     uint64_t received_count; /* frames */
-    uint64_t dropped_count;  /* frames the socket had no room for, as far as reported */
+    uint64_t dropped_count;  /* frames the socket had no space for, as far as reported */
     uint64_t last;           /* up to this frame all were received or dropped */
     uint64_t pending;        /* let in before the socket was last found empty */
     uint64_t lost_count;     /* packets on the wire */
@@ -46,7 +46,7 @@ void um_frame_stamps_settle(um_frame_stamps *stamps, uint64_t frame_count);
 /* Whether every frame that was let in is known to be received or dropped. */
 bool um_frame_stamps_are_settled(const um_frame_stamps *stamps);
 
-/* Packets on the wire that found no room, or no stamp. */
+/* Packets on the wire that found no space, or no stamp. */
 uint64_t um_frame_stamps_lost_count(const um_frame_stamps *stamps);
 
 #endif

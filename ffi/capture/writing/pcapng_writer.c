@@ -97,13 +97,13 @@ static int heed(um_pcapng_writer *writer)
 }
 
 /* For any block. */
-static void make_room(um_pcapng_writer *writer)
+static void make_space(um_pcapng_writer *writer)
 {
-    um_unit_file_make_room(&writer->file);
+    um_unit_file_make_space(&writer->file);
     heed(writer);
 }
 
-/* Begins a block where room was made; returns where. */
+/* Begins a block where space was made; returns where. */
 static size_t begin_block(um_pcapng_writer *writer, uint32_t type)
 {
     size_t start = writer->file.used_bytes;
@@ -126,7 +126,7 @@ static void end_block(um_pcapng_writer *writer, size_t start)
 
 static void write_section(um_pcapng_writer *writer)
 {
-    make_room(writer);
+    make_space(writer);
     size_t start = begin_block(writer, BLOCK_SECTION);
     put_u32(writer, BYTE_ORDER_MAGIC);
     put_u16(writer, 1);
@@ -142,7 +142,7 @@ void um_pcapng_add_interface(um_pcapng_writer *writer, const char *name, uint16_
                              const char *filter)
 {
     uint8_t resolution = NANOSECONDS;
-    make_room(writer);
+    make_space(writer);
     size_t start = begin_block(writer, BLOCK_INTERFACE);
     put_u16(writer, link_type);
     put_u16(writer, 0);
@@ -183,7 +183,7 @@ static const size_t packet_offset = 7 * sizeof(uint32_t); /* within its block */
 
 uint8_t *um_pcapng_packet_at(um_pcapng_writer *writer)
 {
-    make_room(writer);
+    make_space(writer);
     return writer->file.unit + writer->file.used_bytes + packet_offset;
 }
 
@@ -214,7 +214,7 @@ void um_pcapng_write(um_pcapng_writer *writer, const um_pcapng_packet *packet, c
 
 void um_pcapng_write_statistics(um_pcapng_writer *writer, const um_pcapng_statistics *statistics)
 {
-    make_room(writer);
+    make_space(writer);
     size_t start = begin_block(writer, BLOCK_STATISTICS);
     put_u32(writer, statistics->interface_id);
     put_time(writer, statistics->end_ns);

@@ -61,7 +61,7 @@ static tap_record *record_at(const um_tap *tap, uint64_t position)
     return (tap_record *)(tap->ring + (position & (tap->ring_bytes - 1)));
 }
 
-/* Room for a record of so many bytes, or NULL when the ring has none. What is left before the ring's end is skipped
+/* Space for a record of so many bytes, or NULL when the ring has none. What is left before the ring's end is skipped
  * when it is too small, since a record is in one piece. */
 static tap_record *claim(um_tap *tap, uint32_t bytes)
 {
@@ -334,7 +334,7 @@ static int drop_file(um_tap *tap)
     return tap->ended.error;
 }
 
-/* drop_count: what the ring had no room for, until now. */
+/* drop_count: what the ring had no space for, until now. */
 static int end_file(um_tap *tap, uint64_t drop_count)
 {
     if (!tap->has_file)

@@ -105,7 +105,7 @@ static bool write_direct(um_unit_file *file, uint64_t first, uint32_t count)
 }
 
 /* Through the page cache if need be: the file system may refuse direct writing only now, and part of it may have found
- * no room; then the page cache says what is the matter. Returns how many were written. */
+ * no space; then the page cache says what is the matter. Returns how many were written. */
 static uint32_t write_units_at(um_unit_file *file, uint64_t first, uint32_t count, bool is_direct, int *error)
 {
     uint32_t done = 0;
@@ -226,7 +226,7 @@ static bool has_writer(um_unit_file *file)
     return file->has_thread;
 }
 
-void um_unit_file_make_room(um_unit_file *file)
+void um_unit_file_make_space(um_unit_file *file)
 {
     if (file->error != 0)
         file->used_bytes = 0;

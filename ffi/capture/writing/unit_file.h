@@ -58,8 +58,8 @@ typedef struct um_unit_file {
 
 /* Makes the file, or empties one that is there. */
 int um_unit_file_open(um_unit_file *file, const char *path);
-/* Makes room for a record of UM_FILE_RECORD_MAX_BYTES; waits for the disk if need be. */
-void um_unit_file_make_room(um_unit_file *file);
+/* Makes space for a record of UM_FILE_RECORD_MAX_BYTES; waits for the disk if need be. */
+void um_unit_file_make_space(um_unit_file *file);
 /* What was written to the unit so far is whole. */
 void um_unit_file_mark(um_unit_file *file, uint64_t count);
 /* Writes the complete records to the file. Returns the first error there was. */

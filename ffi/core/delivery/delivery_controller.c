@@ -83,7 +83,7 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
 }
 
 /* Puts a fragment or an early message into the order map; the newest there is has no entry yet. False when there is no
- * room for it. */
+ * space for it. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
     um_reorder_entry *entry =
@@ -123,10 +123,10 @@ static bool is_fetching(const um_delivery *delivery)
     return delivery->late_join.is_active && !delivery->late_join.is_given_up;
 }
 
-/* The store is full: what finds no room is fetched, where something is. Else give the oldest gap up to make room, once;
- * then the message itself is lost, and the gap it leaves will say so. */
-static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
-                              bool newest)
+/* The store is full: what finds no space is fetched, where something is. Else give the oldest gap up to make space,
+ * once; then the message itself is lost, and the gap it leaves will say so. */
+static bool hold_or_make_space(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
+                               bool newest)
 {
     if (hold_message(delivery, message, arrival, newest))
         return true;
@@ -264,7 +264,7 @@ static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_ar
     return true;
 }
 
-/* Holds a message until delivery starts. One that finds no room ends the wait, too, and is to be taken like any other:
+/* Holds a message until delivery starts. One that finds no space ends the wait, too, and is to be taken like any other:
  * false. */
 static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
@@ -334,7 +334,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     }
     if (!note_exists(delivery, message->sqn, true, arrival))
         return;
-    if (!hold_or_make_room(delivery, message, arrival, newest)) {
+    if (!hold_or_make_space(delivery, message, arrival, newest)) {
         if (newest) /* otherwise a gap covers it already */
             um_order_map_add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
         return;
@@ -379,7 +379,7 @@ void um_delivery_register(um_delivery *delivery)
     um_delivery_announce(delivery);
 }
 
-/* The end of what um_delivery_register began; false when there is no room for it. */
+/* The end of what um_delivery_register began; false when there is no space for it. */
 static bool deregister(um_delivery *delivery)
 {
     if (delivery->receiver->config.source_notification && !delivery->is_deregistered)
@@ -398,7 +398,7 @@ void um_delivery_begin(um_delivery *delivery)
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
-/* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
+/* Takes one that was held while starting into account; false when there is none, or no space to count its bytes. */
 static bool adopt(um_delivery *delivery, uint32_t sqn)
 {
     um_reorder_entry *entry = um_order_map_find(delivery, sqn);

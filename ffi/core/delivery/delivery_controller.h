@@ -99,7 +99,7 @@ typedef struct um_late_join {
     int64_t received_ns;       /* wall clock of what is received now */
 } um_late_join;
 
-/* Rows that come before what is delivered next and found no room yet, in their order. */
+/* Rows that come before what is delivered next and found no space yet, in their order. */
 enum um_announcement { UM_ANNOUNCE_SOURCE = 1, UM_ANNOUNCE_BEGINNING = 2, UM_ANNOUNCE_NAK_CUTOFF = 4 };
 
 /* What each message touches comes first: with many topics it is the caches that count. */
@@ -161,7 +161,7 @@ typedef struct um_arrival {
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival);
 
-/* Takes a message that late join has fetched into the order map; false when there is no room. */
+/* Takes a message that late join has fetched into the order map; false when there is no space. */
 bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
 
 /* Whether a sqn that lacks is not to be had by fetching. */

@@ -9,13 +9,13 @@ static void append_without_properties(um_delivery *delivery, um_row *row, uint32
 }
 
 /* Where there are not so many bytes, all are payload; a block that cannot be read is left out. */
-void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *room, uint32_t length,
+void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *space, uint32_t length,
                                         uint32_t properties_bytes)
 {
     bool are_inside = properties_bytes <= length;
     uint32_t payload_bytes = are_inside ? length - properties_bytes : length;
     row->message_length -= length - payload_bytes;
-    if (are_inside && um_message_properties_are_sound(room + payload_bytes, properties_bytes)) {
+    if (are_inside && um_message_properties_are_sound(space + payload_bytes, properties_bytes)) {
         um_queue_append_with_properties(delivery->receiver->queue, row, payload_bytes, properties_bytes);
         um_delivery_count_message(delivery, payload_bytes);
     } else {
@@ -25,13 +25,13 @@ void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, cons
 }
 
 /* Appends a fragment as it is. The properties of its message come with the fragment that has all of them, or not. */
-static void append_fragment_with_properties(um_delivery *delivery, um_row *row, const uint8_t *room, uint32_t length,
+static void append_fragment_with_properties(um_delivery *delivery, um_row *row, const uint8_t *space, uint32_t length,
                                             uint32_t properties_bytes)
 {
     uint32_t total = row->message_length, offset = row->fragment_offset;
     uint32_t begin = total - properties_bytes, end = offset + length;
     if (properties_bytes > total || (offset <= begin && end == total)) {
-        um_delivery_append_with_properties(delivery, row, room, length, properties_bytes);
+        um_delivery_append_with_properties(delivery, row, space, length, properties_bytes);
         return;
     }
     UM_COUNT(delivery->receiver->counters.properties_dropped, end == total);
@@ -43,17 +43,17 @@ static void append_fragment_with_properties(um_delivery *delivery, um_row *row, 
 bool um_delivery_append_any(um_delivery *delivery, um_row *row, const uint8_t *payload, uint32_t length,
                             const uint8_t *request, uint32_t properties_bytes)
 {
-    uint8_t *room = um_delivery_reserve_row(delivery, length);
-    if (room == NULL)
+    uint8_t *space = um_delivery_reserve_row(delivery, length);
+    if (space == NULL)
         return false;
-    memcpy(room, payload, length);
+    memcpy(space, payload, length);
     if (UM_UNLIKELY(row->flags & UM_MESSAGE_REQUEST))
         um_delivery_note_request(delivery, request);
     if (UM_LIKELY(!(row->flags & UM_MESSAGE_PROPERTIES)))
         um_delivery_append_message(delivery, row, length);
     else if (row->flags & UM_MESSAGE_FRAGMENT)
-        append_fragment_with_properties(delivery, row, room, length, properties_bytes);
+        append_fragment_with_properties(delivery, row, space, length, properties_bytes);
     else
-        um_delivery_append_with_properties(delivery, row, room, length, properties_bytes);
+        um_delivery_append_with_properties(delivery, row, space, length, properties_bytes);
     return true;
 }

@@ -38,7 +38,7 @@ static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_k
     return true;
 }
 
-/* Appends the rows that are due before anything else, in their order; those without room stay due. */
+/* Appends the rows that are due before anything else, in their order; those without space stay due. */
 static inline bool um_delivery_announce(um_delivery *delivery)
 {
     static const struct {
@@ -110,9 +110,9 @@ static inline void um_delivery_note_request(um_delivery *delivery, const uint8_t
     um_queue_note_request(delivery->receiver->queue, &request);
 }
 
-/* Appends the row that is reserved, whose room holds `length` bytes: a whole message, the last bytes of which are
+/* Appends the row that is reserved, whose space holds `length` bytes: a whole message, the last bytes of which are
  * properties. Properties that cannot be read are dropped and counted. */
-void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *room, uint32_t length,
+void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *space, uint32_t length,
                                         uint32_t properties_bytes);
 
 /* Appends a whole message or a fragment as it is, whatever its flags: `request` is the option of one with

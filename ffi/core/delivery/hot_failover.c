@@ -28,7 +28,7 @@ static um_hf_slot *slot_of(const um_hot_failover *hf, uint64_t sqn)
 
 /* ---- the output ---- */
 
-static bool has_room(um_hot_failover *hf)
+static bool has_space(um_hot_failover *hf)
 {
     return um_queue_reserve(&hf->out, 0) != NULL;
 }
@@ -55,7 +55,7 @@ static uint32_t length_of(const um_block *block, uint32_t row)
     return (uint32_t)(block->offsets[row + 1] - block->offsets[row]);
 }
 
-/* Delivers a row of an input without its first `skipped` bytes, and releases it. There is room. */
+/* Delivers a row of an input without its first `skipped` bytes, and releases it. There is space. */
 static void deliver(um_hot_failover *hf, um_block *block, uint32_t row, uint32_t skipped, uint16_t flags,
                     const uint64_t *sqn)
 {
@@ -98,11 +98,11 @@ static uint32_t source_of_head(const um_hot_failover *hf)
     return slot->block->sources[slot->row];
 }
 
-/* Declares [next_sqn, end) lost. False when there is no room for all of it. */
+/* Declares [next_sqn, end) lost. False when there is no space for all of it. */
 static bool give_up(um_hot_failover *hf, uint64_t end, uint32_t source)
 {
     while (hf->next_sqn < end) {
-        if (!has_room(hf))
+        if (!has_space(hf))
             return false;
         uint64_t left = end - hf->next_sqn;
         bool is_long = left > LOSS_EVENTS_MAX;
@@ -142,12 +142,12 @@ static bool crowds(const um_hot_failover *hf, const um_hf_slot *slot)
 }
 
 /* Delivers what is next, passes what does not exist, gives up what has run out of time: that only once every input was
- * looked at, in which what lacks may have waited as long. False when there is no room. */
+ * looked at, in which what lacks may have waited as long. False when there is no space. */
 static bool drain(um_hot_failover *hf, bool is_caught_up)
 {
     while (hf->held_count > 0) {
         if (slot_of(hf, hf->next_sqn)->block != NULL) {
-            if (!has_room(hf))
+            if (!has_space(hf))
                 return false;
             deliver_held(hf);
             if (hf->held_count > 0 && hf->lowest < hf->next_sqn)
@@ -173,16 +173,16 @@ int64_t um_hot_failover_deadline_ns(const um_hot_failover *hf)
     return hf->held_count == 0 ? UM_NEVER_NS : slot_of(hf, hf->lowest)->arrived_ns + hf->config.max_delay_ns;
 }
 
-/* Everything that is held goes out, then the reset. False when there is no room; it is due still. */
+/* Everything that is held goes out, then the reset. False when there is no space; it is due still. */
 static bool reset(um_hot_failover *hf)
 {
     while (hf->held_count > 0) {
-        if (!give_up(hf, hf->lowest, source_of_head(hf)) || !has_room(hf))
+        if (!give_up(hf, hf->lowest, source_of_head(hf)) || !has_space(hf))
             return false;
         deliver_held(hf);
         find_lowest(hf);
     }
-    if (!has_room(hf))
+    if (!has_space(hf))
         return false;
     append_event(hf, UM_ROW_HF_RESET, hf->reset_source, 0, hf->reset_sqn);
     UM_COUNT(hf->counters.hf_resets, 1);
@@ -307,7 +307,7 @@ static void hold(um_hot_failover *hf, uint32_t input, um_block *block, uint32_t 
         hf->lowest = sqn;
 }
 
-/* Takes a row in; there is room for one. False when it has to be given again: there is none for the losses that it
+/* Takes a row in; there is space for one. False when it has to be given again: there is none for the losses that it
  * declares. */
 static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_t row)
 {
@@ -370,7 +370,7 @@ static bool merge_input(um_hot_failover *hf, uint32_t input)
     if (taken->count == 0)
         *taken = um_queue_take(hf->inputs[input], TAKEN_TOGETHER);
     while (taken->count > 0) {
-        if ((hf->reset_is_due && !reset(hf)) || !has_room(hf) || !on_row(hf, input, taken->block, taken->first))
+        if ((hf->reset_is_due && !reset(hf)) || !has_space(hf) || !on_row(hf, input, taken->block, taken->first))
             return false;
         taken->first++;
         taken->count--;

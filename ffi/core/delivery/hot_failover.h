@@ -9,7 +9,7 @@
  * that follow each other there have nothing between them.
  *
  * Threads: the reader of the output, which is the consumer of every input. Memory: one block of footprint bytes, the
- * creator's; inputs outlive it. Errors: none; what finds no room in the output waits. Complexity: constant for a
+ * creator's; inputs outlive it. Errors: none; what finds no space in the output waits. Complexity: constant for a
  * message in order; a gap is searched once when it is passed.
  */
 #ifndef UM_CORE_HOT_FAILOVER_H

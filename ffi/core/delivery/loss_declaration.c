@@ -101,7 +101,7 @@ static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
                                                                                                       : gap->last;
 }
 
-/* A long run at the head, of which nothing is to be had, as one event. False when there is no room for it. */
+/* A long run at the head, of which nothing is to be had, as one event. False when there is no space for it. */
 static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
 {
     if (!um_delivery_is_past_lost(delivery, last) || last - delivery->next_sqn < RUN_EVENTS_MAX ||
@@ -244,10 +244,10 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 
 bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
-    bool has_room = drain(delivery, now_ns, may_give_up);
+    bool has_space = drain(delivery, now_ns, may_give_up);
     if (UM_UNLIKELY(delivery->late_join.is_active))
         um_late_join_end_if_complete(delivery);
-    return has_room;
+    return has_space;
 }
 
 bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)

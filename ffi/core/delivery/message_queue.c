@@ -250,7 +250,7 @@ static bool next_block(um_message_queue *queue)
 
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
 {
-    (void)payload_bytes; /* only checked: blocks have room for the longest message beyond their capacity */
+    (void)payload_bytes; /* only checked: blocks have space for the longest message beyond their capacity */
     um_debug_assert(payload_bytes <= queue->message_max_bytes);
     um_block *block = queue->current;
     bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= block->payload_limit;
@@ -296,7 +296,7 @@ void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payloa
     atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
 }
 
-/* There is room for both: what lies below the limit with all properties leaves the longest message free. */
+/* There is space for both: what lies below the limit with all properties leaves the longest message free. */
 void um_queue_append_with_properties(um_message_queue *queue, const um_row *row, uint32_t payload_bytes,
                                      uint32_t properties_bytes)
 {

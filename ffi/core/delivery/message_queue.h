@@ -140,10 +140,10 @@ typedef struct um_row {
     int64_t sent_ns;
 } um_row;
 
-/* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
+/* Space for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
-/* The same for a row with UM_MESSAGE_PROPERTIES, which lie in the room behind its payload: they are moved away. */
+/* The same for a row with UM_MESSAGE_PROPERTIES, which lie in the space behind its payload: they are moved away. */
 void um_queue_append_with_properties(um_message_queue *queue, const um_row *row, uint32_t payload_bytes,
                                      uint32_t properties_bytes);
 /* Between the two, for a row with UM_MESSAGE_REQUEST: where responses go. */

@@ -32,7 +32,7 @@ static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reo
 }
 
 /* Appends an entry as a row of its own: a whole message, or a fragment as it is (ordered_delivery 0). False when there
- * is no room. */
+ * is no space. */
 bool um_reassembly_append_entry(um_delivery *delivery, const um_reorder_entry *entry);
 
 /* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */

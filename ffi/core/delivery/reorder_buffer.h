@@ -84,7 +84,7 @@ void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold);
 void um_reorder_remove(um_reorder_buffer *store, um_reorder_entry *hold);
 
 /* True while a quarter of everything is free: the last is for what is fetched. Were it full of messages from behind a
- * gap, the fragments that close the gap would find no room. */
+ * gap, the fragments that close the gap would find no space. */
 static inline bool um_reorder_is_roomy(const um_reorder_buffer *store)
 {
     return store->small.used < store->small.count - store->small.count / 4 &&

@@ -1,6 +1,6 @@
 /* A bounded ring of bytes: what a client of a source has not taken from its connection yet. Header-only, for it is on
  * the path of every write. Threads: the owner's. Memory: the owner's block of `capacity` bytes. Errors: none; a caller
- * looks at the room first.
+ * looks at the space first.
  */
 #ifndef UM_CORE_BYTE_RING_H
 #define UM_CORE_BYTE_RING_H
@@ -14,15 +14,15 @@ typedef struct um_byte_ring {
     uint32_t used;
 } um_byte_ring;
 
-static inline uint32_t um_byte_ring_room(const um_byte_ring *ring)
+static inline uint32_t um_byte_ring_space(const um_byte_ring *ring)
 {
     return ring->capacity - ring->used;
 }
 
-/* Precondition: there is room. */
+/* Precondition: there is space. */
 static inline void um_byte_ring_append(um_byte_ring *ring, const uint8_t *data, uint32_t length)
 {
-    um_debug_assert(length <= um_byte_ring_room(ring));
+    um_debug_assert(length <= um_byte_ring_space(ring));
     uint32_t at = ring->begin + ring->used;
     at -= at >= ring->capacity ? ring->capacity : 0;
     uint32_t first = length < ring->capacity - at ? length : ring->capacity - at;

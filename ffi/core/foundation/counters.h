@@ -142,7 +142,7 @@ typedef struct um_source_transport_counters {
     uint64_t clients_disconnected;
     /* counter, messages: TCP, source-paced: messages not sent to a receiver that was too slow, over all receivers. */
     uint64_t client_messages_lost;
-    /* counter, connections: TCP: connections closed because they named another session, sent anything else or nothing, or found no room. */
+    /* counter, connections: TCP: connections closed because they named another session, sent anything else or nothing, or found no space. */
     uint64_t connections_refused;
     /* counter, datagrams: LBT-RU: acknowledgements of new receivers refused because transport_lbtru_maximum_clients are connected. */
     uint64_t clients_refused;
@@ -345,7 +345,7 @@ typedef struct um_context_counters {
     uint64_t sessions;
     /* counter, sessions: Sessions not joined because the session table is full. */
     uint64_t sessions_refused;
-    /* counter, sessions: Sessions that had received nothing and made room for others. */
+    /* counter, sessions: Sessions that had received nothing and made space for others. */
     uint64_t sessions_evicted;
     /* counter, topics: Topics of ended sessions that begin anew, without a report of their loss, when they are joined again: too many others ended since, or only earlier datagrams came. */
     uint64_t resume_points_dropped;
@@ -435,7 +435,7 @@ typedef struct um_receiver_counters {
     uint64_t eos_events;
     /* snapshot, sources: Sources this receiver follows now. */
     uint64_t delivery_controllers;
-    /* counter, events: SourceDeleted events that found no room in the queue when the receiver was closed or a source that never sent gave way. */
+    /* counter, events: SourceDeleted events that found no space in the queue when the receiver was closed or a source that never sent gave way. */
     uint64_t source_notifications_dropped;
     /* counter, fragments: Fragments from before the receiver joined, fetched from the source. */
     uint64_t late_join_messages;

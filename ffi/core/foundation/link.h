@@ -91,9 +91,9 @@ typedef struct um_link_ops {
 /* First member of every implementation. */
 struct um_link {
     const um_link_ops *ops;
-    bool takes_whole;  /* sends faster what lies in one piece, datagram behind datagram, than what lies in several parts
-                        */
-    bool reports_room; /* one that is full is written to by its owner's loop as soon as it is not: no early retry */
+    bool takes_whole; /* sends faster what lies in one piece, datagram behind datagram, than what lies in several parts
+                       */
+    bool reports_space; /* one that is full is written to by its owner's loop as soon as it is not: no early retry */
     uint32_t
         borrow_bytes; /* the size of the frames it lends, each at the beginning of a cache line; 0: it lends none */
 };

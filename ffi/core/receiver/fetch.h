@@ -56,7 +56,7 @@ typedef struct um_fetch {
     bool has_attempted;
     bool has_progressed;
     bool awaited_range; /* at the last progress, as progress_sqn */
-    uint32_t left_over; /* bytes of what was received: half a message, or what the queue has no room for */
+    uint32_t left_over; /* bytes of what was received: half a message, or what the queue has no space for */
     uint32_t attempts;  /* since the last progress */
     uint32_t progress_sqn;
     int64_t attempt_ns;

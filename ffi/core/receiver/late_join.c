@@ -337,7 +337,7 @@ static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *recovered
         um_reorder_begin_datagram(delivery->receiver->store, data, length);
         bool is_held = um_delivery_hold_recovered(delivery, message, &arrival);
         um_reorder_end_datagram(delivery->receiver->store);
-        if (!is_held) /* no room: it is requested again */
+        if (!is_held) /* no space: it is requested again */
             return TAKEN;
         um_loss_drain(delivery, now_ns, true);
     }
@@ -431,10 +431,10 @@ uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8
         return 0;
     for (;;) {
         uint8_t *message = out + written;
-        uint32_t room = (capacity - written) / UM_RECOVERY_REQUEST_BYTES, count = 0;
-        if (room < 2)
+        uint32_t space = (capacity - written) / UM_RECOVERY_REQUEST_BYTES, count = 0;
+        if (space < 2)
             break;
-        for (; count < REQUESTS_PER_MESSAGE && count + 1 < room && um_serial_before(join->requested, join->target) &&
+        for (; count < REQUESTS_PER_MESSAGE && count + 1 < space && um_serial_before(join->requested, join->target) &&
                join->requested - base < outstanding;
              join->requested++)
             if (um_order_map_is_gap(delivery, join->requested))

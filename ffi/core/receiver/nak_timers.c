@@ -26,7 +26,7 @@ void um_nak_timers_give_up_too_long(um_receiver_session *session, um_loss *loss)
 }
 
 /* Sqns [first, last] are a gap (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
- * again is not NAKed (UM-128), nor what the map has no room for. */
+ * again is not NAKed (UM-128), nor what the map has no space for. */
 void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
@@ -37,9 +37,9 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
         UM_COUNT(counters->unrecovered_txw, end - first);
         first = end;
     }
-    uint32_t room = session->losses.capacity - session->losses.count;
-    if (last - first + 1 > room) { /* the newest are the likeliest to be had */
-        uint32_t excess = last - first + 1 - room;
+    uint32_t space = session->losses.capacity - session->losses.count;
+    if (last - first + 1 > space) { /* the newest are the likeliest to be had */
+        uint32_t excess = last - first + 1 - space;
         UM_COUNT(counters->loss_map_overflows, excess);
         UM_COUNT(counters->unrecovered_txw, excess);
         first += excess;

@@ -2,7 +2,7 @@
  * and giving up (UM-112..UM-134). The entries and their deadlines are the loss map's (loss_map.h).
  *
  * Threads: the context lock. Memory: the session's. Complexity: logarithmic in the loss map for each sqn. Errors: what
- * the map has no room for is given up and counted.
+ * the map has no space for is given up and counted.
  */
 
 #ifndef UM_CORE_NAK_TIMERS_H

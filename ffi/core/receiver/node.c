@@ -259,7 +259,7 @@ bool um_node_pressured(um_node *node, int64_t now_ns)
         pressured |= queue->full;
     }
     node->any_full = pressured;
-    um_node_wake(node, now_ns); /* controllers that waited for room go on */
+    um_node_wake(node, now_ns); /* controllers that waited for space go on */
     return pressured;
 }
 

@@ -494,7 +494,7 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
 }
 
-/* Data that this receiver has no room for (UX-26): its sequence number stays lost. A retransmission would be as long,
+/* Data that this receiver has no space for (UX-26): its sequence number stays lost. A retransmission would be as long,
  * so once one has come no more are NAKed. */
 static void drop_too_long(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {

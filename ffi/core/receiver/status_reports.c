@@ -68,7 +68,7 @@ void um_receiver_session_leave(um_receiver_session *session)
         send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
 }
 
-/* A small window is reported again as soon as the reader has made room: the source is blocked until then. */
+/* A small window is reported again as soon as the reader has made space: the source is blocked until then. */
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
 {
     enum { REOPEN_CHECK_NS = 500000 };

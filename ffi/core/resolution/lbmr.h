@@ -45,7 +45,7 @@ typedef struct um_lbmr_reader {
     const uint8_t *at;
     const uint8_t *end;
     uint32_t query_count;         /* of the header */
-    uint32_t advertisement_count; /* of the header: more than a datagram has room for, perhaps */
+    uint32_t advertisement_count; /* of the header: more than a datagram has space for, perhaps */
     bool has_packet_options;
 } um_lbmr_reader;
 

@@ -286,9 +286,9 @@ static void discard(um_resolver_cache *cache, uint32_t number)
     cache->count--;
 }
 
-/* The oldest that was not heard again makes room. One that was is spared, and made the newest: to move each whenever it
- * is heard again would touch three more. Each is spared once for each time that it was heard, so this ends. */
-static void make_room(um_resolver_cache *cache)
+/* The oldest that was not heard again makes space. One that was is spared, and made the newest: to move each whenever
+ * it is heard again would touch three more. Each is spared once for each time that it was heard, so this ends. */
+static void make_space(um_resolver_cache *cache)
 {
     while (cache->sources[cache->oldest].is_heard_again) {
         uint32_t spared = cache->oldest;
@@ -304,7 +304,7 @@ static void make_room(um_resolver_cache *cache)
 static uint32_t take_number(um_resolver_cache *cache)
 {
     if (cache->count == cache->sources_max)
-        make_room(cache);
+        make_space(cache);
     uint32_t number = cache->free;
     if (number == NONE)
         return ++cache->used;
@@ -517,7 +517,7 @@ uint64_t um_resolver_cache_evictions(const um_resolver_cache *cache)
 }
 
 uint32_t um_resolver_cache_sources_of(const um_resolver_cache *cache, const uint8_t *name, uint32_t bytes,
-                                      um_known_source *found, uint32_t room)
+                                      um_known_source *found, uint32_t space)
 {
     um_lbmr_name topic = {name, bytes};
     uint32_t head = find_head(cache, topic, hash_of_topic(cache, topic));
@@ -527,7 +527,7 @@ uint32_t um_resolver_cache_sources_of(const um_resolver_cache *cache, const uint
     uint32_t at = head;
     do {
         const source *one = &cache->sources[at];
-        if (count < room)
+        if (count < space)
             found[count] = (um_known_source){one->session, one->topic_index};
         count++;
         at = cache->links[at].next_of_topic;
@@ -535,14 +535,14 @@ uint32_t um_resolver_cache_sources_of(const um_resolver_cache *cache, const uint
     return count;
 }
 
-uint32_t um_resolver_cache_topics(const um_resolver_cache *cache, uint32_t *cursor, char *names, uint32_t room)
+uint32_t um_resolver_cache_topics(const um_resolver_cache *cache, uint32_t *cursor, char *names, uint32_t space)
 {
     uint32_t bytes = 0;
     for (; *cursor < cache->used; ++*cursor) {
         const source *one = &cache->sources[*cursor + 1];
         if (one->name_bytes == 0 || !cache->links[*cursor + 1].is_head)
             continue;
-        if (bytes + one->name_bytes + 1u > room)
+        if (bytes + one->name_bytes + 1u > space)
             break;
         memcpy(names + bytes, one->name, one->name_bytes);
         names[bytes + one->name_bytes] = 0;

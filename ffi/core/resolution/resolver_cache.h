@@ -10,7 +10,7 @@
  *     the last one     it is in the cache no more; the owner's under the same conditions
  *     not joinable     counted
  *
- * Bounded: the source that was added longest ago makes room, unless it was advertised again since: then it is spared
+ * Bounded: the source that was added longest ago makes space, unless it was advertised again since: then it is spared
  * once. Which topics have a source or a receiver here is known approximately: no such topic is missed, a few others are
  * taken for one, and the owner finds out when it looks.
  *
@@ -74,15 +74,15 @@ void um_resolver_cache_set_wants_all(um_resolver_cache *cache, bool wants_all);
 void um_resolver_cache_remove_sessions(um_resolver_cache *cache, const um_session_id *sessions, uint32_t count);
 
 uint32_t um_resolver_cache_count(const um_resolver_cache *cache);
-/* How many sources have made room. */
+/* How many sources have made space. */
 uint64_t um_resolver_cache_evictions(const um_resolver_cache *cache);
-/* The sources of a topic, in the order of their first advertisements, `room` of them at most. Returns how many it has.
+/* The sources of a topic, in the order of their first advertisements, `space` of them at most. Returns how many it has.
  */
 uint32_t um_resolver_cache_sources_of(const um_resolver_cache *cache, const uint8_t *name, uint32_t bytes,
-                                      um_known_source *found, uint32_t room);
-/* The names of topics, each with its NUL, so many as there is room for. `*cursor` is 0 at first, and where to go on
- * then. Returns how many bytes they are; 0: there are no more, or there is no room for the next. Every topic that is
+                                      um_known_source *found, uint32_t space);
+/* The names of topics, each with its NUL, so many as there is space for. `*cursor` is 0 at first, and where to go on
+ * then. Returns how many bytes they are; 0: there are no more, or there is no space for the next. Every topic that is
  * known from the first call to the last is found once. */
-uint32_t um_resolver_cache_topics(const um_resolver_cache *cache, uint32_t *cursor, char *names, uint32_t room);
+uint32_t um_resolver_cache_topics(const um_resolver_cache *cache, uint32_t *cursor, char *names, uint32_t space);
 
 #endif

@@ -159,14 +159,14 @@ void um_clients_on_acknowledged(um_source_session *session, um_client *client, b
 static void add_part(um_source_session *session, um_client *client, const um_interest_part *part, um_packet *topics)
 {
     um_client_interest *interest = &client->interest;
-    bool has_room = true;
+    bool has_space = true;
     uint32_t topic_index;
     while (um_interest_next_topic(topics, &topic_index))
-        has_room &= um_topic_filter_add(&interest->filter, topic_index);
+        has_space &= um_topic_filter_add(&interest->filter, topic_index);
     interest->parts |= (uint64_t)1 << part->part;
     if (!is_whole(interest))
         return;
-    interest->is_filtered = !part->wants_all && has_room;
+    interest->is_filtered = !part->wants_all && has_space;
     interest->since_sqn = session->next_sqn - client->behind;
 }
 

@@ -131,7 +131,7 @@ static bool is_sent_from_log(um_source_session *session, const um_sent *sent)
     return count_frames(session, sent, gather_max) <= gather_max;
 }
 
-/* What lies in one piece, with room for the transport's header in front: a datagram, or the first part of one. */
+/* What lies in one piece, with space for the transport's header in front: a datagram, or the first part of one. */
 static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t length, uint32_t sqn,
                         bool retransmission, uint32_t slot, um_tx *tx)
 {

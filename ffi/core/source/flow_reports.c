@@ -120,7 +120,7 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (session->config.flow_policy == UM_FLOW_NONE) {
         if (account != NULL && account->is_new_member)
             um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
-        /* A receiving session without any datagram ends after a while, or makes room for others (node.h). */
+        /* A receiving session without any datagram ends after a while, or makes space for others (node.h). */
         if (status.flags & UM_STATUS_ELICIT)
             answer_with_position(session, now_ns);
         return;

@@ -6,7 +6,7 @@
  *   |--- dirty ---|------- transmission window -------|-- to be sent --|-- claimed --|---- zeroed ----|
  *             clean_position                   sender's position     tail            writable end
  *
- * A frame is room for the header that LBT-RM puts in front of a datagram's messages and one LBMC message, padded to
+ * A frame is space for the header that LBT-RM puts in front of a datagram's messages and one LBMC message, padded to
  * whole cache lines: a frame that makes up a datagram on its own is sent from where it lies, with the transport's
  * header in front. Every line of the terms has a word in a table beside them; that of a frame's first line says its
  * length, negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame.
@@ -30,7 +30,7 @@
 
 enum {
     UM_LOG_TERM_COUNT = 3,
-    UM_FRAME_HEADER_BYTES = 20, /* room for the transport's */
+    UM_FRAME_HEADER_BYTES = 20, /* space for the transport's */
     UM_FRAME_ALIGNMENT = UM_CACHE_LINE_BYTES,
     UM_FRAME_LENGTH_MAX = (1 << 29) - UM_FRAME_ALIGNMENT, /* of padding: a frame is never that long */
     UM_LOG_TERM_BYTES_MIN = 64 * 1024,

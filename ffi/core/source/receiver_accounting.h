@@ -4,7 +4,7 @@
  * A member has reported a position and then a later one, so it follows the stream. A NAK proves nothing of its sender.
  *
  * Threads: the holder of the sender lock. Memory: the session's. Complexity: linear in the table. Errors: NULL where
- * there is no room.
+ * there is no space.
  */
 #ifndef UM_CORE_RECEIVER_ACCOUNTING_H
 #define UM_CORE_RECEIVER_ACCOUNTING_H

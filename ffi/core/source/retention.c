@@ -141,7 +141,7 @@ void um_retention_on_sent(um_source_session *session, int64_t now_ns)
         drop_old(r, now_ns);
 }
 
-/* Into the store, where it stays while others follow it, as long as there is room. */
+/* Into the store, where it stays while others follow it, as long as there is space. */
 static void store_message(um_retention *retention, const uint8_t *message, int64_t position, int64_t now_ns)
 {
     (void)now_ns;
@@ -228,23 +228,23 @@ static const uint8_t *message_of(const um_retention *retention, uint32_t sqn)
     return retention->store + (uint64_t)(-1 - entry->place) % retention->store_bytes;
 }
 
-/* Answers one request; false when there is no room. */
+/* Answers one request; false when there is no space. */
 static bool answer(um_retention *retention, um_recovery_exchange *exchange, uint32_t sqn, uint32_t request_index,
                    bool *told_range)
 {
     const uint8_t *message = message_of(retention, sqn);
-    uint32_t room = exchange->capacity - exchange->written;
+    uint32_t space = exchange->capacity - exchange->written;
     uint8_t *out = exchange->out + exchange->written;
     if (message != NULL) {
         uint32_t length = um_load_be16(message + 2);
-        if (length > room)
+        if (length > space)
             return false;
         memcpy(out, message, length);
         out[0] = UM_LBMC_RECOVERED;
         exchange->written += length;
         UM_COUNT(retention->served_messages, 1);
     } else if (um_serial_before(sqn, retention->first_sqn)) {
-        if (!*told_range && room < UM_RECOVERY_RANGE_BYTES)
+        if (!*told_range && space < UM_RECOVERY_RANGE_BYTES)
             return false;
         if (!*told_range)
             exchange->written +=

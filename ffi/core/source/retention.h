@@ -88,7 +88,7 @@ typedef struct um_recovery_exchange {
     uint32_t written;
 } um_recovery_exchange;
 
-/* Answers as much as there is room for: each request with the message, as LBMC type 10. What is not retained any more
+/* Answers as much as there is space for: each request with the message, as LBMC type 10. What is not retained any more
  * is answered with the range that is, once a call; what has not been sent yet, not at all. False when the requests are
  * not well-formed, or of another topic. */
 bool um_retention_serve(um_retention *retention, um_recovery_exchange *exchange);

@@ -159,7 +159,7 @@ static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_rea
 /* Who NAKs, while one NAK datagram is served. */
 typedef struct requester {
     um_address address;
-    um_receiver_account *account; /* NULL: there is no room for one */
+    um_receiver_account *account; /* NULL: there is no space for one */
     uint32_t active_members;
 } requester;
 

@@ -196,11 +196,11 @@ typedef struct group {
     bool is_staged;          /* each as a datagram */
 } group;
 
-/* Whether the next message of a group can be staged as a datagram: no second like it fits, and there is room. */
-static bool fills_datagram(um_staged_room room, const group *g, uint32_t body, uint32_t body_max)
+/* Whether the next message of a group can be staged as a datagram: no second like it fits, and there is space. */
+static bool fills_datagram(um_staged_space space, const group *g, uint32_t body, uint32_t body_max)
 {
-    return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= room.bytes &&
-           g->count < room.datagrams;
+    return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= space.bytes &&
+           g->count < space.datagrams;
 }
 
 /* The messages from `first` on that fit one claim unsplit. Either all are staged as datagrams or none. */
@@ -210,15 +210,15 @@ static group plan_group(const um_source *source, const um_messages *messages, ui
     uint32_t overhead = um_source_overhead(source);
     uint32_t claim_max = um_log_claim_max(&session->log);
     uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
-    um_staged_room room = {0};
+    um_staged_space space = {0};
     if (messages->staged != NULL)
-        room = um_staged_make_room(messages->staged, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
+        space = um_staged_make_space(messages->staged, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
     group g = {0};
     for (uint32_t i = first; i < messages->count; i++, g.count++) {
         uint32_t length = message_length(messages, i), body = overhead + length;
         if (length > body_max - overhead || g.span + um_frame_span(body) > span_max)
             break;
-        bool stages = fills_datagram(room, &g, body, body_max);
+        bool stages = fills_datagram(space, &g, body, body_max);
         if (g.count > 0 && stages != g.is_staged)
             break;
         g.is_staged = stages;

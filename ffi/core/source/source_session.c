@@ -147,7 +147,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         __builtin_prefetch(um_session_sent(session, session->trail_sqn + SENT_AHEAD), 0, 3);
         um_log_fetch_uncleaned(&session->log, position - start, span);
         bytes += length;
-        um_window_make_room(session, position + span, count, bytes);
+        um_window_make_space(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
         *sent = next_sent;
         if (staged)
@@ -275,7 +275,7 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     accept_batch(session, taken, now_ns);
     if (UM_UNLIKELY(session->clients.count > 0) && taken > 0)
         um_clients_note_behind(session, now_ns);
-    bool is_urgent = result >= 0 && !session->link->reports_room;
+    bool is_urgent = result >= 0 && !session->link->reports_space;
     session->link_retry_ns = taken == offered ? 0 : is_urgent ? LINK_FULL_RETRY_NS : LINK_ERROR_RETRY_NS;
     if (result < 0)
         session->link_error = result;

@@ -192,7 +192,7 @@ void um_session_drop_unverified(um_source_session *session, enum um_tag_status s
 void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
                            int64_t now_ns);
 
-/* NAKs of this address are served no longer, or again (UX-21). False when the table of accounts has no room. */
+/* NAKs of this address are served no longer, or again (UX-21). False when the table of accounts has no space. */
 bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns);
 
 /* The path takes this many bytes of UDP payload from now on. Frames already in the log that are larger go out

@@ -15,7 +15,7 @@
  * configured. A receiver that reports too short a round trip causes a few session messages after each burst.
  *
  * Threads: the holder of the sender lock, except um_source_timing_first_sm_ns. Memory: the session's. Errors: a group
- * report that has no room in the log is tried again.
+ * report that has no space in the log is tried again.
  */
 #ifndef UM_CORE_SOURCE_TIMING_H
 #define UM_CORE_SOURCE_TIMING_H
@@ -46,7 +46,7 @@ typedef struct um_source_timing {
 void um_source_timing_init(um_source_timing *timing, uint32_t adaptive, int64_t ignore_ns, int64_t first_sm_ns,
                            int64_t first_sm_floor_ns, int64_t now_ns);
 
-/* A status message of a receiver; round_trip_us 0: it has not measured one. account NULL: there is no room for one. */
+/* A status message of a receiver; round_trip_us 0: it has not measured one. account NULL: there is no space for one. */
 void um_source_timing_on_status(um_source_timing *timing, um_receiver_account *account, uint64_t receiver_id,
                                 uint32_t round_trip_us, int64_t now_ns);
 

@@ -4,7 +4,7 @@
  * a ring of bytes that is small enough to stay in the caches.
  *
  * Threads: the holder of the session's sender lock. Memory: the session's, and frames of the link until they are sent
- * or returned. Complexity: constant. Errors: none; without room publishers write to the log alone.
+ * or returned. Complexity: constant. Errors: none; without space publishers write to the log alone.
  */
 #ifndef UM_CORE_STAGED_DATAGRAMS_H
 #define UM_CORE_STAGED_DATAGRAMS_H
@@ -39,10 +39,10 @@ typedef struct um_staged_datagrams {
     um_borrowed_frame borrowed[UM_STAGED_MAX]; /* of the entries */
 } um_staged_datagrams;
 
-typedef struct um_staged_room {
+typedef struct um_staged_space {
     uint32_t datagrams;
     uint32_t bytes;
-} um_staged_room;
+} um_staged_space;
 
 /* A cache line more than is used: a reader that copies whole lines may read beyond a datagram. */
 static inline size_t um_staged_footprint(void)
@@ -92,7 +92,7 @@ static inline void um_staged_drop_sent(um_staged_datagrams *staged, int64_t posi
 }
 
 /* Bytes in one piece where the next datagrams go, which is the start of the memory where that is more. */
-static inline uint32_t um_staged_ring_room(um_staged_datagrams *staged)
+static inline uint32_t um_staged_ring_space(um_staged_datagrams *staged)
 {
     if (staged->count == 0)
         return UM_STAGED_BYTES;
@@ -117,22 +117,22 @@ static inline void um_staged_return_unused(um_staged_datagrams *staged)
 
 /* What can be staged now: so many datagrams, of so many bytes together and at most `datagram_max_bytes` each. No more
  * than `wanted` are borrowed for. */
-static inline um_staged_room um_staged_make_room(um_staged_datagrams *staged, uint32_t wanted,
-                                                 uint32_t datagram_max_bytes)
+static inline um_staged_space um_staged_make_space(um_staged_datagrams *staged, uint32_t wanted,
+                                                   uint32_t datagram_max_bytes)
 {
     if (staged->link->borrow_bytes < datagram_max_bytes) {
         um_staged_return_unused(staged);
-        return (um_staged_room){UM_STAGED_MAX - staged->count, um_staged_ring_room(staged)};
+        return (um_staged_space){UM_STAGED_MAX - staged->count, um_staged_ring_space(staged)};
     }
     uint32_t most = staged->count < UM_STAGED_BORROWED_MAX ? UM_STAGED_BORROWED_MAX - staged->count : 0;
     wanted = wanted < most ? wanted : most;
     if (wanted > staged->piece_count)
         staged->piece_count +=
             staged->link->ops->borrow(staged->link, staged->pieces + staged->piece_count, wanted - staged->piece_count);
-    return (um_staged_room){staged->piece_count, UINT32_MAX};
+    return (um_staged_space){staged->piece_count, UINT32_MAX};
 }
 
-/* Stages a datagram for which there is room. Positions ascend. */
+/* Stages a datagram for which there is space. Positions ascend. */
 static inline const um_staged_datagram *um_staged_add(um_staged_datagrams *staged, int64_t position, uint32_t bytes)
 {
     um_staged_datagram *added = um_staged_entry(staged, staged->count++);

@@ -10,7 +10,7 @@ static const um_stall_penalty *find(const um_stall_penalties *penalties, uint32_
 }
 
 /* A free place, or that of the penalty that ends first. */
-static um_stall_penalty *make_room(um_stall_penalties *penalties)
+static um_stall_penalty *make_space(um_stall_penalties *penalties)
 {
     um_stall_penalty *place = &penalties->places[0];
     for (uint32_t i = 0; i < UM_STALL_PENALTIES_MAX; i++) {
@@ -26,7 +26,7 @@ static um_stall_penalty *make_room(um_stall_penalties *penalties)
 int64_t um_stall_penalties_add(um_stall_penalties *penalties, uint32_t ip, int64_t stall_timeout_ns, int64_t now_ns)
 {
     const um_stall_penalty *found = find(penalties, ip);
-    um_stall_penalty *place = found == NULL ? make_room(penalties) : &penalties->places[found - penalties->places];
+    um_stall_penalty *place = found == NULL ? make_space(penalties) : &penalties->places[found - penalties->places];
     bool is_first = found == NULL || now_ns >= found->until_ns + found->length_ns;
     int64_t longest_ns = stall_timeout_ns << UM_STALL_DOUBLINGS_MAX;
     int64_t length_ns = is_first ? stall_timeout_ns : 2 * found->length_ns;

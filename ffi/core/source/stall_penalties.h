@@ -4,7 +4,7 @@
  * All clients of an address have its penalty: a port costs nothing.
  *
  * Threads: the holder of the sender lock. Memory: the owner's; when every place is taken, the penalty that ends first
- * makes room. Complexity: linear in the places. Errors: none.
+ * makes space. Complexity: linear in the places. Errors: none.
  */
 #ifndef UM_CORE_STALL_PENALTIES_H
 #define UM_CORE_STALL_PENALTIES_H

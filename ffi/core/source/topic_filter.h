@@ -33,7 +33,7 @@ bool um_topic_filter_has(const um_topic_filter *filter, uint32_t topic_index);
  * control message. */
 bool um_topic_filter_passes(const um_topic_filter *filter, const uint8_t *messages, uint32_t length);
 
-/* Copies what passes of a run of whole messages to `out`, which has room for all of them, and returns how many bytes
+/* Copies what passes of a run of whole messages to `out`, which has space for all of them, and returns how many bytes
  * that is. Of a TSNI only the records of wanted topics pass; other control messages pass. */
 uint32_t um_topic_filter_copy(const um_topic_filter *filter, const uint8_t *messages, uint32_t length, uint8_t *out);
 

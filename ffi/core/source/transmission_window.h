@@ -25,9 +25,9 @@ static inline void um_window_drop_oldest(um_source_session *session)
     session->trail_sqn++;
 }
 
-/* Makes room in the transmission window for a datagram that ends at `end` in the log, behind `pending` others laid
+/* Makes space in the transmission window for a datagram that ends at `end` in the log, behind `pending` others laid
  * out but not sent; `bytes` are theirs and its own (UM-125). The trail goes out in its header, so this comes first. */
-static inline void um_window_make_room(um_source_session *session, int64_t end, uint32_t pending, uint64_t bytes)
+static inline void um_window_make_space(um_source_session *session, int64_t end, uint32_t pending, uint64_t bytes)
 {
     int64_t keep_from = end - session->log.term_length;
     while (session->trail_sqn != session->next_sqn &&

@@ -1,7 +1,7 @@
-/* Datagram sizes: what is left of a room, an MTU or a frame, for UDP payload (design W4). Pure functions; the Python
+/* Datagram sizes: what is left of a space, an MTU or a frame, for UDP payload (design W4). Pure functions; the Python
  * half of the same arithmetic is umstack/sizing.py.
  *
- * Sizes are bytes of UDP payload. Threads: any. Errors: none; a room that does not hold its headers has a size of 0.
+ * Sizes are bytes of UDP payload. Threads: any. Errors: none; a space that does not hold its headers has a size of 0.
  */
 #ifndef UM_CORE_DATAGRAM_SIZE_H
 #define UM_CORE_DATAGRAM_SIZE_H
@@ -11,14 +11,14 @@
 enum {
     UM_DATAGRAM_BYTES_MIN = 500,               /* UM's lower bound of a datagram max size */
     UM_DATAGRAM_BYTES_MAX = 65507,             /* the longest UDP payload over IPv4 */
-    UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* of a session over TCP: the longest LBMC message, and room for a header
-                                                   that no byte stream carries */
+    UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* of a session over TCP: the longest LBMC message, and space for a
+                                                  header that no byte stream carries */
 };
 
-/* The longest payload that fits `room_bytes` behind `header_bytes` of headers. */
-static inline uint32_t um_datagram_size_in(uint32_t room_bytes, uint32_t header_bytes)
+/* The longest payload that fits `space_bytes` behind `header_bytes` of headers. */
+static inline uint32_t um_datagram_size_in(uint32_t space_bytes, uint32_t header_bytes)
 {
-    uint32_t bytes = room_bytes > header_bytes ? room_bytes - header_bytes : 0;
+    uint32_t bytes = space_bytes > header_bytes ? space_bytes - header_bytes : 0;
     return bytes < UM_DATAGRAM_BYTES_MAX ? bytes : UM_DATAGRAM_BYTES_MAX;
 }
 

@@ -17,7 +17,7 @@ enum {
     UM_FRAMING_NCF_BYTES_MAX = UM_LBTRU_NCF_BYTES,
     UM_FRAMING_STATUS_BYTES_MAX = UM_LBTRU_HEADER_BYTES + 8 + UM_LBTRU_OPTIONS_BYTES_MAX, /* before LBMC */
 };
-_Static_assert((int)UM_LBTRM_DATA_BYTES == (int)UM_LBTRU_DATA_BYTES, "a frame of the log has room for either");
+_Static_assert((int)UM_LBTRM_DATA_BYTES == (int)UM_LBTRU_DATA_BYTES, "a frame of the log has space for either");
 
 /* What a NAK has beside its list, and an NCF. */
 static inline uint32_t um_framing_nak_bytes(enum um_transport transport)

@@ -423,7 +423,7 @@ uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc
     return at;
 }
 
-/* The plain message is written behind the room for the options; then its header moves to the front. */
+/* The plain message is written behind the space for the options; then its header moves to the front. */
 uint8_t *um_lbmc_write_with_options(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_options *options)
 {
     if (options->length == 0)

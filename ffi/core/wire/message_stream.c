@@ -1,6 +1,6 @@
 #include "core/wire/message_stream.h"
 
-uint8_t *um_message_stream_room(um_message_stream *stream, uint32_t *bytes)
+uint8_t *um_message_stream_space(um_message_stream *stream, uint32_t *bytes)
 {
     uint32_t left = stream->end - stream->begin;
     if (stream->begin > 0) { /* an incomplete message as a rule: short against what a receive call brings */

@@ -2,12 +2,12 @@
  * runs that lie back to back. A message is framed by its own length, so the only state is what has come of the last
  * one. A stream that cannot be LBMC is broken, for good: nothing behind a wrong length has a known beginning.
  *
- *     room -> the caller receives into it -> add -> next, until it returns UM_STREAM_MORE
+ *     space -> the caller receives into it -> add -> next, until it returns UM_STREAM_MORE
  *
  * With a verifier the bytes are records (core/wire/stream_record.h), and nothing of one is taken before all of it has
  * come and its tag was found right. A record holds whole messages.
  *
- * Threads: the owner's. Memory: the owner's block; runs point into it until the next room. Complexity: linear in the
+ * Threads: the owner's. Memory: the owner's block; runs point into it until the next space. Complexity: linear in the
  * messages, and one move of an incomplete message a piece received. Errors: UM_STREAM_BROKEN.
  */
 #ifndef UM_CORE_MESSAGE_STREAM_H
@@ -60,8 +60,8 @@ static inline void um_message_stream_verify(um_message_stream *stream, um_record
     stream->record_end = stream->begin;
 }
 
-/* Where the next bytes go. There is room unless whole messages wait to be taken. */
-uint8_t *um_message_stream_room(um_message_stream *stream, uint32_t *bytes);
+/* Where the next bytes go. There is space unless whole messages wait to be taken. */
+uint8_t *um_message_stream_space(um_message_stream *stream, uint32_t *bytes);
 
 /* So many were received there. */
 static inline void um_message_stream_add(um_message_stream *stream, uint32_t bytes)
