@@ -103,4 +103,4 @@ _HOME = {
 __all__ = sorted(_HOME)
 __getattr__ = lazily(__name__, _HOME)
 __dir__ = names_of(__name__, _HOME)
-__version__ = "0.1.0"
+__version__ = "0.2.0"
