@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by scripts/test, scripts/demo and scripts/dev: brings a fresh Debian or Ubuntu machine to where they run.
+# Sourced by scripts/test, scripts/demo and scripts/dev: sets up a fresh Debian or Ubuntu machine for them.
 #
-#   set_up run     what the stack needs: compiler, BPF tools, .venv with umstack in it, the C core built
-#   set_up test    the same, and the tools that check it: linters, tshark, sanitizers
+#   set_up run     everything that the stack needs: compiler, BPF tools, .venv with umstack in it, the built C core
+#   set_up test    the same and the tools of the tests: linters, tshark, sanitizers
 #
-# Everything it says goes to stderr. What is already there is not touched, so a second run takes a second.
+# All output goes to stderr. Existing parts are not touched, so a second run takes a second.
 # PYTHON chooses the interpreter, UMSTACK_NO_APT=1 leaves the system packages alone.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -19,11 +19,11 @@ die() {
     exit 1
 }
 
-# Where root looks for programs: not where the user's PATH says, in which others may have put some.
+# Root's search path for programs. The user's PATH may contain programs that others placed there.
 ROOT_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 SUDO=$(PATH=$ROOT_PATH command -v sudo || true)
 
-# Runs a command as root, directly or through sudo, found where root looks for programs.
+# Runs a command as root, directly or through sudo, from root's search path.
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         /usr/bin/env PATH="$ROOT_PATH" "$@"
@@ -34,14 +34,14 @@ as_root() {
     fi
 }
 
-# apt-get as root: the one thing that set-up needs root for.
+# Runs apt-get as root, the only step of set-up that needs root.
 apt_get() { as_root DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
-# Whether sudo is there and either asks for no password or has a terminal to ask on.
+# True if sudo exists and needs no password or has a terminal to ask for it.
 can_sudo() { [ -n "$SUDO" ] && { "$SUDO" -n true 2>/dev/null || [ -t 0 ]; }; }
 
-# Runs a command of ours through sudo with our own variables and what the machine says about its package registries,
-# then gives what it left in the checkout to the user.
+# Runs one of our commands through sudo with our variables and the machine's settings of package registries, then gives
+# the files that it left in the checkout to the user.
 through_sudo() {
     local status=0 variables=()
     mapfile -t variables < <(env | grep -E '^(UMSTACK_[A-Z_]*|PIP_[A-Z_]*|[a-z]+_proxy|[A-Z]+_PROXY|SSL_CERT_FILE|TERM|NO_COLOR|COLUMNS)=')
@@ -50,7 +50,7 @@ through_sudo() {
     return "$status"
 }
 
-# Prints the first interpreter that is new enough.
+# Prints the first interpreter of a supported version.
 find_python() {
     local candidate
     for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
@@ -69,16 +69,16 @@ find_python() {
 package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 package_exists() { [ -n "$(apt-cache show "$1" 2>/dev/null)" ]; }
 
-# Brings the package lists up to date, once in a run.
+# Updates the package lists, once per run.
 apt_update() {
     [ -z "${APT_UPDATED:-}" ] || return 0
     APT_UPDATED=1
     say "apt-get update"
     apt_get update ||
-        say "apt-get update failed, for the reason above; going on with the package lists that are there"
+        say "apt-get update failed, for the reason above; using the existing package lists"
 }
 
-# Installs those of the named packages that are missing.
+# Installs the named packages that are missing.
 apt_install() {
     local package missing=()
     for package in "$@"; do package_installed "$package" || missing+=("$package"); done
@@ -89,7 +89,7 @@ apt_install() {
         die "apt-get could not install: ${missing[*]}" "the reason is above; UMSTACK_NO_APT=1 goes on without"
 }
 
-# As apt_install, for packages whose absence costs a feature or a tier but not the rest.
+# Like apt_install, for packages without which only a feature or a tier is missing.
 apt_install_if_known() {
     local package
     for package in "$@"; do
@@ -99,7 +99,7 @@ apt_install_if_known() {
     done
 }
 
-# Names the packages that give this interpreter its headers and its venv module, where they are missing.
+# Prints the packages with this interpreter's headers and venv module, if those are missing.
 python_packages() {
     local python=$1 version
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
@@ -108,21 +108,21 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
     "$python" -c 'import ensurepip, venv' 2>/dev/null || echo "$version-venv"
 }
 
-# The runtime of clang's sanitizers and of libFuzzer: a package named after the version, or part of clang itself.
+# Installs the runtime of clang's sanitizers and of libFuzzer: a package named after the version, or part of clang.
 install_clang_runtime() {
     [ ! -e "$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a")" ] || return 0
     [[ $(clang --version) =~ version\ ([0-9]+) ]] && apt_install_if_known "libclang-rt-${BASH_REMATCH[1]}-dev"
 }
 
-# bcc, which `umstack trace` is built on, and kernel headers for its compiler: of any version, see docs/doctor.md.
+# Installs bcc, which `umstack trace` uses, and kernel headers of any version for its compiler (docs/doctor.md).
 install_bcc() {
     apt_install_if_known python3-bpfcc
     [ -e "/lib/modules/$(uname -r)/build" ] || compgen -G "/usr/src/linux-headers-*" >/dev/null ||
         apt_install_if_known "linux-headers-$(dpkg --print-architecture)" linux-headers-generic
 }
 
-# promtool and prometheus, which check the alert rules: unpacked into build/tools, because the installed package would
-# start a server.
+# Unpacks promtool and prometheus, which check the alert rules, into build/tools: installing the package would start a
+# server.
 unpack_prometheus() {
     ! command -v promtool >/dev/null && [ ! -x "$ROOT/build/tools/usr/bin/promtool" ] || return 0
     apt_update
@@ -133,7 +133,7 @@ unpack_prometheus() {
         say "that failed; the tests that need it are skipped"
 }
 
-# Java for Spark 4: 17 or 21, headless.
+# Installs Java for Spark 4: version 17 or 21, headless.
 install_java() {
     local version
     for version in 17 21; do
@@ -155,7 +155,7 @@ system_packages() {
     # shellcheck disable=SC2046
     apt_install gcc libc6-dev libssl-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 \
         $(python_packages "$python")
-    # Spark's; the first that the distribution has. Without it the demo makes no report and the spark tier is skipped.
+    # `umstack report --master`, `umstack monitor` and the spark tier need Java; a report without Spark does not.
     command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark tcpdump
@@ -167,7 +167,7 @@ system_packages() {
     fi
 }
 
-# Prints what the packages in .venv follow from; `test` covers `run`.
+# Prints a hash of everything that determines the packages in .venv; `test` includes `run`.
 venv_recipe() {
     cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" "$ROOT/packaging/locks/$1.lock" | sha256sum | cut -d' ' -f1
 }
@@ -177,13 +177,13 @@ install_locked() {
     local python=$1 lock=$ROOT/packaging/locks/$2.lock
     "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock" >&2 ||
         die "pip could not install $lock; the reason is above" \
-            "a hash that differs: the file is not the one that was locked; scripts/dev lock makes the lock anew"
+            "a hash that differs: the file is not the one that was locked; scripts/dev lock makes a new lock"
 }
 
 virtual_environment() {
     local purpose=$1 python=$2 stamp=$VENV/.umstack-setup recipe
     if [ -e "$VENV" ] && ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        say "the Python behind .venv is gone or too old: making .venv anew"
+        say "the Python behind .venv is gone or too old: making a new .venv"
         rm -rf "$VENV"
     fi
     if [ ! -e "$VENV" ]; then
@@ -195,24 +195,24 @@ virtual_environment() {
     say "installing packaging/locks/$purpose.lock and umstack into .venv"
     rm -f "$stamp"
     install_locked "$VENV/bin/python" "$purpose"
-    # What it is built with is in the lock, too: nothing more is fetched.
+    # The lock includes the build dependencies, so nothing else is fetched.
     (cd "$ROOT" && "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
         --no-build-isolation -e . >&2) ||
         die "pip could not install umstack; the reason is above" \
-            "with more words: .venv/bin/pip install -v --no-index --no-deps --no-build-isolation -e ."
+            "for details: .venv/bin/pip install -v --no-index --no-deps --no-build-isolation -e ."
     echo "$purpose $recipe" >"$stamp"
 }
 
 build() {
-    "$VENV/bin/python" "$ROOT/ffi/build.py" || die "the build failed; the compiler's words are above"
+    "$VENV/bin/python" "$ROOT/ffi/build.py" || die "the build failed; the compiler's output is above"
 }
 
-# The classes of Spark's virtual machines, of which the tests start a dozen: each is up in half the time.
+# Makes a class archive for Spark's virtual machines: the tests start a dozen, each in half the time.
 shared_classes() {
     command -v java >/dev/null || return 0
     local archive
     archive=$("$VENV/bin/python" -c 'from umstack.spark.spark_session import class_archive; print(class_archive())')
-    # One that is older than the Java that is installed is of no use to it.
+    # Java ignores an archive that is older than itself.
     [ ! -e "$archive" ] || [ "$(stat -c %Y "$archive")" -lt "$(stat -Lc %Z "$(command -v java)")" ] || return 0
     say "sharing the classes of Spark's virtual machines"
     "$VENV/bin/python" -m umstack.report.class_archive >/dev/null || say "that failed; the tests take longer"
