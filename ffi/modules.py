@@ -101,7 +101,7 @@ CORE = Module(
         Header("core/source/source_timing.h", names=("um_adaptive_source_timer",)),
         Header("core/receiver/receiver_session.h", names=("um_nak_cutoff", "um_receiver_session_config")),
         Header("core/source/source.h", names=(
-            "UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim",
+            "UM_SEND_FLUSH", "um_source_session_config", "um_source_config", "um_source_claim",
         )),
         Header("os/memory.h", names=("um_unmap",)),
         Header("io/event_queue.h"),

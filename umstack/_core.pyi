@@ -776,7 +776,47 @@ class um_served(CData):
     consumed: int
     written: int
 
-class um_session_config(CData):
+class um_session_id(CData):
+    @property
+    def source(self) -> um_address: ...
+    @source.setter
+    def source(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    @property
+    def group(self) -> um_address: ...
+    @group.setter
+    def group(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    session_id: int
+    transport: int
+
+class um_siphash_key(CData):
+    k0: int
+    k1: int
+
+class um_source_claim(CData):
+    @property
+    def claim(self) -> um_claim: ...
+    @claim.setter
+    def claim(self, value: um_claim | dict[str, Any] | Sequence[Any]) -> None: ...
+    payload: Pointer[uint8_t]
+    length: int
+
+class um_source_config(CData):
+    topic_index: int
+    initial_sqn: int
+    tsni_interval_ns: int
+    tsni_threshold_ns: int
+    explicit_capacity: int
+    send_timestamps: bool
+
+class um_source_event(CData):
+    kind: int
+    @property
+    def receiver(self) -> um_address: ...
+    @receiver.setter
+    def receiver(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    count: int
+
+class um_source_session_config(CData):
     transport: int
     session_id: int
     nak_port: int
@@ -822,46 +862,6 @@ class um_session_config(CData):
     @client_key.setter
     def client_key(self, value: um_siphash_key | dict[str, Any] | Sequence[Any]) -> None: ...
     has_filter: bool
-
-class um_session_id(CData):
-    @property
-    def source(self) -> um_address: ...
-    @source.setter
-    def source(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
-    @property
-    def group(self) -> um_address: ...
-    @group.setter
-    def group(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
-    session_id: int
-    transport: int
-
-class um_siphash_key(CData):
-    k0: int
-    k1: int
-
-class um_source_claim(CData):
-    @property
-    def claim(self) -> um_claim: ...
-    @claim.setter
-    def claim(self, value: um_claim | dict[str, Any] | Sequence[Any]) -> None: ...
-    payload: Pointer[uint8_t]
-    length: int
-
-class um_source_config(CData):
-    topic_index: int
-    initial_sqn: int
-    tsni_interval_ns: int
-    tsni_threshold_ns: int
-    explicit_capacity: int
-    send_timestamps: bool
-
-class um_source_event(CData):
-    kind: int
-    @property
-    def receiver(self) -> um_address: ...
-    @receiver.setter
-    def receiver(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
-    count: int
 
 class um_stream_findings(CData):
     gap_count: int
@@ -1500,6 +1500,37 @@ class _CoreLib:
         a6: int,
         /,
     ) -> int: ...
+    def um_publication_session_accounts(
+        self, a1: um_publication_session, a2: um_receiver_account, /
+    ) -> int: ...
+    def um_publication_session_cut_off(
+        self, a1: um_publication_session, a2: um_address | dict[str, Any], a3: bool, /
+    ) -> bool: ...
+    def um_publication_session_events(
+        self, a1: um_publication_session, a2: int, a3: um_source_event, a4: Pointer[uint64_t], /
+    ) -> int: ...
+    def um_publication_session_limit_datagram(self, a1: um_publication_session, a2: int, /) -> None: ...
+    def um_publication_session_memory(
+        self, a1: um_publication_session, a2: Pointer[size_t], /
+    ) -> Pointer[void]: ...
+    def um_publication_session_open(
+        self,
+        a1: um_context,
+        a2: um_source_session_config,
+        a3: int,
+        a4: int,
+        a5: Pointer[um_publication_session],
+        /,
+    ) -> int: ...
+    def um_publication_session_open_tcp(
+        self,
+        a1: um_context,
+        a2: um_source_session_config,
+        a3: um_tcp_source_config,
+        a4: Pointer[um_publication_session],
+        /,
+    ) -> int: ...
+    def um_publication_session_shut(self, a1: um_publication_session, /) -> None: ...
     def um_publication_wakeup_fd(self, a1: um_publication, /) -> int: ...
     def um_queue_release(self, a1: um_block, a2: int, /) -> None: ...
     def um_range_request_read(
@@ -1597,27 +1628,6 @@ class _CoreLib:
     ) -> None: ...
     def um_rows_materialize(self, a1: um_block, a2: int, a3: int, /) -> None: ...
     def um_rows_summarize(self, a1: um_rows, a2: Pointer[int32_t], a3: um_rows_summary, /) -> None: ...
-    def um_session_accounts(self, a1: um_publication_session, a2: um_receiver_account, /) -> int: ...
-    def um_session_cut_off(
-        self, a1: um_publication_session, a2: um_address | dict[str, Any], a3: bool, /
-    ) -> bool: ...
-    def um_session_events(
-        self, a1: um_publication_session, a2: int, a3: um_source_event, a4: Pointer[uint64_t], /
-    ) -> int: ...
-    def um_session_limit_datagram(self, a1: um_publication_session, a2: int, /) -> None: ...
-    def um_session_memory(self, a1: um_publication_session, a2: Pointer[size_t], /) -> Pointer[void]: ...
-    def um_session_open(
-        self, a1: um_context, a2: um_session_config, a3: int, a4: int, a5: Pointer[um_publication_session], /
-    ) -> int: ...
-    def um_session_open_tcp(
-        self,
-        a1: um_context,
-        a2: um_session_config,
-        a3: um_tcp_source_config,
-        a4: Pointer[um_publication_session],
-        /,
-    ) -> int: ...
-    def um_session_shut(self, a1: um_publication_session, /) -> None: ...
     def um_statistics_context(self, a1: um_context, a2: Pointer[uint64_t], /) -> int: ...
     def um_statistics_event_queue(self, a1: um_event_queue, a2: Pointer[uint64_t], /) -> int: ...
     def um_statistics_latency_histogram(self, a1: um_context, a2: int, a3: Pointer[uint64_t], /) -> int: ...
@@ -2143,12 +2153,6 @@ class _Core:
     @overload
     def new(self, cdecl: Literal["um_served **"], init: Any = ...) -> Pointer[um_served]: ...
     @overload
-    def new(
-        self, cdecl: Literal["um_session_config *", "um_session_config[]"], init: Any = ...
-    ) -> um_session_config: ...
-    @overload
-    def new(self, cdecl: Literal["um_session_config **"], init: Any = ...) -> Pointer[um_session_config]: ...
-    @overload
     def new(self, cdecl: Literal["um_session_id *", "um_session_id[]"], init: Any = ...) -> um_session_id: ...
     @overload
     def new(self, cdecl: Literal["um_session_id **"], init: Any = ...) -> Pointer[um_session_id]: ...
@@ -2176,6 +2180,14 @@ class _Core:
     ) -> um_source_event: ...
     @overload
     def new(self, cdecl: Literal["um_source_event **"], init: Any = ...) -> Pointer[um_source_event]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_source_session_config *", "um_source_session_config[]"], init: Any = ...
+    ) -> um_source_session_config: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_source_session_config **"], init: Any = ...
+    ) -> Pointer[um_source_session_config]: ...
     @overload
     def new(
         self, cdecl: Literal["um_stream_findings *", "um_stream_findings[]"], init: Any = ...
@@ -2713,12 +2725,6 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_served **"], source: Any) -> Pointer[um_served]: ...
     @overload
-    def cast(
-        self, cdecl: Literal["um_session_config *", "um_session_config[]"], source: Any
-    ) -> um_session_config: ...
-    @overload
-    def cast(self, cdecl: Literal["um_session_config **"], source: Any) -> Pointer[um_session_config]: ...
-    @overload
     def cast(self, cdecl: Literal["um_session_id *", "um_session_id[]"], source: Any) -> um_session_id: ...
     @overload
     def cast(self, cdecl: Literal["um_session_id **"], source: Any) -> Pointer[um_session_id]: ...
@@ -2744,6 +2750,14 @@ class _Core:
     ) -> um_source_event: ...
     @overload
     def cast(self, cdecl: Literal["um_source_event **"], source: Any) -> Pointer[um_source_event]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_source_session_config *", "um_source_session_config[]"], source: Any
+    ) -> um_source_session_config: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_source_session_config **"], source: Any
+    ) -> Pointer[um_source_session_config]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_stream_findings *", "um_stream_findings[]"], source: Any

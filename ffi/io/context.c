@@ -129,7 +129,7 @@ void um_context_close(um_context *context)
         um_event_queue_close(context->queues.first);
     for (uint32_t i = 0; i < context->sessions.limit; i++)
         if (context->sessions.table[i].in_use)
-            um_session_shut(&context->sessions.table[i]);
+            um_publication_session_shut(&context->sessions.table[i]);
     um_reactor_lock(&context->reactor);
     context->links.rings = NULL;
     um_reactor_unlock(&context->reactor);
@@ -174,14 +174,14 @@ void um_context_set_nak_cutoff(um_context *context, bool is_cut_off)
     um_receiving_set_nak_cutoff(&context->receiving, NULL, is_cut_off);
 }
 
-int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                    um_publication_session **session)
+int um_publication_session_open(um_context *context, um_source_session_config *config, uint16_t port_low,
+                                uint16_t port_high, um_publication_session **session)
 {
     return um_publication_sessions_open(&context->sessions, config, port_low, port_high, session);
 }
 
-int um_session_open_tcp(um_context *context, um_session_config *config, const um_tcp_source_config *tcp,
-                        um_publication_session **session)
+int um_publication_session_open_tcp(um_context *context, um_source_session_config *config,
+                                    const um_tcp_source_config *tcp, um_publication_session **session)
 {
     return um_publication_sessions_open_tcp(&context->sessions, config, tcp, session);
 }
@@ -295,7 +295,7 @@ void um_context_set_datagram_max(um_context *context, uint32_t bytes)
     um_reactor_lock(&context->reactor);
     for (uint32_t i = 0; i < context->sessions.limit; i++)
         if (context->sessions.table[i].in_use)
-            um_session_set_datagram_max(&context->sessions.table[i].core, bytes);
+            um_source_session_set_datagram_max(&context->sessions.table[i].core, bytes);
     um_reactor_unlock(&context->reactor);
 }
 

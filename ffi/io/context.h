@@ -119,13 +119,13 @@ int um_context_set_keys(um_context *context, uint32_t key_set, const um_key_set 
 void um_context_set_nak_cutoff(um_context *context, bool is_cut_off);
 
 /* Opens a source session; its NAK port is the first free of the range. config's nak_port is filled in. */
-int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                    um_publication_session **session);
+int um_publication_session_open(um_context *context, um_source_session_config *config, uint16_t port_low,
+                                uint16_t port_high, um_publication_session **session);
 
 /* The same over TCP: it listens on the first free port of the range in `tcp`, which is filled in as nak_port. Topics
  * with keys cannot be sent over it (-EOPNOTSUPP). */
-int um_session_open_tcp(um_context *context, um_session_config *config, const um_tcp_source_config *tcp,
-                        um_publication_session **session);
+int um_publication_session_open_tcp(um_context *context, um_source_session_config *config,
+                                    const um_tcp_source_config *tcp, um_publication_session **session);
 
 int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue);
 

@@ -34,9 +34,9 @@ static void on_datagram(um_control *control, const um_rx *rx, int64_t now_ns)
     enum um_tag_status status =
         verifier == NULL ? UM_TAG_OK : verifier->verify(verifier, rx->from, rx->data, &length, rx->received_ns);
     if (status == UM_TAG_OK)
-        um_session_on_control(control->core, rx->from, rx->data, length, now_ns);
+        um_source_session_on_control(control->core, rx->from, rx->data, length, now_ns);
     else
-        um_session_drop_unverified(control->core, status);
+        um_source_session_drop_unverified(control->core, status);
 }
 
 /* Under both locks. Returns datagrams handled; *more is whether the socket was not emptied. */

@@ -44,5 +44,5 @@ void um_links_on_send_error(const um_links *links, um_source_session *session, i
         return;
     int mtu = um_socket_interface_mtu(fd, links->socket_config.interface);
     if (mtu > UM_IPV4_UDP_HEADER_BYTES)
-        um_session_set_datagram_max(session, (uint32_t)mtu - UM_IPV4_UDP_HEADER_BYTES);
+        um_source_session_set_datagram_max(session, (uint32_t)mtu - UM_IPV4_UDP_HEADER_BYTES);
 }

@@ -79,13 +79,13 @@ static int open_sender(um_publication_session *session, enum um_transport transp
 
 /* ---- keys ---- */
 
-static um_mac_session mac_session(const um_publication_session *session, const um_session_config *config)
+static um_mac_session mac_session(const um_publication_session *session, const um_source_session_config *config)
 {
     return (um_mac_session){session->control.nak_link.local, config->group, config->session_id};
 }
 
 /* What the session sends gets tags, and what receivers send it has to have them. */
-static int open_authentication(um_publication_session *session, um_session_config *config)
+static int open_authentication(um_publication_session *session, um_source_session_config *config)
 {
     const um_authentication *authentication = &session->sessions->links->authentication;
     const um_key_set *keys = um_authentication_keys(authentication, config->key_set);
@@ -157,7 +157,7 @@ typedef struct session_sockets {
     const um_tcp_source_config *tcp;
 } session_sockets;
 
-static int open_datagram_links(um_publication_session *session, um_session_config *config,
+static int open_datagram_links(um_publication_session *session, um_source_session_config *config,
                                const session_sockets *sockets)
 {
     int result = open_sockets(session, config->transport, sockets->port_low, sockets->port_high);
@@ -179,7 +179,7 @@ static int open_datagram_links(um_publication_session *session, um_session_confi
     return result;
 }
 
-static int open_tcp(um_publication_session *session, um_session_config *config, const session_sockets *sockets)
+static int open_tcp(um_publication_session *session, um_source_session_config *config, const session_sockets *sockets)
 {
     um_publication_sessions *sessions = session->sessions;
     uint32_t index = (uint32_t)(session - sessions->table);
@@ -218,7 +218,7 @@ static um_rate_limits *limits_of(um_publication_sessions *sessions, enum um_tran
     return transport == UM_TRANSPORT_LBTRU ? &sessions->lbtru_limits : &sessions->limits;
 }
 
-static int open_session(um_publication_sessions *sessions, um_session_config *config, void *memory,
+static int open_session(um_publication_sessions *sessions, um_source_session_config *config, void *memory,
                         const session_sockets *sockets, um_publication_session **opened)
 {
     um_publication_session *session = free_entry(sessions);
@@ -232,19 +232,19 @@ static int open_session(um_publication_sessions *sessions, um_session_config *co
     if (result != 0)
         return result;
     session->memory = memory;
-    session->memory_bytes = um_session_footprint(config);
-    um_session_init(&session->core, memory, config, link_of(session), limits_of(sessions, config->transport),
-                    um_clock_ns());
+    session->memory_bytes = um_source_session_footprint(config);
+    um_source_session_init(&session->core, memory, config, link_of(session), limits_of(sessions, config->transport),
+                           um_clock_ns());
     session->in_use = true;
     *opened = session;
     return session->tcp != NULL ? 0 : um_control_watch(&session->control);
 }
 
-static int open_with_memory(um_publication_sessions *sessions, um_session_config *config,
+static int open_with_memory(um_publication_sessions *sessions, um_source_session_config *config,
                             const session_sockets *sockets, um_publication_session **opened)
 {
     sessions->reactor->error_step = "session memory";
-    size_t bytes = um_session_footprint(config);
+    size_t bytes = um_source_session_footprint(config);
     if (bytes == 0)
         return -EINVAL;
     void *memory = um_map(bytes);
@@ -260,23 +260,23 @@ static int open_with_memory(um_publication_sessions *sessions, um_session_config
     return result;
 }
 
-int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
+int um_publication_sessions_open(um_publication_sessions *sessions, um_source_session_config *config, uint16_t port_low,
                                  uint16_t port_high, um_publication_session **opened)
 {
     session_sockets sockets = {.port_low = port_low, .port_high = port_high};
     return open_with_memory(sessions, config, &sockets, opened);
 }
 
-int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_session_config *config,
+int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_source_session_config *config,
                                      const um_tcp_source_config *tcp, um_publication_session **opened)
 {
     session_sockets sockets = {.tcp = tcp};
     return open_with_memory(sessions, config, &sockets, opened);
 }
 
-void um_session_limit_datagram(um_publication_session *session, uint32_t bytes)
+void um_publication_session_limit_datagram(um_publication_session *session, uint32_t bytes)
 {
-    um_session_set_datagram_max(&session->core, bytes);
+    um_source_session_set_datagram_max(&session->core, bytes);
 }
 
 /* Under both locks. */
@@ -288,10 +288,10 @@ static void close_tcp(um_publication_session *session)
     session->tcp = NULL;
 }
 
-void um_session_shut(um_publication_session *session)
+void um_publication_session_shut(um_publication_session *session)
 {
     um_publication_sessions *sessions = session->sessions;
-    um_session_close(&session->core);
+    um_source_session_close(&session->core);
     if (session->tcp != NULL)
         um_tcp_server_drain(session->tcp, DRAIN_NS);
     um_reactor_lock(sessions->reactor);
@@ -309,7 +309,7 @@ void um_session_shut(um_publication_session *session)
     um_reactor_unlock(sessions->reactor);
 }
 
-void *um_session_memory(const um_publication_session *session, size_t *bytes)
+void *um_publication_session_memory(const um_publication_session *session, size_t *bytes)
 {
     *bytes = session->memory_bytes;
     return session->memory;
@@ -317,7 +317,8 @@ void *um_session_memory(const um_publication_session *session, size_t *bytes)
 
 /* ---- receivers as the source knows them ---- */
 
-uint32_t um_session_events(um_publication_session *session, uint64_t read_count, um_source_event *out, uint64_t *count)
+uint32_t um_publication_session_events(um_publication_session *session, uint64_t read_count, um_source_event *out,
+                                       uint64_t *count)
 {
     um_source_events *events = &session->core.events;
     uint32_t taken = 0;
@@ -330,7 +331,7 @@ uint32_t um_session_events(um_publication_session *session, uint64_t read_count,
     return taken;
 }
 
-uint32_t um_session_accounts(um_publication_session *session, um_receiver_account *out)
+uint32_t um_publication_session_accounts(um_publication_session *session, um_receiver_account *out)
 {
     um_lock_acquire(&session->core.sender_lock);
     uint32_t count = session->core.accounting.count;
@@ -339,10 +340,10 @@ uint32_t um_session_accounts(um_publication_session *session, um_receiver_accoun
     return count;
 }
 
-bool um_session_cut_off(um_publication_session *session, um_address receiver, bool is_cut_off)
+bool um_publication_session_cut_off(um_publication_session *session, um_address receiver, bool is_cut_off)
 {
     um_lock_acquire(&session->core.sender_lock);
-    bool found = um_session_set_nak_cutoff(&session->core, receiver, is_cut_off, um_clock_ns());
+    bool found = um_source_session_set_nak_cutoff(&session->core, receiver, is_cut_off, um_clock_ns());
     um_lock_release(&session->core.sender_lock);
     return found;
 }

@@ -42,11 +42,11 @@ typedef struct um_publication_sessions {
     uint32_t limit;                /* entries beyond it were never used */
 } um_publication_sessions;
 
-/* See um_session_open (context.h). */
-int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
+/* See um_publication_session_open (context.h). */
+int um_publication_sessions_open(um_publication_sessions *sessions, um_source_session_config *config, uint16_t port_low,
                                  uint16_t port_high, um_publication_session **opened);
-/* See um_session_open_tcp (context.h). */
-int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_session_config *config,
+/* See um_publication_session_open_tcp (context.h). */
+int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_source_session_config *config,
                                      const um_tcp_source_config *tcp, um_publication_session **opened);
 /* The key set has changed: its sessions go on with the new keys. */
 int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t key_set);

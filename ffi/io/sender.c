@@ -124,7 +124,7 @@ static int64_t run_timers(um_sender *sender, int64_t now_ns)
     atomic_store_explicit(&sender->timers_wanted, false, memory_order_relaxed);
     atomic_store_explicit(&sender->has_deferred_tail, false, memory_order_relaxed);
     uint32_t before = core->next_sqn;
-    int64_t due_ns = um_session_tick(core, now_ns);
+    int64_t due_ns = um_source_session_tick(core, now_ns);
     if (core->next_sqn != before)
         atomic_store_explicit(&sender->last_run_ns, now_ns, memory_order_relaxed);
     um_links_on_send_error(sender->links, core, sender->mtu_fd);
@@ -160,7 +160,7 @@ typedef struct sender_run {
 static void duty_cycle(um_sender *sender, sender_run *run)
 {
     um_source_session *core = sender->core;
-    run->sent = um_session_send(core, run->now_ns, UM_SEND_BATCH_MAX);
+    run->sent = um_source_session_send(core, run->now_ns, UM_SEND_BATCH_MAX);
     count_send(sender->links);
     atomic_store_explicit(&sender->last_run_ns, run->now_ns, memory_order_relaxed);
     um_links_on_send_error(sender->links, core, sender->mtu_fd);
@@ -178,7 +178,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
 /* After a duty cycle and the release of the lock: whether another one follows. */
 static bool look_again(um_sender *sender, sender_run *run)
 {
-    run->pending = um_session_pending(sender->core); /* its fence orders the read of flush_requested, too */
+    run->pending = um_source_session_pending(sender->core); /* its fence orders the read of flush_requested, too */
     if (take_flush_request(sender))
         run->tail_bytes = 0;
     return run->sent > 0 && run->pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
@@ -218,7 +218,7 @@ static void run_on(um_sender *sender, sender_run *run, bool goes_on)
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)
 {
     sender_run run = {
-        .now_ns = now_ns, .tail_bytes = tail_bytes, .sent = 1, .pending = um_session_pending(sender->core)};
+        .now_ns = now_ns, .tail_bytes = tail_bytes, .sent = 1, .pending = um_source_session_pending(sender->core)};
     run_on(sender, &run, run.pending);
 }
 
@@ -233,7 +233,7 @@ bool um_sender_make_space(um_sender *sender, int64_t now_ns)
     if (!um_log_wants_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))
         return false;
     um_lock_acquire(&core->sender_lock);
-    um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+    um_source_session_send(core, now_ns, UM_SEND_BATCH_MAX);
     um_links_on_send_error(sender->links, core, sender->mtu_fd);
     um_lock_release(&core->sender_lock);
     return true;
@@ -242,8 +242,8 @@ bool um_sender_make_space(um_sender *sender, int64_t now_ns)
 /* What a publisher writes further ahead than this has left the caches when the other thread sends it. */
 void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns)
 {
-    for (int i = 0;
-         i < YIELDS_MAX && um_sender_backlog_bytes(sender) > WRITE_AHEAD_BYTES && um_session_pending(sender->core);
+    for (int i = 0; i < YIELDS_MAX && um_sender_backlog_bytes(sender) > WRITE_AHEAD_BYTES &&
+                    um_source_session_pending(sender->core);
          i++) {
         sched_yield();
         um_sender_run(sender, now_ns);
@@ -355,7 +355,7 @@ int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)
     }
     int64_t due_ns = run_timers(sender, now_ns);
     um_lock_release(&core->sender_lock);
-    bool pending = um_session_pending(core); /* its fence orders the read of wakeup_wanted, too */
+    bool pending = um_source_session_pending(core); /* its fence orders the read of wakeup_wanted, too */
     notify_sendable(sender);
     if (pending)
         return now_ns;

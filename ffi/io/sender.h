@@ -1,4 +1,4 @@
-/* The sender of a source session: what runs um_session_send, on which thread, and when. Internal to ffi/io.
+/* The sender of a source session: what runs um_source_session_send, on which thread, and when. Internal to ffi/io.
  *
  * A publisher that has published runs the sender on its own thread unless another thread is running it (design W8).
  * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it sets a flag and continues:
@@ -16,9 +16,9 @@
  *   that requests a flush                       flush_requested           the holder, after each duty cycle
  *   the loop, with timers due                   timers_wanted             the holder, in its next duty cycle
  *
- * The thread that releases the lock checks again (um_session_pending; its fence pairs with the one in flush_requested),
- * so nothing that was flushed stays unsent. The loop is woken (um_reactor_wake_by) only for what a timer or a limiter
- * decides.
+ * The thread that releases the lock checks again (um_source_session_pending; its fence pairs with the one in
+ * flush_requested), so nothing that was flushed stays unsent. The loop is woken (um_reactor_wake_by) only for what a
+ * timer or a limiter decides.
  *
  * Three times bound what the loop does: timers_ns and requested_ns, when the session's timers are to be run at
  * the latest; due_ns, when the loop services the session again. While publishers stream they run the sender and poll

@@ -30,7 +30,7 @@ uint32_t um_statistics_context(um_context *context, uint64_t *out)
 uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out)
 {
     um_lock_acquire(&session->core.sender_lock);
-    um_session_snapshot(&session->core);
+    um_source_session_snapshot(&session->core);
     if (session->tcp != NULL)
         session->core.counters.bytes_buffered = um_tcp_fan_out_backlog_bytes(&session->tcp->fan_out);
     copy_counters(out, &session->core.counters, FIELDS(um_source_transport_counters));

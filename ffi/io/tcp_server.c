@@ -462,7 +462,7 @@ void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns)
         for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
             if (server->fan_out.clients[i].state == UM_TCP_CLIENT_JOINED)
                 um_tcp_fan_out_flush(&server->fan_out, &server->fan_out.clients[i], now_ns);
-        um_session_send(session, now_ns, UM_SEND_BATCH_MAX);
+        um_source_session_send(session, now_ns, UM_SEND_BATCH_MAX);
         bool is_empty = um_tcp_fan_out_backlog_bytes(&server->fan_out) == 0 &&
                         atomic_load(&session->sender_position) >= atomic_load(&session->flush_limit);
         um_lock_release(&session->sender_lock);

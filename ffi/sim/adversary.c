@@ -72,7 +72,7 @@ static um_address control_address(const um_sim_session *session)
 
 static um_session_id identity_of(const um_sim_session *session)
 {
-    const um_session_config *config = &session->core.config;
+    const um_source_session_config *config = &session->core.config;
     return (um_session_id){control_address(session), config->group, config->session_id, config->transport};
 }
 
@@ -169,7 +169,7 @@ static uint32_t draw_list(um_sim_adversary *adversary, const um_sim_session *ses
 static void forge_sm(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[UM_FRAMING_SM_BYTES_MAX];
-    const um_session_config *config = &session->core.config;
+    const um_source_session_config *config = &session->core.config;
     uint32_t lead = draw_sqn(adversary, session);
     uint32_t trail = percent(adversary, 50) ? lead : draw_sqn(adversary, session);
     uint32_t length = um_framing_write_sm(config->transport, out, config->session_id, config->nak_port,
@@ -180,7 +180,7 @@ static void forge_sm(um_sim_adversary *adversary, const um_sim_session *session)
 static void forge_ncf(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[UM_FRAMING_NCF_BYTES_MAX + 4 * LIST_MAX];
-    const um_session_config *config = &session->core.config;
+    const um_source_session_config *config = &session->core.config;
     uint32_t sqns[LIST_MAX], count = draw_list(adversary, session, sqns);
     uint32_t length =
         um_framing_write_ncf(config->transport, out, config->session_id, config->nak_port, draw_sqn(adversary, session),
@@ -218,7 +218,7 @@ static void send_data(um_sim_adversary *adversary, const um_sim_session *session
 {
     uint8_t out[128];
     const um_sim_world *world = adversary->world;
-    const um_session_config *config = &session->core.config;
+    const um_source_session_config *config = &session->core.config;
     uint32_t length = UM_FRAMING_DATA_BYTES;
     um_framing_write_data(config->transport, out, session_id, config->nak_port, draw_sqn(adversary, session),
                           draw_sqn(adversary, session), percent(adversary, 30));
@@ -248,7 +248,7 @@ static void send_as_stranger(um_sim_adversary *adversary, const um_sim_session *
 static void send_garbage(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[256];
-    const um_session_config *config = &session->core.config;
+    const um_source_session_config *config = &session->core.config;
     uint32_t length = 1 + below(adversary, sizeof out);
     for (uint32_t i = 0; i < sizeof out; i++)
         out[i] = (uint8_t)um_random_next(&adversary->random);

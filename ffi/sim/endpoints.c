@@ -61,13 +61,13 @@ int um_sim_set_path(um_sim_world *world, int host_index, uint32_t path_bytes)
     host->config.path_bytes = path_bytes;
     for (uint32_t i = 0; i < world->session_count; i++)
         if (world->sessions[i]->host == host && !world->sessions[i]->deleted)
-            um_session_set_datagram_max(&world->sessions[i]->core, path_bytes);
+            um_source_session_set_datagram_max(&world->sessions[i]->core, path_bytes);
     return 0;
 }
 
 int um_sim_add_session(um_sim_world *world, int host, const um_sim_session_config *config)
 {
-    size_t bytes = um_session_footprint(config);
+    size_t bytes = um_source_session_footprint(config);
     if (bytes == 0)
         return -EINVAL;
     if (world->session_count == UM_SIM_SESSIONS_MAX)
@@ -83,8 +83,8 @@ int um_sim_add_session(um_sim_world *world, int host, const um_sim_session_confi
     world->transport = config->transport;
     um_sim_link_init(&session->link, session->host,
                      config->transport == UM_TRANSPORT_LBTRU ? from : session->host->address);
-    um_session_init(&session->core, memory, config, &session->link.base, &session->host->limits, now_ns);
-    um_session_set_datagram_max(&session->core, session->host->config.path_bytes);
+    um_source_session_init(&session->core, memory, config, &session->link.base, &session->host->limits, now_ns);
+    um_source_session_set_datagram_max(&session->core, session->host->config.path_bytes);
     session->due_ns = now_ns;
     world->sessions[world->session_count] = session;
     um_sim_request(session->host, now_ns);
@@ -132,7 +132,7 @@ void um_sim_delete_source(um_sim_world *world, int index)
     um_source_fini(&source->core);
     if (--source->session->source_count > 0)
         return;
-    um_session_close(&source->session->core);
+    um_source_session_close(&source->session->core);
     source->session->deleted = true;
 }
 
@@ -205,7 +205,7 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
     um_sim_receiver *receiver = world->receivers[receiver_index];
     um_sim_source *source = world->sources[source_index];
     um_sim_host *host = receiver->host;
-    const um_session_config *session_config = &source->session->core.config;
+    const um_source_session_config *session_config = &source->session->core.config;
     um_receiver_session_config full = *config;
     full.id = (um_session_id){{source->session->host->address.ip, session_config->nak_port},
                               session_config->group,
@@ -330,7 +330,7 @@ uint32_t um_sim_next_sqn(const um_sim_world *world, int source)
 
 const uint64_t *um_sim_session_counters(um_sim_world *world, int session)
 {
-    um_session_snapshot(&world->sessions[session]->core);
+    um_source_session_snapshot(&world->sessions[session]->core);
     return (const uint64_t *)&world->sessions[session]->core.counters;
 }
 

@@ -150,7 +150,8 @@ static void on_control(um_sim_host *host, uint32_t slot)
         if (world->watcher.on_control != NULL)
             world->watcher.on_control(world->watcher.owner, host, datagram);
         int64_t now_ns = um_sim_local_ns(host);
-        um_session_on_control(&session->core, datagram->from, um_sim_bytes_of(world, slot), datagram->length, now_ns);
+        um_source_session_on_control(&session->core, datagram->from, um_sim_bytes_of(world, slot), datagram->length,
+                                     now_ns);
         session->due_ns = now_ns;
         return;
     }
@@ -224,7 +225,7 @@ static int64_t run_timers(um_sim_host *host, int64_t now_ns)
         if (session->host != host || session->deleted)
             continue;
         if (all || session->due_ns <= now_ns)
-            session->due_ns = um_session_tick(&session->core, now_ns);
+            session->due_ns = um_source_session_tick(&session->core, now_ns);
         next_ns = session->due_ns < next_ns ? session->due_ns : next_ns;
     }
     reap(host);
@@ -278,8 +279,8 @@ static void run_sender(um_sim_session *session, int64_t now_ns)
     um_source_session *core = &session->core;
     int64_t wake_ns = now_ns + um_source_timing_first_sm_ns(&core->timing);
     int sent = 1;
-    while (sent > 0 && um_session_pending(core)) {
-        sent = um_session_send(core, now_ns, INLINE_BUDGET);
+    while (sent > 0 && um_source_session_pending(core)) {
+        sent = um_source_session_send(core, now_ns, INLINE_BUDGET);
         if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
             wake_ns = now_ns;
     }

@@ -38,7 +38,7 @@ static void check_interval(um_sim_world *world, um_sim_session *session, uint32_
 static void check_session_bounds(um_sim_world *world, const um_sim_session *of, uint32_t index)
 {
     const um_source_session *session = &of->core;
-    const um_session_config *config = &session->config;
+    const um_source_session_config *config = &session->config;
     int64_t sent = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     int64_t tail = um_log_tail(&session->log);
     int64_t clean_end = atomic_load_explicit(&session->log.writable_end, memory_order_relaxed);

@@ -210,7 +210,7 @@ static bool gate_open(const um_sim_run_state *run, uint32_t session)
 
 static bool anybody_counts(const um_sim_run_state *run, uint32_t session)
 {
-    const um_session_config *config = &run->scenario.sessions[session];
+    const um_source_session_config *config = &run->scenario.sessions[session];
     if (config->flow_policy == UM_FLOW_NONE)
         return true;
     for (uint32_t h = 0; h < run->scenario.host_count; h++) {

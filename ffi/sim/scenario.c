@@ -29,7 +29,7 @@ static uint32_t term_bytes(um_random *random)
     return PICK(random, TERMS);
 }
 
-static void draw_flow(const um_sim_scenario *scenario, um_session_config *session, um_random *random)
+static void draw_flow(const um_sim_scenario *scenario, um_source_session_config *session, um_random *random)
 {
     static const enum um_flow_control_policy POLICIES[] = {UM_FLOW_NONE, UM_FLOW_NONE, UM_FLOW_MIN, UM_FLOW_MAX,
                                                            UM_FLOW_TAGGED};
@@ -40,24 +40,25 @@ static void draw_flow(const um_sim_scenario *scenario, um_session_config *sessio
         scenario->kind == UM_SIM_HARSH ? um_draw_between_ns(random, 100 * MS, 400 * MS) : FORGET_NS;
 }
 
-static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_session_config *session, um_random *random)
+static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_source_session_config *session,
+                         um_random *random)
 {
     static const uint32_t DATAGRAMS[] = {500, 576, 1000, 1472, 1472, 1472, 4000, 8000};
     static const uint32_t MINIMA[] = {1, 1, 100, 1000, 2048, 8192};
     uint32_t group = um_draw_percent(random, 70) ? index : 0; /* sometimes two sessions share a group */
-    *session = (um_session_config){.session_id = (uint32_t)um_random_next(random) | 1,
-                                   .nak_port = (uint16_t)(14390 + index),
-                                   .group = {0xe00a0a0a + group, 14400},
-                                   .initial_sqn = draw_sqn(random),
-                                   .initial_term_id = (uint32_t)um_random_next(random),
-                                   .term_length = term_bytes(random),
-                                   .datagram_max_bytes = PICK(random, DATAGRAMS),
-                                   .coalesce_threshold = um_draw_between(random, 0, 15),
-                                   .batch_minimum_bytes = PICK(random, MINIMA),
-                                   .batch_interval_ns = um_draw_between_ns(random, 3 * MS, 40 * MS),
-                                   .ignore_interval_ns = um_draw_between_ns(random, 0, 60 * MS),
-                                   .sm_minimum_interval_ns = um_draw_between_ns(random, 4 * MS, 40 * MS),
-                                   .unblock_timeout_ns = um_draw_between_ns(random, 20 * MS, 100 * MS)};
+    *session = (um_source_session_config){.session_id = (uint32_t)um_random_next(random) | 1,
+                                          .nak_port = (uint16_t)(14390 + index),
+                                          .group = {0xe00a0a0a + group, 14400},
+                                          .initial_sqn = draw_sqn(random),
+                                          .initial_term_id = (uint32_t)um_random_next(random),
+                                          .term_length = term_bytes(random),
+                                          .datagram_max_bytes = PICK(random, DATAGRAMS),
+                                          .coalesce_threshold = um_draw_between(random, 0, 15),
+                                          .batch_minimum_bytes = PICK(random, MINIMA),
+                                          .batch_interval_ns = um_draw_between_ns(random, 3 * MS, 40 * MS),
+                                          .ignore_interval_ns = um_draw_between_ns(random, 0, 60 * MS),
+                                          .sm_minimum_interval_ns = um_draw_between_ns(random, 4 * MS, 40 * MS),
+                                          .unblock_timeout_ns = um_draw_between_ns(random, 20 * MS, 100 * MS)};
     session->sm_maximum_interval_ns = session->sm_minimum_interval_ns * um_draw_between(random, 1, 10);
     session->adaptive_timers = session->session_id >> 1 & 7;
     session->window_bytes =
@@ -67,7 +68,7 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_ses
     draw_flow(scenario, session, random);
 }
 
-static uint32_t message_bytes(const um_session_config *session, um_random *random)
+static uint32_t message_bytes(const um_source_session_config *session, um_random *random)
 {
     static const uint32_t SIZES[] = {16, 100, 100, 600, 1400, MESSAGE_BYTES_MAX};
     uint32_t most = session->term_length / 16;
@@ -75,7 +76,7 @@ static uint32_t message_bytes(const um_session_config *session, um_random *rando
     return size < most ? size : most;
 }
 
-static void draw_publisher(const um_sim_scenario *scenario, const um_session_config *session, uint32_t topics,
+static void draw_publisher(const um_sim_scenario *scenario, const um_source_session_config *session, uint32_t topics,
                            uint32_t index, um_sim_publisher_plan *plan, um_random *random)
 {
     static const uint32_t FLUSHES[] = {0, PPM / 20, PPM / 4, PPM};
@@ -225,7 +226,7 @@ void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random)
     scenario->host_count = um_draw_between(random, 1, UM_SIM_SCENARIO_HOSTS_MAX);
     scenario->receiver_count = scenario->host_count + um_draw_between(random, 0, scenario->host_count);
     for (uint32_t s = 0; s < scenario->session_count; s++) {
-        um_session_config *session = &scenario->sessions[s];
+        um_source_session_config *session = &scenario->sessions[s];
         uint32_t topics = um_draw_between(random, 1, UM_SIM_SCENARIO_TOPICS_MAX);
         draw_session(scenario, s, session, random);
         scenario->topic_counts[s] = topics;
@@ -252,7 +253,7 @@ void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
     um_random filter_random = {seed ^ 0x55582d3237u};
     bool harsh = scenario->kind == UM_SIM_HARSH;
     for (uint32_t s = 0; s < scenario->session_count; s++) {
-        um_session_config *session = &scenario->sessions[s];
+        um_source_session_config *session = &scenario->sessions[s];
         session->transport = UM_TRANSPORT_LBTRU;
         session->group = (um_address){0, 0};
         session->client_capacity = scenario->host_count + (harsh ? um_draw_between(&random, 0, 4) : 64);
@@ -276,7 +277,7 @@ void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t
     size_t used = (size_t)snprintf(out, bytes, "%s, %u receiving hosts, faults until %lld ms", KINDS[scenario->kind],
                                    scenario->host_count, (long long)(scenario->faults_end_ns / MS));
     for (uint32_t s = 0; s < scenario->session_count && used < bytes; s++) {
-        const um_session_config *c = &scenario->sessions[s];
+        const um_source_session_config *c = &scenario->sessions[s];
         used +=
             (size_t)snprintf(out + used, bytes - used, "; session %u: %u topics, term %u, window %u, datagram %u, %s%s",
                              s, scenario->topic_counts[s], c->term_length, c->window_bytes, c->datagram_max_bytes,

@@ -38,7 +38,7 @@ typedef struct um_sim_scenario {
     uint32_t session_count;
     uint32_t host_count; /* receiving */
     uint32_t receiver_count;
-    um_session_config sessions[UM_SIM_SCENARIO_SESSIONS_MAX];
+    um_source_session_config sessions[UM_SIM_SCENARIO_SESSIONS_MAX];
     uint32_t topic_counts[UM_SIM_SCENARIO_SESSIONS_MAX];
     um_sim_publisher_plan publishers[UM_SIM_SCENARIO_SESSIONS_MAX][UM_SIM_SCENARIO_TOPICS_MAX];
     um_sim_host_config hosts[UM_SIM_SCENARIO_SESSIONS_MAX + UM_SIM_SCENARIO_HOSTS_MAX]; /* source hosts first */

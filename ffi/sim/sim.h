@@ -20,7 +20,7 @@ typedef struct um_sim_world um_sim_world;
 
 /* The core's own configuration structures, under names of the simulator's. */
 typedef um_address um_sim_address;
-typedef um_session_config um_sim_session_config;
+typedef um_source_session_config um_sim_session_config;
 typedef um_source_config um_sim_source_config;
 typedef um_receiver_session_config um_sim_transport_config; /* id and receiver_id are filled in by um_sim_join */
 

@@ -185,7 +185,7 @@ static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_pa
 
 static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_wire_session *wire)
 {
-    const um_session_config *config = &wire->session->core.config;
+    const um_source_session_config *config = &wire->session->core.config;
     um_session_id id = {
         {wire->session->host->address.ip, config->nak_port}, config->group, config->session_id, config->transport};
     return um_node_find_session(host->node, &id);

@@ -151,9 +151,9 @@ typedef struct fixture {
     um_address from; /* of the control datagrams that follow */
 } fixture;
 
-static inline um_session_config default_config(void)
+static inline um_source_session_config default_config(void)
 {
-    return (um_session_config){
+    return (um_source_session_config){
         .session_id = 0x5eed0001,
         .nak_port = 0x3836,
         .group = {0xe00a0a0a, 14400},
@@ -175,8 +175,8 @@ static inline um_session_config default_config(void)
 }
 
 /* Limits of 0 bits/s are off. */
-static inline fixture *session_open_limited(const um_session_config *config, uint64_t data_bps, uint64_t retransmit_bps,
-                                            int64_t interval_ns)
+static inline fixture *session_open_limited(const um_source_session_config *config, uint64_t data_bps,
+                                            uint64_t retransmit_bps, int64_t interval_ns)
 {
     fixture *f = zeroed(sizeof *f);
     f->session = zeroed(sizeof *f->session);
@@ -186,12 +186,12 @@ static inline fixture *session_open_limited(const um_session_config *config, uin
     f->from = (um_address){0x0a000002, 40000};
     um_rate_limiter_init(&f->limits.data, data_bps, interval_ns, f->now_ns);
     um_rate_limiter_init(&f->limits.retransmit, retransmit_bps, interval_ns, f->now_ns);
-    f->memory = zeroed(um_session_footprint(config));
-    um_session_init(f->session, f->memory, config, &f->link.base, &f->limits, f->now_ns);
+    f->memory = zeroed(um_source_session_footprint(config));
+    um_source_session_init(f->session, f->memory, config, &f->link.base, &f->limits, f->now_ns);
     return f;
 }
 
-static inline fixture *session_open(const um_session_config *config)
+static inline fixture *session_open(const um_source_session_config *config)
 {
     return session_open_limited(config, 0, 0, NS_PER_MS);
 }
@@ -249,7 +249,7 @@ static inline int64_t send_text(fixture *f, um_source *source, const char *text,
 
 static inline int run_sender(fixture *f)
 {
-    return um_session_send(f->session, f->now_ns, 1 << 20);
+    return um_source_session_send(f->session, f->now_ns, 1 << 20);
 }
 
 /* Decodes captured datagram i, which must be well-formed. */
@@ -276,13 +276,13 @@ static inline uint32_t messages_at(fixture *f, uint32_t i, um_lbmc_message *mess
 
 static inline void control(fixture *f, const uint8_t *data, uint32_t length)
 {
-    um_session_on_control(f->session, f->from, data, length, f->now_ns);
+    um_source_session_on_control(f->session, f->from, data, length, f->now_ns);
 }
 
 static inline void nak(fixture *f, const uint32_t *sqns, uint32_t count)
 {
     uint8_t datagram[UM_DATAGRAM_BYTES_MAX];
-    const um_session_config *config = &f->session->config;
+    const um_source_session_config *config = &f->session->config;
     control(f, datagram, um_lbtrm_write_nak(datagram, config->session_id, config->nak_port, sqns, count));
 }
 
@@ -294,14 +294,14 @@ static inline void nak_one(fixture *f, uint32_t sqn)
 static inline void status(fixture *f, um_status_message message)
 {
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
-    const um_session_config *config = &f->session->config;
+    const um_source_session_config *config = &f->session->config;
     control(f, datagram, um_status_encode(datagram, config->session_id, config->nak_port, &message));
 }
 
 /* A session with space for datagrams of 8 KiB, as UM's default is. */
-static inline um_session_config config_8k(uint32_t batch_minimum_bytes)
+static inline um_source_session_config config_8k(uint32_t batch_minimum_bytes)
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.term_length = 1 << 20;
     config.window_bytes = 1 << 20;
     config.datagram_max_bytes = 8192;

@@ -302,7 +302,7 @@ static um_tagging_link tagging;
 TEST("", "what a session sends fits the path with its trailer, and no stamp is used twice")
 {
     um_key_set keys = set_of(7, 0);
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1;
     config.data_trailer_bytes = config.control_trailer_bytes = UM_TRAILER_BYTES;
     fixture *f = session_open(&config);
@@ -320,7 +320,7 @@ TEST("", "what a session sends fits the path with its trailer, and no stamp is u
         send_bytes(f, source, 100, 1, i == 39 ? UM_SEND_FLUSH : 0);
     run_sender(f);
     f->now_ns += NS_PER_S;
-    um_session_tick(f->session, f->now_ns); /* sends a session message */
+    um_source_session_tick(f->session, f->now_ns); /* sends a session message */
     nak_one(f, 0);
     nak_one(f, 0); /* less than an ignore interval ago: an NCF */
     um_verifier *verifier = open_session_verifier(&keys);

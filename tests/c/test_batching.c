@@ -7,7 +7,7 @@ enum { ORDERS = 0x3e9, TRADES = 0x3ea };
 
 TEST("UM-16 UM-27 UM-30 UM-75 UM-78", "messages of two topics share a datagram, a flush of one flushes both")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *orders = source_open(f, ORDERS, 0), *trades = source_open(f, TRADES, 0);
     CHECK_EQ(send_text(f, orders, "one", 0), 0);
@@ -30,7 +30,7 @@ TEST("UM-16 UM-27 UM-30 UM-75 UM-78", "messages of two topics share a datagram, 
 
 TEST("UM-19a UM-20 C2", "the minimum length is tested after appending, and reaching it flushes")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 300;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -51,7 +51,7 @@ TEST("UM-19a UM-20 C2", "the minimum length is tested after appending, and reach
 
 TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by itself")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "one", 0);
@@ -61,11 +61,11 @@ TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by 
     f->now_ns += 150 * NS_PER_MS;
     send_text(f, source, "two", 0);
     CHECK(!(f->actions & UM_ACTION_BATCH_STARTED)); /* the interval is the oldest message's */
-    CHECK_EQ(um_session_tick(f->session, f->now_ns), started_ns + config.batch_interval_ns);
+    CHECK_EQ(um_source_session_tick(f->session, f->now_ns), started_ns + config.batch_interval_ns);
     f->now_ns = started_ns + config.batch_interval_ns - 1;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->link.count, 0);
-    um_session_tick(f->session, ++f->now_ns);
+    um_source_session_tick(f->session, ++f->now_ns);
     CHECK_EQ(f->link.count, 1);
     CHECK_EQ(f->session->counters.flushes_interval, 1);
     session_close(f);
@@ -73,7 +73,7 @@ TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by 
 
 TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is deferred before it")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_bytes(f, source, 700, 0, 0);
@@ -91,7 +91,7 @@ TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is 
 
 TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more does not")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     for (uint32_t more = 0; more <= 1; more++) {
         fixture *f = session_open(&config);
         um_source *source = source_open(f, ORDERS, 0);
@@ -109,7 +109,7 @@ TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more 
 
 TEST("C4 UM-19d", "a flushed message that would not fit: first what is deferred, then the message")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_bytes(f, source, 1000, 0, 0);
@@ -121,7 +121,7 @@ TEST("C4 UM-19d", "a flushed message that would not fit: first what is deferred,
 
 TEST("UM-24", "1900 and 1900 bytes with a minimum of 2000: one datagram")
 {
-    um_session_config config = config_8k(2000);
+    um_source_session_config config = config_8k(2000);
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_bytes(f, source, 1900, 0, 0);
@@ -136,7 +136,7 @@ TEST("UM-24", "1900 and 1900 bytes with a minimum of 2000: one datagram")
 
 TEST("UM-32 UM-31", "a minimum of 1 sends every message at once")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -152,7 +152,7 @@ TEST("UM-32 UM-31", "a minimum of 1 sends every message at once")
 
 TEST("UM-38", "worked example: 7899 bytes deferred, ten of 100 end a batch")
 {
-    um_session_config config = config_8k(8000);
+    um_source_session_config config = config_8k(8000);
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_bytes(f, source, 7899, 0, 0);
@@ -172,7 +172,7 @@ TEST("UM-38", "worked example: 7899 bytes deferred, ten of 100 end a batch")
 
 TEST("UM-34 UM-35 UM-36 UM-37", "a group is withheld until its end, then enters the implicit batch")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 100;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0), *other = source_open(f, TRADES, 0);
@@ -199,7 +199,7 @@ TEST("UM-34 UM-35 UM-36 UM-37", "a group is withheld until its end, then enters 
 
 TEST("UM-34 UM-37", "a complete batch of one message carries both marks")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     CHECK_EQ(send_text(f, source, "x", UM_SEND_START_BATCH | UM_SEND_END_BATCH | UM_SEND_FLUSH), 0);
@@ -212,7 +212,7 @@ TEST("UM-34 UM-37", "a complete batch of one message carries both marks")
 
 TEST("UM-40", "a flush releases what an open batch withholds")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "one", UM_SEND_START_BATCH);
@@ -230,7 +230,7 @@ TEST("UM-40", "a flush releases what an open batch withholds")
 
 TEST("UM-39", "a group longer than can be withheld leaves in parts, in order")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 0;
     fixture *f = session_open(&config);
     um_source_config source_config = {.topic_index = ORDERS, .explicit_capacity = 256};
@@ -252,7 +252,7 @@ TEST("UM-39", "a group longer than can be withheld leaves in parts, in order")
 
 TEST("UM-35 UX-23", "back-pressure in the middle of a release loses and repeats nothing")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     f->link.space = 0;
@@ -283,11 +283,11 @@ TEST("UM-35 UX-23", "back-pressure in the middle of a release loses and repeats 
 
 TEST("UM-34 W4", "the path shrinks while a message is withheld: its sequence numbers hold")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     CHECK_EQ(send_bytes(f, source, 3000, 0, UM_SEND_START_BATCH), 2);
-    um_session_set_datagram_max(f->session, 600);
+    um_source_session_set_datagram_max(f->session, 600);
     CHECK_EQ(send_bytes(f, source, 100, 0, UM_SEND_END_BATCH | UM_SEND_FLUSH), 3);
     run_sender(f);
     uint32_t next = 0;

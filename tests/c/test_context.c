@@ -31,7 +31,7 @@ enum {
 typedef struct world {
     um_context *context;
     um_publication_session *sessions[SESSIONS];
-    um_session_config session_configs[SESSIONS];
+    um_source_session_config session_configs[SESSIONS];
     um_publication *publications[PUBLISHERS];
     um_event_queue *queues[READERS];
     um_subscription *subscriptions[READERS];
@@ -72,7 +72,7 @@ static um_context *context_open(bool embedded)
 
 static void session_open_on(world *w, uint32_t number, enum um_flow_control_policy flow_policy)
 {
-    um_session_config *config = &w->session_configs[number];
+    um_source_session_config *config = &w->session_configs[number];
     *config = default_config();
     config->session_id = 0x5eed0000 + number;
     config->group = group_of(number + 1);
@@ -81,8 +81,8 @@ static void session_open_on(world *w, uint32_t number, enum um_flow_control_poli
     config->batch_interval_ns = 2 * (int64_t)NS_PER_MS;
     config->sm_minimum_interval_ns = 10 * (int64_t)NS_PER_MS;
     config->flow_policy = flow_policy;
-    CHECK_EQ(um_session_open(w->context, config, 20000, 29999, &w->sessions[number]), 0);
-    um_session_limit_datagram(w->sessions[number], DATAGRAM_BYTES);
+    CHECK_EQ(um_publication_session_open(w->context, config, 20000, 29999, &w->sessions[number]), 0);
+    um_publication_session_limit_datagram(w->sessions[number], DATAGRAM_BYTES);
 }
 
 static um_event_queue *queue_open(um_context *context, uint32_t blocks, uint32_t bytes)
@@ -102,7 +102,7 @@ static um_subscription *subscribe(world *w, um_event_queue *queue)
     um_subscription *subscription;
     CHECK_EQ(um_subscription_open(queue, &config, &subscription), 0);
     for (uint32_t topic = 0; topic < PUBLISHERS; topic++) {
-        const um_session_config *of = &w->session_configs[topic % SESSIONS];
+        const um_source_session_config *of = &w->session_configs[topic % SESSIONS];
         um_receiver_session_config session = {
             .id = {{LOOPBACK, of->nak_port}, of->group, of->session_id, UM_TRANSPORT_LBTRM},
             .nak_initial_backoff_ns = NS_PER_MS,
@@ -160,8 +160,8 @@ static void world_close(world *w)
     }
     for (uint32_t i = 0; i < SESSIONS; i++) {
         size_t bytes;
-        void *memory = um_session_memory(w->sessions[i], &bytes);
-        um_session_shut(w->sessions[i]);
+        void *memory = um_publication_session_memory(w->sessions[i], &bytes);
+        um_publication_session_shut(w->sessions[i]);
         um_unmap(memory, bytes);
     }
     um_context_close(w->context);

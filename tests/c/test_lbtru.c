@@ -92,7 +92,7 @@ TEST("UX-11", "a receiver that requests and acknowledges is a client, and is sen
     CHECK_EQ(f->session->clients.count, 0); /* costs no memory until its address is known to be its own */
     uint32_t id = answered_id(f, A);
     ack(f, A, id);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.num_clients, 1);
     connect_client(f, B);
     capture_clear(&f->link);
@@ -118,13 +118,13 @@ TEST("UX-11", "a client is dropped when it acknowledges nothing for the client a
     while (f->now_ns < start_ns + (TIMEOUT_MS - 1) * (int64_t)NS_PER_MS) {
         f->now_ns += 500 * NS_PER_MS;
         ack(f, A, id);
-        next_ns = um_session_tick(f->session, f->now_ns);
+        next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(next_ns > f->now_ns);
         if (f->now_ns < start_ns + TIMEOUT_MS * (int64_t)NS_PER_MS)
             CHECK_EQ(f->session->clients.count, 2);
     }
     f->now_ns = start_ns + TIMEOUT_MS * (int64_t)NS_PER_MS;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->session->clients.count, 1);
     CHECK(um_client_map_find(&f->session->clients, B) == NULL);
     CHECK_EQ(f->session->events.ring[f->session->events.count - 1].kind, UM_SOURCE_CLIENT_DISCONNECTED);
@@ -212,7 +212,7 @@ TEST("UX-11", "what is forged under a client's address neither ends it nor keeps
     f->now_ns += (TIMEOUT_MS - 1) * (int64_t)NS_PER_MS;
     ack(f, A, 12345);
     f->now_ns += NS_PER_MS;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->session->clients.count, 0);
     session_close(f);
 }
@@ -246,7 +246,7 @@ TEST("UX-11", "a full table takes nobody more, and one who was refused is taken 
     f->now_ns += TIMEOUT_MS * (int64_t)NS_PER_MS - 1;
     ack(f, B, id);
     f->now_ns += 1;
-    um_session_tick(f->session, f->now_ns); /* A is dropped */
+    um_source_session_tick(f->session, f->now_ns); /* A is dropped */
     ack(f, C, of_c);
     CHECK(um_client_map_find(&f->session->clients, A) == NULL);
     CHECK(um_client_map_find(&f->session->clients, B) != NULL);
@@ -300,7 +300,7 @@ TEST("UX-11 UM-124", "retransmissions and session messages go to every client")
     CHECK(packet.type == UM_LBTRM_NCF && packet.ncf_reason == UM_NCF_IGNORED && packet.list_count == 1);
     capture_clear(&f->link);
     f->now_ns += 200 * NS_PER_MS;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK(sent_to(f, A) == 1 && sent_to(f, B) == 1);
     packet = decoded(f->link.datagrams[0].data, f->link.datagrams[0].length);
     CHECK(packet.type == UM_LBTRM_SM && packet.flags == 0 && packet.lead == 0);
@@ -350,7 +350,7 @@ TEST("UX-11", "a link that is full in the middle of the copies: the others are s
 
 TEST("UX-1 UX-4", "the data rate limit counts every copy, and new data only")
 {
-    um_session_config config = lbtru_config(8);
+    um_source_session_config config = lbtru_config(8);
     fixture *f = session_open_limited(&config, 8 * 1000 * 1000, 8 * 1000 * 1000, 10 * NS_PER_MS);
     f->limits.is_new_only = true;
     um_source *source = source_open(f, ORDERS, 0);

@@ -166,7 +166,7 @@ TEST("UX-25 UM-48", "a message with properties of any length: whole if it fits, 
 {
     um_random random = {check_seed()};
     for (uint32_t i = 0; i < 200; i++) {
-        um_session_config config = default_config();
+        um_source_session_config config = default_config();
         config.term_length = 1 << 19;
         config.datagram_max_bytes = 500 + (uint32_t)um_random_below(&random, i % 4 == 0 ? 30000 : 2000);
         fixture *f = session_open(&config);
@@ -208,7 +208,7 @@ TEST("UX-25 UM-48", "a message with properties of any length: whole if it fits, 
 
 TEST("UX-23 UM-35", "a message that is too long with its properties, or meets an open explicit batch, is refused")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, 9, 0);
     um_lbmc_extras extras = {.properties_bytes = BLOCK_BYTES};

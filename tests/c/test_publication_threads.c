@@ -219,8 +219,8 @@ typedef struct inline_publisher {
 /* What a publishing thread does after a send: io/publishing.c. */
 static void run_inline(um_source_session *session)
 {
-    while (um_session_pending(session) && um_lock_try(&session->sender_lock)) {
-        um_session_send(session, NS_PER_S, 16);
+    while (um_source_session_pending(session) && um_lock_try(&session->sender_lock)) {
+        um_source_session_send(session, NS_PER_S, 16);
         um_lock_release(&session->sender_lock);
     }
 }
@@ -260,7 +260,7 @@ static int64_t send_piece(inline_publisher *p, um_messages *messages, uint64_t *
     messages->staged = holds ? &p->session->staged : NULL;
     int64_t done = um_source_send_many(p->source, messages, UM_SEND_FLUSH, NS_PER_S, &actions, done_bytes);
     if (holds) {
-        um_session_send(p->session, NS_PER_S, 16);
+        um_source_session_send(p->session, NS_PER_S, 16);
         um_lock_release(&p->session->sender_lock);
     }
     run_inline(p->session);
@@ -303,11 +303,11 @@ typedef struct inline_fixture {
 static inline_fixture *inline_open(uint32_t source_count)
 {
     inline_fixture *f = zeroed(sizeof *f);
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     f->session = zeroed(sizeof *f->session);
     f->link.base.ops = &counting_ops;
-    f->memory = zeroed(um_session_footprint(&config));
-    um_session_init(f->session, f->memory, &config, &f->link.base, &f->limits, NS_PER_S);
+    f->memory = zeroed(um_source_session_footprint(&config));
+    um_source_session_init(f->session, f->memory, &config, &f->link.base, &f->limits, NS_PER_S);
     for (uint32_t i = 0; i < source_count; i++) {
         um_source_config source = {.topic_index = i, .explicit_capacity = 64};
         f->sources[i] = zeroed(sizeof(um_source));

@@ -88,7 +88,7 @@ TEST("UX-25", "a request of any length: whole if it fits, full fragments if not,
 {
     um_random random = {check_seed()};
     for (uint32_t i = 0; i < 200; i++) {
-        um_session_config config = default_config();
+        um_source_session_config config = default_config();
         config.term_length = 1 << 19;
         config.datagram_max_bytes = 500 + (uint32_t)um_random_below(&random, i % 4 == 0 ? 30000 : 2000);
         fixture *f = session_open(&config);
@@ -126,7 +126,7 @@ TEST("UX-25", "a request of any length: whole if it fits, full fragments if not,
 
 TEST("UX-23 UM-35", "a request that is too long, or meets an open explicit batch, is refused and takes no number")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, 9, 0);
     const uint8_t data[1] = {0};

@@ -5,7 +5,7 @@
 enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9 };
 
 /* A session that has sent datagrams 0 .. count-1, one message of 1000 bytes each. */
-static fixture *sent_session(um_session_config config, uint32_t count, uint64_t retransmit_bps)
+static fixture *sent_session(um_source_session_config config, uint32_t count, uint64_t retransmit_bps)
 {
     fixture *f = session_open_limited(&config, 0, retransmit_bps, 10 * (int64_t)NS_PER_MS);
     um_source *source = source_open(f, ORDERS, 0);
@@ -64,11 +64,11 @@ TEST("UM-133 W4 W6", "a link that fails is named, tried again, not in a circle, 
     nak(f, (const uint32_t[]){7}, 1);
     CHECK_EQ(f->session->link_error, -EMSGSIZE);
     f->session->link_error = 0;
-    int64_t next_ns = um_session_tick(f->session, f->now_ns);
+    int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->session->link_error, -EMSGSIZE);
     CHECK(next_ns >= f->now_ns + NS_PER_MS && next_ns <= f->now_ns + 100 * NS_PER_MS);
     f->link.error = 0;
-    um_session_tick(f->session, f->now_ns = next_ns);
+    um_source_session_tick(f->session, f->now_ns = next_ns);
     CHECK_EQ(f->link.count, 21);
     check_retransmission(f, &f->link.datagrams[7], 20);
     session_close(f);
@@ -86,7 +86,7 @@ TEST("UM-133", "the oldest goes first")
 
 TEST("UM-133 UX-22", "the oldest goes first, across the wrap")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.initial_sqn = UINT32_MAX - 2;
     fixture *f = sent_session(config, 8, 0);
     nak(f, (const uint32_t[]){4, 0, UINT32_MAX - 1, 2, UINT32_MAX}, 5);
@@ -110,7 +110,7 @@ TEST("AE-36 AE-47 UM-120",
      "datagrams over aborted claims, unblocked ones and the end of a term come again as they were")
 {
     um_random random = {check_seed()};
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.unblock_timeout_ns = 0;
     config.batch_minimum_bytes = 1 << 30;
     for (uint32_t threshold = 0; threshold <= 15; threshold += 15) {
@@ -133,7 +133,7 @@ TEST("AE-36 AE-47 UM-120",
             }
             if (um_random_below(&random, 10) == 0)
                 um_source_flush(source, f->now_ns, &f->actions);
-            while (um_session_tick(f->session, f->now_ns) == f->now_ns)
+            while (um_source_session_tick(f->session, f->now_ns) == f->now_ns)
                 ;
         }
         CHECK(atomic_load(&f->session->log.active_term_count) >= 2);
@@ -153,7 +153,7 @@ TEST("AE-36 AE-47 UM-120",
 
 TEST("UM-129 C10", "outside the window: no response")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = 3100;
     fixture *f = sent_session(config, 10, 0); /* 7, 8 and 9 are held */
     nak(f, (const uint32_t[]){0, 6, 10, 11, 1u << 31, UINT32_MAX}, 6);
@@ -167,7 +167,7 @@ TEST("UM-129 C10", "outside the window: no response")
 
 TEST("UM-129", "before anything was sent: no response")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     nak(f, (const uint32_t[]){0, 1, UINT32_MAX}, 3);
     CHECK_EQ(f->link.count, 0);
@@ -210,14 +210,14 @@ TEST("UM-129 UM-132", "a limiter that is full puts off: queued, announced by an 
     CHECK_EQ(packet_at(f, 11).sqn, 3);
     CHECK_EQ(check_ncf(f, 12, (const uint32_t[]){5, 4}, 2), UM_NCF_RX_DELAY);
     CHECK_EQ(f->session->counters.naks_rx_delay_ignored, 2);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.rctlr_rx_msgs, 2);
     nak_one(f, 5); /* it waits already, and was told so */
     CHECK_EQ(f->link.count, 13);
     CHECK_EQ(f->session->counters.naks_suppressed, 1);
-    int64_t next_ns = um_session_tick(f->session, f->now_ns);
+    int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(next_ns, f->now_ns + 10 * NS_PER_MS);
-    um_session_tick(f->session, f->now_ns = next_ns);
+    um_source_session_tick(f->session, f->now_ns = next_ns);
     CHECK_EQ(f->link.count, 15);
     CHECK_EQ(packet_at(f, 13).sqn, 4);
     CHECK_EQ(packet_at(f, 14).sqn, 5);
@@ -227,7 +227,7 @@ TEST("UM-129 UM-132", "a limiter that is full puts off: queued, announced by an 
 
 TEST("UM-130 UM-132", "a full queue sheds: one NCF an ignore interval, not queued")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.term_length = 1 << 22;
     config.window_bytes = 1 << 22;
     fixture *f = session_open_limited(&config, 0, 8000, 10 * (int64_t)NS_PER_MS);
@@ -266,7 +266,7 @@ TEST("UM-130 UM-132", "a full queue sheds: one NCF an ignore interval, not queue
 
 TEST("UM-132 W4", "NCF lists fit the smallest datagram")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.datagram_max_bytes = UM_DATAGRAM_BYTES_MIN;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -306,10 +306,10 @@ TEST("W6 UM-132", "a full link puts retransmissions off too, and they are tried 
     nak(f, (const uint32_t[]){1, 2, 3, 4, 5}, 5);
     CHECK_EQ(f->session->counters.rxs_sent, 2);
     CHECK_EQ(f->session->retransmit_count, 3);
-    int64_t next_ns = um_session_tick(f->session, f->now_ns);
+    int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
     CHECK(next_ns > f->now_ns && next_ns <= f->now_ns + NS_PER_MS);
     f->link.space = UINT32_MAX;
-    um_session_tick(f->session, f->now_ns = next_ns);
+    um_source_session_tick(f->session, f->now_ns = next_ns);
     CHECK_EQ(f->session->counters.rxs_sent, 5);
     for (uint32_t i = 0; i < 3; i++)
         CHECK_EQ(packet_at(f, f->link.count - 3 + i).sqn, 3 + i);
@@ -324,7 +324,7 @@ TEST("W6 UM-132", "what a full link did not take is not charged to the limiter")
     nak(f, sqns, 8);
     CHECK_EQ(f->session->retransmit_count, 8);
     f->link.space = UINT32_MAX;
-    um_session_tick(f->session, f->now_ns); /* the same slice */
+    um_source_session_tick(f->session, f->now_ns); /* the same slice */
     CHECK_EQ(f->session->retransmit_count, 0);
     CHECK_EQ(f->session->counters.rxs_sent, 8);
     session_close(f);
@@ -332,7 +332,7 @@ TEST("W6 UM-132", "what a full link did not take is not charged to the limiter")
 
 TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = 3100;
     fixture *f = sent_session(config, 3, 0);
     f->link.space = 0;
@@ -342,7 +342,7 @@ TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
     for (uint32_t i = 0; i < 2; i++)
         send_bytes(f, f->session->sources, 1000, 0, UM_SEND_FLUSH);
     run_sender(f);
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->session->counters.rxs_sent, 1);
     CHECK_EQ(packet_at(f, f->link.count - 1).sqn, 2);
     CHECK_EQ(f->session->retransmit_count, 0);
@@ -352,7 +352,7 @@ TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
 TEST("UM-120 UM-133", "random NAKs under a limiter: each retransmission is what was sent, none twice in an interval")
 {
     um_random random = {check_seed()};
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = TERM / 2;
     config.ignore_interval_ns = 20 * (int64_t)NS_PER_MS;
     fixture *f = session_open_limited(&config, 0, 2000000, NS_PER_MS);
@@ -368,7 +368,7 @@ TEST("UM-120 UM-133", "random NAKs under a limiter: each retransmission is what 
             sqns[i] = f->session->next_sqn - (uint32_t)um_random_below(&random, 60);
         f->link.space = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 5) : UINT32_MAX;
         nak(f, sqns, count);
-        um_session_tick(f->session, f->now_ns);
+        um_source_session_tick(f->session, f->now_ns);
         for (uint32_t i = 0; i < f->link.count; i++) {
             um_packet packet = packet_at(f, i);
             capture *original = &kept[packet.sqn % 1024];

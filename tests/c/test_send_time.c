@@ -74,7 +74,7 @@ TEST("W4 UX-25", "with the time any length is whole if it fits, full fragments i
 {
     um_random random = {check_seed()};
     for (uint32_t i = 0; i < 400; i++) {
-        um_session_config config = default_config();
+        um_source_session_config config = default_config();
         config.batch_minimum_bytes = 0;
         fixture *f = session_open(&config);
         um_source *source = timed_source(f);
@@ -105,7 +105,7 @@ TEST("AE-31", "batches and staged datagrams carry the time, and nothing else cha
 {
     um_random random = {check_seed()};
     for (uint32_t round = 0; round < 2; round++) {
-        um_session_config config = default_config();
+        um_source_session_config config = default_config();
         config.term_length = 8 << 20;
         config.window_bytes = 1 << 20;
         fixture *f = session_open(&config);
@@ -145,7 +145,7 @@ TEST("AE-31", "batches and staged datagrams carry the time, and nothing else cha
 
 TEST("AE-32 UM-35", "a claim has the time of its commit, a message of an explicit batch that of its send")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = timed_source(f);
     um_source_claim claim;

@@ -13,7 +13,7 @@ static const um_reactor_loop no_loop;
 /* A context with a thread of its own, which never runs: what is deferred to it stays. */
 static fixture *sender_open(void)
 {
-    um_session_config config = config_8k(1);
+    um_source_session_config config = config_8k(1);
     fixture *f = session_open(&config);
     CHECK_EQ(um_reactor_open(&reactor, &no_loop), 0);
     atomic_store(&reactor.is_threaded, true);
@@ -49,7 +49,7 @@ enum { BEYOND = 10 };
 TEST("W8 UM-27", "less than a GSO run that nobody flushes is deferred by the thread that streams")
 {
     fixture *f = sender_open();
-    um_session_set_datagram_max(f->session, 1100);
+    um_source_session_set_datagram_max(f->session, 1100);
     um_source *source = source_open(f, 0, 0);
     stream(f, source);
     CHECK(um_lock_try(&f->session->sender_lock));
@@ -65,7 +65,7 @@ TEST("W8 UM-27", "less than a GSO run that nobody flushes is deferred by the thr
 TEST("W8 UM-27", "a flush while another thread streams: that thread sends everything before it leaves")
 {
     fixture *f = sender_open();
-    um_session_set_datagram_max(f->session, 1100);
+    um_source_session_set_datagram_max(f->session, 1100);
     um_source *source = source_open(f, 0, 0);
     stream(f, source);
     CHECK(um_lock_try(&f->session->sender_lock)); /* the thread that streams is in a duty cycle */

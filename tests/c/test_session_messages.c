@@ -12,7 +12,7 @@ static uint32_t session_message_times(fixture *f, uint32_t seconds, uint32_t *ti
     while (next_ns <= start_ns + seconds * (int64_t)NS_PER_S) {
         f->now_ns = next_ns;
         uint32_t before = f->link.count;
-        next_ns = um_session_tick(f->session, f->now_ns);
+        next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(next_ns >= f->now_ns);
         for (; before < f->link.count; before++) {
             CHECK_EQ(packet_at(f, before).type, UM_LBTRM_SM);
@@ -25,7 +25,7 @@ static uint32_t session_message_times(fixture *f, uint32_t seconds, uint32_t *ti
 
 TEST("UM-67 UM-68 UM-94 AE-43", "session messages after 200 ms idle, then twice as far apart up to 10 s")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     source->tsni_interval_ns = 0;
@@ -42,16 +42,16 @@ TEST("UM-67 UM-68 UM-94 AE-43", "session messages after 200 ms idle, then twice 
 
 TEST("UM-70 C18", "data starts the idle interval again, from 200 ms")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t times[16];
     for (uint32_t i = 0; i < 20; i++) { /* every 150 ms: never idle */
         send_text(f, source, "x", UM_SEND_FLUSH);
         run_sender(f);
-        CHECK_EQ(um_session_tick(f->session, f->now_ns), f->now_ns + config.sm_minimum_interval_ns);
+        CHECK_EQ(um_source_session_tick(f->session, f->now_ns), f->now_ns + config.sm_minimum_interval_ns);
         f->now_ns += 150 * NS_PER_MS;
-        um_session_tick(f->session, f->now_ns);
+        um_source_session_tick(f->session, f->now_ns);
     }
     CHECK_EQ(f->link.count, 20);
     f->now_ns -= 150 * NS_PER_MS;
@@ -64,7 +64,7 @@ TEST("UM-70 C18", "data starts the idle interval again, from 200 ms")
 
 TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has a counter of its own and takes no number")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.initial_sqn = 500;
     config.window_bytes = 2100;
     fixture *f = session_open(&config);
@@ -90,7 +90,7 @@ TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has a coun
 
 TEST("UM-68", "after a long absence one session message goes out, not all that were missed")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     source->tsni_interval_ns = 0;

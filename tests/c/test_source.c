@@ -8,7 +8,7 @@ enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9, TRADES = 0x3ea };
 
 TEST("UX-25 UM-42 UM-48", "1440 bytes fill a datagram of 1472 whole")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     CHECK_EQ(send_bytes(f, source, 1440, 1, UM_SEND_FLUSH), 0);
@@ -24,7 +24,7 @@ TEST("UX-25 UM-42 UM-48", "1440 bytes fill a datagram of 1472 whole")
 
 TEST("UX-25 UM-5 UM-42 UM-52 UM-57", "1441 bytes become fragments of 1424 and 17, a sequence number each")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 40);
     CHECK_EQ(send_bytes(f, source, 1441, 1, UM_SEND_FLUSH), 41);
@@ -74,7 +74,7 @@ TEST("UX-25 UM-21 UM-42 UM-45 W4", "any length, any datagram size: whole if it f
 {
     um_random random = {check_seed()};
     for (uint32_t i = 0; i < 400; i++) {
-        um_session_config config = default_config();
+        um_source_session_config config = default_config();
         config.term_length = 1 << 19;
         config.batch_minimum_bytes = 0;
         config.datagram_max_bytes = 500 + (uint32_t)um_random_below(&random, i % 4 == 0 ? 65000 : 2000);
@@ -96,7 +96,7 @@ TEST("UX-25 UM-21 UM-42 UM-45 W4", "any length, any datagram size: whole if it f
 
 TEST("UM-42", "the longest message, and one byte more")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t longest = um_source_message_max(source);
@@ -110,7 +110,7 @@ TEST("UM-42", "the longest message, and one byte more")
 
 TEST("UM-42", "an empty message is a message")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     CHECK_EQ(send_text(f, source, "", UM_SEND_FLUSH), 0);
@@ -123,7 +123,7 @@ TEST("UM-42", "an empty message is a message")
 
 TEST("UX-22 UM-52", "topic and transport sequence numbers wrap")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.initial_sqn = UINT32_MAX;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, UINT32_MAX);
@@ -145,7 +145,7 @@ TEST("UX-22 UM-52", "topic and transport sequence numbers wrap")
 
 TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.flow_policy = UM_FLOW_MIN;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 7);
@@ -158,7 +158,7 @@ TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
         CHECK_EQ(result, 7 + sent++);
     CHECK_EQ(result, UM_BACK_PRESSURED);
     CHECK(f->actions & UM_ACTION_RUN_SENDER);
-    um_session_close(f->session);
+    um_source_session_close(f->session);
     CHECK_EQ(send_text(f, source, "x", 0), UM_CLOSED);
     CHECK_EQ(atomic_load(&source->next_sqn), 7 + sent);
     CHECK_EQ(messages_sent(source), sent);
@@ -170,7 +170,7 @@ TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
 
 TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and makes space")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
     config.datagram_max_bytes = 8192;
     fixture *f = session_open(&config);
@@ -187,7 +187,7 @@ TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and m
 
 TEST("AE-32 AE-33", "a claim is written in place, and no longer than a datagram takes")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 3);
     um_source_claim claim;
@@ -208,20 +208,20 @@ TEST("AE-32 AE-33", "a claim is written in place, and no longer than a datagram 
 
 TEST("AE-34 UM-27", "a claim not committed holds back what follows, and its commit lets everything go")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     um_source_claim claim;
     CHECK_EQ(um_source_claim_begin(source, 4, &claim), 0);
     CHECK_EQ(send_text(f, source, "after", UM_SEND_FLUSH), 0);
-    CHECK(um_session_pending(f->session));
+    CHECK(um_source_session_pending(f->session));
     CHECK_EQ(run_sender(f), 0);
-    CHECK(!um_session_pending(f->session)); /* or its owner would turn in circles */
+    CHECK(!um_source_session_pending(f->session)); /* or its owner would turn in circles */
     memcpy(claim.payload, "held", 4);
     f->actions = 0;
     CHECK_EQ(um_source_claim_commit(source, &claim, 0, f->now_ns, &f->actions), 1);
     CHECK(f->actions & UM_ACTION_RUN_SENDER);
-    CHECK(um_session_pending(f->session));
+    CHECK(um_source_session_pending(f->session));
     run_sender(f);
     um_lbmc_message m[2];
     CHECK_EQ(messages_at(f, 0, m, 2), 2);
@@ -232,7 +232,7 @@ TEST("AE-34 UM-27", "a claim not committed holds back what follows, and its comm
 
 TEST("AE-36 UX-23", "an aborted claim leaves no trace in the datagram and no gap in the numbers")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     um_source_claim claim;
@@ -243,7 +243,7 @@ TEST("AE-36 UX-23", "an aborted claim leaves no trace in the datagram and no gap
     f->actions = 0;
     um_source_claim_abort(source, &claim, &f->actions);
     CHECK(f->actions & UM_ACTION_RUN_SENDER);
-    CHECK(um_session_pending(f->session));
+    CHECK(um_source_session_pending(f->session));
     CHECK_EQ(run_sender(f), 1);
     CHECK_EQ(f->link.datagrams[0].length, 20 + 12 + 3);
     CHECK_EQ(f->link.datagrams[1].length, 20 + 12 + 3);
@@ -256,7 +256,7 @@ TEST("AE-36 UX-23", "an aborted claim leaves no trace in the datagram and no gap
 
 TEST("AE-35 UX-23", "a claim unblocked away cannot be committed and takes no sequence number")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     um_source_claim claim;
@@ -266,7 +266,7 @@ TEST("AE-35 UX-23", "a claim unblocked away cannot be committed and takes no seq
     for (uint32_t ticks = 0; f->link.count == 0; ticks++) {
         CHECK(ticks < 100);
         f->now_ns = next_ns;
-        next_ns = um_session_tick(f->session, f->now_ns);
+        next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(next_ns >= f->now_ns && next_ns < UM_NEVER_NS);
     }
     CHECK_EQ(f->now_ns - start_ns, config.unblock_timeout_ns);
@@ -303,7 +303,7 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
         data[i] = (uint8_t)um_random_next(&random);
     for (uint32_t i = 0; i < COUNT; i++)
         offsets[i + 1] = offsets[i] + (int32_t)lengths[i];
-    um_session_config config = config_8k(2048);
+    um_source_session_config config = config_8k(2048);
     config.window_bytes = 1 << 20;
     fixture *one = session_open(&config), *many = session_open(&config), *by_offsets = session_open(&config);
     um_source *a = source_open(one, ORDERS, 9), *b = source_open(many, ORDERS, 9),
@@ -341,7 +341,8 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
 
 TEST("AE-13 UX-23 W9", "send_many returns how many it took, and goes on from there")
 {
-    um_session_config config = default_config(); /* the smallest term: a group must not claim more than it allows */
+    um_source_session_config config =
+        default_config(); /* the smallest term: a group must not claim more than it allows */
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     enum { COUNT = 2000 };
@@ -381,7 +382,7 @@ TEST("AE-13 UX-23 W9", "send_many returns how many it took, and goes on from the
 
 TEST("W9 UM-42", "lengths that cannot be are refused, whatever they add up to")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t impossible[] = {UINT32_MAX, UINT32_MAX - 3, UINT32_MAX - 11, UINT32_MAX - 12, 1u << 31, TERM};
@@ -403,7 +404,7 @@ TEST("W9 UM-42", "lengths that cannot be are refused, whatever they add up to")
 
 TEST("UM-35 W9", "send_many while a batch is open joins it")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "first", UM_SEND_START_BATCH);
@@ -427,7 +428,7 @@ static void check_sent(um_source *source, uint64_t messages, uint64_t fragments)
 
 TEST("UM-35 UX-25", "messages and fragments count when they are sent, over the end of the topic's numbers as well")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, UINT32_MAX - 2);
     send_text(f, source, "one", 0);
@@ -452,7 +453,7 @@ static uint32_t run_until(fixture *f, int64_t until_ns)
 {
     uint32_t before = f->link.count;
     for (;;) {
-        int64_t next_ns = um_session_tick(f->session, f->now_ns);
+        int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(next_ns >= f->now_ns);
         if (next_ns > until_ns)
             break;
@@ -478,7 +479,7 @@ static uint32_t tsni_count(fixture *f, uint32_t first, um_lbmc_message *last)
 
 TEST("UM-62 UM-63 UM-64 UM-65", "an idle topic announces its last number every 5 s, for 60 s")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     run_until(f, f->now_ns + 100 * (int64_t)NS_PER_S);
@@ -511,7 +512,7 @@ TEST("UM-62 UM-63 UM-64 UM-65", "an idle topic announces its last number every 5
 
 TEST("UM-66", "TSNIs of many topics share datagrams")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     for (uint32_t i = 0; i < 70; i++)
         send_text(f, source_open(f, i, 100 * i), "x", 0);
@@ -543,7 +544,7 @@ TEST("UM-66", "TSNIs of many topics share datagrams")
 
 TEST("UM-64", "an interval of 0 turns TSNIs off, a threshold of 0 never stops them")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     source->tsni_interval_ns = 0;
@@ -561,7 +562,7 @@ TEST("UM-64", "an interval of 0 turns TSNIs off, a threshold of 0 never stops th
 
 TEST("UM-35 UM-62", "a TSNI does not announce what an open batch withholds")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "sent", UM_SEND_FLUSH);

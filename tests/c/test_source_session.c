@@ -4,9 +4,9 @@
 
 enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9, TRADES = 0x3ea };
 
-static um_session_config flow_config(void)
+static um_source_session_config flow_config(void)
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.flow_policy = UM_FLOW_MIN;
     return config;
 }
@@ -18,9 +18,9 @@ static void status_at(fixture *f, uint64_t receiver, uint32_t next_sqn, uint32_t
 
 TEST("AE-1", "the five counters of a new publication are 0")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.pub_pos, 0);
     CHECK_EQ(f->session->counters.pub_lmt, 0);
     CHECK_EQ(f->session->counters.snd_pos, 0);
@@ -31,37 +31,37 @@ TEST("AE-1", "the five counters of a new publication are 0")
 
 TEST("W4 AE-2", "configurations that cannot be are refused")
 {
-    um_session_config config = default_config();
-    CHECK(um_session_footprint(&config) > 3 * TERM);
+    um_source_session_config config = default_config();
+    CHECK(um_source_session_footprint(&config) > 3 * TERM);
     config.window_bytes = TERM + 1;
-    CHECK_EQ(um_session_footprint(&config), 0);
+    CHECK_EQ(um_source_session_footprint(&config), 0);
     config = default_config();
     config.term_length = TERM - 1;
-    CHECK_EQ(um_session_footprint(&config), 0);
+    CHECK_EQ(um_source_session_footprint(&config), 0);
     config = default_config();
     config.datagram_max_bytes = UM_DATAGRAM_BYTES_MIN - 1;
-    CHECK_EQ(um_session_footprint(&config), 0);
+    CHECK_EQ(um_source_session_footprint(&config), 0);
     config.datagram_max_bytes = TERM / 8 + 1;
-    CHECK_EQ(um_session_footprint(&config), 0);
+    CHECK_EQ(um_source_session_footprint(&config), 0);
     config.term_length = 1 << 20;
     config.datagram_max_bytes = UM_DATAGRAM_BYTES_MAX + 1;
-    CHECK_EQ(um_session_footprint(&config), 0);
+    CHECK_EQ(um_source_session_footprint(&config), 0);
 }
 
 TEST("UM-70 UM-74", "a session that never had a message sends nothing")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 100; i++)
-        um_session_tick(f->session, f->now_ns += NS_PER_S);
+        um_source_session_tick(f->session, f->now_ns += NS_PER_S);
     CHECK_EQ(f->link.count, 0);
     session_close(f);
 }
 
 TEST("UM-3 UM-8 UM-44 AE-38 AE-40 AE-41 W1", "two topics in one datagram, byte for byte")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.initial_sqn = 0x64;
     for (uint32_t threshold = 0; threshold <= 8; threshold += 8) { /* copied, and referenced */
         config.coalesce_threshold = threshold;
@@ -84,7 +84,7 @@ TEST("UM-3 UM-8 UM-44 AE-38 AE-40 AE-41 W1", "two topics in one datagram, byte f
 
 TEST("AE-39 AE-40 UM-21", "of three messages two fit, the third goes next")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -102,7 +102,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
 {
     um_random random = {check_seed()};
     for (uint32_t run = 0; run < 30; run++) {
-        um_session_config config = default_config();
+        um_source_session_config config = default_config();
         config.coalesce_threshold = (uint32_t)um_random_below(&random, 20);
         config.batch_minimum_bytes = 1 << 30;
         fixture *f = session_open(&config);
@@ -128,7 +128,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
 
 TEST("UM-44 W6", "a contiguous link gets every datagram in one piece, the same bytes as one that gets parts")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
     fixture *fixtures[] = {session_open(&config), session_open(&config)};
     for (int whole = 0; whole <= 1; whole++) {
@@ -156,7 +156,7 @@ enum { WHOLE_LINES = 22 * UM_FRAME_ALIGNMENT - UM_FRAME_HEADER_BYTES - UM_LBMC_H
 
 TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one behind the other, and again")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.ignore_interval_ns = 0;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -166,7 +166,7 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
     run_sender(f);
     f->link.space = 20;
     f->now_ns += NS_PER_S;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->link.count, 20);
     CHECK_EQ(f->link.pieces, 1);
     nak(f, (uint32_t[]){3, 12, 19}, 3);
@@ -188,7 +188,7 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
 
 TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, every header carries the trail")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = 3100;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -197,7 +197,7 @@ TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, eve
         run_sender(f);
         CHECK_EQ(packet_at(f, i).sqn, i);
         CHECK_EQ(packet_at(f, i).trail, i < 3 ? 0 : i - 2);
-        um_session_snapshot(f->session);
+        um_source_session_snapshot(f->session);
         CHECK_EQ(f->session->counters.txw_msgs, i < 3 ? i + 1 : 3);
         CHECK_EQ(f->session->counters.txw_bytes, 1012 * f->session->counters.txw_msgs);
     }
@@ -206,7 +206,7 @@ TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, eve
 
 TEST("UM-125", "the same when many datagrams leave at once")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = 3100;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -224,7 +224,7 @@ TEST("UM-125", "the same when many datagrams leave at once")
 
 TEST("UM-125 UX-22", "the window across the wrap of the sequence numbers")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = 3100;
     config.initial_sqn = UINT32_MAX - 4;
     fixture *f = session_open(&config);
@@ -240,7 +240,7 @@ TEST("UM-125 UX-22", "the window across the wrap of the sequence numbers")
 
 TEST("UM-125 AE-46 AE-47", "nothing stays in the window whose log space may be cleaned")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.window_bytes = TERM;
     um_random random = {check_seed()};
     fixture *f = session_open(&config);
@@ -248,7 +248,7 @@ TEST("UM-125 AE-46 AE-47", "nothing stays in the window whose log space may be c
     for (uint32_t i = 0; i < 4000; i++) {
         send_bytes(f, source, (uint32_t)um_random_below(&random, 900), (uint8_t)i, UM_SEND_FLUSH);
         run_sender(f);
-        const um_sent *oldest = um_session_sent(f->session, f->session->trail_sqn);
+        const um_sent *oldest = um_source_session_sent(f->session, f->session->trail_sqn);
         CHECK(oldest->position >= f->session->log.clean_position);
         CHECK(f->session->next_sqn - f->session->trail_sqn <= TERM / 64);
         CHECK(f->session->window_used_bytes <= TERM);
@@ -260,7 +260,7 @@ TEST("UM-125 AE-46 AE-47", "nothing stays in the window whose log space may be c
 
 TEST("UX-1", "what a slice does not allow is queued, the send succeeds, later sends wait for the next slice")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open_limited(&config, 1000000, 0, 100 * (int64_t)NS_PER_MS);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t accepted = 0;
@@ -272,12 +272,12 @@ TEST("UX-1", "what a slice does not allow is queued, the send succeeds, later se
     CHECK_EQ(result, UM_RATE_LIMITED);
     CHECK_EQ(accepted, 11); /* ten left, the eleventh is queued */
     CHECK_EQ(f->link.count, 10);
-    CHECK(!um_session_pending(f->session));
+    CHECK(!um_source_session_pending(f->session));
     int64_t slice_ns = f->now_ns + 100 * (int64_t)NS_PER_MS;
-    CHECK_EQ(um_session_tick(f->session, f->now_ns), slice_ns);
+    CHECK_EQ(um_source_session_tick(f->session, f->now_ns), slice_ns);
     CHECK_EQ(send_text(f, source, "x", 0), UM_RATE_LIMITED);
     f->now_ns = slice_ns;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->link.count, 11);
     CHECK_EQ(send_text(f, source, "x", 0), 11);
     session_close(f);
@@ -285,7 +285,7 @@ TEST("UX-1", "what a slice does not allow is queued, the send succeeds, later se
 
 TEST("UX-4", "retransmissions count against the data limit too, new data not against theirs")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open_limited(&config, 8000000, 800000, 10 * (int64_t)NS_PER_MS); /* 10,000 and 1,000 B */
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 5; i++) {
@@ -301,17 +301,17 @@ TEST("UX-4", "retransmissions count against the data limit too, new data not aga
     CHECK_EQ(f->limits.data.credit_bytes, 10000 - 3500);
     CHECK_EQ(f->limits.retransmit.credit_bytes, 0);
     CHECK_EQ(f->session->retransmit_count, 1);
-    int64_t next_ns = um_session_tick(f->session, f->now_ns);
+    int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(next_ns, f->now_ns + 10 * NS_PER_MS);
     f->now_ns = next_ns;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     CHECK_EQ(f->session->counters.rxs_sent, 3);
     session_close(f);
 }
 
 TEST("UX-1 W6", "what the link refuses costs no allowance")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open_limited(&config, 8000000, 8000000, 10 * (int64_t)NS_PER_MS);
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 8; i++)
@@ -334,7 +334,7 @@ TEST("UX-1 W6", "what the link refuses costs no allowance")
 
 TEST("AE-12 AE-13 AE-15 AE-19 AE-21", "connected by the first status message, which sets the sender's limit")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     CHECK_EQ(send_text(f, source, "x", 0), UM_NOT_CONNECTED);
@@ -349,7 +349,7 @@ TEST("AE-12 AE-13 AE-15 AE-19 AE-21", "connected by the first status message, wh
 
 TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "nothing passes the sender limit; one episode is counted once")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t span = um_frame_span(UM_LBMC_HEADER_BYTES + 500);
@@ -359,7 +359,7 @@ TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "nothing passes the sender limit; one episod
     run_sender(f);
     CHECK_EQ(atomic_load(&f->session->sender_position), 3 * span);
     CHECK_EQ(f->session->counters.snd_bpe, 1);
-    CHECK(!um_session_pending(f->session));
+    CHECK(!um_source_session_pending(f->session));
     for (uint32_t i = 0; i < 5; i++)
         run_sender(f);
     CHECK_EQ(f->session->counters.snd_bpe, 1);
@@ -376,7 +376,7 @@ TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "nothing passes the sender limit; one episod
 
 TEST("AE-19", "a status message that is late, from the future or far too old changes nothing")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     config.window_bytes = 2100;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -394,13 +394,14 @@ TEST("AE-19", "a status message that is late, from the future or far too old cha
     CHECK_EQ(f->session->sender_limit, limit);
     CHECK_EQ(f->session->counters.status_out_of_range, 3);
     status_at(f, 2, 2, 500); /* behind the window: taken for its trail */
-    CHECK_EQ(f->session->flow.receivers[1].limit, um_session_sent(f->session, f->session->trail_sqn)->position + 500);
+    CHECK_EQ(f->session->flow.receivers[1].limit,
+             um_source_session_sent(f->session, f->session->trail_sqn)->position + 500);
     session_close(f);
 }
 
 TEST("AE-19 UM-125", "a receiver's window counts no further than what can be sent again")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     config.window_bytes = 5000;
     fixture *f = session_open(&config);
     status_at(f, 1, 0, 4000);
@@ -412,14 +413,14 @@ TEST("AE-19 UM-125", "a receiver's window counts no further than what can be sen
 
 TEST("AE-12 AE-16 AE-23", "the last receiver vanishes: not connected any more, the limit drops to the sender")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     status_at(f, 1, 0, 20000);
     send_text(f, source, "x", UM_SEND_FLUSH);
     int64_t start_ns = f->now_ns;
     while (atomic_load(&f->session->log.connected)) {
-        int64_t next_ns = um_session_tick(f->session, f->now_ns);
+        int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(next_ns > f->now_ns);
         if (atomic_load(&f->session->log.connected))
             f->now_ns = next_ns;
@@ -433,7 +434,7 @@ TEST("AE-12 AE-16 AE-23", "the last receiver vanishes: not connected any more, t
 
 TEST("AE-16 AE-20", "a receiver that leaves stops counting at once")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
     status_at(f, 1, 0, 1000);
     status_at(f, 2, 0, 20000);
@@ -447,7 +448,7 @@ TEST("AE-16 AE-20", "a receiver that leaves stops counting at once")
 
 TEST("AE-15 AE-19 UM-74", "a receiver without a possible position elicits a session message, but no storm of them")
 {
-    um_session_config config = flow_config();
+    um_source_session_config config = flow_config();
     config.initial_sqn = 100;
     fixture *f = session_open(&config);
     for (uint32_t i = 0; i < 1000; i++)
@@ -465,7 +466,7 @@ TEST("AE-15 AE-19 UM-74", "a receiver without a possible position elicits a sess
 
 TEST("UM-74 UM-76", "without flow control, too, a receiver without a position elicits a session message, and no storm")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.initial_sqn = 100;
     fixture *f = session_open(&config);
     f->now_ns += 2 * NS_PER_MS;
@@ -481,7 +482,7 @@ TEST("UM-74 UM-76", "without flow control, too, a receiver without a position el
 
 TEST("AE-9", "without flow control status messages are no business of ours")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     status_at(f, 1, 0, 10);
     CHECK_EQ(f->session->sender_limit, INT64_MAX);
@@ -493,7 +494,7 @@ TEST("AE-9", "without flow control status messages are no business of ours")
 
 TEST("W6 AE-42", "a full link takes the rest later, in order, once")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 30; i++)
@@ -503,9 +504,9 @@ TEST("W6 AE-42", "a full link takes the rest later, in order, once")
         CHECK_EQ(run_sender(f), 3);
         CHECK_EQ(atomic_load(&f->session->sender_position), (taken + 3) * um_frame_span(UM_LBMC_HEADER_BYTES + 1000));
         bool more = taken + 3 < 30;
-        CHECK(!um_session_pending(f->session));
+        CHECK(!um_source_session_pending(f->session));
         f->link.space = 0;
-        int64_t next_ns = um_session_tick(f->session, f->now_ns);
+        int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(more ? next_ns <= f->now_ns + NS_PER_MS && next_ns > f->now_ns : next_ns > f->now_ns + NS_PER_MS);
     }
     for (uint32_t i = 0; i < 30; i++) {
@@ -519,17 +520,17 @@ TEST("W6 AE-42", "a full link takes the rest later, in order, once")
 
 TEST("W6", "a link that fails is tried again, not in a circle, and nothing is lost")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "x", UM_SEND_FLUSH);
     f->link.error = -ENETDOWN;
     CHECK_EQ(run_sender(f), -ENETDOWN);
-    CHECK(!um_session_pending(f->session));
-    int64_t next_ns = um_session_tick(f->session, f->now_ns);
+    CHECK(!um_source_session_pending(f->session));
+    int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
     CHECK(next_ns >= f->now_ns + NS_PER_MS && next_ns <= f->now_ns + 100 * NS_PER_MS);
     f->link.error = 0;
-    um_session_tick(f->session, f->now_ns = next_ns);
+    um_source_session_tick(f->session, f->now_ns = next_ns);
     CHECK_EQ(f->link.count, 1);
     CHECK_EQ(packet_at(f, 0).sqn, 0);
     session_close(f);
@@ -537,7 +538,7 @@ TEST("W6", "a link that fails is tried again, not in a circle, and nothing is lo
 
 TEST("W6 W8", "a link that was full for a moment leaves no flush behind")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 100; i++)
@@ -548,13 +549,13 @@ TEST("W6 W8", "a link that was full for a moment leaves no flush behind")
     run_sender(f);
     CHECK_EQ(atomic_load(&f->session->sender_position), um_log_tail(&f->session->log));
     send_text(f, source, "next", UM_SEND_FLUSH);
-    CHECK(um_session_pending(f->session));
+    CHECK(um_source_session_pending(f->session));
     session_close(f);
 }
 
 TEST("W4", "the path shrinks: what is built already goes out as oversize, what comes after fits")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -563,7 +564,7 @@ TEST("W4", "the path shrinks: what is built already goes out as oversize, what c
     send_bytes(f, source, 200, 0, 0);
     send_bytes(f, source, 200, 0, 0);
     send_bytes(f, source, 1440, 0, 0);
-    um_session_set_datagram_max(f->session, 600);
+    um_source_session_set_datagram_max(f->session, 600);
     send_bytes(f, source, 1440, 0, UM_SEND_FLUSH);
     run_sender(f);
     uint32_t payload = 0;
@@ -591,13 +592,13 @@ TEST("W4", "the path shrinks: what is built already goes out as oversize, what c
 
 TEST("W4", "a path is never taken for larger than configured, nor for smaller than the least datagram")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
-    um_session_set_datagram_max(f->session, 9000);
+    um_source_session_set_datagram_max(f->session, 9000);
     CHECK_EQ(atomic_load(&f->session->body_max_bytes), 1452);
-    um_session_set_datagram_max(f->session, 68);
+    um_source_session_set_datagram_max(f->session, 68);
     CHECK_EQ(atomic_load(&f->session->body_max_bytes), UM_DATAGRAM_BYTES_MIN - 20);
-    um_session_set_datagram_max(f->session, 1472);
+    um_source_session_set_datagram_max(f->session, 1472);
     CHECK_EQ(atomic_load(&f->session->body_max_bytes), 1452);
     session_close(f);
 }
@@ -606,7 +607,7 @@ TEST("W4", "a path is never taken for larger than configured, nor for smaller th
 
 TEST("AE-34 AE-35", "an unfinished claim becomes padding after the timeout, and the sender goes on")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     um_source_claim claim;
@@ -619,13 +620,13 @@ TEST("AE-34 AE-35", "an unfinished claim becomes padding after the timeout, and 
     uint32_t ticks = 0;
     while (f->session->counters.unblocked_publications == 0) {
         f->now_ns = next_ns;
-        next_ns = um_session_tick(f->session, f->now_ns);
+        next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(ticks++ < 100);
     }
     CHECK_EQ(f->now_ns - start_ns, config.unblock_timeout_ns);
     CHECK_EQ(next_ns, f->now_ns);
     capture_clear(&f->link);
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     um_lbmc_message m;
     CHECK_EQ(messages_at(f, 0, &m, 1), 1);
     CHECK_BYTES(m.payload, (const uint8_t *)"after", 5);
@@ -634,7 +635,7 @@ TEST("AE-34 AE-35", "an unfinished claim becomes padding after the timeout, and 
 
 TEST("AE-30 AE-36 AE-39", "padding at the end of a term is not sent, and datagrams go on across it")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     uint64_t bytes = 0;
@@ -659,7 +660,7 @@ TEST("AE-30 AE-36 AE-39", "padding at the end of a term is not sent, and datagra
     CHECK_EQ(next, 1000);
     CHECK_EQ(f->session->counters.bytes_sent, bytes);
     CHECK_EQ(f->session->counters.msgs_sent, f->link.count);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK(f->session->counters.term_rotations > 4);
     CHECK(f->session->counters.pub_pos > 1000 * 352);
     CHECK_EQ(f->session->counters.snd_pos, f->session->counters.pub_pos);
@@ -668,14 +669,14 @@ TEST("AE-30 AE-36 AE-39", "padding at the end of a term is not sent, and datagra
 
 TEST("UM-88 UX-17", "a closed source takes no more, a closed session neither; what is in the log still leaves")
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     fixture *f = session_open(&config);
     um_source *orders = source_open(f, ORDERS, 0), *trades = source_open(f, TRADES, 0);
     send_text(f, orders, "one", 0);
     um_source_fini(orders);
     CHECK_EQ(send_text(f, orders, "two", 0), UM_CLOSED);
     CHECK_EQ(send_text(f, trades, "three", 0), 0);
-    um_session_close(f->session);
+    um_source_session_close(f->session);
     CHECK_EQ(send_text(f, trades, "four", 0), UM_CLOSED);
     um_source_flush(trades, f->now_ns, &f->actions);
     run_sender(f);
@@ -689,7 +690,7 @@ TEST("UM-88 UX-17", "a closed source takes no more, a closed session neither; wh
 /* Whether a message that fills the largest datagram leaves when a receiver grants a window of so many bytes. */
 static bool leaves_with_window(uint32_t window_bytes)
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.term_length = config.window_bytes = 1 << 20;
     config.datagram_max_bytes = UM_DATAGRAM_BYTES_MAX;
     config.flow_policy = UM_FLOW_MIN;

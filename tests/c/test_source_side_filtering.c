@@ -45,7 +45,7 @@ TEST("UX-27 W1", "interests and filter reports say what they were written with, 
 
 static fixture *filtering_open(uint32_t capacity)
 {
-    um_session_config config = lbtru_config(capacity);
+    um_source_session_config config = lbtru_config(capacity);
     config.has_filter = true;
     return session_open(&config);
 }
@@ -107,7 +107,7 @@ TEST("UX-27", "a client is sent the datagrams with topics that it wants, and eac
         found++;
     }
     CHECK(found == 3 && other == 6);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.copies_filtered, 3);
     session_close(f);
 }
@@ -267,17 +267,17 @@ TEST("UX-27 UM-68 UX-9", "what a client was not sent it is told before session m
     for (uint32_t i = 0; i < 19; i++) {
         f->now_ns += 10 * NS_PER_MS;
         send_text(f, one, "x", UM_SEND_FLUSH);
-        um_session_tick(f->session, f->now_ns);
+        um_source_session_tick(f->session, f->now_ns);
         CHECK_EQ(f->link.count, 0);
     }
     f->now_ns += 10 * NS_PER_MS;
-    um_session_tick(f->session, f->now_ns);
+    um_source_session_tick(f->session, f->now_ns);
     um_filter_report report = last_report(f, A);
     CHECK(f->link.count == 1 && report.first_sqn == 0 && report.count == 20);
     capture_clear(&f->link);
     send_text(f, one, "x", UM_SEND_FLUSH);
     run_sender(f);
-    um_session_message_send(f->session, f->now_ns);
+    um_source_session_message_send(f->session, f->now_ns);
     report = last_report(f, A);
     CHECK(f->link.count == 2 && report.first_sqn == 20 && report.count == 1);
     CHECK_EQ(decoded(f->link.datagrams[1].data, f->link.datagrams[1].length).type, UM_LBTRM_SM);
@@ -304,7 +304,7 @@ typedef struct has_all {
 TEST("UX-27", "whatever the link refuses, every client has each number once: sent if it wants it, else passed over")
 {
     enum { CLIENTS = 3, MESSAGES = 400, TOPICS = 3 };
-    um_session_config config = lbtru_config(8);
+    um_source_session_config config = lbtru_config(8);
     config.has_filter = true;
     config.term_length = config.window_bytes = 1 << 20;
     fixture *f = session_open(&config);
@@ -362,7 +362,7 @@ TEST("UX-27", "whatever the link refuses, every client has each number once: sen
 
 TEST("UX-27 UX-1", "the data rate limit counts the copies that are sent")
 {
-    um_session_config config = lbtru_config(8);
+    um_source_session_config config = lbtru_config(8);
     config.has_filter = true;
     fixture *f = session_open_limited(&config, 8 * 1000 * 1000, 0, 10 * NS_PER_MS);
     um_source *source = source_open(f, T1, 0);

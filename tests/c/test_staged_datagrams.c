@@ -109,9 +109,9 @@ static batch *batch_make(um_random *random)
 }
 
 /* A log that holds back-pressure off, whatever the link takes. */
-static um_session_config config_8m(void)
+static um_source_session_config config_8m(void)
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.term_length = 8 << 20;
     config.window_bytes = 1 << 20;
     return config;
@@ -165,7 +165,7 @@ TEST("W9 AE-31 AE-38 UM-42",
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
     for (uint32_t at_once = 1; at_once <= 100; at_once += 33) {
-        um_session_config config = config_8m();
+        um_source_session_config config = config_8m();
         fixture *usual = session_open(&config), *staged = session_open(&config);
         um_random same = random;
         CHECK_EQ(send_in_pieces(usual, b, false, at_once, &random), 0);
@@ -180,7 +180,7 @@ TEST("W9 AE-31 AE-38 UM-42",
 }
 
 /* The link lends memory for datagrams of the usual size. */
-static fixture *lending_open(const um_session_config *config)
+static fixture *lending_open(const um_source_session_config *config)
 {
     fixture *f = session_open(config);
     f->link.base.borrow_bytes = UM_LBTRM_DATA_BYTES + config->datagram_max_bytes;
@@ -194,7 +194,7 @@ TEST("W6 AE-31 AE-38",
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
     for (uint32_t at_once = 1; at_once <= 100; at_once += 33) {
-        um_session_config config = config_8m();
+        um_source_session_config config = config_8m();
         fixture *usual = session_open(&config), *lending = lending_open(&config);
         um_random same = random;
         send_in_pieces(usual, b, true, at_once, &random);
@@ -223,11 +223,11 @@ static void send_alike(fixture *f, uint32_t count, uint32_t bytes)
 
 TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an MTU that shrank, an end")
 {
-    um_session_config config = config_8m();
+    um_source_session_config config = config_8m();
     fixture *f = lending_open(&config);
     send_alike(f, 20, 1400);
     CHECK_EQ(f->link.borrowed, 20);
-    um_session_set_datagram_max(f->session, 1000);
+    um_source_session_set_datagram_max(f->session, 1000);
     run_sender(f);
     CHECK_EQ(f->link.count, 20);
     CHECK(f->link.datagrams[19].oversize);
@@ -241,15 +241,15 @@ TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an 
 
 TEST("W4 W6", "a path that takes more than a frame holds: datagrams lie in the ring, behind those in borrowed frames")
 {
-    um_session_config config = config_8m();
+    um_source_session_config config = config_8m();
     fixture *f = lending_open(&config);
-    um_session_set_datagram_max(f->session, 1000);
+    um_source_session_set_datagram_max(f->session, 1000);
     f->link.base.borrow_bytes = 1024;
     send_alike(f, 20, 900);
     CHECK_EQ(um_staged_make_space(&f->session->staged, 5, 1000).datagrams, 5);
     CHECK_EQ(f->link.borrowed, 25);
     CHECK_EQ(um_staged_make_space(&f->session->staged, 5, 1472).bytes, 0);
-    um_session_set_datagram_max(f->session, 1472);
+    um_source_session_set_datagram_max(f->session, 1472);
     for (int i = 0; i < 3; i++)
         send_alike(f, 60, 1400);
     CHECK_EQ(f->link.borrowed, 20);
@@ -258,7 +258,7 @@ TEST("W4 W6", "a path that takes more than a frame holds: datagrams lie in the r
     send_alike(f, 20, 1400);
     CHECK_EQ(f->link.borrowed, 0);
     CHECK_EQ(f->session->staged.count, 20);
-    um_session_set_datagram_max(f->session, 1000);
+    um_source_session_set_datagram_max(f->session, 1000);
     send_alike(f, 20, 900);
     CHECK_EQ(f->link.borrowed, 20);
     run_sender(f);
@@ -271,7 +271,7 @@ TEST("UM-125 AE-47", "a staged datagram is retransmitted from the log")
 {
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
-    um_session_config config = config_8m();
+    um_source_session_config config = config_8m();
     fixture *f = session_open(&config);
     CHECK(send_in_pieces(f, b, true, 64, &random) > COUNT / 10);
     CHECK_EQ(f->session->staged.count, 0);

@@ -8,16 +8,16 @@ enum { ORDERS = 0x3e9, BUDGET_BPS = 8000000, NAK_LIST = 364, SENT = 4000 };
 
 static const um_address HONEST = {0x0a000002, 40000}, HOSTILE = {0x0a000063, 5555};
 
-static um_session_config guarded_config(void)
+static um_source_session_config guarded_config(void)
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.term_length = 1 << 23;
     config.window_bytes = 1 << 23;
     config.repair_budget_bps = BUDGET_BPS;
     return config;
 }
 
-static fixture *guarded_session(um_session_config config, uint32_t count)
+static fixture *guarded_session(um_source_session_config config, uint32_t count)
 {
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
@@ -124,7 +124,7 @@ TEST("UM-129", "members that NAK at once have equal parts")
 TEST("UX-21", "NAKs of a receiver that is cut off are not served, by call and until the call that takes it back")
 {
     fixture *f = guarded_session(guarded_config(), 20);
-    CHECK(um_session_set_nak_cutoff(f->session, HONEST, true, f->now_ns));
+    CHECK(um_source_session_set_nak_cutoff(f->session, HONEST, true, f->now_ns));
     CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_CUT_OFF);
     f->from = HONEST;
     nak_one(f, 3);
@@ -133,7 +133,7 @@ TEST("UX-21", "NAKs of a receiver that is cut off are not served, by call and un
     f->from.port++;
     nak_one(f, 3); /* another receiver */
     CHECK_EQ(f->session->counters.rxs_sent, 1);
-    um_session_set_nak_cutoff(f->session, HONEST, false, f->now_ns);
+    um_source_session_set_nak_cutoff(f->session, HONEST, false, f->now_ns);
     f->from = HONEST;
     nak_one(f, 4);
     CHECK_EQ(f->session->counters.rxs_sent, 2);
@@ -142,7 +142,7 @@ TEST("UX-21", "NAKs of a receiver that is cut off are not served, by call and un
 
 TEST("UX-21", "a receiver over its share for the cutoff interval is cut off; one that rests a second is not")
 {
-    um_session_config config = guarded_config();
+    um_source_session_config config = guarded_config();
     config.nak_cutoff_interval_ns = 2 * (int64_t)NS_PER_S;
     fixture *f = guarded_session(config, SENT);
     become_member(f, HONEST);
@@ -165,7 +165,7 @@ TEST("UX-21", "a receiver over its share for the cutoff interval is cut off; one
 
 TEST("UM-125", "a publisher is told, once in ten seconds, that a receiver NAKs what has left the window")
 {
-    um_session_config config = guarded_config();
+    um_source_session_config config = guarded_config();
     config.window_bytes = 3100;
     fixture *f = guarded_session(config, 10);
     f->from = HONEST;
@@ -215,7 +215,7 @@ enum { MESSAGE_SPAN = 1024, STALL_MS = 1000 };
 
 static fixture *flow_session(void)
 {
-    um_session_config config = guarded_config();
+    um_source_session_config config = guarded_config();
     config.flow_policy = UM_FLOW_MIN;
     config.flow_stall_timeout_ns = STALL_MS * (int64_t)NS_PER_MS;
     fixture *f = session_open(&config);
@@ -234,7 +234,7 @@ static uint32_t publish_for(fixture *f, uint32_t ms, const um_status_message *ag
             report_from(f, from, again->receiver_id, again->next_sqn, again->window_bytes);
         while (send_bytes(f, f->session->sources, 1000, 0, UM_SEND_FLUSH) >= 0 && f->session->next_sqn - first < i)
             run_sender(f);
-        um_session_tick(f->session, f->now_ns);
+        um_source_session_tick(f->session, f->now_ns);
         capture_clear(&f->link);
     }
     return f->session->next_sqn - first;
@@ -253,7 +253,7 @@ TEST("AE-19 AE-20", "a receiver that reports and never advances holds the sender
     CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_STALLED);
     CHECK(um_address_equal(last_event(f)->receiver, HOSTILE));
     CHECK(last_event(f)->count >= (uint64_t)STALL_MS * NS_PER_MS);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.receivers_known, 1);
     CHECK(publish_for(f, 1000, &forged, HOSTILE) > during + 500); /* it goes on reporting, and nobody waits */
     forged.receiver_id = 100;                                     /* another name of the same host is on probation */
@@ -272,11 +272,11 @@ TEST("AE-19", "a receiver that stalled counts again when it advances inside the 
     publish_for(f, STALL_MS + 500, &paused, slow);
     CHECK_EQ(f->session->counters.receivers_stalled, 1);
     publish_for(f, 500, &paused, slow);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.receivers_known, 1);
     report_from(f, slow, 2, f->session->next_sqn - 1, 65536);
     CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_RETURNED);
-    um_session_snapshot(f->session);
+    um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.receivers_known, 2);
     session_close(f);
 }
@@ -297,7 +297,7 @@ TEST("AE-20", "a receiver that is slow but advances is waited for")
 
 TEST("AE-19", "status messages from outside the allowed networks do not count")
 {
-    um_session_config config = guarded_config();
+    um_source_session_config config = guarded_config();
     config.flow_policy = UM_FLOW_MIN;
     config.flow_network_count = 2;
     config.flow_networks[0] = (um_network){0x0a000000, 0xffffffc0};

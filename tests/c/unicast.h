@@ -24,9 +24,9 @@ static inline um_packet decoded(const uint8_t *data, uint32_t length)
 
 /* ---- a source ---- */
 
-static inline um_session_config lbtru_config(uint32_t capacity)
+static inline um_source_session_config lbtru_config(uint32_t capacity)
 {
-    um_session_config config = default_config();
+    um_source_session_config config = default_config();
     config.transport = UM_TRANSPORT_LBTRU;
     config.session_id = SID;
     config.group = (um_address){0, 0};
@@ -39,7 +39,7 @@ static inline um_session_config lbtru_config(uint32_t capacity)
 
 static inline fixture *lbtru_open(uint32_t capacity)
 {
-    um_session_config config = lbtru_config(capacity);
+    um_source_session_config config = lbtru_config(capacity);
     return session_open(&config);
 }
 

@@ -90,17 +90,17 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *tx)
 static const um_link_ops ops = {.send = link_send, .send_oversize = link_send_oversize};
 
 /* With a table and filters as large as any input chooses. */
-static size_t largest_footprint(um_session_config config)
+static size_t largest_footprint(um_source_session_config config)
 {
     config.client_buckets = 16;
     config.has_filter = true;
-    return um_session_footprint(&config);
+    return um_source_session_footprint(&config);
 }
 
 static void open_world(fuzz_input *input)
 {
     uint8_t choices = take_u8(input);
-    um_session_config config = {
+    um_source_session_config config = {
         .transport = UM_TRANSPORT_LBTRU,
         .session_id = SESSION,
         .nak_port = 14380,
@@ -123,7 +123,7 @@ static void open_world(fuzz_input *input)
         .has_filter = choices & 2,
     };
     uint8_t *memory = w.memory;
-    size_t bytes = um_session_footprint(&config);
+    size_t bytes = um_source_session_footprint(&config);
     memset(&w, 0, sizeof w);
     w.memory = memory ? memory : fuzz_zeroed(largest_footprint(config));
     memset(w.memory, 0, bytes);
@@ -131,7 +131,7 @@ static void open_world(fuzz_input *input)
     w.space = UINT32_MAX;
     um_rate_limiter_init(&w.limits.data, 0, 1000, 0);
     um_rate_limiter_init(&w.limits.retransmit, 0, 1000, 0);
-    um_session_init(&w.session, w.memory, &config, &w.link, &w.limits, 0);
+    um_source_session_init(&w.session, w.memory, &config, &w.link, &w.limits, 0);
     um_source_config source = {.topic_index = 1};
     um_source_init(&w.source, NULL, &source, &w.session);
 }
@@ -151,7 +151,7 @@ static void look_at_clients(void)
 static void call(um_address from, const uint8_t *data, uint32_t length, int64_t now_ns)
 {
     w.given_bytes = length;
-    BOUNDED(um_session_on_control(&w.session, from, data, length, now_ns));
+    BOUNDED(um_source_session_on_control(&w.session, from, data, length, now_ns));
     look_at_clients();
 }
 
@@ -210,11 +210,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             uint8_t bytes[1024] = {0};
             w.space = choice & 8 ? UINT32_MAX : take_u8(&input) % 8;
             um_source_send(&w.source, bytes, (uint32_t)take_u8(&input) * 4, UM_SEND_FLUSH, now_ns, &actions);
-            BOUNDED(um_session_send(&w.session, now_ns, 64));
+            BOUNDED(um_source_session_send(&w.session, now_ns, 64));
         } else {
             now_ns += take_u16(&input);
             w.space = UINT32_MAX;
-            BOUNDED(um_session_tick(&w.session, now_ns));
+            BOUNDED(um_source_session_tick(&w.session, now_ns));
             look_at_clients();
         }
     }

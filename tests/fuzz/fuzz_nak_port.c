@@ -56,7 +56,7 @@ static const um_link_ops ops = {.send = link_send, .send_oversize = link_send_ov
 static void open_world(fuzz_input *input)
 {
     uint8_t choices = take_u8(input);
-    um_session_config config = {
+    um_source_session_config config = {
         .session_id = 0x5eed0001,
         .nak_port = 0x3836,
         .initial_sqn = choices & 1 ? UINT32_MAX - SENT / 2 : 0,
@@ -74,7 +74,7 @@ static void open_world(fuzz_input *input)
         .flow_receiver_timeout_ns = 50000,
     };
     uint8_t *memory = w.memory;
-    size_t bytes = um_session_footprint(&config);
+    size_t bytes = um_source_session_footprint(&config);
     memset(&w, 0, sizeof w);
     w.memory = memory ? memory : fuzz_zeroed(bytes);
     memset(w.memory, 0, bytes);
@@ -82,24 +82,24 @@ static void open_world(fuzz_input *input)
     w.first_sqn = config.initial_sqn;
     um_rate_limiter_init(&w.limits.data, 0, 1000, 0);
     um_rate_limiter_init(&w.limits.retransmit, choices & 16 ? 800000000 : 0, 1000, 0);
-    um_session_init(&w.session, w.memory, &config, &w.link, &w.limits, 0);
+    um_source_session_init(&w.session, w.memory, &config, &w.link, &w.limits, 0);
     um_source_config source = {.topic_index = 1};
     um_source_init(&w.source, NULL, &source, &w.session);
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
     um_status_message status = {.receiver_id = 1, .next_sqn = w.first_sqn, .window_bytes = 1 << 20};
-    um_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
-                          um_status_encode(datagram, 0x5eed0001, 0x3836, &status), 0);
+    um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
+                                 um_status_encode(datagram, 0x5eed0001, 0x3836, &status), 0);
     for (uint32_t i = 0; i < SENT; i++) {
         uint8_t data[1024] = {0};
         uint32_t actions = 0;
         um_source_send(&w.source, data, i * 17, UM_SEND_FLUSH, 0, &actions);
-        um_session_send(&w.session, 0, 64);
+        um_source_session_send(&w.session, 0, 64);
     }
 }
 
 static void call(const uint8_t *data, uint32_t length, int64_t now_ns)
 {
-    BOUNDED(um_session_on_control(&w.session, (um_address){0x0a000002, 40000}, data, length, now_ns));
+    BOUNDED(um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, data, length, now_ns));
     REQUIRE(w.session.retransmit_count <= UM_RETRANSMIT_QUEUE_MAX);
     REQUIRE(w.session.flow.receiver_count <= UM_FLOW_RECEIVERS_MAX);
     REQUIRE(w.session.next_sqn - w.first_sqn == w.sent_count);
@@ -134,7 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             continue;
         } else {
             now_ns += take_u16(&input);
-            BOUNDED(um_session_tick(&w.session, now_ns));
+            BOUNDED(um_source_session_tick(&w.session, now_ns));
             continue;
         }
         call(datagram, length, now_ns);

@@ -167,7 +167,7 @@ static const um_link_ops ops = {
 static void open_world(fuzz_input *input)
 {
     uint8_t *memory = w.memory;
-    um_session_config config = {
+    um_source_session_config config = {
         .session_id = 1,
         .nak_port = 2,
         .initial_sqn = 0u - take_u8(input),
@@ -187,8 +187,8 @@ static void open_world(fuzz_input *input)
     };
     memset(&w, 0, sizeof w);
     w.memory = memory ? memory : fuzz_zeroed(8 << 20);
-    REQUIRE(um_session_footprint(&config) != 0 && um_session_footprint(&config) <= 8 << 20);
-    memset(w.memory, 0, um_session_footprint(&config));
+    REQUIRE(um_source_session_footprint(&config) != 0 && um_source_session_footprint(&config) <= 8 << 20);
+    memset(w.memory, 0, um_source_session_footprint(&config));
     w.link.ops = &ops;
     w.link.borrow_bytes = config.coalesce_threshold % 2 ? 1536 : 0;
     w.lent_max = config.coalesce_threshold * 8;
@@ -197,7 +197,7 @@ static void open_world(fuzz_input *input)
     w.first_sqn = config.initial_sqn;
     um_rate_limiter_init(&w.limits.data, take_u8(input) % 4 == 0 ? 80000000000 : 0, 1000, w.now_ns);
     um_rate_limiter_init(&w.limits.retransmit, take_u8(input) % 2 ? 8000000000 : 0, 1000, w.now_ns);
-    um_session_init(&w.session, w.memory, &config, &w.link, &w.limits, w.now_ns);
+    um_source_session_init(&w.session, w.memory, &config, &w.link, &w.limits, w.now_ns);
     w.first_topic_sqn = 0u - take_u8(input);
     um_source_config source = {.topic_index = 5,
                                .initial_sqn = w.first_topic_sqn,
@@ -314,7 +314,7 @@ static void nak(fuzz_input *input)
     for (uint32_t i = 0; i < count; i++)
         sqns[i] = w.session.next_sqn - lowest - take_distance(input);
     uint32_t length = um_lbtrm_write_nak(datagram, 1, 2, sqns, count);
-    BOUNDED(um_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram, length, w.now_ns));
+    BOUNDED(um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram, length, w.now_ns));
 }
 
 static void send_status(fuzz_input *input)
@@ -324,8 +324,8 @@ static void send_status(fuzz_input *input)
                                 .next_sqn = w.session.next_sqn - take_distance(input),
                                 .window_bytes = take_u16(input) * 2u,
                                 .flags = take_u8(input) & 3};
-    um_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
-                          um_status_encode(datagram, 1, 2, &status), w.now_ns);
+    um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
+                                 um_status_encode(datagram, 1, 2, &status), w.now_ns);
 }
 
 static void check_invariants(void)
@@ -342,7 +342,7 @@ static void check_invariants(void)
             w.session.next_sqn - w.session.trail_sqn <= 1);
     REQUIRE(w.session.retransmit_count <= UM_RETRANSMIT_QUEUE_MAX);
     REQUIRE(w.session.trail_sqn == w.session.next_sqn ||
-            um_session_sent(&w.session, w.session.trail_sqn)->position >= log->clean_position);
+            um_source_session_sent(&w.session, w.session.trail_sqn)->position >= log->clean_position);
 }
 
 static void operate(fuzz_input *input)
@@ -374,20 +374,20 @@ static void operate(fuzz_input *input)
         break;
     case 8:
     case 9:
-        um_session_send(&w.session, w.now_ns, 1 + take_u8(input));
+        um_source_session_send(&w.session, w.now_ns, 1 + take_u8(input));
         break;
     case 10:
         nak(input);
         break;
     case 11:
         w.now_ns += take_u16(input);
-        BOUNDED(REQUIRE(um_session_tick(&w.session, w.now_ns) >= w.now_ns));
+        BOUNDED(REQUIRE(um_source_session_tick(&w.session, w.now_ns) >= w.now_ns));
         break;
     case 12:
         send_status(input);
         break;
     case 13:
-        um_session_set_datagram_max(&w.session, take_u16(input) % 2600);
+        um_source_session_set_datagram_max(&w.session, take_u16(input) % 2600);
         break;
     case 14:
         w.space = operation & 0x80 ? UINT32_MAX : take_u8(input);
@@ -395,7 +395,7 @@ static void operate(fuzz_input *input)
         break;
     default: {
         fuzz_input raw = take_bytes(input, take_u8(input));
-        um_session_on_control(&w.session, (um_address){0x0a000002, 40000}, raw.at, (uint32_t)raw.left, w.now_ns);
+        um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, raw.at, (uint32_t)raw.left, w.now_ns);
     }
     }
     check_invariants();
@@ -413,11 +413,11 @@ static void finish(void)
         uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
         uint32_t actions = 0;
         um_status_message status = {.receiver_id = 1, .next_sqn = w.session.next_sqn, .window_bytes = 1u << 31};
-        um_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
-                              um_status_encode(datagram, 1, 2, &status), w.now_ns);
+        um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
+                                     um_status_encode(datagram, 1, 2, &status), w.now_ns);
         um_source_flush(&w.source, w.now_ns, &actions);
         w.now_ns += 1000;
-        um_session_tick(&w.session, w.now_ns);
+        um_source_session_tick(&w.session, w.now_ns);
         check_invariants();
     }
     REQUIRE(w.sent_count == w.message_count);

@@ -84,7 +84,7 @@ class LogMemory:
 
     def __init__(self, handle: Any) -> None:
         size = ffi.new("size_t *")
-        self._address: Any = lib.um_session_memory(handle, size)
+        self._address: Any = lib.um_publication_session_memory(handle, size)
         self._bytes = size[0]
 
     def disown(self) -> None:
@@ -98,7 +98,7 @@ class LogMemory:
 
 def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
     """What the sessions of every transport have in common."""
-    config = ffi.new("um_session_config *")
+    config = ffi.new("um_source_session_config *")
     config.session_id = SystemRandom().randrange(1, 2**32)
     config.initial_term_id = SystemRandom().getrandbits(32)
     config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
@@ -193,7 +193,7 @@ class SourceSession:
             self._open_lbtrm(core, config)
             self.address = LbtrmAddress(ip, place.group, config.session_id, place.port, config.nak_port)
         self._memory = LogMemory(self.handle)
-        lib.um_session_limit_datagram(self.handle, core.datagram_bytes)
+        lib.um_publication_session_limit_datagram(self.handle, core.datagram_bytes)
         self.name = transport_name(self.address)
 
     def _open_lbtrm(self, core: CoreContext, config: Any) -> None:
@@ -230,7 +230,7 @@ class SourceSession:
 
     def _open(self, core: CoreContext, config: Any, low: int, high: int) -> int:
         handle = ffi.new("um_publication_session **")
-        result = int(lib.um_session_open(core.handle, config, low, high, handle))
+        result = int(lib.um_publication_session_open(core.handle, config, low, high, handle))
         self.handle = handle[0]
         return result
 
@@ -259,7 +259,7 @@ class SourceSession:
         tcp.activity_timeout_ns = options.transport_tcp_activity_timeout_ns
         tcp.stall_timeout_ns = options.flow_control_stall_timeout_ns
         handle = ffi.new("um_publication_session **")
-        result = lib.um_session_open_tcp(core.handle, config, tcp, handle)
+        result = lib.um_publication_session_open_tcp(core.handle, config, tcp, handle)
         core.check(result, f"session over TCP, ports {tcp.port_low}-{tcp.port_high}")
         self.handle = handle[0]
 
@@ -366,7 +366,7 @@ class SessionPool:
             if session.source_count == 0:
                 with self._listing:
                     self.sessions.remove(session)
-                lib.um_session_shut(session.handle)
+                lib.um_publication_session_shut(session.handle)
 
     def _next_group(self, peers: list[SourceSession], port: int) -> str:
         low = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_low))

@@ -49,7 +49,7 @@ def receiver_events(session: SourceSession, read_count: int) -> tuple[list[Recei
     """The events after the first `read_count`, and the next read_count. Only the newest are kept."""
     out = ffi.new("um_source_event[]", lib.UM_SOURCE_EVENTS_MAX)
     count = ffi.new("uint64_t *")
-    taken = lib.um_session_events(session.handle, read_count, out, count)
+    taken = lib.um_publication_session_events(session.handle, read_count, out, count)
     events = [
         ReceiverEvent(_KINDS[event.kind], _named(event.receiver), event.count) for event in out[0:taken]
     ]
@@ -78,7 +78,7 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
             "is_member": int(one.is_member),
             "is_cut_off": int(one.is_cut_off),
         }
-        for one in out[0 : lib.um_session_accounts(session.handle, out)]
+        for one in out[0 : lib.um_publication_session_accounts(session.handle, out)]
     ]
     return sorted(accounts, key=lambda account: -int(account["naks"]))
 
@@ -92,7 +92,9 @@ def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
         raise InvalidArgument(
             f"{receiver!r} is no receiver", hint="give address:port as events and `umstack stat` show it"
         ) from None
-    if not lib.um_session_cut_off(session.handle, ffi.new("um_address *", address)[0], is_cut_off):
+    if not lib.um_publication_session_cut_off(
+        session.handle, ffi.new("um_address *", address)[0], is_cut_off
+    ):
         raise ResourceLimit(
             "the table of receivers is full of members", hint="allow the NAKs of others again"
         )

@@ -16,7 +16,7 @@ static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reaso
 {
     UM_COUNT(*reason_counter, 1);
     um_status_reports_on_gap_closed(session, loss->sqn);
-    um_session_claims_on_given_up(session, loss->sqn);
+    um_receiver_session_claims_on_given_up(session, loss->sqn);
     um_loss_map_remove(&session->losses, loss);
 }
 
@@ -138,7 +138,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
 {
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     if (now_ns >= give_up_ns) {
-        bool is_claim = um_session_claims_has(session, loss->sqn);
+        bool is_claim = um_receiver_session_claims_has(session, loss->sqn);
         give_up(session, loss, is_claim ? &session->counters.claims_given_up : &session->counters.unrecovered_tmo);
         return FIRED_NOT_NAKED;
     }
@@ -146,7 +146,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
         give_up(session, loss, &session->counters.unrecovered_txw);
         return FIRED_NOT_NAKED;
     }
-    if (um_session_claims_is_ignored(&session->claims, loss, session->next_sqn)) {
+    if (um_receiver_session_claims_is_ignored(&session->claims, loss, session->next_sqn)) {
         give_up(session, loss, &session->counters.claims_given_up);
         return FIRED_NOT_NAKED;
     }

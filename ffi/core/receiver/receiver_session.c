@@ -66,9 +66,9 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
 
 /* ---- topics ---- */
 
-static um_session_queue *find_queue(um_receiver_session *session, const um_message_queue *queue)
+static um_receiver_session_queue *find_queue(um_receiver_session *session, const um_message_queue *queue)
 {
-    um_session_queue *found = session->queues;
+    um_receiver_session_queue *found = session->queues;
     while (found != session->queues + session->queue_count && found->queue != queue)
         found++;
     return found;
@@ -76,11 +76,11 @@ static um_session_queue *find_queue(um_receiver_session *session, const um_messa
 
 static bool join_queue(um_receiver_session *session, um_message_queue *queue)
 {
-    um_session_queue *joined = find_queue(session, queue);
+    um_receiver_session_queue *joined = find_queue(session, queue);
     if (joined == session->queues + session->queue_count) {
         if (session->queue_count == session->config.topic_capacity)
             return false;
-        *joined = (um_session_queue){queue, 0};
+        *joined = (um_receiver_session_queue){queue, 0};
         session->queue_count++;
     }
     joined->controller_count++;
@@ -89,7 +89,7 @@ static bool join_queue(um_receiver_session *session, um_message_queue *queue)
 
 static void leave_queue(um_receiver_session *session, const um_message_queue *queue)
 {
-    um_session_queue *left = find_queue(session, queue);
+    um_receiver_session_queue *left = find_queue(session, queue);
     if (--left->controller_count == 0)
         *left = session->queues[--session->queue_count];
 }
@@ -285,7 +285,7 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
     while (session->losses.count > 0)
         um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
-    session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
+    session->claims = (um_receiver_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
     session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
     session->status_due_ns = now_ns;
@@ -370,9 +370,9 @@ static void pass_over(um_receiver_session *session, uint32_t first, uint32_t cou
         drop_losses(session, first, count);
     if (!um_serial_before(last, session->next_sqn)) {
         if (ahead > 0)
-            um_session_claims_add_gap(session, first - 1, now_ns);
+            um_receiver_session_claims_add_gap(session, first - 1, now_ns);
         if (session->claims.has_any)
-            um_session_claims_on_data(session, last, false, now_ns);
+            um_receiver_session_claims_on_data(session, last, false, now_ns);
         UM_COUNT(session->counters.dgrams_passed_over, ahead > 0 ? count : last + 1 - session->next_sqn);
         session->next_sqn = last + 1;
         session->has_data = true; /* it shows where the stream is as data does */
@@ -460,9 +460,9 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
         um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
     } else {
         if (UM_UNLIKELY(ahead > 0))
-            um_session_claims_add_gap(session, packet->sqn - 1, arrival->now_ns);
+            um_receiver_session_claims_add_gap(session, packet->sqn - 1, arrival->now_ns);
         if (UM_UNLIKELY(session->claims.has_any))
-            um_session_claims_on_data(session, packet->sqn, retransmission, arrival->now_ns);
+            um_receiver_session_claims_on_data(session, packet->sqn, retransmission, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;
         session->claims.last_data_ns = arrival->now_ns;
     }
@@ -488,7 +488,7 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
     if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes))
         set_base(session, end, now_ns);
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
-    if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
+    if (is_stray || !um_receiver_session_claims_on_lead(session, packet->lead, now_ns))
         UM_COUNT(session->counters.dgrams_dropped_other, 1);
     else if (session->status_sqn != session->next_sqn)
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
@@ -592,7 +592,7 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
         return tick_controllers(session, now_ns);
     bool gave_up = false;
     keep_mappings_near(session, session->next_sqn);
-    int64_t claims_due_ns = um_session_claims_tick(session, now_ns);
+    int64_t claims_due_ns = um_receiver_session_claims_tick(session, now_ns);
     int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);

@@ -36,7 +36,7 @@ typedef struct um_blocker_search {
 } um_blocker_search;
 
 /* What session messages alone tell of a session (session_claims.h). */
-typedef struct um_session_claims {
+typedef struct um_receiver_session_claims {
     bool has_any;     /* numbers of [next_sqn, end) may be in the loss map */
     bool has_lead;    /* lead: of the last session message */
     bool has_claimed; /* claimed_lead: the lead that was claimed last */
@@ -49,7 +49,7 @@ typedef struct um_session_claims {
     uint32_t far_sqn;
     uint32_t failed_end;
     int64_t last_data_ns;
-} um_session_claims;
+} um_receiver_session_claims;
 
 typedef struct um_receiver_session_config {
     um_session_id id;
@@ -94,10 +94,10 @@ enum um_nak_cutoff {
 };
 
 /* A queue that controllers of the session deliver into. */
-typedef struct um_session_queue {
+typedef struct um_receiver_session_queue {
     um_message_queue *queue;
     uint32_t controller_count;
-} um_session_queue;
+} um_receiver_session_queue;
 
 typedef struct um_receiver_session {
     um_receiver_session_config config;
@@ -115,7 +115,7 @@ typedef struct um_receiver_session {
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
-    um_session_queue *queues; /* dense: each queue once, so that the window counts it once */
+    um_receiver_session_queue *queues; /* dense: each queue once, so that the window counts it once */
     uint32_t queue_count;
     uint32_t starting_count; /* controllers in state STARTING */
     uint64_t gaps_found;
@@ -133,7 +133,7 @@ typedef struct um_receiver_session {
     uint32_t next_sqn; /* 1 + the highest number received as data */
     uint32_t trail_sqn;
     uint32_t mappings_sqn; /* next_sqn when the controllers' mapped_sqn were last looked at */
-    um_session_claims claims;
+    um_receiver_session_claims claims;
     bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
     int64_t created_ns;
     int64_t last_activity_ns;

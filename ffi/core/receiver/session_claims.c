@@ -23,9 +23,9 @@ static void add_run(um_receiver_session *session, uint32_t from, uint32_t end, i
 }
 
 /* What was claimed lies within the reach of next_sqn, or is far_sqn. */
-void um_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns)
+void um_receiver_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns)
 {
-    const um_session_claims *claims = &session->claims;
+    const um_receiver_session_claims *claims = &session->claims;
     uint32_t first = session->next_sqn, from = first, end = last + 1;
     for (uint32_t sqn = first; claims->has_any && sqn != end && sqn != first + REACH_MAX; sqn++) {
         if (um_loss_map_find(&session->losses, sqn) == NULL)
@@ -45,7 +45,7 @@ void um_session_claims_add_gap(um_receiver_session *session, uint32_t last, int6
 /* The lead beyond the reach that was claimed before keeps its place until it has been NAKed often enough. */
 static bool may_claim_far(um_receiver_session *session)
 {
-    um_session_claims *claims = &session->claims;
+    um_receiver_session_claims *claims = &session->claims;
     um_loss *loss = claims->has_far ? um_loss_map_find(&session->losses, claims->far_sqn) : NULL;
     if (loss == NULL)
         return true;
@@ -57,7 +57,7 @@ static bool may_claim_far(um_receiver_session *session)
 
 static void claim(um_receiver_session *session, int64_t now_ns)
 {
-    um_session_claims *claims = &session->claims;
+    um_receiver_session_claims *claims = &session->claims;
     bool is_far = claims->lead - session->next_sqn >= reach(session);
     claims->is_pending = false;
     if (um_serial_before(claims->lead, session->next_sqn)) /* it has come meanwhile */
@@ -65,7 +65,7 @@ static void claim(um_receiver_session *session, int64_t now_ns)
     if (session->losses.capacity - session->losses.count < reach(session) || (is_far && !may_claim_far(session)))
         return; /* the next session message tells it again */
     if (!is_far)
-        um_session_claims_add_gap(session, claims->lead, now_ns);
+        um_receiver_session_claims_add_gap(session, claims->lead, now_ns);
     else if (um_loss_map_find(&session->losses, claims->lead) == NULL)
         add_run(session, claims->lead, claims->lead + 1, now_ns);
     if (is_far) {
@@ -88,9 +88,9 @@ static int64_t quiet_ns(const um_receiver_session *session)
     return crossing_ns > 0 ? um_between_ns(crossing_ns, UM_RECOVERY_FLOOR_NS, QUIET_MAX_NS) : QUIET_MAX_NS;
 }
 
-int64_t um_session_claims_tick(um_receiver_session *session, int64_t now_ns)
+int64_t um_receiver_session_claims_tick(um_receiver_session *session, int64_t now_ns)
 {
-    const um_session_claims *claims = &session->claims;
+    const um_receiver_session_claims *claims = &session->claims;
     if (!claims->is_pending)
         return UM_NEVER_NS;
     int64_t due_ns = claims->last_data_ns + quiet_ns(session);
@@ -100,9 +100,9 @@ int64_t um_session_claims_tick(um_receiver_session *session, int64_t now_ns)
     return UM_NEVER_NS;
 }
 
-bool um_session_claims_on_lead(um_receiver_session *session, uint32_t lead, int64_t now_ns)
+bool um_receiver_session_claims_on_lead(um_receiver_session *session, uint32_t lead, int64_t now_ns)
 {
-    um_session_claims *claims = &session->claims;
+    um_receiver_session_claims *claims = &session->claims;
     int32_t ahead = um_serial_diff(lead, session->next_sqn);
     if (ahead > AHEAD_MAX)
         return false;
@@ -110,13 +110,13 @@ bool um_session_claims_on_lead(um_receiver_session *session, uint32_t lead, int6
     claims->lead = lead;
     claims->is_pending = ahead >= 0 && !(claims->has_claimed && claims->claimed_lead == lead);
     claims->has_claimed &= ahead >= 0;
-    um_session_claims_tick(session, now_ns);
+    um_receiver_session_claims_tick(session, now_ns);
     return true;
 }
 
-void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool retransmission, int64_t now_ns)
+void um_receiver_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool retransmission, int64_t now_ns)
 {
-    um_session_claims *claims = &session->claims;
+    um_receiver_session_claims *claims = &session->claims;
     um_loss *loss = um_loss_map_find(&session->losses, sqn);
     if (loss != NULL)
         um_nak_timers_on_recovered(session, loss, retransmission, now_ns);
@@ -126,9 +126,9 @@ void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool 
     claims->has_any = claims->has_far = false;
 }
 
-void um_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn)
+void um_receiver_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn)
 {
-    um_session_claims *claims = &session->claims;
+    um_receiver_session_claims *claims = &session->claims;
     if (!claims->has_any || (sqn != session->next_sqn && !(claims->has_far && sqn == claims->far_sqn)))
         return;
     claims->has_failed = true;
@@ -136,9 +136,9 @@ void um_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn)
     session->status_due_ns = INT64_MIN; /* the source may be waiting for this position */
 }
 
-uint32_t um_session_claims_position(const um_receiver_session *session)
+uint32_t um_receiver_session_claims_position(const um_receiver_session *session)
 {
-    const um_session_claims *claims = &session->claims;
+    const um_receiver_session_claims *claims = &session->claims;
     if (!claims->has_failed || !claims->has_lead)
         return session->next_sqn;
     uint32_t end = um_serial_before(claims->lead + 1, claims->failed_end) ? claims->lead + 1 : claims->failed_end;

@@ -25,32 +25,34 @@
 #include "core/receiver/receiver_session.h"
 
 /* A session message with this lead was received. False: no source is so far ahead. */
-bool um_session_claims_on_lead(um_receiver_session *session, uint32_t lead, int64_t now_ns);
+bool um_receiver_session_claims_on_lead(um_receiver_session *session, uint32_t lead, int64_t now_ns);
 
 /* Claims what had to wait. Returns when the next call is due. */
-int64_t um_session_claims_tick(um_receiver_session *session, int64_t now_ns);
+int64_t um_receiver_session_claims_tick(um_receiver_session *session, int64_t now_ns);
 
 /* A datagram with data and sqn >= next_sqn arrived, while has_any: what was claimed up to it is borne out. */
-void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool retransmission, int64_t now_ns);
+void um_receiver_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool retransmission,
+                                        int64_t now_ns);
 
 /* Adds [next_sqn, last], which data has shown to be lost, to the loss map but for what was claimed and is in it. */
-void um_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns);
+void um_receiver_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns);
 
 /* A number of the loss map was given up. */
-void um_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn);
+void um_receiver_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn);
 
 /* The position to report while nothing is lost. */
-uint32_t um_session_claims_position(const um_receiver_session *session);
+uint32_t um_receiver_session_claims_position(const um_receiver_session *session);
 
 /* Whether a lost number is known from a session message only. */
-static inline bool um_session_claims_has(const um_receiver_session *session, uint32_t sqn)
+static inline bool um_receiver_session_claims_has(const um_receiver_session *session, uint32_t sqn)
 {
     return !um_serial_before(sqn, session->next_sqn);
 }
 
 /* Whether a claimed number has been NAKed in vain often enough. The next number, and a lead beyond the reach, are NAKed
  * until their time is up: when they come, the others are claimed again. */
-static inline bool um_session_claims_is_ignored(const um_session_claims *claims, const um_loss *loss, uint32_t next_sqn)
+static inline bool um_receiver_session_claims_is_ignored(const um_receiver_session_claims *claims, const um_loss *loss,
+                                                         uint32_t next_sqn)
 {
     enum { NAKS_MAX = 8 };
     return loss->naks_sent >= NAKS_MAX && um_serial_before(next_sqn, loss->sqn) &&

@@ -19,7 +19,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     const um_session_id *id = &session->config.id;
     um_status_message status = {.receiver_id = session->config.receiver_id,
-                                .next_sqn = um_session_claims_position(session),
+                                .next_sqn = um_receiver_session_claims_position(session),
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
                                 .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),

@@ -152,7 +152,7 @@ static bool catch_up(um_source_session *session, um_client *client)
     uint32_t path_bytes = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_FRAMING_DATA_BYTES;
     um_debug_assert(client->behind <= UM_SEND_BATCH_MAX);
     for (uint32_t i = 0; i < client->behind; i++) {
-        const um_sent *sent = um_session_sent(session, first + i);
+        const um_sent *sent = um_source_session_sent(session, first + i);
         um_clients_select(session, sent, i);
         um_datagram_build(session, sent, first + i, false, i, &batch[i]);
     }

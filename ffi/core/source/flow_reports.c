@@ -11,7 +11,7 @@ enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages
 static void answer_with_position(um_source_session *session, int64_t now_ns)
 {
     if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
-        um_session_message_send(session, now_ns);
+        um_source_session_message_send(session, now_ns);
 }
 
 /* How far ahead of a receiver the sender may go so that everything it may still NAK stays in the transmission
@@ -33,7 +33,7 @@ void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
     if (position < session->sender_limit - most / 2 || position < session->solicited_position + most / 4)
         return;
     session->solicited_position = position;
-    um_session_message_send(session, now_ns);
+    um_source_session_message_send(session, now_ns);
 }
 
 static void apply(um_source_session *session)
@@ -65,7 +65,7 @@ int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
     return may_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_A_TIMEOUT + 1 : UM_NEVER_NS;
 }
 
-bool um_flow_reports_is_allowed(const um_session_config *config, uint32_t ip)
+bool um_flow_reports_is_allowed(const um_source_session_config *config, uint32_t ip)
 {
     for (uint32_t i = 0; i < config->flow_network_count; i++)
         if ((ip & config->flow_networks[i].mask) == config->flow_networks[i].ip)
@@ -140,8 +140,8 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     }
     /* Older than the window: the receiver is further behind than anything we can still send again. */
     uint32_t sqn = um_serial_before(status.next_sqn, session->trail_sqn) ? session->trail_sqn : status.next_sqn;
-    int64_t position =
-        sqn == session->next_sqn ? atomic_load(&session->sender_position) : um_session_sent(session, sqn)->position;
+    int64_t position = sqn == session->next_sqn ? atomic_load(&session->sender_position)
+                                                : um_source_session_sent(session, sqn)->position;
     UM_COUNT(session->counters.status_messages_received, 1);
     uint32_t most = retransmittable_bytes(session);
     uint32_t window = status.window_bytes < most ? status.window_bytes : most;

@@ -22,7 +22,7 @@ static void push(um_source_session *session, uint32_t sqn)
 {
     uint32_t at = session->retransmit_count++;
     session->retransmit_queue[at] = sqn;
-    um_session_sent(session, sqn)->queued = 1;
+    um_source_session_sent(session, sqn)->queued = 1;
     for (; at > 0 && older(session, at, (at - 1) / 2); at = (at - 1) / 2)
         swap(session, at, (at - 1) / 2);
 }
@@ -74,13 +74,13 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
     uint32_t count = 0;
     while (count < UM_SEND_BATCH_MAX && session->retransmit_count > 0) {
         uint32_t sqn = session->retransmit_queue[0];
-        um_sent *sent = um_session_sent(session, sqn);
+        um_sent *sent = um_source_session_sent(session, sqn);
         if (!um_window_has(session, sqn)) {
             pop(session);
             continue;
         }
         uint32_t copies = um_clients_select(session, sent, count);
-        uint32_t bytes = copies * (um_session_overhead_bytes(session) + sent->length);
+        uint32_t bytes = copies * (um_source_session_overhead_bytes(session) + sent->length);
         if (!um_rate_limits_take(session->limits, bytes, true, now_ns))
             break;
         pop(session);
@@ -101,11 +101,11 @@ int um_retransmission_pump(um_source_session *session, int64_t now_ns)
         int answer = 0;
         uint32_t taken = offer(session, batch, count, &answer);
         for (uint32_t i = 0; i < taken; i++) {
-            um_sent *sent = um_session_sent(session, sqns[i]);
+            um_sent *sent = um_source_session_sent(session, sqns[i]);
             sent->answered_ns = now_ns;
             sent->queued = sent->confirmed = 0;
             UM_COUNT(session->counters.rxs_sent, 1);
-            UM_COUNT(session->counters.rx_bytes_sent, um_session_overhead_bytes(session) + sent->length);
+            UM_COUNT(session->counters.rx_bytes_sent, um_source_session_overhead_bytes(session) + sent->length);
         }
         for (uint32_t i = taken; i < count; i++) {
             um_rate_limits_return(
@@ -134,7 +134,7 @@ static void flush_ncfs(um_source_session *session, ncf_lists *lists, enum um_ncf
     uint32_t count = lists->counts[reason];
     if (count == 0)
         return;
-    const um_session_config *config = &session->config;
+    const um_source_session_config *config = &session->config;
     uint32_t length = um_framing_write_ncf(config->transport, datagram, config->session_id, config->nak_port,
                                            session->trail_sqn, reason, lists->sqns[reason], count);
     um_part part = {datagram, length};
@@ -150,7 +150,7 @@ static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_rea
 {
     uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
     uint32_t fixed_bytes = um_framing_ncf_bytes(session->config.transport) + session->config.control_trailer_bytes;
-    uint32_t list_max = (body_max + um_session_overhead_bytes(session) - fixed_bytes) / 4;
+    uint32_t list_max = (body_max + um_source_session_overhead_bytes(session) - fixed_bytes) / 4;
     lists->sqns[reason][lists->counts[reason]++] = sqn;
     if (lists->counts[reason] == (list_max < UM_NCF_LIST_MAX ? list_max : UM_NCF_LIST_MAX))
         flush_ncfs(session, lists, reason);
@@ -213,7 +213,7 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
             UM_COUNT(counters->nak_unknown_sqn, 1);
         return false;
     }
-    um_sent *sent = um_session_sent(session, sqn);
+    um_sent *sent = um_source_session_sent(session, sqn);
     bool recent = sent->answered_ns != INT64_MIN &&
                   now_ns - sent->answered_ns < um_source_timing_ignore_ns(&session->timing, from->account);
     if (sent->queued || recent) {
@@ -226,7 +226,7 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         refuse(session, lists, UM_NCF_IGNORED, sqn);
         return false;
     }
-    if (!may_cause(session, from, um_session_overhead_bytes(session) + sent->length, now_ns))
+    if (!may_cause(session, from, um_source_session_overhead_bytes(session) + sent->length, now_ns))
         return false;
     if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
         sent->answered_ns = now_ns;
@@ -263,7 +263,7 @@ static uint32_t unwanted_run(um_source_session *session, const um_client *client
     uint32_t first = um_load_be32(nak->list + 4 * from), count = 0;
     while (from + count < nak->list_count && um_load_be32(nak->list + 4 * (from + count)) == first + count &&
            um_window_has(session, first + count) &&
-           !um_clients_wants(session, client, um_session_sent(session, first + count)))
+           !um_clients_wants(session, client, um_source_session_sent(session, first + count)))
         count++;
     return count;
 }
@@ -277,7 +277,7 @@ static uint32_t answer_unwanted(um_source_session *session, requester *requester
         return 0;
     um_client *client = um_client_map_find(&session->clients, requester->address);
     uint32_t count = client != NULL ? unwanted_run(session, client, nak, from) : 0;
-    if (count > 0 && may_cause(session, requester, um_session_overhead_bytes(session), now_ns))
+    if (count > 0 && may_cause(session, requester, um_source_session_overhead_bytes(session), now_ns))
         um_clients_pass_over(session, client, um_load_be32(nak->list + 4 * from), count);
     return count;
 }
@@ -305,7 +305,7 @@ void um_retransmission_on_nak(um_source_session *session, um_address from, const
         }
         um_retransmission_pump(session, now_ns);
         for (uint32_t i = 0; i < count; i++) {
-            um_sent *sent = um_session_sent(session, accepted[i]);
+            um_sent *sent = um_source_session_sent(session, accepted[i]);
             if (sent->queued && um_window_has(session, accepted[i])) {
                 sent->confirmed = 1;
                 UM_COUNT(session->counters.naks_rx_delay_ignored, 1);

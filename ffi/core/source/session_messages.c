@@ -2,10 +2,10 @@
 
 #include "core/source/client_interest.h"
 
-void um_session_message_send(um_source_session *session, int64_t now_ns)
+void um_source_session_message_send(um_source_session *session, int64_t now_ns)
 {
     uint8_t datagram[UM_FRAMING_SM_BYTES_MAX];
-    const um_session_config *config = &session->config;
+    const um_source_session_config *config = &session->config;
     uint32_t length = um_framing_write_sm(config->transport, datagram, config->session_id, config->nak_port,
                                           session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
     um_part part = {datagram, length};
@@ -18,14 +18,14 @@ void um_session_message_send(um_source_session *session, int64_t now_ns)
 
 /* UM-68: the first after the minimum idle interval, or what is measured (source_timing.h), then twice as far apart each
  * time, up to the maximum. */
-int64_t um_session_message_tick(um_source_session *session, int64_t now_ns)
+int64_t um_source_session_message_tick(um_source_session *session, int64_t now_ns)
 {
     if (!session->has_sent || session->config.sm_minimum_interval_ns == 0)
         return UM_NEVER_NS;
     int64_t due_ns = session->last_sent_ns + session->sm_interval_ns;
     if (now_ns < due_ns)
         return due_ns;
-    um_session_message_send(session, now_ns);
+    um_source_session_message_send(session, now_ns);
     session->last_sent_ns = due_ns;
     int64_t doubled_ns = 2 * session->sm_interval_ns;
     session->sm_interval_ns =

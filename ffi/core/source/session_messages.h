@@ -11,9 +11,9 @@
 #include "core/source/source_session.h"
 
 /* Sends one now. */
-void um_session_message_send(um_source_session *session, int64_t now_ns);
+void um_source_session_message_send(um_source_session *session, int64_t now_ns);
 
 /* Sends one when it is due. Returns when the next is. */
-int64_t um_session_message_tick(um_source_session *session, int64_t now_ns);
+int64_t um_source_session_message_tick(um_source_session *session, int64_t now_ns);
 
 #endif

@@ -22,7 +22,7 @@ enum um_send_flags {
 };
 
 enum um_send_action {
-    UM_ACTION_RUN_SENDER = 0x1,    /* something may be sent: try the sender lock and run um_session_send */
+    UM_ACTION_RUN_SENDER = 0x1,    /* something may be sent: try the sender lock and run um_source_session_send */
     UM_ACTION_BATCH_STARTED = 0x2, /* a batch now waits for its interval: the context must wake up in time */
 };
 

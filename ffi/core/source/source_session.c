@@ -17,12 +17,12 @@ enum {
     SENT_AHEAD = 16,                /* and the entry of the window */
 };
 
-static uint32_t sent_capacity(const um_session_config *config)
+static uint32_t sent_capacity(const um_source_session_config *config)
 {
     return config->term_length / SENT_SPAN_BYTES_MIN;
 }
 
-static void carve(um_source_session *session, um_arena *arena, const um_session_config *config)
+static void carve(um_source_session *session, um_arena *arena, const um_source_session_config *config)
 {
     um_source_session ignored;
     um_source_session *s = session ? session : &ignored;
@@ -38,13 +38,13 @@ static uint32_t longest_datagram(enum um_transport transport)
     return transport == UM_TRANSPORT_TCP ? UM_STREAM_DATAGRAM_BYTES_MAX : UM_DATAGRAM_BYTES_MAX;
 }
 
-static um_client_map_config clients_of(const um_session_config *config)
+static um_client_map_config clients_of(const um_source_session_config *config)
 {
     return (um_client_map_config){config->client_capacity, config->client_buckets, config->has_filter,
                                   config->client_key};
 }
 
-size_t um_session_footprint(const um_session_config *config)
+size_t um_source_session_footprint(const um_source_session_config *config)
 {
     size_t log_bytes = um_log_footprint(config->term_length);
     if (log_bytes == 0 || config->window_bytes > config->term_length ||
@@ -71,8 +71,8 @@ static void open_clients(um_source_session *session, um_arena *arena, um_link *l
     session->link = session->staged.link = &session->fan_out.base;
 }
 
-void um_session_init(um_source_session *session, void *memory, const um_session_config *config, um_link *link,
-                     um_rate_limits *limits, int64_t now_ns)
+void um_source_session_init(um_source_session *session, void *memory, const um_source_session_config *config,
+                            um_link *link, um_rate_limits *limits, int64_t now_ns)
 {
     memset(session, 0, sizeof *session);
     session->config = *config;
@@ -94,7 +94,7 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     session->last_sent_ns = now_ns;
     session->last_sm_ns = INT64_MIN / 2;
     session->flow_expiry_ns = session->tsni_due_ns = session->tsni_interval_ns = session->passed_due_ns = UM_NEVER_NS;
-    atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_session_overhead_bytes(session));
+    atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_source_session_overhead_bytes(session));
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
     session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
@@ -106,17 +106,17 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     um_source_transport_counters_reset(&session->counters);
 }
 
-void um_session_close(um_source_session *session)
+void um_source_session_close(um_source_session *session)
 {
     atomic_store(&session->log.closed, true);
 }
 
-void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
+void um_source_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
 {
     if (session->config.transport == UM_TRANSPORT_TCP)
         return;
     uint32_t bytes = um_datagram_size_on_path(datagram_max_bytes, session->config.datagram_max_bytes);
-    atomic_store(&session->body_max_bytes, bytes - um_session_overhead_bytes(session));
+    atomic_store(&session->body_max_bytes, bytes - um_source_session_overhead_bytes(session));
 }
 
 /* Builds up to budget datagrams from the sender's position; they take effect only when the link accepts them. */
@@ -124,7 +124,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
 {
     int64_t start = atomic_load_explicit(&session->sender_position, memory_order_relaxed), position = start;
     uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
-    uint32_t overhead = um_session_overhead_bytes(session);
+    uint32_t overhead = um_source_session_overhead_bytes(session);
     uint32_t count = 0;
     uint64_t bytes = 0;
     while (count < budget) {
@@ -143,12 +143,12 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
             break;
         }
         uint32_t sqn = session->next_sqn + count;
-        __builtin_prefetch(um_session_sent(session, sqn + SENT_AHEAD), 1, 3);
-        __builtin_prefetch(um_session_sent(session, session->trail_sqn + SENT_AHEAD), 0, 3);
+        __builtin_prefetch(um_source_session_sent(session, sqn + SENT_AHEAD), 1, 3);
+        __builtin_prefetch(um_source_session_sent(session, session->trail_sqn + SENT_AHEAD), 0, 3);
         um_log_fetch_uncleaned(&session->log, position - start, span);
         bytes += length;
         um_window_make_space(session, position + span, count, bytes);
-        um_sent *sent = um_session_sent(session, sqn);
+        um_sent *sent = um_source_session_sent(session, sqn);
         *sent = next_sent;
         if (staged)
             um_datagram_build_staged(session, staged, sqn, false, count, &batch[count]);
@@ -169,8 +169,8 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
         return;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++)
-        bytes += um_session_sent(session, session->next_sqn + i)->length;
-    const um_sent *last = um_session_sent(session, session->next_sqn + count - 1);
+        bytes += um_source_session_sent(session, session->next_sqn + i)->length;
+    const um_sent *last = um_source_session_sent(session, session->next_sqn + count - 1);
     session->next_sqn += count;
     session->window_used_bytes += bytes;
     atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
@@ -180,7 +180,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         um_window_drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);
-    UM_COUNT(session->counters.bytes_sent, bytes + (uint64_t)count * um_session_overhead_bytes(session));
+    UM_COUNT(session->counters.bytes_sent, bytes + (uint64_t)count * um_source_session_overhead_bytes(session));
     session->has_sent = true;
     session->at_limit = false;
     session->last_sent_ns = now_ns;
@@ -288,7 +288,7 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     return result;
 }
 
-int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget)
+int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t budget)
 {
     int sent = 0, taken;
     do {
@@ -327,7 +327,7 @@ static int64_t tick_unblock(um_source_session *session, int64_t now_ns)
     return um_log_unblock_due_ns(&session->log);
 }
 
-int64_t um_session_tick(um_source_session *session, int64_t now_ns)
+int64_t um_source_session_tick(um_source_session *session, int64_t now_ns)
 {
     int64_t next_ns = um_earliest_ns(um_flow_reports_tick(session, now_ns), um_clients_tick(session, now_ns));
     um_rate_limits_tick(session->limits, now_ns);
@@ -335,10 +335,10 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     next_ns = um_earliest_ns(next_ns, um_source_tick_group_report(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_batch(session, now_ns));
     int pumped = um_retransmission_pump(session, now_ns);
-    um_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
+    um_source_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
     next_ns = um_earliest_ns(next_ns, um_clients_tick_passed(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_flow_reports_tick_stalls(session, now_ns));
-    next_ns = um_earliest_ns(next_ns, um_session_message_tick(session, now_ns));
+    next_ns = um_earliest_ns(next_ns, um_source_session_message_tick(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_unblock(session, now_ns));
     bool waits_for_limiter =
         atomic_load_explicit(&session->limits->blocked, memory_order_relaxed) || session->retransmit_count > 0;
@@ -348,7 +348,7 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
         session->link_retry_ns = pumped < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (session->link_retry_ns != 0)
         next_ns = um_earliest_ns(next_ns, now_ns + session->link_retry_ns);
-    return um_session_pending(session) ? now_ns : next_ns;
+    return um_source_session_pending(session) ? now_ns : next_ns;
 }
 
 UM_TAG_COUNTERS_CHECK(um_source_transport_counters);
@@ -373,7 +373,7 @@ static void count_dropped(um_source_transport_counters *counters, enum um_dgram_
     }
 }
 
-void um_session_drop_unverified(um_source_session *session, enum um_tag_status status)
+void um_source_session_drop_unverified(um_source_session *session, enum um_tag_status status)
 {
     um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
 }
@@ -392,13 +392,13 @@ static bool is_of_connecting(um_source_session *session, um_address from, const 
 
 static bool is_own(const um_source_session *session, const um_packet *packet)
 {
-    const um_session_config *config = &session->config;
+    const um_source_session_config *config = &session->config;
     bool is_port = config->transport == UM_TRANSPORT_LBTRU || packet->nak_port == config->nak_port;
     return packet->session_id == config->session_id && is_port;
 }
 
-void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
-                           int64_t now_ns)
+void um_source_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
+                                  int64_t now_ns)
 {
     um_packet packet;
     enum um_dgram_status status = um_framing_decode(session->config.transport, data, length, &packet);
@@ -420,7 +420,7 @@ void um_session_on_control(um_source_session *session, um_address from, const ui
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
 }
 
-bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns)
+bool um_source_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns)
 {
     um_receiver_account *account = um_accounting_of(&session->accounting, receiver, now_ns);
     if (account == NULL)
@@ -432,7 +432,7 @@ bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, 
     return true;
 }
 
-void um_session_snapshot(um_source_session *session)
+void um_source_session_snapshot(um_source_session *session)
 {
     um_source_transport_counters *counters = &session->counters;
     counters->txw_msgs = session->next_sqn - session->trail_sqn;

@@ -7,10 +7,10 @@
  * LBT-RU alone, client_service.c and fan_out.c (who is sent them).
  *
  * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
- * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_session_send; a holder that
- * releases it checks again (um_session_pending), so no flush is lost.
+ * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_source_session_send; a holder
+ * that releases it checks again (um_source_session_pending), so no flush is lost.
  *
- * Memory: one block of um_session_footprint bytes, owned by the creator, which frees it after the last use.
+ * Memory: one block of um_source_session_footprint bytes, owned by the creator, which frees it after the last use.
  */
 #ifndef UM_CORE_SOURCE_SESSION_H
 #define UM_CORE_SOURCE_SESSION_H
@@ -38,7 +38,7 @@ enum {
     UM_NCF_LIST_MAX = 256,
 };
 
-typedef struct um_session_config {
+typedef struct um_source_session_config {
     enum um_transport transport;
     uint32_t session_id;
     uint16_t nak_port;
@@ -75,7 +75,7 @@ typedef struct um_session_config {
     int64_t client_timeout_ns;      /* a client that acknowledges nothing for so long is dropped */
     um_siphash_key client_key;      /* random: client ids are made with it */
     bool has_filter;                /* a client is sent only what has topics that it wants (client_interest.h) */
-} um_session_config;
+} um_source_session_config;
 
 /* What was sent under one transport sqn: its range of the log and its retransmission state. */
 typedef struct um_sent {
@@ -92,7 +92,7 @@ struct um_retention;
 
 typedef struct um_source_session {
     um_publication_log log;
-    um_session_config config;
+    um_source_session_config config;
     um_link *link;
     um_rate_limits *limits;
 
@@ -155,21 +155,21 @@ typedef struct um_source_session {
 } um_source_session;
 
 /* 0 when the configuration cannot be: term length, datagram size, window larger than a term. */
-size_t um_session_footprint(const um_session_config *config);
+size_t um_source_session_footprint(const um_source_session_config *config);
 
 /* memory: zeroed. link and limits must outlive the session. */
-void um_session_init(um_source_session *session, void *memory, const um_session_config *config, um_link *link,
-                     um_rate_limits *limits, int64_t now_ns);
+void um_source_session_init(um_source_session *session, void *memory, const um_source_session_config *config,
+                            um_link *link, um_rate_limits *limits, int64_t now_ns);
 
 /* Sends what is flushed and allowed, at most budget datagrams, then cleans and moves the publication limit.
  * Returns datagrams sent, or the link's negative errno. */
-int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget);
+int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t budget);
 
 /* True when a sender that was just left has something to do: a flushed frame that neither a limit nor a claim not
  * yet committed holds back, or, while one does, cleaning for publishers that go on. Any thread, no lock. The fence
  * pairs with the one in a publisher between its commit and its attempt at the lock: of the two, at least one sees the
  * other's work. */
-static inline bool um_session_pending(const um_source_session *session)
+static inline bool um_source_session_pending(const um_source_session *session)
 {
     atomic_thread_fence(memory_order_seq_cst);
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
@@ -182,37 +182,37 @@ static inline bool um_session_pending(const um_source_session *session)
 
 /* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.
  * Returns when the next call is due. */
-int64_t um_session_tick(um_source_session *session, int64_t now_ns);
+int64_t um_source_session_tick(um_source_session *session, int64_t now_ns);
 
 /* A datagram that arrived at the NAK port and was not authentic. */
-void um_session_drop_unverified(um_source_session *session, enum um_tag_status status);
+void um_source_session_drop_unverified(um_source_session *session, enum um_tag_status status);
 
 /* A datagram that arrived at the NAK port: NAK or status message, or what clients connect by; anything else is dropped
  * and counted. */
-void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
-                           int64_t now_ns);
+void um_source_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
+                                  int64_t now_ns);
 
 /* NAKs of this address are served no longer, or again (UX-21). False when the table of accounts has no space. */
-bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns);
+bool um_source_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns);
 
 /* The path takes this many bytes of UDP payload from now on. Frames already in the log that are larger go out
  * through the link's send_oversize. A session over TCP has no path to follow. */
-void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes);
+void um_source_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes);
 
 /* No more claims; what is in the log can still be sent. Any thread. */
-void um_session_close(um_source_session *session);
+void um_source_session_close(um_source_session *session);
 
 /* Refreshes the snapshot counters. */
-void um_session_snapshot(um_source_session *session);
+void um_source_session_snapshot(um_source_session *session);
 
 /* What a DATA datagram has beside LBMC messages: the headers, and the trailer that the link appends. */
-static inline uint32_t um_session_overhead_bytes(const um_source_session *session)
+static inline uint32_t um_source_session_overhead_bytes(const um_source_session *session)
 {
     return UM_FRAMING_DATA_BYTES + session->config.data_trailer_bytes;
 }
 
 /* The entry of a sqn in the transmission window. */
-static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)
+static inline um_sent *um_source_session_sent(um_source_session *session, uint32_t sqn)
 {
     return &session->sent[sqn & session->sent_mask];
 }

@@ -21,7 +21,7 @@ static inline bool um_window_has(const um_source_session *session, uint32_t sqn)
 /* The trail moves on by one datagram. Precondition: the window is not empty. */
 static inline void um_window_drop_oldest(um_source_session *session)
 {
-    session->window_used_bytes -= um_session_sent(session, session->trail_sqn)->length;
+    session->window_used_bytes -= um_source_session_sent(session, session->trail_sqn)->length;
     session->trail_sqn++;
 }
 
@@ -33,7 +33,7 @@ static inline void um_window_make_space(um_source_session *session, int64_t end,
     while (session->trail_sqn != session->next_sqn &&
            (session->window_used_bytes + bytes > session->config.window_bytes ||
             session->next_sqn + pending - session->trail_sqn > session->sent_mask ||
-            um_session_sent(session, session->trail_sqn)->position < keep_from))
+            um_source_session_sent(session, session->trail_sqn)->position < keep_from))
         um_window_drop_oldest(session);
 }
 
@@ -42,7 +42,7 @@ static inline void um_window_conduct(um_source_session *session)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     while (session->trail_sqn != session->next_sqn &&
-           um_session_sent(session, session->trail_sqn)->position < position - (int64_t)session->log.term_length)
+           um_source_session_sent(session, session->trail_sqn)->position < position - (int64_t)session->log.term_length)
         um_window_drop_oldest(session);
     uint32_t budget = UM_WINDOW_CLEAN_STEP_BYTES;
     if (UM_UNLIKELY(session->retentions != NULL)) { /* no more than is retained before, whatever is claimed meanwhile */
