@@ -114,7 +114,7 @@ static __always_inline int is_of_stream(struct __sk_buff *skb, const struct iphd
            is_in(wanted->stream_ports, wanted->stream_port_count, bpf_ntohs(ports[1]));
 }
 
-/* Says of every frame what the filter of the packet socket (umstack/capturing/packet_filter.py) says. */
+/* Says of every frame what the filter of the packet socket (umstack/capture/writing/packet_filter.py) says. */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_tap_filter *wanted)
 {
     struct head head;

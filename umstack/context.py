@@ -22,7 +22,7 @@ from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import TransportAddress
-from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
+from umstack.capture.writing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import (
     OPTIONS,
     Config,

@@ -19,8 +19,8 @@ from scapy.layers.inet import TCP
 from tests.bpf.frames import TAGS, ethernet, ipv4, ipv6, udp
 from tests.kernels import needs_tai_clock
 from tests.unit.test_packet_filter import kept
-from umstack.capturing.egress_way import egress_filter
-from umstack.capturing.packet_filter import PacketFilter
+from umstack.capture.writing.egress_way import egress_filter
+from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.config import Config
 from xdp import BpfObject, unavailable
 from xdp.egress_tap import NAME, RING_MIN_BYTES

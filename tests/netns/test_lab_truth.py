@@ -22,7 +22,7 @@ from pyarrow import RecordBatch
 from tests.netns.lab_run import LOSS, LabRun, lab_run
 from umstack.analysis.tables import tables_of
 from umstack.capture import decode
-from umstack.capture.capture_files import capture_files
+from umstack.capture.reading.capture_files import capture_files
 from umstack.facts.facts import facts_of
 from umstack.lab import Lab
 from umstack.report import Report, make_report

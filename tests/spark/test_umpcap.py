@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from tests.unit.capture_bytes import Packet, frame, pcap
 from umstack.capture import split
-from umstack.capture.capture_files import capture_files
 from umstack.capture.generate import Traffic, Truth, generate
+from umstack.capture.reading.capture_files import capture_files
 from umstack.facts.facts import Facts, facts_of
 from umstack.facts.packed import unpacked
 from umstack.spark import UmpcapDataSource

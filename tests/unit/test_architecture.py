@@ -49,7 +49,7 @@ LAYERS = (
     # the public face
     {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"}
     | {"wildcard_receiver", "hot_failover_receiver"},
-    {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capturing", "capture"},
+    {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"} | {"message_properties"},
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from umstack.capturing.egress_way import choose
-from umstack.capturing.errors import CaptureError
+from umstack.capture.writing.egress_way import choose
+from umstack.capture.writing.errors import CaptureError
 from xdp.egress_facts import EgressFacts
 from xdp.facts import Unknown
 

@@ -30,7 +30,7 @@ from tests.unit.test_capture_selection import write_capture
 from umstack.analysis.tables import tables_of
 from umstack.capture import decode, split
 from umstack.capture.generate import Traffic, Truth, generate
-from umstack.capture.tally import Tally
+from umstack.capture.reading.tally import Tally
 from umstack.facts.facts import Counter, Facts, facts_of
 from umstack.facts.kinds import EPOCH_NS
 from umstack.facts.packed import PACKED, packed, unpacked

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from umstack.capturing import frame_origin
-from umstack.capturing.frame_origin import FrameOrigin
+from umstack.capture.writing import frame_origin
+from umstack.capture.writing.frame_origin import FrameOrigin
 from xdp import BpfError
 
 UNKNOWN, XDP_PASS = -1, 2

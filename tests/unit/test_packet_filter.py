@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from umstack.capturing.packet_filter import Instruction, PacketFilter, parse_group, parse_port
+from umstack.capture.writing.packet_filter import Instruction, PacketFilter, parse_group, parse_port
 from umstack.config import Config, Scope
 from umstack.errors import OptionError
 

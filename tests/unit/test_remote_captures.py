@@ -15,9 +15,9 @@ from moto.server import ThreadedMotoServer
 from pyarrow.fs import S3FileSystem
 
 from umstack.capture import CaptureError, decode
-from umstack.capture.capture_files import capture_files, copies, total_bytes
 from umstack.capture.generate import Traffic, generate
-from umstack.capture.remote import shown
+from umstack.capture.reading.capture_files import capture_files, copies, total_bytes
+from umstack.capture.reading.remote import shown
 from umstack.facts.facts import facts_of
 
 KEYS = {

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.loopback import connect, open_context
 from tests.waiting import collect, wait_for
 from umstack import Context
-from umstack.capturing.errors import CaptureError, TapRunning
+from umstack.capture.writing.errors import CaptureError, TapRunning
 from umstack.errors import InvalidArgument, UmError
 
 PACKET_BLOCK, STATISTICS_BLOCK, DROP_OPTION = 6, 5, 4

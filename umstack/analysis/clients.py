@@ -6,7 +6,7 @@ import polars as pl
 
 from umstack.analysis.numbering import gaps
 from umstack.analysis.once import POINT
-from umstack.capture.schema import LBTRU, LBTTCP
+from umstack.capture.reading.schema import LBTRU, LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import (
     ACKNOWLEDGEMENT,

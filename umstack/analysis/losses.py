@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from umstack.analysis.numbering import Reference, Seen, Session, sent_times, unwrapped
-from umstack.capture.schema import LBTRU
+from umstack.capture.reading.schema import LBTRU
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NAK, NCF, RETRANSMISSION, SESSION
 

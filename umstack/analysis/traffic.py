@@ -10,7 +10,7 @@ import polars as pl
 from umstack.analysis import once
 from umstack.analysis.losses import WINDOW, percentiles, windowed
 from umstack.analysis.numbering import Seen, Session
-from umstack.capture.schema import LBTTCP
+from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
 

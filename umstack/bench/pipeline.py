@@ -18,8 +18,8 @@ from typing import Any
 
 from umstack.bench.children import BenchError
 from umstack.bench.process_watch import ProcessWatch
-from umstack.capture.decode import decode
 from umstack.capture.generate import Traffic, generate
+from umstack.capture.reading.decode import decode
 
 Progress = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from umstack._core import ffi, lib
-from umstack.capture.container import cannot_open
+from umstack.capture.reading.container import cannot_open
 from umstack.errors import InvalidArgument
 
 _PCAP_NANOSECONDS = 0xA1B23C4D

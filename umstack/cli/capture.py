@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from umstack.capturing.egress_way import WantedWay
-from umstack.capturing.interface_capture import CaptureReport, CaptureSettings, InterfaceCapture
-from umstack.capturing.packet_filter import PacketFilter
+from umstack.capture.writing.egress_way import WantedWay
+from umstack.capture.writing.interface_capture import CaptureReport, CaptureSettings, InterfaceCapture
+from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION, configuration

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from umstack.capture import SCHEMA, CaptureNotes, CapturePorts, decode
-from umstack.capture.errors import CaptureError
-from umstack.capture.schema import arrow
+from umstack.capture.reading.errors import CaptureError
+from umstack.capture.reading.schema import arrow
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.foreign_text import displayed, displayed_lines

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.capture import CaptureNotes, decode
-from umstack.capture.capture_files import copies
-from umstack.capture.schema import LBTRU, LBTTCP
-from umstack.capture.split import Split
-from umstack.capture.tally import Tally
+from umstack.capture.reading.capture_files import copies
+from umstack.capture.reading.schema import LBTRU, LBTTCP
+from umstack.capture.reading.split import Split
+from umstack.capture.reading.tally import Tally
 from umstack.facts.kinds import (
     BUCKET_NS,
     DATA,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.capture import SCHEMA
-from umstack.capture.schema import LBTTCP
+from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.kinds import NOTE_STATUS
 from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
 from umstack.facts.sessions import BLOCK, BLOCK_BITS, RECEIVER_END, has_segments, session_number

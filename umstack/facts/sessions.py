@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.capture.schema import LBTRU
+from umstack.capture.reading.schema import LBTRU
 
 BLOCK_BITS = 8
 """Numbers of a block: of LBT-RU those of datagrams (UM_TALLY_BLOCK_BITS of the core), of LBT-TCP those of a topic."""

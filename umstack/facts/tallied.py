@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from umstack.capture.schema import LBTRM, LBTRU
+from umstack.capture.reading.schema import LBTRM, LBTRU
 from umstack.facts.kinds import DATA
 from umstack.facts.packet_columns import point_name
 from umstack.facts.schema import frame_schema

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from umstack.capture.schema import LBTTCP
+from umstack.capture.reading.schema import LBTTCP
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
 from umstack.monitor.window_findings import FINDINGS, RECOVERY, TABLES, TRAFFIC
 from umstack.report.findings import CAUSES, Severity, storm, suggestion

@@ -10,7 +10,7 @@ import polars as pl
 from umstack.analysis import once
 from umstack.analysis.losses import percentiles, request_ns
 from umstack.analysis.traffic import IP_AND_UDP_BYTES
-from umstack.capture.schema import LBTTCP
+from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, RETRANSMISSION, SESSION
 

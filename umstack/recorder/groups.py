@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from umstack.capturing.packet_filter import GROUP_HINT, AddressRange, parse_group
+from umstack.capture.writing.packet_filter import GROUP_HINT, AddressRange, parse_group
 from umstack.errors import OptionError
 
 

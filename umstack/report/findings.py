@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from umstack.capture.notes import SNAP_LENGTH
-from umstack.capture.schema import LBTTCP
+from umstack.capture.reading.notes import SNAP_LENGTH
+from umstack.capture.reading.schema import LBTTCP
 from umstack.foreign_text import displayed
 from umstack.report.quantities import (
     bit_rate,

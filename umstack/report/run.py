@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umstack.capture import CaptureError
-from umstack.capture.capture_files import capture_files, total_bytes
-from umstack.capture.remote import shown
+from umstack.capture.reading.capture_files import capture_files, total_bytes
+from umstack.capture.reading.remote import shown
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
 from umstack.report.page import page

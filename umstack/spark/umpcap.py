@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from umstack.capture import Split, split
-from umstack.capture.capture_files import capture_files, copies
+from umstack.capture.reading.capture_files import capture_files, copies
 from umstack.facts.packed import PACKED
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark.column_notes import commented

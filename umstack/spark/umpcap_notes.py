@@ -9,7 +9,7 @@ from pathlib import Path
 
 from umstack._core import lib
 from umstack.capture import NoteKind
-from umstack.capture.container import compression_of
+from umstack.capture.reading.container import compression_of
 from umstack.facts.packet_columns import ROTATION
 
 COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"

@@ -20,8 +20,8 @@ from umstack.capture import (
     Split,
     decode,
 )
+from umstack.capture.reading.tally import Tally
 from umstack.capture.selection import Selection
-from umstack.capture.tally import Tally
 from umstack.facts.facts import Counter
 from umstack.facts.kinds import BUCKET_NS
 from umstack.facts.packed import PACKED, packed

@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from umstack._core import lib
 from umstack.capture import CaptureError, CapturePorts, NoteKind, Split, decode
-from umstack.capture.capture_files import capture_files, is_compressed_name
-from umstack.capture.container import MappedFile
-from umstack.capture.remote import is_remote, shown
+from umstack.capture.reading.capture_files import capture_files, is_compressed_name
+from umstack.capture.reading.container import MappedFile
+from umstack.capture.reading.remote import is_remote, shown
 from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
 from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
-from umstack.capturing.errors import CaptureError, TapRunning
-from umstack.capturing.file_names import file_name, make_directory
+from umstack.capture.writing.errors import CaptureError, TapRunning
+from umstack.capture.writing.file_names import file_name, make_directory
 from umstack.errors import InvalidArgument, error_from_result
 from xdp.closing import Closing
 

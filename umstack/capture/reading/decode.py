@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
-from umstack.capture.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
-from umstack.capture.notes import SNAP_LENGTH, CaptureNotes, NoteKind
-from umstack.capture.ports import CapturePorts
-from umstack.capture.remote import is_remote, shown
-from umstack.capture.rows import ROWS_DEFAULT, PacketRows
-from umstack.capture.schema import arrow, schema
+from umstack.capture.reading.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
+from umstack.capture.reading.notes import SNAP_LENGTH, CaptureNotes, NoteKind
+from umstack.capture.reading.ports import CapturePorts
+from umstack.capture.reading.remote import is_remote, shown
+from umstack.capture.reading.rows import ROWS_DEFAULT, PacketRows
+from umstack.capture.reading.schema import arrow, schema
+from umstack.capture.reading.split import Split
 from umstack.capture.selection import Selection
-from umstack.capture.split import Split
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from umstack.capture.tally import Tally
+    from umstack.capture.reading.tally import Tally
 
 _FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from umstack._core import lib
-from umstack.capture.container import (
+from umstack.capture.reading.container import (
     Interface,
     MappedFile,
     add_interface,
@@ -18,8 +18,8 @@ from umstack.capture.container import (
     new_reader,
     stored_streams,
 )
-from umstack.capture.ports import CapturePorts
-from umstack.capture.remote import is_remote
+from umstack.capture.reading.ports import CapturePorts
+from umstack.capture.reading.remote import is_remote
 
 SPLIT_BYTES_DEFAULT = 256 << 20
 

@@ -32,9 +32,9 @@ from tests.netns.captures import ended, listening, start_capture
 from tests.netns.contexts import Member, members
 from tests.netns.traffic import GROUP, Receiver, Sender
 from tests.waiting import SECONDS, collect, wait_for
-from umstack.capturing import interface_capture
-from umstack.capturing.interface_capture import CaptureSettings, InterfaceCapture
-from umstack.capturing.packet_filter import PacketFilter
+from umstack.capture.writing import interface_capture
+from umstack.capture.writing.interface_capture import CaptureSettings, InterfaceCapture
+from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.config import Config
 from umstack.errors import InterfaceError
 from umstack.lab import Lab

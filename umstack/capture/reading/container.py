@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from umstack._core import ffi, lib
-from umstack.capture.errors import CaptureError
-from umstack.capture.remote import is_remote, open_remote
-from umstack.capture.schema import arrow
+from umstack.capture.reading.errors import CaptureError
+from umstack.capture.reading.remote import is_remote, open_remote
+from umstack.capture.reading.schema import arrow
 from xdp.closing import Closing
 
 WINDOW_BYTES = 4 << 20

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from umstack.capture.errors import CaptureError
-from umstack.capture.schema import arrow
+from umstack.capture.reading.errors import CaptureError
+from umstack.capture.reading.schema import arrow
 
 _BUFFER_BYTES = 1 << 20
 _GLOB = frozenset("*?[")

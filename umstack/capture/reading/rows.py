@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from umstack._core import ffi, lib
-from umstack.capture.schema import LBTRM, LBTRU, LBTTCP, arrow, message_type, schema
+from umstack.capture.reading.schema import LBTRM, LBTRU, LBTTCP, arrow, message_type, schema
 from umstack.recovery.codec import endpoint_of
 from umstack.resolution.codec import (
     LbtrmAddress,

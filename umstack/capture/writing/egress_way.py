@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from umstack.capturing.errors import CaptureError
-from umstack.capturing.packet_filter import PacketFilter
+from umstack.capture.writing.errors import CaptureError
+from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.errors import error_from_os
 from xdp.egress_facts import EgressFacts, egress_facts
 from xdp.egress_tap import EgressFilter, EgressTap

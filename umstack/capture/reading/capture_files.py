@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from umstack.capture import CaptureError
-from umstack.capture.container import compression_of
-from umstack.capture.remote import is_remote, remote_files, size_of
+from umstack.capture.reading.container import compression_of
+from umstack.capture.reading.errors import CaptureError
+from umstack.capture.reading.remote import is_remote, remote_files, size_of
 
 # Rotation may put its number behind the suffix (tcpdump -W) and compression another behind that.
 _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
@@ -27,7 +27,7 @@ _BLOCK_BYTES = 256 << 10
 def capture_files(paths: Iterable[str]) -> list[str]:
     """The files, sorted by name. In folders, and whatever lies below them, those that are named like captures.
 
-    Of what is elsewhere (umstack.capture.remote) the files are URIs.
+    Of what is elsewhere (umstack.capture.reading.remote) the files are URIs.
     """
     found: set[str] = set()
     for path in paths:

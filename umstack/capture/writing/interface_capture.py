@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from umstack._core import ffi, lib
-from umstack.capturing.egress_way import EgressChoice, WantedWay, open_egress
-from umstack.capturing.errors import CaptureError
-from umstack.capturing.file_names import file_name, make_directory
-from umstack.capturing.frame_origin import FrameOrigin
-from umstack.capturing.packet_filter import PacketFilter
+from umstack.capture.writing.egress_way import EgressChoice, WantedWay, open_egress
+from umstack.capture.writing.errors import CaptureError
+from umstack.capture.writing.file_names import file_name, make_directory
+from umstack.capture.writing.frame_origin import FrameOrigin
+from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.errors import error_from_result
 from xdp.closing import Closing
 from xdp.egress_tap import EgressTap

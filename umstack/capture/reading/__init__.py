@@ -1,0 +1,1 @@
+"""Reading captures: the modules behind the names that umstack.capture exports."""

@@ -1,1 +1,0 @@
-"""Writing captures: a tap on a context, and the capture of a network interface. Reading them is umstack.capture."""
