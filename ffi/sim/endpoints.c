@@ -1,5 +1,7 @@
 /* Adding hosts, sessions, sources, receivers and joins to a world, taking them away, and looking at them. */
-#include "sim/world.h"
+#include "sim/host.h"
+#include "sim/network.h"
+#include "sim/request_connections.h"
 
 enum { HOST_IP = 0x0a000001, CONTROL_PORT = 40000, RESUME_POINTS = 256 };
 
@@ -25,6 +27,8 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
     host->address = (um_address){HOST_IP + host->index, CONTROL_PORT};
     host->inbox = inbox;
     host->requested_ns = host->due_ns = UM_NEVER_NS;
+    host->on_arrival = um_sim_on_arrival;
+    host->on_request = um_sim_on_request;
     host->node = node;
     um_node_init(node);
     um_resume_points_init(&node->resume_points, resume_memory, RESUME_POINTS);

@@ -5,12 +5,12 @@ static bool earlier(const um_sim_event *a, const um_sim_event *b)
     return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->order < b->order;
 }
 
-bool um_sim_schedule(um_sim_event_queue *queue, int64_t time_ns, enum um_sim_event_kind kind, uint32_t index,
+bool um_sim_schedule(um_sim_event_queue *queue, int64_t time_ns, um_sim_handler *handler, uint32_t index,
                      uint32_t detail)
 {
     if (queue->count == queue->capacity)
         return false;
-    um_sim_event event = {time_ns, queue->next_order++, kind, index, detail};
+    um_sim_event event = {time_ns, queue->next_order++, handler, index, detail};
     uint32_t at = queue->count++;
     for (; at > 0 && earlier(&event, &queue->heap[(at - 1) / 2]); at = (at - 1) / 2)
         queue->heap[at] = queue->heap[(at - 1) / 2];

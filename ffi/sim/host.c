@@ -1,7 +1,8 @@
-/* A simulated host: what ffi/io's context does with sockets and a clock, done with an inbox and virtual time. A session
- * is ticked only at its own deadline or when a publisher requested the loop, so a wrong deadline shows.
- */
-#include "sim/world.h"
+#include "sim/host.h"
+
+#include "sim/network.h"
+#include "sim/request_connections.h"
+#include "sim/trace.h"
 
 enum {
     PASSES_MAX = 64,
@@ -9,33 +10,6 @@ enum {
     PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
     INLINE_BUDGET = 128,        /* datagrams a publisher sends on its own thread */
 };
-
-/* ---- clocks: local = world + offset + drift ---- */
-
-static int64_t local_at(const um_sim_host *host, int64_t world_ns)
-{
-    return world_ns + host->config.clock_offset_ns + world_ns / PPM * host->config.clock_drift_ppm +
-           world_ns % PPM * host->config.clock_drift_ppm / PPM;
-}
-
-int64_t um_sim_local_ns(const um_sim_host *host)
-{
-    return local_at(host, host->world->now_ns);
-}
-
-/* The first instant of the world at which a host's clock shows at least local_ns. */
-static int64_t world_at(const um_sim_host *host, int64_t local_ns)
-{
-    int64_t world_ns = local_ns - host->config.clock_offset_ns;
-    if (host->config.clock_drift_ppm == 0)
-        return world_ns;
-    world_ns -= world_ns / PPM * host->config.clock_drift_ppm;
-    while (local_at(host, world_ns) > local_ns)
-        world_ns -= 1 + (local_at(host, world_ns) - local_ns) / 2;
-    while (local_at(host, world_ns) < local_ns)
-        world_ns += 1 + (local_ns - local_at(host, world_ns)) / 2;
-    return world_ns;
-}
 
 /* ---- reading ---- */
 
@@ -71,17 +45,21 @@ static bool read_eagerly(um_sim_host *host)
     return any;
 }
 
+static void on_read(um_sim_world *world, uint32_t index, uint32_t detail);
+
 static void schedule_reading(um_sim_receiver *receiver)
 {
     um_sim_world *world = receiver->host->world;
     if (receiver->config.read_interval_ns == 0 || receiver->read_scheduled || receiver->host->dead)
         return;
-    receiver->read_scheduled = um_sim_schedule(&world->events, world->now_ns + receiver->config.read_interval_ns,
-                                               UM_SIM_EVENT_READ, receiver->index, 0);
+    receiver->read_scheduled =
+        um_sim_schedule(&world->events, world->now_ns + receiver->config.read_interval_ns, on_read, receiver->index, 0);
 }
 
-void um_sim_on_read(um_sim_receiver *receiver)
+static void on_read(um_sim_world *world, uint32_t index, uint32_t detail)
 {
+    um_sim_receiver *receiver = world->receivers[index];
+    (void)detail;
     receiver->read_scheduled = false;
     if (receiver->host->dead)
         return;
@@ -167,9 +145,9 @@ static bool is_port_open(const um_sim_host *host, um_address to)
     return to.ip >> 28 == 0xe;
 }
 
-void um_sim_on_arrival(um_sim_host *host, uint32_t slot)
+void um_sim_on_arrival(um_sim_world *world, uint32_t host_index, uint32_t slot)
 {
-    um_sim_world *world = host->world;
+    um_sim_host *host = world->hosts[host_index];
     um_sim_datagram *datagram = &world->datagrams[slot];
     bool to_receivers = um_sim_goes_to_receivers(datagram->to);
     if (host->dead) {
@@ -232,17 +210,27 @@ static int64_t run_timers(um_sim_host *host, int64_t now_ns)
     return next_ns;
 }
 
+static void on_timer(um_sim_world *world, uint32_t index, uint32_t detail)
+{
+    um_sim_host *host = world->hosts[index];
+    (void)detail;
+    if (host->due_ns > world->now_ns) /* an earlier event has run since and scheduled a later one */
+        return;
+    host->due_ns = UM_NEVER_NS;
+    um_sim_service(host);
+}
+
 static void set_timer(um_sim_host *host, int64_t local_ns)
 {
     um_sim_world *world = host->world;
     if (local_ns == UM_NEVER_NS)
         return;
-    int64_t due_ns = world_at(host, local_ns);
+    int64_t due_ns = um_sim_world_ns(host, local_ns);
     due_ns = due_ns < world->now_ns ? world->now_ns : due_ns;
     if (due_ns >= host->due_ns)
         return;
     host->due_ns = due_ns;
-    if (!um_sim_schedule(&world->events, due_ns, UM_SIM_EVENT_TIMER, host->index, 0))
+    if (!um_sim_schedule(&world->events, due_ns, on_timer, host->index, 0))
         um_sim_complain(world, "more than %d events are due", UM_SIM_EVENTS_MAX);
 }
 
@@ -270,6 +258,13 @@ void um_sim_service(um_sim_host *host)
     set_timer(host, next_ns);
     if (host->node->otr_begun)
         um_sim_take_recoveries(host);
+}
+
+void um_sim_on_request(um_sim_world *world, uint32_t join, uint32_t detail)
+{
+    (void)detail;
+    if (um_sim_step_connection(world->joins[join]))
+        um_sim_service(world->joins[join]->receiver->host);
 }
 
 /* ---- publishing: how a context performs the actions of a send ---- */

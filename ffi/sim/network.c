@@ -1,7 +1,6 @@
-/* The simulated network: the link a host's sessions send on, and what becomes of each datagram on its way to each host
- * that should get it.
- */
-#include "sim/world.h"
+#include "sim/network.h"
+
+#include "sim/trace.h"
 
 enum { PPM = 1000000, STRANGER_IP = 0x0a630001, MANGLED_WORDS_MAX = 4 };
 
@@ -155,7 +154,7 @@ static void schedule_arrival(um_sim_host *host, uint32_t slot, int64_t delay_ns,
             arrival_ns = host->last_arrival_ns[from];
         host->last_arrival_ns[from] = arrival_ns;
     }
-    if (um_sim_schedule(&world->events, arrival_ns, UM_SIM_EVENT_ARRIVAL, host->index, slot))
+    if (um_sim_schedule(&world->events, arrival_ns, host->on_arrival, host->index, slot))
         datagram->references++;
     else
         drop(world, datagram, (int32_t)host->index, UM_SIM_DROP_NETWORK);

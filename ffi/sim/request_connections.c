@@ -1,11 +1,5 @@
-/* Late join and off-transport recovery in a simulated world: the core's fetch (core/receiver/fetch.h) and what a source
- * retains (core/source/retention.h), joined by connections made of numbers. A connection keeps the order of its bytes
- * and delays them; while a host is partitioned nothing arrives. The peer may stall, disconnect half way, lie about its
- * range, repeat, leave out, and send what was not requested: um_sim_peer_faults (sim.h), drawn for each connection from
- * the world's seed.
- *
- * Threads: the world's. Memory: the world's; a join has one connection at a time, with buffers of fixed size.
- */
+#include "sim/request_connections.h"
+
 #include "core/delivery/order_map.h"
 #include "sim/request_peer.h"
 
@@ -84,7 +78,7 @@ static void schedule(um_sim_world *world, um_sim_join_state *join, int64_t time_
     if (time_ns >= connection->due_ns)
         return;
     connection->due_ns = time_ns;
-    if (!um_sim_schedule(&world->events, time_ns, UM_SIM_EVENT_REQUEST, join->index, 0))
+    if (!um_sim_schedule(&world->events, time_ns, join->receiver->host->on_request, join->index, 0))
         um_sim_complain(world, "more than %d events are due", UM_SIM_EVENTS_MAX);
 }
 
@@ -273,14 +267,16 @@ static void run_receiver(um_sim_world *world, um_sim_join_state *join)
     attend(world, join, session, delivery);
 }
 
-void um_sim_on_request_event(um_sim_world *world, uint32_t index)
+bool um_sim_step_connection(um_sim_join_state *join)
 {
-    um_sim_join_state *join = world->joins[index];
     um_sim_connection *connection = join->connection;
     um_sim_host *host = join->receiver->host, *source_host = join->source->session->host;
+    um_sim_world *world = host->world;
+    if (world->now_ns < connection->due_ns) /* an earlier event has run since and scheduled a later one */
+        return false;
     connection->due_ns = UM_NEVER_NS;
     if (!connection->is_active || host->dead)
-        return;
+        return false;
     bool is_cut = host->faults.partitioned || source_host->faults.partitioned;
     arrive(&connection->to_source, world->now_ns, is_cut);
     arrive(&connection->to_receiver, world->now_ns, is_cut);
@@ -294,7 +290,7 @@ void um_sim_on_request_event(um_sim_world *world, uint32_t index)
         schedule(world, join, next_arrival_ns(&connection->to_receiver));
         schedule(world, join, next_arrival_ns(&connection->to_source));
     }
-    um_sim_service(host);
+    return true;
 }
 
 /* ---- bounds ---- */

@@ -7,6 +7,7 @@
 #include "sim/invariants.h"
 #include "sim/publisher.h"
 #include "sim/recovery_plan.h"
+#include "sim/request_connections.h"
 #include "sim/row_checker.h"
 #include "sim/wire_checker.h"
 
@@ -75,9 +76,11 @@ static int64_t between_ns(um_sim_run_state *run, int64_t low, int64_t high)
     return um_draw_between_ns(&run->random, low, high);
 }
 
+static void on_event(um_sim_world *world, uint32_t what, uint32_t detail);
+
 static void schedule(um_sim_run_state *run, int64_t time_ns, enum owner_event what, uint32_t detail)
 {
-    if (!um_sim_schedule(&run->world->events, time_ns, UM_SIM_EVENT_OWNER, what, detail))
+    if (!um_sim_schedule(&run->world->events, time_ns, on_event, what, detail))
         um_sim_complain(run->world, "more than %d events are due", UM_SIM_EVENTS_MAX);
 }
 
@@ -411,9 +414,9 @@ static void on_check(um_sim_run_state *run)
 
 /* ---- observations of the world ---- */
 
-static void on_event(void *owner, uint32_t what, uint32_t detail)
+static void on_event(um_sim_world *world, uint32_t what, uint32_t detail)
 {
-    um_sim_run_state *run = owner;
+    um_sim_run_state *run = world->watcher.owner;
     static const uint32_t PATHS[] = {500, 700, 1472, 4000};
     switch ((enum owner_event)what) {
     case RUN_PUBLISH:
@@ -681,7 +684,7 @@ um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_si
     run->random.state = seed ^ 0x72756e5f73746174u;
     if (params->trace)
         um_sim_keep_trace(world);
-    world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_answers, on_received, on_control};
+    world->watcher = (um_sim_watcher){run, on_step, on_row, on_sent, on_answers, on_received, on_control};
     um_sim_draw_scenario(&run->scenario, &run->random);
     if (params->transport == UM_TRANSPORT_LBTRU)
         um_sim_scenario_to_lbtru(&run->scenario, seed);

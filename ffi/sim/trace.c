@@ -1,7 +1,6 @@
-/* The record of a run: a digest always, datagrams and rows on request. */
-#include <stdlib.h>
+#include "sim/trace.h"
 
-#include "sim/world.h"
+#include <stdlib.h>
 
 static void *append(um_sim_world *world, um_sim_buffer *buffer, size_t bytes)
 {
@@ -35,14 +34,6 @@ static size_t append_bytes(um_sim_world *world, um_sim_buffer *buffer, const uin
 void um_sim_keep_trace(um_sim_world *world)
 {
     world->tracing = true;
-}
-
-void um_sim_free_trace(um_sim_world *world)
-{
-    free(world->trace.bytes);
-    free(world->trace_bytes.bytes);
-    free(world->rows.bytes);
-    free(world->payloads.bytes);
 }
 
 void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data)

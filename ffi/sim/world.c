@@ -1,7 +1,10 @@
 #include "sim/world.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+
+enum { PPM = 1000000 };
 
 void *um_sim_take(um_sim_world *world, size_t bytes)
 {
@@ -33,7 +36,10 @@ void um_sim_destroy(um_sim_world *world)
 {
     if (world == NULL)
         return;
-    um_sim_free_trace(world);
+    free(world->trace.bytes);
+    free(world->trace_bytes.bytes);
+    free(world->rows.bytes);
+    free(world->payloads.bytes);
     munmap(world, UM_SIM_WORLD_BYTES);
 }
 
@@ -62,32 +68,33 @@ uint64_t um_sim_hash(const um_sim_world *world)
     return world->hash;
 }
 
-static void happen(um_sim_world *world, const um_sim_event *event)
+/* ---- clocks: local = world + offset + drift ---- */
+
+static int64_t local_at(const um_sim_host *host, int64_t world_ns)
 {
-    um_sim_host *host;
-    switch (event->kind) {
-    case UM_SIM_EVENT_ARRIVAL:
-        um_sim_on_arrival(world->hosts[event->index], event->detail);
-        break;
-    case UM_SIM_EVENT_TIMER:
-        host = world->hosts[event->index];
-        if (host->due_ns > event->time_ns) /* an earlier event has run since and scheduled a later one */
-            break;
-        host->due_ns = UM_NEVER_NS;
-        um_sim_service(host);
-        break;
-    case UM_SIM_EVENT_READ:
-        um_sim_on_read(world->receivers[event->index]);
-        break;
-    case UM_SIM_EVENT_REQUEST:
-        if (event->time_ns >= world->joins[event->index]->connection->due_ns) /* no earlier one has run since */
-            um_sim_on_request_event(world, event->index);
-        break;
-    default:
-        if (world->watcher.on_event != NULL)
-            world->watcher.on_event(world->watcher.owner, event->index, event->detail);
-    }
+    return world_ns + host->config.clock_offset_ns + world_ns / PPM * host->config.clock_drift_ppm +
+           world_ns % PPM * host->config.clock_drift_ppm / PPM;
 }
+
+int64_t um_sim_local_ns(const um_sim_host *host)
+{
+    return local_at(host, host->world->now_ns);
+}
+
+int64_t um_sim_world_ns(const um_sim_host *host, int64_t local_ns)
+{
+    int64_t world_ns = local_ns - host->config.clock_offset_ns;
+    if (host->config.clock_drift_ppm == 0)
+        return world_ns;
+    world_ns -= world_ns / PPM * host->config.clock_drift_ppm;
+    while (local_at(host, world_ns) > local_ns)
+        world_ns -= 1 + (local_at(host, world_ns) - local_ns) / 2;
+    while (local_at(host, world_ns) < local_ns)
+        world_ns += 1 + (local_ns - local_at(host, world_ns)) / 2;
+    return world_ns;
+}
+
+/* ---- running ---- */
 
 void um_sim_run_until(um_sim_world *world, int64_t time_ns)
 {
@@ -96,11 +103,11 @@ void um_sim_run_until(um_sim_world *world, int64_t time_ns)
     while (world->complaint[0] == '\0' && um_sim_next_event(&world->events, time_ns, &event)) {
         still_count = event.time_ns > world->now_ns ? 0 : still_count + 1;
         if (still_count > UM_SIM_STILL_EVENTS_MAX)
-            um_sim_complain(world, "time stands still at %lld ns: event %u of %u is scheduled for now, forever",
-                            (long long)world->now_ns, event.kind, event.index);
+            um_sim_complain(world, "time stands still at %lld ns: an event of %u is scheduled for now, forever",
+                            (long long)world->now_ns, event.index);
         world->now_ns = event.time_ns;
         world->event_count++;
-        happen(world, &event);
+        event.handler(world, event.index, event.detail);
         if (world->watcher.on_step != NULL)
             world->watcher.on_step(world->watcher.owner);
     }

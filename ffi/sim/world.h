@@ -63,6 +63,8 @@ typedef struct um_sim_host {
     int64_t requested_ns; /* local: a publisher requested the loop by then */
     int64_t due_ns;       /* world: the timer event that is scheduled */
     um_sim_peer_faults peer_faults;
+    um_sim_handler *on_arrival; /* index: host, detail: datagram */
+    um_sim_handler *on_request; /* index: join */
 } um_sim_host;
 
 typedef struct um_sim_session {
@@ -146,7 +148,6 @@ typedef struct um_sim_buffer {
 /* The checks that observe a world from inside (run.c). Any function may be NULL. */
 typedef struct um_sim_watcher {
     void *owner;
-    void (*on_event)(void *owner, uint32_t index, uint32_t detail);
     void (*on_step)(void *owner); /* after every event */
     void (*on_row)(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
     void (*on_sent)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data);
@@ -206,55 +207,23 @@ static inline uint64_t um_sim_receiver_id(const um_sim_host *host)
     return 1 + host->index;
 }
 
-/* world.c */
-/* Zeroed memory that lives as long as the world; NULL when its address space is used up. */
+/* The local clock of a host: world time plus offset and drift. */
+int64_t um_sim_local_ns(const um_sim_host *host);
+
+/* Returns the first instant of the world at which the clock of a host shows at least `local_ns`. */
+int64_t um_sim_world_ns(const um_sim_host *host, int64_t local_ns);
+
+/* Returns zeroed memory that lives as long as the world, or NULL if its address space is used up. */
 void *um_sim_take(um_sim_world *world, size_t bytes);
+
+/* Ends the run with a message: it violated an invariant or ran out of a resource. The first message is kept. */
 __attribute__((format(printf, 2, 3))) void um_sim_complain(um_sim_world *world, const char *format, ...);
+
+/* Adds a value to the hash of the run. */
 static inline void um_sim_digest(um_sim_world *world, uint64_t value)
 {
     world->hash = (world->hash ^ value) * 0x9e3779b97f4a7c15u;
     world->hash ^= world->hash >> 29;
 }
-
-/* host.c */
-int64_t um_sim_local_ns(const um_sim_host *host);
-/* Lets a host do what it has to do now, as a context's loop does in one pass. */
-void um_sim_service(um_sim_host *host);
-void um_sim_request(um_sim_host *host, int64_t local_ns);
-void um_sim_on_arrival(um_sim_host *host, uint32_t datagram);
-void um_sim_on_read(um_sim_receiver *receiver);
-/* Unmaps every controller of a receiving session and takes it down. */
-void um_sim_close_transport(um_sim_host *host, um_receiver_session *session);
-
-/* network.c */
-void um_sim_link_init(um_sim_link *link, um_sim_host *host, um_address from);
-void um_sim_release_datagram(um_sim_world *world, uint32_t datagram);
-static inline uint8_t *um_sim_bytes_of(um_sim_world *world, uint32_t datagram)
-{
-    return world->datagram_bytes + (size_t)datagram * UM_SIM_DATAGRAM_BYTES;
-}
-
-/* request_connections.c */
-/* A join was made: it begins to fetch the past where source and receiver have it so. False without space. */
-bool um_sim_begin_late_join(um_sim_world *world, um_sim_join_state *join);
-
-/* Off-transport recovery has begun for some controllers of a host. */
-void um_sim_take_recoveries(um_sim_host *host);
-
-/* What a join's connection has to do now. */
-void um_sim_on_request_event(um_sim_world *world, uint32_t join);
-
-/* The receiver has left. */
-void um_sim_end_fetch(um_sim_join_state *join);
-
-/* What is requested, buffered and retained stays within its bounds. */
-void um_sim_check_recovery(um_sim_world *world);
-
-/* trace.c */
-void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data);
-void um_sim_note(um_sim_world *world, const um_sim_datagram *datagram, enum um_sim_trace_what what, int32_t to,
-                 enum um_sim_drop_reason reason);
-void um_sim_note_row(um_sim_world *world, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
-void um_sim_free_trace(um_sim_world *world);
 
 #endif
