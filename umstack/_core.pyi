@@ -247,9 +247,9 @@ class um_fetch_plan(CData):
     request_maximum_ns: int
     message_timeout_ns: int
     @property
-    def wish(self) -> um_retained_wish: ...
-    @wish.setter
-    def wish(self, value: um_retained_wish | dict[str, Any] | Sequence[Any]) -> None: ...
+    def bounds(self) -> um_range_bounds: ...
+    @bounds.setter
+    def bounds(self, value: um_range_bounds | dict[str, Any] | Sequence[Any]) -> None: ...
 
 class um_frame_merge_config(CData):
     @property
@@ -607,14 +607,24 @@ class um_publication_session(CData): ...
 class um_random(CData):
     state: int
 
+class um_range_bounds(CData):
+    has_low_sqn: bool
+    has_count: bool
+    has_bytes: bool
+    has_age: bool
+    low_sqn: int
+    count: int
+    bytes: int
+    age_ns: int
+
 class um_range_request(CData):
     topic_index: int
     request_index: int
     outstanding_max: int
     @property
-    def wish(self) -> um_retained_wish: ...
-    @wish.setter
-    def wish(self, value: um_retained_wish | dict[str, Any] | Sequence[Any]) -> None: ...
+    def bounds(self) -> um_range_bounds: ...
+    @bounds.setter
+    def bounds(self, value: um_range_bounds | dict[str, Any] | Sequence[Any]) -> None: ...
 
 class um_received_datagram(CData):
     @property
@@ -729,16 +739,6 @@ class um_resolver_intake(CData):
     def records(self) -> um_lbmr_place: ...
     @records.setter
     def records(self, value: um_lbmr_place | Sequence[Any]) -> None: ...
-
-class um_retained_wish(CData):
-    has_low_sqn: bool
-    has_count: bool
-    has_bytes: bool
-    has_age: bool
-    low_sqn: int
-    count: int
-    bytes: int
-    age_ns: int
 
 class um_retention_config(CData):
     size_limit_bytes: int
@@ -1189,6 +1189,8 @@ class _CoreLib:
     UM_RECORD_HEADER_BYTES: int
     UM_RECOVERY_BUCKETS: int
     UM_RECOVERY_OCTAVE_FIRST: int
+    UM_RECOVERY_RANGE_BYTES: int
+    UM_RECOVERY_REQUEST_BYTES: int
     UM_RESOLVER_SESSIONS_MAX: int
     UM_ROW_BEGINNING_OF_SESSION: int
     UM_ROW_BURST_LOSS: int
@@ -1462,7 +1464,7 @@ class _CoreLib:
     ) -> int: ...
     def um_publication_retain(self, a1: um_publication, a2: um_retention_config, /) -> int: ...
     def um_publication_retained(
-        self, a1: um_publication, a2: um_retained_wish, a3: Pointer[uint32_t], a4: Pointer[uint32_t], /
+        self, a1: um_publication, a2: um_range_bounds, a3: Pointer[uint32_t], a4: Pointer[uint32_t], /
     ) -> int: ...
     def um_publication_send(
         self, a1: um_publication, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, a4: int, a5: int, /
@@ -2034,6 +2036,12 @@ class _Core:
     def new(self, cdecl: Literal["um_random **"], init: Any = ...) -> Pointer[um_random]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_range_bounds *", "um_range_bounds[]"], init: Any = ...
+    ) -> um_range_bounds: ...
+    @overload
+    def new(self, cdecl: Literal["um_range_bounds **"], init: Any = ...) -> Pointer[um_range_bounds]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_range_request *", "um_range_request[]"], init: Any = ...
     ) -> um_range_request: ...
     @overload
@@ -2116,12 +2124,6 @@ class _Core:
     def new(
         self, cdecl: Literal["um_resolver_intake **"], init: Any = ...
     ) -> Pointer[um_resolver_intake]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], init: Any = ...
-    ) -> um_retained_wish: ...
-    @overload
-    def new(self, cdecl: Literal["um_retained_wish **"], init: Any = ...) -> Pointer[um_retained_wish]: ...
     @overload
     def new(
         self, cdecl: Literal["um_retention_config *", "um_retention_config[]"], init: Any = ...
@@ -2618,6 +2620,12 @@ class _Core:
     def cast(self, cdecl: Literal["um_random **"], source: Any) -> Pointer[um_random]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_range_bounds *", "um_range_bounds[]"], source: Any
+    ) -> um_range_bounds: ...
+    @overload
+    def cast(self, cdecl: Literal["um_range_bounds **"], source: Any) -> Pointer[um_range_bounds]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_range_request *", "um_range_request[]"], source: Any
     ) -> um_range_request: ...
     @overload
@@ -2690,12 +2698,6 @@ class _Core:
     ) -> um_resolver_intake: ...
     @overload
     def cast(self, cdecl: Literal["um_resolver_intake **"], source: Any) -> Pointer[um_resolver_intake]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], source: Any
-    ) -> um_retained_wish: ...
-    @overload
-    def cast(self, cdecl: Literal["um_retained_wish **"], source: Any) -> Pointer[um_retained_wish]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_retention_config *", "um_retention_config[]"], source: Any

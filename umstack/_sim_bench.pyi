@@ -70,6 +70,7 @@ from umstack._core import (
     um_publication as um_publication,
     um_publication_session as um_publication_session,
     um_random as um_random,
+    um_range_bounds as um_range_bounds,
     um_range_request as um_range_request,
     um_received_datagram as um_received_datagram,
     um_receiver_account as um_receiver_account,
@@ -82,7 +83,6 @@ from umstack._core import (
     um_resolution_tags as um_resolution_tags,
     um_resolver_cache as um_resolver_cache,
     um_resolver_intake as um_resolver_intake,
-    um_retained_wish as um_retained_wish,
     um_retention_config as um_retention_config,
     um_rings as um_rings,
     um_row as um_row,
@@ -913,6 +913,12 @@ class _SimBench:
     def new(self, cdecl: Literal["um_random **"], init: Any = ...) -> Pointer[um_random]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_range_bounds *", "um_range_bounds[]"], init: Any = ...
+    ) -> um_range_bounds: ...
+    @overload
+    def new(self, cdecl: Literal["um_range_bounds **"], init: Any = ...) -> Pointer[um_range_bounds]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_range_request *", "um_range_request[]"], init: Any = ...
     ) -> um_range_request: ...
     @overload
@@ -995,12 +1001,6 @@ class _SimBench:
     def new(
         self, cdecl: Literal["um_resolver_intake **"], init: Any = ...
     ) -> Pointer[um_resolver_intake]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], init: Any = ...
-    ) -> um_retained_wish: ...
-    @overload
-    def new(self, cdecl: Literal["um_retained_wish **"], init: Any = ...) -> Pointer[um_retained_wish]: ...
     @overload
     def new(
         self, cdecl: Literal["um_retention_config *", "um_retention_config[]"], init: Any = ...
@@ -1671,6 +1671,12 @@ class _SimBench:
     def cast(self, cdecl: Literal["um_random **"], source: Any) -> Pointer[um_random]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_range_bounds *", "um_range_bounds[]"], source: Any
+    ) -> um_range_bounds: ...
+    @overload
+    def cast(self, cdecl: Literal["um_range_bounds **"], source: Any) -> Pointer[um_range_bounds]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_range_request *", "um_range_request[]"], source: Any
     ) -> um_range_request: ...
     @overload
@@ -1743,12 +1749,6 @@ class _SimBench:
     ) -> um_resolver_intake: ...
     @overload
     def cast(self, cdecl: Literal["um_resolver_intake **"], source: Any) -> Pointer[um_resolver_intake]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], source: Any
-    ) -> um_retained_wish: ...
-    @overload
-    def cast(self, cdecl: Literal["um_retained_wish **"], source: Any) -> Pointer[um_retained_wish]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_retention_config *", "um_retention_config[]"], source: Any

@@ -112,13 +112,13 @@ int um_publication_retain(um_publication *publication, const um_retention_config
     return 0;
 }
 
-int um_publication_retained(um_publication *publication, const um_retained_wish *wish, uint32_t *low, uint32_t *high)
+int um_publication_retained(um_publication *publication, const um_range_bounds *bounds, uint32_t *low, uint32_t *high)
 {
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;
     if (publication->retention != NULL) {
         um_lock_acquire(&publication->session->core.sender_lock);
-        um_retention_range(publication->retention, wish, um_clock_ns(), low, high);
+        um_retention_range(publication->retention, bounds, um_clock_ns(), low, high);
         um_lock_release(&publication->session->core.sender_lock);
     }
     um_gate_leave(&publication->gate);

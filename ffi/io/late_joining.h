@@ -8,6 +8,7 @@
 #define UM_IO_LATE_JOINING_H
 
 #include "core/receiver/fetch.h"
+#include "core/source/retention.h"
 #include "io/publication.h"
 #include "io/subscription.h"
 
@@ -37,7 +38,7 @@ int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch)
 /* Offers late join. -EBUSY when it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);
 /* What is retained and wanted. -ENOENT when the source does not offer late join. */
-int um_publication_retained(um_publication *publication, const um_retained_wish *wish, uint32_t *low, uint32_t *high);
+int um_publication_retained(um_publication *publication, const um_range_bounds *bounds, uint32_t *low, uint32_t *high);
 
 /* Requests of one connection and the answers to them. */
 typedef struct um_served {

@@ -30,6 +30,7 @@
 #define UM_IO_SENDER_H
 
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "io/links.h"
 #include "io/reactor.h"
 

@@ -159,7 +159,8 @@ static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 
 static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t now_ns)
 {
-    bool is_allowed = um_flow_reports_is_allowed(&server->session->config, from.ip);
+    const um_source_session_config *of = &server->session->config;
+    bool is_allowed = um_flow_is_allowed(of->flow_networks, of->flow_network_count, from.ip);
     if (is_allowed && server->greeting_count == GREETINGS_MAX)
         drop_oldest_greeting(server, now_ns);
     um_tcp_client *client = is_allowed ? free_place(server) : NULL;

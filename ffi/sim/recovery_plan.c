@@ -63,20 +63,20 @@ static um_fetch_plan draw_fetch(bool is_patient, um_random *random)
     return fetch;
 }
 
-static void draw_wish(um_retained_wish *wish, um_random *random)
+static void draw_bounds(um_range_bounds *bounds, um_random *random)
 {
     switch (um_draw_between(random, 0, 2)) {
     case 0:
-        wish->has_count = true;
-        wish->count = um_draw_between(random, 1, 60);
+        bounds->has_count = true;
+        bounds->count = um_draw_between(random, 1, 60);
         break;
     case 1:
-        wish->has_bytes = true;
-        wish->bytes = um_draw_between(random, 100, 20000);
+        bounds->has_bytes = true;
+        bounds->bytes = um_draw_between(random, 100, 20000);
         break;
     default:
-        wish->has_age = true;
-        wish->age_ns = um_draw_between_ns(random, 1 * MS, 100 * MS);
+        bounds->has_age = true;
+        bounds->age_ns = um_draw_between_ns(random, 1 * MS, 100 * MS);
     }
 }
 
@@ -96,7 +96,7 @@ static void draw_receiver(um_sim_recovery_plan *plan, uint32_t receiver, um_rand
         .late_join = draw_fetch(plan->is_patient[receiver], random),
         .otr = draw_fetch(plan->is_patient[receiver], random)};
     if (!plan->wants_all[receiver])
-        draw_wish(&config->late_join.wish, random);
+        draw_bounds(&config->late_join.bounds, random);
 }
 
 void um_sim_draw_recovery(um_sim_recovery_plan *plan, const um_sim_scenario *scenario, um_random *random)

@@ -149,7 +149,7 @@ bool um_sim_begin_late_join(um_sim_world *world, um_sim_join_state *join)
     um_fetch_plan plan = config->use_late_join ? config->late_join : config->otr;
     plan.is_otr = !config->use_late_join;
     if (delivery->has_resume)
-        plan.wish = (um_retained_wish){.has_low_sqn = true, .low_sqn = delivery->resume_sqn};
+        plan.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = delivery->resume_sqn};
     um_late_join_begin(delivery, config->caching_proximity);
     return begin_fetch(world, join, &plan);
 }
@@ -167,7 +167,7 @@ void um_sim_take_recoveries(um_sim_host *host)
         late_join->is_taken = true;
         um_fetch_plan plan = join->receiver->recovery.otr;
         plan.is_otr = true;
-        plan.wish = (um_retained_wish){.has_low_sqn = true, .low_sqn = join->core.next_sqn};
+        plan.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = join->core.next_sqn};
         if (!begin_fetch(world, join, &plan))
             um_sim_complain(world, "no memory for the connection of join %u", i);
     }

@@ -35,7 +35,7 @@ static uint32_t answer_range(um_sim_world *world, um_sim_join_state *join, const
                              uint8_t *out)
 {
     uint32_t low, high;
-    um_retention_range(join->source->retention, &request->wish, um_sim_local_ns(join->source->session->host), &low,
+    um_retention_range(join->source->retention, &request->bounds, um_sim_local_ns(join->source->session->host), &low,
                        &high);
     if (chance(world, faults_of(join)->lie_ppm)) {
         uint32_t reach = chance(world, PPM / 8) ? FAR_SQNS : NEAR_SQNS;

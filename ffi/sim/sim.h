@@ -15,6 +15,7 @@
 #include "core/receiver/node.h"
 #include "core/source/retention.h"
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 
 typedef struct um_sim_world um_sim_world;
 

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "core/foundation/internet.h"
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "core/wire/status_message.h"
 
 enum {

@@ -51,14 +51,14 @@ TEST("UM-140", "a request for the range is read as it was written; what is cut o
 {
     um_range_request request = {.topic_index = 7, .request_index = 1, .outstanding_max = 9}, read;
     for (uint32_t bounds = 0; bounds < 16; bounds++) {
-        request.wish = (um_retained_wish){.has_low_sqn = bounds & 1,
-                                          .has_count = bounds & 2,
-                                          .has_bytes = bounds & 4,
-                                          .has_age = bounds & 8,
-                                          .low_sqn = bounds & 1 ? 5 : 0,
-                                          .count = bounds & 2 ? 6 : 0,
-                                          .bytes = bounds & 4 ? 1ull << 40 : 0,
-                                          .age_ns = bounds & 8 ? 3 * (int64_t)NS_PER_S : 0};
+        request.bounds = (um_range_bounds){.has_low_sqn = bounds & 1,
+                                           .has_count = bounds & 2,
+                                           .has_bytes = bounds & 4,
+                                           .has_age = bounds & 8,
+                                           .low_sqn = bounds & 1 ? 5 : 0,
+                                           .count = bounds & 2 ? 6 : 0,
+                                           .bytes = bounds & 4 ? 1ull << 40 : 0,
+                                           .age_ns = bounds & 8 ? 3 * (int64_t)NS_PER_S : 0};
         uint8_t out[UM_RANGE_REQUEST_BYTES_MAX] = {0};
         uint32_t length = um_range_request_write(out, &request);
         memset(&read, 0xee, sizeof read);
@@ -66,10 +66,10 @@ TEST("UM-140", "a request for the range is read as it was written; what is cut o
         CHECK_EQ(read.topic_index, 7);
         CHECK_EQ(read.request_index, 1);
         CHECK_EQ(read.outstanding_max, 9);
-        CHECK(read.wish.has_low_sqn == request.wish.has_low_sqn && read.wish.low_sqn == request.wish.low_sqn);
-        CHECK(read.wish.has_count == request.wish.has_count && read.wish.count == request.wish.count);
-        CHECK(read.wish.has_bytes == request.wish.has_bytes && read.wish.bytes == request.wish.bytes);
-        CHECK(read.wish.has_age == request.wish.has_age && read.wish.age_ns == request.wish.age_ns);
+        CHECK(read.bounds.has_low_sqn == request.bounds.has_low_sqn && read.bounds.low_sqn == request.bounds.low_sqn);
+        CHECK(read.bounds.has_count == request.bounds.has_count && read.bounds.count == request.bounds.count);
+        CHECK(read.bounds.has_bytes == request.bounds.has_bytes && read.bounds.bytes == request.bounds.bytes);
+        CHECK(read.bounds.has_age == request.bounds.has_age && read.bounds.age_ns == request.bounds.age_ns);
         for (uint32_t cut = 0; cut < length; cut++)
             CHECK(!um_range_request_read(out, cut, &read));
     }

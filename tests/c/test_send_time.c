@@ -3,6 +3,7 @@
 #include "core/foundation/random.h"
 #include "core/receiver/node.h"
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "os/clock.h"
 #include "support.h"
 

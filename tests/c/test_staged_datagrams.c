@@ -2,6 +2,7 @@
  * the log keeps. */
 #include "core/foundation/random.h"
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "support.h"
 
 /* ---- the ring ---- */

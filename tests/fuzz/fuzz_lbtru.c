@@ -6,6 +6,7 @@
 
 #include "core/source/client_service.h"
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "core/wire/interest_message.h"
 #include "core/wire/status_message.h"
 

@@ -4,6 +4,7 @@
 #include "fuzz.h"
 
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "core/wire/status_message.h"
 
 enum { SENT = 60, CALLS_MAX = 64 };

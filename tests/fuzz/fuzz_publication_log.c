@@ -7,6 +7,7 @@
 
 #include "core/foundation/internet.h"
 #include "core/source/source.h"
+#include "core/source/source_session.h"
 #include "core/wire/status_message.h"
 
 enum {

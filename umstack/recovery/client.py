@@ -21,7 +21,7 @@ from umstack.recovery.codec import (
     LATE_JOIN_REQUEST,
     OFF_TRANSPORT_REQUEST,
     RangeBounds,
-    set_wish,
+    write_bounds,
 )
 from umstack.streams.byte_window import ByteWindow
 from umstack.streams.counters import StreamCounters
@@ -65,7 +65,7 @@ def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
             bytes=options.retransmit_request_bytes_maximum_bytes or None,
             age_ns=options.retransmit_request_age_maximum_ns or None,
         )
-    set_wish(plan.wish, bounds)
+    write_bounds(plan.bounds, bounds)
     return plan
 
 
@@ -78,7 +78,7 @@ def otr_plan(options: ReceiverOptions, next_sqn: int) -> Any:
     plan.attempt_minimum_ns = plan.request_minimum_ns = options.otr_request_minimum_interval_ns
     plan.attempt_maximum_ns = plan.request_maximum_ns = options.otr_request_maximum_interval_ns
     plan.message_timeout_ns = options.otr_request_message_timeout_ns
-    set_wish(plan.wish, RangeBounds(low_sqn=next_sqn))
+    write_bounds(plan.bounds, RangeBounds(low_sqn=next_sqn))
     return plan
 
 

@@ -68,18 +68,18 @@ def encode_range_request(request: RangeRequest) -> bytes:
     raw = ffi.new("um_range_request *")
     raw.topic_index, raw.request_index = request.topic_index, request.request_index
     raw.outstanding_max = request.outstanding
-    set_wish(raw.wish, request)
+    write_bounds(raw.bounds, request)
     out = ffi.new("uint8_t[]", lib.UM_RANGE_REQUEST_BYTES_MAX)
     return bytes(ffi.buffer(out, lib.um_range_request_write(out, raw)))
 
 
-def set_wish(wish: Any, bounds: RangeBounds) -> None:
-    """Write bounds into an um_retained_wish."""
+def write_bounds(raw: Any, bounds: RangeBounds) -> None:
+    """Write bounds into a um_range_bounds."""
     for name in ("low_sqn", "count", "bytes", "age_ns"):
         value = getattr(bounds, name)
         if value is not None:
-            setattr(wish, "has_" + name.removesuffix("_ns"), True)
-            setattr(wish, name, value)
+            setattr(raw, "has_" + name.removesuffix("_ns"), True)
+            setattr(raw, name, value)
 
 
 __all__ = [
@@ -94,5 +94,5 @@ __all__ = [
     "encode_range_request",
     "endpoint_of",
     "endpoint_option",
-    "set_wish",
+    "write_bounds",
 ]

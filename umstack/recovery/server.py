@@ -267,7 +267,7 @@ class RecoveryServer:
         if one.tags is not None and one.topic != publication.topic:
             raise TagRefused(Refusal.KEY)
         low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        if lib.um_publication_retained(publication.handle, ffi.addressof(request, "wish"), low, high) != 0:
+        if lib.um_publication_retained(publication.handle, ffi.addressof(request, "bounds"), low, high) != 0:
             self._drop(one)  # being closed
             return False
         one.publication = publication

@@ -1,6 +1,6 @@
 """Options of the things in a simulated world: UM's defaults, in nanoseconds and bytes, and a network without faults.
 
-Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source/source_session.h and
+Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source/source_state.h and
 ffi/core/receiver/receiver_session.h), which say what each one means.
 """
 

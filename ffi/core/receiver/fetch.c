@@ -28,9 +28,9 @@ uint32_t um_fetch_request_range(um_fetch *fetch, uint8_t *out)
     um_range_request request = {.topic_index = fetch->topic_index,
                                 .request_index = fetch->plan.request_index,
                                 .outstanding_max = fetch->plan.outstanding_max,
-                                .wish = fetch->plan.wish};
+                                .bounds = fetch->plan.bounds};
     if (fetch->has_progressed && !fetch->awaits_range) /* the bounds that began it would move with the stream */
-        request.wish = (um_retained_wish){.has_low_sqn = true, .low_sqn = fetch->next_sqn};
+        request.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = fetch->next_sqn};
     fetch->has_requested_range = true;
     fetch->retries = true;
     return um_range_request_write(out, &request);

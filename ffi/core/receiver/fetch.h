@@ -30,7 +30,7 @@ typedef struct um_fetch_plan {
     int64_t request_minimum_ns; /* without progress until everything is requested again, doubling */
     int64_t request_maximum_ns;
     int64_t message_timeout_ns; /* without progress until what comes next is given up */
-    um_retained_wish wish;
+    um_range_bounds bounds;
 } um_fetch_plan;
 
 typedef struct um_fetch {

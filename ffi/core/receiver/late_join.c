@@ -4,7 +4,7 @@
 #include "core/delivery/delivery_rows.h"
 #include "core/delivery/loss_declaration.h"
 #include "core/delivery/order_map.h"
-#include "core/source/retention.h"
+#include "core/wire/range_request.h"
 
 enum {
     REQUESTS_PER_MESSAGE = 512,

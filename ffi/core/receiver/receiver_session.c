@@ -207,26 +207,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
     }
 }
 
-static void count_dropped(um_receiver_transport_counters *counters, enum um_dgram_status status)
-{
-    switch (status) {
-    case UM_DGRAM_SIZE:
-        UM_COUNT(counters->dgrams_dropped_size, 1);
-        break;
-    case UM_DGRAM_TYPE:
-        UM_COUNT(counters->dgrams_dropped_type, 1);
-        break;
-    case UM_DGRAM_VERSION:
-        UM_COUNT(counters->dgrams_dropped_version, 1);
-        break;
-    case UM_DGRAM_HDR:
-        UM_COUNT(counters->dgrams_dropped_hdr, 1);
-        break;
-    default:
-        UM_COUNT(counters->dgrams_dropped_other, 1);
-    }
-}
-
+UM_DROP_COUNTERS_CHECK(um_receiver_transport_counters);
 UM_TAG_COUNTERS_CHECK(um_receiver_transport_counters);
 
 void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status)
@@ -236,7 +217,7 @@ void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_t
 
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status)
 {
-    count_dropped(&session->counters, status);
+    um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
 }
 
 /* Delivers the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
@@ -246,7 +227,7 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
     for (uint32_t at = 0, message_length; at < length; at += message_length) {
         enum um_dgram_status status = um_lbmc_decode(body + at, length - at, &message, &message_length);
         if (UM_UNLIKELY(status != UM_DGRAM_OK)) {
-            count_dropped(&session->counters, status);
+            um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
             return;
         }
         if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {

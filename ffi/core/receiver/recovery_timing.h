@@ -31,6 +31,7 @@
 #define UM_CORE_RECOVERY_TIMING_H
 
 #include "core/foundation/random.h"
+#include "core/foundation/recovery_limits.h"
 
 /* Timers of a receiver that are measured. */
 enum um_adaptive_timer {
@@ -40,9 +41,7 @@ enum um_adaptive_timer {
 };
 
 enum {
-    UM_REPAIRED_SLOTS = 64,                    /* repaired datagrams whose original may still come; a power of two */
-    UM_RECOVERY_FLOOR_NS = 100000,             /* between two NAKs for the same datagram */
-    UM_RECOVERY_FIRST_ROUND_TRIP_NS = 2000000, /* assumed before the first sample */
+    UM_REPAIRED_SLOTS = 64, /* repaired datagrams whose original may still come; a power of two */
     UM_RECOVERY_RECEIVERS_ASSUMED = 16,
     UM_RECOVERY_RECEIVERS_MAX = 65535,
 };

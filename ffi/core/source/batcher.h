@@ -9,7 +9,7 @@
 #ifndef UM_CORE_BATCHER_H
 #define UM_CORE_BATCHER_H
 
-#include "core/source/source.h"
+#include "core/source/source_state.h"
 
 enum { UM_CLAIM_RETRIES_MAX = 64 }; /* term rotations met in a row before a claim reports back-pressure */
 

@@ -17,7 +17,7 @@
 #ifndef UM_CORE_CLIENT_INTEREST_H
 #define UM_CORE_CLIENT_INTEREST_H
 
-#include "core/source/source_session.h"
+#include "core/source/source_state.h"
 
 static inline bool um_clients_are_filtered(const um_source_session *session)
 {

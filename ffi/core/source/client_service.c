@@ -2,7 +2,6 @@
 
 #include "core/source/client_interest.h"
 #include "core/source/datagram_building.h"
-#include "core/source/flow_reports.h"
 #include "core/source/transmission_window.h"
 #include "core/wire/framing.h"
 
@@ -66,7 +65,7 @@ static void note_count(um_source_session *session)
 /* NULL: refused. */
 static um_client *connect_client(um_source_session *session, um_address from, int64_t now_ns)
 {
-    bool is_allowed = um_flow_reports_is_allowed(&session->config, from.ip);
+    bool is_allowed = um_flow_is_allowed(session->config.flow_networks, session->config.flow_network_count, from.ip);
     um_client *client = is_allowed ? um_client_map_add(&session->clients, from, now_ns) : NULL;
     if (client == NULL) {
         UM_COUNT(session->counters.clients_refused, 1);

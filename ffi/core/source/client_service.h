@@ -19,7 +19,7 @@
 #ifndef UM_CORE_CLIENT_SERVICE_H
 #define UM_CORE_CLIENT_SERVICE_H
 
-#include "core/source/source_session.h"
+#include "core/source/source_state.h"
 
 /* A connection request: answered with a session message that bears the SYN flag and, as its own number, the client id
  * that was proposed, by which the receiver knows the answer for a true one. One that proposes no client id, and so

@@ -8,7 +8,7 @@
 #ifndef UM_CORE_DATAGRAM_BUILDING_H
 #define UM_CORE_DATAGRAM_BUILDING_H
 
-#include "core/source/source_session.h"
+#include "core/source/source_state.h"
 
 /* The LBMC bytes of the run of frames at `position` that makes up the next datagram, 0 when nothing is ready; *span is
  * their length in the log. */

@@ -8,7 +8,7 @@
 #ifndef UM_CORE_EXPLICIT_BATCH_H
 #define UM_CORE_EXPLICIT_BATCH_H
 
-#include "core/source/source.h"
+#include "core/source/source_state.h"
 
 static inline bool um_explicit_batch_is_open(const um_source *source)
 {

@@ -1,5 +1,13 @@
 #include "core/source/flow_control.h"
 
+bool um_flow_is_allowed(const um_network *networks, uint32_t count, uint32_t ip)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if ((ip & networks[i].mask) == networks[i].ip)
+            return true;
+    return count == 0;
+}
+
 void um_flow_init(um_flow_control *flow, enum um_flow_control_policy policy, uint32_t group_tag,
                   uint32_t group_minimum_size, int64_t receiver_timeout_ns)
 {

@@ -18,6 +18,10 @@ typedef struct um_network {
     uint32_t mask;
 } um_network;
 
+/* Returns true if a receiver at this address may count (flow_control_receivers_allowed): one of the networks contains
+ * it, or there are no networks. */
+bool um_flow_is_allowed(const um_network *networks, uint32_t count, uint32_t ip);
+
 /* What a status message says of its sender beside the limit. */
 typedef struct um_flow_report {
     um_address address;

@@ -65,14 +65,6 @@ int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
     return may_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_A_TIMEOUT + 1 : UM_NEVER_NS;
 }
 
-bool um_flow_reports_is_allowed(const um_source_session_config *config, uint32_t ip)
-{
-    for (uint32_t i = 0; i < config->flow_network_count; i++)
-        if ((ip & config->flow_networks[i].mask) == config->flow_networks[i].ip)
-            return true;
-    return config->flow_network_count == 0;
-}
-
 static void note_timed_out(um_source_session *session, int64_t now_ns)
 {
     for (uint32_t i = 0; i < session->flow.receiver_count; i++) {
@@ -104,7 +96,7 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         UM_COUNT(session->counters.status_malformed, 1);
         return;
     }
-    if (!um_flow_reports_is_allowed(&session->config, from.ip)) {
+    if (!um_flow_is_allowed(session->config.flow_networks, session->config.flow_network_count, from.ip)) {
         UM_COUNT(session->counters.status_not_allowed, 1);
         return;
     }

@@ -8,11 +8,8 @@
 #ifndef UM_CORE_FLOW_REPORTS_H
 #define UM_CORE_FLOW_REPORTS_H
 
-#include "core/source/source_session.h"
+#include "core/source/source_state.h"
 #include "core/wire/lbtrm.h"
-
-/* Whether a receiver at this address may count (flow_control_receivers_allowed). */
-bool um_flow_reports_is_allowed(const um_source_session_config *config, uint32_t ip);
 
 /* A decoded datagram from the NAK port that may be a status message. */
 void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns);

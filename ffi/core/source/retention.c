@@ -182,37 +182,23 @@ static uint32_t search(const um_retention *retention, uint64_t bytes_from, int64
     return retention->first_sqn + low;
 }
 
-void um_retention_range(um_retention *retention, const um_retained_wish *wish, int64_t now_ns, uint32_t *low,
+void um_retention_range(um_retention *retention, const um_range_bounds *bounds, int64_t now_ns, uint32_t *low,
                         uint32_t *high)
 {
     drop_old(retention, now_ns);
     uint32_t from = retention->first_sqn, next = retention->next_sqn;
-    if (wish->has_low_sqn && um_serial_before(from, wish->low_sqn))
-        from = um_serial_before(wish->low_sqn, next) ? wish->low_sqn : next;
-    if (wish->has_count && next - from > wish->count)
-        from = next - wish->count;
-    if (wish->has_bytes || wish->has_age) {
+    if (bounds->has_low_sqn && um_serial_before(from, bounds->low_sqn))
+        from = um_serial_before(bounds->low_sqn, next) ? bounds->low_sqn : next;
+    if (bounds->has_count && next - from > bounds->count)
+        from = next - bounds->count;
+    if (bounds->has_bytes || bounds->has_age) {
         uint64_t bytes_from =
-            wish->has_bytes && wish->bytes < retention->total_bytes ? retention->total_bytes - wish->bytes : 0;
-        uint32_t found = search(retention, bytes_from, wish->has_age ? now_ns - wish->age_ns : INT64_MIN);
+            bounds->has_bytes && bounds->bytes < retention->total_bytes ? retention->total_bytes - bounds->bytes : 0;
+        uint32_t found = search(retention, bytes_from, bounds->has_age ? now_ns - bounds->age_ns : INT64_MIN);
         from = um_serial_before(from, found) ? found : from;
     }
     *low = from;
     *high = next - 1;
-}
-
-uint32_t um_recovery_write_range(uint8_t *out, uint32_t low, uint32_t high, uint32_t request_index)
-{
-    out[0] = UM_LBMC_CONTROL;
-    out[1] = UM_LBMC_OPTION_RANGE;
-    um_store_be16(out + 2, UM_RECOVERY_RANGE_BYTES);
-    out[4] = UM_LBMC_OPTION_NONE;
-    out[5] = UM_RECOVERY_RANGE_BYTES - UM_LBMC_CONTROL_BYTES;
-    um_store_be16(out + 6, 0);
-    um_store_be32(out + 8, low);
-    um_store_be32(out + 12, high);
-    um_store_be32(out + 16, request_index);
-    return UM_RECOVERY_RANGE_BYTES;
 }
 
 /* The message of a sqn, NULL when it is not retained. */

@@ -13,12 +13,8 @@
 #ifndef UM_CORE_RETENTION_H
 #define UM_CORE_RETENTION_H
 
-#include "core/source/source_session.h"
-
-enum {
-    UM_RECOVERY_REQUEST_BYTES = 28, /* one option 21 */
-    UM_RECOVERY_RANGE_BYTES = 20,   /* a control message with option 30 */
-};
+#include "core/source/source_state.h"
+#include "core/wire/range_request.h"
 
 typedef struct um_retention_config {
     uint64_t size_limit_bytes;
@@ -64,17 +60,8 @@ void um_retention_on_sent(um_source_session *session, int64_t now_ns);
 /* The sender's: the log is about to clean up to `position`. */
 void um_retention_before_cleaning(um_source_session *session, int64_t position);
 
-/* How far back a receiver wants to go; each bound that is given holds. */
-typedef struct um_retained_wish {
-    bool has_low_sqn, has_count, has_bytes, has_age;
-    uint32_t low_sqn;
-    uint32_t count;
-    uint64_t bytes;
-    int64_t age_ns;
-} um_retained_wish;
-
 /* The sqns [*low, *high] that are retained and wanted; *high is *low - 1 when there are none. */
-void um_retention_range(um_retention *retention, const um_retained_wish *wish, int64_t now_ns, uint32_t *low,
+void um_retention_range(um_retention *retention, const um_range_bounds *bounds, int64_t now_ns, uint32_t *low,
                         uint32_t *high);
 
 /* Requests received on one connection, and the answers to them. */
@@ -99,8 +86,5 @@ static inline uint64_t um_retention_bytes(const um_retention *retention)
                ? 0
                : retention->total_bytes - retention->index[retention->first_sqn & retention->index_mask].bytes_before;
 }
-
-/* Writes a control message with the range; returns its length. */
-uint32_t um_recovery_write_range(uint8_t *out, uint32_t low, uint32_t high, uint32_t request_index);
 
 #endif

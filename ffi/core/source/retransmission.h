@@ -8,7 +8,7 @@
 #ifndef UM_CORE_RETRANSMISSION_H
 #define UM_CORE_RETRANSMISSION_H
 
-#include "core/source/source_session.h"
+#include "core/source/source_state.h"
 #include "core/wire/lbtrm.h"
 
 /* A decoded NAK for this session. Sends retransmissions and NCFs at once where the limiters allow it. */

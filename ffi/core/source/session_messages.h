@@ -8,7 +8,7 @@
 #ifndef UM_CORE_SESSION_MESSAGES_H
 #define UM_CORE_SESSION_MESSAGES_H
 
-#include "core/source/source_session.h"
+#include "core/source/source_state.h"
 
 /* Sends one now. */
 void um_source_session_message_send(um_source_session *session, int64_t now_ns);

@@ -13,51 +13,7 @@
 #ifndef UM_CORE_SOURCE_H
 #define UM_CORE_SOURCE_H
 
-#include "core/source/source_session.h"
-
-enum um_send_flags {
-    UM_SEND_START_BATCH = 0x1,
-    UM_SEND_END_BATCH = 0x2,
-    UM_SEND_FLUSH = 0x4,
-};
-
-enum um_send_action {
-    UM_ACTION_RUN_SENDER = 0x1,    /* something may be sent: try the sender lock and run um_source_session_send */
-    UM_ACTION_BATCH_STARTED = 0x2, /* a batch now waits for its interval: the context must wake up in time */
-};
-
-typedef struct um_source {
-    um_source_session *session;
-    uint32_t topic_index;
-    /* What is sent is counted by the numbers it takes, for each locked addition before a send delays it. */
-    _Atomic uint64_t next_sqn; /* its low half goes over the wire */
-    uint32_t initial_sqn;
-    _Atomic uint64_t held_fragments;  /* numbers of an explicit batch, not sent yet */
-    _Atomic uint64_t extra_fragments; /* more than one a message */
-    _Atomic int64_t last_send_ns;     /* INT64_MIN: never sent */
-    /* Messages carry the time of sending, by the wall clock: the time a call is given, and this. A publisher that reads
-     * both clocks stores it before the call, so a step of the wall clock shows in the next message. */
-    bool has_send_time;
-    _Atomic int64_t wall_offset_ns;
-    _Atomic int64_t claimed_to; /* log position behind the youngest claim borrowed by an application */
-    atomic_bool closed;
-
-    /* TSNI state, under the session's sender lock (UM-62..UM-64). */
-    int64_t tsni_interval_ns;  /* 0: off */
-    int64_t tsni_threshold_ns; /* 0: forever */
-    int64_t tsni_sent_ns;
-    struct um_source *next; /* the session's list */
-
-    /* Explicit batch: records held until its end (UM-35). */
-    um_lock explicit_lock;
-    uint8_t *explicit_memory; /* explicit_capacity bytes */
-    uint32_t explicit_capacity;
-    uint32_t explicit_used;
-    uint32_t explicit_released;
-    atomic_bool explicit_open;
-
-    um_source_counters counters;
-} um_source;
+#include "core/source/source_state.h"
 
 typedef struct um_source_config {
     uint32_t topic_index;
@@ -78,18 +34,6 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
 
 /* Leaves the session's list: needs the sender lock. Datagrams already sent stay in the window (UM-88). */
 void um_source_fini(um_source *source);
-
-/* The time of sending that a message gets, 0 where messages carry none. */
-static inline int64_t um_source_send_time(const um_source *source, int64_t now_ns)
-{
-    return source->has_send_time ? now_ns + atomic_load_explicit(&source->wall_offset_ns, memory_order_relaxed) : 0;
-}
-
-/* Header bytes of an unfragmented message that is in no explicit batch. */
-static inline uint32_t um_source_overhead(const um_source *source)
-{
-    return um_lbmc_overhead(false, false, source->has_send_time);
-}
 
 /* Largest message one send takes. */
 uint32_t um_source_message_max(const um_source *source);

@@ -351,27 +351,8 @@ int64_t um_source_session_tick(um_source_session *session, int64_t now_ns)
     return um_source_session_pending(session) ? now_ns : next_ns;
 }
 
+UM_DROP_COUNTERS_CHECK(um_source_transport_counters);
 UM_TAG_COUNTERS_CHECK(um_source_transport_counters);
-
-static void count_dropped(um_source_transport_counters *counters, enum um_dgram_status status)
-{
-    switch (status) {
-    case UM_DGRAM_SIZE:
-        UM_COUNT(counters->dgrams_dropped_size, 1);
-        break;
-    case UM_DGRAM_TYPE:
-        UM_COUNT(counters->dgrams_dropped_type, 1);
-        break;
-    case UM_DGRAM_VERSION:
-        UM_COUNT(counters->dgrams_dropped_version, 1);
-        break;
-    case UM_DGRAM_HDR:
-        UM_COUNT(counters->dgrams_dropped_hdr, 1);
-        break;
-    default:
-        UM_COUNT(counters->dgrams_dropped_other, 1);
-    }
-}
 
 void um_source_session_drop_unverified(um_source_session *session, enum um_tag_status status)
 {
@@ -403,7 +384,7 @@ void um_source_session_on_control(um_source_session *session, um_address from, c
     um_packet packet;
     enum um_dgram_status status = um_framing_decode(session->config.transport, data, length, &packet);
     if (status != UM_DGRAM_OK)
-        count_dropped(&session->counters, status);
+        um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
     else if (packet.type == UM_LBTRU_RST) /* ends nothing: its sender would connect anew anyway */
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
     else if (!is_own(session, &packet))

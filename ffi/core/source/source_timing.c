@@ -1,6 +1,6 @@
 #include "core/source/source_timing.h"
 
-#include "core/receiver/recovery_timing.h"
+#include "core/foundation/recovery_limits.h"
 
 enum {
     CROSSING_ASSUMED_NS = 2 * UM_RECOVERY_FIRST_ROUND_TRIP_NS, /* of a receiver that has not measured one */

@@ -3,6 +3,7 @@
  * Declared in source.h. Sender lock. */
 #include "core/source/batcher.h"
 #include "core/source/explicit_batch.h"
+#include "core/source/source.h"
 #include "core/wire/group_report.h"
 
 enum { TSNI_RETRY_NS = 1000000 }; /* how soon a TSNI that could not go out is tried again */

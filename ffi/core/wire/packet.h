@@ -45,4 +45,17 @@ typedef struct um_packet {
     uint32_t body_length;
 } um_packet;
 
+/* Counts a dropped datagram. `size`: the counter dgrams_dropped_size, which dgrams_dropped_type, _version and _hdr
+ * follow in the order of um_dgram_status; `other`: dgrams_dropped_other, for every other reason. */
+static inline void um_count_dropped(uint64_t *size, uint64_t *other, enum um_dgram_status status)
+{
+    bool has_counter = status >= UM_DGRAM_SIZE && status <= UM_DGRAM_HDR;
+    UM_COUNT(*(has_counter ? &size[status - UM_DGRAM_SIZE] : other), 1);
+}
+
+#define UM_DROP_COUNTERS_CHECK(counters)                                                                               \
+    _Static_assert(offsetof(counters, dgrams_dropped_hdr) - offsetof(counters, dgrams_dropped_size) ==                 \
+                       (UM_DGRAM_HDR - UM_DGRAM_SIZE) * sizeof(uint64_t),                                              \
+                   "one counter per reason, in the order of um_dgram_status")
+
 #endif

@@ -6,15 +6,28 @@
 #ifndef UM_CORE_RANGE_REQUEST_H
 #define UM_CORE_RANGE_REQUEST_H
 
-#include "core/source/retention.h"
+#include "core/wire/lbmc.h"
 
-enum { UM_RANGE_REQUEST_BYTES_MAX = 64 };
+enum {
+    UM_RANGE_REQUEST_BYTES_MAX = 64,
+    UM_RECOVERY_REQUEST_BYTES = 28, /* the option that requests one message (option 21) */
+    UM_RECOVERY_RANGE_BYTES = 20,   /* a control message with the retained range (option 30) */
+};
+
+/* How far back to start. Each bound that is present holds. */
+typedef struct um_range_bounds {
+    bool has_low_sqn, has_count, has_bytes, has_age;
+    uint32_t low_sqn;
+    uint32_t count;
+    uint64_t bytes;
+    int64_t age_ns;
+} um_range_bounds;
 
 typedef struct um_range_request {
     uint32_t topic_index;
     uint32_t request_index; /* the range that answers it carries it, too */
     uint32_t outstanding_max;
-    um_retained_wish wish;
+    um_range_bounds bounds;
 } um_range_request;
 
 /* Writes it; returns its length, at most UM_RANGE_REQUEST_BYTES_MAX. */
@@ -22,5 +35,8 @@ uint32_t um_range_request_write(uint8_t *out, const um_range_request *request);
 
 /* Reads one whole control message. */
 bool um_range_request_read(const uint8_t *message, uint32_t length, um_range_request *request);
+
+/* Writes a control message with the retained range [low, high]; returns its length, UM_RECOVERY_RANGE_BYTES. */
+uint32_t um_recovery_write_range(uint8_t *out, uint32_t low, uint32_t high, uint32_t request_index);
 
 #endif
