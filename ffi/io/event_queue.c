@@ -438,7 +438,7 @@ uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
 static int64_t wait_end(const um_event_queue *queue, int64_t end_ns)
 {
     int64_t deadline_ns = queue->hot_failover != NULL ? um_hot_failover_deadline_ns(queue->hot_failover) : UM_NEVER_NS;
-    return deadline_ns < end_ns ? deadline_ns : end_ns;
+    return um_earliest_ns(deadline_ns, end_ns);
 }
 
 static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)

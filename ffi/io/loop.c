@@ -45,14 +45,14 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
             continue;
         if (all || sender->due_ns <= now_ns || atomic_load_explicit(&sender->has_deferred_tail, memory_order_relaxed))
             sender->due_ns = um_publication_session_service(session, now_ns);
-        next_ns = sender->due_ns < next_ns ? sender->due_ns : next_ns;
+        next_ns = um_earliest_ns(sender->due_ns, next_ns);
     }
     um_receiving_reap(loop->receiving);
     um_rings *rings = loop->links->rings;
     int64_t rings_ns = rings != NULL ? rings->ops->tend(rings, now_ns) : UM_NEVER_NS;
     int64_t readers_ns = atomic_load_explicit(&loop->queues->wake_at_ns, memory_order_relaxed);
-    next_ns = readers_ns < next_ns ? readers_ns : next_ns;
-    return rings_ns < next_ns ? rings_ns : next_ns;
+    next_ns = um_earliest_ns(readers_ns, next_ns);
+    return um_earliest_ns(rings_ns, next_ns);
 }
 
 /* How a pass waits before it receives: decided under the context lock, waited for without it. */
@@ -85,7 +85,7 @@ static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
         wait_until_ns = 0;
         coalesces = false;
     }
-    int64_t until_ns = loop->next_due_ns < wait_until_ns ? loop->next_due_ns : wait_until_ns;
+    int64_t until_ns = um_earliest_ns(loop->next_due_ns, wait_until_ns);
     if (coalesces)
         return plan_coalescing(loop, now_ns);
     /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */

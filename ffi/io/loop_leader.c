@@ -172,7 +172,7 @@ static bool wait(um_loop_leader *leader, const waiter *w, int64_t end_ns)
     if (!can_lead(leader))
         return follow(w, end_ns);
     if (now_ns < load_ns)
-        return follow(w, load_ns < end_ns ? load_ns : end_ns);
+        return follow(w, um_earliest_ns(load_ns, end_ns));
     if (!become_leader(leader))
         return follow(w, end_ns - now_ns > FOLLOW_NS ? now_ns + FOLLOW_NS : end_ns);
     bool goes_on = lead(leader, w, end_ns);

@@ -213,10 +213,10 @@ int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, i
 {
     atomic_thread_fence(memory_order_seq_cst);
     int64_t requested_ns = atomic_load_explicit(&reactor->requested_ns, memory_order_relaxed);
-    until_ns = requested_ns < until_ns ? requested_ns : until_ns;
+    until_ns = um_earliest_ns(requested_ns, until_ns);
     int64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     int64_t day_ns = 86400 * (int64_t)1000000000;
-    return wait_events(reactor, events, max, wait_ns < day_ns ? wait_ns : day_ns);
+    return wait_events(reactor, events, max, um_earliest_ns(wait_ns, day_ns));
 }
 
 int um_poll_descriptors(struct pollfd *descriptors, uint32_t count, int64_t wait_ns)

@@ -7,12 +7,6 @@
 #include "os/clock.h"
 #include "os/lock.h"
 
-/* Small schedulers, each of which can be left out to measure what it is worth. */
-enum {
-    DEFER_TAIL = 1,     /* full datagrams without a flush wait for a whole GSO run */
-    SKIP_STREAMING = 1, /* the loop skips a session that its publishers drive */
-};
-
 enum {
     STREAM_NS = 1000000,               /* a session that sent so recently is streaming */
     SKIP_MAX_NS = 4000000,             /* the loop skips it for so long at most */
@@ -88,7 +82,7 @@ static bool is_streaming(const um_sender *sender, int64_t now_ns)
  * after a pause is not deferred, nor is anything without a loop that would send it when nothing follows. */
 static int64_t deferrable_bytes(um_sender *sender, bool flush, int64_t now_ns)
 {
-    bool defers = DEFER_TAIL && !flush && is_streaming(sender, now_ns) && um_reactor_is_threaded(sender->reactor);
+    bool defers = !flush && is_streaming(sender, now_ns) && um_reactor_is_threaded(sender->reactor);
     return defers ? UM_SENDER_TAIL_BYTES_MAX : 0;
 }
 
@@ -128,7 +122,7 @@ static int64_t run_timers(um_sender *sender, int64_t now_ns)
     if (core->next_sqn != before)
         atomic_store_explicit(&sender->last_run_ns, now_ns, memory_order_relaxed);
     um_links_on_send_error(sender->links, core, sender->mtu_fd);
-    int64_t by_ns = due_ns < now_ns + TIMERS_NS ? due_ns : now_ns + TIMERS_NS;
+    int64_t by_ns = um_earliest_ns(due_ns, now_ns + TIMERS_NS);
     atomic_store_explicit(&sender->timers_ns, by_ns, memory_order_relaxed);
     return due_ns;
 }
@@ -331,7 +325,7 @@ void um_sender_request_loop(um_sender *sender, int64_t time_ns)
  * services it again after a millisecond, and if they go on after two, then four. */
 int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64_t now_ns)
 {
-    if (!SKIP_STREAMING || !um_reactor_is_threaded(sender->reactor) || !is_streaming(sender, now_ns) ||
+    if (!um_reactor_is_threaded(sender->reactor) || !is_streaming(sender, now_ns) ||
         now_ns - control_polled_ns >= STREAM_NS) {
         sender->skip_ns = STREAM_NS;
         return 0;
@@ -339,10 +333,10 @@ int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64
     int64_t until_ns = now_ns + sender->skip_ns;
     int64_t requested_ns = atomic_load_explicit(&sender->requested_ns, memory_order_relaxed);
     int64_t timers_ns = atomic_load_explicit(&sender->timers_ns, memory_order_relaxed);
-    timers_ns = requested_ns < timers_ns ? requested_ns : timers_ns;
+    timers_ns = um_earliest_ns(requested_ns, timers_ns);
     if (timers_ns > now_ns && sender->skip_ns < SKIP_MAX_NS)
         sender->skip_ns *= 2;
-    return until_ns < timers_ns ? until_ns : timers_ns;
+    return um_earliest_ns(until_ns, timers_ns);
 }
 
 int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)

@@ -499,8 +499,8 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
     int64_t gap_ns = gap_due_ns(delivery);
     if (gap_ns <= now_ns) /* it is being fetched, or the queue is full */
         gap_ns = now_ns + GAP_CHECK_NS;
-    otr_ns = otr_ns < gap_ns ? otr_ns : gap_ns;
-    return otr_ns < delivery->loss_check_ns ? otr_ns : delivery->loss_check_ns;
+    otr_ns = um_earliest_ns(otr_ns, gap_ns);
+    return um_earliest_ns(otr_ns, delivery->loss_check_ns);
 }
 
 void um_delivery_fini(um_delivery *delivery)

@@ -23,7 +23,7 @@ int64_t um_coalescing_next_ns(um_receive_coalescing *coalescing, uint32_t ring_f
     coalescing->gathered_frames = 0;
     coalescing->gathered_bytes = 0;
     int64_t longest_ns = due_in_ns > usual_ns ? due_in_ns : usual_ns;
-    return current_ns < longest_ns ? current_ns : longest_ns;
+    return um_earliest_ns(current_ns, longest_ns);
 }
 
 /* The datagrams beyond two for each send. Those two may be a reply and, on one host, the datagram that was sent: the

@@ -88,7 +88,7 @@ static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns
     int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
-    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+    um_loss_map_reschedule(&session->losses, loss, um_earliest_ns(next_ns, give_up_ns));
 }
 
 /* UM-131: no NAK for the suppress interval, then a normal back-off before the next NAK (C7). */
@@ -164,7 +164,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     if (loss->naks_sent == 0)
         loss->nak_ns = now_ns;
     loss->naks_sent += sends_naks;
-    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+    um_loss_map_reschedule(&session->losses, loss, um_earliest_ns(next_ns, give_up_ns));
     UM_COUNT(session->counters.naks_withheld, session->config.send_naks && !sends_naks);
     return sends_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
 }
@@ -174,7 +174,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
 static int64_t nak_gap_ns(const um_receiver_session *session)
 {
     int64_t gap_ns = um_recovery_timing_backoff_ns(&session->timing) / 16;
-    return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
+    return um_earliest_ns(gap_ns, NAK_GAP_MAX_NS);
 }
 
 int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up)

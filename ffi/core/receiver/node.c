@@ -272,7 +272,7 @@ int64_t um_node_tick(um_node *node, int64_t now_ns)
             node->sessions[i]->behind = node->behind;
             node->due_ns[i] = um_receiver_session_tick(node->sessions[i], now_ns);
         }
-        next_ns = node->due_ns[i] < next_ns ? node->due_ns[i] : next_ns;
+        next_ns = um_earliest_ns(node->due_ns[i], next_ns);
     }
     node->counters.hold_store_datagrams = node->store.cells_used;
     return next_ns;

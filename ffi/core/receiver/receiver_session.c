@@ -560,8 +560,8 @@ static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
     int64_t next_ns = UM_NEVER_NS;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
         int64_t promised_ns = um_late_join_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
-        due_ns = promised_ns < due_ns ? promised_ns : due_ns;
-        next_ns = due_ns < next_ns ? due_ns : next_ns;
+        due_ns = um_earliest_ns(promised_ns, due_ns);
+        next_ns = um_earliest_ns(due_ns, next_ns);
     }
     session->tick_controllers_ns = next_ns;
     return next_ns;
@@ -584,7 +584,7 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
                         tick_connection(session, now_ns),
                         um_interest_tick(session, now_ns)};
     for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
-        next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
+        next_ns = um_earliest_ns(due_ns[i], next_ns);
     session->counters.loss_map_entries = session->losses.count;
     return next_ns;
 }

@@ -81,5 +81,5 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
         send_status(session, 0, now_ns);
     small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
     int64_t check_ns = now_ns + REOPEN_CHECK_NS;
-    return small && check_ns < session->status_due_ns ? check_ns : session->status_due_ns;
+    return small ? um_earliest_ns(check_ns, session->status_due_ns) : session->status_due_ns;
 }

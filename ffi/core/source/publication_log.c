@@ -227,7 +227,7 @@ static bool blocked_long_enough(um_publication_log *log, int64_t position, int64
         log->blocked_position = position;
         log->blocked_for_ns = passed_ns = 0;
     }
-    log->blocked_for_ns += passed_ns < step_ns ? passed_ns : step_ns;
+    log->blocked_for_ns += um_earliest_ns(passed_ns, step_ns);
     log->blocked_look_ns = now_ns;
     return log->blocked_for_ns >= 4 * step_ns;
 }
@@ -260,5 +260,5 @@ int64_t um_log_unblock_due_ns(const um_publication_log *log)
 {
     int64_t step_ns = log->unblock_timeout_ns / 4;
     int64_t left_ns = 4 * step_ns - log->blocked_for_ns;
-    return log->blocked_position < 0 ? UM_NEVER_NS : log->blocked_look_ns + (left_ns < step_ns ? left_ns : step_ns);
+    return log->blocked_position < 0 ? UM_NEVER_NS : log->blocked_look_ns + um_earliest_ns(left_ns, step_ns);
 }

@@ -65,5 +65,5 @@ int64_t um_census_shortest_ns(const um_receiver_census *census)
     int64_t now_ns = census->current.shortest_ns, before_ns = census->before.shortest_ns;
     if (now_ns == 0 || before_ns == 0)
         return now_ns + before_ns;
-    return now_ns < before_ns ? now_ns : before_ns;
+    return um_earliest_ns(now_ns, before_ns);
 }

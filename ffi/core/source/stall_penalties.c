@@ -30,7 +30,7 @@ int64_t um_stall_penalties_add(um_stall_penalties *penalties, uint32_t ip, int64
     bool is_first = found == NULL || now_ns >= found->until_ns + found->length_ns;
     int64_t longest_ns = stall_timeout_ns << UM_STALL_DOUBLINGS_MAX;
     int64_t length_ns = is_first ? stall_timeout_ns : 2 * found->length_ns;
-    length_ns = length_ns < longest_ns ? length_ns : longest_ns;
+    length_ns = um_earliest_ns(length_ns, longest_ns);
     *place = (um_stall_penalty){.ip = ip, .length_ns = length_ns, .until_ns = now_ns + length_ns};
     return place->until_ns;
 }

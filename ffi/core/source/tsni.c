@@ -81,7 +81,7 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
         int64_t due_ns = tsni_due_ns(source);
         if (due_ns <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) /* it had to wait, not only for the next datagram */
             due_ns = now_ns + TSNI_RETRY_NS;
-        next_ns = due_ns < next_ns ? due_ns : next_ns;
+        next_ns = um_earliest_ns(due_ns, next_ns);
     }
     if (count > 0 && publish_tsnis(session, topics, sqns, count))
         for (uint32_t i = 0; i < count; i++)
