@@ -41,7 +41,8 @@ RAW_HEADERS = (
         "UM_RAW_MAX_BATCH_COUNT", "um_raw_wait", "um_raw_send_config", "um_raw_send_result", "um_raw_receive_config",
         "um_raw_receive_result",
     )),
-    Header("bench/raw_pingpong.h", names=("um_raw_pingpong_config", "um_raw_ping_result", "um_raw_echo_result")),
+    Header("bench/raw_round_trips.h", names=("um_raw_ping_result",)),
+    Header("bench/raw_pingpong.h", names=("um_raw_pingpong_config", "um_raw_echo_result")),
 )  # fmt: skip
 
 CORE = Module(

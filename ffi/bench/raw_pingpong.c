@@ -1,6 +1,5 @@
 #include "bench/raw_pingpong.h"
 
-#include "bench/raw_round_trips.h"
 #include "bench/raw_socket.h"
 
 #define END_MARKER_COUNT 3

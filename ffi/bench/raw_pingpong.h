@@ -6,6 +6,7 @@
 #ifndef UM_BENCH_RAW_PINGPONG_H
 #define UM_BENCH_RAW_PINGPONG_H
 
+#include "bench/raw_round_trips.h"
 #include "bench/raw_udp.h"
 
 typedef struct um_raw_pingpong_config {
@@ -20,14 +21,6 @@ typedef struct um_raw_pingpong_config {
      * the next datagram before it ends without an end marker. */
     int64_t timeout_ns;
 } um_raw_pingpong_config;
-
-typedef struct um_raw_ping_result {
-    uint64_t sample_count;
-    uint64_t lost_count;
-    uint64_t stale_count; /* replies to a round trip already given up */
-    int64_t elapsed_ns;
-    int64_t cpu_ns; /* of the calling thread */
-} um_raw_ping_result;
 
 typedef struct um_raw_echo_result {
     uint64_t echo_count;

@@ -2,7 +2,15 @@
 #ifndef UM_BENCH_RAW_ROUND_TRIPS_H
 #define UM_BENCH_RAW_ROUND_TRIPS_H
 
-#include "bench/raw_pingpong.h"
+#include "core/foundation/base.h"
+
+typedef struct um_raw_ping_result {
+    uint64_t sample_count;
+    uint64_t lost_count;
+    uint64_t stale_count; /* replies to a round trip already given up */
+    int64_t elapsed_ns;
+    int64_t cpu_ns; /* of the calling thread */
+} um_raw_ping_result;
 
 /* The client's end. round_trip sends the counter and waits for it to come back, at most UM_RAW_REACH_ATTEMPT_NS while
  * the server is being reached and the config's timeout_ns afterwards. Returns 1 when it came, 0 when it did not, or a

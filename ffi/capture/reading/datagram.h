@@ -2,7 +2,7 @@
 #ifndef UM_CAPTURE_READING_DATAGRAM_H
 #define UM_CAPTURE_READING_DATAGRAM_H
 
-#include "capture/reading/row.h"
+#include "capture/reading/rows_private.h"
 
 /* What is in a datagram: the row's fields, and its messages and numbers behind those of the rows before. `row` is zero
  * before. */

@@ -1,4 +1,5 @@
 #include "capture/reading/datagram.h"
+#include "capture/reading/tally_private.h"
 
 /* Where the items of a segment go. */
 typedef struct segment_items {

@@ -1,4 +1,4 @@
-#include "capture/reading/row.h"
+#include "capture/reading/rows_private.h"
 
 #include <arpa/inet.h>
 

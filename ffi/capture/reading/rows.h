@@ -6,7 +6,8 @@
 
 #include "capture/reading/container.h"
 #include "capture/reading/frame.h"
-#include "capture/reading/tally.h"
+
+typedef struct um_tally um_tally; /* tally.h */
 
 enum {
     UM_PACKETS_ADDRESS_BYTES_MAX = 48,
@@ -172,7 +173,7 @@ typedef struct um_packet_rows_options {
     um_packet_rows_ports ports;
     bool only_ours; /* leave out what is not ours */
     um_packet_selection selection;
-    um_tally *tally; /* counts first sendings, which are no rows then; NULL: none */
+    um_tally *tally; /* counts first sendings, which then become no rows; NULL: none */
 } um_packet_rows_options;
 
 /* Empties the rows. */

@@ -1,4 +1,5 @@
-#include "capture/reading/row.h"
+#include "capture/reading/tally_private.h"
+
 #include "core/wire/lbtru.h"
 
 enum {

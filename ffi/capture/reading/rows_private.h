@@ -1,6 +1,6 @@
-/* One row on its way from the decoder (decode.c) to the columns (rows.c). */
-#ifndef UM_CAPTURE_READING_ROW_H
-#define UM_CAPTURE_READING_ROW_H
+/* A decoded row, as the decoder (decode.c, datagram.c) passes it to the columns (rows.c) or to the tally. */
+#ifndef UM_CAPTURE_READING_ROWS_PRIVATE_H
+#define UM_CAPTURE_READING_ROWS_PRIVATE_H
 
 #include "capture/reading/rows.h"
 #include "core/wire/status_message.h"
@@ -101,9 +101,5 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
 /* The same for what is of a topic and has no payload: a record of a TSNI, or what recovery requests and promises. */
 void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, uint32_t topic_index,
                                uint32_t topic_sqn);
-
-/* Counts a packet, whose messages have been put behind those of the rows. False for one that is to be a row. */
-bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture_packet *packet,
-                   const um_captured_frame *frame, const um_packet_row *row);
 
 #endif
