@@ -17,7 +17,7 @@ from umstack.lab import Host
 def start_capture(
     host: Host, *arguments: str, prefix: Sequence[str] = (), interface: str = ""
 ) -> subprocess.Popen[str]:
-    """`umstack capture` on a host, of another interface if one is named; at its end it gives its summary as JSON."""
+    """Start `umstack capture` on a host and an optional interface; when it ends it prints its summary as JSON."""
     captured = interface or host.interface
     command = [*prefix, sys.executable, "-m", "umstack", "capture", captured, "--json", *arguments]
     process: subprocess.Popen[str] = host.run(
@@ -37,7 +37,7 @@ def listening(process: subprocess.Popen[str], directory: Path) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
-    """End the capture; its summary, and what it said on stderr."""
+    """End the capture; return its summary and its stderr."""
     process.terminate()
     process.send_signal(signal.SIGCONT)
     said, complained = process.communicate(timeout=30)

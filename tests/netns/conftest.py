@@ -1,4 +1,4 @@
-"""Labs for tests: uniquely named, taken down whatever happens, skipped with the reason where they cannot be made."""
+"""Labs for tests: unique names, removed even after a failure, skipped with the reason if they cannot be created."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def _up(stack: ExitStack, **options: Any) -> Lab:
 
 @pytest.fixture(scope="session", autouse=True)
 def _labs_can_be_made() -> None:
-    """Skip the tier, saying why, on a machine without namespaces, veth, bridge or the BPF loader."""
+    """Skip the tier, with the reason, on a machine without namespaces, veth, bridge or the BPF loader."""
     if (reason := _why_not()) is not None:
         pytest.skip(reason)
 
 
 @pytest.fixture
 def make_lab() -> Iterator[Callable[..., Lab]]:
-    """Give a function that makes labs for this test; they are gone when it ends."""
+    """Return a function that creates labs for this test; they are removed when it ends."""
     with ExitStack() as stack:
         yield functools.partial(_up, stack)
 
 
 @pytest.fixture(scope="module")
 def shared_lab() -> Iterator[Lab]:
-    """Give one lossless lab of three hosts to all tests of a file that leave it as they found it."""
+    """Return one lossless lab of three hosts, shared by all tests of a file, which must leave it unchanged."""
     with ExitStack() as stack:
         yield _up(stack, hosts=3, name=f"shared-{os.getpid()}", segmentation="real")
 
 
 @pytest.fixture
 def ends_in() -> Iterator[EndsIn]:
-    """Give a function that makes the ends of a stream in a lab; their processes are gone when the test ends."""
+    """Return a function that starts the ends of a stream in a lab; their processes end with the test."""
     with ExitStack() as stack:
         yield lambda lab: Ends(lab, stack)

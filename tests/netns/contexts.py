@@ -1,5 +1,5 @@
-"""Contexts of this process on hosts of a lab. A socket belongs to the host whose thread made it, so objects are made
-through the host; reading and sending may be done from anywhere."""
+"""Contexts of this process on hosts of a lab. A socket belongs to the network namespace of the thread that creates it,
+so objects are created through the host; any thread may read and send."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Member:
     """A context on a host."""
 
     def __init__(self, host: Host, **options: Any) -> None:
-        """Open it."""
+        """Open the context."""
         self.host = host
         self.context = host.call(lambda: Context(host.interface, **{**UNLIMITED, **options}))
 
     def source(self, topic: str, **options: Any) -> Source:
-        """Make a source there."""
+        """Create a source on the host."""
         chosen = {"flow_control": "min", **options}
         return self.host.call(lambda: self.context.source(topic, **chosen))
 
     def receiver(self, topic: str, **options: Any) -> Receiver:
-        """Make a receiver there."""
+        """Create a receiver on the host."""
         return self.host.call(lambda: self.context.receiver(topic, **options))
 
     def link(self, counter: str) -> int:
-        """A counter of the link."""
+        """Return a counter of the link."""
         return int(self.context.stats()["link_counters"][counter])
 
 
 @contextmanager
 def members(*hosts: Host, **options: Any) -> Iterator[list[Member]]:
-    """A context on each of the hosts."""
+    """Open a context on each of the hosts."""
     with ExitStack() as stack:
         made = []
         for host in hosts:
@@ -50,14 +50,14 @@ def members(*hosts: Host, **options: Any) -> Iterator[list[Member]]:
 
 
 def numbered(count: int, size: int) -> list[bytes]:
-    """Messages that tell which they are."""
+    """Return messages that contain their number."""
     return [b"%08d" % i + bytes(size - 8) for i in range(count)]
 
 
 def exchange(
     publisher: Member, subscriber: Member, count: int, size: int, **receiver_options: object
 ) -> None:
-    """Send numbered messages and see that all arrive, in order."""
+    """Send numbered messages and check that all arrive in order."""
     topic = f"rings/{count}/{size}/{time.monotonic_ns()}"
     with subscriber.receiver(topic, **receiver_options) as receiver, publisher.source(topic) as source:
         source.wait_connected(timeout=10)
@@ -70,6 +70,6 @@ def exchange(
 
 
 def ring_facts(member: Member) -> dict[str, Any]:
-    """What the statistics say of the rings."""
+    """Return the statistics of the rings."""
     facts: dict[str, Any] = member.context.stats()["rings"]
     return facts

@@ -1,5 +1,5 @@
-"""A pytest plugin: the tests of its process use the AF_XDP module whose path UMSTACK_RINGS names. A debug build of it
-asserts the owner of every frame."""
+"""A pytest plugin: the tests of its process use the AF_XDP module at the path in UMSTACK_RINGS. A debug build of that
+module asserts the owner of every frame."""
 
 from __future__ import annotations
 

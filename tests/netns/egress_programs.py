@@ -1,4 +1,4 @@
-"""What other programs at tc egress may do to frames before they leave."""
+"""Programs at tc egress that change frames before they leave the host."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _attached(
 
 @contextlib.contextmanager
 def tagged(host: Host, vlan: int, ethertype: int = 0x8100) -> Iterator[None]:
-    """Inside, what leaves the host has this tag, as beside a VLAN interface: the kernel keeps it next to the frame.
+    """Add this VLAN tag to the frames that leave the host, next to the frame as the kernel stores it.
 
-    It needs no VLAN interface. Programs that are attached at tc egress later see the tag so.
+    It needs no VLAN interface. Programs that are attached at tc egress later see the tag.
     """
     proto = int.from_bytes(struct.pack("!H", ethertype), "little")
     push = (
@@ -72,10 +72,9 @@ def tagged(host: Host, vlan: int, ethertype: int = 0x8100) -> Iterator[None]:
 
 @contextlib.contextmanager
 def queue_by_group(lab: Lab, host_number: int) -> Iterator[None]:
-    """Inside, frames to an odd group reach the host's queue 1, those to an even one queue 0, as a NIC may sort them.
+    """Steer frames of an odd group to the host's queue 1 and those of an even group to queue 0, as a NIC may do.
 
-    Without it the switch chooses by a hash of its own. The kernel notes the queue a frame came by as one more than its
-    number.
+    Otherwise the switch chooses by a hash. The kernel stores the number of a frame's queue plus one.
     """
     choose = (
         _instruction(_MOV64, 6, source=1)

@@ -1,8 +1,8 @@
 """The two ends of a stream in a lab: child processes that publish or subscribe by the public API, and their handles.
 
-`python endpoints.py publish|subscribe SPEC`, the spec in JSON. A child works all the time and between two of its steps
-obeys what it is told on its standard input, one JSON object a line; it answers each with one on its standard output.
-Every message begins with its number and is filled with a pattern of that number, so that what arrives can be judged.
+`python endpoints.py publish|subscribe SPEC`, with the spec in JSON. A child works continuously and between two steps
+obeys an order from its standard input, one JSON object per line; it answers each with one on its standard output. Every
+message starts with its number and is filled with a pattern of that number, so that received messages can be checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPIC = "fault/stream"
 GROUP, GROUP_PORT = "224.10.10.10", 14400
 NUMBER_BYTES = 8
 WAIT_SECONDS = 8.0
-"""How long a test waits for what must happen."""
+"""Seconds a test waits for a condition."""
 
 QUICK_CONTEXT = {
     "transport_lbtrm_data_rate_limit": 0,
@@ -65,16 +65,16 @@ _SLOW_ROWS = 64
 
 @dataclass(slots=True)
 class EndSpec:
-    """What a child is told when it starts."""
+    """The specification that a child gets at its start."""
 
     context: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the source or the receiver."""
     size: int = 1000
     rate: float = 0.0
-    """Messages a second; 0: as fast as it goes."""
+    """Messages per second; 0: as fast as possible."""
     receivers: int = 0
-    """A publisher waits until flow control knows so many."""
+    """Number of receivers that flow control must know before a publisher starts."""
     topic: str = TOPIC
 
 
@@ -90,13 +90,13 @@ def _resident_bytes() -> int:
 
 
 class _Orders:
-    """What the parent tells this process, taken without waiting."""
+    """The parent's orders, read without waiting."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def take(self, wait_seconds: float = 0.0) -> dict[str, Any] | None:
-        """The next order, if there is one."""
+        """Return the next order, or None."""
         while b"\n" not in self._pending:
             if not select.select([0], [], [], wait_seconds)[0]:
                 return None
@@ -112,17 +112,17 @@ def _say(**what: Any) -> None:
 
 
 class _Pace:
-    """How many more messages may pass by now. What was not used in time is not made up for in a burst."""
+    """The number of messages that may still be sent. Unused time is not made up for in a burst."""
 
     def __init__(self, rate: float) -> None:
         self.set(rate)
 
     def set(self, rate: float) -> None:
-        """Begin anew at this rate."""
+        """Restart at this rate."""
         self._rate, self._credit, self._since = rate, 0.0, time.monotonic()
 
     def left(self, most: int) -> int:
-        """How many may pass now, at most so many."""
+        """Return the number that may be sent now, at most `most`."""
         if not self._rate:
             return most
         now = time.monotonic()
@@ -131,12 +131,12 @@ class _Pace:
         return min(most, int(self._credit))
 
     def passed(self, count: int) -> None:
-        """So many have."""
+        """Count messages as sent."""
         self._credit -= count
 
 
 class _Publishing:
-    """Numbered messages of one size, end to end in one buffer that is written over for every send."""
+    """Numbered messages of one size in one buffer that is overwritten for every send."""
 
     def __init__(self, source: umstack.Source, spec: EndSpec) -> None:
         self.source, self.size = source, spec.size
@@ -147,7 +147,7 @@ class _Publishing:
         self.offsets = np.arange(self.chunk + 1, dtype=np.int32) * np.int32(spec.size)
 
     def step(self) -> None:
-        """Send what may be sent now; what flow control refuses is sent in a later step."""
+        """Send the messages that may be sent now; those that flow control refuses are sent in a later step."""
         count = self.pace.left(min(self.chunk, self.limit - self.sent))
         if count <= 0:
             time.sleep(_STEP_SECONDS / 10)
@@ -198,7 +198,7 @@ def _publish(spec: EndSpec) -> None:
 
 
 class _Judge:
-    """The account of what a subscriber was given."""
+    """The account of the messages that a subscriber received."""
 
     def __init__(self, size: int) -> None:
         self.size, self.next = size, 0
@@ -208,7 +208,7 @@ class _Judge:
         self.last_sqn: int | None = None
 
     def take(self, batch: umstack.Batch) -> int:
-        """Judge every row; how many were messages."""
+        """Check every row; return the number of messages."""
         before = self.received
         if batch and not self._is_plain(batch):
             for event in batch.events():
@@ -216,7 +216,7 @@ class _Judge:
         return self.received - before
 
     def _is_plain(self, batch: umstack.Batch) -> bool:
-        """Whether the rows are exactly the messages that were to come next, whole and right."""
+        """Return true if the rows are exactly the expected messages, complete and correct."""
         count, payload = len(batch), batch.payload
         if batch.event_count or len(payload) != count * self.size:
             return False
@@ -254,7 +254,7 @@ class _Judge:
             self.next = number + 1
 
     def account(self) -> dict[str, Any]:
-        """What the parent is told."""
+        """Return the report for the parent."""
         return {
             "received": self.received,
             "missing": self.missing,
@@ -293,16 +293,16 @@ def _subscribe(spec: EndSpec) -> None:
 
 @dataclass(slots=True)
 class Report:
-    """What a child says of itself."""
+    """A child's report of its state."""
 
     said: dict[str, Any]
 
     def __getitem__(self, name: str) -> Any:
-        """One of the figures."""
+        """Return one of the figures."""
         return self.said[name]
 
     def counter(self, group: str, name: str) -> int:
-        """A counter of the context, the link, or of its only session, source or receiver."""
+        """Return a counter of the context, the link, or its only session, source or receiver."""
         counters = self.said["stats"][group]
         if isinstance(counters, list):
             counters = counters[0]
@@ -310,12 +310,12 @@ class Report:
 
     @property
     def received_transport(self) -> dict[str, Any]:
-        """The counters of the receiving session."""
+        """Return the counters of the receiving session."""
         return cast("dict[str, Any]", self.said["stats"]["receiver_transports"][0])
 
     @property
     def sent_transport(self) -> dict[str, Any]:
-        """The counters of the sending session."""
+        """Return the counters of the sending session."""
         return cast("dict[str, Any]", self.said["stats"]["source_transports"][0])
 
 
@@ -327,7 +327,7 @@ class End:
         self._pending = b""
 
     def receive(self, seconds: float = _ANSWER_SECONDS) -> Report:
-        """The next thing the child says."""
+        """Return the child's next report."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
         while b"\n" not in self._pending:
@@ -345,19 +345,19 @@ class End:
         return f"{status} {self.process.stderr.read().decode()}"
 
     def tell(self, **order: Any) -> None:
-        """Give an order. A child that has ended ends the next `receive`."""
+        """Send an order. If the child has ended, the next `receive` fails."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
 
     def ask(self, **order: Any) -> Report:
-        """Give an order and return the answer; without an order, a report of the state."""
+        """Send an order and return the answer; without an order, a report of the state."""
         self.tell(**order)
         return self.receive()
 
     def await_report(self, condition: Callable[[Report], bool], seconds: float = WAIT_SECONDS) -> Report:
-        """Ask until the condition holds."""
+        """Request reports until the condition holds."""
         deadline = time.monotonic() + seconds
         while True:
             report = self.ask()
@@ -367,16 +367,16 @@ class End:
             select.select([], [], [], _LOOK_SECONDS)
 
     def await_received(self, count: int, seconds: float = WAIT_SECONDS) -> Report:
-        """Ask a subscriber until it has so many messages."""
+        """Request reports until a subscriber has `count` messages."""
         return self.await_report(lambda report: report["received"] >= count, seconds)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the child, as a crash would."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it if it has not ended yet, and let its pipes go."""
+        """End the child if it still runs, and close its pipes."""
         if self.process.poll() is None:
             self.kill()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -387,7 +387,7 @@ class End:
 
 @contextmanager
 def running(host: Host, role: str, spec: EndSpec) -> Iterator[End]:
-    """Run a child on a host; whatever happens, it is gone afterwards."""
+    """Run a child on a host; it has ended on exit, also after a failure."""
     command = [sys.executable, __file__, role, json.dumps(asdict(spec))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     root = str(Path(__file__).parents[2])
@@ -399,7 +399,7 @@ def running(host: Host, role: str, spec: EndSpec) -> Iterator[End]:
 
 
 class Ends:
-    """One publisher on the first host and subscribers on others, for the length of a test."""
+    """One publisher on the first host and subscribers on others, for the duration of a test."""
 
     def __init__(self, lab: Lab, stack: ExitStack) -> None:
         self.lab, self._stack = lab, stack
@@ -407,7 +407,7 @@ class Ends:
         self._subscribing: list[int] = []
 
     def subscribe(self, host_number: int, *, context: dict[str, Any] | None = None, **more: Any) -> End:
-        """Start a subscriber; it is ready once there is a publisher."""
+        """Start a subscriber; it is ready once a publisher exists."""
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_RECEIVER, more))
         end = self._stack.enter_context(running(self.lab.hosts[host_number], "subscribe", spec))
         self.subscribers.append(end)
@@ -415,7 +415,7 @@ class Ends:
         return end
 
     def publish(self, *, context: dict[str, Any] | None = None, **more: Any) -> End:
-        """Start the publisher; its receivers know it and are reached when this returns, and it has sent nothing."""
+        """Start the publisher; on return it has sent nothing and its receivers are connected."""
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_SOURCE, more))
         end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
         for subscriber in self.subscribers:
@@ -433,11 +433,11 @@ def _with(usual: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 EndsIn = Callable[["Lab"], Ends]
-"""What the fixture `ends_in` gives."""
+"""The type of the fixture `ends_in`."""
 
 
 def assert_whole(report: Report, count: int) -> None:
-    """The subscriber got exactly so many messages, in order, each once and unharmed, and no word of loss."""
+    """Check that the subscriber got exactly `count` messages, in order, each once and intact, without a loss event."""
     assert report["received"] == count, report.said
     assert (report["missing"], report["out_of_order"], report["corrupt"]) == (0, 0, 0), report.said
     assert report["lost_sqns"] == 0, report.said

@@ -1,4 +1,4 @@
-"""A run in the lab whose every loss is known: injected at ports, captured at the switch and by taps."""
+"""A run in the lab with known losses: injected at ports, captured at the switch and by taps."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from umstack.lab.cables import port_name
 RECEIVERS = 3
 SEED = 20
 LOSS = {1: 0.01, 2: 0.02, 3: 0.03}
-"""Phase of steady loss: of what goes to each receiver."""
+"""Loss rate of each receiver in the phase of steady loss."""
 CHUNKS, CHUNK, PACE_SECONDS = 400, 50, 0.004
 SMALL, LARGE = 300, 1200
-"""Bytes of a message: several share a datagram, or each has its own."""
+"""Bytes per message: several share a datagram, or each has its own."""
 QUIET_SECONDS = 0.3
-"""Between two things that are done to the network: longer than what merges losses into one incident."""
+"""Seconds between two injected faults: longer than the gap that merges losses into one incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A thing that was done to what went to one receiver, and when."""
+    """A fault that was injected towards one receiver, and its time."""
 
     cause: str
     receiver: str
     start_ns: int
     end_ns: int
     lost: int | None
-    """Datagrams that were kept from it; None where only the switch's counters know."""
+    """Datagrams that were blocked; None if only the switch's counters know the number."""
 
 
 @dataclass(slots=True)
@@ -54,41 +54,41 @@ class LabRun:
     payload_bytes: int = 0
     injected: list[Injected] = field(default_factory=list)
     kept_back: dict[int, int] = field(default_factory=dict)
-    """By receiver: datagrams its port dropped or blocked, of any kind."""
+    """By receiver: datagrams of any kind that its port dropped or blocked."""
     steady_stats: dict[int, dict[str, Any]] = field(default_factory=dict)
     stats: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Of every context, host 0 is the publisher's."""
+    """Counters of every context; host 0 is the publisher's."""
     captured: dict[str, Any] = field(default_factory=dict)
 
     @property
     def by_tcpdump(self) -> Path:
-        """The capture that was made without any of our code."""
+        """Return the capture that tcpdump made, without our code."""
         return self.folder / "switch" / "tcpdump.pcap"
 
     @property
     def by_umstack(self) -> Path:
-        """The folder `umstack capture` wrote to, at the same port."""
+        """Return the folder of `umstack capture` at the same port."""
         return self.folder / "umstack"
 
     def tap(self, host: int) -> Path:
-        """What one context sent and received."""
+        """Return the tap of one context: the datagrams it sent and received."""
         return self.folder / "taps" / f"tap{host}.pcapng"
 
     @property
     def source_transport(self) -> dict[str, Any]:
-        """The publisher's counters of the session."""
+        """Return the publisher's counters of the session."""
         [found] = self.stats[0]["source_transports"]
         return dict(found)
 
     def receiver_transport(self, host: int) -> dict[str, Any]:
-        """A receiver's counters of the session."""
+        """Return a receiver's counters of the session."""
         [found] = self.stats[host]["receiver_transports"]
         return dict(found)
 
 
 @contextmanager
 def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
-    """Both capture tools at the switch's port towards the publisher."""
+    """Run both capture tools at the switch's port towards the publisher."""
     port = port_name(0)
     run.by_tcpdump.parent.mkdir()
     run.by_umstack.mkdir()
@@ -135,19 +135,19 @@ def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
 
 
 class _Script:
-    """What is published, and what is done to the network meanwhile."""
+    """The messages that are published, and the faults that are injected meanwhile."""
 
     def __init__(self, lab: Lab, run: LabRun, publisher: Member, source: Source) -> None:
         self.lab, self.run, self.publisher, self.source = lab, run, publisher, source
 
     def send(self, count: int, size: int) -> None:
-        """Publish messages at once."""
+        """Publish messages in one batch."""
         self.source.send_many([bytes(size)] * count, flush=True)
         self.run.messages += count
         self.run.payload_bytes += count * size
 
     def blocked(self, cause: str, host: int, count: int, pace_seconds: float = 0.0, *, goes_on: bool) -> None:
-        """Keep so many datagrams from one receiver; let it go on at once, or pause first."""
+        """Block `count` datagrams to one receiver; then continue at once, or pause first."""
         port = self.lab.port(host)
         start_ns = time.time_ns()
         port.set(block=True)
@@ -166,12 +166,12 @@ class _Script:
         self.run.injected.append(Injected(cause, self.run.receivers[host], start_ns, end_ns, count))
 
     def settle(self) -> None:
-        """Wait until everybody has everything, and a while longer."""
+        """Wait until every receiver has every message, and a while longer."""
         assert self.source.wait_drained(10)
         time.sleep(QUIET_SECONDS)
 
     def steady(self, receiving: list[Member]) -> None:
-        """Lose at random, each receiver its own."""
+        """Lose datagrams at random, independently for each receiver."""
         start_ns = time.time_ns()
         for host, loss in LOSS.items():
             self.lab.port(host).set(loss=loss)
@@ -197,7 +197,7 @@ def _reading(receiver: Receiver, stop: threading.Event) -> Callable[[], None]:
 
 
 def lab_run(folder: Path) -> LabRun:
-    """Carry it out; a few seconds."""
+    """Run the script; takes a few seconds."""
     run = LabRun(folder)
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=1 + RECEIVERS, seed=SEED, segmentation="real"))

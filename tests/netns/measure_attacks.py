@@ -1,10 +1,10 @@
-"""How much of its rate an honest stream keeps under each attack at 1 Mbit/s: a table, or JSON with --json.
+"""The share of its rate that an honest stream keeps under each attack at 1 Mbit/s: a table, or JSON with --json.
 
     python -m tests.netns.measure_attacks [--rounds 5] [--seconds 2] [--rate 20000] [--json] [ATTACK]...
 
-A publisher, a subscriber and a host that attacks, in a lab of three. A round takes the rate without and with the
+A publisher, a subscriber and an attacking host in a lab of three. A round measures the rate without and with the
 attack, in turns; the figure is the median of their ratios. Invented receivers may hold the source for the stall
-timeout, 2 s here, which is not counted. What is lost without a word ends it with an error. As root.
+timeout, 2 s here, which is not counted. A message lost without an event ends it with an error. Needs root.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LIMITS = {"transport_lbtrm_data_rate_limit": 10**9, "transport_lbtrm_retransmit
 _BATCH_BYTES = 1000
 _STALL_MS = 2000
 _SETTLES_SECONDS = 4.0
-"""Until an invented receiver does not count any more: _STALL_MS, and what is made up then."""
+"""Seconds until an invented receiver no longer counts: _STALL_MS, and time to make up for it."""
 _SERIAL = 2**32
 
 _MARKS = (0x11223344, 0x55667788)
 
 
 def _patched(made: Callable[..., bytes], count: int) -> Callable[..., bytes]:
-    """Makes the same datagram with other numbers quickly: scapy takes longer than what is attacked."""
+    """Return a function that rewrites numbers in a datagram: building each with scapy is slower than the target."""
     pattern = made(*_MARKS[:count])
     places = [pattern.index(mark.to_bytes(4, "big")) for mark in _MARKS[:count]]
 
@@ -51,7 +51,7 @@ def _patched(made: Callable[..., bytes], count: int) -> Callable[..., bytes]:
 
 
 Attack = Callable[[Hostile], Iterator[bytes]]
-"""Yields the payloads of datagrams without end."""
+"""Yields payloads of datagrams forever."""
 
 
 def _ahead(hostile: Hostile) -> Iterator[bytes]:
@@ -119,7 +119,7 @@ def _garbage(hostile: Hostile) -> Iterator[bytes]:
 
 
 def _advertisements(_hostile: Hostile) -> Iterator[bytes]:
-    """100,000 sessions that do not exist, again and again."""
+    """Yield 100,000 sessions that do not exist, over and over."""
     datagrams = []
     for n in range(5000):
         records = [
@@ -159,7 +159,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
 
 
 def _rate(subscriber: End, seconds: float, act: Callable[[], int] | None) -> float:
-    """Messages a second that arrive while `act` sends so many bytes again and again, at 1 Mbit/s."""
+    """Return messages per second received while `act` sends its bytes again and again at 1 Mbit/s."""
     first, start, sent_bytes = subscriber.ask(), time.monotonic(), 0
     while (elapsed := time.monotonic() - start) < seconds:
         if act is not None and sent_bytes <= elapsed * ATTACK_BYTES_PER_SECOND:
@@ -190,7 +190,7 @@ def _sender(hostile: Hostile, payloads: Iterator[bytes], to: str) -> Callable[[]
 def measure(
     names: list[str], rounds: int, seconds: float, rate: float, size: int
 ) -> dict[str, dict[str, float]]:
-    """The median rates and ratio of each attack."""
+    """Return the median rates and ratio of each attack."""
     results: dict[str, dict[str, float]] = {}
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=3, segmentation="real"))
@@ -216,7 +216,7 @@ def measure(
                 if settles:
                     _rate(subscriber, settles, act)
                 pairs.append((alone, _rate(subscriber, seconds, act)))
-                _rate(subscriber, 0.3, None)  # what the attack left behind
+                _rate(subscriber, 0.3, None)  # drain the datagrams that the attack left
             results[name] = {
                 "alone": statistics.median(alone for alone, _ in pairs),
                 "attacked": statistics.median(attacked for _, attacked in pairs),
@@ -230,7 +230,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure the attacks named on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""libbpf itself, for what others may do on a host and this project does not."""
+"""libbpf itself, for actions of other programs on a host that this project does not perform."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 
 
 def libbpf() -> ctypes.CDLL:
-    """The library of the system. Its functions return a negative errno when they fail."""
+    """Return the system's library. Its functions return a negative errno when they fail."""
     return ctypes.CDLL("libbpf.so.1", use_errno=True)
 
 
 def detach_link(link_id: int) -> None:
-    """Do what `bpftool link detach` does: take off a program that somebody else holds."""
+    """Detach a program that another process holds, as `bpftool link detach` does."""
     link = libbpf().bpf_link_get_fd_by_id(link_id)
     assert link >= 0
     try:

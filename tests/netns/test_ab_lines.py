@@ -25,7 +25,7 @@ LINES = ("eth0", "eth1")
 
 @pytest.fixture(scope="module")
 def two_cables() -> Iterator[Lab]:
-    """Two hosts with a switch between their eth0, and a cable between their eth1."""
+    """Return two hosts with a switch between their eth0, and a cable between their eth1."""
     with Lab(hosts=2) as lab:
         print(f"lab {lab.name}")
         sending, receiving = lab.hosts
@@ -49,7 +49,7 @@ def _configure(number: int) -> None:
 
 
 def set_link(host: Host, interface: str, state: str) -> None:
-    """Cut a line at that host, or mend it."""
+    """Cut a line at that host, or restore it."""
 
     def change() -> None:
         with IPRoute() as route:
@@ -60,7 +60,7 @@ def set_link(host: Host, interface: str, state: str) -> None:
 
 @contextmanager
 def umstack(host: Host, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of the product on that host, over both of its interfaces; killed at the end if it still runs."""
+    """Run a command of the product on that host, over both of its interfaces; kill it at the end if it still runs."""
     lines = [word for interface in LINES for word in ("-i", interface)]
     command = [sys.executable, "-m", "umstack", *words, "--hot-failover", *lines, "--json"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -72,14 +72,14 @@ def umstack(host: Host, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def said_by(stream: IO[str]) -> queue.Queue[str]:
-    """The lines that a process writes, as they come."""
+    """Return a queue of the lines that a process writes."""
     said: queue.Queue[str] = queue.Queue()
     threading.Thread(target=lambda: [said.put(line) for line in stream], daemon=True).start()
     return said
 
 
 def has_said(said: queue.Queue[str], text: str) -> bool:
-    """Whether a line with this text comes within a moment."""
+    """Return true if a line with this text arrives within a moment."""
     try:
         return text in said.get(timeout=0.2)
     except queue.Empty:
@@ -88,8 +88,8 @@ def has_said(said: queue.Queue[str], text: str) -> bool:
 
 @pytest.mark.parametrize("cut", LINES)
 def test_a_line_that_is_cut_costs_nothing(two_cables: Lab, tmp_path: Path, cut: str) -> None:
-    """Issue 29, hot failover: every message arrives once and in order while either line is cut and mended; the sender
-    says that the line is out and that it is back, and what was left out on it alone."""
+    """Every message arrives once and in order while either line is cut and restored; the sender reports when a line is
+    out, when it is back, and the messages that were not sent on it."""
     sending, receiving = two_cables.hosts
     messages = [f"message {number} " + "." * 200 for number in range(6000)]
     output = tmp_path / "received"
@@ -128,7 +128,7 @@ def test_a_line_that_is_cut_costs_nothing(two_cables: Lab, tmp_path: Path, cut: 
     assert output.read_text().splitlines() == messages
     lines = {line["interface"]: line for line in summary["lines"]}
     whole = lines.pop(next(name for name in LINES if name != cut))
-    # A receiver that has everything leaves, and may leave one of the lines behind the other.
+    # A receiver that has everything closes, and may close one of the lines later than the other.
     assert (whole["messages_sent"] + whole["left_out"], whole["outages"]) == (len(messages), 0)
     assert lines[cut]["outages"] == 1
     assert lines[cut]["left_out"] > 0

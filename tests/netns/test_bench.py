@@ -109,7 +109,7 @@ def test_recovery_repairs_what_the_switch_loses() -> None:
 
 
 def test_recovery_over_tcp_loses_segments() -> None:
-    """Issue 29: a stream and round trips over LBT-TCP under loss, beside a plain stream and a plain round trip under
+    """A stream and round trips over LBT-TCP under loss, beside a plain stream and a plain round trip under
     the same loss, and ZeroMQ where it is installed."""
     peers = ("--peer", "zmq") if find_spec("zmq") else ()
     lossless, lossy, raw, *others = bench(
@@ -148,7 +148,7 @@ def test_flow_control_finds_the_pace_of_the_slowest() -> None:
 
 
 def test_a_stream_beside_a_capture_is_compared_with_one_alone() -> None:
-    """Issue 4, capture: what it costs is measured on a stream that it really captures."""
+    """What it costs is measured on a stream that it really captures."""
     captured, alone = bench("capture", "--size", "1400", "--link", "socket")
     report = captured["detail"]["capture"]
     assert report["at"] == "subscriber"

@@ -1,6 +1,6 @@
-"""Rings for bonds: on every member, sent by the one that the bond sends by, followed through fail-over (issue 29).
+"""AF_XDP rings of bonds: on every member, sends on the bond's active member, followed through failover.
 
-The kernel of these tests may have no bonds; then they are skipped. `scripts/under-kernel` runs them on one that has.
+The kernel may have no bonds; then the tests are skipped. `scripts/under-kernel` runs them on one that has.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BondMember(Member):
     """A context on the bond of a host, or on a VLAN of it."""
 
     def __init__(self, host: Host, link: str, interface: str = "bond0") -> None:
-        """Open it."""
+        """Open the context."""
         options: dict[str, Any] = UNLIMITED
         self.host = host
         self.context = host.call(lambda: Context(interface, link=link, **options))
@@ -53,7 +53,7 @@ class BondMember(Member):
 def on_bonds(
     hosts: Sequence[Host], link: str, interface: str = "bond0"
 ) -> Iterator[tuple[BondMember, BondMember]]:
-    """A context on each of two hosts."""
+    """Open a context on each of two hosts."""
     with ExitStack() as stack:
         made = []
         for host in hosts[:2]:
@@ -63,12 +63,12 @@ def on_bonds(
 
 
 def second_port(host: Host) -> str:
-    """The switch's end of the second cable."""
+    """Return the switch's end of the second cable."""
     return f"second{host.number}"
 
 
 def lay_second_cable(lab: Lab, host: Host) -> None:
-    """From the switch to eth1 of the host."""
+    """Connect the switch to eth1 of the host."""
 
     def lay() -> None:
         with netlink("laying a second cable") as route:
@@ -81,7 +81,7 @@ def lay_second_cable(lab: Lab, host: Host) -> None:
 
 
 def make_bond(mode: int, address: str) -> None:
-    """Of eth0 and eth1 of this namespace, with a VLAN device on it."""
+    """Create a bond of eth0 and eth1 of this namespace, with a VLAN device on it."""
     with IPRoute() as route:
         options = {"bond_mode": mode, "bond_miimon": MII_MS}
         route.link("add", ifname="bond0", kind="bond", **options)
@@ -100,14 +100,14 @@ def make_bond(mode: int, address: str) -> None:
 
 
 def leave_tags_in_frames(name: str) -> None:
-    """As NICs do that neither insert nor remove tags."""
+    """Leave VLAN tags in frames, as NICs do that neither insert nor remove them."""
     for feature in ("rx-vlan-hw-parse", "tx-vlan-hw-insert"):
         set_feature(name, feature, False)
 
 
 @pytest.fixture(scope="module", params=[ACTIVE_BACKUP, BALANCE_XOR], ids=["active-backup", "balance-xor"])
 def bond_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Two hosts, each with a bond of two cables to the switch."""
+    """Return two hosts, each with a bond of two cables to the switch."""
     with IPRoute() as route:
         try:
             route.link("add", ifname="umprobe0", kind="bond")
@@ -128,7 +128,7 @@ def bond_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def set_port(lab: Lab, host: Host, nic: str, state: str) -> None:
-    """Pull the cable of a NIC at the switch, or put it back."""
+    """Disconnect the cable of a NIC at the switch, or connect it again."""
     name = port_name(host.number) if nic == "eth0" else second_port(host)
 
     def change() -> None:
@@ -140,7 +140,7 @@ def set_port(lab: Lab, host: Host, nic: str, state: str) -> None:
 
 @contextmanager
 def unplugged(lab: Lab, host: Host, nic: str, member: Member) -> Iterator[None]:
-    """The cable of the NIC is out, and the bond sends by the other one."""
+    """Disconnect the cable of the NIC; the bond sends on the other one."""
     other = "eth1" if nic == "eth0" else "eth0"
     set_port(lab, host, nic, "down")
     try:
@@ -153,7 +153,7 @@ def unplugged(lab: Lab, host: Host, nic: str, member: Member) -> Iterator[None]:
 @pytest.mark.parametrize("interface", ["bond0", "vlan0"])
 @pytest.mark.parametrize("link", ["native", "generic"])
 def test_data_travels_over_rings_of_the_members(bond_lab: Lab, link: str, interface: str) -> None:
-    """Issue 29: the program and the rings are on every member, and on the VLAN of the bond what is sent is tagged."""
+    """The program and the rings are on every member; datagrams sent on the bond's VLAN carry the tag."""
     with on_bonds(bond_lab.hosts, link, interface) as (publisher, subscriber):
         assert (publisher.context.link_mode, subscriber.context.link_mode) == (link, link)
         exchange(publisher, subscriber, 1000, 1400)
@@ -172,8 +172,8 @@ def test_data_travels_over_rings_of_the_members(bond_lab: Lab, link: str, interf
 
 @pytest.mark.parametrize("who", ["publisher", "subscriber"])
 def test_a_stream_survives_the_fail_over(bond_lab: Lab, who: str) -> None:
-    """Issue 29, UM-72: what is lost while the bond fails over is NAKed and repaired; every message arrives, in order,
-    and rings carry the stream again, on the other member, and once more on the first."""
+    """UM-72: datagrams lost during the failover are NAKed and retransmitted; every message arrives in order, and rings
+    carry the stream on the other member, and later on the first member again."""
     with (
         on_bonds(bond_lab.hosts, "native") as (publisher, subscriber),
         subscriber.receiver("failing over", **QUICK_NAKS) as receiver,
@@ -190,7 +190,7 @@ def test_a_stream_survives_the_fail_over(bond_lab: Lab, who: str) -> None:
                 source.send_many(messages[at : at + 50], flush=True)
 
         def pass_on(count: int) -> None:
-            """Let so many more be sent, and receive them."""
+            """Allow `count` more messages, and receive them."""
             may_send.release(count // 50)
             received.extend(message.data for message in collect(receiver, count, 30))
 
@@ -199,7 +199,7 @@ def test_a_stream_survives_the_fail_over(bond_lab: Lab, who: str) -> None:
         try:
             pass_on(500)
             first = ring_facts(member)["sends_by"]
-            may_send.release(500 // 50)  # these are on their way while the cable is pulled
+            may_send.release(500 // 50)  # these are in flight while the cable is disconnected
             with unplugged(bond_lab, member.host, first, member):
                 received.extend(message.data for message in collect(receiver, 500, 30))
                 before = ring_facts(subscriber)["received_by_queue"]
@@ -217,12 +217,12 @@ def test_a_stream_survives_the_fail_over(bond_lab: Lab, who: str) -> None:
 
 
 def facts_index(nic: str) -> int:
-    """Where a NIC stands among those of one queue each."""
+    """Return the index of a NIC among those with one queue each."""
     return ["eth0", "eth1"].index(nic)
 
 
 def test_a_member_that_left_the_bond_is_not_received_from(bond_lab: Lab) -> None:
-    """Issue 29: its rules are taken out, and are back when it is. A member without rings is sent by over sockets."""
+    """Its rules are removed and return with it. Datagrams for a member without rings are sent over sockets."""
     host = bond_lab.hosts[1]
 
     def set_master(nic: str, bond: str | None) -> None:
@@ -262,7 +262,7 @@ def test_a_member_that_left_the_bond_is_not_received_from(bond_lab: Lab) -> None
 
 
 def test_the_doctor_says_where_the_rings_would_be(bond_lab: Lab) -> None:
-    """Issue 29: the members, which of them sends, and the mode that will be used."""
+    """The doctor lists the members, the one that sends, and the mode that will be used."""
     host = bond_lab.hosts[1]
     inside = [
         "ip",

@@ -1,4 +1,4 @@
-"""Captures at a publisher, where the kernel cuts runs of datagrams: what they have, and that nothing of them stays."""
+"""Captures at a publisher, where the kernel cuts runs of datagrams: their content, and that nothing stays attached."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = [
 def capturing(
     host: Host, directory: Path, *arguments: str, prefix: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """`umstack capture` on a host, which has begun its first file."""
+    """Run `umstack capture` on a host until it has started its first file."""
     process = start_capture(host, *GROUPS, "--out", str(directory), *arguments, prefix=prefix)
     try:
         listening(process, directory)
@@ -63,17 +63,17 @@ def capturing(
 
 
 def frames(directory: Path) -> list[bytes]:
-    """What the whole files of a directory have, in their order."""
+    """Return the frames of the complete files of a directory, in order."""
     return [bytes(p) for file in sorted(directory.glob("*.pcapng")) for p in PcapNgReader(str(file))]
 
 
 def taps_at(host: Host) -> int:
-    """How many programs are at the egress of the host's interface by tcx."""
+    """Return the number of tcx programs at the egress of the host's interface."""
     return host.call(lambda: egress_program_count(find_interface(host.interface)))
 
 
 def mirrors_of(host: Host) -> dict[str, int]:
-    """The devices of mirrors on the host, and how many frames each has thrown away."""
+    """Return the mirror devices on the host, and the number of frames each has dropped."""
 
     def ask() -> dict[str, int]:
         with IPRoute() as route:
@@ -84,7 +84,7 @@ def mirrors_of(host: Host) -> dict[str, int]:
 
 
 def cannot_mirror(host: Host) -> str:
-    """Why this machine gives a host no mirror; empty: it does."""
+    """Return the reason why this machine has no mirror for a host, or an empty string."""
 
     def attempt() -> str:
         try:
@@ -97,7 +97,7 @@ def cannot_mirror(host: Host) -> str:
 
 
 def lab_with_mirrors(make_lab: MakeLab, **options: int) -> Lab:
-    """A lab whose kernel cuts runs of datagrams; the test is skipped where they cannot be mirrored."""
+    """Return a lab whose kernel cuts runs of datagrams; the test is skipped if they cannot be mirrored."""
     lab = make_lab(hosts=2, segmentation="real", **options)
     if reason := cannot_mirror(lab.hosts[0]):
         pytest.skip(reason)
@@ -105,7 +105,7 @@ def lab_with_mirrors(make_lab: MakeLab, **options: int) -> Lab:
 
 
 class Wire:
-    """What arrives at the switch's end of a host's cable, seen by a plain packet socket."""
+    """The frames at the switch's end of a host's cable, received by a plain packet socket."""
 
     def __init__(self, lab: Lab, host_number: int) -> None:
         self.source = lab.hosts[host_number].call(
@@ -120,9 +120,9 @@ class Wire:
         self.socket.settimeout(SECONDS)
 
     def take(self, count: int, tag: tuple[int, int] = (0, 0)) -> list[bytes]:
-        """The next datagrams to the group from that host, with the checksum the device was to fill in.
+        """Return the next datagrams to the group from that host, with the checksum that the device was to fill in.
 
-        Each had this VLAN tag (EtherType, number), which is told beside the frame.
+        Each had this VLAN tag (EtherType, number), which the kernel reports beside the frame.
         """
         found: list[bytes] = []
         while len(found) < count:
@@ -135,7 +135,7 @@ class Wire:
 
 
 def _tag(beside: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """EtherType and number of the tag in a packet socket's tpacket_auxdata."""
+    """Return EtherType and number of the tag in a packet socket's tpacket_auxdata."""
     ((_, _, auxiliary),) = beside
     *_, vlan_tci, vlan_type = struct.unpack("=IIIHHHH", auxiliary)
     return vlan_type, vlan_tci
@@ -154,8 +154,8 @@ def _finished(frame: bytes) -> bytes:
 def test_a_capture_has_what_the_wire_has(
     make_lab: MakeLab, tmp_path: Path, runs: str, snap_bytes: int | None
 ) -> None:
-    """Issue 4, capture: byte for byte what a packet socket sees at the other end of the cable, which knows nothing of
-    runs: lengths, checksums, IP identification; single datagrams and fragments as well."""
+    """The capture equals, byte for byte, the frames of a packet socket at the other end of the cable, which sees no
+    runs: lengths, checksums, IP identification; also single datagrams and fragments."""
     lab = make_lab(hosts=2, segmentation="real")
     host, wire = lab.hosts[0], Wire(lab, 0)
     content = bytes(n % 251 for n in range(60_000))
@@ -181,7 +181,7 @@ def test_a_capture_has_what_the_wire_has(
 
 @pytest.mark.parametrize("ethertype", [0x8100, 0x88A8])
 def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path, ethertype: int) -> None:
-    """Issue 4, capture: the kernel keeps a VLAN tag beside the frame; each datagram of a run has it in the capture."""
+    """The kernel stores a VLAN tag beside the frame; the capture has it in each datagram of a run."""
     lab = make_lab(hosts=2, segmentation="real")
     host, wire = lab.hosts[0], Wire(lab, 0)
     with (
@@ -199,7 +199,7 @@ def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path, ethertype: int) ->
 
 
 def test_runs_of_jumbo_datagrams_are_whole(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: a mirror takes runs whose datagrams are longer than its own MTU."""
+    """A mirror accepts runs whose datagrams are longer than its own MTU."""
     lab = lab_with_mirrors(make_lab, mtu=9000)
     host, wire = lab.hosts[0], Wire(lab, 0)
     content = bytes(n % 251 for n in range(60_000))
@@ -212,7 +212,7 @@ def test_runs_of_jumbo_datagrams_are_whole(make_lab: MakeLab, tmp_path: Path) ->
 
 
 def test_runs_are_mirrored_and_single_datagrams_copied(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: a sender pays for a reference to a run; a datagram by itself is cheaper to copy."""
+    """A run costs the sender a reference; a single datagram is cheaper to copy."""
     lab = lab_with_mirrors(make_lab)
     host = lab.hosts[0]
     with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
@@ -231,7 +231,7 @@ def _remove(interface: str) -> None:
 
 
 def test_what_a_mirror_no_longer_takes_is_copied(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, bad input and faults: somebody removes the capture's device, and nothing is missed."""
+    """If the capture's device is removed, datagrams are copied and none is missing."""
     lab = lab_with_mirrors(make_lab)
     host = lab.hosts[0]
     with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
@@ -245,7 +245,7 @@ def test_what_a_mirror_no_longer_takes_is_copied(make_lab: MakeLab, tmp_path: Pa
 
 
 def test_without_a_mirror_runs_are_copied_and_that_is_said(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: a container without /dev/net/tun captures as well, and is told what that costs."""
+    """A container without /dev/net/tun captures as well, and the capture reports the cost."""
     lab = lab_with_mirrors(make_lab)
     host, wire = lab.hosts[0], Wire(lab, 0)
     no_tun = ("unshare", "-m", "sh", "-c", 'mount --bind /dev/null /dev/net/tun && exec "$@"', "sh")
@@ -262,7 +262,7 @@ def test_without_a_mirror_runs_are_copied_and_that_is_said(make_lab: MakeLab, tm
 
 
 def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: from two rings, in one order, each with its direction, over several files."""
+    """Frames of two rings are in one order, each with its direction, over several files."""
     lab = make_lab(hosts=2, segmentation="real")
     publisher, subscriber = lab.hosts
     arguments = ("--rotate-size", "1", "--egress", "tc")
@@ -288,8 +288,8 @@ def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path
 def test_what_has_passed_is_written_or_counted(
     make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool
 ) -> None:
-    """Issue 4, capture: a capture that gets no processor time writes at its end what the ring has; what found no space
-    is counted, in the summary and in the file."""
+    """A capture without processor time writes the content of the ring at its end; frames that found no space are
+    counted in the summary and in the file."""
     lab = make_lab(hosts=2, segmentation="real")
     host = lab.hosts[0]
     with capturing(host, tmp_path, "--egress", "tc", "--ring", ring) as process, Sender(host) as sender:
@@ -312,7 +312,7 @@ def test_what_has_passed_is_written_or_counted(
 def test_what_has_come_in_is_written_or_counted(
     make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool, is_run: bool
 ) -> None:
-    """Issue 4, capture: of what comes in, too, each datagram of a run that found no space is counted."""
+    """On ingress, too, each datagram of a run that found no space is counted."""
     lab = make_lab(hosts=2, segmentation="real")
     host, other = lab.hosts
     with (
@@ -336,7 +336,7 @@ def test_what_has_come_in_is_written_or_counted(
 
 
 def _queues_of_a_tap(count: int) -> list[int]:
-    """Open so many queues of a new TAP device, "queued0": what is written to one comes in by it."""
+    """Open `count` queues of a new TAP device, "queued0": frames written to a queue are received on it."""
     request = struct.pack("=16sH22x", b"queued0", IFF_TAP | IFF_NO_PI | IFF_MULTI_QUEUE)
     queues = []
     for _ in range(count):
@@ -348,7 +348,7 @@ def _queues_of_a_tap(count: int) -> list[int]:
 
 
 def test_what_comes_in_has_its_queue(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: of an interface with several queues it is known, frame by frame, which one a frame came by."""
+    """The capture has the receive queue of each frame of an interface with several queues."""
     host = lab_with_mirrors(make_lab).hosts[0]
     queues = host.call(lambda: _queues_of_a_tap(3))
     process = start_capture(host, *GROUPS, "--out", str(tmp_path), "--egress", "tc", interface="queued0")
@@ -371,7 +371,7 @@ def test_what_comes_in_has_its_queue(make_lab: MakeLab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.Signals) -> None:
-    """Issue 4, capture: however the capture ends, the kernel takes its program and its device away."""
+    """However the capture ends, the kernel removes its program and its device."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path) as process:
         assert (taps_at(host), len(mirrors_of(host))) == (1, not cannot_mirror(host))
@@ -382,7 +382,7 @@ def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.S
 
 
 def test_a_closed_tap_is_gone_though_its_process_lives(make_lab: MakeLab) -> None:
-    """Issue 4, capture: detaching takes effect at once; only then what is in the ring is all there will be."""
+    """Detaching takes effect at once; afterwards the ring gets no more frames."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     wanted = EgressFilter([(0, 0xFFFFFFFF)])
     with host.call(lambda: EgressTap(host.interface, wanted, 1 << 20)) as tap:
@@ -400,7 +400,7 @@ def _filter_at(host: Host) -> Iterator[None]:
 
 
 def test_a_doubt_is_told_and_the_device_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: where something may drop behind the tap, datagrams are captured as ever."""
+    """If a program behind the tap may drop frames, datagrams are captured at the device instead."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with _filter_at(host), capturing(host, tmp_path) as process, Sender(host) as sender:
         assert taps_at(host) == 0
@@ -412,7 +412,7 @@ def test_a_doubt_is_told_and_the_device_is_watched(make_lab: MakeLab, tmp_path: 
 
 
 def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: another program at the same place is a doubt, from any process."""
+    """Another program at the same hook, from any process, counts as such a program."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path / "first"), capturing(host, tmp_path / "second") as second:
         summary, complained = ended(second)
@@ -421,7 +421,7 @@ def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) ->
 
 
 def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: there is nothing to save, and nothing to complain about."""
+    """Nothing is saved there, and no warning is logged."""
     host = make_lab(hosts=2, segmentation="offload").hosts[0]
     with capturing(host, tmp_path) as process, Sender(host) as sender:
         sender.send_run(bytes(7000), 1400)
@@ -431,7 +431,7 @@ def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: 
 
 
 def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> None:
-    """CLI rule: a forced mode that cannot be had is refused with what to do instead."""
+    """A forced mode that is not available is refused with an alternative."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     process = start_capture(host, "--all", "--egress", "tc", "--out", str(tmp_path))
     _, complained = process.communicate(timeout=20)
@@ -442,7 +442,7 @@ def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> N
 def test_an_interface_that_goes_ends_the_capture_and_what_it_has_is_whole(
     make_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """Issue 4, bad input and faults: the interface goes down under a capture, which says so and leaves a whole file."""
+    """The interface goes down under a capture, which says so and leaves a whole file."""
     lab = make_lab(hosts=2, segmentation="real")
     host = lab.hosts[0]
 

@@ -1,4 +1,4 @@
-"""`umstack capture` where it cannot go on: what it says, and what it leaves."""
+"""`umstack capture` after failures: its messages, and the files it leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeLab = Callable[..., Lab]
 DISK_BYTES = 4 << 20
 DATAGRAM_BYTES = 1400
 
-# Runs a command over a small disk that is mounted for it alone, and saves what it has left there.
+# Runs a command with a small disk mounted for it alone, and saves the files that it leaves there.
 ON_A_SMALL_DISK = f"""\
 mount -t tmpfs -o size={DISK_BYTES} tmpfs "$1" || exit 9
 small=$1 saved=$2
@@ -35,8 +35,7 @@ exit $status
 def test_a_full_disk_ends_a_capture_that_says_so(
     make_lab: MakeLab, tmp_path: Path, rotation: tuple[str, ...]
 ) -> None:
-    """Issue 4, capture: status 1 and a line that says what to do; what is in the files is whole, from the first
-    packet on."""
+    """Status 1 and a line with what to do; the files are complete from the first packet on."""
     host = make_lab(hosts=2).hosts[0]
     small, saved = tmp_path / "small", tmp_path / "saved"
     small.mkdir()
@@ -61,6 +60,6 @@ def test_a_full_disk_ends_a_capture_that_says_so(
         notes = CaptureNotes()
         assert sum(batch.num_rows for batch in decode(file, notes=notes)) == notes.packets
         assert not notes.notes, "none is cut"
-    # What waited to be written together with more, up to a mebibyte, is not there.
+    # Data that was buffered for larger writes, up to a mebibyte, is missing.
     assert len(found) * DATAGRAM_BYTES > DISK_BYTES / 2
     assert found == [number.to_bytes(4, "big").ljust(DATAGRAM_BYTES, b".") for number in range(len(found))]

@@ -1,4 +1,4 @@
-"""Captures of a lab's interfaces and taps on its contexts, read back by tshark, which nobody here wrote."""
+"""Captures of a lab's interfaces and taps on its contexts, read by tshark, which we did not write."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark i
 
 
 def fields(file: Path, *names: str, keep: str = "") -> list[tuple[str, ...]]:
-    """These fields of every packet tshark finds in the file."""
+    """Return these fields of every packet that tshark finds in the file."""
     command = [
         "tshark",
         "-n",
@@ -67,7 +67,7 @@ def fields(file: Path, *names: str, keep: str = "") -> list[tuple[str, ...]]:
 
 
 def publish(publisher: Member, subscriber: Member, count: int, size: int) -> None:
-    """Send that many messages and see all of them arrive."""
+    """Send `count` messages and check that all arrive."""
     topic = f"captured/{time.monotonic_ns()}"
     with subscriber.receiver(topic) as receiver, publisher.source(topic) as source:
         source.wait_connected(timeout=10)
@@ -87,7 +87,7 @@ def _no_checksum_is_wrong(file: Path) -> bool:
 def test_capture_has_every_datagram_as_it_is_on_the_wire(
     make_lab: MakeLab, tmp_path: Path, segmentation: str
 ) -> None:
-    """Issue 4, capture: pcapng that Wireshark opens; runs are cut into datagrams, checksums are right."""
+    """Wireshark opens the pcapng file; runs are cut into datagrams, checksums are correct."""
     lab = make_lab(hosts=2, segmentation=segmentation)
     capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
@@ -114,7 +114,7 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
 def test_runs_are_cut_where_the_kernel_does_not_tell_how(
     make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Issue 4, capture: Linux before 6.2 cannot say how a run is cut; runs of LBT-RM say it themselves."""
+    """Linux before 6.2 does not report how a run is cut; runs of LBT-RM are cut by their headers."""
     monkeypatch.setattr(interface_capture, "_kernel_tells_runs", lambda: False)
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
@@ -142,7 +142,7 @@ def test_runs_are_cut_where_the_kernel_does_not_tell_how(
 def test_taps_have_what_was_sent_and_what_was_received(
     make_lab: MakeLab, tmp_path: Path, segmentation: str, link: str
 ) -> None:
-    """Issue 4, tap: both ends of a transfer write the same datagrams, each with its direction, in valid frames."""
+    """Both ends of a transfer write the same datagrams, with directions, in valid frames."""
     lab = make_lab(hosts=2, segmentation=segmentation)
     with members(*lab.hosts, link=link) as (publisher, subscriber):
         taps = [
@@ -163,9 +163,9 @@ def test_taps_have_what_was_sent_and_what_was_received(
 
 
 def test_queue_and_verdict_are_those_of_the_way_in(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: what a ring took has its queue and XDP_REDIRECT in the tap; what the program passed to the
-    kernel has XDP_PASS in the capture, from when the program is known; nothing is said of what was sent, or of what
-    a socket gave the tap."""
+    """Datagrams received from a ring have their queue and XDP_REDIRECT in the tap; those that the program passed to the
+    kernel have XDP_PASS in the capture, once the program is known; sent datagrams, and those that a socket gave the
+    tap, have neither."""
     lab = make_lab(hosts=2)
     captured = tmp_path / "captured"
     names = ("frame.packet_flags_direction", "frame.interface_queue", "frame.verdict.ebpf_xdp")
@@ -197,7 +197,7 @@ def test_queue_and_verdict_are_those_of_the_way_in(make_lab: MakeLab, tmp_path: 
 
 
 def test_no_verdict_is_made_up_where_no_program_is(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: without an XDP program there is no verdict; the only queue there is, is named."""
+    """Without an XDP program there is no verdict; the only queue is named."""
     lab = make_lab(hosts=2)
     capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
@@ -214,13 +214,13 @@ TAGS = {
     "802.1ad": (Dot1AD(vlan=9), (), ("9", "", "")),
     "two tags": (Dot1AD(vlan=9) / Dot1Q(vlan=42, prio=5), ("--all",), ("9", "42", "5")),
 }
-"""Tags, what `umstack capture` must be told to keep them, and what tshark shows of them."""
+"""Tags, the options of `umstack capture` that keep them, and tshark's output for them."""
 
 
 @pytest.mark.parametrize("kind", TAGS)
 def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) -> None:
-    """Issue 4, capture: the kernel takes a tag out of a frame and keeps it beside; the file has the frame as it was
-    on the wire, tag and all, and the filter for the stack's groups sees behind the tag."""
+    """The kernel moves a tag out of a frame; the file has the frame as on the wire, with its tag, and the filter for
+    the stack's groups looks behind the tag."""
     tags, arguments, shown = TAGS[kind]
     publisher, subscriber = make_lab(hosts=2).hosts
     capture = start_capture(subscriber, "--out", str(tmp_path), *arguments)
@@ -251,7 +251,7 @@ def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) ->
 
 
 def test_a_tap_shows_losses_and_their_repair(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, tap: NAKs sent and retransmissions received are in it, so recovery can be judged from it alone."""
+    """It contains NAKs sent and retransmissions received, so it suffices to judge recovery."""
     lab = make_lab(hosts=2)
     with members(*lab.hosts) as (publisher, subscriber):
         lab.port(1).set(loss=0.02)
@@ -267,7 +267,7 @@ def test_a_tap_shows_losses_and_their_repair(make_lab: MakeLab, tmp_path: Path) 
 
 
 def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: rotating by size; each file is whole by itself; --files keeps the last of them."""
+    """Rotation by size: each file is complete by itself; --files keeps the last of them."""
     lab = make_lab(hosts=2)
     arguments = ("--out", str(tmp_path), "--rotate-size", "1", "--files", "3")
     capture = start_capture(lab.hosts[1], *arguments)
@@ -280,19 +280,19 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
     assert sorted(tmp_path.iterdir()) == sorted(files), "older files are gone and none is unfinished"
     for file in files[:-1]:
         assert 1 << 20 <= file.stat().st_size < (1 << 20) + (1 << 18)
-    # What the subscriber had no space for comes a second time, long after its neighbours.
+    # Datagrams that overflowed the subscriber's socket arrive a second time, long after their neighbours.
     first_sent = "lbtrm.hdr.type == 0 && udp.dstport == 14400 && lbtrm.data.flags_fec_type.rx == 0"
     sqns = [int(sqn, 16) for file in files for (sqn,) in fields(file, "lbtrm.data.sqn", keep=first_sent)]
     assert set(sqns) == set(range(min(sqns), max(sqns) + 1)), "nothing is lost between two files"
 
 
 def numbers_in(file: Path) -> list[int]:
-    """The numbers a Sender has put into the datagrams of a file."""
+    """Return the numbers that a Sender has put into the datagrams of a file."""
     return [int.from_bytes(bytes(packet[UDP].payload)[:4], "big") for packet in PcapNgReader(str(file))]
 
 
 def nanoseconds(file: Path) -> list[tuple[int, bytes]]:
-    """The time of every packet of a file whose times are in nanoseconds, and its bytes."""
+    """Return time and bytes of every packet of a file with times in nanoseconds."""
     found = []
     packets: Iterator[tuple[bytes, Any]] = iter(RawPcapNgReader(str(file)))
     for packet, about in packets:
@@ -305,7 +305,7 @@ ROTATE_SECONDS = 0.2
 
 
 def test_files_rotate_by_time(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: a new file after so many seconds, not sooner; together they have each packet once, in order."""
+    """A new file starts after the interval, not earlier; together the files have each packet once, in order."""
     host = make_lab(hosts=2).hosts[0]
     arguments = ("--group", GROUP, "--rotate-seconds", str(ROTATE_SECONDS), "--priority", "normal")
     capture = start_capture(host, "--out", str(tmp_path), *arguments)
@@ -330,7 +330,7 @@ def test_files_rotate_by_time(make_lab: MakeLab, tmp_path: Path) -> None:
 
 
 def test_a_live_capture_is_read_while_it_runs(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 31, Wireshark: a pipe's reader has each packet while the capture goes on; when it leaves, that ends it."""
+    """A pipe's reader gets each packet during the capture; when it closes the pipe, the capture ends."""
     host = make_lab(hosts=2).hosts[0]
     command = [sys.executable, "-m", "umstack", "capture", host.interface, "--live", "--group", GROUP]
     capture = host.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -367,7 +367,7 @@ def test_a_live_capture_is_read_while_it_runs(make_lab: MakeLab, tmp_path: Path)
 
 
 def test_silence_makes_no_files(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: a file without packets goes on, however often a new one could have begun."""
+    """A file without packets continues instead of being rotated."""
     host = make_lab(hosts=2).hosts[0]
     arguments = ("--group", GROUP, "--rotate-seconds", "0.05", "--seconds", "1")
     capture = start_capture(host, "--out", str(tmp_path), *arguments)
@@ -382,7 +382,7 @@ def test_silence_makes_no_files(make_lab: MakeLab, tmp_path: Path) -> None:
 
 
 def assert_within(times: list[int], brackets: list[tuple[int, int]]) -> None:
-    """Each time lies between its sending and its arrival; and they are nanoseconds, not something coarser."""
+    """Check that each time is between its sending and its arrival, with a resolution of nanoseconds."""
     assert len(times) == len(brackets)
     wrong = [
         (time_ns - sent, arrived - sent)
@@ -396,7 +396,7 @@ def assert_within(times: list[int], brackets: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("end", [0, 1], ids=["sending", "receiving"])
 @pytest.mark.parametrize("egress", [pytest.param("tc", marks=needs_tcx), "device"])
 def test_times_are_those_of_the_wire(make_lab: MakeLab, tmp_path: Path, end: int, egress: str) -> None:
-    """Issue 4, capture: nanoseconds since the epoch, of when a datagram passed, not of when it was written."""
+    """Times are nanoseconds since the epoch, of when a datagram passed, not of when it was written."""
     lab = make_lab(hosts=2)
     capture = start_capture(lab.hosts[end], "--out", str(tmp_path), "--group", GROUP, "--egress", egress)
     listening(capture, tmp_path)
@@ -416,7 +416,7 @@ def test_times_are_those_of_the_wire(make_lab: MakeLab, tmp_path: Path, end: int
 
 @pytest.mark.parametrize("link", ["socket", "xdp"])
 def test_times_of_a_tap_are_those_of_the_transfer(make_lab: MakeLab, tmp_path: Path, link: str) -> None:
-    """Issue 4, tap: nanoseconds since the epoch, at both ends between the sending and the delivery."""
+    """Times are nanoseconds since the epoch, at both ends between the sending and the delivery."""
     count = 200
     brackets = []
     with (
@@ -442,7 +442,7 @@ def test_times_of_a_tap_are_those_of_the_transfer(make_lab: MakeLab, tmp_path: P
 
 
 def test_an_interrupt_between_two_files_loses_nothing(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: whichever step towards the next file it comes before, the files have every packet."""
+    """At whichever step of the rotation the interrupt arrives, the files have every packet."""
     host = make_lab(hosts=2).hosts[0]
     chosen = PacketFilter.of_configuration(Config()).narrowed((GROUP,), ())
     settings = CaptureSettings(chosen, rotate_bytes=4000, egress="device")
@@ -462,7 +462,7 @@ def test_an_interrupt_between_two_files_loses_nothing(make_lab: MakeLab, tmp_pat
 
 @contextlib.contextmanager
 def busy_processors() -> Iterator[None]:
-    """Leave no processor idle."""
+    """Keep every processor busy."""
     hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
     try:
         yield
@@ -473,7 +473,7 @@ def busy_processors() -> Iterator[None]:
 
 
 def test_what_has_arrived_is_written_though_no_processor_is_idle(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A capture leaves the processor to others while it runs, not when it is to end: the ring is emptied first."""
+    """A capture yields the processor to others while it runs, but empties the ring at its end."""
     lab = make_lab(hosts=2)
     capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
@@ -486,7 +486,7 @@ def test_what_has_arrived_is_written_though_no_processor_is_idle(make_lab: MakeL
 
 
 def _unfinished_bytes(directory: Path) -> int:
-    """The size of the file being written; 0 between two, when one has its name already and the next is not made."""
+    """Return the size of the file being written; 0 between two files."""
     for part in directory.glob("*.part"):
         with contextlib.suppress(FileNotFoundError):
             return part.stat().st_size
@@ -494,7 +494,7 @@ def _unfinished_bytes(directory: Path) -> int:
 
 
 def test_a_killed_capture_can_be_read(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: killed at any moment, what was written can be read."""
+    """Files of a capture that was killed at any moment are readable."""
     lab = make_lab(hosts=2)
     capture = start_capture(lab.hosts[1], "--out", str(tmp_path), "--rotate-size", "1")
     listening(capture, tmp_path)
@@ -515,7 +515,7 @@ def test_a_killed_capture_can_be_read(make_lab: MakeLab, tmp_path: Path) -> None
 def test_a_capture_stands_back(
     make_lab: MakeLab, tmp_path: Path, arguments: tuple[str, ...], policy: int
 ) -> None:
-    """Issue 4, capture: the data path comes first, unless the capture is said to matter as much."""
+    """A capture has the lowest priority unless an option raises it."""
     capture = start_capture(make_lab(hosts=2).hosts[0], "--out", str(tmp_path), *arguments)
     listening(capture, tmp_path)
     assert os.sched_getscheduler(capture.pid) == policy
@@ -523,7 +523,7 @@ def test_a_capture_stands_back(
 
 
 def test_a_capture_of_no_interface_says_so(make_lab: MakeLab, tmp_path: Path) -> None:
-    """CLI rule: what cannot be done is one line with what to do next, and status 1."""
+    """An error is one line with what to do next, and status 1."""
     lab = make_lab(hosts=2)
     command = [sys.executable, "-m", "umstack", "capture", "nowhere0", "--out", str(tmp_path)]
     process: Any = lab.hosts[0].run(command, stderr=subprocess.PIPE, text=True)

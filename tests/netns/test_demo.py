@@ -196,7 +196,7 @@ def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
 
 
 def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path, work: Path) -> None:
-    """Issue 28: the past by late join, what the transport gave up by off-transport recovery (UM-136, UM-142); and the
+    """The past by late join, what the transport gave up by off-transport recovery (UM-136, UM-142); and the
     report on what passed the switch tells both, apart from retransmissions, with the publisher's own counts."""
     command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket"]
     done = subprocess.run(
@@ -230,7 +230,7 @@ def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path
 
 @pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 def test_the_whole_story_without_multicast(tree: Path, work: Path) -> None:
-    """Issue 29, UX-11, UM-111: no multicast between the hosts and `umstack resolver` on one of them: the same story
+    """No multicast between the hosts and `umstack resolver` on one of them: the same story
     over LBT-RU and, at the same time in another lab, over LBT-TCP (UM-108). The files, the late joiner, and the
     subscriber whose cable is out for 15 s and who fetches what was sent meanwhile."""
     stories = {}

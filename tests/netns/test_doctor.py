@@ -1,4 +1,4 @@
-"""The probe, `umstack doctor` and `umstack nic` on real interfaces in namespaces (issue: doctor, nic)."""
+"""The probe, `umstack doctor` and `umstack nic` on real interfaces in namespaces."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from xdp.probe import missing_parts, probe, probe_interface, running_kernel
 
 MakeLab = Callable[..., Lab]
 ROOT = Path(__file__).resolve().parents[2]
-# Root without a single capability: may read what root owns, may do nothing that takes a privilege.
+# Root without capabilities: may read root's files, but has no privileges.
 UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 ETHTOOL_FEATURE = "feature.rx-vlan-hw-parse"
 
 
 @pytest.fixture(scope="module")
 def host(shared_lab: Lab) -> Host:
-    """Give a host whose settings may be changed if they are put back."""
+    """Return a host whose settings a test may change if it restores them."""
     return shared_lab.hosts[1]
 
 
 def umstack(host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line inside, with a /sys of its own, as `ip netns exec` mounts it."""
+    """Run a command in the namespace, with its own /sys, as `ip netns exec` mounts it."""
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", *arguments]
     return subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The one object a command printed."""
+    """Return the one object that a command printed."""
     read = json.loads(done.stdout)
     assert isinstance(read, dict)
     return read
 
 
 def test_the_probe_reads_a_veth(host: Host) -> None:
-    """Driver, link, queues, XDP features, offloads and privileges of a real interface; the rest says why not."""
+    """Driver, link, queues, XDP features, offloads and privileges of a real interface; unknown facts have a reason."""
     facts = host.call(lambda: probe("eth0"))
     assert (facts.driver, facts.mtu_bytes, facts.addresses) == ("veth", 1500, (f"{host.address}/24",))
     assert facts.is_up
@@ -78,7 +78,7 @@ def test_the_probe_reads_a_veth(host: Host) -> None:
 
 
 def test_sysfs_of_another_namespace_is_not_believed(host: Host) -> None:
-    """Entered by setns alone, /sys shows the outside: what stands there is unknown, not that of a namesake."""
+    """After setns alone, /sys shows the outer namespace: its values are unknown, not those of an equal name."""
     facts = host.call(lambda: probe("eth0"))
     assert isinstance(facts.napi_defer_hard_irqs, Unknown)
     assert "ip netns exec" in facts.napi_defer_hard_irqs.reason
@@ -86,7 +86,7 @@ def test_sysfs_of_another_namespace_is_not_believed(host: Host) -> None:
 
 @pytest.mark.parametrize("kind", ["ifb", "bridge"])
 def test_any_kind_of_interface_can_be_probed(make_lab: MakeLab, kind: str) -> None:
-    """An interface without XDP in its driver is never native; where it does multicast, it has a mode."""
+    """An interface without XDP in its driver is never native; if it has multicast, it has a mode."""
     host = make_lab(hosts=2).hosts[0]
 
     def make() -> Facts:
@@ -108,7 +108,7 @@ def test_any_kind_of_interface_can_be_probed(make_lab: MakeLab, kind: str) -> No
 
 
 def test_the_loopback_has_a_mode(host: Host) -> None:
-    """lo carries multicast within the host; its driver runs no XDP, and it is told so."""
+    """lo carries multicast within the host; its driver has no XDP, and the probe reports that."""
     facts = host.call(lambda: probe("lo"))
     assert facts.driver == "loopback"
     steps = {step.mode: step for step in decide(facts)}
@@ -118,7 +118,7 @@ def test_the_loopback_has_a_mode(host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def passing_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfProgram]:
-    """Give an XDP program that passes everything on."""
+    """Return an XDP program that passes everything."""
     source = tmp_path_factory.mktemp("xdp") / "passing.c"
     source.write_text(
         '__attribute__((section("xdp"), used)) int passing(void *frame) { return 2; }\n'
@@ -134,7 +134,7 @@ def passing_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfPro
 def test_an_attached_program_is_seen(
     make_lab: MakeLab, passing_program: BpfProgram, flags: int, mode: str
 ) -> None:
-    """The probe tells what is on the interface, and the bypass is ruled out with its name and its removal."""
+    """The probe reports the attached program, and the bypass is ruled out with its name and how to remove it."""
     host = make_lab(hosts=2).hosts[0]
 
     def attach() -> Facts:
@@ -157,7 +157,7 @@ def test_an_attached_program_is_seen(
 
 
 def test_the_probe_works_without_privileges(host: Host) -> None:
-    """An unprivileged process is told what it lacks; everything that can be read is still read."""
+    """The probe names the missing privileges and reads everything that needs none."""
     script = (
         "import json;"
         "from xdp.probe import probe; from xdp.ladder import decide, chosen;"
@@ -178,7 +178,7 @@ def test_the_probe_works_without_privileges(host: Host) -> None:
 
 
 def test_doctor_says_what_will_be_used_and_why_nothing_better(host: Host) -> None:
-    """One object: mode, steps with reasons and remedies, facts. A veth never does zero-copy, and says why."""
+    """One object: mode, steps with reasons and remedies, facts. A veth never has zero-copy, with the reason."""
     done = umstack(host, "doctor", "eth0", "--json")
     assert done.returncode == 0, done.stderr
     (report,) = as_json(done)["interfaces"]
@@ -194,7 +194,7 @@ def test_doctor_says_what_will_be_used_and_why_nothing_better(host: Host) -> Non
 @pytest.mark.skipif(bool(missing_parts()), reason="; ".join(missing_parts()))
 @needs_frames_in_chains
 def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
-    """W7: the mode the ladder chooses for the bypass is the one the opener ends at, on a plain and a jumbo MTU."""
+    """W7: the mode that the ladder chooses is the mode that opens, on a plain and a jumbo MTU."""
     lab = make_lab(hosts=2)
     host = lab.hosts[0]
 
@@ -213,7 +213,7 @@ def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
 
 
 def test_doctor_shows_every_interface_that_carries_multicast(host: Host) -> None:
-    """Without a name: lo and eth0, as tables."""
+    """Without a name: tables of lo and eth0."""
     done = umstack(host, "doctor")
     assert done.returncode == 0, done.stderr
     for shown in ("lo: ", "eth0: ", "will be used", "zero-copy", "socket"):
@@ -221,7 +221,7 @@ def test_doctor_shows_every_interface_that_carries_multicast(host: Host) -> None
 
 
 def test_doctor_fails_on_what_cannot_be_used(make_lab: MakeLab) -> None:
-    """An interface that is down, or is not there, is exit status 1 with the command that helps."""
+    """An interface that is down or missing gives exit status 1 and the command that helps."""
     host = make_lab(hosts=2).hosts[0]
     host.link_down()
     done = umstack(host, "doctor", "eth0", "--json")
@@ -236,14 +236,14 @@ def test_doctor_fails_on_what_cannot_be_used(make_lab: MakeLab) -> None:
 
 @pytest.fixture
 def settings_before(host: Host) -> Iterator[dict[str, Any]]:
-    """Give the host's settings, and see that they are the same after the test."""
+    """Return the host's settings, and check that they are the same after the test."""
     before = read_settings(host)
     yield before
     assert read_settings(host) == before
 
 
 def read_settings(host: Host) -> dict[str, Any]:
-    """Every setting and its value."""
+    """Return every setting and its value."""
     done = umstack(host, "nic", "check", "eth0", "--json")
     return {setting["setting"]: setting["is"] for setting in as_json(done)["settings"]}
 
@@ -251,9 +251,9 @@ def read_settings(host: Host) -> dict[str, Any]:
 def test_nic_init_and_undo_on_a_real_interface(
     host: Host, settings_before: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What a veth has is changed, stays changed, and is put back exactly; --dry-run changes nothing."""
+    """The settings of a veth are changed, stay changed, and are restored exactly; --dry-run changes nothing."""
     state = str(tmp_path / "state.json")
-    skip = ("--skip", "socket buffers")  # host-wide where the kernel has no such sysctl in a namespace
+    skip = ("--skip", "socket buffers")  # host-wide if the kernel has no such sysctl per namespace
     tried = umstack(host, "nic", "init", "eth0", "--dry-run", *skip)
     assert tried.returncode == 0, tried.stderr
     assert "ethtool -K eth0 rx-vlan-hw-parse off" in tried.stdout
@@ -277,7 +277,7 @@ def test_nic_init_and_undo_on_a_real_interface(
 
 @pytest.fixture
 def host_with_napi(make_lab: MakeLab) -> Host:
-    """A host whose interface has a NAPI instance, as a veth does while GRO is on."""
+    """Return a host whose interface has a NAPI instance, as a veth has with GRO on."""
     host = make_lab(hosts=2).hosts[0]
     host.call(lambda: set_feature("eth0", "rx-gro", True))
     return host
@@ -285,7 +285,7 @@ def host_with_napi(make_lab: MakeLab) -> Host:
 
 @needs_irq_suspension
 def test_busy_polling_is_prepared_said_and_put_back(host_with_napi: Host, tmp_path: Path) -> None:
-    """Deferral by sysfs and IRQ suspension by netlink, of a real kernel; the doctor says what it means."""
+    """Deferral by sysfs and IRQ suspension by netlink, on a real kernel; the doctor explains the effect."""
     host, state = host_with_napi, str(tmp_path / "state.json")
     wishes = ("--prefer-busy-poll", "--skip", "socket buffers")
     done = umstack(host, "nic", "init", "eth0", *wishes, "--state", state, "--json")
@@ -307,7 +307,7 @@ def test_busy_polling_is_prepared_said_and_put_back(host_with_napi: Host, tmp_pa
 
 
 def test_threads_poll_the_queues_or_the_kernel_is_named(host_with_napi: Host, tmp_path: Path) -> None:
-    """`on` makes the kernel's threads, undo ends them; `busy-poll` does, too, or names the Linux that can."""
+    """`on` starts the kernel's threads, undo ends them; so does `busy-poll`, or it names the Linux that can."""
     host, state = host_with_napi, str(tmp_path / "state.json")
     skip = ("--skip", "socket buffers", "--state", state)
     done = umstack(host, "nic", "init", "eth0", "--threaded-napi", "on", *skip)
@@ -329,12 +329,12 @@ def test_threads_poll_the_queues_or_the_kernel_is_named(host_with_napi: Host, tm
 
 
 def kernel_threads() -> str:
-    """The names of what polls: a thread for each instance."""
+    """Return the names of the polling threads, one for each instance."""
     return subprocess.run(["ps", "-e", "-o", "comm="], capture_output=True, text=True, check=True).stdout
 
 
 def test_an_interface_without_napi_says_so(host: Host, tmp_path: Path) -> None:
-    """Threads are asked for where nothing can have them: an error with the reason, and nothing changed."""
+    """Threads on an interface without NAPI: an error with the reason, and nothing changed."""
     state, before = str(tmp_path / "state.json"), read_settings(host)
     done = umstack(host, "nic", "init", "lo", "--threaded-napi", "busy-poll", "--state", state)
     assert done.returncode == 1
@@ -345,8 +345,8 @@ def test_an_interface_without_napi_says_so(host: Host, tmp_path: Path) -> None:
 
 @needs_epoll_busy_poll
 def test_a_context_prefers_busy_polling(host_with_napi: Host) -> None:
-    """The kernel has what the option asks for, and messages come; GRO, which would hold them until a poll ends, is off.
-    An epoll set without the option has none of it, and GRO is on."""
+    """The kernel has the option's parameters, messages arrive, and GRO, which would hold them until a poll ends, is
+    off. Without the option the epoll set has none of it, and GRO is on."""
 
     def parameters(limit_us: int) -> tuple[list[tuple[int, int, int]], bool]:
         before = epoll_sets()
@@ -366,7 +366,7 @@ def test_a_context_prefers_busy_polling(host_with_napi: Host) -> None:
 
 
 def any_joins_datagrams() -> bool:
-    """Whether a socket of this process takes runs of datagrams as one (UDP_GRO)."""
+    """Return true if a socket of this process accepts runs of datagrams (UDP_GRO)."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -377,7 +377,7 @@ def any_joins_datagrams() -> bool:
 
 
 def epoll_sets() -> set[int]:
-    """The epoll descriptors of this process."""
+    """Return the epoll descriptors of this process."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -387,14 +387,14 @@ def epoll_sets() -> set[int]:
 
 
 def epoll_busy_poll(descriptor: int) -> tuple[int, int, int]:
-    """Microseconds, budget and preference, as the kernel tells (EPIOCGPARAMS)."""
+    """Return microseconds, budget and preference from the kernel (EPIOCGPARAMS)."""
     read = fcntl.ioctl(descriptor, 2 << 30 | 8 << 16 | 0x8A << 8 | 2, bytes(8))
     usecs, budget, prefers, _ = struct.unpack("=IHBB", read)
     return usecs, budget, prefers
 
 
 def test_nic_init_rolls_back_what_a_real_driver_refuses(host: Host, tmp_path: Path) -> None:
-    """A veth of few queues refuses many: the offloads that were changed before are as they were."""
+    """A veth of few queues refuses many: the offloads changed before are restored."""
     state = tmp_path / "state.json"
     skip = "socket buffers"
     before = read_settings(host)
@@ -424,7 +424,7 @@ def test_nic_settings_without_privileges_change_nothing(host: Host, tmp_path: Pa
 
 
 def test_queues_of_a_multi_queue_interface_are_set_and_put_back(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A veth made with four queues: one is asked for, set, and undone."""
+    """On a veth with four queues, one queue is requested, set, and undone."""
     host = make_lab(hosts=2).hosts[0]
 
     def make() -> Interface:

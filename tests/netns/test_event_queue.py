@@ -16,7 +16,7 @@ MESSAGES = 60_000
 
 
 def test_every_topic_is_whole_and_in_order_under_loss(make_lab: MakeLab) -> None:
-    """2 % loss: what is recovered goes to its own topic in its place, while the others go on (UM-7, UM-8, UM-115)."""
+    """2 % loss: recovered messages come in place in their topic, other topics continue (UM-7, UM-8, UM-115)."""
     lab = make_lab(hosts=2)
     lab.port(1).set(loss=0.02)
     spec = StreamSpec(

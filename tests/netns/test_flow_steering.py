@@ -1,4 +1,4 @@
-"""Filters and spread where the NIC has none: a real veth refuses, and says what to do instead (issue: ntuple / RSS)."""
+"""NIC filters and RSS on a NIC without them: a real veth refuses, with what to do instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GET_CHANNELS = 0x3C
 
 
 def test_a_veth_has_no_filters(shared_lab: Lab) -> None:
-    """Not supported is told apart from any other refusal, names the interface, and changes no feature."""
+    """An unsupported feature is distinguished from other refusals, names the interface, and changes nothing."""
     host = shared_lab.hosts[1]
 
     def features() -> str:
@@ -36,7 +36,7 @@ def test_a_veth_has_no_filters(shared_lab: Lab) -> None:
 
 
 def test_requests_reach_the_driver(shared_lab: Lab) -> None:
-    """What a veth does answer arrives: its queues, and a feature that can be changed, and one that cannot."""
+    """A veth's answers are reported: its queues, a feature that can be changed, and one that cannot."""
     device = EthtoolDevice("eth0")
 
     def change_and_restore(feature: str) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Group memberships held on kernel sockets: the switch forwards, and errors say what to do (issue: group joins)."""
+"""Group memberships held on kernel sockets: the switch forwards, and errors name a remedy."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ GROUP6 = "ff15::77:5"
 
 @pytest.fixture
 def host(shared_lab: Lab) -> Host:
-    """Give a host of the lab."""
+    """Return a host of the lab."""
     return shared_lab.hosts[1]
 
 
 def is_member(host: Host, group: str) -> bool:
-    """Whether the host's kernel is in the group, as its own list has it."""
+    """Return true if the host's kernel lists the group."""
     wanted = f"{int.from_bytes(socket.inet_aton(group), sys.byteorder):08X}"
     return wanted in host.call(lambda: Path("/proc/thread-self/net/igmp").read_text())
 
 
 def test_the_switch_forwards_what_is_joined(shared_lab: Lab, host: Host) -> None:
-    """W5: the kernel does IGMP for as long as a membership is held; several groups, each left by itself."""
+    """W5: the kernel does IGMP while a membership is held; several groups, each left separately."""
     with host.call(lambda: GroupMemberships("eth0")) as memberships:
         for group in GROUPS:
             memberships.join(group)
@@ -61,7 +61,7 @@ sys.stdin.read()
 
 
 def test_a_crash_leaves_the_group(shared_lab: Lab, host: Host) -> None:
-    """Faults: kill -9 ends the membership."""
+    """kill -9 ends the membership."""
     command = [sys.executable, "-c", CHILD, GROUPS[0]]
     child = host.run(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout
@@ -73,7 +73,7 @@ def test_a_crash_leaves_the_group(shared_lab: Lab, host: Host) -> None:
 
 
 def test_the_limit_on_memberships_is_named(host: Host) -> None:
-    """Errors: a socket that may join no more groups says which sysctl allows more, and what it holds is kept."""
+    """The error names the sysctl that allows more groups; existing memberships are kept."""
     limit = Path("/proc/sys/net/ipv4/igmp_max_memberships")
     host.call(lambda: limit.write_text("2"))
     try:
@@ -92,7 +92,7 @@ def test_the_limit_on_memberships_is_named(host: Host) -> None:
 
 
 def test_what_cannot_be_joined_is_refused(host: Host) -> None:
-    """Errors: no address, no group, not joined, and IPv6 where it is off."""
+    """Refused: no address, no group, not joined, and IPv6 where it is disabled."""
     with host.call(lambda: GroupMemberships("eth0")) as memberships:
         for group, message in (
             ("nonsense", "nonsense is no IP address"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_joined_is_refused(host: Host) -> None:
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    """Give a namespace with a veth that does IPv6."""
+    """Return a namespace with a veth that has IPv6."""
     name = f"umgroups-{os.getpid()}"
     namespaces.create(name)
 
@@ -125,7 +125,7 @@ def namespace() -> Iterator[str]:
 
 
 def test_ipv6_groups_are_joined_by_mld(namespace: str) -> None:
-    """Both families: an IPv6 group is in the interface's list while it is held, next to an IPv4 one."""
+    """Both families: an IPv6 group is in the interface's list while it is held, beside an IPv4 one."""
 
     def members() -> str:
         return Path("/proc/thread-self/net/igmp6").read_text()
@@ -142,7 +142,7 @@ def test_ipv6_groups_are_joined_by_mld(namespace: str) -> None:
 
 
 def test_a_membership_does_not_outlive_its_interface(namespace: str) -> None:
-    """Faults: when the interface is gone, leaving and closing are still clean."""
+    """After the interface is removed, leaving and closing still work."""
     with namespaces.call(namespace, lambda: GroupMemberships("veth0")) as memberships:
         for group in (GROUPS[0], GROUP6):
             memberships.join(group)

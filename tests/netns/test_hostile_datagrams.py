@@ -1,6 +1,6 @@
-"""A third host that forges datagrams of the session: the stream goes on unharmed, and what was refused is counted.
+"""A third host forges datagrams of the session: the stream continues unharmed, and refused datagrams are counted.
 
-The sender's address is forged where a datagram must seem to come from the publisher, which takes a raw socket.
+Datagrams that must seem to come from the publisher have a forged source address, which takes a raw socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DATA, SM, NAK, NCF = 0, 2, 3, 4
 RATE = 5_000
 FLOOD_NAKS = 10_000
 AHEAD = 100
-"""Ahead of what a stream at rest sends meanwhile: the last numbers of its topics."""
+"""Distance ahead of the last numbers of a stream at rest."""
 
 STATUS_ELICIT, STATUS_LEAVE = 1, 2
 _TTL = 16
@@ -33,7 +33,7 @@ _SO_SNDBUFFORCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What every datagram of a session carries."""
+    """The fields that every datagram of a session carries."""
 
     source: str
     nak_port: int
@@ -46,7 +46,7 @@ class Identity:
         return cls(source, int(nak_port), int(session_id, 16))
 
     def header(self, kind: int | None = None, *, version: int = 0, next_header: int = 0) -> Packet:
-        """The main header; without a kind, that of what is put on it."""
+        """Return the main header; without a kind, the kind of the layer above it."""
         header = LBTRM(
             version=version, next_header=next_header, nak_port=self.nak_port, session_id=self.session_id
         )
@@ -55,27 +55,27 @@ class Identity:
         return header
 
     def data(self, sqn: int, *messages: Packet, trail: int | None = None) -> bytes:
-        """A data datagram."""
+        """Return a data datagram."""
         body = LBTRMData(sqn=sqn, trail=sqn if trail is None else trail, messages=list(messages))
         return bytes(self.header() / body)
 
     def nak(self, *sqns: int, count: int | None = None) -> bytes:
-        """A NAK; `count` is what it says of itself."""
+        """Return a NAK; `count` replaces its number of entries."""
         return bytes(self.header() / LBTRMNak(sqns=list(sqns), count=count))
 
     def session_message(self, lead: int, trail: int) -> bytes:
-        """A session message, which anybody can send."""
+        """Return a session message; any host can send one."""
         return bytes(self.header() / LBTRMSm(sm_sqn=1, lead=lead % 2**32, trail=trail % 2**32))
 
     def status(self, sqn: int, *, length: int = 28, **said: int) -> bytes:
-        """A status message; `length` is that of its data."""
+        """Return a status message with `length` bytes of data."""
         whole = LBMCStatus(**{"next_sqn": sqn, "receiver_id": 1} | said)
         option = LBMCExtended(id=whole.id, subtype=whole.subtype, data=bytes(whole)[8 : 8 + length])
         return self.data(sqn, LBMC(type="CONTROL", options=[option]))
 
 
 class Hostile:
-    """A host that listens to the group and sends what it likes."""
+    """A host that listens to the group and sends arbitrary datagrams."""
 
     def __init__(self, lab: Lab, number: int, transport: str) -> None:
         """Join the group on that host."""
@@ -96,15 +96,15 @@ class Hostile:
         return raw, plain, listener
 
     def to_group(self, payloads: Iterable[bytes]) -> int:
-        """Send to the group in the publisher's name; how many that were."""
+        """Send to the group in the publisher's name; return the number sent."""
         return self._forge(GROUP, GROUP_PORT, payloads)
 
     def to_resolution(self, payloads: Iterable[bytes]) -> int:
-        """Send to the group of topic resolution, in the publisher's name; how many that were."""
+        """Send to the group of topic resolution in the publisher's name; return the number sent."""
         return self._forge("224.9.10.11", 12965, payloads)
 
     def to_publisher(self, payloads: Iterable[bytes]) -> int:
-        """Send to the session's NAK port; how many that were."""
+        """Send to the session's NAK port; return the number sent."""
         address = (self.identity.source, self.identity.nak_port)
         return sum(self._plain.sendto(payload, address) >= 0 for payload in payloads)
 
@@ -120,7 +120,7 @@ class Hostile:
         return count
 
     def overhear(self, kind: int = DATA) -> bytes:
-        """A datagram of the stream, as it is on the wire now."""
+        """Return a current datagram of the stream."""
         while select.select([self._listener], [], [], 0)[0]:
             self._listener.recv(65536)
         while True:
@@ -130,11 +130,11 @@ class Hostile:
                 return datagram
 
     def overheard(self, kind: int = DATA) -> Packet:
-        """Such a datagram, read."""
+        """Return a current datagram of the stream, decoded."""
         return LBTRM(self.overhear(kind))
 
     def newest(self) -> int:
-        """The number of a datagram of the stream, as it is on the wire now."""
+        """Return the number of a current datagram of the stream."""
         return int.from_bytes(self.overhear()[8:12], "big")
 
     def close(self) -> None:
@@ -153,34 +153,34 @@ class Stream:
 
 
 class Scene:
-    """The stream as one test finds it: what it counts begins now."""
+    """The stream at the start of one test; counters are relative to it."""
 
     def __init__(self, stream: Stream) -> None:
-        """Note how things are."""
+        """Record the counters."""
         self.publisher, self.subscriber, self.hostile = stream.publisher, stream.subscriber, stream.hostile
         self.identity = stream.hostile.identity
         self._sent, self._received = self.publisher.ask(), self.subscriber.ask()
 
     def sent(self, report: Report, name: str) -> int:
-        """How many the sending session has counted since."""
+        """Return the growth of a counter of the sending session."""
         return report.counter("source_transports", name) - self._sent.counter("source_transports", name)
 
     def await_sent(self, name: str, count: int = 1) -> Report:
-        """Wait until the sending session has counted so many."""
+        """Wait until a counter of the sending session has grown by `count`."""
         return self.publisher.await_report(lambda now: self.sent(now, name) >= count)
 
     def await_received(self, name: str, count: int = 1, group: str = "receiver_transports") -> Report:
-        """Wait until the receiving session, or the context, has counted so many."""
+        """Wait until a counter of the receiving session, or the context, has grown by `count`."""
         had = self._received.counter(group, name)
         return self.subscriber.await_report(lambda now: now.counter(group, name) >= had + count)
 
     def received(self, report: Report, name: str) -> int:
-        """How many the receiving session has counted since."""
+        """Return the growth of a counter of the receiving session."""
         group = "receiver_transports"
         return report.counter(group, name) - self._received.counter(group, name)
 
     def assert_unharmed(self) -> None:
-        """The stream still lives, and everything up to now has arrived as it was sent."""
+        """Check that the stream still runs and that everything sent so far has arrived intact."""
         sent = self.publisher.ask()["sent"]
         report = self.subscriber.await_received(sent + RATE // 10)
         assert_whole(report, report["received"])
@@ -190,7 +190,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def stream() -> Iterator[Stream]:
-    """Give a stream that runs as long as the file's tests, and a third host that knows its session."""
+    """Return a stream that runs for all tests of the file, and a third host that knows its session."""
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=3))
         ends = Ends(lab, stack)
@@ -204,7 +204,7 @@ def stream() -> Iterator[Stream]:
 
 @pytest.fixture
 def scene(stream: Stream) -> Scene:
-    """Give that stream as it is now."""
+    """Return the scene at the start of a test."""
     return Scene(stream)
 
 
@@ -224,7 +224,7 @@ def test_datagrams_cut_off_at_every_length(scene: Scene) -> None:
 
 
 def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
-    """Counted by reason on both sides; a version that is not ours may mean anything, identity included (UX-28)."""
+    """Counted by reason on both sides; an unknown version may mean anything, identity included (UX-28)."""
     identity = scene.identity
     real = scene.hostile.overhear()
     body = real[8:]
@@ -243,7 +243,7 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
 
 
 def test_forged_session_messages(scene: Scene) -> None:
-    """Lead and trail far ahead move nothing, and made-up losses cause hardly a NAK (UM-71, UM-119, UM-128)."""
+    """A lead and trail far ahead move nothing, and invented losses cause hardly a NAK (UM-71, UM-119, UM-128)."""
     for jump in (60_000, 1_000, 250):
         sqn = scene.hostile.overheard().sqn + jump
         scene.hostile.to_group([scene.identity.session_message(sqn, sqn)] * 10)
@@ -258,7 +258,7 @@ def test_forged_session_messages(scene: Scene) -> None:
 
 
 def test_forged_session_ids(scene: Scene) -> None:
-    """A stranger's session is nobody's data, and its NAKs and status messages are not served (UX-11, UX-28)."""
+    """Data of an unknown session reaches no receiver; its NAKs and status messages are refused (UX-11, UX-28)."""
     stranger = replace(scene.identity, session_id=scene.identity.session_id ^ 1)
     scene.hostile.to_group(stranger.data(sqn, *[LBMC()] * 8) for sqn in range(1_000))
     scene.await_received("lbtrm_unknown_msgs_rcved", 1_000, "context")
@@ -269,7 +269,7 @@ def test_forged_session_ids(scene: Scene) -> None:
 
 
 def test_old_duplicates(scene: Scene) -> None:
-    """A datagram sent again and again is counted and delivered once (UM-121)."""
+    """A repeated datagram is counted and delivered once (UM-121)."""
     real = scene.hostile.overhear()
     scene.hostile.to_group([real] * 2_000)
     scene.await_received("duplicate_data", 2_000)
@@ -277,13 +277,13 @@ def test_old_duplicates(scene: Scene) -> None:
 
 
 def test_a_flood_of_naks(scene: Scene) -> None:
-    """Each datagram is sent again once an ignore interval at most, the rest is refused (UM-129, UM-130)."""
+    """Each datagram is retransmitted at most once per ignore interval, the rest is refused (UM-129, UM-130)."""
     sqn = scene.hostile.overheard().sqn
     before = scene.publisher.ask()
     scene.hostile.to_publisher([scene.identity.nak(sqn)] * FLOOD_NAKS)
     scene.await_sent("naks_suppressed", FLOOD_NAKS // 2)
     scene.hostile.to_publisher([scene.identity.nak(sqn + 2**30)])
-    report = scene.await_sent("nak_unknown_sqn")  # behind the whole flood
+    report = scene.await_sent("nak_unknown_sqn")  # arrives after the whole flood
     intervals = 2 + (report["at"] - before["at"]) / 0.010
     assert 1 <= scene.sent(report, "rxs_sent") <= intervals
     assert scene.sent(report, "ncfs_sent") <= intervals
@@ -291,7 +291,7 @@ def test_a_flood_of_naks(scene: Scene) -> None:
 
 
 def test_naks_for_what_was_never_sent_or_lie_about_their_count(scene: Scene) -> None:
-    """Nothing is sent for them (UM-129); a list that says it is longer than it is gets dropped."""
+    """They cause no retransmission (UM-129); a list that is shorter than its count is dropped."""
     identity = scene.identity
     sqn = scene.hostile.overheard().sqn
     unknown = [
@@ -307,7 +307,7 @@ def test_naks_for_what_was_never_sent_or_lie_about_their_count(scene: Scene) -> 
 
 
 def test_forged_status_messages(scene: Scene) -> None:
-    """Bad layouts and impossible positions are refused; an invented receiver counts until it times out (AE-19)."""
+    """Bad layouts and impossible positions are refused; an invented receiver counts until its timeout (AE-19)."""
     identity = scene.identity
     sqn = scene.hostile.overheard().sqn
     malformed = [
@@ -334,7 +334,7 @@ def test_forged_status_messages(scene: Scene) -> None:
 
 
 def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
-    """The table is bounded: the rest is refused, and the real receiver keeps its place (AE-19, AE-20)."""
+    """The table is bounded: more are refused, and the real receiver keeps its entry (AE-19, AE-20)."""
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher(
         scene.identity.status(sqn, receiver_id=number, window_bytes=2**32 - 1) for number in range(1, 2_000)
@@ -349,9 +349,9 @@ def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
 
 
 def test_messages_that_lie_inside_a_datagram(scene: Scene) -> None:
-    """A length that cannot be, or an unknown kind, ends the datagram, and nothing else (UM-7, UX-28).
+    """An impossible length or an unknown kind ends the parsing of that datagram only (UM-7, UX-28).
 
-    They come last: numbers ahead of the stream are believed, and the publisher will not use them within this test.
+    This test is the last: receivers accept the numbers ahead of the stream, which the publisher does not reach.
     """
     scene.assert_unharmed()
     lies = {

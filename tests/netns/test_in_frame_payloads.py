@@ -1,6 +1,6 @@
 """In-frame payloads: payloads that stay in their UMEM frames until they are read.
 
-They are the same however they are read, whether or not another receiver reads them, too, and as long as a batch of
+They are the same in every way of reading, with and without another receiver of the topic, and as long as a batch of
 them exists.
 """
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 
 
 def large_messages(count: int, seed: int = 7) -> list[bytes]:
-    """Messages whose payloads stay in their frames: each fills more than half of a datagram."""
+    """Return messages whose payloads stay in their frames: each fills more than half of a datagram."""
     print(f"seed {seed}")
     chosen = random.Random(seed)
     return [b"%08d" % number + chosen.randbytes(chosen.randrange(700, 1392)) for number in range(count)]
@@ -34,7 +34,7 @@ def large_messages(count: int, seed: int = 7) -> list[bytes]:
 
 @contextmanager
 def sending(source: Source, messages: list[bytes]) -> Iterator[None]:
-    """Send them meanwhile."""
+    """Send them in another thread."""
     source.wait_connected(timeout=10)
     sender = threading.Thread(target=lambda: source.send_many(messages, flush=True))
     sender.start()
@@ -43,7 +43,7 @@ def sending(source: Source, messages: list[bytes]) -> Iterator[None]:
 
 
 def batches_of(receiver: Receiver, count: int) -> Iterator[Batch]:
-    """Batches that have so many messages together, without their events."""
+    """Yield batches until they have `count` messages together, without events."""
     while count > 0:
         batch = receiver.poll(timeout=20)
         assert batch, f"{count} messages did not come"
@@ -52,13 +52,13 @@ def batches_of(receiver: Receiver, count: int) -> Iterator[Batch]:
 
 
 def by_payload(batch: Batch) -> list[bytes]:
-    """Cut out of the column."""
+    """Return the payloads from the column."""
     payload, offsets = bytes(batch.payload), batch.offsets
     return [payload[offsets[i] : offsets[i + 1]] for i in range(len(batch))]
 
 
 def by_heads(batch: Batch) -> list[bytes]:
-    """As heads longer than any message; its length is in the columns."""
+    """Return the payloads as heads that are longer than any message, cut to the lengths of the columns."""
     size, offsets = 1500, batch.offsets
     heads = bytes(batch.heads(size))
     lengths = [offsets[i + 1] - offsets[i] for i in range(len(batch))]
@@ -68,7 +68,7 @@ def by_heads(batch: Batch) -> list[bytes]:
 
 
 def by_both(batch: Batch) -> list[bytes]:
-    """By the column, once heads have been looked at, and by heads once more."""
+    """Read heads, then the column, then heads again."""
     first = bytes(batch.heads(8))
     found = by_payload(batch)
     assert first == b"".join(data[:8].ljust(8, b"\0") for data in found)
@@ -88,7 +88,7 @@ READINGS: list[Callable[[Batch], list[bytes]]] = [
 
 
 def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
-    """W5, W9: heads, views, copies, Arrow, one by one."""
+    """W5, W9: heads, views, copies, Arrow, one message at a time."""
     messages = large_messages(COUNT)
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         for number, read in enumerate(READINGS):
@@ -109,9 +109,14 @@ def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
 
 
 def test_what_does_not_fill_a_datagram_is_copied(shared_lab: Lab) -> None:
-    """W5: a small message, one of several in a datagram and a part of a large one do not pin a frame."""
+    """W5: a small message, one of several in a datagram, and a fragment of a large one do not pin a frame."""
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
-        for size, most in ((64, 0), (500, 0), (5000, 0), (600, 50)):  # a batch may end with one in a datagram
+        for size, most in (
+            (64, 0),
+            (500, 0),
+            (5000, 0),
+            (600, 50),
+        ):  # a batch may end with a single one in a datagram
             messages = [b"%08d" % number + bytes(size - 8) for number in range(500)]
             with subscriber.receiver(f"{size}") as receiver, publisher.source(f"{size}") as source:
                 found: list[bytes] = []
@@ -123,7 +128,7 @@ def test_what_does_not_fill_a_datagram_is_copied(shared_lab: Lab) -> None:
 
 
 def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
-    """W5, UM-8: one reads the frame, the other a copy; closing one takes nothing from the other."""
+    """W5, UM-8: one reads the frame, the other a copy; closing one does not affect the other."""
     messages = large_messages(COUNT)
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         with (
@@ -143,7 +148,7 @@ def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
 
 @pytest.mark.parametrize("closed", ["receiver", "context"])
 def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
-    """W9: what was taken stays readable when its receiver, or the rings themselves, are closed."""
+    """W9: messages stay readable after their receiver, or the rings, are closed."""
     messages = large_messages(1000)
     with members(shared_lab.hosts[0], **RINGS) as (publisher,):
         subscriber = Member(shared_lab.hosts[1], **RINGS)
@@ -162,7 +167,7 @@ def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
 
 
 def test_a_reader_that_releases_nothing_pins_half_of_the_frames(shared_lab: Lab) -> None:
-    """W5, UM-10: the rest is copied and the stream goes on; once batches are released, frames are pinned again."""
+    """W5, UM-10: the rest is copied and the stream continues; after batches are released, frames are pinned again."""
     frames = 128
     messages = large_messages(1500)
     with (
@@ -181,7 +186,7 @@ def test_a_reader_that_releases_nothing_pins_half_of_the_frames(shared_lab: Lab)
             source.send_many(messages[:10], flush=True)
             for batch in batches_of(receiver, 10):
                 batch.release()
-        # More than half of the frames, and no block of the queue was filled again meanwhile.
+        # More than half of the frames, and no block of the queue was filled twice.
         assert subscriber.link("ring_kept") - pinned_before > 2 * frames
         found: list[bytes] = []
         with sending(source, messages):

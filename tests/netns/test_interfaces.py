@@ -1,4 +1,4 @@
-"""Interface facts on a lab's hosts: which one is meant, where multicast goes, what changes (issue: bad input)."""
+"""Interface facts on a lab's hosts: which interface is selected, where multicast goes, and changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_interface_is_found_by_whatever_names_it(shared_lab: Lab) -> None:
 
 @pytest.mark.parametrize("wanted", ["eth9", "10.99.0.1", "10.99.0.0/16", "not/a/network"])
 def test_an_interface_that_is_not_there_lists_those_that_are(shared_lab: Lab, wanted: str) -> None:
-    """The error names what was asked for and what could be."""
+    """The error names the requested interface and the existing ones."""
     with pytest.raises(NoSuchInterfaceError) as refusal:
         shared_lab.hosts[1].call(lambda: find_interface(wanted))
     assert wanted in str(refusal.value)
@@ -46,7 +46,7 @@ def test_an_interface_that_is_not_there_lists_those_that_are(shared_lab: Lab, wa
 
 
 def test_a_missing_multicast_route_is_an_error_with_the_command(make_lab: MakeLab) -> None:
-    """No route, or one that leads elsewhere: the error gives the command that mends it."""
+    """No route, or one to another interface: the error gives the command that fixes it."""
     host = make_lab(hosts=2).hosts[0]
 
     def change_route(command: str, name: str) -> None:
@@ -70,7 +70,7 @@ def test_a_missing_multicast_route_is_an_error_with_the_command(make_lab: MakeLa
 
 
 def test_without_a_usable_interface_there_is_no_default(make_lab: MakeLab) -> None:
-    """An interface that is down or has no carrier is not chosen, and the error says so."""
+    """An interface that is down or has no carrier is not chosen, and the error gives that reason."""
     host = make_lab(hosts=2).hosts[0]
     host.unplug()
     with pytest.raises(NoSuchInterfaceError, match="eth0 \\(no carrier"):
@@ -81,7 +81,7 @@ def test_without_a_usable_interface_there_is_no_default(make_lab: MakeLab) -> No
 
 
 def test_a_watch_tells_what_changed(make_lab: MakeLab) -> None:
-    """The watch's descriptor becomes readable on news, and each change is told once, with before and after."""
+    """The watch's descriptor becomes readable on changes; each change is reported once, with old and new state."""
     lab = make_lab(hosts=2)
     host = lab.hosts[0]
     with host.call(lambda: InterfaceWatch("eth0")) as watch:

@@ -1,7 +1,7 @@
-"""Attacks on a session with keys, by a host that has none: refused, counted by reason, and the stream unharmed.
+"""Attacks on a session with keys by a host without keys: refused, counted by reason, and the stream unharmed.
 
-The attacks are those of tests/netns/test_hostile_datagrams.py and of docs/threat-model.md: what has no key can forge
-addresses and overhear everything.
+The attacks are those of tests/netns/test_hostile_datagrams.py and docs/threat-model.md. A host without keys can forge
+addresses and receive every datagram.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ FAR = 60_000
 
 
 def keys_in(folder: Path, scope: str = "all") -> dict[str, Any]:
-    """Context options for a new key file in a folder."""
+    """Return context options for a new key file in a folder."""
     file = folder / "keys"
     write_new_key_file(file, ["*"])
     return {"authentication_key_file": str(file), "authentication_scope": scope}
 
 
 class Keyed(Scene):
-    """The scene with keys, and the file of them, which the hostile host does not know."""
+    """The scene with keys, and the key file, which the hostile host does not have."""
 
     def __init__(self, stream: Stream, keys: dict[str, Any]) -> None:
-        """Note how things are."""
+        """Record the counters."""
         super().__init__(stream)
         self.file = Path(keys["authentication_key_file"])
 
     def session_message(self, lead: int, trail: int) -> bytes:
-        """A session message as the publisher would send it without keys."""
+        """Return a session message without a tag."""
         return bytes(self.identity.header() / LBTRMSm(sm_sqn=2**31, lead=lead, trail=trail))
 
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stream, dict[str, Any]]]:
-    """Give a keyed stream that runs as long as the file's tests, and a third host that overhears it."""
+    """Return a keyed stream that runs for all tests of the file, and a third host that receives it."""
     keys = keys_in(tmp_path_factory.mktemp("keyed"))
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=3))
@@ -64,12 +64,12 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stream, d
 
 @pytest.fixture
 def scene(stream: tuple[Stream, dict[str, Any]]) -> Keyed:
-    """Give that stream as it is now."""
+    """Return the scene at the start of a test."""
     return Keyed(*stream)
 
 
 def test_session_messages_that_claim_data_far_ahead(scene: Keyed) -> None:
-    """They would move the window past what was received, and lose it in silence."""
+    """Accepted, they would move the window past missing data and lose it without an event."""
     sqn = scene.hostile.overheard().sqn
     forged = [scene.session_message(sqn + FAR + n, sqn + FAR) for n in range(30)]
     scene.hostile.to_group(forged)
@@ -78,7 +78,7 @@ def test_session_messages_that_claim_data_far_ahead(scene: Keyed) -> None:
 
 
 def test_session_messages_that_cause_naks(scene: Keyed) -> None:
-    """A lead far ahead and an old trail would make the receiver NAK what was never sent."""
+    """Accepted, a lead far ahead and an old trail would make the receiver NAK numbers that were never sent."""
     sqn = scene.hostile.overheard().sqn
     before = scene.subscriber.ask().counter("receiver_transports", "naks_sent")
     scene.hostile.to_group([scene.session_message(sqn + FAR, sqn)] * 10)
@@ -88,7 +88,7 @@ def test_session_messages_that_cause_naks(scene: Keyed) -> None:
 
 
 def test_an_invented_receiver_with_a_closed_window(scene: Keyed) -> None:
-    """Its status messages would hold the sender back."""
+    """Accepted, its status messages would hold the sender back."""
     sqn = scene.hostile.overheard().sqn
     before = scene.publisher.ask()
     scene.hostile.to_publisher([scene.identity.status(sqn, window_bytes=0)] * 20)
@@ -101,7 +101,7 @@ def test_an_invented_receiver_with_a_closed_window(scene: Keyed) -> None:
 
 
 def test_advertisements_of_sources_that_do_not_exist(scene: Keyed) -> None:
-    """They would fill the table of receiving sessions."""
+    """Accepted, they would fill the table of receiving sessions."""
     sessions = scene.subscriber.ask().counter("context", "sessions")
     before = scene.subscriber.ask().counter("context", "tr_dgrams_dropped_tag_missing")
     for number in range(700):
@@ -109,7 +109,7 @@ def test_advertisements_of_sources_that_do_not_exist(scene: Keyed) -> None:
         datagram = encode(ResolutionDatagram(advertisements=(Advertisement(TOPIC, number, 60, address),)))
         scene.hostile._forge(*RESOLUTION, [datagram])
         if number % 50 == 49:
-            time.sleep(0.01)  # the socket's buffer is not what is tested
+            time.sleep(0.01)  # the socket's buffer must not overflow
     report = scene.await_received("tr_dgrams_dropped_tag_missing", 700, "context")
     assert report.counter("context", "sessions") == sessions
     assert before + 700 <= report.counter("context", "tr_dgrams_dropped_tag_missing")
@@ -117,7 +117,7 @@ def test_advertisements_of_sources_that_do_not_exist(scene: Keyed) -> None:
 
 
 def test_naks_for_a_whole_window(scene: Keyed) -> None:
-    """One datagram would cause hundreds of retransmissions."""
+    """Accepted, one datagram would cause hundreds of retransmissions."""
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher([scene.identity.nak(*range(sqn - 350, sqn))] * 10)
     report = scene.await_sent("dgrams_dropped_tag_missing", 10)
@@ -127,7 +127,7 @@ def test_naks_for_a_whole_window(scene: Keyed) -> None:
 
 
 def test_what_was_overheard_is_replayed_or_changed(scene: Keyed) -> None:
-    """A datagram is taken once; a changed one, or one that another host sends, is wrong."""
+    """A datagram is accepted once; a changed one, or one sent by another host, has a wrong tag."""
     real = scene.hostile.overhear()
     scene.hostile.to_group([real] * 500)
     scene.await_received("dgrams_dropped_tag_replayed", 500)
@@ -135,13 +135,13 @@ def test_what_was_overheard_is_replayed_or_changed(scene: Keyed) -> None:
     scene.hostile.to_group(changed)
     report = scene.await_received("dgrams_dropped_tag_wrong", len(changed))
     assert report.counter("receiver_transports", "duplicate_data") == 0
-    scene.hostile.to_publisher([real] * 10)  # of another purpose
+    scene.hostile.to_publisher([real] * 10)  # a tag made for another purpose
     scene.await_sent("dgrams_dropped_tag_wrong", 10)
     scene.assert_unharmed()
 
 
 def test_tags_of_other_keys_and_other_times(scene: Keyed) -> None:
-    """A key that nobody has, the right identifier with another key, and the right key at another time."""
+    """An unknown key, a known identifier with another key, and the right key at another time."""
     identity = scene.identity
     (_, (key,)) = read_key_file(scene.file).topics[0]
     plain = scene.session_message(1, 1)
@@ -163,7 +163,7 @@ def test_tags_of_other_keys_and_other_times(scene: Keyed) -> None:
 
 
 def test_control_messages_with_keys_alone(make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path) -> None:
-    """Scope control: DATA has no trailer and passes, control has one and has to (NAKs repair what is lost)."""
+    """Scope control: DATA needs no trailer, control messages do (NAKs repair losses)."""
     keys = keys_in(tmp_path, "control")
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
@@ -177,7 +177,7 @@ def test_control_messages_with_keys_alone(make_lab: MakeLab, ends_in: EndsIn, tm
         scene = Scene(Stream(publisher, subscriber, hostile))
         forged = LBTRM(nak_port=scene.identity.nak_port, session_id=scene.identity.session_id)
         hostile.to_group([bytes(forged / LBTRMSm(sm_sqn=2**31, lead=2**20, trail=2**20))] * 10)
-        scene.await_received("dgrams_dropped_tag_missing", 5)  # some are lost
+        scene.await_received("dgrams_dropped_tag_missing", 5)  # some are lost on the way
         hostile.to_publisher([scene.identity.nak(1, 2, 3)] * 10)
         scene.await_sent("dgrams_dropped_tag_missing", 10)
         lab.port(1).set(loss=0)
@@ -191,7 +191,7 @@ def test_control_messages_with_keys_alone(make_lab: MakeLab, ends_in: EndsIn, tm
 def test_lost_datagrams_are_repaired_with_keys(
     make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path, link: str
 ) -> None:
-    """Data, NAKs, NCFs and retransmissions with tags, on sockets and on rings; sizes fit the path."""
+    """Data, NAKs, NCFs and retransmissions have tags, on sockets and on rings; sizes fit the path."""
     context = keys_in(tmp_path) | {"link": link}
     lab = make_lab(hosts=2, segmentation="real")
     ends = ends_in(lab)
@@ -214,7 +214,7 @@ def test_lost_datagrams_are_repaired_with_keys(
 
 
 def test_keys_are_rotated_under_a_stream(make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path) -> None:
-    """A second key that is accepted, then makes tags, then is the only one: nothing is lost, the old one is refused."""
+    """A second key is accepted, then makes tags, then is the only one: nothing is lost, the old key is refused."""
     keys = keys_in(tmp_path)
     file = Path(keys["authentication_key_file"])
     old, resolution = [line for line in file.read_text().splitlines() if not line.startswith("#")]
@@ -231,7 +231,7 @@ def test_keys_are_rotated_under_a_stream(make_lab: MakeLab, ends_in: EndsIn, tmp
         assert before[-20] == 1
         for lines in ([old, new, resolution], [new, old, resolution], [new, resolution]):
             file.write_text("\n".join(lines) + "\n")
-            time.sleep(2.5)  # both look once a second
+            time.sleep(2.5)  # both ends read the file once per second
             scene.assert_unharmed()
         assert hostile.overhear()[-20] == 2
         hostile.to_group([before] * 10)

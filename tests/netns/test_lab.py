@@ -1,4 +1,4 @@
-"""The lab itself, with real sockets and real frames (issue: Lab; design section 5)."""
+"""The lab itself, with real sockets and real frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def lab(shared_lab: Lab) -> Iterator[Lab]:
-    """Give the file's lab, and put its ports back to lossless."""
+    """Return the file's lab with lossless ports."""
     yield shared_lab
     for host in shared_lab.hosts:
         for direction in get_args(PortDirection):
@@ -69,7 +69,7 @@ class Tap:
         return tap
 
     def payloads_until(self, last: bytes) -> list[bytes]:
-        """The UDP payloads that arrived before the one that is `last`."""
+        """Return the UDP payloads that arrived before `last`."""
         seen = []
         while (payload := self.socket.recv(65536)[28:]) != last:
             seen.append(payload)
@@ -77,7 +77,7 @@ class Tap:
 
 
 def forwarded_before_broadcast(lab: Lab, tap: Tap, group: str) -> bool:
-    """Whether a datagram to the group reached the tap, given that a broadcast sent after it has."""
+    """Return true if a datagram to the group reached the tap before a broadcast that was sent later."""
 
     def open_socket() -> socket.socket:
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -110,7 +110,7 @@ def test_the_switch_snoops_igmp(lab: Lab) -> None:
 
 
 def test_membership_outlasts_the_queries(lab: Lab) -> None:
-    """Lab: the querier asks, hosts answer: IGMP version 3 queries arrive at every host."""
+    """Lab: the querier sends IGMP version 3 queries, which arrive at every host, and hosts answer."""
     queries = []
     tap = lab.hosts[1].call(
         lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP))
@@ -128,7 +128,7 @@ def test_membership_outlasts_the_queries(lab: Lab) -> None:
 
 
 def test_each_subscriber_loses_its_own(lab: Lab) -> None:
-    """Lab: each port loses the share asked for, and exactly the datagrams its seed says; a third port loses none."""
+    """Lab: each port loses its rate, and exactly the datagrams that its seed selects; a third port loses none."""
     count, rate = 20_000, 0.05
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as one, Receiver(lab.hosts[2]) as two:
         lab.await_join(GROUP, 1, 2)
@@ -151,7 +151,7 @@ def test_each_subscriber_loses_its_own(lab: Lab) -> None:
 
 
 def test_a_lossless_port_has_no_program(lab: Lab) -> None:
-    """Lab: a port costs nothing before it loses and after; while it loses, or is told to count, it counts."""
+    """Lab: a port without loss has no program; while it loses, or has to count, it counts."""
     port = lab.port(2)
     qdiscs = ["ip", "netns", "exec", lab.switch_namespace, "tc", "qdisc", "show", "dev", "port2"]
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[2]) as receiver:
@@ -194,7 +194,7 @@ def test_duplicates_are_extra_and_nothing_is_lost(lab: Lab) -> None:
 
 @pytest.mark.parametrize("size", [64, 1400])
 def test_reordering_is_real_and_loses_nothing(lab: Lab, size: int) -> None:
-    """Lab: datagrams sent back to back overtake those that were chosen, and every one arrives exactly once."""
+    """Lab: datagrams sent back to back overtake the delayed ones, and each arrives exactly once."""
     count, rate = 10_000, 0.02
     port = lab.port(1)
     before = port.counters()
@@ -208,12 +208,12 @@ def test_reordering_is_real_and_loses_nothing(lab: Lab, size: int) -> None:
     assert (outcome.lost, outcome.duplicates) == (set(), 0)
     assert now.reordered + now.unheld - before.reordered - before.unheld == chosen
     assert now.released == now.reordered
-    # One that found nothing to overtake it in time arrives in its place, so a few may.
+    # A delayed datagram that nothing overtakes in time arrives in order, so a few may.
     assert 0.8 * chosen <= outcome.late <= 1.5 * chosen
 
 
 def test_a_datagram_with_none_behind_it_is_not_lost(lab: Lab) -> None:
-    """Lab: the last datagrams of a stream, all chosen for reordering, arrive although none comes to overtake them."""
+    """Lab: the last datagrams of a stream, all selected for reordering, arrive although none overtakes them."""
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
         lab.await_join(GROUP, 1)
         lab.port(1).set(reorder=1.0, reorder_depth=1000)
@@ -222,7 +222,7 @@ def test_a_datagram_with_none_behind_it_is_not_lost(lab: Lab) -> None:
 
 
 def test_jumbo_datagrams_take_the_detour(make_lab: MakeLab) -> None:
-    """Lab: a datagram of the largest MTU fits through the loop, and so does a super-packet that crosses whole."""
+    """Lab: a datagram of the largest MTU fits through the detour, and so does an uncut super-packet."""
     lab = make_lab(hosts=2, mtu=9216, segmentation="offload")
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
         lab.await_join(GROUP, 1)
@@ -235,7 +235,7 @@ def test_jumbo_datagrams_take_the_detour(make_lab: MakeLab) -> None:
 
 
 def test_block_is_a_partition_that_heals(lab: Lab) -> None:
-    """Lab: while the port is blocked nothing passes, ARP and IGMP excepted; when it is not, everything does."""
+    """Lab: a blocked port passes only ARP and IGMP; an unblocked one passes everything again."""
     port = lab.port(1)
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver, Receiver(lab.hosts[2]) as other:
         lab.await_join(GROUP, 1, 2)
@@ -250,7 +250,7 @@ def test_block_is_a_partition_that_heals(lab: Lab) -> None:
 
 
 def test_naks_can_be_lost_too(lab: Lab) -> None:
-    """Lab: unicast passes a lossy port unless asked for; with `unicast` it is lost, and `from_host` is the way back."""
+    """Lab: unicast passes a lossy port by default; with `unicast` it is lost, `from_host` is the other direction."""
     port = lab.port(1, "from_host")
     with Sender(lab.hosts[1], lab.hosts[0].address) as sender, Receiver(lab.hosts[0], None) as receiver:
         port.set(loss=1.0)
@@ -269,7 +269,7 @@ def test_naks_can_be_lost_too(lab: Lab) -> None:
 
 
 def test_real_segmentation_loses_datagrams_one_by_one(lab: Lab) -> None:
-    """Lab: GSO super-packets are cut where they leave the host, so that each datagram meets its own fate."""
+    """Lab: GSO super-packets are cut at the host, so that each datagram is lost or passes by itself."""
     port = lab.port(1)
     burst, size, rounds = 40, 1000, 50
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
@@ -285,7 +285,7 @@ def test_real_segmentation_loses_datagrams_one_by_one(lab: Lab) -> None:
 
 
 def test_tcp_segments_are_lost_one_by_one_when_asked(lab: Lab) -> None:
-    """Lab, issue 29: with `tcp` each segment of a stream meets a fate of its own, and the stream arrives whole."""
+    """Lab: with `tcp` each segment of a stream is lost or passes by itself, and the stream arrives complete."""
     port, data = lab.port(1), os.urandom(2_000_000)
     sender, receiver = lab.hosts[:2]
     before = port.counters()
@@ -306,7 +306,7 @@ def test_tcp_segments_are_lost_one_by_one_when_asked(lab: Lab) -> None:
 
 
 def test_segmentation_follows_loss_unless_told(make_lab: MakeLab) -> None:
-    """Lab: `auto` lets super-packets cross whole until a port loses; counters count datagrams either way."""
+    """Lab: `auto` leaves super-packets uncut until a port loses; counters count datagrams either way."""
     lab = make_lab(hosts=2)
     assert lab.segmentation == "auto"
     lab.port(1).set(duplicate=0.0, unicast=True)
@@ -324,7 +324,7 @@ def test_segmentation_follows_loss_unless_told(make_lab: MakeLab) -> None:
 
 
 def test_mtu_follows_the_cable(lab: Lab) -> None:
-    """Lab: a host's MTU changes at both ends of its cable, is announced, and is what datagrams must fit (W4)."""
+    """Lab: a host's MTU changes at both ends of its cable, is announced, and limits datagrams (W4)."""
     host = lab.hosts[1]
 
     def open_unfragmented() -> socket.socket:
@@ -352,7 +352,7 @@ def test_mtu_follows_the_cable(lab: Lab) -> None:
 
 
 def test_an_interface_goes_down_and_returns(lab: Lab) -> None:
-    """Lab: down on the host and pulled at the switch are different, both are seen, and traffic flows after each."""
+    """Lab: an interface that is down and a cable that is out are distinguished, and traffic continues after each."""
     host = lab.hosts[1]
     with Receiver(host) as receiver, Sender(lab.hosts[0]) as sender:
         host.link_down()
@@ -373,7 +373,7 @@ def test_an_interface_goes_down_and_returns(lab: Lab) -> None:
 
 
 def test_processes_run_on_their_host_and_end_with_the_lab() -> None:
-    """Lab: a process sees its host's interface only, in place of nothing else, and does not outlive the lab."""
+    """Lab: a process sees only its host's interface, and ends with the lab."""
     with Lab(hosts=2) as lab:
         shown = lab.hosts[1].run(["ip", "-o", "-4", "address"], stdout=subprocess.PIPE, text=True)
         said, _ = shown.communicate(timeout=10)
@@ -401,7 +401,7 @@ with Lab(hosts=2, loss=0.1) as lab:
 
 @contextlib.contextmanager
 def owner_of_a_lab() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """A process that has a lab and a process in it: the owner, the lab's name and the inner process's id."""
+    """Start a process with a lab and a process in it: the owner, the lab's name and the inner process's id."""
     command = [sys.executable, "-c", OWNER]
     owner = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with owner:
@@ -416,7 +416,7 @@ def owner_of_a_lab() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
 
 
 def test_a_crash_leaves_a_lab_that_down_finds() -> None:
-    """Lab: after SIGKILL of its owner a lab is stale, `down` removes it and ends what still runs in it."""
+    """Lab: after SIGKILL of its owner a lab is stale; `down` removes it and ends its processes."""
     with owner_of_a_lab() as (owner, name, sleeper_id):
         assert not Lab.open(name).is_stale
         refused = umstack("lab", "down", name)
@@ -435,7 +435,7 @@ def test_a_crash_leaves_a_lab_that_down_finds() -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_takes_the_lab_down(ending: signal.Signals) -> None:
-    """Lab: a process that is asked to end takes its lab with it."""
+    """Lab: a process removes its lab when a signal ends it."""
     with owner_of_a_lab() as (owner, name, _):
         owner.send_signal(ending)
         owner.wait(20)
@@ -443,7 +443,7 @@ def test_a_signal_takes_the_lab_down(ending: signal.Signals) -> None:
 
 
 def test_namespaces_without_a_record_are_found() -> None:
-    """Lab: what a crash left before or after the record is a stale lab like any other."""
+    """Lab: namespaces that a crash left before or after the record are a stale lab like any other."""
     name = f"umlab-stale-{os.getpid()}"
     namespaces.create(f"{name}.host1")
     try:

@@ -1,6 +1,6 @@
-"""Issue 4, done when: the analyses of a lab run agree with the injected loss and with the stack's own counters.
+"""The analyses of a lab run agree with the injected loss and with the stack's own counters.
 
-One run, captured at the switch by tcpdump, there by `umstack capture`, and by a tap at each end.
+One run, captured at the switch by tcpdump and by `umstack capture`, and by a tap at each end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Key = tuple[str, int]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> LabRun:
-    """Give the run, or skip where there can be no lab."""
+    """Return the run, or skip if no lab can be created."""
     if (reason := Lab.supported() or Lab.loss_supported()) is not None:
         pytest.skip(reason)
     return lab_run(tmp_path_factory.mktemp("run"))
@@ -44,33 +44,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> LabRun:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A report of what tcpdump captured, and the tables beside it."""
+    """A report on tcpdump's capture, and its tables."""
 
     report: Report
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """A table as it lies on disk."""
+        """Return the rows of a table on disk."""
         files = sorted((self.report.page.parent / name).glob("*.parquet"))
         return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
 
     def one(self, name: str) -> dict[str, Any]:
-        """The row of a table that has one."""
+        """Return the only row of a table."""
         [row] = self.table(name)
         return row
 
     def lost(self) -> dict[Key, dict[str, Any]]:
-        """Losses by receiver and sequence number."""
+        """Return the losses by receiver and sequence number."""
         return {(row["receiver"], row["sqn"]): row for row in self.table("losses")}
 
 
 @pytest.fixture(scope="module")
 def reported(run: LabRun) -> Reported:
-    """Give the report of a capture made entirely by tcpdump."""
+    """Return the report of tcpdump's capture."""
     return Reported(make_report([str(run.by_tcpdump)], run.folder / "report"))
 
 
 EDGES = 2
-"""Datagrams that may count differently at the two ends of a tap."""
+"""Number of datagrams that may be counted differently at the two ends of a tap."""
 SHORTEST_BACKOFF_MS = 25.0
 """Half the default `transport_lbtrm_nak_initial_backoff_interval`."""
 
@@ -90,7 +90,7 @@ def test_what_was_sent_is_what_the_publisher_counted(reported: Reported, run: La
         "message_bytes": run.payload_bytes,
     }
     assert {name: session[name] for name in counted} == counted
-    # The counters were read while these went on.
+    # These continued while the counters were read.
     assert session["session_messages"] >= sent["session_messages_sent"]
     assert session["status_messages"] >= sent["status_messages_received"]
     assert session["last_sqn"] - session["first_sqn"] + 1 == sent["msgs_sent"]
@@ -115,10 +115,10 @@ def test_what_was_sent_is_what_the_publisher_counted(reported: Reported, run: La
 
 
 def test_losses_are_those_each_receiver_had(reported: Reported, run: LabRun) -> None:
-    """By receiver and number: what its tap shows never came, its counters call lost, and the report too.
+    """By receiver and number: datagrams missing in its tap are lost in its counters and in the report.
 
-    A receiver whose loss was repaired by what another one asked for never asks itself: its counters know of it, no
-    capture at the switch can. That is the only difference there may be.
+    A receiver whose loss was repaired by another receiver's NAK sends none: its counters include the loss, a capture at
+    the switch cannot. No other difference is allowed.
     """
     lost = reported.lost()
     wanted_by_anyone = {sqn for _, sqn in lost}
@@ -139,38 +139,38 @@ def test_losses_are_those_each_receiver_had(reported: Reported, run: LabRun) -> 
 
 
 def test_the_port_dropped_what_the_tap_behind_it_lacks(run: LabRun) -> None:
-    """The switch's counters are a third witness: what others multicast, of any kind, and was kept from a receiver."""
+    """The switch's counters confirm the number of multicast datagrams, of any kind, that did not reach a receiver."""
     for host, dropped in run.kept_back.items():
         receiver = run.receivers[host]
         came = multicast_times(run.tap(host), receiver)
         first, last = min(came), max(came)
         sent = [at for at in multicast_times(run.by_tcpdump, receiver) if first <= at <= last]
-        # The tap was there for a part of the capture; its first and its last were at the switch a moment earlier.
+        # The tap started later and ended earlier than the capture at the switch.
         assert abs(dropped - (len(sent) - len(came))) <= EDGES
 
 
 def test_waiting_is_what_the_receivers_measured(reported: Reported, run: LabRun) -> None:
-    """Recovery latency: from what a receiver saw next to the repair at the switch, the mean of its own counter."""
+    """The report's recovery latency at the switch agrees with the mean of each receiver's own counter."""
     lost = reported.lost()
     for host, receiver in run.receivers.items():
         [phase] = [one for one in run.injected if (one.cause, one.receiver) == ("sporadic", receiver)]
         seen = arrivals(run.tap(host), run.publisher)
         waits, from_sending = [], []
         for (who, sqn), row in lost.items():
-            # The counter is of all since the start.
+            # The counter includes everything since the start.
             if who == receiver and row["sent_ns"] < phase.end_ns:
                 after = min((at for number, at in seen.items() if number > sqn), default=row["nak_ns"])
                 waits.append((row["repaired_ns"] - after) / MS)
                 from_sending.append((row["repaired_ns"] - row["sent_ns"]) / MS)
         measured = run.steady_stats[host]["nak_stm_mean"]
-        # The counter also has the way from the switch into a receiver and back, which the switch does not see: on a
-        # busy machine that may be most of it. Simulated runs are compared exactly (test_sim_truth.py).
+        # The counter also includes the way between switch and receiver, which on a busy machine may be most of it.
+        # Simulated runs are compared exactly (test_sim_truth.py).
         assert SHORTEST_BACKOFF_MS <= sum(waits) / len(waits) <= 1.25 * measured + 5.0
         assert sum(from_sending) / len(from_sending) >= SHORTEST_BACKOFF_MS
 
 
 def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
-    """Sporadic, burst, tail, head, connectivity: what was done to the network is what its incidents are called."""
+    """Sporadic, burst, tail, head, connectivity: each incident is named after the injected fault."""
     found = reported.table("incidents")
     causes = {row["cause"] for row in reported.report.summary["causes"]}
     assert (
@@ -182,7 +182,7 @@ def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
             for row in found
             if row["receiver"] == one.receiver and one.start_ns <= row["start_ns"] <= one.end_ns
         ]
-        # A publisher that a busy machine holds up for a tenth of a second makes a tail of what was lost just before.
+        # If a busy machine delays the publisher for a tenth of a second, losses just before count as tail loss.
         held_up = {"tail"} if one.cause == "sporadic" else set()
         assert {one.cause} <= {row["cause"] for row in rows} <= {one.cause} | held_up, rows
         lost = sum(row["lost"] for row in rows)
@@ -195,7 +195,7 @@ def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
 
 
 def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -> None:
-    """`umstack capture` in pcapng, tcpdump in pcap, at one port: the same losses, incidents, session and repairs."""
+    """`umstack capture` and tcpdump at one port give the same losses, incidents, session and repairs."""
     tables = tables_of(facts_of(capture_files([str(run.by_umstack)])))
     own = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
     assert own == {key: row["naks"] for key, row in reported.lost().items()}
@@ -222,7 +222,7 @@ def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -
 
 
 def test_several_points_of_capture_count_nothing_twice(reported: Reported, run: LabRun) -> None:
-    """The switch and every tap at once: each NAK was captured three times, and is still one."""
+    """With the switch and every tap, each NAK is captured three times and counted once."""
     captures = (run.by_tcpdump, *(run.tap(host) for host in run.stats))
     tables = tables_of(facts_of(capture_files(map(str, captures))))
     together = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
@@ -236,7 +236,7 @@ def test_several_points_of_capture_count_nothing_twice(reported: Reported, run: 
 
 
 def arrivals(file: Path, publisher: str) -> dict[int, int]:
-    """First sendings of a capture by sequence number, with their times."""
+    """Return the first sendings of a capture by sequence number, with their times."""
     return {
         sqn: time_ns
         for batch in decode(str(file), only_ours=True)
@@ -248,7 +248,7 @@ def arrivals(file: Path, publisher: str) -> dict[int, int]:
 
 
 def multicast_times(file: Path, host: str) -> list[int]:
-    """When the datagrams of a capture were seen that others than this host multicast."""
+    """Return the times of the multicast datagrams of a capture that came from other hosts."""
     return [
         at
         for batch in decode(str(file))
@@ -258,5 +258,5 @@ def multicast_times(file: Path, host: str) -> list[int]:
 
 
 def rows(batch: RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Rows of a batch, of the columns that are named."""
+    """Yield rows of a batch with the named columns."""
     return zip(*(column.to_pylist() for column in batch.select(list(names))), strict=True)

@@ -1,4 +1,4 @@
-"""LBT-RU where there is no multicast: a file tree from host to host across a router that forwards none (issue 29)."""
+"""LBT-RU without multicast: a file tree from host to host across a router that forwards none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 60
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """A routed lab of three hosts that loses, both ways."""
+    """Return a routed lab of three hosts with loss in both directions."""
     with Lab(
         hosts=3, name=f"lbtru-{os.getpid()}", routed=True, segmentation="real", loss=LOSS, seed=29
     ) as lab:
@@ -33,7 +33,7 @@ def lab() -> Iterator[Lab]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """A tree of files of all sizes, repeatable."""
+    """Create a repeatable tree of files of all sizes."""
     random = Random(29)
     made = {f"{n % 5}/{n}.bin": random.randbytes(random.choice([0, 10, 1000, 50_000])) for n in range(120)}
     for name, data in made.items():
@@ -44,7 +44,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def command(host: Host, config: Path, *words: str) -> subprocess.Popen[str]:
-    """A command of the product on that host."""
+    """Run a command of the product on that host."""
     return host.run(
         [
             sys.executable,
@@ -68,8 +68,8 @@ def command(host: Host, config: Path, *words: str) -> subprocess.Popen[str]:
 def test_a_tree_of_files_goes_from_host_to_host_without_multicast(
     lab: Lab, tmp_path: Path, link: str
 ) -> None:
-    """UX-11, UM-111: the demo's transfer over LBT-RU with `umstack resolver`, losing 2 % both ways; bytes are compared.
-    Over AF_XDP the receiver's port is steered into its rings."""
+    """UX-11, UM-111: the demo's transfer over LBT-RU with `umstack resolver`, with 2 % loss both ways; bytes are
+    compared. Over AF_XDP the receiver's port is steered into its rings."""
     publishing, daemon_host, receiving = lab.hosts
     sent, got = tmp_path / "sent", tmp_path / "got"
     made = tree(sent)
@@ -94,7 +94,7 @@ def test_a_tree_of_files_goes_from_host_to_host_without_multicast(
 
 
 def test_rings_receive_lbtru(lab: Lab) -> None:
-    """Issue 29: unicast rules are steered as groups are: the receiver's datagrams come by its rings."""
+    """Unicast addresses are steered like groups: the receiver's datagrams arrive on its rings."""
     publishing, daemon_host, receiving = lab.hosts
     with resolver_on(daemon_host) as daemon:
         options = {"resolver_unicast_daemon": daemon}
@@ -110,7 +110,7 @@ def test_rings_receive_lbtru(lab: Lab) -> None:
 
 
 def test_a_publisher_with_rings_sends_lbtru_by_the_kernel(lab: Lab) -> None:
-    """Design W5: a context with rings publishes LBT-RU, too; the kernel knows the way to each receiver."""
+    """W5: a context with rings also publishes LBT-RU; the kernel routes to each receiver."""
     publishing, daemon_host, receiving = lab.hosts
     with resolver_on(daemon_host) as daemon:
         options = {"resolver_unicast_daemon": daemon}

@@ -1,4 +1,4 @@
-"""The kernel-socket link on real interfaces: segmentation, batches, buffers, time stamps, modes; what can be wrong."""
+"""The kernel-socket link on real interfaces: segmentation, batches, buffers, timestamps, modes and faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARED = {"transport_lbtrm_multicast_address": "224.10.10.10"}
 
 
 def exchange(publisher: Member, subscriber: Member, count: int, size: int, **options: Any) -> None:
-    """Send numbered messages and see that all arrive, in order."""
+    """Send numbered messages and check that all arrive in order."""
     topic = f"exchange/{count}/{size}/{options}/{time.monotonic_ns()}"
     with subscriber.receiver(topic) as receiver, publisher.source(topic, **options) as source:
         source.wait_connected(timeout=10)
@@ -45,7 +45,7 @@ def exchange(publisher: Member, subscriber: Member, count: int, size: int, **opt
 
 @pytest.mark.parametrize("segmentation", ["real", "offload"])
 def test_segmentation_is_used_where_it_may_be(make_lab: MakeLab, segmentation: str) -> None:
-    """W6: UDP GSO makes one call of many datagrams, GRO takes them in as few; the messages are the same."""
+    """W6: UDP GSO sends many datagrams in one call, GRO receives them in few; the messages are the same."""
     lab = make_lab(hosts=2, segmentation=segmentation)
     with members(*lab.hosts) as (publisher, subscriber):
         exchange(publisher, subscriber, 5000, 1400)
@@ -56,7 +56,7 @@ def test_segmentation_is_used_where_it_may_be(make_lab: MakeLab, segmentation: s
 
 
 def test_a_stream_leaves_in_full_sends(shared_lab: Lab) -> None:
-    """W6: what one batch leaves is filled up by the next to what the kernel takes, 45 datagrams of 1432 bytes."""
+    """W6: the datagrams that one batch leaves are sent with those of the next, up to the kernel's 45 of 1432 bytes."""
     messages, batches = 30, 300
     batch = bytes(messages * 1400)
     offsets = array("i", range(0, len(batch) + 1, 1400))
@@ -78,7 +78,7 @@ def test_a_stream_leaves_in_full_sends(shared_lab: Lab) -> None:
 
 
 def test_segmentation_can_be_switched_off(shared_lab: Lab) -> None:
-    """W6: link_gso and link_gro 0 are for hosts where they do harm: every datagram is then sent as itself."""
+    """W6: with link_gso and link_gro 0 every datagram is sent separately, for hosts where they do harm."""
     with members(*shared_lab.hosts[:2], link_gso=0, link_gro=0) as (publisher, subscriber):
         exchange(publisher, subscriber, 5000, 1400)
         assert publisher.link("gso_sends") == 0
@@ -87,7 +87,7 @@ def test_segmentation_can_be_switched_off(shared_lab: Lab) -> None:
 
 
 def test_a_sender_with_and_a_receiver_without_understand_each_other(shared_lab: Lab) -> None:
-    """The kernel cuts for sockets that did not ask for GRO: nothing arrives glued together."""
+    """The kernel cuts runs for sockets without GRO: no datagrams arrive joined."""
     first, second, _ = shared_lab.hosts
     with members(first, link_gso=1) as (publisher,), members(second, link_gro=0) as (subscriber,):
         exchange(publisher, subscriber, 3000, 1400)
@@ -110,7 +110,7 @@ def test_many_datagrams_are_taken_in_one_call(shared_lab: Lab) -> None:
 
 
 def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_lab: Lab) -> None:
-    """SO_RXQ_OVFL: drops of the kernel have a counter of their own, and NAKs bring back what was dropped (UM-2)."""
+    """SO_RXQ_OVFL: the kernel's drops have their own counter, and NAKs recover the dropped datagrams (UM-2)."""
     first, second, _ = shared_lab.hosts
     with (
         members(first) as (publisher,),
@@ -135,9 +135,9 @@ def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_la
 
 @pytest.mark.parametrize("late", [False, True])
 def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: MakeLab, late: bool) -> None:
-    """Issue: socket buffers forced, or a clear warning with the sysctl that fixes it.
+    """The socket buffer is forced, or a warning names the sysctl that fixes it.
 
-    Late: also where the receiver is closed before the thread that mapped it gets to look at its buffer.
+    Late: also if the receiver is closed before its thread checks the buffer.
     """
     lab = make_lab(hosts=2)
     asked = int(Path("/proc/sys/net/core/rmem_max").read_text()) + (1 << 20)
@@ -182,7 +182,7 @@ def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: Make
 
 @pytest.mark.parametrize("timestamps", [0, 1])
 def test_messages_carry_their_time_of_arrival(shared_lab: Lab, timestamps: int) -> None:
-    """transport_lbtrm_receiver_timestamp: from the kernel (SO_TIMESTAMPNS) or the context's clock, it is the time."""
+    """transport_lbtrm_receiver_timestamp: the time is the kernel's (SO_TIMESTAMPNS) or the context's clock."""
     kind = {"transport_lbtrm_receiver_timestamp": timestamps}
     with members(*shared_lab.hosts[:2], **kind) as (publisher, subscriber):
         receiver, source = subscriber.receiver("when"), publisher.source("when")
@@ -203,7 +203,7 @@ def test_messages_carry_their_time_of_arrival(shared_lab: Lab, timestamps: int) 
 @pytest.mark.parametrize("publishing", ["embedded", "sequential"])
 @pytest.mark.parametrize("subscribing", ["embedded", "sequential", "busy"])
 def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscribing: str) -> None:
-    """W8, UM-13, UM-14: the mode that runs the protocol changes nothing for the other side."""
+    """W8, UM-13, UM-14: the mode of one side makes no difference to the other."""
     first, second, _ = shared_lab.hosts
     busy = {"file_descriptor_management_behavior": "busy_wait"} if subscribing == "busy" else {}
     mode = "sequential" if subscribing == "sequential" else "embedded"
@@ -220,7 +220,7 @@ def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscr
         for first_message in range(0, 20_000, 1000):
             source.send_many(messages[first_message : first_message + 1000], timeout=10)
         source.flush()
-        while reader.is_alive():  # in sequential mode repairs, too, are served by this thread
+        while reader.is_alive():  # in sequential mode this thread also serves retransmissions
             publisher.context.process_events(0.01) if publishing == "sequential" else reader.join(0.01)
         assert received == messages
 
@@ -237,7 +237,7 @@ def test_processes_of_one_host_share_a_group(make_lab: MakeLab, ends_in: EndsIn)
 
 
 def test_a_thousand_topics_share_a_session(shared_lab: Lab) -> None:
-    """UM-4, UM-7: a thousand topics on one session; those that are wanted arrive, each in its order."""
+    """UM-4, UM-7: a thousand topics on one session; subscribed topics arrive, each in order."""
     first, second, _ = shared_lab.hosts
     with members(first) as (publisher,), members(second) as (subscriber,):
         wanted = {f"topic/{i}": subscriber.receiver(f"topic/{i}") for i in range(0, 1000, 20)}
@@ -260,7 +260,7 @@ def test_a_thousand_topics_share_a_session(shared_lab: Lab) -> None:
         assert transport["lbm_msgs_no_topic_rcved"] == 5000 - 5 * len(wanted)
 
 
-# ---- what can be wrong ----
+# ---- faults ----
 
 
 def change_link(host: Any, **settings: Any) -> None:
@@ -272,7 +272,7 @@ def change_link(host: Any, **settings: Any) -> None:
 
 
 def test_an_interface_that_is_down_says_how_to_bring_it_up(make_lab: MakeLab) -> None:
-    """Issue, bad input: an error that says what to do."""
+    """The error names the command that helps."""
     host = make_lab(hosts=2).hosts[0]
     host.link_down()
     with pytest.raises(InterfaceError, match=r"eth0 is down; ip link set eth0 up"):
@@ -302,7 +302,7 @@ def test_an_interface_without_multicast_says_how_to_allow_it(make_lab: MakeLab) 
 
 
 def test_without_a_multicast_route_the_named_interface_is_used(make_lab: MakeLab) -> None:
-    """No route for multicast: datagrams leave through the interface the context was opened on all the same."""
+    """Without a route for multicast, datagrams still leave through the interface of the context."""
     lab = make_lab(hosts=2)
 
     def forget_routes() -> None:

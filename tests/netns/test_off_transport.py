@@ -112,7 +112,7 @@ def test_a_session_that_ended_and_came_back_is_gone_on_with(make_lab: MakeLab, e
 
 
 def test_a_late_join_over_a_lossy_link(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """The past by TCP, the present by multicast, 2 % of both lost on the way (UM-136, UM-140)."""
+    """The past arrives over TCP, the present by multicast, with 2 % of both lost (UM-136, UM-140)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     first = ends.subscribe(2, size=SIZE)
@@ -131,7 +131,7 @@ def test_a_late_join_over_a_lossy_link(make_lab: MakeLab, ends_in: EndsIn) -> No
 
 
 def test_a_cable_out_in_the_middle_of_a_recovery(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """The connection dies with the cable; another is made when it is back (UM-142)."""
+    """The connection ends with the cable; a new one is opened when it is back (UM-142)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     slow = {"recovery_data_rate_limit": 30_000_000}

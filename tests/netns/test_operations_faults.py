@@ -1,5 +1,4 @@
-"""What operations must bear and only root can arrange (issue 31, bad input and faults): a read-only file system, and a
-user without privileges."""
+"""Faults of operations that only root can set up: a read-only file system, and a user without privileges."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ SAMPLE = ROOT / "tests/wire/wire-sample.pcap"
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder of a file system that is mounted read-only."""
+    """Return a folder on a read-only file system."""
     folder = tmp_path / "read-only"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", folder], check=True)
@@ -64,7 +63,7 @@ def test_a_read_only_file_system_is_said(read_only: Path, arguments: tuple[str, 
 
 
 def test_settings_that_cannot_be_recorded_are_not_changed(read_only: Path) -> None:
-    """`umstack nic init` with a state file that cannot be written: the reason, and nothing was changed."""
+    """`umstack nic init` with a state file that cannot be written gives the reason, and changes nothing."""
     host = FakeHost(FRESH)
     with pytest.raises(SettingError, match=r"writing .*read-only.*Read-only file system"):
         init(host, read_only / "state.json")
@@ -81,8 +80,8 @@ with umstack.Context("lo", statistics=True if sys.argv[1] == "required" else Non
 
 @pytest.mark.parametrize("wanted", ["required", "by default"])
 def test_statistics_on_a_read_only_file_system_are_said(read_only: Path, wanted: str) -> None:
-    """A context that must be readable is not opened; any other is, and logs it. Both name the directory and what to
-    set."""
+    """A context that requires statistics is not opened; any other opens and logs it. Both name the directory and the
+    variable to set."""
     done = subprocess.run(
         [sys.executable, "-c", _STATISTICS, wanted],
         capture_output=True,
@@ -95,12 +94,12 @@ def test_statistics_on_a_read_only_file_system_are_said(read_only: Path, wanted:
         assert said in done.stderr
 
 
-# Root without a single capability, as nobody could not read the interpreter of every checkout.
+# Root without capabilities, because nobody cannot read the interpreter of every checkout.
 _UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
 def unprivileged(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command without a privilege, with statistics in a folder of its own."""
+    """Run the command without privileges, with statistics in its own folder."""
     return subprocess.run(
         [*_UNPRIVILEGED, sys.executable, "-m", "umstack", *arguments],
         capture_output=True,
@@ -145,6 +144,6 @@ def test_what_takes_a_privilege_names_it(tmp_path: Path, arguments: tuple[str, .
     ids=lambda arguments: arguments[0],
 )
 def test_what_takes_none_works_without(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Sockets, statistics, metrics, captures and the doctor are for every user."""
+    """Sockets, statistics, metrics, captures and the doctor work for every user."""
     done = unprivileged(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr

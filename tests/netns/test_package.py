@@ -1,4 +1,4 @@
-"""The wheel, proved in an empty Debian root: it needs python3 and its venv module, and nothing else."""
+"""The wheel, proved in an empty Debian root: it needs only python3 and its venv module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_SECONDS = 900
 
 @pytest.fixture(scope="module")
 def said() -> str:
-    """What scripts/package says while it builds and proves, which it must do."""
+    """Return the output of scripts/package, which must succeed."""
     if shutil.which("debootstrap") is None:
         pytest.skip("no debootstrap: scripts/test installs it where the distribution has it")
     command = [ROOT / "scripts" / "package", "--prove"]
@@ -35,7 +35,7 @@ def test_the_wheel_works_in_an_empty_root(said: str) -> None:
 
 @pytest.mark.usefixtures("said")
 def test_the_wheel_brings_its_libraries_and_their_licences() -> None:
-    """Tagged for manylinux; BPF objects, bundled libraries and a licence of each inside."""
+    """It is tagged for manylinux and contains the BPF objects, the bundled libraries and the licence of each."""
     (wheel,) = (ROOT / "dist").glob("umstack-*.whl")
     assert "manylinux_2_" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
@@ -49,7 +49,7 @@ def test_the_wheel_brings_its_libraries_and_their_licences() -> None:
 
 @pytest.mark.usefixtures("said")
 def test_the_sdist_holds_what_a_build_needs() -> None:
-    """The wheel was built from it; it carries no build result and nothing of git."""
+    """The wheel was built from it; it contains no build result and nothing of git."""
     (sdist,) = (ROOT / "dist").glob("umstack-*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()

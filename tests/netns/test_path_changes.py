@@ -1,4 +1,4 @@
-"""Interfaces that go down and return, MTUs that change and partitions, under a running stream."""
+"""Interfaces that go down and return, MTU changes and partitions, under a running stream."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RATE = 20_000
 
 
 def _progress(end: End, messages: int, name: str) -> None:
-    """Wait until the end has this many messages more than now."""
+    """Wait until the end has received `messages` more."""
     had = end.ask()[name]
     end.await_report(lambda now: now[name] >= had + messages)
 
 
 def _finish(publisher: End, *subscribers: End) -> None:
-    """End the stream: everything sent was received by every receiver."""
+    """End the stream and check that every receiver has every message."""
     final = publisher.ask(stop=6)
     assert final["drained"]
     for subscriber in subscribers:
@@ -39,7 +39,7 @@ def _stay_down(host: Host) -> None:
 
 
 def test_a_subscriber_whose_interface_was_down_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Its window holds the publisher back; what fell into the gap is repaired (AE-10, AE-20, UM-119, UM-121)."""
+    """Its window holds the publisher back; the missing datagrams are retransmitted (AE-10, AE-20, UM-119, UM-121)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     away, other = ends.subscribe(1), ends.subscribe(2)
@@ -53,7 +53,7 @@ def test_a_subscriber_whose_interface_was_down_loses_nothing(make_lab: MakeLab, 
 
 
 def test_a_publisher_whose_interface_was_down_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """What could not be sent is sent or repaired when the interface is back (AE-42, UM-115, UM-120)."""
+    """Unsent datagrams are sent or retransmitted when the interface is back (AE-42, UM-115, UM-120)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     subscribers = ends.subscribe(1), ends.subscribe(2)
@@ -69,10 +69,10 @@ def test_a_publisher_whose_interface_was_down_loses_nothing(make_lab: MakeLab, e
 
 
 class Lengths:
-    """The longest UDP payload to the group seen lately at a host that has joined it."""
+    """The longest UDP payload that recently arrived at a host in the group."""
 
     def __init__(self, host: Host) -> None:
-        """Join on the host."""
+        """Join the group on the host."""
         self.socket = host.call(lambda: self._open(host.address))
 
     @staticmethod
@@ -85,7 +85,7 @@ class Lengths:
         return listener
 
     def take(self) -> list[int]:
-        """The lengths of what waits, and of nothing that arrives later."""
+        """Return the lengths of the waiting datagrams, without those that arrive later."""
         return list(self._waiting())
 
     def _waiting(self) -> Iterator[int]:
@@ -94,7 +94,7 @@ class Lengths:
                 yield len(self.socket.recv(65536))
 
     def longest_new(self) -> int:
-        """The longest of those that arrive from now on."""
+        """Return the longest of the datagrams that arrive from now on."""
         self.take()
         lengths: list[int] = []
         deadline = time.monotonic() + 5
@@ -106,7 +106,7 @@ class Lengths:
 
 
 def _set_path_mtu(lab: Lab, mtu_bytes: int) -> None:
-    """The publisher's interface first: what was staged before is then too long for it."""
+    """Set the publisher's interface first, so that datagrams staged earlier are too long for it."""
     for host in lab.hosts:
         host.set_mtu(mtu_bytes)
 
@@ -137,7 +137,7 @@ def test_the_stream_follows_the_mtu_down_and_up(make_lab: MakeLab, ends_in: Ends
 
 
 def test_datagrams_logged_before_the_mtu_shrank_still_arrive(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """What no longer fits is sent with IP fragmentation and counted, new and repaired alike (W4, UM-49)."""
+    """Datagrams that no longer fit are sent with IP fragmentation and counted, new and retransmitted (W4, UM-49)."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     subscriber = ends.subscribe(1, size=1400, rate=1_000, options=SHORT_OF_SPACE)
@@ -159,7 +159,7 @@ def test_datagrams_logged_before_the_mtu_shrank_still_arrive(make_lab: MakeLab, 
 def test_a_partition_that_outlasts_the_window_is_reported_and_survived(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """What left the transmission window meanwhile is lost and said so; then it is live again (UM-101, UM-128)."""
+    """Messages that left the transmission window are reported as lost; then the stream continues (UM-101, UM-128)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     small = {"transport_lbtrm_nak_generation_interval": 1000}
@@ -185,7 +185,7 @@ def test_a_partition_that_outlasts_the_window_is_reported_and_survived(
 def test_a_partition_that_ends_the_session_is_reported_when_it_is_joined_again(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """After the activity timeout the session is joined again and tells what lies between (UM-101, UM-104, UM-128)."""
+    """After the activity timeout the session is joined again and the gap is reported (UM-101, UM-104, UM-128)."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     brief = {"transport_lbtrm_nak_generation_interval": 500, "transport_lbtrm_activity_timeout": 1000}
@@ -210,7 +210,7 @@ def test_a_partition_that_ends_the_session_is_reported_when_it_is_joined_again(
 def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """No answer for nak_generation: UnrecoverableLoss; with the path, repair is back (UM-123, UM-101)."""
+    """No answer for nak_generation: UnrecoverableLoss; repair returns with the path (UM-123, UM-101)."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     cut = ends.subscribe(1, options={"transport_lbtrm_nak_generation_interval": 1000})
@@ -222,7 +222,7 @@ def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
     lab.port(1).set(loss=0.02)
     cut.await_report(lambda now: now["events"].get("UnrecoverableLoss", 0) > 20)
     to_publisher.set(block=False, unicast=False)
-    # What was lost while the path was cut is given up at most one interval from now; later loss is repaired.
+    # Losses from while the path was cut are given up within one interval; later losses are repaired.
     _progress(publisher, 7_500, "sent")
     lost_meanwhile = cut.ask().received_transport["unrecovered_tmo"]
     _progress(cut, 5_000, "received")

@@ -1,5 +1,5 @@
-"""Privileges dropped for real: AF_XDP as root, with exactly the capabilities it takes, by a broker with none, and what
-comes of each when it is killed, missing, or used by a process that may not."""
+"""AF_XDP with privileges really dropped: as root, with the exact capabilities, and through a broker; and the effects
+when a process or the broker is killed, missing, or not allowed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from xdp.xsk import unavailable
 NOBODY, STRANGER = 65534, 65533
 NEEDED = "+net_raw,+net_admin,+bpf"
 SMALL_MEMLOCK_BYTES = 8 << 20
-"""The usual limit, less than the frames of one queue take."""
+"""The usual limit, below the frames of one queue."""
 JOINING_DATAGRAMS = 4
 
-# Echoes what it is sent, and says what it is asked, one JSON object a line.
+# Echoes messages and answers questions, one JSON object per line.
 APPLICATION = """
 import json, sys, time
 from pathlib import Path
@@ -77,12 +77,12 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 
 
 def without_privileges(uid: int = NOBODY) -> list[str]:
-    """The command that takes every capability from what it runs, for good."""
+    """Return the command that permanently drops every capability of the program that it runs."""
     return privileges("-all", uid)
 
 
 def privileges(capabilities: str, uid: int = NOBODY) -> list[str]:
-    """The command that leaves exactly these to what it runs, which is nobody otherwise."""
+    """Return the command that runs a program as nobody with exactly these capabilities."""
     chosen = capabilities if capabilities == "-all" else f"-all,{capabilities}"
     return [
         "setpriv",
@@ -97,34 +97,34 @@ def privileges(capabilities: str, uid: int = NOBODY) -> list[str]:
 
 
 class Application:
-    """The program above in a process of its own."""
+    """The program above in its own process."""
 
     def __init__(self, host: Host, path: Path, command: list[str], link: str, **options: Any) -> None:
-        """Start it and read what it says first."""
+        """Start it and read its first line."""
         argv = [*command, sys.executable, "-c", APPLICATION, str(path), link, json.dumps(options)]
         self.process = host.run(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
         self.first = self.read()
 
     def read(self) -> dict[str, Any]:
-        """The next thing it says."""
+        """Return its next answer."""
         line = self.process.stdout.readline() if self.process.stdout else ""
         assert line, f"the application ended with {self.process.wait()}"
         said: dict[str, Any] = json.loads(line)
         return said
 
     def tell(self, words: str) -> None:
-        """Ask it for something."""
+        """Send a command."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{words}\n")
         self.process.stdin.flush()
 
     def ask(self, words: str) -> dict[str, Any]:
-        """Ask, and read the answer."""
+        """Send a command and return the answer."""
         self.tell(words)
         return self.read()
 
     def end(self, *, kill: bool = False) -> None:
-        """Let it end, or end it."""
+        """End it by its input, or kill it."""
         if kill:
             self.process.kill()
         self.process.communicate()
@@ -134,7 +134,7 @@ class Application:
 def application(
     host: Host, path: Path, command: list[str], link: str = "xdp", **options: Any
 ) -> Iterator[Application]:
-    """The program, ended afterwards."""
+    """Run the program, and end it afterwards."""
     started = Application(host, path, command, link, **{**UNLIMITED, **options})
     try:
         yield started
@@ -154,7 +154,7 @@ class BrokerProcess:
         host.call(lambda: ask_broker(path))
 
     def descriptors(self) -> list[str]:
-        """What it has open."""
+        """Return its open descriptors."""
         found = []
         for one in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed since it was listed
@@ -162,7 +162,7 @@ class BrokerProcess:
         return sorted(found)
 
     def end(self) -> dict[str, Any]:
-        """Stop it as systemd would; its summary."""
+        """Stop it as systemd would; return its summary."""
         self.process.terminate()
         out, _ = self.process.communicate(timeout=10)
         assert self.process.returncode == 0
@@ -172,7 +172,7 @@ class BrokerProcess:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A place for sockets that everyone can reach."""
+    """Return a folder for sockets that every user can reach."""
     with tempfile.TemporaryDirectory(prefix="umstack-broker-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -180,7 +180,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def broker(shared_lab: Lab, folder: Path) -> Iterator[BrokerProcess]:
-    """A broker on the first host, which serves nobody (the user)."""
+    """Run a broker on the first host that serves the user nobody."""
     started = BrokerProcess(shared_lab.hosts[0], folder / "xdp.sock", "--allow-user", str(NOBODY))
     yield started
     if started.process.poll() is None:
@@ -189,7 +189,7 @@ def broker(shared_lab: Lab, folder: Path) -> Iterator[BrokerProcess]:
 
 
 def test_the_broker_keeps_what_it_needs(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Root's other capabilities are dropped, none come back, system calls are filtered; the doctor hears of it."""
+    """Root's other capabilities are dropped for good, system calls are filtered; the doctor reports it."""
     lines = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines)
     kept = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39
@@ -229,18 +229,18 @@ print(
 
 
 def test_a_confined_process_cannot_do_harm(folder: Path) -> None:
-    """It writes no file, reads no home, runs no program, makes no process; it can remove the broker's socket."""
+    """It cannot write files, read homes, run programs or create processes; it can remove the broker's socket."""
     done = subprocess.run([sys.executable, "-c", FORBIDDEN, str(folder)], capture_output=True, text=True)
     assert done.stdout.split() == ["True"] * 8, done.stdout + done.stderr
 
 
 def program_is_gone(host: Host) -> bool:
-    """Whether no XDP program is on the host's interface."""
+    """Return true if no XDP program is on the host's interface."""
     return host.call(lambda: xdp.occupants("eth0")) == ()
 
 
 def exchange(app: Application, peer_host: Host, count: int = 300) -> dict[str, Any]:
-    """Send messages to it, have them back, in order; its counters then."""
+    """Send messages to it and get them back in order; return its counters."""
     peer = Member(peer_host, link="socket")
     try:
         topic = time.monotonic_ns()
@@ -256,7 +256,7 @@ def exchange(app: Application, peer_host: Host, count: int = 300) -> dict[str, A
 
 
 def went_by_rings(counters: dict[str, Any], count: int = 300) -> bool:
-    """Whether the exchange went by rings both ways: what came between a join and its rule came by the kernel."""
+    """Return true if the exchange used rings both ways, except for datagrams between a join and its rule."""
     return (
         sum(counters["rings"]["received_by_queue"]) > count // 2
         and counters["link_counters"]["ring_kernel_path"] <= JOINING_DATAGRAMS
@@ -265,7 +265,7 @@ def went_by_rings(counters: dict[str, Any], count: int = 300) -> bool:
     )
 
 
-# ---- with privileges of its own ----
+# ---- with its own privileges ----
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def went_by_rings(counters: dict[str, Any], count: int = 300) -> bool:
 def test_who_has_the_capabilities_needs_no_broker(
     shared_lab: Lab, folder: Path, command: list[str], held: int | None, options: dict[str, Any]
 ) -> None:
-    """Root, or exactly CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: with CAP_IPC_LOCK, or frames that fit the limit on
-    locked memory."""
+    """Root, or exactly CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: with CAP_IPC_LOCK, or frames within the limit of locked
+    memory."""
     host, peer, _ = shared_lab.hosts
     limited = ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *command]
     with application(host, folder / "none", limited, **options) as app:
@@ -292,7 +292,7 @@ def test_who_has_the_capabilities_needs_no_broker(
 
 
 def test_too_little_locked_memory_is_named(shared_lab: Lab, folder: Path) -> None:
-    """The three capabilities without CAP_IPC_LOCK under the usual limit: refused, naming what is short."""
+    """The three capabilities without CAP_IPC_LOCK under the usual limit: refused, with the reason."""
     command = ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *privileges(NEEDED)]
     with application(shared_lab.hosts[0], folder / "none", command) as app:
         assert "CAP_IPC_LOCK" in app.first["message"]
@@ -301,7 +301,7 @@ def test_too_little_locked_memory_is_named(shared_lab: Lab, folder: Path) -> Non
 
 @pytest.mark.parametrize("lacking", ["net_raw", "net_admin", "bpf"])
 def test_each_of_the_capabilities_is_needed(shared_lab: Lab, folder: Path, lacking: str) -> None:
-    """Without one of the three a forced link fails and names it; nothing stays behind."""
+    """Without one of the three a forced link fails and names it; nothing stays attached."""
     rest = f"{NEEDED},+ipc_lock".replace(f"+{lacking},", "").replace(f",+{lacking}", "")
     with application(shared_lab.hosts[0], folder / "none", privileges(rest)) as app:
         assert app.first["error"] == "PermissionNeeded"
@@ -310,7 +310,7 @@ def test_each_of_the_capabilities_is_needed(shared_lab: Lab, folder: Path, lacki
 
 
 def test_without_privileges_and_broker(shared_lab: Lab, folder: Path) -> None:
-    """W7: walking down ends at sockets with the reason kept; a forced link fails and names the capabilities."""
+    """W7: the ladder ends at sockets and keeps the reason; a forced link fails and names the capabilities."""
     host = shared_lab.hosts[0]
     with application(host, folder / "none", without_privileges(), "walk") as app:
         *refused, last = app.first["steps"]
@@ -324,15 +324,15 @@ def test_without_privileges_and_broker(shared_lab: Lab, folder: Path) -> None:
         assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF" in app.first["message"]
 
 
-# ---- by the broker ----
+# ---- through the broker ----
 
 
 @needs_passed_rings
 def test_an_application_without_privileges_has_rings_by_the_broker(
     shared_lab: Lab, broker: BrokerProcess
 ) -> None:
-    """Data is received and sent over AF_XDP by a process without a capability, under a limit its frames exceed; and
-    all is given back, so that it can be had again."""
+    """A process without capabilities receives and sends over AF_XDP, under a limit below its frames; everything is
+    returned and can be used again."""
     host, peer, _ = shared_lab.hosts
     before = broker.descriptors()
     for _ in range(2):
@@ -346,7 +346,7 @@ def test_an_application_without_privileges_has_rings_by_the_broker(
             assert counters["rings"]["broker_lost"] == ""
         assert program_is_gone(host)
     wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
-    # Zero copy was not asked for: the ladder knows that the driver has none.
+    # Zero copy was not tried: the driver is not on the ladder's list.
     summary = broker.end()
     confinement = summary.pop("confinement")
     assert summary == {"path": str(broker.path), "lent": 2, "returned": 2, "refused": 0}
@@ -356,8 +356,8 @@ def test_an_application_without_privileges_has_rings_by_the_broker(
 
 @needs_passed_rings
 def test_the_broker_loads_the_program_with_times(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Receive timestamps: a program for one device is loaded by a broker that is confined, and the application finds
-    the times in frames that are lent."""
+    """Receive timestamps: a confined broker loads a program for one device, and the application finds the times in
+    borrowed frames."""
     host, peer, _ = shared_lab.hosts
     with application(host, broker.path, without_privileges(), link_xdp_nic_timestamps=1) as app:
         counters = exchange(app, peer)
@@ -383,7 +383,7 @@ def test_every_queue_is_lent_and_jumbo_frames_too(make_lab: Callable[..., Lab], 
 
 @needs_passed_rings
 def test_a_killed_application_leaves_nothing(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """kill -9: the broker takes program and rules off at once, and the next application has the interface."""
+    """kill -9: the broker removes program and rules at once, and the next application gets the interface."""
     host, peer, _ = shared_lab.hosts
     before = broker.descriptors()
     with application(host, broker.path, without_privileges()) as app:
@@ -397,7 +397,7 @@ def test_a_killed_application_leaves_nothing(shared_lab: Lab, broker: BrokerProc
 
 @needs_passed_rings
 def test_a_killed_broker_takes_its_programs_along(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """kill -9: the kernel takes the program off; the application goes on by the kernel's path, and says why."""
+    """kill -9: the kernel removes the program; the application continues over sockets and reports the reason."""
     host, peer, _ = shared_lab.hosts
     with application(host, broker.path, without_privileges()) as app:
         assert went_by_rings(exchange(app, peer))
@@ -409,7 +409,7 @@ def test_a_killed_broker_takes_its_programs_along(shared_lab: Lab, broker: Broke
         assert str(broker.path) in rings["broker_lost"]
         counters = exchange(app, peer)
         assert counters["link_counters"]["ring_kernel_path"] > 0
-    # The socket's file is still there: a new broker takes its place, a link says that nobody answers.
+    # The socket's file still exists: a new broker replaces it, and a link reports that nobody answers.
     with application(host, broker.path, without_privileges()) as app:
         assert "Connection refused" in app.first["message"]
     with application(host, broker.path, without_privileges(), "walk") as app:
@@ -426,13 +426,13 @@ def test_a_killed_broker_takes_its_programs_along(shared_lab: Lab, broker: Broke
 
 
 def reachable(path: Path) -> bool:
-    """Whether a process listens there."""
+    """Return true if a process listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         return client.connect_ex(str(path)) == 0
 
 
 def test_the_doctor_knows_the_broker(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """What a process without privileges will use is what the broker opens for it."""
+    """The doctor shows a process without privileges the mode that the broker opens for it."""
     doctor = [*without_privileges(), sys.executable, "-m", "umstack", "doctor", "eth0", "--json"]
     for path, expected in ((broker.path, "native"), (Path("/nowhere"), "socket")):
         asked = shared_lab.hosts[0].run([*doctor, "--broker", str(path)], stdout=subprocess.PIPE, cwd="/")
@@ -451,7 +451,7 @@ os.execv(sys.executable, [sys.executable, "-m", "umstack", "broker", "--allow-us
 
 @needs_passed_rings
 def test_systemd_can_listen_for_it(shared_lab: Lab, folder: Path) -> None:
-    """Socket activation: the broker serves the socket it was started with, and leaves its file alone."""
+    """Socket activation: the broker serves the socket it was started with, and keeps its file."""
     host, path = shared_lab.hosts[0], folder / "xdp.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
@@ -471,29 +471,29 @@ def test_systemd_can_listen_for_it(shared_lab: Lab, folder: Path) -> None:
 
 
 def a_client(host: Host) -> socket.socket:
-    """A socket of the host's network namespace."""
+    """Return a socket of the host's network namespace."""
     return host.call(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
 
 
 def answers(host: Host, path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> list[str]:
-    """What the broker says to these on one connection: the refusals, `` for a request it granted, `gone` at its end."""
+    """Return the broker's answers on one connection: refusals, an empty string for a grant, `gone` at the end."""
     said = []
     with a_client(host) as client:
         client.settimeout(5)
         client.connect(str(path))
         for message in messages:
-            with suppress(BrokenPipeError):  # it hung up: what it said before is there to be read
+            with suppress(BrokenPipeError):  # it closed the connection: its earlier answers can still be read
                 socket.send_fds(client, [message], list(descriptors))
             try:
                 reply = client.recv(MESSAGE_MAX_BYTES)
-            except ConnectionResetError:  # said before what it had written, where it left something unread
+            except ConnectionResetError:  # arrives before the answers if the broker left data unread
                 reply = client.recv(MESSAGE_MAX_BYTES)
             said.append(str(json.loads(reply).get("error", {}).get("message", "")) if reply else "gone")
     return said
 
 
 def an_open_request(**changes: Any) -> bytes:
-    """A request for rings, with some of its settings changed."""
+    """Return a request for rings, with some settings changed."""
     settings = xdp.RingSettings(**{"receive_frames": 64, "send_frames": 64, **changes})
     return encode_request(OpenRequest("eth0", "eth0", xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings))
 
@@ -515,7 +515,7 @@ MALFORMED = [
 
 
 def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Each is answered with what is wrong and hung up on; descriptors sent along are not kept; it serves on."""
+    """Each is answered with the reason and closed; attached descriptors are not kept; the broker continues."""
     before = broker.descriptors()
     for message in MALFORMED:
         said, then = answers(shared_lab.hosts[0], broker.path, message, b"{}", descriptors=(0, 1, 2))
@@ -526,8 +526,8 @@ def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broke
 
 
 def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Too many queues, too much memory, a number of frames that is none, a rule without rings, a port that may not be
-    steered, too many rules, rings twice: each is named, and the connection goes on."""
+    """Too many queues, too much memory, a wrong number of frames, a rule without rings, a port that may not be steered,
+    too many rules, rings twice: each is named, and the connection continues."""
     host = shared_lab.hosts[0]
     before = broker.descriptors()
     rule = b'{"version": 3, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
@@ -559,7 +559,7 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
 
 
 def test_the_network_namespace_is_the_kernels_word(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """A process of another namespace gets no rings of this one's interfaces, whatever it claims."""
+    """A process of another namespace gets no rings of this one's interfaces, whatever it requests."""
     host, other, _ = shared_lab.hosts
     inode = host.call(lambda: Path("/proc/thread-self/ns/net").stat().st_ino)
     claim = json.dumps({**json.loads(an_open_request()), "namespace": inode}).encode()
@@ -568,7 +568,7 @@ def test_the_network_namespace_is_the_kernels_word(shared_lab: Lab, broker: Brok
 
 
 def lent_descriptors(client: socket.socket, request: bytes) -> tuple[dict[str, Any], list[int]]:
-    """The broker's answer to a request, with the descriptors that came with it."""
+    """Return the broker's answer to a request, with its descriptors."""
     client.settimeout(5)
     client.send(request)
     message, descriptors, _, _ = socket.recv_fds(client, MESSAGE_MAX_BYTES, 65)
@@ -577,8 +577,8 @@ def lent_descriptors(client: socket.socket, request: bytes) -> tuple[dict[str, A
 
 @needs_passed_rings
 def test_rings_whose_sockets_are_kept_are_charged(shared_lab: Lab, folder: Path) -> None:
-    """Hanging up takes the program off and frees nothing: until the sockets are closed they count against the user, and
-    who keeps them is named. Closing them frees both."""
+    """Closing the connection removes the program but frees nothing: until the sockets are closed they are charged to
+    the user, and the process that keeps them is named. Closing them frees both."""
     host = shared_lab.hosts[0]
     broker = BrokerProcess(host, folder / "xdp.sock", "--frames-max-mib", "2")
     request = an_open_request(receive_frames=512, huge_pages=False)
@@ -606,8 +606,7 @@ def test_rings_whose_sockets_are_kept_are_charged(shared_lab: Lab, folder: Path)
 
 @needs_passed_rings
 def test_no_user_locks_out_root(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """A user has few connections, those that say nothing end, opens on a queue that is busy wait in turns: root is
-    served at once meanwhile."""
+    """A user has few connections, idle ones end, and opens on a busy queue wait in turn: root is served at once."""
     host = shared_lab.hosts[0]
     hog = """
 import socket, sys, time
@@ -658,8 +657,8 @@ time.sleep(60)
 
 @needs_passed_rings
 def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """One interface, one application: the broker's EBUSY and the ladder's reason name the process, whose rings are left
-    as they are."""
+    """One interface, one application: the broker's EBUSY and the ladder's reason name the process, whose rings
+    continue."""
     host, peer, _ = shared_lab.hosts
     with application(host, broker.path, without_privileges()) as app:
 
@@ -683,7 +682,7 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
 
 
 def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """By the user that the kernel names for the connection."""
+    """The kernel reports the user of the connection."""
     with application(shared_lab.hosts[0], broker.path, without_privileges(STRANGER)) as app:
         assert app.first["error"] == "PermissionNeeded"
         assert (
@@ -694,7 +693,7 @@ def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -
 def test_a_full_table_of_idle_connections_ends_the_oldest_for_root(
     shared_lab: Lab, broker: BrokerProcess
 ) -> None:
-    """64 connections that say nothing do not keep root out: it takes the place of the one that idled longest."""
+    """64 idle connections do not keep root out: it replaces the one that was idle longest."""
     before = broker.descriptors()
     with ExitStack() as stack:
         clients = [stack.enter_context(a_client(shared_lab.hosts[0])) for _ in range(64)]
@@ -709,7 +708,7 @@ def test_a_full_table_of_idle_connections_ends_the_oldest_for_root(
 
 @pytest.mark.parametrize("name", [b"x\neth0 lent: root", b"\xff\x1b[2J"], ids=["a line", "no text"])
 def test_a_strangers_name_forges_no_line(shared_lab: Lab, folder: Path, name: bytes) -> None:
-    """A process chooses the bytes of its name; the log shows them in one printable line, and the broker serves on."""
+    """A process chooses the bytes of its name; the log shows them in one printable line, and the broker continues."""
     host, path = shared_lab.hosts[0], folder / "xdp.sock"
     argv = [sys.executable, "-m", "umstack", "broker", "--path", str(path)]
     broker = host.run(argv, stderr=subprocess.PIPE)
@@ -736,7 +735,7 @@ client.recv(9999)
 
 
 def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
-    """It says so at its start."""
+    """It reports this at its start."""
     command = [*without_privileges(), sys.executable, "-m", "umstack", "broker", "--path", str(folder / "s")]
     ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env={**os.environ})
     assert ended.returncode == 1
@@ -745,7 +744,7 @@ def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
 
 @needs_passed_rings
 def test_the_command_lends_the_interfaces_it_is_told_to(shared_lab: Lab, folder: Path) -> None:
-    """--interface: others are refused by name, those named are lent."""
+    """--interface: the named interfaces are served, others are refused by name."""
     host = shared_lab.hosts[0]
     for named, expected in (("lo", "eth0 is not lent"), ("eth0", "")):
         broker = BrokerProcess(host, folder / "xdp.sock", "--interface", named)
@@ -759,7 +758,7 @@ def test_the_command_lends_the_interfaces_it_is_told_to(shared_lab: Lab, folder:
 
 @needs_passed_rings
 def test_a_connection_with_rings_may_say_nothing(shared_lab: Lab, folder: Path) -> None:
-    """The idle timeout is for connections without rings: one that has some keeps them."""
+    """The idle timeout is for connections without rings; one with rings stays open."""
     idle_timeout_s, path = 0.4, folder / "xdp.sock"
 
     def lend_and_wait() -> tuple[bytes | None, bytes]:

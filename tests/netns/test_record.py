@@ -78,7 +78,7 @@ def repaired(publisher: Member, subscriber: Member) -> bool:
 
 
 def test_what_a_transport_had_to_repair_is_recorded(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, transport events: NAKs, repairs, duplicates and rates by interval add up to the context's counters."""
+    """NAKs, repairs, duplicates and rates by interval add up to the context's counters."""
     lab = make_lab(hosts=2)
     settings = RecorderSettings(interval_seconds=0.2, part_seconds=0.5)
     with members(*lab.hosts) as (publisher, subscriber):
@@ -122,7 +122,7 @@ def test_what_a_transport_had_to_repair_is_recorded(make_lab: MakeLab, tmp_path:
 
 
 def test_what_is_lost_for_good_is_recorded_and_said(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, transport events: where no NAK comes through, each lost message is in an event; then status 1."""
+    """Where no NAK comes through, each lost message is in an event; then status 1."""
     lab = make_lab(hosts=2)
     journal, count = tmp_path / "journal", 2000
     command = [sys.executable, "-m", "umstack", "record", "orders", "--journal", str(journal), "--json"]

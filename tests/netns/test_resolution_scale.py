@@ -1,4 +1,4 @@
-"""Topic resolution at scale, through daemons on hosts without multicast (issue 29)."""
+"""Topic resolution at scale, through daemons on hosts without multicast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from umstack.bench.resolution import ResolutionPlan, measure
 
 
 def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None:
-    """Issue 29: every context knows every topic and resolves those it receives, with default schedules and limits.
+    """Every context knows every topic and resolves those it receives, with default schedules and limits.
 
     The size is a tenth of what `umstack bench resolution` measures, because all contexts share this machine.
     """
@@ -24,7 +24,7 @@ def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None
 
 
 def test_what_resolution_costs_on_a_network_of_many_topics() -> None:
-    """Issue 29: six thousand topics of sixty contexts, every one of which knows all, take less than 9 s of processor
+    """Six thousand topics of sixty contexts, every one of which knows all, take less than 9 s of processor
     time in all contexts and the daemon. It is 3.3 s, was 15 s before, and depends little on the machine's other work.
     """
     plan = ResolutionPlan(topics=6000, contexts=60, hosts=6, seconds=60)

@@ -1,4 +1,4 @@
-"""The lab with a router: a network without multicast, as clouds have it (issue 29: networks without multicast)."""
+"""The lab with a router: a network without multicast, as clouds have it (networks without multicast)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def resolver_on(host: Host) -> Iterator[str]:
 
 
 def test_topics_are_resolved_across_a_router(routed_lab: Lab) -> None:
-    """Issue 29, topic resolution without multicast: through a daemon each finds the other; without it neither does."""
+    """Through a daemon each finds the other; without it neither does."""
     publishing, daemon_host, receiving = routed_lab.hosts
     with resolver_on(daemon_host) as daemon, ExitStack() as stack:
         publisher, subscriber = stack.enter_context(

@@ -1,4 +1,4 @@
-"""Contexts on interfaces that lie on others: VLAN devices, bonds, macvlans (issue 29: interfaces in data centres)."""
+"""Contexts on interfaces that lie on others: VLAN devices, bonds, macvlans (interfaces in data centres)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def remove_device(address: str) -> None:
 
 
 def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: Lab) -> None:
-    """Issue 29: joined and received by link=auto, over rings on the one member of a bond; they are refused with the
+    """Joined and received by link=auto, over rings on the one member of a bond; they are refused with the
     reason, where there can be none. (On a veth the tag of a VLAN is not in the frame.)"""
     sender = shared_lab.hosts[0]
     facts = host.call(lambda: probe_interface(find_interface("upper0")))

@@ -1,4 +1,4 @@
-"""Steering on real interfaces: what is attached where, what is reported, what still reaches the kernel (issue: xdp/).
+"""Steering on real interfaces: what is attached where, what is reported, what still reaches the kernel.
 
 AF_XDP sockets here are bound to nothing: what is redirected to them is gone, which shows that it was redirected.
 """

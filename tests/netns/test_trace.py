@@ -1,4 +1,4 @@
-"""`umstack trace` in the lab: a datagram the kernel gives up shows up with its reason (issue: umstack trace)."""
+"""`umstack trace` in the lab: a datagram the kernel gives up shows up with its reason."""
 
 from __future__ import annotations
 

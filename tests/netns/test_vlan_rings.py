@@ -1,4 +1,4 @@
-"""Rings for VLAN devices: on the NIC below, for the datagrams of that VLAN, whose tag what is sent bears (issue 29).
+"""Rings for VLAN devices: on the NIC below, for the datagrams of that VLAN, whose tag what is sent bears.
 
 The kernel of these tests may have no VLAN devices: then the tests on such devices are skipped, and the rings themselves
 are shown with a tag on a plain interface, whose wire is looked at.
@@ -188,7 +188,7 @@ class Wire:
 def test_what_is_sent_bears_the_tag_and_what_is_received_is_of_it(
     tags_in_frames: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 29, W4, W6: with rings for a VLAN every datagram is tagged and is received by a rule for that VLAN. The
+    """With rings for a VLAN every datagram is tagged and is received by a rule for that VLAN. The
     largest fill the MTU to the byte, the tag not counted."""
 
     def tagged(interface: xdp.Interface, stack: object) -> tuple[xdp.RingPlace, ...]:
@@ -230,7 +230,7 @@ def test_what_is_sent_bears_the_tag_and_what_is_received_is_of_it(
     "links", [("native", "native"), ("generic", "generic"), ("socket", "native"), ("native", "socket")]
 )
 def test_a_context_on_a_vlan_device_has_rings(vlan_lab: Lab, links: tuple[str, str]) -> None:
-    """Issue 29: joined on the VLAN device, received and sent over rings on its NIC, understood by kernel sockets."""
+    """Joined on the VLAN device, received and sent over rings on its NIC, understood by kernel sockets."""
     with on_vlan(*vlan_lab.hosts[:2], links=links) as (publisher, subscriber):
         assert (publisher.context.link_mode, subscriber.context.link_mode) == links
         exchange(publisher, subscriber, 2000, 1400)
@@ -247,7 +247,7 @@ def test_a_context_on_a_vlan_device_has_rings(vlan_lab: Lab, links: tuple[str, s
 
 
 def test_what_the_kernel_tags_and_what_we_tag_is_alike(vlan_lab: Lab) -> None:
-    """Issue 29: the same VLAN, priority and Ethernet address, whether the kernel's VLAN device sends or our rings."""
+    """The same VLAN, priority and Ethernet address, whether the kernel's VLAN device sends or our rings."""
     first, second = vlan_lab.hosts[:2]
     seen: dict[str, set[tuple[Any, ...]]] = {}
     for link in ("socket", "native"):
@@ -262,7 +262,7 @@ def test_what_the_kernel_tags_and_what_we_tag_is_alike(vlan_lab: Lab) -> None:
 
 
 def test_only_the_datagrams_of_the_vlan_are_taken(vlan_lab: Lab) -> None:
-    """Issue 29: the same group and port without a tag, or of another VLAN, stay with the kernel, and reach who listens
+    """The same group and port without a tag, or of another VLAN, stay with the kernel, and reach who listens
     there."""
     first, second = vlan_lab.hosts[:2]
 
@@ -324,7 +324,7 @@ def test_the_mtu_of_the_vlan_device_is_followed(vlan_lab: Lab) -> None:
 
 
 def test_a_new_ethernet_address_is_followed(vlan_lab: Lab) -> None:
-    """Issue 29: what rings send comes from the address that the VLAN device has now."""
+    """What rings send comes from the address that the VLAN device has now."""
     first, second = vlan_lab.hosts[:2]
     old = first.call(lambda: xdp.find_interface("vlan0").mac)
 
@@ -349,7 +349,7 @@ def test_a_new_ethernet_address_is_followed(vlan_lab: Lab) -> None:
 
 
 def test_a_nic_that_strips_tags_is_refused_with_the_command(vlan_lab: Lab) -> None:
-    """Issue 29: no program sees a tag that the NIC has taken off; the doctor and the error say how to leave it on."""
+    """No program sees a tag that the NIC has taken off; the doctor and the error say how to leave it on."""
     host = vlan_lab.hosts[1]
     command = f"ethtool -K eth0 {STRIPS} off"
     host.call(lambda: set_feature("eth0", STRIPS, True))
@@ -365,7 +365,7 @@ def test_a_nic_that_strips_tags_is_refused_with_the_command(vlan_lab: Lab) -> No
 
 
 def test_the_doctor_says_where_the_rings_would_be(vlan_lab: Lab) -> None:
-    """Issue 29: the lower device, the VLAN and the mode that will be used."""
+    """The lower device, the VLAN and the mode that will be used."""
     host = vlan_lab.hosts[1]
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "vlan0"]
     told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
@@ -380,7 +380,7 @@ def test_the_doctor_says_where_the_rings_would_be(vlan_lab: Lab) -> None:
 
 
 def test_a_context_on_sockets_is_warned_of_rings_on_the_nic(vlan_lab: Lab) -> None:
-    """Issue 29: the program is on the NIC, and what it takes does not reach sockets on the VLAN device either."""
+    """The program is on the NIC, and what it takes does not reach sockets on the VLAN device either."""
     host = vlan_lab.hosts[1]
     with (
         host.call(lambda: open_context("vlan0", "native")),

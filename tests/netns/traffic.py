@@ -1,4 +1,4 @@
-"""Numbered datagrams between hosts of a lab, and what can be said of those that arrived."""
+"""Numbered datagrams between hosts of a lab, and the account of those that arrived."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP, PORT = "239.77.1.2", 14400
 SO_RCVBUFFORCE = 33
 UDP_SEGMENT = 103
 MARKER = 0xFFFFFFFF
-# How long nothing must arrive for the stream to count as ended, where no marker can say so.
+# Idle time after which a stream counts as ended if no marker can end it.
 QUIET_SECONDS = 5.0
 
 
@@ -39,7 +39,7 @@ class Sender:
         self.send_run(b"".join(struct.pack("!I", number).ljust(size, b".") for number in numbers), size)
 
     def send_run(self, content: bytes, segment_bytes: int) -> None:
-        """Send one UDP GSO packet, of datagrams of that size; the last may be shorter."""
+        """Send one UDP GSO packet with datagrams of this size; the last may be shorter."""
         segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", segment_bytes))]
         self.socket.sendmsg([content], segment, 0, self.destination)
 
@@ -58,7 +58,7 @@ class Receiver:
     """Joins a group on a host (or listens on its address) and collects the numbers that arrive."""
 
     def __init__(self, host: Host, group: str | None = GROUP, port: int = PORT) -> None:
-        """Open the socket on the host, with space for a test's worth of datagrams."""
+        """Open the socket on the host, with a buffer for all datagrams of a test."""
         self.numbers: list[int] = []
         self.group, self.address = group, host.address
         self.socket = host.call(lambda: self._open(port))
@@ -82,14 +82,14 @@ class Receiver:
         self._membership(self.socket, socket.IP_DROP_MEMBERSHIP)
 
     def collect(self, count: int) -> list[int]:
-        """Wait until this many have arrived (or nothing came for too long), and return all that have."""
+        """Wait until this many have arrived or the stream is idle for too long, and return all that have."""
         while len(self.numbers) < count and select.select([self.socket], [], [], QUIET_SECONDS)[0]:
             self._drain()
         self._drain()
         return self.numbers
 
     def collect_until_marker(self) -> list[int]:
-        """Wait for the marker; return what arrived with it, the marker excepted."""
+        """Wait for the marker; return everything that arrived before it."""
         while MARKER not in self.numbers:
             assert select.select([self.socket], [], [], QUIET_SECONDS)[0], "the marker did not arrive"
             self._drain()
@@ -115,16 +115,16 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What arrived of the numbers 0 to sent - 1."""
+    """The datagrams that arrived, of the numbers 0 to sent - 1."""
 
     lost: set[int]
     duplicates: int
     late: int
-    """Datagrams that arrived after one that was sent after them."""
+    """Number of datagrams that arrived after a later one."""
 
     @classmethod
     def of(cls, sent: int, arrived: list[int]) -> Self:
-        """Compare what was sent with what arrived."""
+        """Compare the sent numbers with those that arrived."""
         highest, late = -1, 0
         for number in arrived:
             late += number < highest

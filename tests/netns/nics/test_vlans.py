@@ -1,4 +1,4 @@
-"""Rings for a VLAN device on a real driver, whose frames have their tags where they are on the wire (issue 29)."""
+"""Rings for a VLAN device on a real driver, whose frames have their tags where they are on the wire."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def vlan_hosts(nic_hosts: Hosts) -> Iterator[Hosts]:
     "mode", [pytest.param("zero-copy", marks=needs_virtio_zero_copy), "native", "generic"]
 )
 def test_a_vlan_device_has_rings_on_its_nic(vlan_hosts: Hosts, mode: str) -> None:
-    """Issue 29, W5: both ways, over rings and to and from kernel sockets, which tag and take tags off themselves."""
+    """Both ways, over rings and to and from kernel sockets, which tag and take tags off themselves."""
     first, second = vlan_hosts
     subscriber = VlanMember(second, mode)
     try:
