@@ -806,7 +806,7 @@ class um_source_config(CData):
     tsni_interval_ns: int
     tsni_threshold_ns: int
     explicit_capacity: int
-    send_timestamps: bool
+    has_send_time: bool
 
 class um_source_event(CData):
     kind: int
@@ -1407,7 +1407,7 @@ class _CoreLib:
         self, a1: um_interface_capture, a2: um_interface_capture_arrivals, a3: int, /
     ) -> int: ...
     def um_mac_library(self) -> Pointer[char]: ...
-    def um_message_properties_are_sound(
+    def um_message_properties_is_sound(
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, /
     ) -> bool: ...
     def um_packet_rows_begin(self, a1: um_packet_rows, /) -> None: ...
@@ -1591,7 +1591,7 @@ class _CoreLib:
     def um_resolver_cache_remove_sessions(
         self, a1: um_resolver_cache, a2: um_session_id, a3: int, /
     ) -> None: ...
-    def um_resolver_cache_set_wants_all(self, a1: um_resolver_cache, a2: bool, /) -> None: ...
+    def um_resolver_cache_set_needs_all(self, a1: um_resolver_cache, a2: bool, /) -> None: ...
     def um_resolver_cache_settle(
         self, a1: um_resolver_cache, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
     ) -> None: ...

@@ -204,7 +204,7 @@ _OF_TEXT: dict[str, Callable[[str], PropertyValue]] = {
 
 def is_sound(block: bytes) -> bool:
     """Whether the core would deliver this block: see ffi/core/wire/message_properties.h."""
-    return bool(lib.um_message_properties_are_sound(ffi.from_buffer("uint8_t[]", block), len(block)))
+    return bool(lib.um_message_properties_is_sound(ffi.from_buffer("uint8_t[]", block), len(block)))
 
 
 def read_block(block: bytes) -> MessageProperties:

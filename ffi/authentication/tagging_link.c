@@ -100,7 +100,7 @@ int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key
     /* What is copied with its trailer may lie in any number of parts, and not in a frame borrowed from the link. */
     bool copies_data = purpose == UM_MAC_SESSION && scope == UM_AUTHENTICATE_ALL;
     link->base = (um_link){.ops = &OPS,
-                           .takes_whole = !copies_data && next->takes_whole,
+                           .is_faster_in_one_piece = !copies_data && next->is_faster_in_one_piece,
                            .borrow_bytes = copies_data ? 0 : next->borrow_bytes};
     link->next = next;
     link->mac = (um_mac){0};

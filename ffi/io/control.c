@@ -97,8 +97,8 @@ bool um_control_is_poll_due(const um_control *control)
     const um_source_session *core = control->core;
     int64_t since = atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
                     atomic_load_explicit(&control->polled_position, memory_order_relaxed);
-    bool held_back =
-        core->config.flow_policy != UM_FLOW_NONE && atomic_load_explicit(&core->sender_blocked, memory_order_relaxed);
+    bool held_back = core->config.flow_policy != UM_FLOW_NONE &&
+                     atomic_load_explicit(&core->is_sender_blocked, memory_order_relaxed);
     return (held_back && since >= POLL_BLOCKED_BYTES) || (um_control_is_unwatched(control) && since >= POLL_BYTES);
 }
 

@@ -64,7 +64,7 @@ static const um_link_ops SOCKET_OPS = {.send = send_datagrams, .send_oversize = 
 static int open_socket(um_socket_link *link, const um_socket_config *config)
 {
     memset(link, 0, sizeof *link);
-    link->base = (um_link){.ops = &SOCKET_OPS, .takes_whole = config->gso};
+    link->base = (um_link){.ops = &SOCKET_OPS, .is_faster_in_one_piece = config->gso};
     link->gso = config->gso;
     link->timestamps = config->timestamps;
     um_link_counters_reset(&link->counters);
@@ -267,7 +267,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
     if (calls < 0) {
         int error = errno;
         if (link->gso && plan.datagrams[0] > 1 && refuses_gso(error)) {
-            link->gso = base->takes_whole = false;
+            link->gso = base->is_faster_in_one_piece = false;
             return send_datagrams(base, to, batch, count);
         }
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);

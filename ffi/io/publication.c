@@ -389,7 +389,7 @@ uint32_t um_publication_message_max(const um_publication *publication)
 
 bool um_publication_connected(const um_publication *publication)
 {
-    return atomic_load_explicit(&publication->session->core.log.connected, memory_order_acquire);
+    return atomic_load_explicit(&publication->session->core.log.is_connected, memory_order_acquire);
 }
 
 int um_publication_wakeup_fd(const um_publication *publication)

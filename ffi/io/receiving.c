@@ -582,7 +582,7 @@ static void prefetch(const um_rx *rx)
 {
     if (rx->frames == NULL)
         return;
-    bool stays = rx->frames->pinned_last && rx->length > HEADERS_BYTES;
+    bool stays = rx->frames->has_pinned_last && rx->length > HEADERS_BYTES;
     um_prefetch(rx->data, stays ? HEADERS_BYTES : rx->length);
 }
 
@@ -601,7 +601,7 @@ static int receive_ring_batch(um_receiving *receiving, int64_t now_ns)
             prefetch(&batch[i + PREFETCHED_AHEAD]);
         um_rx *rx = &batch[i];
         if (rx->frames != NULL)
-            rx->frames->pinned_last = false;
+            rx->frames->has_pinned_last = false;
         bytes += rx->length;
         um_node_on_data(&receiving->node, rx, now_ns);
     }

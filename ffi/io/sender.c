@@ -39,8 +39,8 @@ void um_sender_close(um_sender *sender)
 bool um_sender_is_sendable(const um_sender *sender)
 {
     const um_publication_log *log = &sender->core->log;
-    return atomic_load(&log->connected) && um_log_tail(log) < atomic_load(&log->publication_limit) &&
-           !atomic_load(&sender->core->limits->blocked);
+    return atomic_load(&log->is_connected) && um_log_tail(log) < atomic_load(&log->publication_limit) &&
+           !atomic_load(&sender->core->limits->is_blocked);
 }
 
 void um_sender_wake_publishers(um_sender *sender)
@@ -161,8 +161,9 @@ static void duty_cycle(um_sender *sender, sender_run *run)
     if (atomic_load_explicit(&sender->timers_wanted, memory_order_relaxed))
         um_reactor_wake_by(sender->reactor, run_timers(sender, run->now_ns));
     /* Where flow control holds the sender back, a receiver's report decides, not time. */
-    bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
-    bool is_reported = core->link->reports_space && core->link_retry_ns != 0; /* the loop is told when there is space */
+    bool timed = atomic_load_explicit(&core->is_sender_blocked, memory_order_relaxed) && !core->is_at_limit;
+    bool is_reported =
+        core->link->can_report_space && core->link_retry_ns != 0; /* the loop is told when there is space */
     run->look_by_ns = timed && is_reported ? run->now_ns + core->link_retry_ns : 0;
     run->needs_loop |= run->sent < 0 || (timed && !is_reported) || is_ring_stalled(sender);
 }
@@ -172,7 +173,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
 /* After a duty cycle and the release of the lock: whether another one follows. */
 static bool look_again(um_sender *sender, sender_run *run)
 {
-    run->pending = um_source_session_pending(sender->core); /* its fence orders the read of flush_requested, too */
+    run->pending = um_source_session_has_pending(sender->core); /* its fence orders the read of flush_requested, too */
     if (take_flush_request(sender))
         run->tail_bytes = 0;
     return run->sent > 0 && run->pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
@@ -212,7 +213,7 @@ static void run_on(um_sender *sender, sender_run *run, bool goes_on)
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)
 {
     sender_run run = {
-        .now_ns = now_ns, .tail_bytes = tail_bytes, .sent = 1, .pending = um_source_session_pending(sender->core)};
+        .now_ns = now_ns, .tail_bytes = tail_bytes, .sent = 1, .pending = um_source_session_has_pending(sender->core)};
     run_on(sender, &run, run.pending);
 }
 
@@ -224,7 +225,7 @@ void um_sender_run(um_sender *sender, int64_t now_ns)
 bool um_sender_make_space(um_sender *sender, int64_t now_ns)
 {
     um_source_session *core = sender->core;
-    if (!um_log_wants_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))
+    if (!um_log_needs_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))
         return false;
     um_lock_acquire(&core->sender_lock);
     um_source_session_send(core, now_ns, UM_SEND_BATCH_MAX);
@@ -237,7 +238,7 @@ bool um_sender_make_space(um_sender *sender, int64_t now_ns)
 void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns)
 {
     for (int i = 0; i < YIELDS_MAX && um_sender_backlog_bytes(sender) > WRITE_AHEAD_BYTES &&
-                    um_source_session_pending(sender->core);
+                    um_source_session_has_pending(sender->core);
          i++) {
         sched_yield();
         um_sender_run(sender, now_ns);
@@ -349,7 +350,7 @@ int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)
     }
     int64_t due_ns = run_timers(sender, now_ns);
     um_lock_release(&core->sender_lock);
-    bool pending = um_source_session_pending(core); /* its fence orders the read of wakeup_wanted, too */
+    bool pending = um_source_session_has_pending(core); /* its fence orders the read of wakeup_wanted, too */
     notify_sendable(sender);
     if (pending)
         return now_ns;

@@ -16,7 +16,7 @@
  *   that requests a flush                       flush_requested           the holder, after each duty cycle
  *   the loop, with timers due                   timers_wanted             the holder, in its next duty cycle
  *
- * The thread that releases the lock checks again (um_source_session_pending; its fence pairs with the one in
+ * The thread that releases the lock checks again (um_source_session_has_pending; its fence pairs with the one in
  * flush_requested), so nothing that was flushed stays unsent. The loop is woken (um_reactor_wake_by) only for what a
  * timer or a limiter decides.
  *

@@ -28,7 +28,7 @@ int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, boo
                         uint32_t backlog_bytes)
 {
     *fan_out = (um_tcp_fan_out){
-        .base = {.ops = &TCP_OPS, .reports_space = true},
+        .base = {.ops = &TCP_OPS, .can_report_space = true},
         .session = session,
         .is_source_paced = is_source_paced,
         .is_keyed = is_keyed,

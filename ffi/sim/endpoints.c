@@ -300,7 +300,7 @@ void um_sim_probe_session(um_sim_world *world, int index, um_sim_session_probe *
                                     .next_sqn = session->next_sqn,
                                     .trail_sqn = session->trail_sqn,
                                     .retransmit_count = session->retransmit_count,
-                                    .connected = atomic_load(&session->log.connected)};
+                                    .connected = atomic_load(&session->log.is_connected)};
 }
 
 const um_source_event *um_sim_last_event(const um_sim_world *world, int session)

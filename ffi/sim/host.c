@@ -274,9 +274,9 @@ static void run_sender(um_sim_session *session, int64_t now_ns)
     um_source_session *core = &session->core;
     int64_t wake_ns = now_ns + um_source_timing_first_sm_ns(&core->timing);
     int sent = 1;
-    while (sent > 0 && um_source_session_pending(core)) {
+    while (sent > 0 && um_source_session_has_pending(core)) {
         sent = um_source_session_send(core, now_ns, INLINE_BUDGET);
-        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
+        if (sent < 0 || atomic_load_explicit(&core->is_sender_blocked, memory_order_relaxed))
             wake_ns = now_ns;
     }
     um_sim_request(session->host, wake_ns);

@@ -84,7 +84,7 @@ static void draw_publisher(const um_sim_scenario *scenario, const um_source_sess
                                       .initial_sqn = draw_sqn(random),
                                       .tsni_interval_ns = um_draw_between_ns(random, 40 * MS, 150 * MS),
                                       .explicit_capacity = um_draw_between(random, 2048, 16384),
-                                      .send_timestamps = index % 2 == 1};
+                                      .has_send_time = index % 2 == 1};
     plan->message_bytes_max = message_bytes(session, random);
     plan->message_count = um_draw_between(random, 5, 80);
     if (plan->message_bytes_max <= 100 &&

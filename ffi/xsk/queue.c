@@ -97,7 +97,7 @@ static bool pin_frame(um_frames *frames, const uint8_t *data)
     *pinned = true;
     queue->pinned_count++;
     queue->taken_and_pinned++;
-    frames->pinned_last = true;
+    frames->has_pinned_last = true;
     UM_COUNT(queue->counters.ring_kept, 1);
     return true;
 }

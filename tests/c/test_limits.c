@@ -17,7 +17,7 @@ static uint32_t take_all(um_rate_limiter *limiter, int64_t now_ns, uint32_t byte
 {
     uint32_t count = 0;
     um_rate_limiter_advance(limiter, now_ns, bytes);
-    while (um_rate_limiter_allows(limiter, bytes)) {
+    while (um_rate_limiter_can_take(limiter, bytes)) {
         um_rate_limiter_take(limiter, bytes);
         count++;
     }
@@ -60,9 +60,9 @@ TEST("UX-3", "a rate below one byte a slice still lets something through")
 TEST("UX-1", "no limit")
 {
     um_rate_limiter limiter = limiter_of(0, NS_PER_MS);
-    CHECK(um_rate_limiter_allows(&limiter, UINT32_MAX));
+    CHECK(um_rate_limiter_can_take(&limiter, UINT32_MAX));
     um_rate_limiter_take(&limiter, UINT32_MAX);
-    CHECK(um_rate_limiter_allows(&limiter, UINT32_MAX));
+    CHECK(um_rate_limiter_can_take(&limiter, UINT32_MAX));
 }
 
 TEST("UX-1 UX-3", "over any second the rate holds, whatever is requested and when")
@@ -77,7 +77,7 @@ TEST("UX-1 UX-3", "over any second the rate holds, whatever is requested and whe
         while (now_ns < NS_PER_S) {
             uint32_t bytes = 20 + (uint32_t)um_random_below(&random, 1452);
             um_rate_limiter_advance(&limiter, now_ns, bytes);
-            if (um_rate_limiter_allows(&limiter, bytes)) {
+            if (um_rate_limiter_can_take(&limiter, bytes)) {
                 um_rate_limiter_take(&limiter, bytes);
                 taken += bytes;
                 CHECK(limiter.credit_bytes >= 0);
@@ -106,18 +106,18 @@ static um_flow_control flow_of(enum um_flow_control_policy policy)
 TEST("AE-9", "none: always connected, no limit")
 {
     um_flow_control flow = flow_of(UM_FLOW_NONE);
-    CHECK(um_flow_connected(&flow));
+    CHECK(um_flow_is_connected(&flow));
     CHECK_EQ(um_flow_limit(&flow), INT64_MAX);
 }
 
 TEST("AE-9 AE-20", "min: the slowest receiver")
 {
     um_flow_control flow = flow_of(UM_FLOW_MIN);
-    CHECK(!um_flow_connected(&flow));
+    CHECK(!um_flow_is_connected(&flow));
     um_flow_on_status(&flow, 1, 0, 100, 0);
     um_flow_on_status(&flow, 2, 0, 50, 0);
     um_flow_on_status(&flow, 3, 0, 200, 0);
-    CHECK(um_flow_connected(&flow));
+    CHECK(um_flow_is_connected(&flow));
     CHECK_EQ(um_flow_limit(&flow), 50);
     um_flow_on_status(&flow, 2, 0, 300, 0);
     CHECK_EQ(um_flow_limit(&flow), 100);
@@ -136,12 +136,12 @@ TEST("AE-9", "tagged: the slowest of the group, once the group is large enough")
     um_flow_control flow = flow_of(UM_FLOW_TAGGED);
     um_flow_on_status(&flow, 1, 7, 100, 0);
     um_flow_on_status(&flow, 2, 8, 50, 0);
-    CHECK(!um_flow_connected(&flow));
+    CHECK(!um_flow_is_connected(&flow));
     um_flow_on_status(&flow, 3, 7, 200, 0);
-    CHECK(um_flow_connected(&flow));
+    CHECK(um_flow_is_connected(&flow));
     CHECK_EQ(um_flow_limit(&flow), 100);
     um_flow_on_leave(&flow, 1);
-    CHECK(!um_flow_connected(&flow));
+    CHECK(!um_flow_is_connected(&flow));
 }
 
 TEST("AE-19", "an old status message takes nothing back")
@@ -163,7 +163,7 @@ TEST("AE-16 AE-20", "an idle receiver stops counting after the timeout")
     CHECK_EQ(flow.receiver_count, 1);
     CHECK_EQ(um_flow_limit(&flow), 200);
     CHECK_EQ(um_flow_expire(&flow, 1600), UM_NEVER_NS);
-    CHECK(!um_flow_connected(&flow));
+    CHECK(!um_flow_is_connected(&flow));
 }
 
 TEST("AE-9", "the table is bounded, and a full one is reported")

@@ -91,7 +91,7 @@ static bool is_sound(const uint8_t *block, uint32_t bytes)
 {
     uint8_t *copy = malloc(bytes + 1);
     memcpy(copy + 1, block, bytes);
-    bool is = um_message_properties_are_sound(copy + 1, bytes);
+    bool is = um_message_properties_is_sound(copy + 1, bytes);
     free(copy);
     return is;
 }
@@ -151,11 +151,11 @@ TEST("W1", "a name has 250 bytes at most, and a block 65535")
         uint8_t *block = zeroed(UM_PROPERTIES_BYTES_MAX + 2);
         from_hex("badaacab 0100 00 00  18000000 19000000 00000000 08000000", block);
         memset(block + 24, 'n', UM_PROPERTY_NAME_BYTES_MAX + over);
-        CHECK_EQ(um_message_properties_are_sound(block, 24 + UM_PROPERTY_NAME_BYTES_MAX + 2), !over);
+        CHECK_EQ(um_message_properties_is_sound(block, 24 + UM_PROPERTY_NAME_BYTES_MAX + 2), !over);
         memset(block + 24, 0, 2 + UM_PROPERTY_NAME_BYTES_MAX);
         block[24] = 'n';
         memset(block + 26, 'v', UM_PROPERTIES_BYTES_MAX - 27 + over);
-        CHECK_EQ(um_message_properties_are_sound(block, UM_PROPERTIES_BYTES_MAX + over), !over);
+        CHECK_EQ(um_message_properties_is_sound(block, UM_PROPERTIES_BYTES_MAX + over), !over);
         free(block);
     }
 }

@@ -22,7 +22,7 @@ static log_fixture *log_open(uint32_t initial_term_id)
 static log_fixture *log_open_connected(uint32_t initial_term_id)
 {
     log_fixture *f = log_open(initial_term_id);
-    atomic_store(&f->log.connected, true);
+    atomic_store(&f->log.is_connected, true);
     um_log_conduct(&f->log, 0, 0);
     return f;
 }
@@ -99,7 +99,7 @@ TEST("AE-2 AE-3", "three zeroed terms, not connected, no term used up")
     log_fixture *f = log_open(1005);
     CHECK_EQ(um_log_footprint(TERM), 3 * TERM + 3 * TERM / UM_FRAME_ALIGNMENT * sizeof(um_frame_state));
     CHECK(all_zero(f->memory, um_log_footprint(TERM)));
-    CHECK(!atomic_load(&f->log.connected));
+    CHECK(!atomic_load(&f->log.is_connected));
     CHECK_EQ(atomic_load(&f->log.active_term_count), 0);
     CHECK_EQ(f->log.initial_term_id, 1005);
     log_close(f);
@@ -177,7 +177,7 @@ TEST("AE-13 AE-21", "connected, but not conducted yet: back-pressured")
 {
     log_fixture *f = log_open(1);
     um_claim c;
-    atomic_store(&f->log.connected, true);
+    atomic_store(&f->log.is_connected, true);
     CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_BACK_PRESSURED);
     um_log_conduct(&f->log, 0, 0);
     claim(f, 64);
@@ -205,7 +205,7 @@ TEST("AE-14", "closed goes before the end of positions, that before back-pressur
     CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_MAX_POSITION_EXCEEDED);
     atomic_store(&f->log.publication_limit, 0);
     CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_MAX_POSITION_EXCEEDED);
-    atomic_store(&f->log.closed, true);
+    atomic_store(&f->log.is_closed, true);
     CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_CLOSED);
     log_close(f);
 }
@@ -217,10 +217,10 @@ TEST("AE-23", "the limit is half a term ahead, moves forward only, and drops to 
     CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
     um_log_conduct(&f->log, 512, 0);
     CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
-    atomic_store(&f->log.connected, false);
+    atomic_store(&f->log.is_connected, false);
     um_log_conduct(&f->log, 1024, 0);
     CHECK_EQ(atomic_load(&f->log.publication_limit), 1024);
-    atomic_store(&f->log.connected, true);
+    atomic_store(&f->log.is_connected, true);
     um_log_conduct(&f->log, 1024, 0);
     CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
     log_close(f);
@@ -509,7 +509,7 @@ static void long_log_init(um_publication_log *log, uint8_t *memory, uint32_t ter
     um_log_init(log, memory, term_length, 1, NS_PER_S);
     uint32_t term = (uint32_t)(position / term_length);
     memset(memory, 0xee, um_log_footprint(term_length));
-    atomic_store(&log->connected, true);
+    atomic_store(&log->is_connected, true);
     atomic_store(&log->active_term_count, term);
     atomic_store(&log->tails[term % 3], (uint64_t)(1 + term) << 32 | (uint64_t)(position % term_length));
     atomic_store(&log->writable_end, position);
@@ -533,9 +533,9 @@ TEST("AE-45 AE-46 AE-47 AE-48",
         CHECK(is_clean(&log, 4096, cleaned));
         CHECK(!is_clean(&log, 4096 + cleaned, 64));
     }
-    CHECK(um_log_wants_cleaning(&log, sent));
+    CHECK(um_log_needs_cleaning(&log, sent));
     um_log_conduct(&log, sent, UINT32_MAX);
-    CHECK(!um_log_wants_cleaning(&log, sent));
+    CHECK(!um_log_needs_cleaning(&log, sent));
     CHECK_EQ(atomic_load(&log.writable_end), tail + UM_LOG_CLEAN_AHEAD_BYTES);
     CHECK(!is_clean(&log, 4096 + UM_LOG_CLEAN_AHEAD_BYTES, 64));
     CHECK_EQ(atomic_load(&log.publication_limit), sent + LONG_TERM / 2);
@@ -555,15 +555,15 @@ TEST("AE-7 AE-23 AE-48", "a claim that meets what is not clean is refused, and c
     uint32_t length = 2 * UM_LOG_CLEAN_AHEAD_BYTES;
     CHECK_EQ(um_log_claim(&log, length, &c), UM_BACK_PRESSURED);
     CHECK_EQ(um_log_tail(&log), tail);
-    CHECK(um_log_wants_cleaning(&log, tail));
+    CHECK(um_log_needs_cleaning(&log, tail));
     um_log_conduct(&log, tail, UINT32_MAX);
     CHECK_EQ(um_log_claim(&log, length, &c), 0);
     CHECK(is_clean(&log, c.position, length));
-    CHECK(um_log_wants_cleaning(&log, tail));
+    CHECK(um_log_needs_cleaning(&log, tail));
     um_log_conduct(&log, tail, UINT32_MAX); /* the sender stands: publishers go on up to the publication limit */
     while (um_log_claim(&log, 4096, &c) == 0) {
         CHECK(is_clean(&log, c.position, c.length));
-        if (um_log_wants_cleaning(&log, tail))
+        if (um_log_needs_cleaning(&log, tail))
             um_log_conduct(&log, tail, 64 * 1024);
     }
     CHECK_EQ(um_log_tail(&log), tail + LONG_TERM / 2);

@@ -82,7 +82,7 @@ TEST("AE-7 AE-11 AE-26 AE-27 AE-28 AE-30 AE-36 AE-48",
     um_publication_log *log = zeroed(sizeof *log);
     void *memory = zeroed(um_log_footprint(TERM));
     um_log_init(log, memory, TERM, UINT32_MAX - 5, NS_PER_S);
-    atomic_store(&log->connected, true);
+    atomic_store(&log->is_connected, true);
     um_log_conduct(log, 0, 0);
     publisher publishers[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
@@ -219,7 +219,7 @@ typedef struct inline_publisher {
 /* What a publishing thread does after a send: io/publishing.c. */
 static void run_inline(um_source_session *session)
 {
-    while (um_source_session_pending(session) && um_lock_try(&session->sender_lock)) {
+    while (um_source_session_has_pending(session) && um_lock_try(&session->sender_lock)) {
         um_source_session_send(session, NS_PER_S, 16);
         um_lock_release(&session->sender_lock);
     }

@@ -64,7 +64,7 @@ TEST("W1", "what is no time is none: another owner, subtype or length, and a tim
 
 static um_source *timed_source(fixture *f)
 {
-    um_source_config config = {.topic_index = TOPIC, .explicit_capacity = 65536, .send_timestamps = true};
+    um_source_config config = {.topic_index = TOPIC, .explicit_capacity = 65536, .has_send_time = true};
     um_source *source = zeroed(sizeof *source);
     um_source_init(source, zeroed(um_source_footprint(&config)), &config, f->session);
     atomic_store(&source->wall_offset_ns, AHEAD_NS);

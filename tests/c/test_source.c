@@ -214,14 +214,14 @@ TEST("AE-34 UM-27", "a claim not committed holds back what follows, and its comm
     um_source_claim claim;
     CHECK_EQ(um_source_claim_begin(source, 4, &claim), 0);
     CHECK_EQ(send_text(f, source, "after", UM_SEND_FLUSH), 0);
-    CHECK(um_source_session_pending(f->session));
+    CHECK(um_source_session_has_pending(f->session));
     CHECK_EQ(run_sender(f), 0);
-    CHECK(!um_source_session_pending(f->session)); /* or its owner would turn in circles */
+    CHECK(!um_source_session_has_pending(f->session)); /* or its owner would turn in circles */
     memcpy(claim.payload, "held", 4);
     f->actions = 0;
     CHECK_EQ(um_source_claim_commit(source, &claim, 0, f->now_ns, &f->actions), 1);
     CHECK(f->actions & UM_ACTION_RUN_SENDER);
-    CHECK(um_source_session_pending(f->session));
+    CHECK(um_source_session_has_pending(f->session));
     run_sender(f);
     um_lbmc_message m[2];
     CHECK_EQ(messages_at(f, 0, m, 2), 2);
@@ -243,7 +243,7 @@ TEST("AE-36 UX-23", "an aborted claim leaves no trace in the datagram and no gap
     f->actions = 0;
     um_source_claim_abort(source, &claim, &f->actions);
     CHECK(f->actions & UM_ACTION_RUN_SENDER);
-    CHECK(um_source_session_pending(f->session));
+    CHECK(um_source_session_has_pending(f->session));
     CHECK_EQ(run_sender(f), 1);
     CHECK_EQ(f->link.datagrams[0].length, 20 + 12 + 3);
     CHECK_EQ(f->link.datagrams[1].length, 20 + 12 + 3);

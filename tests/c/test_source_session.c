@@ -133,7 +133,7 @@ TEST("UM-44 W6", "a contiguous link gets every datagram in one piece, the same b
     fixture *fixtures[] = {session_open(&config), session_open(&config)};
     for (int whole = 0; whole <= 1; whole++) {
         fixture *f = fixtures[whole];
-        f->link.base.takes_whole = whole;
+        f->link.base.is_faster_in_one_piece = whole;
         um_source *source = source_open(f, ORDERS, 0);
         for (uint32_t i = 0; i < 40; i++)
             send_bytes(f, source, 100 + 37 * i % 1300, (uint8_t)i, i == 39 ? UM_SEND_FLUSH : 0);
@@ -272,7 +272,7 @@ TEST("UX-1", "what a slice does not allow is queued, the send succeeds, later se
     CHECK_EQ(result, UM_RATE_LIMITED);
     CHECK_EQ(accepted, 11); /* ten left, the eleventh is queued */
     CHECK_EQ(f->link.count, 10);
-    CHECK(!um_source_session_pending(f->session));
+    CHECK(!um_source_session_has_pending(f->session));
     int64_t slice_ns = f->now_ns + 100 * (int64_t)NS_PER_MS;
     CHECK_EQ(um_source_session_tick(f->session, f->now_ns), slice_ns);
     CHECK_EQ(send_text(f, source, "x", 0), UM_RATE_LIMITED);
@@ -339,7 +339,7 @@ TEST("AE-12 AE-13 AE-15 AE-19 AE-21", "connected by the first status message, wh
     um_source *source = source_open(f, ORDERS, 0);
     CHECK_EQ(send_text(f, source, "x", 0), UM_NOT_CONNECTED);
     status_at(f, 1, 0, 10000);
-    CHECK(atomic_load(&f->session->log.connected));
+    CHECK(atomic_load(&f->session->log.is_connected));
     CHECK_EQ(f->session->sender_limit, 10000);
     CHECK_EQ(atomic_load(&f->session->log.publication_limit), TERM / 2);
     CHECK_EQ(send_text(f, source, "x", 0), 0);
@@ -359,7 +359,7 @@ TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "nothing passes the sender limit; one episod
     run_sender(f);
     CHECK_EQ(atomic_load(&f->session->sender_position), 3 * span);
     CHECK_EQ(f->session->counters.snd_bpe, 1);
-    CHECK(!um_source_session_pending(f->session));
+    CHECK(!um_source_session_has_pending(f->session));
     for (uint32_t i = 0; i < 5; i++)
         run_sender(f);
     CHECK_EQ(f->session->counters.snd_bpe, 1);
@@ -419,10 +419,10 @@ TEST("AE-12 AE-16 AE-23", "the last receiver vanishes: not connected any more, t
     status_at(f, 1, 0, 20000);
     send_text(f, source, "x", UM_SEND_FLUSH);
     int64_t start_ns = f->now_ns;
-    while (atomic_load(&f->session->log.connected)) {
+    while (atomic_load(&f->session->log.is_connected)) {
         int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(next_ns > f->now_ns);
-        if (atomic_load(&f->session->log.connected))
+        if (atomic_load(&f->session->log.is_connected))
             f->now_ns = next_ns;
     }
     CHECK_EQ(f->now_ns - start_ns, config.flow_receiver_timeout_ns);
@@ -442,7 +442,7 @@ TEST("AE-16 AE-20", "a receiver that leaves stops counting at once")
     status(f, (um_status_message){.receiver_id = 1, .flags = UM_STATUS_LEAVE});
     CHECK_EQ(f->session->sender_limit, 20000);
     status(f, (um_status_message){.receiver_id = 2, .flags = UM_STATUS_LEAVE});
-    CHECK(!atomic_load(&f->session->log.connected));
+    CHECK(!atomic_load(&f->session->log.is_connected));
     session_close(f);
 }
 
@@ -504,7 +504,7 @@ TEST("W6 AE-42", "a full link takes the rest later, in order, once")
         CHECK_EQ(run_sender(f), 3);
         CHECK_EQ(atomic_load(&f->session->sender_position), (taken + 3) * um_frame_span(UM_LBMC_HEADER_BYTES + 1000));
         bool more = taken + 3 < 30;
-        CHECK(!um_source_session_pending(f->session));
+        CHECK(!um_source_session_has_pending(f->session));
         f->link.space = 0;
         int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
         CHECK(more ? next_ns <= f->now_ns + NS_PER_MS && next_ns > f->now_ns : next_ns > f->now_ns + NS_PER_MS);
@@ -526,7 +526,7 @@ TEST("W6", "a link that fails is tried again, not in a circle, and nothing is lo
     send_text(f, source, "x", UM_SEND_FLUSH);
     f->link.error = -ENETDOWN;
     CHECK_EQ(run_sender(f), -ENETDOWN);
-    CHECK(!um_source_session_pending(f->session));
+    CHECK(!um_source_session_has_pending(f->session));
     int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
     CHECK(next_ns >= f->now_ns + NS_PER_MS && next_ns <= f->now_ns + 100 * NS_PER_MS);
     f->link.error = 0;
@@ -549,7 +549,7 @@ TEST("W6 W8", "a link that was full for a moment leaves no flush behind")
     run_sender(f);
     CHECK_EQ(atomic_load(&f->session->sender_position), um_log_tail(&f->session->log));
     send_text(f, source, "next", UM_SEND_FLUSH);
-    CHECK(um_source_session_pending(f->session));
+    CHECK(um_source_session_has_pending(f->session));
     session_close(f);
 }
 

@@ -18,7 +18,7 @@ TEST("UX-27 W1", "interests and filter reports say what they were written with, 
     um_packet packet = decoded(out, length), topics;
     CHECK(packet.type == UM_LBTRM_DATA && packet.client_id == CLIENT);
     CHECK(um_interest_decode(&packet, &read_part, &topics));
-    CHECK(read_part.version == 9 && read_part.part == 1 && read_part.part_count == 3 && !read_part.wants_all);
+    CHECK(read_part.version == 9 && read_part.part == 1 && read_part.part_count == 3 && !read_part.needs_all);
     while (um_interest_next_topic(&topics, &topic))
         sum += topic;
     CHECK_EQ(sum, UM_INTEREST_PART_TOPICS_MAX * (UM_INTEREST_PART_TOPICS_MAX - 1) / 2);
@@ -159,7 +159,7 @@ TEST("UX-27", "who has said nothing, not all of it, or too much, is sent everyth
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
     CHECK_EQ(sent_to(f, A), 0);
-    part = (um_interest_part){.version = 8, .part_count = 1, .wants_all = true};
+    part = (um_interest_part){.version = 8, .part_count = 1, .needs_all = true};
     interest(f, A, id, &part, NULL, 0);
     part = (um_interest_part){.version = 7, .part_count = 1}; /* late */
     interest(f, A, id, &part, topics, 1);

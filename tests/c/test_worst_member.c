@@ -306,7 +306,7 @@ TEST("AE-19", "status messages from outside the allowed networks do not count")
     report_from(f, HOSTILE, 9, 0, 0);
     report_from(f, (um_address){0x0b000002, 1}, 9, 0, 0);
     CHECK_EQ(f->session->counters.status_not_allowed, 2);
-    CHECK(!um_flow_connected(&f->session->flow));
+    CHECK(!um_flow_is_connected(&f->session->flow));
     report_from(f, HONEST, 1, 0, 65536);
     report_from(f, (um_address){0x0b000001, 1}, 2, 0, 65536);
     CHECK_EQ(um_flow_counted(&f->session->flow), 2);

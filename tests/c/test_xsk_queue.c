@@ -488,9 +488,9 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 3);
         CHECK(batch[0].frames == frames && batch[1].frames == NULL && batch[2].frames == frames);
         if (round % 2 == 0) {
-            frames->pinned_last = false;
+            frames->has_pinned_last = false;
             CHECK(frames->pin(frames, batch[2].data + 8));
-            CHECK(frames->pinned_last);
+            CHECK(frames->has_pinned_last);
             CHECK(!frames->pin(frames, batch[2].data + 900)); /* it is */
             pinned[pinned_count++] = batch[2].data + 8;
         }

@@ -78,7 +78,7 @@ static bool pin(um_frames *frames, const uint8_t *data)
 {
     bool pinned = w.frame_pinned[frame_of(data)];
     w.frame_pinned[frame_of(data)] = true;
-    frames->pinned_last |= !pinned;
+    frames->has_pinned_last |= !pinned;
     return !pinned;
 }
 

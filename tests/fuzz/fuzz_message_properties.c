@@ -88,7 +88,7 @@ static bool check_block(const uint8_t *block, uint32_t bytes)
         memcpy(copy, block, bytes);
     uint8_t *exact = realloc(copy, bytes > 0 ? bytes : 1);
     bool is_sound;
-    BOUNDED(is_sound = um_message_properties_are_sound(exact, bytes));
+    BOUNDED(is_sound = um_message_properties_is_sound(exact, bytes));
     if (is_sound)
         read_block(exact);
     free(exact);

@@ -335,7 +335,7 @@ static void check_invariants(void)
     int64_t position = atomic_load(&w.session.sender_position), tail = um_log_tail(log);
     int64_t limit = atomic_load(&log->publication_limit);
     REQUIRE(position <= tail);
-    REQUIRE(limit <= position + log->term_length / 2 || !atomic_load(&log->connected));
+    REQUIRE(limit <= position + log->term_length / 2 || !atomic_load(&log->is_connected));
     REQUIRE(atomic_load(&log->writable_end) == log->clean_position + 3 * (int64_t)log->term_length);
     REQUIRE(tail <= atomic_load(&log->writable_end));
     REQUIRE(log->clean_position <= position - (int64_t)log->term_length || log->clean_position == 0);

@@ -15,7 +15,7 @@ static const char *const TOPIC_NAMES[TOPICS] = {"a", "b", "orders", "orders.eu",
 typedef struct world {
     um_resolver_cache *cache;
     uint32_t interests[UM_TOPIC_INTERESTS][TOPICS];
-    bool wants_all;
+    bool needs_all;
     um_resolver_intake intake;
     um_relayed_records *relayed;
     um_relayed_part part;
@@ -243,7 +243,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             um_resolver_cache_unsettle(w.cache);
             break;
         case 4:
-            um_resolver_cache_set_wants_all(w.cache, choice & 8);
+            um_resolver_cache_set_needs_all(w.cache, choice & 8);
             break;
         default:
             take_made(&input);

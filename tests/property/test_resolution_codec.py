@@ -86,7 +86,7 @@ def encoded(name: str) -> bytes:
 def taken_by_c(data: bytes) -> tuple[Intake | None, list[KnownSource]]:
     """What the decoder in C makes of a datagram, and which sources it knows then."""
     cache = ResolverCache(64)
-    cache.set_wants_all(True)
+    cache.set_needs_all(True)
     taken = cache.take(data)
     found = [one for topic in cache.topics() for one in cache.sources_of(topic, encoded(topic))]
     return taken, found

@@ -147,7 +147,7 @@ class _Model:
     def __init__(self) -> None:
         self.sources: dict[KnownSource, tuple[WireOption, ...]] = {}
         self.settled: set[KnownSource] = set()
-        self.wants_all = False
+        self.needs_all = False
         self.receivers: set[str] = set()
 
     def is_owners(self, one: KnownSource, ttl: int, options: tuple[WireOption, ...]) -> bool:
@@ -162,7 +162,7 @@ class _Model:
         self.sources[one] = options
         if is_settled:
             return False
-        if concerns or self.wants_all or options:
+        if concerns or self.needs_all or options:
             self.settled.discard(one)
             return True
         self.settled.add(one)
@@ -193,8 +193,8 @@ def test_it_does_what_the_model_does() -> None:
                     del model.sources[one]
                     model.settled.discard(one)
             case 2 if rng.random() < 0.2:
-                model.wants_all = not model.wants_all
-                cache.set_wants_all(model.wants_all)
+                model.needs_all = not model.needs_all
+                cache.set_needs_all(model.needs_all)
             case 3 if rng.random() < 0.2:
                 model.settled.clear()
                 cache.unsettle()

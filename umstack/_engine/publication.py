@@ -35,7 +35,7 @@ class Publication:
         config.tsni_interval_ns = options.transport_topic_sequence_number_info_interval_ns
         config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
         config.explicit_capacity = _EXPLICIT_BATCH_BYTES
-        config.send_timestamps = options.send_timestamps
+        config.has_send_time = options.send_timestamps
         handle = ffi.new("um_publication **")
         core.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
         self.handle = handle[0]

@@ -98,9 +98,9 @@ class ResolverCache:
         with self._lock:
             lib.um_resolver_cache_unsettle(self._handle)
 
-    def set_wants_all(self, wants_all: bool) -> None:
+    def set_needs_all(self, needs_all: bool) -> None:
         """Whether take() is to give the advertisements of every topic."""
-        lib.um_resolver_cache_set_wants_all(self._handle, wants_all)
+        lib.um_resolver_cache_set_needs_all(self._handle, needs_all)
 
     def add_interest(self, name: bytes, *, has_source: bool) -> None:
         """A topic has a source here, or else a receiver."""

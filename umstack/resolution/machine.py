@@ -301,7 +301,7 @@ class ResolutionMachine:
         record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY, key)
         self._wildcard_records[key] = record
         self._schedule(record)
-        self._cache.set_wants_all(True)
+        self._cache.set_needs_all(True)
         self._cache.unsettle()  # what the pattern cannot decide now joins when it is advertised again
         return list(self._wildcards.add(key, pattern, options, self.topics(), now_ns))
 
@@ -311,7 +311,7 @@ class ResolutionMachine:
         record = self._wildcard_records.pop(key, None)
         if record is not None:
             self._retire(record)
-        self._cache.set_wants_all(bool(self._wildcard_records))
+        self._cache.set_needs_all(bool(self._wildcard_records))
 
     def left_topics(self, now_ns: int) -> list[ResolutionEvent]:
         """The topics of wildcard receivers that have been without a source for the timeout by now."""

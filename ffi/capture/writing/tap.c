@@ -229,7 +229,9 @@ static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
 void um_tap_link_init(um_tap_link *link, um_link *next, um_tap *tap, um_address local)
 {
     static const um_link_ops OPS = {send_batch, send_oversize, borrow_frames, return_frames};
-    *link = (um_tap_link){.base = {.ops = &OPS, .takes_whole = next->takes_whole, .borrow_bytes = next->borrow_bytes},
+    *link = (um_tap_link){.base = {.ops = &OPS,
+                                   .is_faster_in_one_piece = next->is_faster_in_one_piece,
+                                   .borrow_bytes = next->borrow_bytes},
                           .next = next,
                           .tap = tap,
                           .local = local};

@@ -15,7 +15,7 @@ void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, cons
     bool are_inside = properties_bytes <= length;
     uint32_t payload_bytes = are_inside ? length - properties_bytes : length;
     row->message_length -= length - payload_bytes;
-    if (are_inside && um_message_properties_are_sound(space + payload_bytes, properties_bytes)) {
+    if (are_inside && um_message_properties_is_sound(space + payload_bytes, properties_bytes)) {
         um_queue_append_with_properties(delivery->receiver->queue, row, payload_bytes, properties_bytes);
         um_delivery_count_message(delivery, payload_bytes);
     } else {

@@ -145,18 +145,18 @@ static inline void *um_arena_take(um_arena *arena, size_t bytes)
 /* A lock held for a few microseconds at most. Acquire on taking and release on giving back order
  * everything written under it. The blocking wait belongs to the caller's layer, which may yield. */
 typedef struct um_lock {
-    atomic_bool held;
+    atomic_bool is_held;
 } um_lock;
 
 static inline bool um_lock_try(um_lock *lock)
 {
-    return !atomic_load_explicit(&lock->held, memory_order_relaxed) &&
-           !atomic_exchange_explicit(&lock->held, true, memory_order_acquire);
+    return !atomic_load_explicit(&lock->is_held, memory_order_relaxed) &&
+           !atomic_exchange_explicit(&lock->is_held, true, memory_order_acquire);
 }
 
 static inline void um_lock_release(um_lock *lock)
 {
-    atomic_store_explicit(&lock->held, false, memory_order_release);
+    atomic_store_explicit(&lock->is_held, false, memory_order_release);
 }
 
 /* Has all lines come at once, into the second-level cache: the first has too few requests under way for so many. */

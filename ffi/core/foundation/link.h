@@ -48,7 +48,7 @@ struct um_frames {
     bool (*pin)(um_frames *frames, const uint8_t *data);
     /* Unpins frames, one for each pointer: they are the ring's again. */
     void (*unpin)(um_frames *frames, const uint8_t *const *data, uint32_t count);
-    bool pinned_last; /* set by pin; cleared by the caller that reads it */
+    bool has_pinned_last; /* set by pin; cleared by the caller that reads it */
 };
 
 /* One received datagram, or a run of datagrams of segment_length bytes each (the last may be shorter)
@@ -91,9 +91,10 @@ typedef struct um_link_ops {
 /* First member of every implementation. */
 struct um_link {
     const um_link_ops *ops;
-    bool takes_whole; /* sends faster what lies in one piece, datagram behind datagram, than what lies in several parts
-                       */
-    bool reports_space; /* one that is full is written to by its owner's loop as soon as it is not: no early retry */
+    bool is_faster_in_one_piece; /* sends faster what lies in one piece, datagram behind datagram, than what lies in
+                                  * several parts
+                                  */
+    bool can_report_space; /* one that is full is written to by its owner's loop as soon as it is not: no early retry */
     uint32_t
         borrow_bytes; /* the size of the frames it lends, each at the beginning of a cache line; 0: it lends none */
 };

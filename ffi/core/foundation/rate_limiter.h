@@ -19,7 +19,7 @@ void um_rate_limiter_init(um_rate_limiter *limiter, uint64_t bits_per_second, in
 /* Starts a new slice when the current one has ended. `wanted_bytes` is the datagram waiting, 0 for none. */
 void um_rate_limiter_advance(um_rate_limiter *limiter, int64_t now_ns, uint32_t wanted_bytes);
 
-static inline bool um_rate_limiter_allows(const um_rate_limiter *limiter, uint32_t bytes)
+static inline bool um_rate_limiter_can_take(const um_rate_limiter *limiter, uint32_t bytes)
 {
     return limiter->bits_per_second == 0 || limiter->credit_bytes >= (int64_t)bytes;
 }

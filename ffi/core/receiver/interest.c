@@ -130,9 +130,9 @@ static void send_parts(um_receiver_session *session)
     um_interest *interest = &session->interest;
     um_lbtru_options options = {session->config.id.session_id, session->connection.client_id, true};
     uint32_t count = session->topics.count, most = topics_a_part(session);
-    um_interest_part part = {.version = interest->version, .wants_all = count > TOPICS_MAX};
-    part.part_count = (uint8_t)(part.wants_all ? 1 : (count + most - 1) / most);
-    const um_delivery *topic = part.wants_all ? NULL : next_topic(session, session->controllers);
+    um_interest_part part = {.version = interest->version, .needs_all = count > TOPICS_MAX};
+    part.part_count = (uint8_t)(part.needs_all ? 1 : (count + most - 1) / most);
+    const um_delivery *topic = part.needs_all ? NULL : next_topic(session, session->controllers);
     for (; part.part < part.part_count; part.part++) {
         uint32_t length = um_interest_write(datagram, &options, session->next_sqn, &part);
         for (uint32_t i = 0; i < most && topic != NULL; i++) {

@@ -50,7 +50,7 @@ struct um_resolver_cache {
     uint32_t oldest;
     uint32_t newest;
     uint32_t round;
-    bool wants_all;
+    bool needs_all;
     bool has_evicted_options; /* the owner may have options of sources that are not known here */
     uint64_t evictions;
 };
@@ -161,9 +161,9 @@ void um_resolver_cache_remove_interest(um_resolver_cache *cache, const uint8_t *
         --*place;
 }
 
-void um_resolver_cache_set_wants_all(um_resolver_cache *cache, bool wants_all)
+void um_resolver_cache_set_needs_all(um_resolver_cache *cache, bool needs_all)
 {
-    cache->wants_all = wants_all;
+    cache->needs_all = needs_all;
 }
 
 /* The tables */
@@ -381,7 +381,7 @@ static bool take_source(um_resolver_cache *cache, const arrival *found)
         had_options = one->options_hash != 0;
     }
     one->options_hash = options_hash;
-    bool is_owners = had_options || options_hash != 0 || cache->wants_all || may_have_receiver(cache, found);
+    bool is_owners = had_options || options_hash != 0 || cache->needs_all || may_have_receiver(cache, found);
     one->settled_in = is_owners ? 0 : cache->round;
     return is_owners;
 }

@@ -5,7 +5,7 @@
  *     query            the owner's, when it may have a source of the topic
  *     advertisement    what is known and settled: nobody's
  *                      of a topic that may have a receiver here, or with options now or before: the owner's, until it
- *                      settles it; every other one that is new as well while `wants_all`
+ *                      settles it; every other one that is new as well while `needs_all`
  *                      any other: it is in the cache then, and settled
  *     the last one     it is in the cache no more; the owner's under the same conditions
  *     not joinable     counted
@@ -68,7 +68,7 @@ void um_resolver_cache_add_interest(um_resolver_cache *cache, const uint8_t *nam
 void um_resolver_cache_remove_interest(um_resolver_cache *cache, const uint8_t *name, uint32_t bytes,
                                        enum um_topic_interest interest);
 /* Whether every advertisement that is not settled is the owner's. */
-void um_resolver_cache_set_wants_all(um_resolver_cache *cache, bool wants_all);
+void um_resolver_cache_set_needs_all(um_resolver_cache *cache, bool needs_all);
 
 /* The sources of these sessions, UM_RESOLVER_SESSIONS_MAX at most, are known no more. */
 void um_resolver_cache_remove_sessions(um_resolver_cache *cache, const um_session_id *sessions, uint32_t count);

@@ -89,8 +89,8 @@ static inline void um_batcher_add(um_batcher *b, int64_t frame_position, int64_t
 static inline void um_source_wake_sender(um_source_session *session, uint32_t *actions)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&session->sender_waits, memory_order_relaxed))
-        atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
+    if (atomic_load_explicit(&session->is_sender_waiting, memory_order_relaxed))
+        atomic_store_explicit(&session->is_sender_waiting, false, memory_order_relaxed);
     if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
         atomic_load_explicit(&session->sender_position, memory_order_relaxed))
         *actions |= UM_ACTION_RUN_SENDER;
@@ -122,9 +122,9 @@ static inline void um_batcher_close(um_batcher *b, int64_t end_position, bool fl
 static inline int um_source_claim_space(um_source *source, uint32_t span, uint32_t *actions, um_claim *claim)
 {
     um_source_session *session = source->session;
-    if (atomic_load_explicit(&source->closed, memory_order_relaxed))
+    if (atomic_load_explicit(&source->is_closed, memory_order_relaxed))
         return UM_CLOSED;
-    if (atomic_load_explicit(&session->limits->blocked, memory_order_relaxed))
+    if (atomic_load_explicit(&session->limits->is_blocked, memory_order_relaxed))
         return UM_RATE_LIMITED;
     int result = UM_ADMIN_ACTION;
     for (int i = 0; i < UM_CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)

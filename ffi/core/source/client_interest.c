@@ -13,7 +13,7 @@ enum {
 
 static bool passes(const um_client *client, const uint8_t *messages, uint32_t length)
 {
-    return !client->interest.is_filtered || um_topic_filter_passes(&client->interest.filter, messages, length);
+    return !client->interest.is_filtered || um_topic_filter_is_wanted(&client->interest.filter, messages, length);
 }
 
 uint32_t um_clients_select_all(um_source_session *session, const um_sent *sent, uint32_t slot)
@@ -39,14 +39,14 @@ uint32_t um_clients_copies(const um_source_session *session, uint32_t slot)
 {
     const um_client_map *clients = &session->clients;
     uint32_t count = 0;
-    if (!um_clients_are_filtered(session))
+    if (!um_clients_has_filters(session))
         return session->copies;
     for (uint32_t i = 0; i < um_client_map_words(clients); i++)
         count += (uint32_t)__builtin_popcountll(clients->selections[slot].clients[i]);
     return count;
 }
 
-bool um_clients_wants(um_source_session *session, const um_client *client, const um_sent *sent)
+bool um_clients_is_wanted(um_source_session *session, const um_client *client, const um_sent *sent)
 {
     um_datagram_reader reader = um_datagram_read(session, sent);
     const uint8_t *messages;
@@ -95,7 +95,7 @@ void um_clients_tell_passed(um_source_session *session)
 {
     um_client_map *clients = &session->clients;
     session->passed_due_ns = UM_NEVER_NS;
-    if (!um_clients_are_filtered(session))
+    if (!um_clients_has_filters(session))
         return;
     for (uint32_t i = 0; i < clients->count; i++)
         if (clients->clients[i].passed > 0)
@@ -106,7 +106,7 @@ void um_clients_note_passed(um_source_session *session, int64_t now_ns)
 {
     um_client_map *clients = &session->clients;
     bool any = false;
-    if (UM_LIKELY(!um_clients_are_filtered(session)))
+    if (UM_LIKELY(!um_clients_has_filters(session)))
         return;
     for (uint32_t i = 0; i < clients->count; i++) {
         um_client *client = &clients->clients[i];
@@ -145,7 +145,7 @@ static void begin_version(um_client_interest *interest, const um_interest_part *
 void um_clients_on_acknowledged(um_source_session *session, um_client *client, bool has_sent_interest)
 {
     static const um_interest_part NOTHING = {.part_count = 1};
-    if (!um_clients_are_filtered(session))
+    if (!um_clients_has_filters(session))
         return;
     if (!has_sent_interest) {
         begin_version(&client->interest, &NOTHING);
@@ -166,7 +166,7 @@ static void add_part(um_source_session *session, um_client *client, const um_int
     interest->parts |= (uint64_t)1 << part->part;
     if (!is_whole(interest))
         return;
-    interest->is_filtered = !part->wants_all && has_space;
+    interest->is_filtered = !part->needs_all && has_space;
     interest->since_sqn = session->next_sqn - client->behind;
 }
 
@@ -175,7 +175,7 @@ bool um_clients_on_interest(um_source_session *session, um_address from, const u
     um_interest_part part;
     um_packet topics;
     um_client *client = um_client_map_find(&session->clients, from);
-    if (!um_clients_are_filtered(session) || client == NULL || !um_interest_decode(packet, &part, &topics))
+    if (!um_clients_has_filters(session) || client == NULL || !um_interest_decode(packet, &part, &topics))
         return false;
     um_client_interest *interest = &client->interest;
     UM_COUNT(session->counters.interests_rcved, 1);

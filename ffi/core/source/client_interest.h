@@ -19,7 +19,7 @@
 
 #include "core/source/source_state.h"
 
-static inline bool um_clients_are_filtered(const um_source_session *session)
+static inline bool um_clients_has_filters(const um_source_session *session)
 {
     return session->clients.filters != NULL;
 }
@@ -29,14 +29,14 @@ static inline bool um_clients_are_filtered(const um_source_session *session)
 uint32_t um_clients_select_all(um_source_session *session, const um_sent *sent, uint32_t slot);
 static inline uint32_t um_clients_select(um_source_session *session, const um_sent *sent, uint32_t slot)
 {
-    return UM_LIKELY(!um_clients_are_filtered(session)) ? session->copies : um_clients_select_all(session, sent, slot);
+    return UM_LIKELY(!um_clients_has_filters(session)) ? session->copies : um_clients_select_all(session, sent, slot);
 }
 
 /* The copies of a slot that was selected. */
 uint32_t um_clients_copies(const um_source_session *session, uint32_t slot);
 
 /* Whether the client is to be sent it. */
-bool um_clients_wants(um_source_session *session, const um_client *client, const um_sent *sent);
+bool um_clients_is_wanted(um_source_session *session, const um_client *client, const um_sent *sent);
 
 /* False when the packet is no interest. Its sender has been admitted. */
 bool um_clients_on_interest(um_source_session *session, um_address from, const um_packet *packet);

@@ -123,7 +123,7 @@ static bool is_single(const um_source_session *session, const um_sent *sent)
 /* Whether the link gets references to the frames in the log; else the datagram is copied into the staging buffer. */
 static bool is_sent_from_log(um_source_session *session, const um_sent *sent)
 {
-    if (session->link->takes_whole)
+    if (session->link->is_faster_in_one_piece)
         return false;
     uint32_t gather_max = session->config.coalesce_threshold < UM_DATAGRAM_PARTS_MAX - 1
                               ? session->config.coalesce_threshold

@@ -4,7 +4,7 @@
 
 static void set_open(um_source *source, bool open)
 {
-    atomic_store_explicit(&source->explicit_open, open, memory_order_relaxed);
+    atomic_store_explicit(&source->is_explicit_open, open, memory_order_relaxed);
 }
 
 static uint32_t held_span(uint32_t length)

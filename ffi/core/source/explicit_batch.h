@@ -12,7 +12,7 @@
 
 static inline bool um_explicit_batch_is_open(const um_source *source)
 {
-    return atomic_load_explicit(&source->explicit_open, memory_order_relaxed);
+    return atomic_load_explicit(&source->is_explicit_open, memory_order_relaxed);
 }
 
 /* Holds or publishes one message of a batch. Returns the sqn of its last fragment or a um_publish_result. */

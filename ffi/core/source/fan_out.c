@@ -151,5 +151,5 @@ bool um_fan_out_send_to(um_fan_out *link, um_address to, const uint8_t *datagram
 void um_fan_out_init(um_fan_out *link, um_link *next, um_client_map *clients)
 {
     static const um_link_ops OPS = {.send = send_to_clients, .send_oversize = send_oversize_to_clients};
-    *link = (um_fan_out){.base = {.ops = &OPS, .takes_whole = true}, .next = next, .clients = clients};
+    *link = (um_fan_out){.base = {.ops = &OPS, .is_faster_in_one_piece = true}, .next = next, .clients = clients};
 }

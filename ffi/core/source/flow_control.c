@@ -89,7 +89,7 @@ bool um_flow_note_report(um_flow_control *flow, uint64_t receiver_id, const um_f
         receiver->widest_bytes = report->window_bytes;
     }
     receiver->sqn = moves ? report->sqn : receiver->sqn;
-    bool returns = receiver->is_stalled && moves && report->in_window;
+    bool returns = receiver->is_stalled && moves && report->is_in_window;
     receiver->is_stalled &= !returns;
     return returns;
 }
@@ -136,7 +136,7 @@ uint32_t um_flow_counted(const um_flow_control *flow)
     return counted;
 }
 
-bool um_flow_connected(const um_flow_control *flow)
+bool um_flow_is_connected(const um_flow_control *flow)
 {
     if (flow->policy == UM_FLOW_NONE)
         return true;

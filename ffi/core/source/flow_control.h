@@ -27,7 +27,7 @@ typedef struct um_flow_report {
     um_address address;
     uint32_t sqn;
     uint32_t window_bytes;
-    bool in_window; /* what it lacks can still be retransmitted */
+    bool is_in_window; /* what it lacks can still be retransmitted */
 } um_flow_report;
 
 typedef struct um_flow_receiver {
@@ -80,7 +80,7 @@ int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns);
 /* Receivers known and not stalled. */
 uint32_t um_flow_counted(const um_flow_control *flow);
 
-bool um_flow_connected(const um_flow_control *flow);
+bool um_flow_is_connected(const um_flow_control *flow);
 
 /* The sender limit of the policy now; only meaningful when connected. */
 int64_t um_flow_limit(const um_flow_control *flow);

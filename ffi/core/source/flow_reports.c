@@ -38,30 +38,30 @@ void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 
 static void apply(um_source_session *session)
 {
-    bool connected = um_flow_connected(&session->flow);
+    bool connected = um_flow_is_connected(&session->flow);
     if (connected) {
         int64_t limit = um_flow_limit(&session->flow);
         if (limit > session->sender_limit) {
             session->sender_limit = limit;
-            atomic_store_explicit(&session->sender_blocked, false,
+            atomic_store_explicit(&session->is_sender_blocked, false,
                                   memory_order_relaxed); /* it has to read the limit again */
         }
     }
-    atomic_store_explicit(&session->log.connected, connected, memory_order_release);
+    atomic_store_explicit(&session->log.is_connected, connected, memory_order_release);
 }
 
 int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
 {
     enum { CHECKS_A_TIMEOUT = 8 };
     const um_flow_receiver *receiver;
-    while ((receiver = um_flow_next_stalled(&session->flow, session->sender_limit, session->at_limit, now_ns)) !=
+    while ((receiver = um_flow_next_stalled(&session->flow, session->sender_limit, session->is_at_limit, now_ns)) !=
            NULL) {
         UM_COUNT(session->counters.receivers_stalled, 1);
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_STALLED, receiver->address,
                              (uint64_t)(now_ns - receiver->held_since_ns));
         apply(session);
     }
-    bool may_stall = session->at_limit && session->config.flow_stall_timeout_ns != 0;
+    bool may_stall = session->is_at_limit && session->config.flow_stall_timeout_ns != 0;
     return may_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_A_TIMEOUT + 1 : UM_NEVER_NS;
 }
 
@@ -137,7 +137,7 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     UM_COUNT(session->counters.status_messages_received, 1);
     uint32_t most = retransmittable_bytes(session);
     uint32_t window = status.window_bytes < most ? status.window_bytes : most;
-    session->window_capped |= status.window_bytes > most;
+    session->is_window_capped |= status.window_bytes > most;
     um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
     if (session->flow.receiver_count > known)
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);

@@ -83,7 +83,7 @@ static void note_claim_span(um_publication_log *log, uint32_t length)
 /* Why a claim at `position` is refused, or 0. */
 static int refusal(um_publication_log *log, int64_t position, uint32_t length)
 {
-    if (UM_UNLIKELY(atomic_load_explicit(&log->closed, memory_order_relaxed)))
+    if (UM_UNLIKELY(atomic_load_explicit(&log->is_closed, memory_order_relaxed)))
         return UM_CLOSED;
     if (UM_UNLIKELY(position + length > ((int64_t)1 << log->term_bits) * INT32_MAX))
         return UM_MAX_POSITION_EXCEEDED;
@@ -93,7 +93,7 @@ static int refusal(um_publication_log *log, int64_t position, uint32_t length)
         note_claim_span(log, length);
         return UM_BACK_PRESSURED;
     }
-    return atomic_load_explicit(&log->connected, memory_order_acquire) ? UM_BACK_PRESSURED : UM_NOT_CONNECTED;
+    return atomic_load_explicit(&log->is_connected, memory_order_acquire) ? UM_BACK_PRESSURED : UM_NOT_CONNECTED;
 }
 
 /* The claim at `offset` does not fit its term: it pads the rest, which it has just taken, and moves the log on. */
@@ -189,7 +189,7 @@ static void clean_ahead(um_publication_log *log, int64_t sender_position, uint32
 void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
 {
     clean_ahead(log, sender_position, budget_bytes);
-    if (!atomic_load_explicit(&log->connected, memory_order_relaxed)) {
+    if (!atomic_load_explicit(&log->is_connected, memory_order_relaxed)) {
         atomic_store_explicit(&log->publication_limit, sender_position, memory_order_release);
         return;
     }
@@ -198,7 +198,7 @@ void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t b
         atomic_store_explicit(&log->publication_limit, limit, memory_order_release);
 }
 
-bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position)
+bool um_log_needs_cleaning(const um_publication_log *log, int64_t sender_position)
 {
     int64_t lacking_bytes =
         clean_goal(log, sender_position) - atomic_load_explicit(&log->writable_end, memory_order_relaxed);

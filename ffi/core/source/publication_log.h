@@ -77,8 +77,8 @@ typedef struct um_publication_log {
     /* Written by the conductor, read by publishers. */
     UM_CACHE_ALIGNED _Atomic int64_t publication_limit;
     _Atomic int64_t writable_end; /* up to here the log is clean */
-    atomic_bool connected;        /* AE-12 */
-    atomic_bool closed;
+    atomic_bool is_connected;     /* AE-12 */
+    atomic_bool is_closed;
     _Atomic uint32_t claim_span; /* the largest claim that met the writable end: so much more stays clean */
 
     /* Conductor only. */
@@ -210,7 +210,7 @@ void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t b
 int64_t um_log_cleaning_due(const um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
 
 /* Any thread: whether publishers will soon be blocked for lack of clean space, of which the conductor can make more. */
-bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position);
+bool um_log_needs_cleaning(const um_publication_log *log, int64_t sender_position);
 
 /* Conductor: turns a frame at sender_position that the application claimed, or a hole that no publisher began to write,
  * into padding once it has been in the way for the unblock timeout (AE-35). True when it did. Time counts in steps

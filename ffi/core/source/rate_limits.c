@@ -20,8 +20,8 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmis
     um_rate_limiter_advance(&limits->data, now_ns, is_data ? bytes : 0);
     if (retransmission)
         um_rate_limiter_advance(&limits->retransmit, now_ns, bytes);
-    bool allowed = (!is_data || um_rate_limiter_allows(&limits->data, bytes)) &&
-                   (!retransmission || um_rate_limiter_allows(&limits->retransmit, bytes));
+    bool allowed = (!is_data || um_rate_limiter_can_take(&limits->data, bytes)) &&
+                   (!retransmission || um_rate_limiter_can_take(&limits->retransmit, bytes));
     if (allowed) {
         if (is_data)
             um_rate_limiter_take(&limits->data, bytes);
@@ -62,10 +62,10 @@ int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns)
 /* The slice in which the data limiter held a datagram back is over: publishers may try again (UX-1). */
 void um_rate_limits_tick(um_rate_limits *limits, int64_t now_ns)
 {
-    if (!atomic_load_explicit(&limits->blocked, memory_order_relaxed))
+    if (!atomic_load_explicit(&limits->is_blocked, memory_order_relaxed))
         return;
     lock_limits(limits);
     if (now_ns >= limits->data.slice_end_ns)
-        atomic_store_explicit(&limits->blocked, false, memory_order_relaxed);
+        atomic_store_explicit(&limits->is_blocked, false, memory_order_relaxed);
     um_lock_release(&limits->lock);
 }

@@ -15,7 +15,7 @@ typedef struct um_rate_limits {
     um_rate_limiter data;       /* new data and, unless is_new_only, retransmissions */
     um_rate_limiter retransmit; /* retransmissions */
     bool is_new_only;           /* LBT-RU */
-    atomic_bool blocked;        /* the data limiter holds a datagram back: publishers wait */
+    atomic_bool is_blocked;     /* the data limiter holds a datagram back: publishers wait */
 } um_rate_limits;
 
 /* Takes bytes from the data limiter and, for a retransmission, from the retransmit limiter too; false when one

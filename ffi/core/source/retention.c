@@ -100,8 +100,8 @@ static um_retention *retention_of(const um_source_session *session, const uint8_
 static void index_message(um_retention *retention, const uint8_t *message, int64_t position, int64_t now_ns)
 {
     uint32_t sqn = um_load_be32(message + 8);
-    if (!retention->begun) {
-        retention->begun = true;
+    if (!retention->has_started) {
+        retention->has_started = true;
         retention->first_sqn = retention->next_sqn = sqn;
     }
     if (um_serial_before(sqn, retention->first_sqn)) /* publishers overtook it, and it is old already */

@@ -35,7 +35,7 @@ typedef struct um_retention {
     struct um_retention *next; /* the session's list */
     uint32_t topic_index;
     uint32_t initial_sqn;
-    bool begun;
+    bool has_started;
     uint32_t first_sqn; /* retained: [first_sqn, next_sqn) */
     uint32_t next_sqn;
     uint64_t total_bytes; /* of the topic, sent ever */

@@ -22,7 +22,7 @@ static void push(um_source_session *session, uint32_t sqn)
 {
     uint32_t at = session->retransmit_count++;
     session->retransmit_queue[at] = sqn;
-    um_source_session_sent(session, sqn)->queued = 1;
+    um_source_session_sent(session, sqn)->is_queued = 1;
     for (; at > 0 && older(session, at, (at - 1) / 2); at = (at - 1) / 2)
         swap(session, at, (at - 1) / 2);
 }
@@ -103,7 +103,7 @@ int um_retransmission_pump(um_source_session *session, int64_t now_ns)
         for (uint32_t i = 0; i < taken; i++) {
             um_sent *sent = um_source_session_sent(session, sqns[i]);
             sent->answered_ns = now_ns;
-            sent->queued = sent->confirmed = 0;
+            sent->is_queued = sent->is_confirmed = 0;
             UM_COUNT(session->counters.rxs_sent, 1);
             UM_COUNT(session->counters.rx_bytes_sent, um_source_session_overhead_bytes(session) + sent->length);
         }
@@ -216,12 +216,12 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
     um_sent *sent = um_source_session_sent(session, sqn);
     bool recent = sent->answered_ns != INT64_MIN &&
                   now_ns - sent->answered_ns < um_source_timing_ignore_ns(&session->timing, from->account);
-    if (sent->queued || recent) {
-        if (sent->confirmed) { /* UM-130: one NCF an ignore interval, then no response */
+    if (sent->is_queued || recent) {
+        if (sent->is_confirmed) { /* UM-130: one NCF an ignore interval, then no response */
             UM_COUNT(counters->naks_suppressed, 1);
             return false;
         }
-        sent->confirmed = 1;
+        sent->is_confirmed = 1;
         UM_COUNT(counters->naks_ignored, 1);
         refuse(session, lists, UM_NCF_IGNORED, sqn);
         return false;
@@ -230,7 +230,7 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         return false;
     if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
         sent->answered_ns = now_ns;
-        sent->confirmed = 1;
+        sent->is_confirmed = 1;
         UM_COUNT(counters->naks_shed, 1);
         refuse(session, lists, UM_NCF_SHED, sqn);
         return false;
@@ -263,7 +263,7 @@ static uint32_t unwanted_run(um_source_session *session, const um_client *client
     uint32_t first = um_load_be32(nak->list + 4 * from), count = 0;
     while (from + count < nak->list_count && um_load_be32(nak->list + 4 * (from + count)) == first + count &&
            um_window_has(session, first + count) &&
-           !um_clients_wants(session, client, um_source_session_sent(session, first + count)))
+           !um_clients_is_wanted(session, client, um_source_session_sent(session, first + count)))
         count++;
     return count;
 }
@@ -273,7 +273,7 @@ static uint32_t unwanted_run(um_source_session *session, const um_client *client
 static uint32_t answer_unwanted(um_source_session *session, requester *requester, const um_packet *nak, uint32_t from,
                                 int64_t now_ns)
 {
-    if (UM_LIKELY(!um_clients_are_filtered(session)))
+    if (UM_LIKELY(!um_clients_has_filters(session)))
         return 0;
     um_client *client = um_client_map_find(&session->clients, requester->address);
     uint32_t count = client != NULL ? unwanted_run(session, client, nak, from) : 0;
@@ -306,8 +306,8 @@ void um_retransmission_on_nak(um_source_session *session, um_address from, const
         um_retransmission_pump(session, now_ns);
         for (uint32_t i = 0; i < count; i++) {
             um_sent *sent = um_source_session_sent(session, accepted[i]);
-            if (sent->queued && um_window_has(session, accepted[i])) {
-                sent->confirmed = 1;
+            if (sent->is_queued && um_window_has(session, accepted[i])) {
+                sent->is_confirmed = 1;
                 UM_COUNT(session->counters.naks_rx_delay_ignored, 1);
                 refuse(session, &lists, UM_NCF_RX_DELAY, accepted[i]);
             }

@@ -13,7 +13,7 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
     source->topic_index = config->topic_index;
     source->tsni_interval_ns = config->tsni_interval_ns;
     source->tsni_threshold_ns = config->tsni_threshold_ns;
-    source->has_send_time = config->send_timestamps;
+    source->has_send_time = config->has_send_time;
     source->explicit_memory = memory;
     source->explicit_capacity = config->explicit_capacity;
     source->initial_sqn = config->initial_sqn;
@@ -28,7 +28,7 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
 
 void um_source_fini(um_source *source)
 {
-    atomic_store(&source->closed, true);
+    atomic_store(&source->is_closed, true);
     for (um_source **link = &source->session->sources; *link != NULL; link = &(*link)->next) {
         if (*link == source) {
             *link = source->next;

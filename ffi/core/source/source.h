@@ -21,7 +21,7 @@ typedef struct um_source_config {
     int64_t tsni_interval_ns;
     int64_t tsni_threshold_ns;
     uint32_t explicit_capacity; /* bytes an explicit batch may hold back */
-    bool send_timestamps;       /* messages carry the time of sending */
+    bool has_send_time;         /* messages carry the time of sending */
 } um_source_config;
 
 static inline size_t um_source_footprint(const um_source_config *config)

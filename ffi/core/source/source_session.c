@@ -100,15 +100,15 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
     session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
     session->strangers_noisy_ns = session->strangers_lose_ns = INT64_MIN;
     session->repair_budget = (um_repair_budget){config->repair_budget_bps, {0, INT64_MIN}};
-    session->sender_limit = um_flow_connected(&session->flow) ? um_flow_limit(&session->flow) : 0;
-    atomic_init(&session->log.connected, um_flow_connected(&session->flow));
+    session->sender_limit = um_flow_is_connected(&session->flow) ? um_flow_limit(&session->flow) : 0;
+    atomic_init(&session->log.is_connected, um_flow_is_connected(&session->flow));
     um_log_conduct(&session->log, 0, 0);
     um_source_transport_counters_reset(&session->counters);
 }
 
 void um_source_session_close(um_source_session *session)
 {
-    atomic_store(&session->log.closed, true);
+    atomic_store(&session->log.is_closed, true);
 }
 
 void um_source_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
@@ -138,8 +138,8 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         um_sent next_sent = {position, INT64_MIN, span, (uint16_t)length, 0, 0};
         uint32_t copies = um_clients_select(session, &next_sent, count);
         if (!um_rate_limits_take(session->limits, copies * (overhead + length), false, now_ns)) {
-            atomic_store_explicit(&session->limits->blocked, true, memory_order_relaxed);
-            atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
+            atomic_store_explicit(&session->limits->is_blocked, true, memory_order_relaxed);
+            atomic_store_explicit(&session->is_sender_blocked, true, memory_order_relaxed);
             break;
         }
         uint32_t sqn = session->next_sqn + count;
@@ -182,7 +182,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     UM_COUNT(session->counters.msgs_sent, count);
     UM_COUNT(session->counters.bytes_sent, bytes + (uint64_t)count * um_source_session_overhead_bytes(session));
     session->has_sent = true;
-    session->at_limit = false;
+    session->is_at_limit = false;
     session->last_sent_ns = now_ns;
     session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     if (session->tsni_interval_ns < session->tsni_due_ns - now_ns)
@@ -227,26 +227,26 @@ static void note_limit(um_source_session *session, int64_t flushed)
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     bool limited =
         position < flushed && session->sender_limit < flushed && um_log_frame_length(&session->log, position) > 0;
-    if (limited && !session->at_limit) {
+    if (limited && !session->is_at_limit) {
         UM_COUNT(session->counters.snd_bpe, 1);
         um_clients_tell_passed(session); /* positions may stand still for want of it */
     }
-    session->at_limit = limited;
+    session->is_at_limit = limited;
     if (limited)
-        atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
+        atomic_store_explicit(&session->is_sender_blocked, true, memory_order_relaxed);
 }
 
 /* Nothing could be built: is the next frame not committed? The fence pairs with a publisher's between
- * its commit and its read of sender_waits: either it clears the flag, or we see its frame. */
+ * its commit and its read of is_sender_waiting: either it clears the flag, or we see its frame. */
 static void note_waiting(um_source_session *session, int64_t flushed)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     if (position >= flushed || um_log_frame_length(&session->log, position) > 0)
         return;
-    atomic_store_explicit(&session->sender_waits, true, memory_order_relaxed);
+    atomic_store_explicit(&session->is_sender_waiting, true, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     if (um_log_frame_length(&session->log, position) > 0)
-        atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
+        atomic_store_explicit(&session->is_sender_waiting, false, memory_order_relaxed);
 }
 
 /* Offers one batch to the link. Returns how many datagrams it took, and the reason why not more. */
@@ -254,12 +254,12 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
 {
     if (UM_UNLIKELY(session->clients.behind_count > 0) && !um_clients_catch_up(session)) {
         session->link_retry_ns = LINK_FULL_RETRY_NS;
-        atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
+        atomic_store_explicit(&session->is_sender_blocked, true, memory_order_relaxed);
         return 0;
     }
     skip_padding(session);
-    atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed);
-    atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
+    atomic_store_explicit(&session->is_sender_blocked, false, memory_order_relaxed);
+    atomic_store_explicit(&session->is_sender_waiting, false, memory_order_relaxed);
     int64_t flushed = atomic_load_explicit(&session->flush_limit, memory_order_seq_cst);
     int64_t limit = flushed < session->sender_limit ? flushed : session->sender_limit;
     um_tx batch[UM_SEND_BATCH_MAX];
@@ -275,12 +275,12 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     accept_batch(session, taken, now_ns);
     if (UM_UNLIKELY(session->clients.count > 0) && taken > 0)
         um_clients_note_behind(session, now_ns);
-    bool is_urgent = result >= 0 && !session->link->reports_space;
+    bool is_urgent = result >= 0 && !session->link->can_report_space;
     session->link_retry_ns = taken == offered ? 0 : is_urgent ? LINK_FULL_RETRY_NS : LINK_ERROR_RETRY_NS;
     if (result < 0)
         session->link_error = result;
     if (taken < offered)
-        atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
+        atomic_store_explicit(&session->is_sender_blocked, true, memory_order_relaxed);
     if (result == 0)
         note_limit(session, flushed);
     if (count == 0)
@@ -296,7 +296,7 @@ int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t 
         taken = send_batch(session, now_ns, left < UM_SEND_BATCH_MAX ? left : UM_SEND_BATCH_MAX);
         sent += taken > 0 ? taken : 0;
         um_window_conduct(session);
-        if (session->window_capped)
+        if (session->is_window_capped)
             um_flow_reports_solicit(session, now_ns);
     } while (taken > 0 && budget - (uint32_t)sent >= UM_SEND_BATCH_MAX); /* what is left would cut a batch short */
     return taken < 0 ? taken : sent;
@@ -341,14 +341,14 @@ int64_t um_source_session_tick(um_source_session *session, int64_t now_ns)
     next_ns = um_earliest_ns(next_ns, um_source_session_message_tick(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_unblock(session, now_ns));
     bool waits_for_limiter =
-        atomic_load_explicit(&session->limits->blocked, memory_order_relaxed) || session->retransmit_count > 0;
+        atomic_load_explicit(&session->limits->is_blocked, memory_order_relaxed) || session->retransmit_count > 0;
     if (waits_for_limiter)
         next_ns = um_earliest_ns(next_ns, um_rate_limits_next_ns(session->limits, now_ns));
     if (pumped <= 0 && session->link_retry_ns == 0)
         session->link_retry_ns = pumped < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (session->link_retry_ns != 0)
         next_ns = um_earliest_ns(next_ns, now_ns + session->link_retry_ns);
-    return um_source_session_pending(session) ? now_ns : next_ns;
+    return um_source_session_has_pending(session) ? now_ns : next_ns;
 }
 
 UM_DROP_COUNTERS_CHECK(um_source_transport_counters);

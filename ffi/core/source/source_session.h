@@ -8,7 +8,7 @@
  *
  * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
  * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_source_session_send; a holder
- * that releases it checks again (um_source_session_pending), so no flush is lost.
+ * that releases it checks again (um_source_session_has_pending), so no flush is lost.
  *
  * Memory: one block of um_source_session_footprint bytes, owned by the creator, which frees it after the last use.
  */
@@ -32,15 +32,15 @@ int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t 
  * yet committed holds back, or, while one does, cleaning for publishers that go on. Any thread, no lock. The fence
  * pairs with the one in a publisher between its commit and its attempt at the lock: of the two, at least one sees the
  * other's work. */
-static inline bool um_source_session_pending(const um_source_session *session)
+static inline bool um_source_session_has_pending(const um_source_session *session)
 {
     atomic_thread_fence(memory_order_seq_cst);
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) <= position)
         return false;
-    bool held_back = atomic_load_explicit(&session->sender_blocked, memory_order_relaxed) ||
-                     atomic_load_explicit(&session->sender_waits, memory_order_relaxed);
-    return !held_back || um_log_wants_cleaning(&session->log, position);
+    bool held_back = atomic_load_explicit(&session->is_sender_blocked, memory_order_relaxed) ||
+                     atomic_load_explicit(&session->is_sender_waiting, memory_order_relaxed);
+    return !held_back || um_log_needs_cleaning(&session->log, position);
 }
 
 /* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.

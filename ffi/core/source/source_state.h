@@ -69,11 +69,11 @@ typedef struct um_source_session_config {
 /* What was sent under one transport sqn: its range of the log and its retransmission state. */
 typedef struct um_sent {
     int64_t position;
-    int64_t answered_ns; /* last retransmission, or NCF that it is shed; INT64_MIN: never */
-    uint32_t span;       /* log bytes */
-    uint16_t length;     /* LBMC bytes */
-    uint8_t queued;      /* waits in the retransmit queue */
-    uint8_t confirmed;   /* an NCF went out in this ignore interval (UM-130) */
+    int64_t answered_ns;  /* last retransmission, or NCF that it is shed; INT64_MIN: never */
+    uint32_t span;        /* log bytes */
+    uint16_t length;      /* LBMC bytes */
+    uint8_t is_queued;    /* waits in the retransmit queue */
+    uint8_t is_confirmed; /* an NCF went out in this ignore interval (UM-130) */
 } um_sent;
 
 struct um_source;
@@ -93,15 +93,16 @@ typedef struct um_source_session {
 
     UM_CACHE_ALIGNED um_lock sender_lock;
     _Atomic int64_t sender_position;
-    atomic_bool sender_blocked; /* stopped by a limit, not by lack of data */
-    atomic_bool sender_waits; /* stopped in front of a frame not committed; the publisher that commits one clears it */
+    atomic_bool is_sender_blocked; /* stopped by a limit, not by lack of data */
+    atomic_bool
+        is_sender_waiting; /* stopped in front of a frame not committed; the publisher that commits one clears it */
     int64_t sender_limit;
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
     bool has_sent;              /* UM-74 */
-    bool at_limit;              /* in a blocked episode (AE-10) */
-    bool window_capped;         /* a receiver's window is larger than what can be repaired */
+    bool is_at_limit;           /* in a blocked episode (AE-10) */
+    bool is_window_capped;      /* a receiver's window is larger than what can be repaired */
     int64_t solicited_position; /* where the sender was when it last solicited the receivers' positions */
     int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
     int link_error;        /* the last negative errno of the link; the owner clears it */
@@ -180,7 +181,7 @@ typedef struct um_source {
     bool has_send_time;
     _Atomic int64_t wall_offset_ns;
     _Atomic int64_t claimed_to; /* log position behind the youngest claim borrowed by an application */
-    atomic_bool closed;
+    atomic_bool is_closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */
     int64_t tsni_interval_ns;  /* 0: off */
@@ -194,7 +195,7 @@ typedef struct um_source {
     uint32_t explicit_capacity;
     uint32_t explicit_used;
     uint32_t explicit_released;
-    atomic_bool explicit_open;
+    atomic_bool is_explicit_open;
 
     um_source_counters counters;
 } um_source;

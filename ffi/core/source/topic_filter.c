@@ -81,7 +81,7 @@ static bool control_passes(const um_topic_filter *filter, const uint8_t *message
     return passes;
 }
 
-bool um_topic_filter_passes(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
+bool um_topic_filter_is_wanted(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
 {
     for (uint32_t at = 0; at + UM_LBMC_CONTROL_BYTES <= length;) {
         const uint8_t *message = messages + at;

@@ -31,7 +31,7 @@ bool um_topic_filter_has(const um_topic_filter *filter, uint32_t topic_index);
 
 /* Whether any of a run of whole messages passes: one of a wanted topic, a TSNI with a record of one, or any other
  * control message. */
-bool um_topic_filter_passes(const um_topic_filter *filter, const uint8_t *messages, uint32_t length);
+bool um_topic_filter_is_wanted(const um_topic_filter *filter, const uint8_t *messages, uint32_t length);
 
 /* Copies what passes of a run of whole messages to `out`, which has space for all of them, and returns how many bytes
  * that is. Of a TSNI only the records of wanted topics pass; other control messages pass. */

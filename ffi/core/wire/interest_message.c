@@ -6,7 +6,7 @@ enum { VERSION = 1, FLAG_WANTS_ALL = 0x01 };
 
 uint32_t um_interest_write(uint8_t *out, const um_lbtru_options *options, uint32_t sqn, const um_interest_part *part)
 {
-    uint8_t data[UM_INTEREST_DATA_BYTES] = {VERSION, part->wants_all ? FLAG_WANTS_ALL : 0, part->part,
+    uint8_t data[UM_INTEREST_DATA_BYTES] = {VERSION, part->needs_all ? FLAG_WANTS_ALL : 0, part->part,
                                             part->part_count};
     um_store_be32(data + 4, part->version);
     uint32_t at = um_lbtru_write_client_data(out, options, sqn);
@@ -38,7 +38,7 @@ bool um_interest_decode(const um_packet *packet, um_interest_part *part, um_pack
     *part = (um_interest_part){.version = um_load_be32(message.extended + 4),
                                .part = message.extended[2],
                                .part_count = message.extended[3],
-                               .wants_all = message.extended[1] & FLAG_WANTS_ALL};
+                               .needs_all = message.extended[1] & FLAG_WANTS_ALL};
     *topics = *packet;
     topics->body += length;
     topics->body_length -= length;

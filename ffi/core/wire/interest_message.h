@@ -36,7 +36,7 @@ typedef struct um_interest_part {
     uint32_t version; /* not 0 */
     uint8_t part;     /* of part_count */
     uint8_t part_count;
-    bool wants_all; /* whatever the topic: no topics follow */
+    bool needs_all; /* whatever the topic: no topics follow */
 } um_interest_part;
 
 typedef struct um_filter_report {

@@ -29,7 +29,7 @@ static bool is_value_inside(const uint8_t *block, uint32_t bytes, uint32_t offse
     return size == 0 || (offset < bytes && size <= bytes - offset);
 }
 
-bool um_message_properties_are_sound(const uint8_t *block, uint32_t bytes)
+bool um_message_properties_is_sound(const uint8_t *block, uint32_t bytes)
 {
     if (bytes < UM_PROPERTIES_HEAD_BYTES || bytes > UM_PROPERTIES_BYTES_MAX)
         return false;

@@ -37,6 +37,6 @@ enum um_property_type {
 
 /* Whether a block can be read: it is within the bound, its properties, their names and their values lie in it, and
  * names and strings end in it. The value of a type that is none of ours is not looked at, and a name may come twice. */
-bool um_message_properties_are_sound(const uint8_t *block, uint32_t bytes);
+bool um_message_properties_is_sound(const uint8_t *block, uint32_t bytes);
 
 #endif
