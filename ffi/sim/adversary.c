@@ -2,7 +2,7 @@
 
 #include "core/wire/status_message.h"
 
-enum { STRANGER_IP = 0x0a630001, STRANGER_PORT = 6666, LIST_MAX = 120, US = 1000, MS = 1000000 };
+enum { UNKNOWN_IP = 0x0a630001, UNKNOWN_PORT = 6666, LIST_MAX = 120, US = 1000, MS = 1000000 };
 
 static uint32_t below(um_sim_adversary *adversary, uint32_t bound)
 {
@@ -54,13 +54,13 @@ static void send_to_host(um_sim_adversary *adversary, uint32_t host, um_address 
         adversary->datagram_count++;
 }
 
-/* To a group: to each host but a few, for what an attacker sends is lost, too. */
+/* Sends to a group: to each host except a few, because an attacker's datagrams are lost, too. */
 static void send(um_sim_adversary *adversary, um_address from, um_address to, const uint8_t *data, uint32_t length)
 {
     bool group = to.ip >> 28 == 0xe;
     for (uint32_t i = 0; i < adversary->world->host_count; i++) {
         const um_sim_host *host = adversary->world->hosts[i];
-        if (!host->dead && (group ? percent(adversary, 80) : host->address.ip == to.ip))
+        if (!host->is_dead && (group ? percent(adversary, 80) : host->address.ip == to.ip))
             send_to_host(adversary, i, from, to, data, length);
     }
 }
@@ -76,7 +76,7 @@ static um_session_id identity_of(const um_sim_session *session)
     return (um_session_id){control_address(session), config->group, config->session_id, config->transport};
 }
 
-/* As the source sends to its receivers: to the group, or to where each of them receives, but a few. */
+/* Sends as the source does: to the group, or to the address of each receiver except a few. */
 static void send_to_receivers(um_sim_adversary *adversary, const um_sim_session *session, um_address from,
                               const uint8_t *data, uint32_t length)
 {
@@ -87,7 +87,7 @@ static void send_to_receivers(um_sim_adversary *adversary, const um_sim_session 
     }
     for (uint32_t h = 0; h < world->host_count; h++) {
         const um_sim_host *host = world->hosts[h];
-        for (uint32_t i = 0; i < host->node->session_count && !host->dead; i++) {
+        for (uint32_t i = 0; i < host->node->session_count && !host->is_dead; i++) {
             const um_receiver_session *receiving = host->node->sessions[i];
             if (um_address_equal(receiving->config.id.source, control_address(session)) && percent(adversary, 80))
                 send_to_host(adversary, h, from, receiving->local, data, length);
@@ -95,7 +95,7 @@ static void send_to_receivers(um_sim_adversary *adversary, const um_sim_session 
     }
 }
 
-/* From where the source sends. */
+/* The source address of the session's datagrams. */
 static um_address source_address(const um_sim_session *session)
 {
     return session->core.config.transport == UM_TRANSPORT_LBTRU ? control_address(session) : session->host->address;
@@ -106,11 +106,11 @@ static um_sim_session *draw_session(um_sim_adversary *adversary)
     return adversary->world->sessions[below(adversary, adversary->world->session_count)];
 }
 
-/* An honest host's address, or one that nobody has. */
+/* Draws the address of an honest host or an unused one. */
 static um_address draw_sender(um_sim_adversary *adversary)
 {
     if (percent(adversary, 50))
-        return (um_address){STRANGER_IP + below(adversary, 8), STRANGER_PORT};
+        return (um_address){UNKNOWN_IP + below(adversary, 8), UNKNOWN_PORT};
     const um_sim_host *host = adversary->world->hosts[below(adversary, adversary->world->host_count)];
     const um_node *node = host->node;
     if (adversary->world->transport == UM_TRANSPORT_LBTRU && node->session_count > 0)
@@ -118,7 +118,7 @@ static um_address draw_sender(um_sim_adversary *adversary)
     return host->address;
 }
 
-/* One who sends to a source, and the client id that he shows: a guess, but for an address of the adversary's own. */
+/* A sender and its client id, which is a guess except for the adversary's own addresses. */
 typedef struct sender {
     um_address address;
     uint32_t client_id;
@@ -135,14 +135,14 @@ static sender draw_client(um_sim_adversary *adversary, const um_sim_session *ses
     return (sender){address, is_known ? um_client_map_id(&session->core.clients, address) : guess};
 }
 
-/* Of the adversary's own, or not. */
+/* Draws one of the adversary's own addresses or another. */
 static sender draw_any_client(um_sim_adversary *adversary, const um_sim_session *session)
 {
     bool is_own = adversary->attacks >> UM_SIM_ATTACK_OWN & 1 && percent(adversary, 50);
     return draw_client(adversary, session, is_own);
 }
 
-/* A number near one that means something to the session, or anywhere. */
+/* Draws a sqn near one that is significant for the session, or any. */
 static uint32_t draw_sqn(um_sim_adversary *adversary, const um_sim_session *session)
 {
     const um_source_session *core = &session->core;
@@ -213,7 +213,7 @@ static void forge_status(um_sim_adversary *adversary, const um_sim_session *sess
     send(adversary, from.address, control_address(session), out, length);
 }
 
-/* Data: one small message of a topic that exists, or a header alone. */
+/* Sends a DATA datagram: one small message of an existing topic, or a header alone. */
 static void send_data(um_sim_adversary *adversary, const um_sim_session *session, um_address from, uint32_t session_id)
 {
     uint8_t out[128];
@@ -234,17 +234,17 @@ static void send_data(um_sim_adversary *adversary, const um_sim_session *session
     send_to_receivers(adversary, session, from, out, length);
 }
 
-static void send_as_stranger(um_sim_adversary *adversary, const um_sim_session *session)
+static void send_as_unknown(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    um_address stranger = {STRANGER_IP, STRANGER_PORT};
+    um_address unknown = {UNKNOWN_IP, UNKNOWN_PORT};
     uint32_t session_id = session->core.config.session_id;
     if (percent(adversary, 50))
-        send_data(adversary, session, stranger, session_id);
+        send_data(adversary, session, unknown, session_id);
     else
         send_data(adversary, session, source_address(session), session_id ^ (1 + below(adversary, 1000)));
 }
 
-/* Bytes that begin like a datagram of the session. */
+/* Sends garbage behind the first bytes of a datagram of the session. */
 static void send_garbage(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[256];
@@ -254,7 +254,7 @@ static void send_garbage(um_sim_adversary *adversary, const um_sim_session *sess
         out[i] = (uint8_t)um_random_next(&adversary->random);
     if (percent(adversary, 80)) {
         um_framing_write_sm(config->transport, out, config->session_id, config->nak_port, 0, 0, 0);
-        out[0] = (uint8_t)(1 + below(adversary, 255)); /* no version 0 with data, which only keys could tell */
+        out[0] = (uint8_t)(1 + below(adversary, 255)); /* never valid data, which only keys could reject */
         out[0] = out[0] == UM_LBTRM_SM ? UM_LBTRM_NAK : out[0];
     }
     if (percent(adversary, 50))
@@ -271,9 +271,9 @@ static void replay(um_sim_adversary *adversary, uint32_t place)
         send(adversary, old->from, old->to, bytes, old->length);
 }
 
-/* ---- of LBT-RU ---- */
+/* ---- LBT-RU ---- */
 
-/* Some leave an option out, so that they are shorter. */
+/* Some requests omit an option and are shorter. */
 static void forge_creq(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[UM_LBTRU_CREQ_BYTES];
@@ -300,7 +300,7 @@ static void forge_rst(um_sim_adversary *adversary, const um_sim_session *session
         send(adversary, draw_sender(adversary), control_address(session), out, length);
 }
 
-/* Where the stream is, it tells as a true one would: what a lie there does is for UM_SIM_ATTACK_SM. */
+/* Carries the true position of the stream: UM_SIM_ATTACK_SM covers a false one. */
 static void forge_syn(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[UM_LBTRU_SM_BYTES_MAX];
@@ -323,8 +323,8 @@ static void attack(um_sim_adversary *adversary, enum um_sim_attack kind, uint32_
     case UM_SIM_ATTACK_NAK:
         forge_nak(adversary, session);
         break;
-    case UM_SIM_ATTACK_STRANGER:
-        send_as_stranger(adversary, session);
+    case UM_SIM_ATTACK_UNKNOWN:
+        send_as_unknown(adversary, session);
         break;
     case UM_SIM_ATTACK_GARBAGE:
         send_garbage(adversary, session);

@@ -19,7 +19,7 @@ void um_sim_clients_on_control(um_sim_client_checker *checker, const um_sim_host
     checker->is_answered = false;
 }
 
-/* The session that sends from this address; -1: what is sent is a receiver's. */
+/* Returns the session that sends from this address, or -1 for a receiver. */
 static int session_at(const um_sim_world *world, um_address from)
 {
     for (uint32_t i = 0; i < world->session_count; i++)
@@ -50,7 +50,7 @@ static void check_answer(um_sim_client_checker *checker, const um_sim_host *host
             (unsigned long long)checker->answers[session].count, (unsigned long long)slices);
 }
 
-/* An honest receiver has opened this port, or it is the adversary's own. */
+/* True if an honest receiver has opened this port, or if it is the adversary's. */
 static bool is_receiving(const um_sim_world *world, um_address to)
 {
     for (uint32_t i = 0; i < world->host_count; i++)
@@ -69,7 +69,7 @@ void um_sim_clients_on_sent(um_sim_client_checker *checker, const um_sim_host *h
         check_answer(checker, host, datagram, session);
     else
         REQUIRE(host->world, is_receiving(host->world, datagram->to),
-                "host %u sends the stream to %#x:%u, where nobody asked for it", host->index, datagram->to.ip,
+                "host %u sends the stream to %#x:%u, which did not request it", host->index, datagram->to.ip,
                 datagram->to.port);
 }
 
@@ -88,8 +88,8 @@ static void check_receiver(um_sim_world *world, const um_sim_host *host, const u
         return;
     uint32_t expected = um_client_map_id(&source->core.clients, session->local);
     REQUIRE(world, session->connection.client_id == expected,
-            "host %u: port %u is connected under client id %#x, which is not its own", host->index, session->local.port,
-            session->connection.client_id);
+            "host %u: port %u is connected under client id %#x, which is another client's", host->index,
+            session->local.port, session->connection.client_id);
 }
 
 void um_sim_clients_check(um_sim_world *world)

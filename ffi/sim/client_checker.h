@@ -1,7 +1,7 @@
-/* Checks what an LBT-RU source sends to whom (UX-11; docs/lbtru.md, "What a forger cannot do"): an answer to an address
- * that may be forged follows on what came from there, is at most 12 bytes longer, and comes 64 times in 10 ms at most;
- * everything else goes to addresses that have shown that they receive. And whatever answers a receiver is made to
- * believe, the client id that it shows is the one that its source has for it.
+/* Checks the datagrams that an LBT-RU source sends (UX-11; docs/lbtru.md, "What a forger cannot do"). An answer to a
+ * possibly forged address follows a datagram from that address, is at most 12 bytes longer, and is sent at most 64
+ * times in 10 ms; everything else is sent to addresses that have proved to receive. Forged answers must not change the
+ * client id of a receiver: it is the one that its source has assigned.
  *
  * Threads, memory: the world's. Errors: um_sim_complain.
  */
@@ -11,7 +11,7 @@
 #include "sim/world.h"
 
 typedef struct um_sim_client_checker {
-    /* What a source session was given last, and whether it has answered. */
+    /* The last datagram that a source session received, and whether it was answered. */
     const um_sim_host *host;
     um_address from;
     int64_t time_ns;
@@ -24,12 +24,12 @@ typedef struct um_sim_client_checker {
     } answers[UM_SIM_SESSIONS_MAX];
 } um_sim_client_checker;
 
-/* A datagram reached the control port of a host; before the session has it. */
+/* A datagram reached the control port of a host; called before the session processes it. */
 void um_sim_clients_on_control(um_sim_client_checker *checker, const um_sim_host *host,
                                const um_sim_datagram *datagram);
-/* A host sends something. */
+/* A host sends a datagram. */
 void um_sim_clients_on_sent(um_sim_client_checker *checker, const um_sim_host *host, const um_sim_datagram *datagram);
-/* Every so often. */
+/* Checks all client ids; called periodically. */
 void um_sim_clients_check(um_sim_world *world);
 
 #endif

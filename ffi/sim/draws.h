@@ -1,4 +1,4 @@
-/* What scenarios and recovery plans draw of a seed's numbers. Complexity: constant. */
+/* Random draws of scenarios and recovery plans. Complexity: constant. */
 #ifndef UM_SIM_DRAWS_H
 #define UM_SIM_DRAWS_H
 
@@ -15,7 +15,7 @@ static inline int64_t um_draw_between_ns(um_random *random, int64_t low, int64_t
     return low + (int64_t)um_random_below(random, (uint64_t)(high - low) + 1);
 }
 
-/* True in p of 100 draws. */
+/* Returns true with a probability of p percent. */
 static inline bool um_draw_percent(um_random *random, uint32_t p)
 {
     return um_random_below(random, 100) < p;

@@ -1,4 +1,4 @@
-/* Adding hosts, sessions, sources, receivers and joins to a world, taking them away, and looking at them. */
+/* Adds hosts, sessions, sources, receivers and joins to a world, removes and inspects them. */
 #include "sim/host.h"
 #include "sim/network.h"
 #include "sim/request_connections.h"
@@ -45,7 +45,7 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
 
 void um_sim_kill_host(um_sim_world *world, int host)
 {
-    world->hosts[host]->dead = true;
+    world->hosts[host]->is_dead = true;
 }
 
 int um_sim_set_faults(um_sim_world *world, int host, const um_sim_faults *faults)
@@ -53,7 +53,7 @@ int um_sim_set_faults(um_sim_world *world, int host, const um_sim_faults *faults
     if (faults->delay_ns < 0 || faults->jitter_ns < 0 || faults->reorder_ns < 0)
         return -EINVAL;
     world->hosts[host]->faults = *faults;
-    world->hosts[host]->in_burst = false;
+    world->hosts[host]->is_in_burst = false;
     return 0;
 }
 
@@ -64,7 +64,7 @@ int um_sim_set_path(um_sim_world *world, int host_index, uint32_t path_bytes)
     um_sim_host *host = world->hosts[host_index];
     host->config.path_bytes = path_bytes;
     for (uint32_t i = 0; i < world->session_count; i++)
-        if (world->sessions[i]->host == host && !world->sessions[i]->deleted)
+        if (world->sessions[i]->host == host && !world->sessions[i]->is_deleted)
             um_source_session_set_datagram_max(&world->sessions[i]->core, path_bytes);
     return 0;
 }
@@ -82,7 +82,7 @@ int um_sim_add_session(um_sim_world *world, int host, const um_sim_session_confi
         return -ENOMEM;
     session->host = world->hosts[host];
     int64_t now_ns = um_sim_local_ns(session->host);
-    /* LBT-RU is sent from where its receivers connect to. */
+    /* LBT-RU datagrams have the address that receivers connect to as their source. */
     um_address from = {session->host->address.ip, config->nak_port};
     world->transport = config->transport;
     um_sim_link_init(&session->link, session->host,
@@ -128,16 +128,16 @@ int um_sim_retain(um_sim_world *world, int index, const um_sim_retention_config 
 void um_sim_delete_source(um_sim_world *world, int index)
 {
     um_sim_source *source = world->sources[index];
-    if (source->deleted)
+    if (source->is_deleted)
         return;
-    source->deleted = true;
+    source->is_deleted = true;
     if (source->retention != NULL)
         um_retention_fini(source->retention);
     um_source_fini(&source->core);
     if (--source->session->source_count > 0)
         return;
     um_source_session_close(&source->session->core);
-    source->session->deleted = true;
+    source->session->is_deleted = true;
 }
 
 int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_config *config)
@@ -280,14 +280,14 @@ int um_sim_set_peer_faults(um_sim_world *world, int host, const um_sim_peer_faul
 int um_sim_jump_clock(um_sim_world *world, int index, int64_t ahead_ns)
 {
     um_sim_host *host = world->hosts[index];
-    if (ahead_ns < 0) /* the clock of the protocol never goes back (CLOCK_MONOTONIC) */
+    if (ahead_ns < 0) /* the protocol runs on CLOCK_MONOTONIC, which never goes back */
         return -EINVAL;
     host->config.clock_offset_ns += ahead_ns;
     um_sim_service(host);
     return 0;
 }
 
-/* ---- looking ---- */
+/* ---- inspection ---- */
 
 void um_sim_probe_session(um_sim_world *world, int index, um_sim_session_probe *probe)
 {

@@ -7,8 +7,8 @@
 enum {
     PASSES_MAX = 64,
     PPM = 1000000,
-    PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
-    INLINE_BUDGET = 128,        /* datagrams a publisher sends on its own thread */
+    PRESSURE_CHECK_NS = 200000, /* interval of checks while a queue is full */
+    INLINE_BUDGET = 128,        /* datagrams that a publisher sends on its own thread */
 };
 
 /* ---- reading ---- */
@@ -32,7 +32,7 @@ static uint32_t read_rows(um_sim_receiver *receiver, uint32_t max)
     return rows.count;
 }
 
-/* Reads what eager readers can have; true when one of them took something. */
+/* Lets eager readers read all rows. Returns true if there were any. */
 static bool read_eagerly(um_sim_host *host)
 {
     bool any = false;
@@ -50,9 +50,9 @@ static void on_read(um_sim_world *world, uint32_t index, uint32_t detail);
 static void schedule_reading(um_sim_receiver *receiver)
 {
     um_sim_world *world = receiver->host->world;
-    if (receiver->config.read_interval_ns == 0 || receiver->read_scheduled || receiver->host->dead)
+    if (receiver->config.read_interval_ns == 0 || receiver->is_read_scheduled || receiver->host->is_dead)
         return;
-    receiver->read_scheduled =
+    receiver->is_read_scheduled =
         um_sim_schedule(&world->events, world->now_ns + receiver->config.read_interval_ns, on_read, receiver->index, 0);
 }
 
@@ -60,8 +60,8 @@ static void on_read(um_sim_world *world, uint32_t index, uint32_t detail)
 {
     um_sim_receiver *receiver = world->receivers[index];
     (void)detail;
-    receiver->read_scheduled = false;
-    if (receiver->host->dead)
+    receiver->is_read_scheduled = false;
+    if (receiver->host->is_dead)
         return;
     if (receiver->config.read_interval_ns != 0)
         read_rows(receiver, receiver->config.read_rows);
@@ -80,7 +80,7 @@ void um_sim_set_reading(um_sim_world *world, int receiver_index, int64_t interva
 
 /* ---- receiving ---- */
 
-static void hand_over(um_sim_host *host, uint32_t slot, int64_t now_ns)
+static void deliver(um_sim_host *host, uint32_t slot, int64_t now_ns)
 {
     um_sim_world *world = host->world;
     const um_sim_datagram *datagram = &world->datagrams[slot];
@@ -103,7 +103,7 @@ static void take_arrivals(um_sim_host *host, int64_t now_ns)
             uint32_t slot = host->inbox[host->inbox_first];
             host->inbox_first = (host->inbox_first + 1) % host->config.inbox_datagrams;
             host->inbox_count--;
-            hand_over(host, slot, now_ns);
+            deliver(host, slot, now_ns);
         }
         um_node_after_batch(host->node, now_ns);
     }
@@ -122,7 +122,7 @@ static void on_control(um_sim_host *host, uint32_t slot)
     const um_sim_datagram *datagram = &world->datagrams[slot];
     for (uint32_t i = 0; i < world->session_count; i++) {
         um_sim_session *session = world->sessions[i];
-        if (session->host != host || session->deleted || session->core.config.nak_port != datagram->to.port)
+        if (session->host != host || session->is_deleted || session->core.config.nak_port != datagram->to.port)
             continue;
         um_sim_note(world, datagram, UM_SIM_RECEIVED, (int32_t)host->index, UM_SIM_DROP_NONE);
         if (world->watcher.on_control != NULL)
@@ -136,7 +136,7 @@ static void on_control(um_sim_host *host, uint32_t slot)
     drop(host, slot, UM_SIM_DROP_NO_PORT);
 }
 
-/* A session of LBT-RU closes its port when it ends. */
+/* An LBT-RU session closes its port when it ends. */
 static bool is_port_open(const um_sim_host *host, um_address to)
 {
     for (uint32_t i = 0; i < host->node->session_count; i++)
@@ -150,7 +150,7 @@ void um_sim_on_arrival(um_sim_world *world, uint32_t host_index, uint32_t slot)
     um_sim_host *host = world->hosts[host_index];
     um_sim_datagram *datagram = &world->datagrams[slot];
     bool to_receivers = um_sim_goes_to_receivers(datagram->to);
-    if (host->dead) {
+    if (host->is_dead) {
         um_sim_release_datagram(world, slot);
         return;
     }
@@ -200,7 +200,7 @@ static int64_t run_timers(um_sim_host *host, int64_t now_ns)
     int64_t next_ns = um_node_tick(host->node, now_ns);
     for (uint32_t i = 0; i < world->session_count; i++) {
         um_sim_session *session = world->sessions[i];
-        if (session->host != host || session->deleted)
+        if (session->host != host || session->is_deleted)
             continue;
         if (all || session->due_ns <= now_ns)
             session->due_ns = um_source_session_tick(&session->core, now_ns);
@@ -243,7 +243,7 @@ void um_sim_request(um_sim_host *host, int64_t local_ns)
 
 void um_sim_service(um_sim_host *host)
 {
-    if (host->dead)
+    if (host->is_dead)
         return;
     int64_t now_ns = um_sim_local_ns(host);
     int64_t next_ns;
@@ -251,7 +251,7 @@ void um_sim_service(um_sim_host *host)
     do {
         take_arrivals(host, now_ns);
         next_ns = run_timers(host, now_ns);
-        /* Reading makes space: what waited for it goes on. */
+        /* Reading makes space in the queues for the datagrams that wait. */
     } while (read_eagerly(host) && passes++ < PASSES_MAX);
     if (um_node_pressured(host->node, now_ns) && next_ns > now_ns + PRESSURE_CHECK_NS)
         next_ns = now_ns + PRESSURE_CHECK_NS;
@@ -293,7 +293,7 @@ static void act(um_sim_session *session, uint32_t actions, int64_t now_ns)
 static um_sim_source *usable(um_sim_world *world, int index)
 {
     um_sim_source *source = world->sources[index];
-    return source->deleted || source->session->host->dead ? NULL : source;
+    return source->is_deleted || source->session->host->is_dead ? NULL : source;
 }
 
 int64_t um_sim_send(um_sim_world *world, int index, const uint8_t *data, uint32_t length, uint32_t flags)
@@ -367,7 +367,7 @@ void um_sim_abort(um_sim_world *world, int index)
     if (source == NULL)
         return;
     uint32_t actions = 0;
-    source->session->aborted_claim = true;
+    source->session->has_aborted_claim = true;
     um_source_claim_abort(&source->core, &source->claim, &actions);
     act(source->session, actions, um_sim_local_ns(source->session->host));
 }

@@ -6,7 +6,7 @@
             um_sim_complain((world), "t=%lld ns: " format, (long long)(world)->now_ns, __VA_ARGS__);                   \
     } while (0)
 
-/* Is there a whole message at `position`, or behind the padding there? */
+/* True if there is a whole message at `position` or behind the padding there. */
 static bool has_message_at(const um_publication_log *log, int64_t position)
 {
     int64_t tail = um_log_tail(log);
@@ -19,18 +19,18 @@ static bool has_message_at(const um_publication_log *log, int64_t position)
     return false;
 }
 
-/* UM-19b: nothing is held back for longer than the batching interval. */
+/* UM-19b: no message is held back for longer than the batching interval. */
 static void check_interval(um_sim_world *world, um_sim_session *session, uint32_t index)
 {
     int64_t flushed = atomic_load_explicit(&session->core.flush_limit, memory_order_relaxed);
     int64_t longest_ns = session->core.config.batch_interval_ns;
-    bool holds = has_message_at(&session->core.log, flushed);
-    if (!holds || !session->holds || flushed != session->held_from)
+    bool has_held = has_message_at(&session->core.log, flushed);
+    if (!has_held || !session->has_held || flushed != session->held_from)
         session->held_since_ns = world->now_ns;
-    session->holds = holds;
+    session->has_held = has_held;
     session->held_from = flushed;
     int64_t held_ns = world->now_ns - session->held_since_ns;
-    REQUIRE(world, held_ns <= longest_ns + longest_ns / 1000 || session->deleted,
+    REQUIRE(world, held_ns <= longest_ns + longest_ns / 1000 || session->is_deleted,
             "session %u: messages from %lld on are held for %lld ns, the batching interval is %lld", index,
             (long long)flushed, (long long)held_ns, (long long)longest_ns);
 }
@@ -51,17 +51,17 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
     REQUIRE(world, session->retransmit_count <= UM_RETRANSMIT_QUEUE_MAX, "session %u: retransmit queue of %u", index,
             session->retransmit_count);
     REQUIRE(world, sent <= tail, "session %u: sent %lld of %lld", index, (long long)sent, (long long)tail);
-    /* Padding is never sent, so it may reach beyond the limit: at a term's end, or where a claim was given up. */
-    bool padded = sent % config->term_length == 0 || session->log.unblocked_count > 0 || of->aborted_claim;
+    /* Padding is never sent, so it may reach beyond the limit: at a term's end, or in place of an aborted claim. */
+    bool padded = sent % config->term_length == 0 || session->log.unblocked_count > 0 || of->has_aborted_claim;
     REQUIRE(world, sent <= session->sender_limit || config->flow_policy == UM_FLOW_NONE || padded,
             "session %u: sent %lld beyond the sender limit %lld", index, (long long)sent,
             (long long)session->sender_limit);
     /* AE-24; a claim may straddle the limit, and TSNIs are claims too. */
     REQUIRE(world, tail <= sent + config->term_length / 2 + um_log_claim_max(&session->log),
-            "session %u: published %lld, sent %lld", index, (long long)tail, (long long)sent);
+            "session %u: published %lld, sent only %lld", index, (long long)tail, (long long)sent);
     REQUIRE(world, clean_end == session->log.clean_position + (int64_t)UM_LOG_TERM_COUNT * config->term_length,
-            "session %u: the writable end %lld is not where the log is clean", index, (long long)clean_end);
-    REQUIRE(world, tail <= clean_end, "session %u: published %lld in what is not clean from %lld on", index,
+            "session %u: the writable end %lld is beyond the clean part of the log", index, (long long)clean_end);
+    REQUIRE(world, tail <= clean_end, "session %u: published %lld in the part that is not clean from %lld on", index,
             (long long)tail, (long long)clean_end);
     if (session->trail_sqn != session->next_sqn) {
         int64_t oldest = session->sent[session->trail_sqn & session->sent_mask].position;
@@ -109,7 +109,7 @@ void um_sim_check_bounds(um_sim_world *world)
         check_host_bounds(world, world->hosts[i]);
 }
 
-/* What forged session messages can cause: claims within the reach, and NAKs within the budget. */
+/* Bounds the effect of forged session messages: claims within the reach, NAKs within the budget. */
 static void check_claims(um_sim_world *world, const um_sim_host *host, const um_receiver_session *session)
 {
     enum { CLAIMS_MAX = 256 + 1, NS_PER_MS = 1000000 };
@@ -148,7 +148,7 @@ static void check_gaps(um_sim_world *world, const um_delivery *delivery)
     for (uint32_t i = 0; i < delivery->gap_count; i++) {
         const um_gap *gap = &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
         if (delivery->starved && um_serial_before(gap->last, from))
-            continue; /* filled; it is taken away when the queue has space again */
+            continue; /* filled; removed when the queue has space again */
         REQUIRE(world, !um_serial_before(gap->last, gap->first) && !um_serial_before(gap->last, from),
                 "delivery %u: gap %u..%u after %u", delivery->id, gap->first, gap->last, from);
         REQUIRE(world, !um_serial_before(delivery->highest_sqn, gap->last), "delivery %u: gap to %u, highest is %u",

@@ -2,7 +2,7 @@
 
 #include "sim/trace.h"
 
-enum { PPM = 1000000, STRANGER_IP = 0x0a630001, MANGLED_WORDS_MAX = 4 };
+enum { PPM = 1000000, UNKNOWN_IP = 0x0a630001, MANGLED_WORDS_MAX = 4 };
 
 static bool chance(um_random *random, uint32_t ppm)
 {
@@ -59,40 +59,40 @@ static int64_t make_datagram(um_sim_world *world, int32_t from_host, um_address 
 
 /* ---- rules of a script ---- */
 
-static bool in_range(const um_sim_rule *rule, uint32_t sqn)
+static bool is_in_range(const um_sim_rule *rule, uint32_t sqn)
 {
     return sqn - rule->first_sqn <= rule->last_sqn - rule->first_sqn;
 }
 
-static bool lists_sqn(const um_sim_rule *rule, enum um_transport transport, const uint8_t *data, uint32_t length)
+static bool has_sqn(const um_sim_rule *rule, enum um_transport transport, const uint8_t *data, uint32_t length)
 {
     um_packet packet;
     if (um_framing_decode(transport, data, length, &packet) != UM_DGRAM_OK)
         return false;
     for (uint32_t i = 0; i < packet.list_count; i++)
-        if (in_range(rule, um_load_be32(packet.list + 4 * i)))
+        if (is_in_range(rule, um_load_be32(packet.list + 4 * i)))
             return true;
     return false;
 }
 
-static bool matches_sqn(const um_sim_rule *rule, enum um_transport transport, const um_sim_datagram *datagram,
-                        const uint8_t *data)
+static bool is_sqn_match(const um_sim_rule *rule, enum um_transport transport, const um_sim_datagram *datagram,
+                         const uint8_t *data)
 {
     switch (datagram->entry.type) {
     case UM_LBTRM_DATA:
-        return in_range(rule, datagram->entry.sqn);
+        return is_in_range(rule, datagram->entry.sqn);
     case UM_LBTRM_SM:
-        return in_range(rule, datagram->entry.lead);
+        return is_in_range(rule, datagram->entry.lead);
     case UM_LBTRM_NAK:
     case UM_LBTRM_NCF:
-        return lists_sqn(rule, transport, data, datagram->length);
+        return has_sqn(rule, transport, data, datagram->length);
     default:
         return false;
     }
 }
 
-static bool matches(const um_sim_rule *rule, enum um_transport transport, const um_sim_datagram *datagram,
-                    const uint8_t *data, int32_t to)
+static bool is_match(const um_sim_rule *rule, enum um_transport transport, const um_sim_datagram *datagram,
+                     const uint8_t *data, int32_t to)
 {
     const um_sim_trace_entry *entry = &datagram->entry;
     int32_t retransmission = (entry->flags & UM_LBTRM_FLAG_RETRANSMISSION) != 0;
@@ -100,16 +100,16 @@ static bool matches(const um_sim_rule *rule, enum um_transport transport, const 
            (rule->to == UM_SIM_ANY || rule->to == to) && (rule->type == UM_SIM_ANY || rule->type == entry->type) &&
            (rule->retransmission == UM_SIM_ANY ||
             (entry->type == UM_LBTRM_DATA && rule->retransmission == retransmission)) &&
-           (!rule->by_sqn || matches_sqn(rule, transport, datagram, data));
+           (!rule->by_sqn || is_sqn_match(rule, transport, datagram, data));
 }
 
-/* The first rule that hits, or NULL. */
+/* Returns the first rule that applies, or NULL. */
 static const um_sim_rule *apply_rules(um_sim_world *world, const um_sim_datagram *datagram, const uint8_t *data,
                                       int32_t to)
 {
     for (uint32_t i = 0; i < world->rule_count; i++) {
         um_sim_rule *rule = &world->rules[i];
-        if (rule->match_count == UINT32_MAX || !matches(rule, world->transport, datagram, data, to))
+        if (rule->match_count == UINT32_MAX || !is_match(rule, world->transport, datagram, data, to))
             continue;
         if (rule->skip_count > 0) {
             rule->skip_count--;
@@ -160,13 +160,13 @@ static void schedule_arrival(um_sim_host *host, uint32_t slot, int64_t delay_ns,
         drop(world, datagram, (int32_t)host->index, UM_SIM_DROP_NETWORK);
 }
 
-static bool lost_in_burst(um_sim_host *host, um_random *random)
+static bool is_lost_in_burst(um_sim_host *host, um_random *random)
 {
-    if (host->in_burst)
-        host->in_burst = !chance(random, host->faults.burst_end_ppm);
+    if (host->is_in_burst)
+        host->is_in_burst = !chance(random, host->faults.burst_end_ppm);
     else
-        host->in_burst = chance(random, host->faults.burst_begin_ppm);
-    return host->in_burst;
+        host->is_in_burst = chance(random, host->faults.burst_begin_ppm);
+    return host->is_in_burst;
 }
 
 static enum um_sim_drop_reason fate(um_sim_host *host, const um_sim_datagram *datagram)
@@ -175,7 +175,7 @@ static enum um_sim_drop_reason fate(um_sim_host *host, const um_sim_datagram *da
     bool cut_off = datagram->from_host >= 0 && world->hosts[datagram->from_host]->faults.partitioned;
     if (host->faults.partitioned || cut_off)
         return UM_SIM_DROP_PARTITION;
-    if (lost_in_burst(host, &world->random) || chance(&world->random, host->faults.loss_ppm))
+    if (is_lost_in_burst(host, &world->random) || chance(&world->random, host->faults.loss_ppm))
         return UM_SIM_DROP_LOSS;
     return chance(&world->random, host->faults.corrupt_ppm) ? UM_SIM_DROP_CHECKSUM : UM_SIM_DROP_NONE;
 }
@@ -185,12 +185,12 @@ static int64_t draw_delay(um_sim_host *host)
     return host->faults.delay_ns + (int64_t)um_random_below(&host->world->random, (uint64_t)host->faults.jitter_ns + 1);
 }
 
-/* A corrupt copy that every receiver must refuse: for groups, from an address that has no session, with any bytes
- * changed; otherwise something a decoder must refuse, or a request for sqns that were perhaps never sent. */
+/* Corrupts a copy so that every receiver must refuse it: sent to a group, it has any bytes changed and comes from an
+ * address without a session; otherwise no decoder accepts it, or it is a NAK of sqns that may never have been sent. */
 static void mangle(um_random *random, enum um_transport transport, um_sim_datagram *datagram, uint8_t *bytes)
 {
     if (datagram->to.ip >> 28 == 0xe && chance(random, PPM / 2)) {
-        datagram->from.ip = STRANGER_IP;
+        datagram->from.ip = UNKNOWN_IP;
         for (uint64_t i = um_random_below(random, 8) + 1; i > 0; i--)
             bytes[um_random_below(random, datagram->length)] ^= (uint8_t)(1u << um_random_below(random, 8));
         return;
@@ -255,7 +255,7 @@ static void carry(um_sim_host *host, uint32_t slot)
     um_sim_world *world = host->world;
     um_sim_datagram *datagram = &world->datagrams[slot];
     const um_sim_faults *faults = &host->faults;
-    if (host->dead)
+    if (host->is_dead)
         return;
     const um_sim_rule *rule = apply_rules(world, datagram, um_sim_bytes_of(world, slot), (int32_t)host->index);
     if (rule != NULL && rule->action == UM_SIM_RULE_DROP) {
@@ -333,7 +333,7 @@ static void transmit(um_link *link, um_address to, const um_tx *tx)
         return;
     um_sim_datagram *datagram = &world->datagrams[slot];
     if (datagram->length != tx->length)
-        um_sim_complain(world, "a datagram said to be %u bytes has parts of %u", tx->length, datagram->length);
+        um_sim_complain(world, "a datagram of %u bytes has parts of %u bytes", tx->length, datagram->length);
     world->sent_count++;
     um_sim_note(world, datagram, UM_SIM_SENT, -1, UM_SIM_DROP_NONE);
     if (world->watcher.on_sent != NULL)
@@ -348,7 +348,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
     um_sim_host *host = host_of(link);
     for (uint32_t i = 0; i < count; i++) {
         if (batch[i].length > host->config.path_bytes) {
-            um_sim_complain(host->world, "host %u sent a datagram of %u bytes on a path of %u", host->index,
+            um_sim_complain(host->world, "host %u sent a datagram of %u bytes on a path of %u bytes", host->index,
                             batch[i].length, host->config.path_bytes);
             return i > 0 ? (int)i : -EMSGSIZE;
         }

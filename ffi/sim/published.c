@@ -2,7 +2,7 @@
 
 enum { CONTENT_STARTS = 1 << 16, CONTENT_BYTES = CONTENT_STARTS + 64 * 1024 };
 
-/* Every payload is a window into one fixed block of noise: where it begins depends on topic and message. */
+/* Every payload is a part of one fixed block of noise; its offset depends on topic and message. */
 static uint8_t content[CONTENT_BYTES];
 static atomic_bool content_ready;
 static um_lock content_lock;
@@ -46,7 +46,7 @@ const uint8_t *um_sim_content(const um_sim_topic *topic, uint32_t number, uint32
 void um_sim_publish_note(um_sim_topic *topic, uint32_t fragment_count, uint32_t length, uint16_t flags)
 {
     if (topic->message_count == topic->messages_max || topic->fragment_count + fragment_count > UM_SIM_FRAGMENTS_MAX)
-        return; /* the run reads no further: its check of next sqns reports it */
+        return; /* the table is full: the check of the next sqns reports it */
     topic->messages[topic->message_count] =
         (um_sim_message){um_sim_next_published(topic), fragment_count, length, flags};
     for (uint32_t i = 0; i < fragment_count; i++)

@@ -17,7 +17,7 @@ static const um_sim_session *session_of(const um_sim_publisher *publisher)
     return publisher->world->sources[publisher->topic->source]->session;
 }
 
-/* LBMC bytes one datagram may carry now, from what the run knows of path and options. */
+/* LBMC bytes that fit a datagram now, by the path and options of the run. */
 static uint32_t body_max(const um_sim_publisher *publisher)
 {
     const um_sim_session *session = session_of(publisher);
@@ -25,7 +25,7 @@ static uint32_t body_max(const um_sim_publisher *publisher)
     return (path < configured ? path : configured) - UM_LBTRM_DATA_BYTES;
 }
 
-/* Header bytes of a message that is in no explicit batch. */
+/* Header bytes of a message outside an explicit batch. */
 static uint32_t overhead(const um_sim_publisher *publisher)
 {
     return um_lbmc_overhead(false, false, publisher->topic->is_timed);
@@ -54,7 +54,7 @@ static void complain(um_sim_publisher *publisher, const char *what, int64_t got,
                     (long long)expected);
 }
 
-/* A send that was taken: registers the message and checks its sqns. */
+/* Registers the message of an accepted send and checks its sqns. */
 static void accept(um_sim_publisher *publisher, uint32_t length, uint32_t send_flags, uint32_t fragment_count,
                    uint32_t last_sqn)
 {
@@ -121,7 +121,7 @@ static int64_t send_one(um_sim_publisher *publisher)
     return pause(publisher);
 }
 
-/* The largest message that is sent with others and not split. */
+/* Size of the largest message that is batched and not fragmented. */
 static uint32_t many_bytes_max(const um_sim_publisher *publisher)
 {
     uint32_t most = body_max(publisher) - overhead(publisher);
@@ -129,7 +129,7 @@ static uint32_t many_bytes_max(const um_sim_publisher *publisher)
     return most < MANY_BYTES_MAX ? most : MANY_BYTES_MAX;
 }
 
-/* Small messages, or large ones: the latter are staged as datagrams. */
+/* Sends small or large messages; large ones are staged as datagrams. */
 static int64_t send_many(um_sim_publisher *publisher)
 {
     um_sim_topic *topic = publisher->topic;
@@ -165,23 +165,24 @@ static int64_t begin_claim(um_sim_publisher *publisher)
     int result = um_sim_claim(publisher->world, (int)topic->source, data, publisher->claim_length);
     if (result != 0)
         return refused(publisher, result);
-    publisher->claimed = true;
-    publisher->abandon = chance(publisher, publisher->plan->abandon_ppm);
+    publisher->has_claim = true;
+    publisher->is_abandoned = chance(publisher, publisher->plan->abandon_ppm);
     int64_t unblock_ns = session_of(publisher)->core.config.unblock_timeout_ns;
-    return publisher->abandon ? 2 * unblock_ns : (int64_t)um_random_below(publisher->random, (uint64_t)unblock_ns / 8);
+    return publisher->is_abandoned ? 2 * unblock_ns
+                                   : (int64_t)um_random_below(publisher->random, (uint64_t)unblock_ns / 8);
 }
 
 static int64_t end_claim(um_sim_publisher *publisher)
 {
     um_sim_topic *topic = publisher->topic;
-    publisher->claimed = false;
+    publisher->has_claim = false;
     if (chance(publisher, PPM / 10)) {
         um_sim_abort(publisher->world, (int)topic->source);
         return pause(publisher);
     }
     int64_t result = um_sim_commit(publisher->world, (int)topic->source, UM_SEND_FLUSH);
-    if (result == UM_CLOSED) /* it was replaced by padding, which is only right after a long time */
-        return publisher->abandon ? pause(publisher) : refused(publisher, result);
+    if (result == UM_CLOSED) /* padding replaced it, which is right only after a long time */
+        return publisher->is_abandoned ? pause(publisher) : refused(publisher, result);
     if (result < 0)
         return refused(publisher, result);
     accept(publisher, publisher->claim_length, 0, 1, (uint32_t)result);
@@ -191,12 +192,12 @@ static int64_t end_claim(um_sim_publisher *publisher)
 int64_t um_sim_publisher_step(um_sim_publisher *publisher)
 {
     const um_sim_publisher_plan *plan = publisher->plan;
-    if (publisher->claimed)
+    if (publisher->has_claim)
         return end_claim(publisher);
     if (publisher->topic->message_count == plan->message_count) {
         int64_t result = um_sim_flush(publisher->world, (int)publisher->topic->source);
-        publisher->done = result >= 0;
-        return publisher->done ? -1 : refused(publisher, result);
+        publisher->is_done = result >= 0;
+        return publisher->is_done ? -1 : refused(publisher, result);
     }
     bool free_choice = publisher->group_left == 0 && publisher->length == 0;
     if (free_choice && chance(publisher, plan->claim_ppm))

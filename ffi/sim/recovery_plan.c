@@ -6,7 +6,7 @@
 
 enum { MS = 1000000, US = 1000, PPM = 1000000, RETAINED_BYTES = 1 << 22, ATTEMPTS = 100 };
 
-/* Outlasts every fault and every jump of a clock (scenario.c), and is far from what a run waits for rest. */
+/* Outlasts every fault, every jump of a clock (scenario.c) and the wait of a run for idleness. */
 static const int64_t PATIENCE_NS = (int64_t)3000 * MS;
 
 static uint32_t now_and_then(um_random *random, uint32_t p, uint32_t most_ppm)
@@ -16,13 +16,13 @@ static uint32_t now_and_then(um_random *random, uint32_t p, uint32_t most_ppm)
 
 static void draw_retention(um_sim_recovery_plan *plan, uint32_t session, um_random *random)
 {
-    plan->offers[session] = um_draw_percent(random, 75);
-    plan->keeps_all[session] = um_draw_percent(random, 65);
+    plan->has_retention[session] = um_draw_percent(random, 75);
+    plan->has_all[session] = um_draw_percent(random, 65);
     um_retention_config *retention = &plan->retentions[session];
     *retention = (um_retention_config){.size_limit_bytes = RETAINED_BYTES, .size_threshold_bytes = RETAINED_BYTES};
-    if (plan->keeps_all[session])
+    if (plan->has_all[session])
         return;
-    retention->size_limit_bytes = um_draw_between(random, 1000, 40000); /* a store at its limit */
+    retention->size_limit_bytes = um_draw_between(random, 1000, 40000); /* small enough to reach the limit */
     retention->size_threshold_bytes =
         um_draw_percent(random, 50) ? retention->size_limit_bytes : um_draw_between(random, 0, 4000);
     retention->age_threshold_ns = um_draw_percent(random, 50) ? um_draw_between_ns(random, 0, 100 * MS) : 0;
@@ -85,7 +85,7 @@ static void draw_receiver(um_sim_recovery_plan *plan, uint32_t receiver, um_rand
     um_sim_recovery_config *config = &plan->receivers[receiver];
     plan->is_late[receiver] = um_draw_percent(random, 50);
     plan->is_patient[receiver] = um_draw_percent(random, 70);
-    plan->wants_all[receiver] = um_draw_percent(random, 75);
+    plan->needs_all[receiver] = um_draw_percent(random, 75);
     *config = (um_sim_recovery_config){
         .use_late_join = um_draw_percent(random, 75),
         .use_otr = um_draw_percent(random, 75),
@@ -95,7 +95,7 @@ static void draw_receiver(um_sim_recovery_plan *plan, uint32_t receiver, um_rand
         .look_ns = um_draw_between_ns(random, 1 * MS, 6 * MS),
         .late_join = draw_fetch(plan->is_patient[receiver], random),
         .otr = draw_fetch(plan->is_patient[receiver], random)};
-    if (!plan->wants_all[receiver])
+    if (!plan->needs_all[receiver])
         draw_bounds(&config->late_join.bounds, random);
 }
 
@@ -121,9 +121,9 @@ void um_sim_describe_recovery(const um_sim_recovery_plan *plan, const um_sim_sce
 {
     size_t used = strlen(out);
     for (uint32_t s = 0; s < scenario->session_count && used < bytes; s++)
-        if (plan->offers[s])
+        if (plan->has_retention[s])
             used += (size_t)snprintf(out + used, bytes - used, "; session %u retains %s, %s peers", s,
-                                     plan->keeps_all[s] ? "everything" : "little",
+                                     plan->has_all[s] ? "everything" : "little",
                                      plan->is_faithful[s] ? "faithful" : "lying");
     for (uint32_t r = 0; r < scenario->receiver_count && used < bytes; r++)
         used += (size_t)snprintf(out + used, bytes - used, "; receiver %u:%s%s%s%s", r,

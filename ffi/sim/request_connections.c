@@ -5,7 +5,7 @@
 
 enum {
     REQUEST_BYTES_MAX = 1 << 16,
-    RETRANSMISSION_NS = 5000000, /* how long bytes wait when a host is cut off */
+    RETRANSMISSION_NS = 5000000, /* delay of bytes while a host is partitioned */
     STARVED_NS = 1000000,
     REQUEST_PORT = 14391,
     ANSWERS_A_STEP = 16,
@@ -40,7 +40,7 @@ static void take(um_sim_pipe *pipe, uint32_t count)
     memmove(pipe->bytes, pipe->bytes + count, pipe->used);
 }
 
-/* What is due arrives, or, while the path is cut, tries again later. */
+/* Delivers the pieces that are due; while the path is cut, they are retried later. */
 static void arrive(um_sim_pipe *pipe, int64_t now_ns, bool is_cut)
 {
     while (pipe->piece_count > 0 && pipe->pieces[pipe->piece_first].arrives_ns <= now_ns) {
@@ -68,7 +68,7 @@ static int64_t next_arrival_ns(const um_sim_pipe *pipe)
 
 static bool is_source_gone(const um_sim_join_state *join)
 {
-    return join->source->deleted || join->source->session->host->dead;
+    return join->source->is_deleted || join->source->session->host->is_dead;
 }
 
 static void schedule(um_sim_world *world, um_sim_join_state *join, int64_t time_ns)
@@ -183,10 +183,10 @@ void um_sim_end_fetch(um_sim_join_state *join)
 
 /* ---- both ends ---- */
 
-/* Until when the peer answers nothing. */
+/* Returns the time until which the peer answers nothing; 0: it does not stall. */
 static int64_t stalled_until_ns(const um_sim_world *world, const um_sim_connection *connection)
 {
-    bool stalls = !world->peers_are_true && world->now_ns >= connection->stalls_from_ns &&
+    bool stalls = !world->has_true_peers && world->now_ns >= connection->stalls_from_ns &&
                   world->now_ns < connection->stalls_until_ns;
     return stalls ? connection->stalls_until_ns : 0;
 }
@@ -203,7 +203,7 @@ static void run_source(um_sim_world *world, um_sim_join_state *join)
     for (uint32_t i = 0; i < ANSWERS_A_STEP && !connection->is_ending; i++) {
         uint32_t space = space_of(&connection->to_receiver);
         if (space < sizeof bytes)
-            return; /* it waits until some of it has been taken */
+            return; /* wait until the receiver has read some */
         connection->is_ending = !um_sim_peer_answer(world, join, connection->to_source.bytes,
                                                     connection->to_source.arrived, UM_LBMC_MESSAGE_BYTES_MAX, &answers);
         take(&connection->to_source, answers.consumed);
@@ -222,8 +222,8 @@ static void check_outstanding(um_sim_world *world, um_sim_join_state *join)
     for (uint32_t sqn = join->core.next_sqn; um_serial_before(sqn, late_join->requested); sqn++)
         outstanding += um_order_map_is_gap(&join->core, sqn) && !um_delivery_is_past_lost(&join->core, sqn);
     if (outstanding > most)
-        um_sim_complain(world, "t=%lld ns: join %u has %u requested, at most %u may be", (long long)world->now_ns,
-                        join->index, outstanding, most);
+        um_sim_complain(world, "t=%lld ns: join %u has %u messages requested, the limit is %u",
+                        (long long)world->now_ns, join->index, outstanding, most);
 }
 
 static void attend(um_sim_world *world, um_sim_join_state *join, um_receiver_session *session, um_delivery *delivery)
@@ -237,7 +237,7 @@ static void attend(um_sim_world *world, um_sim_join_state *join, um_receiver_ses
         um_sim_end_fetch(join);
 }
 
-/* As umstack/recovery/client.py does with a socket. */
+/* The equivalent of umstack/recovery/client.py, which uses a socket. */
 static void run_receiver(um_sim_world *world, um_sim_join_state *join)
 {
     um_sim_host *host = join->receiver->host;
@@ -275,7 +275,7 @@ bool um_sim_step_connection(um_sim_join_state *join)
     if (world->now_ns < connection->due_ns) /* an earlier event has run since and scheduled a later one */
         return false;
     connection->due_ns = UM_NEVER_NS;
-    if (!connection->is_active || host->dead)
+    if (!connection->is_active || host->is_dead)
         return false;
     bool is_cut = host->faults.partitioned || source_host->faults.partitioned;
     arrive(&connection->to_source, world->now_ns, is_cut);
@@ -309,6 +309,6 @@ static void check_retention(um_sim_world *world, const um_sim_source *source, ui
 void um_sim_check_recovery(um_sim_world *world)
 {
     for (uint32_t i = 0; i < world->source_count; i++)
-        if (world->sources[i]->retention != NULL && !world->sources[i]->deleted)
+        if (world->sources[i]->retention != NULL && !world->sources[i]->is_deleted)
             check_retention(world, world->sources[i], i);
 }

@@ -1,8 +1,8 @@
-/* Late join and off-transport recovery in a simulated world: the core's fetch (core/receiver/fetch.h) and what a source
- * retains (core/source/retention.h), joined by connections made of numbers. A connection keeps the order of its bytes
- * and delays them; while a host is partitioned nothing arrives. The peer may stall, disconnect half way, lie about its
- * range, repeat, leave out, and send what was not requested: um_sim_peer_faults (sim.h), drawn for each connection from
- * the world's seed.
+/* Late join and off-transport recovery in a simulated world: connects the core's fetch (core/receiver/fetch.h) with the
+ * retention of a source (core/source/retention.h) by simulated connections. A connection delays its bytes and keeps
+ * their order; while a host is partitioned nothing arrives. The peer may stall, disconnect half way, lie about its
+ * range, repeat or omit messages, and send messages that were not requested: um_sim_peer_faults (sim.h), drawn for each
+ * connection from the world's seed.
  *
  * Threads: the world's. Memory: the world's; a join has one connection at a time, with buffers of fixed size.
  */

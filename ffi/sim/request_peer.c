@@ -4,7 +4,7 @@ enum { PPM = 1000000, OPTION_REQUEST = 21, FAR_SQNS = 1 << 20, NEAR_SQNS = 200 }
 
 static bool chance(um_sim_world *world, uint32_t ppm)
 {
-    return ppm != 0 && !world->peers_are_true && um_random_below(&world->peer_random, PPM) < ppm;
+    return ppm != 0 && !world->has_true_peers && um_random_below(&world->peer_random, PPM) < ppm;
 }
 
 static uint32_t below(um_sim_world *world, uint64_t bound)
@@ -45,7 +45,7 @@ static uint32_t answer_range(um_sim_world *world, um_sim_join_state *join, const
     return um_recovery_write_range(out, low, high, request->request_index);
 }
 
-/* One request that nobody sent, for any sqn that is retained, or for the topic of another. */
+/* Answers a request that was never sent, for any retained sqn; some answers carry another topic. */
 static uint32_t answer_unasked(um_sim_world *world, um_retention *retention, uint8_t *out, uint32_t capacity)
 {
     uint32_t count = retention->next_sqn - retention->first_sqn;
@@ -64,7 +64,7 @@ static uint32_t answer_unasked(um_sim_world *world, um_retention *retention, uin
     return exchange.written;
 }
 
-/* What becomes of true answers on their way out: some left out, some twice, some that were not requested. */
+/* Distorts true answers: some are omitted, some repeated, some answer no request. */
 static uint32_t misbehave(um_sim_world *world, um_sim_join_state *join, const uint8_t *true_answers, uint32_t length,
                           uint8_t *out)
 {
@@ -73,7 +73,7 @@ static uint32_t misbehave(um_sim_world *world, um_sim_join_state *join, const ui
     for (uint32_t at = 0, bytes; at < length; at += bytes) {
         bytes = um_load_be16(true_answers + at + 2);
         if (written + 2 * bytes > UM_SIM_ANSWER_BYTES_MAX)
-            break; /* left out */
+            break; /* omitted */
         uint32_t times = chance(world, faults->omit_ppm) ? 0 : chance(world, faults->repeat_ppm) ? 2 : 1;
         for (; times > 0; times--, written += bytes)
             memcpy(out + written, true_answers + at, bytes);
@@ -110,7 +110,8 @@ bool um_sim_peer_answer(um_sim_world *world, um_sim_join_state *join, const uint
     if (!connection->has_range) {
         um_range_request request;
         if (!um_range_request_read(requests, whole, &request) || request.topic_index != join->core.topic_index) {
-            um_sim_complain(world, "t=%lld ns: join %u requests no range first", (long long)world->now_ns, join->index);
+            um_sim_complain(world, "t=%lld ns: join %u does not request a range first", (long long)world->now_ns,
+                            join->index);
             return false;
         }
         connection->has_range = true;

@@ -1,5 +1,5 @@
-/* The source's end of a simulated request connection: it answers from what is retained, or misbehaves as its faults
- * have it (um_sim_peer_faults). What it makes up is never a wrong message under a right number: only keys could tell.
+/* The source's end of a simulated request connection: it answers from the retention, or misbehaves as its faults
+ * require (um_sim_peer_faults). It never makes up a wrong message under a right sqn: only keys could detect that.
  *
  * Threads: the world's. Memory: the caller's. Errors: none.
  */
@@ -10,16 +10,16 @@
 
 enum { UM_SIM_ANSWER_BYTES_MAX = 2 * UM_LBMC_MESSAGE_BYTES_MAX };
 
-/* Draws how the peer behaves on a connection that is new. */
+/* Draws how the peer behaves on a new connection. */
 void um_sim_peer_accept(um_sim_world *world, um_sim_join_state *join);
 
 typedef struct um_sim_answers {
     uint8_t *bytes; /* UM_SIM_ANSWER_BYTES_MAX */
     uint32_t length;
-    uint32_t consumed; /* of the requests */
+    uint32_t consumed; /* bytes of the requests */
 } um_sim_answers;
 
-/* Answers some of the requests, in at most `space` bytes. False when the peer ends the connection. */
+/* Answers some of the requests in at most `space` bytes. Returns false if the peer ends the connection. */
 bool um_sim_peer_answer(um_sim_world *world, um_sim_join_state *join, const uint8_t *requests, uint32_t length,
                         uint32_t space, um_sim_answers *answers);
 

@@ -25,8 +25,8 @@ bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, c
     return checker->state != NULL && checker->bytes != NULL;
 }
 
-/* A received fragment is not delivered when its message lost another fragment. */
-static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
+/* True if the fragment need not be delivered, because its message lost another fragment. */
+static bool is_excused(const um_sim_row_checker *checker, uint32_t sqn)
 {
     const um_sim_message *message = um_sim_message_at(checker->topic, sqn);
     if (message == NULL)
@@ -37,7 +37,7 @@ static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
     for (uint32_t i = 0; i < message->fragment_count; i++)
         if (checker->state[first + i] == FRAGMENT_LOST)
             return true;
-    /* A message that was under way when the receiver joined may be delivered or not. */
+    /* A message in flight when the receiver joined may be delivered or not. */
     return um_serial_before(message->first_sqn, checker->lowest);
 }
 
@@ -47,42 +47,42 @@ void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_che
     if (!delivery->has_resume)
         return;
     uint32_t from = delivery->resume_sqn, initial_sqn = checker->topic->initial_sqn;
-    if (um_serial_before(from, initial_sqn)) { /* its peer said that there was more */
+    if (um_serial_before(from, initial_sqn)) { /* its peer advertised more */
         if (!ended->is_lied_to)
             COMPLAIN(ended, "the session ended at sqn %u, before the first that was published", from);
         from = initial_sqn;
     }
-    checker->begun = true;
+    checker->has_begun = true;
     checker->lowest = checker->expected = from;
 }
 
-/* Everything before the place where a session of this identity resumes was delivered or declared lost. */
+/* Checks that everything before the resume point of the session was delivered or declared lost. */
 static void check_end(um_sim_row_checker *checker)
 {
     const um_delivery *delivery = &checker->world->joins[checker->join]->core;
     uint32_t settled = checker->expected;
-    checker->eos = true;
-    while (checker->begun && um_serial_before(settled, delivery->resume_sqn) && excused(checker, settled))
+    checker->has_eos = true;
+    while (checker->has_begun && um_serial_before(settled, delivery->resume_sqn) && is_excused(checker, settled))
         settled++;
-    if (checker->begun && !checker->is_lied_to &&
+    if (checker->has_begun && !checker->is_lied_to &&
         (!delivery->has_resume || (checker->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != settled)))
         COMPLAIN(checker, "the session ended at sqn %u, but %u is where it resumes", settled, delivery->resume_sqn);
 }
 
 static void note_seen(um_sim_row_checker *checker, uint32_t first_sqn)
 {
-    if (checker->begun && !um_serial_before(first_sqn, checker->lowest))
+    if (checker->has_begun && !um_serial_before(first_sqn, checker->lowest))
         return;
-    if (!checker->begun)
+    if (!checker->has_begun)
         checker->expected = first_sqn;
-    checker->begun = true;
+    checker->has_begun = true;
     checker->lowest = first_sqn;
 }
 
-/* Mode 1: everything before `sqn` is settled. */
+/* Mode 1: checks that everything before `first_sqn` was delivered or declared lost. */
 static void check_order(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t last_sqn)
 {
-    if (checker->is_lied_to && um_serial_before(first_sqn, checker->expected)) /* it begins anew where live ones are */
+    if (checker->is_lied_to && um_serial_before(first_sqn, checker->expected)) /* it restarts at the live messages */
         checker->expected = first_sqn;
     if (um_serial_before(first_sqn, checker->expected)) {
         COMPLAIN(checker, "sqn %u comes after %u", first_sqn, checker->expected - 1);
@@ -90,7 +90,7 @@ static void check_order(um_sim_row_checker *checker, uint32_t first_sqn, uint32_
     }
     for (; checker->expected != first_sqn; checker->expected++) {
         uint8_t state = checker->state[checker->expected - checker->topic->initial_sqn];
-        if (state != FRAGMENT_LOST && !excused(checker, checker->expected)) {
+        if (state != FRAGMENT_LOST && !is_excused(checker, checker->expected)) {
             COMPLAIN(checker, "sqn %u was not delivered before %u and no loss event covers it", checker->expected,
                      first_sqn);
             return;
@@ -104,12 +104,12 @@ static void check_payload(um_sim_row_checker *checker, const um_sim_message *mes
 {
     uint32_t number = (uint32_t)(message - checker->topic->messages);
     if (offset > message->length || length > message->length - offset) {
-        COMPLAIN(checker, "message at sqn %u: %u bytes at %u, it has %u", message->first_sqn, length, offset,
+        COMPLAIN(checker, "message at sqn %u: %u bytes at %u, its length is %u", message->first_sqn, length, offset,
                  message->length);
         return;
     }
     if (memcmp(payload, um_sim_content(checker->topic, number, offset), length) != 0)
-        COMPLAIN(checker, "message at sqn %u: the payload is not what was sent", message->first_sqn);
+        COMPLAIN(checker, "message at sqn %u: the payload differs from the published one", message->first_sqn);
 }
 
 static void mark_delivered(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t last_sqn)
@@ -133,11 +133,11 @@ static void check_message(um_sim_row_checker *checker, const um_block *block, ui
     bool by_fragment = checker->mode == UM_ORDERED_FRAGMENTS;
     uint32_t last_sqn = message == NULL ? 0 : message->first_sqn + message->fragment_count - 1;
     if (message == NULL || first_sqn != message->first_sqn || (!by_fragment && sqn != last_sqn)) {
-        COMPLAIN(checker, "no message was published as sqns %u to %u", first_sqn, sqn);
+        COMPLAIN(checker, "no message was published with sqns %u to %u", first_sqn, sqn);
         return;
     }
     if (block->message_lengths[row] != message->length || (!by_fragment && length != message->length))
-        COMPLAIN(checker, "message at sqn %u: length %u of %u, it has %u", first_sqn, length,
+        COMPLAIN(checker, "message at sqn %u: length %u of %u, published with %u", first_sqn, length,
                  block->message_lengths[row], message->length);
     if ((flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) != message->flags ||
         !(flags & UM_MESSAGE_FRAGMENT) != (message->fragment_count == 1))
@@ -155,7 +155,7 @@ static void check_message(um_sim_row_checker *checker, const um_block *block, ui
     checker->delivered_count++;
 }
 
-/* What a peer promised and nobody published is lost, too: it is left out here. False when that was all. */
+/* Removes sqns that a peer advertised but no source published: they are lost, too. Returns false if none remain. */
 static bool clip_promised(um_sim_row_checker *checker, uint32_t *first_sqn, uint32_t *last_sqn)
 {
     uint32_t initial_sqn = checker->topic->initial_sqn, next_sqn = um_sim_next_published(checker->topic);
@@ -181,14 +181,14 @@ static void check_loss(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t
         return;
     }
     const um_receiver_counters *counters = &checker->world->joins[checker->join]->receiver->core.counters;
-    if (checker->no_loss && !(checker->may_leave_out && counters->late_join_not_cached > 0))
+    if (checker->is_loss_forbidden && !(checker->can_leave_out && counters->late_join_not_cached > 0))
         COMPLAIN(checker, "sqns %u to %u are declared lost, but nothing may be unrecoverable here", first_sqn,
                  last_sqn);
     note_seen(checker, first_sqn);
     for (uint32_t at = first; at <= last; at++) {
         if (checker->state[at] == FRAGMENT_UNKNOWN)
             checker->state[at] = FRAGMENT_LOST;
-        else if (!burst) /* a burst spans what came before it, too (UX-7) */
+        else if (!burst) /* a burst also covers earlier sqns (UX-7) */
             COMPLAIN(checker, "sqn %u is declared lost after it was %s", first_sqn,
                      checker->state[at] == FRAGMENT_LOST ? "declared lost already" : "delivered");
     }
@@ -199,18 +199,18 @@ static void check_loss(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t
 void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32_t row)
 {
     enum um_row_kind kind = (enum um_row_kind)(um_row_kind_of(block->flags[row]));
-    if (checker->eos)
+    if (checker->has_eos)
         COMPLAIN(checker, "a row of kind %d after the end of the session", (int)kind);
-    if (kind != UM_ROW_BEGINNING_OF_SESSION && kind != UM_ROW_END_OF_SESSION && !checker->bos)
+    if (kind != UM_ROW_BEGINNING_OF_SESSION && kind != UM_ROW_END_OF_SESSION && !checker->has_bos)
         COMPLAIN(checker, "a row of kind %d before the beginning of the session", (int)kind);
     switch (kind) {
     case UM_ROW_MESSAGE:
         check_message(checker, block, row);
         break;
     case UM_ROW_BEGINNING_OF_SESSION:
-        if (checker->bos)
+        if (checker->has_bos)
             COMPLAIN(checker, "%s", "the session begins twice");
-        checker->bos = true;
+        checker->has_bos = true;
         break;
     case UM_ROW_END_OF_SESSION:
         check_end(checker);
@@ -222,7 +222,7 @@ void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32
         check_loss(checker, block->first_sequence_numbers[row], block->sequence_numbers[row], true);
         break;
     default:
-        COMPLAIN(checker, "a row of kind %d, which nobody asked for", (int)kind);
+        COMPLAIN(checker, "a row of kind %d, which is unexpected", (int)kind);
     }
 }
 
@@ -231,20 +231,20 @@ void um_sim_check_complete(um_sim_row_checker *checker)
     const um_sim_topic *topic = checker->topic;
     if (topic->fragment_count == 0)
         return;
-    if (checker->from_start && (!checker->begun || checker->lowest != topic->initial_sqn)) {
+    if (checker->is_from_start && (!checker->has_begun || checker->lowest != topic->initial_sqn)) {
         COMPLAIN(checker, "the first message, sqn %u, was never delivered", topic->initial_sqn);
         return;
     }
-    if (!checker->begun)
+    if (!checker->has_begun)
         return;
     for (uint32_t at = checker->lowest - topic->initial_sqn; at < topic->fragment_count; at++) {
-        if (checker->state[at] != FRAGMENT_UNKNOWN || excused(checker, topic->initial_sqn + at))
+        if (checker->state[at] != FRAGMENT_UNKNOWN || is_excused(checker, topic->initial_sqn + at))
             continue;
         COMPLAIN(checker, "sqn %u was neither delivered nor declared lost", topic->initial_sqn + at);
         return;
     }
     for (uint32_t i = topic->message_of[checker->lowest - topic->initial_sqn]; i < topic->message_count; i++)
-        if (checker->bytes[i] != topic->messages[i].length && !excused(checker, topic->messages[i].first_sqn))
+        if (checker->bytes[i] != topic->messages[i].length && !is_excused(checker, topic->messages[i].first_sqn))
             COMPLAIN(checker, "message at sqn %u: %u of its %u bytes were delivered", topic->messages[i].first_sqn,
                      checker->bytes[i], topic->messages[i].length);
 }

@@ -1,4 +1,4 @@
-/* One file, because a run is one sequence: set up, step, check, converge. */
+/* One file, because a run is one sequence: set up, step, check, become idle. */
 #include "sim/run.h"
 
 #include "sim/adversary.h"
@@ -13,14 +13,14 @@
 
 enum { MS = 1000000, PPM = 1000000, CHECK_EVERY_NS = 10 * MS, GATE_RETRY_NS = MS, CANARY_ROWS = 10 };
 
-/* How long after the faults a world may take to become idle. */
+/* Maximum time from the last fault until the world is idle. */
 static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
 static const int64_t SECOND = (int64_t)1000 * MS;
 static const int64_t CLIENT_TIMEOUT_NS = (int64_t)2 * 1000 * MS;
 
 enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
 
-/* What the run itself schedules. */
+/* The events that the run schedules. */
 enum owner_event {
     RUN_PUBLISH,
     RUN_JOIN,
@@ -42,26 +42,26 @@ typedef struct um_sim_run_state {
     um_sim_result *result;
     um_random random;
     um_sim_scenario scenario;
-    um_sim_recovery_plan recovery;   /* zero when it is left out */
-    um_sim_topic topics[TOPICS_MAX]; /* a session's lie together */
+    um_sim_recovery_plan recovery;   /* zero without recovery */
+    um_sim_topic topics[TOPICS_MAX]; /* those of a session are adjacent */
     um_sim_publisher publishers[TOPICS_MAX];
-    bool topic_deleted[TOPICS_MAX];
-    bool topic_stranded[TOPICS_MAX]; /* its publisher gave up: no receiver is left to open the window */
+    bool is_topic_deleted[TOPICS_MAX];
+    bool is_topic_stranded[TOPICS_MAX]; /* its publisher gave up: no receiver is left to open the window */
     uint32_t topic_session[TOPICS_MAX];
-    uint32_t topic_number[TOPICS_MAX]; /* within its session */
+    uint32_t topic_number[TOPICS_MAX]; /* index within its session */
     uint32_t topic_count;
     um_sim_wire_session wires[UM_SIM_SCENARIO_SESSIONS_MAX];
     um_sim_client_checker clients;
     um_sim_row_checker checkers[UM_SIM_JOINS_MAX];
     uint32_t join_topic[UM_SIM_JOINS_MAX];
-    int32_t joined[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX]; /* join + 1; 0: not */
-    int32_t ended[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX];  /* join + 1 whose session ended last */
-    bool present[UM_SIM_SCENARIO_RECEIVERS_MAX];
-    bool gated[UM_SIM_SCENARIO_HOSTS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX]; /* publishing waited for that host */
+    int32_t joined[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX]; /* join + 1; 0: not joined */
+    int32_t ended[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX];  /* join + 1 of the last ended session; 0: none */
+    bool is_present[UM_SIM_SCENARIO_RECEIVERS_MAX];
+    bool is_gated[UM_SIM_SCENARIO_HOSTS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX]; /* publishing waited for this host */
     um_sim_adversary adversary;
     bool is_attacked;
-    bool calm;
-    bool finished;
+    bool is_calm;
+    bool is_finished;
     uint64_t message_rows;
     uint64_t canary_bites;
 } um_sim_run_state;
@@ -91,12 +91,12 @@ static uint32_t receiver_host(const um_sim_run_state *run, uint32_t receiver)
 
 static bool subscribed(const um_sim_run_state *run, uint32_t receiver, uint32_t topic)
 {
-    return run->scenario.subscribed[receiver][run->topic_session[topic]][run->topic_number[topic]];
+    return run->scenario.is_subscribed[receiver][run->topic_session[topic]][run->topic_number[topic]];
 }
 
 /* ---- joining ---- */
 
-/* What a checker may expect of a join whose source retains. */
+/* Sets the expectations of a checker for a join whose source retains messages. */
 static void expect_of_recovery(const um_sim_run_state *run, um_sim_row_checker *checker, uint32_t receiver,
                                uint32_t session)
 {
@@ -105,10 +105,11 @@ static void expect_of_recovery(const um_sim_run_state *run, um_sim_row_checker *
     bool is_whole = um_sim_recovery_is_whole(&run->recovery, session, receiver) && !is_harsh;
     checker->is_lied_to = !run->recovery.is_faithful[session] &&
                           (config->use_late_join || run->world->joins[checker->join]->core.late_join.is_active);
-    checker->no_loss = is_whole ? checker->no_loss || config->use_otr : checker->no_loss && !config->use_late_join;
-    checker->may_leave_out = !is_whole && config->use_otr;
+    checker->is_loss_forbidden =
+        is_whole ? checker->is_loss_forbidden || config->use_otr : checker->is_loss_forbidden && !config->use_late_join;
+    checker->can_leave_out = !is_whole && config->use_otr;
     if (config->use_late_join)
-        checker->from_start = is_whole && run->recovery.wants_all[receiver] && !run->is_attacked;
+        checker->is_from_start = is_whole && run->recovery.needs_all[receiver] && !run->is_attacked;
 }
 
 static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool from_start)
@@ -117,7 +118,7 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
     uint32_t session = run->topic_session[topic], host = scenario->receiver_hosts[receiver];
     const um_receiver_session_config *transport = &scenario->transports[host];
     int handle = um_sim_join(run->world, (int)receiver, (int)run->topics[topic].source, transport);
-    if (handle == -EAGAIN) /* the old session is still giving its last rows away */
+    if (handle == -EAGAIN) /* the old session still delivers its last rows */
         return;
     if (handle < 0) {
         um_sim_complain(run->world, "receiver %u cannot join topic %u: %d", receiver, topic, handle);
@@ -127,14 +128,14 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
     int32_t mode = scenario->receivers[receiver].ordered_delivery;
     if (!um_sim_row_checker_init(checker, run->world, &run->topics[topic], (uint32_t)handle, mode))
         um_sim_complain(run->world, "no memory for %s", "a checker");
-    checker->no_loss =
-        scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
-    checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED && !run->is_attacked;
-    if (run->recovery.offers[session])
+    checker->is_loss_forbidden =
+        scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->is_gated[host][session]);
+    checker->is_from_start = from_start && scenario->kind == UM_SIM_WINDOWED && !run->is_attacked;
+    if (run->recovery.has_retention[session])
         expect_of_recovery(run, checker, receiver, session);
-    checker->no_loss &=
+    checker->is_loss_forbidden &=
         !run->is_attacked || !um_sim_adversary_costs_messages(&run->adversary, scenario->kind == UM_SIM_WINDOWED);
-    /* A point is given up only after many replays, when nothing says where the stream is but those. */
+    /* A resume point is dropped only after many replays, if nothing else shows the position of the stream. */
     bool is_given_up = run->is_attacked && !run->world->joins[handle]->core.has_resume &&
                        run->world->hosts[receiver_host(run, receiver)]->node->counters.resume_points_dropped > 0;
     if (run->ended[receiver][topic] != 0 && !is_given_up)
@@ -146,12 +147,12 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
 static void join_all(um_sim_run_state *run, uint32_t receiver, bool from_start)
 {
     const um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
-    for (uint32_t t = 0; t < run->topic_count && !host->dead; t++)
-        if (subscribed(run, receiver, t) && !run->topic_deleted[t] && run->joined[receiver][t] == 0)
+    for (uint32_t t = 0; t < run->topic_count && !host->is_dead; t++)
+        if (subscribed(run, receiver, t) && !run->is_topic_deleted[t] && run->joined[receiver][t] == 0)
             join(run, receiver, t, from_start);
 }
 
-/* Joins whose session has ended are joined again while the source lives, as topic resolution would have it. */
+/* Renews joins whose session has ended while the source lives, as topic resolution would. */
 static void rejoin(um_sim_run_state *run)
 {
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++) {
@@ -159,11 +160,11 @@ static void rejoin(um_sim_run_state *run)
             int32_t handle = run->joined[r][t];
             if (handle == 0 || run->world->joins[handle - 1]->session != NULL)
                 continue;
-            run->gated[run->scenario.receiver_hosts[r]][run->topic_session[t]] = false;
+            run->is_gated[run->scenario.receiver_hosts[r]][run->topic_session[t]] = false;
             run->ended[r][t] = handle;
             run->joined[r][t] = 0;
         }
-        if (run->present[r])
+        if (run->is_present[r])
             join_all(run, r, false);
     }
 }
@@ -178,7 +179,7 @@ static bool has_transport(const um_sim_run_state *run, const um_sim_host *host, 
 
 static void leave(um_sim_run_state *run, uint32_t receiver)
 {
-    run->present[receiver] = false;
+    run->is_present[receiver] = false;
     for (uint32_t t = 0; t < run->topic_count; t++) {
         if (run->joined[receiver][t] != 0)
             um_sim_leave(run->world, run->joined[receiver][t] - 1);
@@ -188,7 +189,7 @@ static void leave(um_sim_run_state *run, uint32_t receiver)
     um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
     um_resume_points_forget(&host->node->resume_points, &run->world->receivers[receiver]->core);
     for (uint32_t s = 0; s < run->scenario.session_count; s++)
-        run->gated[run->scenario.receiver_hosts[receiver]][s] &= has_transport(run, host, s);
+        run->is_gated[run->scenario.receiver_hosts[receiver]][s] &= has_transport(run, host, s);
 }
 
 /* ---- publishing ---- */
@@ -202,16 +203,16 @@ static bool is_known(const um_sim_run_state *run, uint32_t session, const um_sim
     return false;
 }
 
-/* With flow control min nothing is sent before every receiver counts: then nothing may be lost. */
-static bool gate_open(const um_sim_run_state *run, uint32_t session)
+/* With flow control min, publishing waits until every receiver counts: then nothing may be lost. */
+static bool is_gate_open(const um_sim_run_state *run, uint32_t session)
 {
     for (uint32_t h = 0; h < run->scenario.host_count && run->scenario.kind == UM_SIM_WINDOWED; h++)
-        if (run->gated[h][session] && !is_known(run, session, run->world->hosts[run->scenario.session_count + h]))
+        if (run->is_gated[h][session] && !is_known(run, session, run->world->hosts[run->scenario.session_count + h]))
             return false;
     return true;
 }
 
-static bool anybody_counts(const um_sim_run_state *run, uint32_t session)
+static bool has_counting_receiver(const um_sim_run_state *run, uint32_t session)
 {
     const um_source_session_config *config = &run->scenario.sessions[session];
     if (config->flow_policy == UM_FLOW_NONE)
@@ -219,7 +220,7 @@ static bool anybody_counts(const um_sim_run_state *run, uint32_t session)
     for (uint32_t h = 0; h < run->scenario.host_count; h++) {
         const um_sim_host *host = run->world->hosts[run->scenario.session_count + h];
         bool tagged = run->scenario.transports[h].group_tag == config->flow_group_tag;
-        if (host->dead || (config->flow_policy == UM_FLOW_TAGGED && !tagged))
+        if (host->is_dead || (config->flow_policy == UM_FLOW_TAGGED && !tagged))
             continue;
         if (has_transport(run, host, session))
             return true;
@@ -232,13 +233,13 @@ static void on_publish(um_sim_run_state *run, uint32_t topic)
     um_sim_publisher *publisher = &run->publishers[topic];
     uint32_t session = run->topic_session[topic];
     int64_t wait_ns = GATE_RETRY_NS;
-    if (run->topic_deleted[topic])
+    if (run->is_topic_deleted[topic])
         return;
-    if (run->calm && !anybody_counts(run, session))
-        publisher->done = run->topic_stranded[topic] = true;
-    else if (gate_open(run, session) || publisher->topic->message_count > 0 || publisher->claimed)
+    if (run->is_calm && !has_counting_receiver(run, session))
+        publisher->is_done = run->is_topic_stranded[topic] = true;
+    else if (is_gate_open(run, session) || publisher->topic->message_count > 0 || publisher->has_claim)
         wait_ns = um_sim_publisher_step(publisher);
-    if (!publisher->done)
+    if (!publisher->is_done)
         schedule(run, run->world->now_ns + wait_ns, RUN_PUBLISH, topic);
 }
 
@@ -247,7 +248,7 @@ static void on_publish(um_sim_run_state *run, uint32_t topic)
 static void on_calm(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
-    run->calm = world->peers_are_true = true;
+    run->is_calm = world->has_true_peers = true;
     for (uint32_t h = 0; h < world->host_count; h++) {
         um_sim_faults faults = {.delay_ns = world->hosts[h]->faults.delay_ns};
         um_sim_set_faults(world, (int)h, &faults);
@@ -261,7 +262,7 @@ static void on_calm(um_sim_run_state *run)
 
 static void cut(um_sim_run_state *run, uint32_t host, bool partitioned)
 {
-    if (!run->calm)
+    if (!run->is_calm)
         run->world->hosts[host]->faults.partitioned = partitioned;
 }
 
@@ -293,17 +294,17 @@ static void plan_faults(um_sim_run_state *run)
     schedule(run, end_ns, RUN_CALM, 0);
 }
 
-/* ---- rest ---- */
+/* ---- idle ---- */
 
-typedef struct rest_text {
+typedef struct idle_text {
     char text[160];
-} rest_text;
+} idle_text;
 
-static bool session_rests(const um_sim_run_state *run, uint32_t index, rest_text *why)
+static bool is_session_idle(const um_sim_run_state *run, uint32_t index, idle_text *why)
 {
     const um_source_session *session = &run->world->sessions[index]->core;
     int64_t sent = atomic_load(&session->sender_position), tail = um_log_tail(&session->log);
-    if (run->world->sessions[index]->deleted || !anybody_counts(run, index) ||
+    if (run->world->sessions[index]->is_deleted || !has_counting_receiver(run, index) ||
         (sent == tail && session->retransmit_count == 0))
         return true;
     snprintf(why->text, sizeof why->text,
@@ -312,24 +313,27 @@ static bool session_rests(const um_sim_run_state *run, uint32_t index, rest_text
     return false;
 }
 
-/* Topics that need not be received whole: the source is gone, or flow control stopped it, its TSNIs included. */
+/* True if receivers need not get the whole topic: its source was deleted, or flow control stopped the source and its
+ * TSNIs. */
 static bool is_excused(const um_sim_run_state *run, uint32_t topic)
 {
-    return run->topic_deleted[topic] || run->topic_stranded[topic] || !anybody_counts(run, run->topic_session[topic]);
+    return run->is_topic_deleted[topic] || run->is_topic_stranded[topic] ||
+           !has_counting_receiver(run, run->topic_session[topic]);
 }
 
-/* A host that came late may miss what left the window before the source learned of it. Where giving up takes longer
- * than the run, its topics wait for that to the end. */
-static bool waits_for_what_is_gone(const um_sim_run_state *run, const um_sim_join_state *join, uint32_t topic)
+/* True if a host that joined late misses datagrams that left the window before the source learned of the host. If
+ * giving up takes longer than the run, its topics wait for it until the end. */
+static bool awaits_departed_data(const um_sim_run_state *run, const um_sim_join_state *join, uint32_t topic)
 {
     uint32_t host = join->receiver->host->index - run->scenario.session_count;
-    return run->scenario.kind == UM_SIM_WINDOWED && !run->gated[host][run->topic_session[topic]] &&
+    return run->scenario.kind == UM_SIM_WINDOWED && !run->is_gated[host][run->topic_session[topic]] &&
            join->session->counters.unrecovered_txw > 0 && join->session->losses.count == 0;
 }
 
-/* Joins that nothing recovers any more. A late join ended before its source sent something that the transport could not
- * recover, for it was given up or the range was a lie: the gap lasts for as long as NAKs are generated, which may be
- * longer than the run. Or a peer lied a session beyond its end, and where it ended is where the next one goes on. */
+/* True if nothing recovers the gaps of a join any more. Either a late join ended before its source sent something that
+ * the transport could not recover, because it was given up or the range was a lie: the gap lasts while NAKs are
+ * generated, maybe longer than the run. Or a peer's lie led a session beyond its end, and the next one resumes there.
+ */
 static bool is_beyond_recovery(const um_sim_run_state *run, uint32_t join, uint32_t topic)
 {
     const um_sim_join_state *of = run->world->joins[join];
@@ -341,7 +345,7 @@ static bool is_beyond_recovery(const um_sim_run_state *run, uint32_t join, uint3
            of->core.gap_count > 0 && of->session->losses.count == 0;
 }
 
-static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topic_index, rest_text *why)
+static bool is_join_idle(const um_sim_run_state *run, uint32_t join, uint32_t topic_index, idle_text *why)
 {
     const um_sim_topic *topic = &run->topics[topic_index];
     um_sim_join_state *of = run->world->joins[join];
@@ -351,7 +355,7 @@ static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topi
         snprintf(why->text, sizeof why->text, "join %u has ended", join);
         return false;
     }
-    if (is_excused(run, topic_index) || topic->message_count == 0 || waits_for_what_is_gone(run, of, topic_index) ||
+    if (is_excused(run, topic_index) || topic->message_count == 0 || awaits_departed_data(run, of, topic_index) ||
         is_beyond_recovery(run, join, topic_index))
         return true;
     uint32_t losses = of->session->losses.count, next_sqn = um_sim_next_published(topic);
@@ -365,11 +369,11 @@ static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topi
     return false;
 }
 
-static bool publishers_rest(const um_sim_run_state *run, rest_text *why)
+static bool are_publishers_idle(const um_sim_run_state *run, idle_text *why)
 {
     for (uint32_t t = 0; t < run->topic_count; t++) {
         const um_sim_publisher *publisher = &run->publishers[t];
-        if (publisher->done || run->topic_deleted[t])
+        if (publisher->is_done || run->is_topic_deleted[t])
             continue;
         snprintf(why->text, sizeof why->text, "source %u has published %u of %u messages and was refused %llu times", t,
                  publisher->topic->message_count, publisher->plan->message_count,
@@ -379,18 +383,18 @@ static bool publishers_rest(const um_sim_run_state *run, rest_text *why)
     return true;
 }
 
-/* Whether everything is published, sent, delivered and read. If not, names what is outstanding. */
-static bool rests(const um_sim_run_state *run, rest_text *why)
+/* Returns true if everything is published, sent, delivered and read; otherwise sets `why`. */
+static bool is_idle(const um_sim_run_state *run, idle_text *why)
 {
-    if (!publishers_rest(run, why))
+    if (!are_publishers_idle(run, why))
         return false;
     for (uint32_t s = 0; s < run->scenario.session_count; s++)
-        if (!session_rests(run, s, why))
+        if (!is_session_idle(run, s, why))
             return false;
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
         for (uint32_t t = 0; t < run->topic_count; t++)
-            if (run->joined[r][t] != 0 && !run->world->hosts[receiver_host(run, r)]->dead &&
-                !join_rests(run, (uint32_t)run->joined[r][t] - 1, t, why))
+            if (run->joined[r][t] != 0 && !run->world->hosts[receiver_host(run, r)]->is_dead &&
+                !is_join_idle(run, (uint32_t)run->joined[r][t] - 1, t, why))
                 return false;
     return true;
 }
@@ -398,17 +402,17 @@ static bool rests(const um_sim_run_state *run, rest_text *why)
 static void on_check(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
-    rest_text why = {"there are faults"};
+    idle_text why = {"there are faults"};
     um_sim_check_structures(world);
     if (world->transport == UM_TRANSPORT_LBTRU)
         um_sim_clients_check(world);
     rejoin(run);
-    if (run->calm && rests(run, &why)) {
-        run->finished = true;
+    if (run->is_calm && is_idle(run, &why)) {
+        run->is_finished = true;
         return;
     }
     if (world->now_ns > run->scenario.faults_end_ns + PATIENCE_NS)
-        um_sim_complain(world, "no rest %lld ms after the last fault: %s", (long long)(PATIENCE_NS / MS), why.text);
+        um_sim_complain(world, "not idle %lld ms after the last fault: %s", (long long)(PATIENCE_NS / MS), why.text);
     schedule(run, world->now_ns + CHECK_EVERY_NS, RUN_CHECK, 0);
 }
 
@@ -423,7 +427,7 @@ static void on_event(um_sim_world *world, uint32_t what, uint32_t detail)
         on_publish(run, detail);
         break;
     case RUN_JOIN:
-        run->present[detail] = true;
+        run->is_present[detail] = true;
         join_all(run, detail, false);
         break;
     case RUN_LEAVE:
@@ -442,7 +446,7 @@ static void on_event(um_sim_world *world, uint32_t what, uint32_t detail)
         um_sim_kill_host(run->world, (int)detail);
         break;
     case RUN_DELETE:
-        run->topic_deleted[detail] = true;
+        run->is_topic_deleted[detail] = true;
         um_sim_delete_source(run->world, (int)run->topics[detail].source);
         break;
     case RUN_JUMP:
@@ -455,7 +459,7 @@ static void on_event(um_sim_world *world, uint32_t what, uint32_t detail)
         on_check(run);
         break;
     case RUN_ATTACK:
-        if (!run->calm)
+        if (!run->is_calm)
             schedule(run, run->world->now_ns + um_sim_adversary_step(&run->adversary), RUN_ATTACK, 0);
         break;
     }
@@ -519,7 +523,7 @@ static void on_answers(void *owner, uint8_t *messages, uint32_t length)
             messages[at + um_load_be16(messages + at + 2) - 1] ^= 0x5a;
 }
 
-/* ---- making and ending ---- */
+/* ---- set-up and end ---- */
 
 static bool add_session(um_sim_run_state *run, uint32_t session)
 {
@@ -535,7 +539,8 @@ static bool add_session(um_sim_run_state *run, uint32_t session)
         uint64_t key = um_random_next(&run->random);
         if (source < 0 || !um_sim_topic_init(&run->topics[topic], world, (uint32_t)source, plan->message_count, key))
             return false;
-        if (run->recovery.offers[session] && um_sim_retain(world, source, &run->recovery.retentions[session]) != 0)
+        if (run->recovery.has_retention[session] &&
+            um_sim_retain(world, source, &run->recovery.retentions[session]) != 0)
             return false;
         run->topic_session[topic] = session;
         run->topic_number[topic] = t;
@@ -547,7 +552,7 @@ static bool add_session(um_sim_run_state *run, uint32_t session)
                             scenario->topic_counts[session]);
 }
 
-/* What was made up has to be given up while the run waits for rest, and what the adversary cost has to be told. */
+/* Shortens timeouts: forged gaps must be given up, and losses be reported, before the run becomes idle. */
 static bool add_adversary(um_sim_run_state *run)
 {
     if (!um_sim_adversary_init(&run->adversary, run->world, (enum um_sim_adversary_mode)run->params->adversary,
@@ -560,7 +565,7 @@ static bool add_adversary(um_sim_run_state *run)
         int64_t *generation_ns = &run->scenario.transports[h].nak_generation_ns;
         *generation_ns = *generation_ns < most_ns ? *generation_ns : most_ns;
     }
-    /* Clients that the adversary invents are forgotten while the run waits for rest, honest ones are not. */
+    /* Clients that the adversary invents must time out before the run becomes idle; honest ones stay. */
     for (uint32_t s = 0; s < run->scenario.session_count; s++) {
         int64_t *timeout_ns = &run->scenario.sessions[s].client_timeout_ns;
         *timeout_ns = *timeout_ns < CLIENT_TIMEOUT_NS ? *timeout_ns : CLIENT_TIMEOUT_NS;
@@ -593,12 +598,12 @@ static bool build(um_sim_run_state *run)
             return false;
         if (run->params->recovers && um_sim_set_recovery(world, (int)r, &run->recovery.receivers[r]) < 0)
             return false;
-        run->present[r] = (r == 0 || percent(run, 80)) && !run->recovery.is_late[r];
-        for (uint32_t t = 0; t < run->topic_count && run->present[r]; t++)
-            run->gated[scenario->receiver_hosts[r]][run->topic_session[t]] |= subscribed(run, r, t);
+        run->is_present[r] = (r == 0 || percent(run, 80)) && !run->recovery.is_late[r];
+        for (uint32_t t = 0; t < run->topic_count && run->is_present[r]; t++)
+            run->is_gated[scenario->receiver_hosts[r]][run->topic_session[t]] |= subscribed(run, r, t);
     }
     for (uint32_t r = 0; r < scenario->receiver_count; r++) {
-        if (run->present[r])
+        if (run->is_present[r])
             join_all(run, r, true);
         else
             schedule(run, between_ns(run, 0, scenario->faults_end_ns), RUN_JOIN, r);
@@ -613,33 +618,33 @@ static void check_end(um_sim_run_state *run)
     um_sim_world *world = run->world;
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
         for (uint32_t t = 0; t < run->topic_count; t++)
-            if (run->joined[r][t] != 0 && !is_excused(run, t) && !world->hosts[receiver_host(run, r)]->dead &&
-                !waits_for_what_is_gone(run, world->joins[run->joined[r][t] - 1], t) &&
+            if (run->joined[r][t] != 0 && !is_excused(run, t) && !world->hosts[receiver_host(run, r)]->is_dead &&
+                !awaits_departed_data(run, world->joins[run->joined[r][t] - 1], t) &&
                 !is_beyond_recovery(run, (uint32_t)run->joined[r][t] - 1, t))
                 um_sim_check_complete(&run->checkers[run->joined[r][t] - 1]);
     for (uint32_t s = 0; s < run->scenario.session_count; s++) {
         const um_source_transport_counters *c = &world->sessions[s]->core.counters;
-        bool complete = !world->sessions[s]->deleted;
+        bool complete = !world->sessions[s]->is_deleted;
         for (uint32_t t = 0; t < run->topic_count; t++)
-            complete &= run->topic_session[t] != s || (!run->topic_deleted[t] && !run->topic_stranded[t]);
-        if (complete && anybody_counts(run, s))
+            complete &= run->topic_session[t] != s || (!run->is_topic_deleted[t] && !run->is_topic_stranded[t]);
+        if (complete && has_counting_receiver(run, s))
             um_sim_wire_check_complete(world, &run->wires[s]);
-        /* Every NAK is served, deferred or counted (reference 4.5). */
+        /* Every NAK is served, deferred or counted. */
         if (c->naks_rcved < c->rxs_sent + c->naks_ignored + c->naks_shed + c->naks_suppressed + c->naks_out_of_window +
                                 c->nak_unknown_sqn)
-            um_sim_complain(world, "session %u: more NAKs are accounted for than the %llu that came", s,
+            um_sim_complain(world, "session %u: more NAKs are accounted for than the %llu received", s,
                             (unsigned long long)c->naks_rcved);
     }
 }
 
-/* Everybody leaves: nothing may be held afterwards (frames are conserved). */
+/* All receivers leave: no host may hold a datagram afterwards. */
 static void take_down(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
         leave(run, r);
     for (uint32_t h = 0; h < world->host_count; h++)
-        if (!world->hosts[h]->dead)
+        if (!world->hosts[h]->is_dead)
             um_sim_check_empty(world, world->hosts[h]);
 }
 
@@ -694,11 +699,11 @@ um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_si
         um_sim_draw_recovery(&run->recovery, &run->scenario, &recovery_random);
     if (!build(run))
         um_sim_complain(world, "the world of seed %llu cannot be built", (unsigned long long)seed);
-    while (!run->finished && world->complaint[0] == '\0')
+    while (!run->is_finished && world->complaint[0] == '\0')
         um_sim_run_until(world, world->now_ns + CHECK_EVERY_NS);
-    if (run->finished)
+    if (run->is_finished)
         check_end(run);
-    if (run->finished)
+    if (run->is_finished)
         take_down(run);
     report(run);
     return world;

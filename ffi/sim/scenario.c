@@ -6,16 +6,16 @@
 
 enum { MS = 1000000, US = 1000, PPM = 1000000, FLOW_TAG = 7, HEADERS_BYTES = 48, MESSAGE_BYTES_MAX = 4096 };
 
-/* What flow control lets a sender be ahead is bounded by the transmission window: one frame must fit. */
+/* The transmission window bounds how far flow control lets a sender run ahead: one frame must fit. */
 enum { WINDOW_BYTES_MIN = MESSAGE_BYTES_MAX + HEADERS_BYTES + UM_FRAME_HEADER_BYTES + UM_FRAME_ALIGNMENT };
 
 static const int64_t LONG_NS = (int64_t)600 * 1000 * MS;
-/* Outlasts every fault, but not a receiver whose goodbye was lost. */
+/* Outlasts every fault, but ends a receiver whose reset was lost. */
 static const int64_t FORGET_NS = (int64_t)2 * 1000 * MS;
 
 #define PICK(random, array) ((array)[um_random_below((random), sizeof(array) / sizeof(array)[0])])
 
-/* Half of all sequence numbers begin close enough to the end to wrap (UX-22). */
+/* Half of all sequence numbers start so close to the end that they wrap (UX-22). */
 static uint32_t draw_sqn(um_random *random)
 {
     if (um_draw_percent(random, 50))
@@ -91,7 +91,7 @@ static void draw_publisher(const um_sim_scenario *scenario, const um_source_sess
         um_draw_percent(random, 20)) /* many small ones, to fill tables rather than windows */
         plan->message_count = um_draw_between(random, 200, 800);
     if (scenario->kind == UM_SIM_ROOMY) {
-        /* The window holds everything this session ever sends, idle TSNIs included. */
+        /* The window holds all that this session ever sends, including idle TSNIs. */
         uint32_t budget = session->term_length / 4 / topics;
         uint32_t most = budget / (plan->message_bytes_max + 4 * HEADERS_BYTES);
         plan->message_count = plan->message_count < most ? plan->message_count : most + 1;
@@ -199,7 +199,7 @@ static void draw_receiver(const um_sim_scenario *scenario, um_sim_receiver_confi
         receiver->loss_check_interval_ns = um_draw_between_ns(random, 5 * MS, 40 * MS);
     if (um_draw_percent(random, 35))
         receiver->read_interval_ns = um_draw_between_ns(random, 50 * US, 5 * MS);
-    if (um_draw_percent(random, 8)) { /* all but stuck */
+    if (um_draw_percent(random, 8)) { /* almost stuck */
         receiver->read_interval_ns = um_draw_between_ns(random, 5 * MS, 50 * MS);
         receiver->read_rows = um_draw_between(random, 1, 10);
     }
@@ -211,9 +211,9 @@ static void draw_interest(um_sim_scenario *scenario, um_random *random)
         bool any = false;
         for (uint32_t s = 0; s < scenario->session_count; s++)
             for (uint32_t t = 0; t < scenario->topic_counts[s]; t++)
-                any |= scenario->subscribed[r][s][t] = um_draw_percent(random, 60);
+                any |= scenario->is_subscribed[r][s][t] = um_draw_percent(random, 60);
         if (!any)
-            scenario->subscribed[r][0][0] = true;
+            scenario->is_subscribed[r][0][0] = true;
     }
 }
 
@@ -249,7 +249,7 @@ void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random)
 
 void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
 {
-    um_random random = {seed ^ 0x6c62747275u}; /* of its own, so that the rest is as over LBT-RM */
+    um_random random = {seed ^ 0x6c62747275u}; /* separate, so that other draws match LBT-RM */
     um_random filter_random = {seed ^ 0x55582d3237u};
     bool harsh = scenario->kind == UM_SIM_HARSH;
     for (uint32_t s = 0; s < scenario->session_count; s++) {

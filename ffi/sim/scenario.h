@@ -1,5 +1,5 @@
-/* What a seed chooses: how many of everything, every option, and how bad the network is. A scenario is of one of three
- * kinds, which define what may be lost.
+/* The choices of a seed: the number of hosts, sessions and topics, every option, and the faults of the network. The
+ * kind of a scenario defines which losses are allowed.
  */
 #ifndef UM_SIM_SCENARIO_H
 #define UM_SIM_SCENARIO_H
@@ -9,14 +9,14 @@
 
 enum {
     UM_SIM_SCENARIO_SESSIONS_MAX = 3,
-    UM_SIM_SCENARIO_TOPICS_MAX = 4, /* of a session */
-    UM_SIM_SCENARIO_HOSTS_MAX = 4,  /* with receivers */
+    UM_SIM_SCENARIO_TOPICS_MAX = 4, /* per session */
+    UM_SIM_SCENARIO_HOSTS_MAX = 4,  /* hosts with receivers */
     UM_SIM_SCENARIO_RECEIVERS_MAX = 2 * UM_SIM_SCENARIO_HOSTS_MAX,
 };
 
 typedef enum um_sim_scenario_kind {
-    UM_SIM_WINDOWED, /* flow control min: nothing may be unrecoverable */
-    UM_SIM_ROOMY,    /* everything sent stays in the window: nothing may be unrecoverable once a receiver has begun */
+    UM_SIM_WINDOWED, /* flow control min: no loss may be unrecoverable */
+    UM_SIM_ROOMY,    /* all data stays in the window: no loss may be unrecoverable once a receiver has started */
     UM_SIM_HARSH,    /* small limits, short time-outs: loss is allowed if it is reported */
 } um_sim_scenario_kind;
 
@@ -28,15 +28,15 @@ typedef struct um_sim_publisher_plan {
     int64_t gap_ns; /* mean time between messages */
     uint32_t flush_ppm;
     uint32_t batch_ppm; /* of starting an explicit batch */
-    uint32_t many_ppm;  /* of a group of messages in one call */
+    uint32_t many_ppm;  /* of sending many messages in one call */
     uint32_t claim_ppm;
-    uint32_t abandon_ppm; /* of a claim that is never committed in time */
+    uint32_t abandon_ppm; /* of never committing a claim in time */
 } um_sim_publisher_plan;
 
 typedef struct um_sim_scenario {
     um_sim_scenario_kind kind;
     uint32_t session_count;
-    uint32_t host_count; /* receiving */
+    uint32_t host_count; /* hosts with receivers */
     uint32_t receiver_count;
     um_source_session_config sessions[UM_SIM_SCENARIO_SESSIONS_MAX];
     uint32_t topic_counts[UM_SIM_SCENARIO_SESSIONS_MAX];
@@ -46,16 +46,16 @@ typedef struct um_sim_scenario {
     um_receiver_session_config transports[UM_SIM_SCENARIO_HOSTS_MAX];
     um_sim_receiver_config receivers[UM_SIM_SCENARIO_RECEIVERS_MAX];
     uint32_t receiver_hosts[UM_SIM_SCENARIO_RECEIVERS_MAX];
-    bool subscribed[UM_SIM_SCENARIO_RECEIVERS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX][UM_SIM_SCENARIO_TOPICS_MAX];
+    bool is_subscribed[UM_SIM_SCENARIO_RECEIVERS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX][UM_SIM_SCENARIO_TOPICS_MAX];
     int64_t faults_end_ns;
 } um_sim_scenario;
 
 void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random);
 
-/* The same world over LBT-RU: receivers connect, and in a harsh one are dropped for silence. */
+/* Converts a scenario to LBT-RU: receivers connect, and idle ones are dropped in a harsh scenario. */
 void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed);
 
-/* One line for people. */
+/* Writes a description of one line. */
 void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t bytes);
 
 #endif

@@ -11,7 +11,7 @@ static void *append(um_sim_world *world, um_sim_buffer *buffer, size_t bytes)
         uint8_t *grown = realloc(buffer->bytes, capacity);
         if (grown == NULL) {
             um_sim_complain(world, "no memory for a trace of %zu bytes", capacity);
-            world->tracing = false;
+            world->is_tracing = false;
             return NULL;
         }
         buffer->bytes = grown;
@@ -33,7 +33,7 @@ static size_t append_bytes(um_sim_world *world, um_sim_buffer *buffer, const uin
 
 void um_sim_keep_trace(um_sim_world *world)
 {
-    world->tracing = true;
+    world->is_tracing = true;
 }
 
 void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data)
@@ -55,7 +55,7 @@ void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const 
         entry->flags = packet.flags;
         entry->ncf_reason = packet.ncf_reason;
     }
-    if (world->tracing)
+    if (world->is_tracing)
         entry->bytes_at = append_bytes(world, &world->trace_bytes, data, datagram->length);
 }
 
@@ -66,7 +66,7 @@ void um_sim_note(um_sim_world *world, const um_sim_datagram *datagram, enum um_s
     um_sim_digest(world, (uint64_t)world->now_ns ^ (uint64_t)what << 62);
     um_sim_digest(world, (uint64_t)of->sqn << 32 | (uint64_t)of->type << 24 | of->length);
     um_sim_digest(world, (uint64_t)(uint32_t)of->from << 32 | (uint64_t)(uint32_t)to << 8 | (uint64_t)reason);
-    um_sim_trace_entry *entry = world->tracing ? append(world, &world->trace, sizeof *entry) : NULL;
+    um_sim_trace_entry *entry = world->is_tracing ? append(world, &world->trace, sizeof *entry) : NULL;
     if (entry == NULL)
         return;
     *entry = *of;
@@ -81,7 +81,7 @@ void um_sim_note_row(um_sim_world *world, const um_sim_receiver *receiver, const
     uint32_t payload_length = (uint32_t)(block->offsets[row + 1] - block->offsets[row]);
     um_sim_digest(world, (uint64_t)world->now_ns ^ (uint64_t)block->flags[row] << 48);
     um_sim_digest(world, (uint64_t)block->sources[row] << 32 | block->sequence_numbers[row]);
-    um_sim_row *kept = world->tracing ? append(world, &world->rows, sizeof *kept) : NULL;
+    um_sim_row *kept = world->is_tracing ? append(world, &world->rows, sizeof *kept) : NULL;
     if (kept == NULL)
         return;
     *kept = (um_sim_row){.time_ns = world->now_ns,

@@ -48,7 +48,7 @@ static void check_tsni(um_sim_world *world, um_sim_wire_session *wire, const um_
         uint32_t sqn = um_load_be32(record + 4);
         uint32_t at = topic == NULL ? 0 : sqn - topic->initial_sqn;
         if (topic == NULL || at >= topic->fragment_count || (!topic->sent[at] && !wire->is_partial))
-            um_sim_complain(world, "t=%lld ns: a TSNI says that sqn %u of topic %u exists, which was never sent",
+            um_sim_complain(world, "t=%lld ns: a TSNI advertises sqn %u of topic %u, which was never sent",
                             (long long)world->now_ns, sqn, um_load_be32(record));
     }
 }
@@ -57,7 +57,7 @@ static void check_fragment(um_sim_world *world, um_sim_wire_session *wire, const
 {
     um_sim_topic *topic = topic_of(wire, message->topic_index);
     uint32_t at = topic == NULL ? UM_SIM_FRAGMENTS_MAX : message->sqn - topic->initial_sqn;
-    /* The publisher notes a message after the call that may have sent it already. */
+    /* The publisher registers a message after the call that may already have sent it. */
     if (at >= UM_SIM_FRAGMENTS_MAX || topic->sent[at])
         um_sim_complain(world, "t=%lld ns: sqn %u of topic %u is sent as new %s", (long long)world->now_ns,
                         message->sqn, message->topic_index, topic == NULL ? "on the wrong session" : "twice");
@@ -70,7 +70,7 @@ static void check_body(um_sim_world *world, um_sim_wire_session *wire, const um_
     um_lbmc_message message;
     for (uint32_t at = 0, length; at < packet->body_length; at += length) {
         if (um_lbmc_decode(packet->body + at, packet->body_length - at, &message, &length) != UM_DGRAM_OK) {
-            um_sim_complain(world, "t=%lld ns: transport sqn %u is not a run of messages", (long long)world->now_ns,
+            um_sim_complain(world, "t=%lld ns: transport sqn %u does not hold whole messages", (long long)world->now_ns,
                             packet->sqn);
             return;
         }
@@ -96,19 +96,19 @@ static bool is_lbtru(const um_sim_wire_session *wire)
     return wire->session->core.config.transport == UM_TRANSPORT_LBTRU;
 }
 
-/* Whether it is known what was sent under a number: not when it had no client to go to. */
+/* True if the content of this sqn is known: it is not if no client received it. */
 static bool is_known(const um_sim_wire_session *wire, uint32_t at)
 {
     return wire->body_hashes[at] != 0 || !is_lbtru(wire);
 }
 
-/* The next number of what was sent, if only to nobody. */
+/* The sqn after the last one sent, even if no client received it. */
 static uint32_t sent_before(const um_sim_wire_session *wire)
 {
     return is_lbtru(wire) ? wire->session->core.next_sqn : wire->next_sqn;
 }
 
-/* What one client is sent ascends, whatever the others are behind. True for a copy of what another was sent already. */
+/* Checks that the sqns sent to one client ascend. Returns true for a copy of data that another client received. */
 static bool is_later_copy(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
 {
     uint32_t host = to.ip - world->hosts[0]->address.ip;
@@ -117,18 +117,18 @@ static bool is_later_copy(um_sim_world *world, um_sim_wire_session *wire, const 
     uint32_t slot = to.port % UM_SIM_WIRE_PORTS;
     bool is_known_port = wire->clients[host][slot].port == to.port;
     if (is_known_port && um_serial_before(packet->sqn, wire->clients[host][slot].next_sqn))
-        um_sim_complain(world, "t=%lld ns: host %u is sent sqn %u as new, %u comes next", (long long)world->now_ns,
-                        host, packet->sqn, wire->clients[host][slot].next_sqn);
+        um_sim_complain(world, "t=%lld ns: host %u receives sqn %u as new, expected %u", (long long)world->now_ns, host,
+                        packet->sqn, wire->clients[host][slot].next_sqn);
     wire->clients[host][slot].port = to.port;
     wire->clients[host][slot].next_sqn = packet->sqn + 1;
     return um_serial_before(packet->sqn, wire->next_sqn);
 }
 
-/* UX-27: a client is passed over what was sent, never what comes. */
+/* UX-27: a filter report covers only datagrams that were sent, never later ones. */
 static void check_report(um_sim_world *world, const um_sim_wire_session *wire, const um_filter_report *report)
 {
     if (um_serial_before(sent_before(wire), report->first_sqn + report->count))
-        um_sim_complain(world, "t=%lld ns: a client is passed over %u datagrams from sqn %u on, %u comes next",
+        um_sim_complain(world, "t=%lld ns: a filter report covers %u datagrams from sqn %u on, the next is %u",
                         (long long)world->now_ns, report->count, report->first_sqn, sent_before(wire));
 }
 
@@ -142,13 +142,12 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
         return;
     }
     if (is_later_copy(world, wire, packet, to)) {
-        if (at < UM_SIM_WIRE_SQNS_MAX && !is_known(wire, at)) { /* others did not want it */
+        if (at < UM_SIM_WIRE_SQNS_MAX && !is_known(wire, at)) { /* filtered for the others */
             wire->body_hashes[at] = hash;
             check_body(world, wire, packet);
         }
         if (at < UM_SIM_WIRE_SQNS_MAX && wire->body_hashes[at] != hash)
-            um_sim_complain(world, "t=%lld ns: the copies of sqn %u are not the same", (long long)world->now_ns,
-                            packet->sqn);
+            um_sim_complain(world, "t=%lld ns: the copies of sqn %u differ", (long long)world->now_ns, packet->sqn);
         return;
     }
     check_trail(world, wire, packet->trail);
@@ -157,14 +156,14 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
             um_sim_complain(world, "t=%lld ns: sqn %u is retransmitted but was never sent", (long long)world->now_ns,
                             packet->sqn);
         else if (at < UM_SIM_WIRE_SQNS_MAX && is_known(wire, at) && wire->body_hashes[at] != hash)
-            um_sim_complain(world, "t=%lld ns: the retransmission of sqn %u is not what was sent",
+            um_sim_complain(world, "t=%lld ns: the retransmission of sqn %u differs from the original",
                             (long long)world->now_ns, packet->sqn);
         return;
     }
     if (is_lbtru(wire) && um_serial_before(wire->next_sqn, packet->sqn))
         wire->is_partial = true;
     else if (packet->sqn != wire->next_sqn)
-        um_sim_complain(world, "t=%lld ns: sqn %u is sent, %u comes next", (long long)world->now_ns, packet->sqn,
+        um_sim_complain(world, "t=%lld ns: sqn %u is sent, expected %u", (long long)world->now_ns, packet->sqn,
                         wire->next_sqn);
     wire->next_sqn = packet->sqn + 1;
     if (at < UM_SIM_WIRE_SQNS_MAX)
@@ -177,7 +176,7 @@ static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_pa
     check_trail(world, wire, packet->trail);
     uint32_t next_sqn = sent_before(wire);
     if (packet->lead != next_sqn - 1)
-        um_sim_complain(world, "t=%lld ns: a session message says lead %u after sqn %u", (long long)world->now_ns,
+        um_sim_complain(world, "t=%lld ns: a session message has lead %u after sqn %u", (long long)world->now_ns,
                         packet->lead, next_sqn - 1);
 }
 
@@ -191,7 +190,7 @@ static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_w
     return um_node_find_session(host->node, &id);
 }
 
-/* The earliest times of NAKs, per sqn; a session joined anew starts from nothing. NULL without space. */
+/* Returns the earliest times of NAKs by sqn, reset for a new session, or NULL without memory. */
 static int64_t *nak_times(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
                           const um_receiver_session *transport)
 {
@@ -209,7 +208,7 @@ static int64_t shortest_ns(int64_t local_ns)
     return local_ns - local_ns / DRIFT_SLACK_DIVISOR - SLACK_NS;
 }
 
-/* What is measured may have changed since a timer was drawn, but a repeated NAK waits for the floor at least. */
+/* The measured times may have changed since the timer was drawn, but a re-NAK waits at least the floor. */
 static int64_t shortest_initial_ns(const um_receiver_session *transport)
 {
     bool measured = transport->config.adaptive_timers & UM_ADAPTIVE_INITIAL;
@@ -238,7 +237,7 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
         const um_loss *loss = um_loss_map_find(&transport->losses, sqn);
         if (loss == NULL) {
-            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u, which it does not miss", (long long)world->now_ns,
+            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u, which is not missing", (long long)world->now_ns,
                             host->index, sqn);
             return;
         }
@@ -247,16 +246,16 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
                             (long long)world->now_ns, host->index, sqn);
         if (at >= UM_SIM_WIRE_SQNS_MAX)
             continue;
-        /* A claim that was given up is lost anew when data bears it out, and NAKed after the initial back-off. */
+        /* A claim that was given up is lost again once data confirms it, and NAKed after the initial back-off. */
         bool was_given_up = wire->is_attacked || transport->counters.claims_given_up > 0;
-        bool is_anew = was_given_up && loss->naks_sent == 1;
+        bool is_lost_again = was_given_up && loss->naks_sent == 1;
         int64_t now_ns = um_sim_local_ns(host);
-        if (now_ns < times[at] && !is_anew)
+        if (now_ns < times[at] && !is_lost_again)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
                             host->index, sqn, (long long)(times[at] - now_ns));
-        /* A lead that was claimed alone gives way to another one in time, and is NAKed anew when data shows the gap. */
+        /* Another lead may replace a single claimed lead, which is NAKed again when data shows the gap. */
         bool is_far = transport->claims.has_far && transport->claims.far_sqn == sqn;
-        bool may_be_forgotten = is_far || !transport->has_data; /* the first data ends every claim before it */
+        bool may_be_forgotten = is_far || !transport->has_data; /* the first data ends all earlier claims */
         times[at] = may_be_forgotten ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
     }
 }
@@ -282,7 +281,7 @@ void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_si
     if (um_framing_decode(world->transport, data, datagram->length, &packet) == UM_DGRAM_OK)
         wire = wire_of(wires, count, packet.session_id);
     if (wire == NULL) {
-        um_sim_complain(world, "t=%lld ns: host %u sent something that is no datagram of a session",
+        um_sim_complain(world, "t=%lld ns: host %u sent something that is not a datagram of a session",
                         (long long)world->now_ns, host->index);
         return;
     }

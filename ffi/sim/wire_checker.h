@@ -1,7 +1,7 @@
-/* Checks what hosts put on the wire: transport sqns without holes, retransmissions that repeat the original byte for
- * byte and stay inside the window, trails that only advance, TSNIs that promise nothing unsent, topics complete
- * (UM-52, UM-65, UM-71, UM-112, UM-125, UM-128, UX-23); and of receivers, NAKs no sooner and no more often than the
- * back-offs allow (UM-117, UM-119, UM-131).
+/* Checks the datagrams that hosts send. Sources: transport sqns have no holes, retransmissions equal the original byte
+ * for byte and stay inside the window, trails only advance, TSNIs advertise nothing unsent, topics are complete (UM-52,
+ * UM-65, UM-71, UM-112, UM-125, UM-128, UX-23). Receivers: NAKs are no earlier and no more frequent than the back-offs
+ * allow (UM-117, UM-119, UM-131).
  */
 #ifndef UM_SIM_WIRE_CHECKER_H
 #define UM_SIM_WIRE_CHECKER_H
@@ -9,40 +9,40 @@
 #include "sim/published.h"
 
 enum {
-    UM_SIM_WIRE_PORTS = 8,      /* of a host at a time */
-    UM_SIM_WIRE_SQNS_MAX = 8192 /* of a session that are followed */
+    UM_SIM_WIRE_PORTS = 8,      /* ports of a host at a time */
+    UM_SIM_WIRE_SQNS_MAX = 8192 /* checked sqns of a session */
 };
 
 typedef struct um_sim_wire_session {
     const um_sim_session *session;
     um_sim_topic *topics;
     uint32_t topic_count;
-    bool is_attacked; /* what forged session messages told of is lost anew after it was given up */
-    bool is_partial;  /* LBT-RU: some data had no client to go to */
+    bool is_attacked; /* forged claims are lost again after they were given up */
+    bool is_partial;  /* LBT-RU: some data was sent to no client */
     uint32_t next_sqn;
     uint32_t trail_sqn;
-    struct { /* LBT-RU, by host and port: the next it is sent as new data */
+    struct { /* LBT-RU, by host and port: next sqn sent as new data */
         uint16_t port;
         uint32_t next_sqn;
     } clients[UM_SIM_HOSTS_MAX][UM_SIM_WIRE_PORTS];
     uint64_t *body_hashes;                               /* by sqn - initial_sqn */
-    int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];              /* by host, by sqn - initial_sqn: no NAK before */
-    const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* whose NAKs those are */
+    int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];              /* by host, by sqn - initial_sqn: earliest time of a NAK */
+    const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* the sessions of those NAKs */
 } um_sim_wire_session;
 
-/* topics: the session's, owned by the run. False when the world has no space. */
+/* `topics`: the session's, owned by the run. Returns false without memory. */
 bool um_sim_wire_init(um_sim_wire_session *wire, um_sim_world *world, const um_sim_session *session,
                       um_sim_topic *topics, uint32_t topic_count);
 
-/* A datagram that `host` sends, as a member of one of the sessions. Complains to the world. */
+/* Checks a datagram that `host` sends as a member of one of the sessions. Complains to the world. */
 void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_sim_host *host,
                          const um_sim_datagram *datagram, const uint8_t *data);
 
-/* A datagram `host` is about to take in. */
+/* Observes a datagram that `host` is about to process. */
 void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const um_sim_host *host,
                              const um_sim_datagram *datagram, const uint8_t *data);
 
-/* Everything published has been on the wire. */
+/* Checks that everything published was sent. */
 void um_sim_wire_check_complete(um_sim_world *world, const um_sim_wire_session *wire);
 
 #endif

@@ -1,4 +1,4 @@
-/* The inside of a simulated world, shared by the files of this folder. */
+/* The state of a simulated world, shared by the files of this folder, and what every file needs of it. */
 #ifndef UM_SIM_WORLD_H
 #define UM_SIM_WORLD_H
 
@@ -16,30 +16,30 @@ enum {
     UM_SIM_JOINS_MAX = 1040,
     UM_SIM_RULES_MAX = 32,
     UM_SIM_EVENTS_MAX = 1 << 16,
-    UM_SIM_DATAGRAMS_MAX = 1 << 13, /* on their way, or in an inbox */
-    UM_SIM_DATAGRAM_BYTES = 9216,   /* the largest a world carries */
+    UM_SIM_DATAGRAMS_MAX = 1 << 13, /* in flight, or in an inbox */
+    UM_SIM_DATAGRAM_BYTES = 9216,   /* the largest that a world carries */
     UM_SIM_PAST_MAX = 64,           /* datagrams remembered for replays */
     UM_SIM_PIPE_BYTES = 1 << 18,    /* of one direction of a request connection */
     UM_SIM_PIPE_PIECES_MAX = 64,
-    UM_SIM_STILL_EVENTS_MAX = 100000, /* events of one instant before a world is called stuck */
-    UM_SIM_RECEIVE_PORT = 20000,      /* LBT-RU sessions are received from here on */
+    UM_SIM_STILL_EVENTS_MAX = 100000, /* events at one instant before the world counts as stuck */
+    UM_SIM_RECEIVE_PORT = 20000,      /* first port at which receivers receive LBT-RU sessions */
 };
 
-/* A datagram on its way, held once however many hosts it goes to. */
+/* A datagram in flight, stored once for all hosts that it is sent to. */
 typedef struct um_sim_datagram {
     uint32_t references;
-    uint32_t next_free; /* + 1 */
+    uint32_t next_free; /* index + 1; 0: none */
     uint32_t length;
     int32_t from_host;
     um_address from;
     um_address to;
-    um_sim_trace_entry entry; /* its line of the trace */
+    um_sim_trace_entry entry; /* its entry in the trace */
 } um_sim_datagram;
 
 typedef struct um_sim_link {
     um_link base;
     struct um_sim_host *host;
-    um_address from; /* of what is sent by it */
+    um_address from; /* source address of the datagrams sent */
 } um_sim_link;
 
 typedef struct um_sim_host {
@@ -48,20 +48,20 @@ typedef struct um_sim_host {
     um_sim_faults faults;
     um_sim_link link;
     um_node *node;
-    struct um_sim_receiver *receivers; /* in the order they were made */
+    struct um_sim_receiver *receivers; /* in order of creation */
     um_rate_limits limits;
     uint32_t index;
     um_address address;
-    uint16_t receive_port_count; /* LBT-RU sessions it received, ever: each has a port of its own */
-    bool dead;
-    bool in_burst;
+    uint16_t receive_port_count; /* LBT-RU sessions received since the start: each has its own port */
+    bool is_dead;
+    bool is_in_burst;
     int64_t link_busy_until_ns;
     int64_t last_arrival_ns[UM_SIM_HOSTS_MAX + 1]; /* by sender: datagrams keep their order unless reordered */
     uint32_t *inbox;                               /* ring of datagrams */
     uint32_t inbox_first;
     uint32_t inbox_count;
-    int64_t requested_ns; /* local: a publisher requested the loop by then */
-    int64_t due_ns;       /* world: the timer event that is scheduled */
+    int64_t requested_ns; /* local time by which a publisher requested a pass of the loop */
+    int64_t due_ns;       /* world time of the scheduled timer event */
     um_sim_peer_faults peer_faults;
     um_sim_handler *on_arrival; /* index: host, detail: datagram */
     um_sim_handler *on_request; /* index: join */
@@ -72,10 +72,10 @@ typedef struct um_sim_session {
     um_sim_host *host;
     um_sim_link link;
     uint32_t source_count;
-    int64_t due_ns; /* local */
-    bool deleted;
-    bool aborted_claim; /* there is padding where one was */
-    bool holds;         /* invariants.c: since held_since_ns there is something to flush at held_from */
+    int64_t due_ns; /* local time of the next tick */
+    bool is_deleted;
+    bool has_aborted_claim; /* the log has padding in place of an aborted claim */
+    bool has_held;          /* invariants.c: messages from held_from on wait for a flush since held_since_ns */
     int64_t held_from;
     int64_t held_since_ns;
 } um_sim_session;
@@ -85,7 +85,7 @@ typedef struct um_sim_source {
     um_sim_session *session;
     um_source_claim claim;
     um_retention *retention; /* NULL: nothing is retained */
-    bool deleted;
+    bool is_deleted;
 } um_sim_source;
 
 typedef struct um_sim_receiver {
@@ -97,14 +97,14 @@ typedef struct um_sim_receiver {
     uint32_t index;
     struct um_sim_receiver *next_of_host;
     um_sim_recovery_config recovery;
-    bool read_scheduled;
+    bool is_read_scheduled;
 } um_sim_receiver;
 
-/* Bytes on their way in one direction of a connection, and those that have arrived and are yet to be taken. */
+/* One direction of a connection: bytes in flight, and bytes that have arrived and were not read yet. */
 typedef struct um_sim_pipe {
     uint8_t *bytes; /* UM_SIM_PIPE_BYTES */
     uint32_t used;
-    uint32_t arrived; /* of them */
+    uint32_t arrived; /* of `used` */
     uint32_t piece_first, piece_count;
     struct {
         int64_t arrives_ns;
@@ -116,12 +116,12 @@ typedef struct um_sim_pipe {
 /* A join's connection to its source's request port. */
 typedef struct um_sim_connection {
     um_fetch fetch;
-    bool is_active; /* the fetch goes on */
+    bool is_active; /* the fetch is not over */
     bool is_open;
-    bool is_ending; /* the peer has closed it: the receiver reads what has arrived */
-    bool has_range; /* it was requested */
+    bool is_ending; /* the peer has closed it: the receiver still reads the bytes that have arrived */
+    bool has_range; /* a range was requested */
     um_sim_pipe to_source, to_receiver;
-    uint32_t skip; /* requests that were answered before, of the first message */
+    uint32_t skip; /* requests of the first message that were answered before */
     int64_t due_ns;
     int64_t stalls_from_ns, stalls_until_ns;
     uint32_t bytes_left; /* until the peer disconnects */
@@ -130,15 +130,15 @@ typedef struct um_sim_connection {
 
 typedef struct um_sim_join_state {
     um_delivery core;
-    um_receiver_session *session;   /* NULL: over */
-    um_receiver_session *transport; /* the same, kept for its counters */
+    um_receiver_session *session;   /* NULL: the join has ended */
+    um_receiver_session *transport; /* the same session, also after the end: for its counters */
     um_sim_receiver *receiver;
     um_sim_source *source;
     um_sim_connection *connection; /* NULL: it never fetched */
     uint32_t index;
 } um_sim_join_state;
 
-/* A buffer that grows: traces only. */
+/* A growing buffer of a trace. */
 typedef struct um_sim_buffer {
     uint8_t *bytes;
     size_t used;
@@ -151,10 +151,10 @@ typedef struct um_sim_watcher {
     void (*on_step)(void *owner); /* after every event */
     void (*on_row)(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
     void (*on_sent)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data);
-    void (*on_answers)(void *owner, uint8_t *messages, uint32_t length); /* of a peer, on their way to a receiver */
+    void (*on_answers)(void *owner, uint8_t *messages, uint32_t length); /* sent by a peer to a receiver */
     void (*on_received)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data);
     void (*on_control)(void *owner, const um_sim_host *host,
-                       const um_sim_datagram *datagram); /* a session is given it */
+                       const um_sim_datagram *datagram); /* a source session receives it */
 } um_sim_watcher;
 
 struct um_sim_world {
@@ -172,36 +172,36 @@ struct um_sim_world {
     um_sim_datagram *datagrams;
     uint8_t *datagram_bytes;
     uint32_t datagrams_used;
-    uint32_t datagram_free; /* + 1 */
+    uint32_t datagram_free; /* index + 1; 0: none */
     uint32_t datagrams_begun;
-    uint32_t past[UM_SIM_PAST_MAX]; /* + 1 */
+    uint32_t past[UM_SIM_PAST_MAX]; /* index + 1; 0: none */
     uint32_t past_next;
 
     enum um_transport transport; /* of all sessions */
     um_sim_watcher watcher;
-    bool tracing;
+    bool is_tracing;
     um_sim_buffer trace, trace_bytes, rows, payloads;
     uint64_t hash;
     uint64_t event_count;
     uint64_t sent_count;
     uint64_t dropped_count;
     uint64_t fetch_count;
-    bool peers_are_true; /* faults of peers are over */
+    bool has_true_peers; /* peers have no faults any more */
     um_random peer_random;
     char complaint[256];
-    um_arena arena; /* everything of the world, itself included */
+    um_arena arena; /* all memory of the world, including this struct */
 };
 
-/* Address space of a world; pages are backed when they are touched. */
+/* Address space of a world; a page uses memory once it is touched. */
 #define UM_SIM_WORLD_BYTES ((size_t)1 << 30)
 
-/* Whether a datagram is a source's: it goes to a group or to where a receiver has its session. */
+/* True if a source sends to this address: a group, or the port of a receiver's session. */
 static inline bool um_sim_goes_to_receivers(um_address to)
 {
     return to.ip >> 28 == 0xe || (to.port >= UM_SIM_RECEIVE_PORT && to.port < 2 * UM_SIM_RECEIVE_PORT);
 }
 
-/* Under which flow control knows a host. */
+/* The id of a host in flow control. */
 static inline uint64_t um_sim_receiver_id(const um_sim_host *host)
 {
     return 1 + host->index;

@@ -173,10 +173,10 @@ def test_seeds_with_an_adversary_over_lbtru_that_once_failed(seed: int) -> None:
 
 
 def test_the_checkers_see_a_forger_that_knows_the_key() -> None:
-    """UX-11: with the key that client ids are made with, the stream goes where nobody asked for it."""
+    """UX-11: with the key of client ids, a forger gets the stream sent to addresses that did not request it."""
     planted = Setup(Canary.KNOWN_KEY, Adversary.FORGES_CONTROL, Transport.LBTRU)
     violations = [result.violation for result in run_seeds(1, 20, planted)]
-    assert sum("where nobody asked for it" in violation for violation in violations) > 5
+    assert sum("which did not request it" in violation for violation in violations) > 5
 
 
 @pytest.mark.parametrize("canary", PLAIN_CANARIES)
