@@ -332,7 +332,9 @@ class End:
         deadline = time.monotonic() + seconds
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            assert select.select([self.process.stdout], [], [], max(0.0, left))[0], "the child says nothing"
+            assert select.select([self.process.stdout], [], [], max(0.0, left))[0], (
+                "the child did not report in time"
+            )
             read = os.read(self.process.stdout.fileno(), 1 << 20)
             assert read, f"the child ended: {self._last_words()}"
             self._pending += read
@@ -344,7 +346,7 @@ class End:
         status = self.process.wait(timeout=_ANSWER_SECONDS)
         return f"{status} {self.process.stderr.read().decode()}"
 
-    def tell(self, **order: Any) -> None:
+    def send_order(self, **order: Any) -> None:
         """Send an order. If the child has ended, the next `receive` fails."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
@@ -353,7 +355,7 @@ class End:
 
     def ask(self, **order: Any) -> Report:
         """Send an order and return the answer; without an order, a report of the state."""
-        self.tell(**order)
+        self.send_order(**order)
         return self.receive()
 
     def await_report(self, condition: Callable[[Report], bool], seconds: float = WAIT_SECONDS) -> Report:

@@ -238,7 +238,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument(
-        "--rate", type=float, default=20_000, help="messages a second; 0: as many as go (%(default)s)"
+        "--rate",
+        type=float,
+        default=20_000,
+        help="messages per second; 0: as many as possible (default: %(default)s)",
     )
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--json", action="store_true")

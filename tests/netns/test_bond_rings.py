@@ -261,7 +261,7 @@ def test_a_member_that_left_the_bond_is_not_received_from(bond_lab: Lab) -> None
         exchange(publisher, subscriber, 200, 200, **QUICK_NAKS)
 
 
-def test_the_doctor_says_where_the_rings_would_be(bond_lab: Lab) -> None:
+def test_the_doctor_reports_where_the_rings_would_be(bond_lab: Lab) -> None:
     """The doctor lists the members, the one that sends, and the mode that will be used."""
     host = bond_lab.hosts[1]
     inside = [
@@ -276,11 +276,11 @@ def test_the_doctor_says_where_the_rings_would_be(bond_lab: Lab) -> None:
         "bond0",
         "--json",
     ]
-    told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
-    (report,) = json.loads(told)["interfaces"]
+    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    (report,) = json.loads(printed)["interfaces"]
     assert report["mode"] == "native"
     assert [nic["interface"] for nic in report["facts"]["nics"]] == ["eth0", "eth1"]
-    told = subprocess.run(inside[:-1], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
-    words = " ".join(told.split())
+    printed = subprocess.run(inside[:-1], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    words = " ".join(printed.split())
     assert "bond0: native will be used" in words
     assert "would be on eth0, eth1, and send by eth" in words

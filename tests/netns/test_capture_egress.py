@@ -244,7 +244,7 @@ def test_what_a_mirror_no_longer_takes_is_copied(make_lab: MakeLab, tmp_path: Pa
     assert (summary["packets"], summary["dropped"]) == (55, 0)
 
 
-def test_without_a_mirror_runs_are_copied_and_that_is_said(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_without_a_mirror_runs_are_copied_and_that_is_reported(make_lab: MakeLab, tmp_path: Path) -> None:
     """A container without /dev/net/tun captures as well, and the capture reports the cost."""
     lab = lab_with_mirrors(make_lab)
     host, wire = lab.hosts[0], Wire(lab, 0)
@@ -302,8 +302,8 @@ def test_what_has_passed_is_written_or_counted(
     notes = CaptureNotes()
     rows = sum(batch.num_rows for name in summary["files"] for batch in decode(name, notes=notes))
     assert rows == summary["packets"]
-    told = [note.text for note in notes.notes if note.kind == "capture-drops"]
-    assert told == [] if is_enough else f"lost {summary['dropped']} packets" in "".join(told)
+    printed = [note.text for note in notes.notes if note.kind == "capture-drops"]
+    assert printed == [] if is_enough else f"lost {summary['dropped']} packets" in "".join(printed)
     assert len(frames(tmp_path)) == summary["packets"]
 
 
@@ -399,7 +399,7 @@ def _filter_at(host: Host) -> Iterator[None]:
         yield
 
 
-def test_a_doubt_is_told_and_the_device_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_a_doubt_is_reported_and_the_device_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
     """If a program behind the tap may drop frames, datagrams are captured at the device instead."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with _filter_at(host), capturing(host, tmp_path) as process, Sender(host) as sender:
@@ -442,7 +442,7 @@ def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> N
 def test_an_interface_that_goes_ends_the_capture_and_what_it_has_is_whole(
     make_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """The interface goes down under a capture, which says so and leaves a whole file."""
+    """The interface goes down under a capture, which reports it and leaves a complete file."""
     lab = make_lab(hosts=2, segmentation="real")
     host = lab.hosts[0]
 

@@ -32,7 +32,7 @@ exit $status
 
 
 @pytest.mark.parametrize("rotation", [(), ("--rotate-size", "1")], ids=["one file", "several"])
-def test_a_full_disk_ends_a_capture_that_says_so(
+def test_a_full_disk_ends_a_capture_that_reports_it(
     make_lab: MakeLab, tmp_path: Path, rotation: tuple[str, ...]
 ) -> None:
     """Status 1 and a line with what to do; the files are complete from the first packet on."""

@@ -522,7 +522,7 @@ def test_a_capture_stands_back(
     ended(capture)
 
 
-def test_a_capture_of_no_interface_says_so(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_a_capture_of_no_interface_reports_it(make_lab: MakeLab, tmp_path: Path) -> None:
     """An error is one line with what to do next, and status 1."""
     lab = make_lab(hosts=2)
     command = [sys.executable, "-m", "umstack", "capture", "nowhere0", "--out", str(tmp_path)]

@@ -135,7 +135,7 @@ def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> Non
     assert all(scrape["samples"] > 100 for scrape in watch["scrapes"].values())
 
 
-def test_where_rings_cannot_be_it_says_why_and_uses_sockets(tree: Path, work: Path) -> None:
+def test_where_rings_cannot_be_it_reports_why_and_uses_sockets(tree: Path, work: Path) -> None:
     """With too little locked memory `both` gives the reason and sockets do the job; rings alone are an error."""
     said = {}
     for link in ("both", "xdp"):
@@ -170,7 +170,7 @@ def test_where_rings_cannot_be_it_says_why_and_uses_sockets(tree: Path, work: Pa
     assert "--link socket" in said["xdp"].stderr
 
 
-def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
+def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
     """For people: a line a subscriber, n of n verified, both links side by side, progress elsewhere than the result."""
     command = [
         sys.executable,
@@ -218,11 +218,11 @@ def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path
     assert cut["otr_messages"] > 100 > always["otr_messages"]
     served = recovery["publisher"]["recovery_messages_sent"]
     assert served >= late["late_join_messages"] + cut["otr_messages"]
-    told = {(row["receiver"], row["recovery"]): row for row in result["report"]["tables"]["recoveries"]}
-    assert told[_HOSTS[2], "late_join"]["fragments"] >= late["late_join_messages"]
-    assert told[_HOSTS[3], "off_transport"]["fragments"] >= cut["otr_messages"]
-    assert sum(row["fragments"] for row in told.values()) == served
-    assert {row["topic"] for row in told.values()} == {"demo/tree"}
+    printed = {(row["receiver"], row["recovery"]): row for row in result["report"]["tables"]["recoveries"]}
+    assert printed[_HOSTS[2], "late_join"]["fragments"] >= late["late_join_messages"]
+    assert printed[_HOSTS[3], "off_transport"]["fragments"] >= cut["otr_messages"]
+    assert sum(row["fragments"] for row in printed.values()) == served
+    assert {row["topic"] for row in printed.values()} == {"demo/tree"}
     said = " ".join(one["text"] for one in result["report"]["findings"])
     assert f"Late join: receiver {_HOSTS[2]} fetched" in said
     assert f"Off-transport recovery: receiver {_HOSTS[3]} fetched" in said

@@ -177,7 +177,7 @@ def test_the_probe_works_without_privileges(host: Host) -> None:
     assert facts["queues"]["rx"] >= 1
 
 
-def test_doctor_says_what_will_be_used_and_why_nothing_better(host: Host) -> None:
+def test_doctor_reports_what_will_be_used_and_why_nothing_better(host: Host) -> None:
     """One object: mode, steps with reasons and remedies, facts. A veth never has zero-copy, with the reason."""
     done = umstack(host, "doctor", "eth0", "--json")
     assert done.returncode == 0, done.stderr
@@ -333,7 +333,7 @@ def kernel_threads() -> str:
     return subprocess.run(["ps", "-e", "-o", "comm="], capture_output=True, text=True, check=True).stdout
 
 
-def test_an_interface_without_napi_says_so(host: Host, tmp_path: Path) -> None:
+def test_an_interface_without_napi_reports_it(host: Host, tmp_path: Path) -> None:
     """Threads on an interface without NAPI: an error with the reason, and nothing changed."""
     state, before = str(tmp_path / "state.json"), read_settings(host)
     done = umstack(host, "nic", "init", "lo", "--threaded-napi", "busy-poll", "--state", state)

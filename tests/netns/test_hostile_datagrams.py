@@ -259,10 +259,10 @@ def test_forged_session_messages(scene: Scene) -> None:
 
 def test_forged_session_ids(scene: Scene) -> None:
     """Data of an unknown session reaches no receiver; its NAKs and status messages are refused (UX-11, UX-28)."""
-    stranger = replace(scene.identity, session_id=scene.identity.session_id ^ 1)
-    scene.hostile.to_group(stranger.data(sqn, *[LBMC()] * 8) for sqn in range(1_000))
+    unknown_one = replace(scene.identity, session_id=scene.identity.session_id ^ 1)
+    scene.hostile.to_group(unknown_one.data(sqn, *[LBMC()] * 8) for sqn in range(1_000))
     scene.await_received("lbtrm_unknown_msgs_rcved", 1_000, "context")
-    scene.hostile.to_publisher([stranger.nak(1), stranger.status(1)])
+    scene.hostile.to_publisher([unknown_one.nak(1), unknown_one.status(1)])
     report = scene.await_sent("dgrams_dropped_sid", 2)
     assert report.counter("source_transports", "receivers_known") == 1
     scene.assert_unharmed()

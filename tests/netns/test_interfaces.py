@@ -80,7 +80,7 @@ def test_without_a_usable_interface_there_is_no_default(make_lab: MakeLab) -> No
         host.call(find_interface)
 
 
-def test_a_watch_tells_what_changed(make_lab: MakeLab) -> None:
+def test_a_watch_reports_what_changed(make_lab: MakeLab) -> None:
     """The watch's descriptor becomes readable on changes; each change is reported once, with old and new state."""
     lab = make_lab(hosts=2)
     host = lab.hosts[0]
@@ -100,7 +100,7 @@ def test_a_watch_tells_what_changed(make_lab: MakeLab) -> None:
         InterfaceWatch("no-such-interface")
 
 
-def test_a_watch_tells_that_the_interface_is_gone(make_lab: MakeLab) -> None:
+def test_a_watch_reports_that_the_interface_is_gone(make_lab: MakeLab) -> None:
     """An interface that is removed ends the watch with a change to nothing."""
     lab = make_lab(hosts=2)
     host = lab.hosts[0]

@@ -203,7 +203,7 @@ def test_lost_datagrams_are_repaired_with_keys(
     assert_whole(report, 20_000)
     transport = report.received_transport
     assert transport["lost"] > 100
-    assert transport["dgrams_dropped_tag_replayed"] > 100, "duplicates are told by their stamps"
+    assert transport["dgrams_dropped_tag_replayed"] > 100, "duplicates are recognised by their stamps"
     for name in ("missing", "key", "wrong", "stale"):
         assert transport[f"dgrams_dropped_tag_{name}"] == 0
     final = publisher.ask(stop=5)

@@ -305,7 +305,7 @@ def test_tcp_segments_are_lost_one_by_one_when_asked(lab: Lab) -> None:
     assert after.dropped - before.dropped == sum(is_chosen(9, i, "loss", 0.02) for i in range(seen)) > 15
 
 
-def test_segmentation_follows_loss_unless_told(make_lab: MakeLab) -> None:
+def test_segmentation_follows_loss_unless_set(make_lab: MakeLab) -> None:
     """Lab: `auto` leaves super-packets uncut until a port loses; counters count datagrams either way."""
     lab = make_lab(hosts=2)
     assert lab.segmentation == "auto"
@@ -469,7 +469,7 @@ def test_a_lab_that_fails_to_come_up_leaves_nothing(
 
 
 def test_nonsense_is_refused_with_what_would_work(make_lab: MakeLab) -> None:
-    """Lab: each impossible wish is an error that names the possible."""
+    """Lab: each impossible setting is an error that names the possible ones."""
     for options, message in (
         ({"hosts": 1}, "use 2 to"),
         ({"mtu": 100}, "use 576 to"),

@@ -194,7 +194,7 @@ def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
         assert any(f"'{cause}'" in finding.text for finding in reported.report.findings)
 
 
-def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -> None:
+def test_the_stacks_own_capture_reports_the_same(reported: Reported, run: LabRun) -> None:
     """`umstack capture` and tcpdump at one port give the same losses, incidents, session and repairs."""
     tables = tables_of(facts_of(capture_files([str(run.by_umstack)])))
     own = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}

@@ -271,7 +271,7 @@ def change_link(host: Any, **settings: Any) -> None:
     host.call(change)
 
 
-def test_an_interface_that_is_down_says_how_to_bring_it_up(make_lab: MakeLab) -> None:
+def test_an_interface_that_is_down_reports_how_to_bring_it_up(make_lab: MakeLab) -> None:
     """The error names the command that helps."""
     host = make_lab(hosts=2).hosts[0]
     host.link_down()
@@ -279,7 +279,7 @@ def test_an_interface_that_is_down_says_how_to_bring_it_up(make_lab: MakeLab) ->
         Member(host)
 
 
-def test_an_interface_without_an_address_says_how_to_give_it_one(make_lab: MakeLab) -> None:
+def test_an_interface_without_an_address_reports_how_to_give_it_one(make_lab: MakeLab) -> None:
     """The same for a missing IPv4 address."""
     host = make_lab(hosts=2).hosts[0]
 
@@ -292,7 +292,7 @@ def test_an_interface_without_an_address_says_how_to_give_it_one(make_lab: MakeL
         Member(host)
 
 
-def test_an_interface_without_multicast_says_how_to_allow_it(make_lab: MakeLab) -> None:
+def test_an_interface_without_multicast_reports_how_to_allow_it(make_lab: MakeLab) -> None:
     """The same for IFF_MULTICAST."""
     host = make_lab(hosts=2).hosts[0]
     change_link(host, flags=0, change=0x1000)
@@ -316,7 +316,7 @@ def test_without_a_multicast_route_the_named_interface_is_used(make_lab: MakeLab
 
 
 def test_a_datagram_size_is_judged_by_the_interface(make_lab: MakeLab) -> None:
-    """W4: a configured size the path cannot carry is refused with the number that would work, and it works."""
+    """W4: a configured size that the path cannot carry is refused with a number that works."""
     lab = make_lab(hosts=2, mtu=1280)
     with pytest.raises(OptionError, match=r"does not fit eth0, whose MTU is 1280; set it to 1252 or less"):
         Member(lab.hosts[0], transport_lbtrm_datagram_max_size=1253)
@@ -326,7 +326,7 @@ def test_a_datagram_size_is_judged_by_the_interface(make_lab: MakeLab) -> None:
 
 
 def test_jumbo_frames_carry_jumbo_messages(make_lab: MakeLab) -> None:
-    """W4: with an MTU of 9000 a message of 8940 bytes is one datagram (reference, section 10)."""
+    """W4: with an MTU of 9000 a message of 8940 bytes is one datagram."""
     lab = make_lab(hosts=2, mtu=9000)
     with members(*lab.hosts) as (publisher, subscriber):
         receiver, source = subscriber.receiver("jumbo"), publisher.source("jumbo")

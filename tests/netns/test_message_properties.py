@@ -22,7 +22,7 @@ LINKS = [
 
 @pytest.fixture
 def lossy_lab(shared_lab: Lab) -> Iterator[Lab]:
-    """The switch loses 2 % of what goes to each host."""
+    """Return a lab whose switch loses 2 % of the datagrams to each host."""
     for number in range(len(shared_lab.hosts)):
         shared_lab.port(number).set(loss=0.02)
     yield shared_lab
@@ -31,7 +31,7 @@ def lossy_lab(shared_lab: Lab) -> Iterator[Lab]:
 
 
 def _messages(seed: int) -> list[tuple[bytes, dict[str, Any]]]:
-    """Messages of one datagram and of several, with and without properties."""
+    """Return messages of one datagram and of several, with and without properties."""
     print(f"seed {seed}")
     chosen = random.Random(seed)
     made = []
@@ -44,7 +44,7 @@ def _messages(seed: int) -> list[tuple[bytes, dict[str, Any]]]:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_properties_come_with_their_messages(lossy_lab: Lab, link: str) -> None:
-    """W5, UM-53: whatever carries the datagrams, and however often they are sent again."""
+    """W5, UM-53: over every link, and after retransmissions."""
     messages = _messages(random.randrange(1 << 30))
     with (
         members(*lossy_lab.hosts[:2], link=link) as (publisher, subscriber),
@@ -66,7 +66,7 @@ def test_properties_come_with_their_messages(lossy_lab: Lab, link: str) -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_two_lines_make_one_stream(lossy_lab: Lab, link: str) -> None:
-    """W5, reference 1: hot failover over rings, with properties, while datagrams are lost; one line ends half way."""
+    """W5: hot failover over rings, with properties, while datagrams are lost; one line ends half way."""
     messages = _messages(random.randrange(1 << 30))
     with members(*lossy_lab.hosts[:3], link=link) as (first, second, subscriber):
         receiver = subscriber.host.call(lambda: subscriber.context.hot_failover_receiver("lines"))

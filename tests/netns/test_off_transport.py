@@ -33,7 +33,7 @@ RECOVERS = {
 
 
 def _started(lab: Lab, ends: Any, source: dict[str, Any], receiver: dict[str, Any]) -> tuple[End, End, End]:
-    """A publisher that sends, a subscriber to be cut off, and one that never is."""
+    """Start a publisher, a subscriber that will be cut off, and one that will not."""
     cut = ends.subscribe(1, size=SIZE, options={**RECOVERS, **receiver})
     other = ends.subscribe(2, size=SIZE, options=RECOVERS)
     publisher = ends.publish(size=SIZE, rate=RATE, options={**RETAINS, **source})
@@ -55,7 +55,7 @@ def _cut(lab: Lab, how: str, seconds: float = CUT_SECONDS) -> None:
 
 
 def _finished(publisher: End, cut: End) -> tuple[int, Report]:
-    """Everything sent is accounted for at the subscriber, as a message or as lost."""
+    """Check that the subscriber accounts for every sent message, as delivered or as lost."""
     final = publisher.ask(stop=5)
     sent = final["sent"]
     report = cut.await_report(lambda now: now["received"] + now["lost_sqns"] >= sent, 20)
@@ -66,7 +66,7 @@ def _finished(publisher: End, cut: End) -> tuple[int, Report]:
 def test_a_cable_out_longer_than_naks_are_generated_loses_nothing_that_is_retained(
     make_lab: MakeLab, ends_in: EndsIn, how: str
 ) -> None:
-    """The transport gives up; the source still has everything: nothing is lost, in order (UM-110, UM-137, UM-142)."""
+    """The transport gives up, but the source retains everything: nothing is lost, in order (UM-110, UM-137, UM-142)."""
     lab = make_lab(hosts=3)
     publisher, cut, other = _started(lab, ends_in(lab), {}, {})
     _cut(lab, how)
@@ -81,8 +81,8 @@ def test_a_cable_out_longer_than_naks_are_generated_loses_nothing_that_is_retain
     assert publisher.ask().counter("sources", "recovery_messages_sent") >= stats("receivers", "otr_messages")
 
 
-def test_what_is_not_retained_is_lost_with_exactly_its_events(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """A store that holds half of the cut: the other half is lost, no message more (UM-101, UM-141, UM-142)."""
+def test_messages_not_retained_are_lost_with_exactly_their_events(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """A store that retains half of the cut: exactly the other half is lost (UM-101, UM-141, UM-142)."""
     lab = make_lab(hosts=3)
     limit = 4 << 20
     limits = {"retransmit_retention_size_limit": limit, "retransmit_retention_size_threshold": limit}
@@ -93,12 +93,12 @@ def test_what_is_not_retained_is_lost_with_exactly_its_events(make_lab: MakeLab,
     assert report["missing"] == report["lost_sqns"] > 1_000
     assert (report["out_of_order"], report["corrupt"]) == (0, 0)
     assert report.counter("receivers", "otr_lost") == report["lost_sqns"]
-    # What the store held when the first request came is there, but for what left it while it was being fetched.
+    # Messages retained at the first request are there, except those that left the store during the fetch.
     assert report.counter("receivers", "otr_messages") > limit / (SIZE + 12) / 2
 
 
-def test_a_session_that_ended_and_came_back_is_gone_on_with(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """EndOfSession, then the source is found again: what was missed comes, what was had does not (UM-106, UM-142)."""
+def test_a_session_that_ended_is_resumed_when_it_returns(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """EndOfSession, then the source is rediscovered: missed messages come, others not twice (UM-106, UM-142)."""
     lab = make_lab(hosts=3)
     publisher, cut, _ = _started(lab, ends_in(lab), {}, {"transport_lbtrm_activity_timeout": 700})
     _cut(lab, "switch drops")

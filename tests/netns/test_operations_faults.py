@@ -53,7 +53,7 @@ def umstack(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     ],
     ids=lambda arguments: " ".join(arguments[:1]),
 )
-def test_a_read_only_file_system_is_said(read_only: Path, arguments: tuple[str, ...]) -> None:
+def test_a_read_only_file_system_is_reported(read_only: Path, arguments: tuple[str, ...]) -> None:
     """One line with the path and the reason, status 1, no traceback."""
     done = umstack(*[word.format(folder=read_only) for word in arguments])
     assert done.returncode == 1, done.stdout
@@ -79,7 +79,7 @@ with umstack.Context("lo", statistics=True if sys.argv[1] == "required" else Non
 
 
 @pytest.mark.parametrize("wanted", ["required", "by default"])
-def test_statistics_on_a_read_only_file_system_are_said(read_only: Path, wanted: str) -> None:
+def test_statistics_on_a_read_only_file_system_are_reported(read_only: Path, wanted: str) -> None:
     """A context that requires statistics is not opened; any other opens and logs it. Both name the directory and the
     variable to set."""
     done = subprocess.run(

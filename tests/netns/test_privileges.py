@@ -29,7 +29,7 @@ from xdp.broker_client import ask_broker, open_brokered_rings
 from xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
 from xdp.xsk import unavailable
 
-NOBODY, STRANGER = 65534, 65533
+NOBODY, OTHER_USER = 65534, 65533
 NEEDED = "+net_raw,+net_admin,+bpf"
 SMALL_MEMLOCK_BYTES = 8 << 20
 """The usual limit, below the frames of one queue."""
@@ -112,7 +112,7 @@ class Application:
         said: dict[str, Any] = json.loads(line)
         return said
 
-    def tell(self, words: str) -> None:
+    def command(self, words: str) -> None:
         """Send a command."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{words}\n")
@@ -120,7 +120,7 @@ class Application:
 
     def ask(self, words: str) -> dict[str, Any]:
         """Send a command and return the answer."""
-        self.tell(words)
+        self.command(words)
         return self.read()
 
     def end(self, *, kill: bool = False) -> None:
@@ -245,7 +245,7 @@ def exchange(app: Application, peer_host: Host, count: int = 300) -> dict[str, A
     try:
         topic = time.monotonic_ns()
         with peer.receiver(f"back/{topic}") as receiver, peer.source(f"there/{topic}") as source:
-            app.tell(f"echo {count} {topic}")
+            app.command(f"echo {count} {topic}")
             source.wait_connected(timeout=10)
             sent = [b"%06d" % i + bytes(994) for i in range(count)]
             source.send_many(sent, flush=True)
@@ -656,7 +656,7 @@ time.sleep(60)
 
 
 @needs_passed_rings
-def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, broker: BrokerProcess) -> None:
+def test_the_second_application_learns_who_has_the_interface(shared_lab: Lab, broker: BrokerProcess) -> None:
     """One interface, one application: the broker's EBUSY and the ladder's reason name the process, whose rings
     continue."""
     host, peer, _ = shared_lab.hosts
@@ -683,10 +683,10 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
 
 def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
     """The kernel reports the user of the connection."""
-    with application(shared_lab.hosts[0], broker.path, without_privileges(STRANGER)) as app:
+    with application(shared_lab.hosts[0], broker.path, without_privileges(OTHER_USER)) as app:
         assert app.first["error"] == "PermissionNeeded"
         assert (
-            f"native, generic: the broker at {broker.path}: user {STRANGER} may not" in app.first["message"]
+            f"native, generic: the broker at {broker.path}: user {OTHER_USER} may not" in app.first["message"]
         )
 
 
@@ -707,12 +707,12 @@ def test_a_full_table_of_idle_connections_ends_the_oldest_for_root(
 
 
 @pytest.mark.parametrize("name", [b"x\neth0 lent: root", b"\xff\x1b[2J"], ids=["a line", "no text"])
-def test_a_strangers_name_forges_no_line(shared_lab: Lab, folder: Path, name: bytes) -> None:
+def test_a_hostile_name_forges_no_line(shared_lab: Lab, folder: Path, name: bytes) -> None:
     """A process chooses the bytes of its name; the log shows them in one printable line, and the broker continues."""
     host, path = shared_lab.hosts[0], folder / "xdp.sock"
     argv = [sys.executable, "-m", "umstack", "broker", "--path", str(path)]
     broker = host.run(argv, stderr=subprocess.PIPE)
-    stranger = """
+    unknown = """
 import pathlib, socket, sys
 pathlib.Path("/proc/self/comm").write_bytes(bytes.fromhex(sys.argv[2]))
 client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -721,14 +721,14 @@ client.recv(9999)
 """
     try:
         wait_for(lambda: reachable(path), "the broker")
-        command = [*without_privileges(STRANGER), sys.executable, "-c", stranger, str(path), name.hex()]
+        command = [*without_privileges(OTHER_USER), sys.executable, "-c", unknown, str(path), name.hex()]
         assert host.run(command, cwd="/").wait(10) == 0
         assert host.call(lambda: ask_broker(path)).lent == {}
     finally:
         broker.terminate()
         _, log = broker.communicate(timeout=10)
     lines = log.decode().splitlines()
-    (refused,) = [line for line in lines if f"user {STRANGER}" in line]
+    (refused,) = [line for line in lines if f"user {OTHER_USER}" in line]
     assert refused.startswith("refused: ")
     assert refused.isprintable()
     assert not any(line.startswith("eth0 lent") for line in lines)
@@ -743,7 +743,7 @@ def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
 
 
 @needs_passed_rings
-def test_the_command_lends_the_interfaces_it_is_told_to(shared_lab: Lab, folder: Path) -> None:
+def test_the_command_lends_the_named_interfaces(shared_lab: Lab, folder: Path) -> None:
     """--interface: the named interfaces are served, others are refused by name."""
     host = shared_lab.hosts[0]
     for named, expected in (("lo", "eth0 is not lent"), ("eth0", "")):

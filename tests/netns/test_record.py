@@ -1,4 +1,4 @@
-"""Recordings of a lossy network: what the transports had to do, and what never came, are in the tables."""
+"""Recordings of a lossy network: the tables contain the transports' repairs and the lost messages."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ COUNTED = (
 
 
 def table(out: Path, name: str) -> pa.Table:
-    """A table as a reader of Parquet finds it, in the order it was recorded."""
+    """Return a table of the Parquet files, in the order of recording."""
     files = sorted((out / name).glob("day=*/session=*/*.parquet"), key=lambda file: file.name)
     return pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
 
 
 def column(rows: pa.Table, name: str) -> list[Any]:
-    """The values of a column that are there."""
+    """Return the values of a column without nulls."""
     return [value for value in rows.column(name).to_pylist() if value is not None]
 
 
 def rows_of(journal: Path, name: str) -> list[dict[str, Any]]:
-    """What a journal has."""
+    """Return the rows of a journal."""
     return [row for batch in JournalReader(journal / name).read(0) for row in batch.to_pylist()]
 
 
 def recorded(journal: Path) -> int:
-    """How many messages a journal has."""
+    """Return the number of messages in a journal."""
     return JournalReader(journal / "messages").end
 
 
 def lost(journal: Path) -> list[int]:
-    """Sequence numbers of the messages an event says are lost, one an event."""
+    """Return the sequence numbers of the loss events, one per event."""
     rows = [row for row in rows_of(journal, "events") if row["lost"]]
     assert {row["kind"] for row in rows} <= {"unrecoverable_loss"}
     return [row["sequence_number"] for row in rows]
 
 
 def send(source: Source, count: int) -> None:
-    """So many numbered messages, each a datagram of its own."""
+    """Send `count` numbered messages, each in its own datagram."""
     source.send_many([b"%08d" % number + bytes(SIZE - 8) for number in range(count)], flush=True)
 
 
 def repaired(publisher: Member, subscriber: Member) -> bool:
-    """Nothing is missing any more, and every NAK has been answered."""
+    """Return true once nothing is missing and every NAK has been answered."""
     (sent,) = publisher.context.stats()["source_transports"]
     (received,) = subscriber.context.stats()["receiver_transports"]
     return bool(received["loss_map_entries"] == 0 and sent["naks_rcved"] == received["naks_sent"])
@@ -122,7 +122,7 @@ def test_what_a_transport_had_to_repair_is_recorded(make_lab: MakeLab, tmp_path:
 
 
 def test_what_is_lost_for_good_is_recorded_and_said(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Where no NAK comes through, each lost message is in an event; then status 1."""
+    """If no NAK gets through, each lost message is in an event; then status 1."""
     lab = make_lab(hosts=2)
     journal, count = tmp_path / "journal", 2000
     command = [sys.executable, "-m", "umstack", "record", "orders", "--journal", str(journal), "--json"]
@@ -134,7 +134,7 @@ def test_what_is_lost_for_good_is_recorded_and_said(make_lab: MakeLab, tmp_path:
         source = publisher.source("orders", **{**QUICK_SOURCE, "flow_control": "none"})
         wait_for(lambda: (journal / "messages").exists(), "the recorder")
         lab.await_join(source.transport.split(":")[4], 1)
-        send(source, 1)  # of what was sent before the first that came, nobody knows that it was lost
+        send(source, 1)  # losses before the first received message cannot be detected
         wait_for(lambda: recorded(journal) == 1, "the first message")
         lab.port(1, "from_host").set(block=True, unicast=True)
         lab.port(1).set(loss=0.03)
@@ -152,5 +152,5 @@ def test_what_is_lost_for_good_is_recorded_and_said(make_lab: MakeLab, tmp_path:
     assert transport == source.transport
     given_up = sum(row["unrecovered_tmo"] + row["unrecovered_txw"] for row in rows_of(journal, "transports"))
     assert 0 <= given_up - len(numbers) <= 5, (
-        "a datagram a message, beside it a few that only tell how far these go"
+        "one datagram per message, and a few that only carry topic sequence numbers"
     )

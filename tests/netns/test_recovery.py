@@ -1,4 +1,4 @@
-"""Loss, duplication, reordering, slow and killed ends: what arrives, and what is said of the rest."""
+"""Loss, duplication, reordering, slow and killed ends: which messages arrive, and how the others are reported."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SOAK_GROWTH_BYTES = 4 << 20
 def test_each_of_three_receivers_loses_its_own_datagrams_and_gets_everything(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """2 % loss at every port: all in order, nothing given up, about one NAK a lost datagram (UM-115..UM-124).
+    """2 % loss at every port: all in order, nothing given up, about one NAK per lost datagram (UM-115..UM-124).
 
-    Retransmissions go to all (UM-124), so a receiver may have what it missed before it asks.
+    Retransmissions go to all (UM-124), so a receiver may get a missing datagram before it sends its NAK.
     """
     lab = make_lab(hosts=4)
     ends = ends_in(lab)
@@ -73,7 +73,7 @@ def test_duplicates_and_reordering_are_harmless_and_counted(make_lab: MakeLab, e
 def test_a_killed_subscriber_stops_counting_and_the_others_lose_nothing(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """The slowest window is a dead receiver's until it times out; then the stream goes on (AE-10, AE-19, AE-20)."""
+    """A dead receiver's window is the slowest until it times out; then the stream continues (AE-10, AE-19, AE-20)."""
     lab = make_lab(hosts=4)
     ends = ends_in(lab)
     victim, *others = (ends.subscribe(number) for number in (1, 2, 3))
@@ -97,14 +97,14 @@ def test_a_killed_subscriber_stops_counting_and_the_others_lose_nothing(
 def test_a_publisher_that_dies_inside_a_message_ends_the_session_and_delivers_nothing_partial(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """EndOfSession comes after the activity timeout, and of the broken message nothing (UM-5, UM-104, UM-105, UX-9)."""
+    """EndOfSession arrives after the activity timeout, without the incomplete message (UM-5, UM-104, UM-105, UX-9)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     options = {"transport_lbtrm_activity_timeout": 2000}
     length = 500_000
     subscribers = [ends.subscribe(number, size=length, options=options) for number in (1, 2)]
     publisher = ends.publish(receivers=2, size=length, context={"transport_lbtrm_data_rate_limit": 4_000_000})
-    publisher.tell(send=1)
+    publisher.send_order(send=1)
     whole = length // 1400
     for subscriber in subscribers:
         subscriber.await_report(lambda now: 20 < now.counter("receivers", "fragments_received") < whole)
@@ -134,7 +134,7 @@ def test_a_slow_reader_slows_the_publisher_and_loses_nothing(make_lab: MakeLab, 
     slow.await_received(reader_before["received"] + 5_000)
     reader_after, after = slow.ask(), publisher.ask()
     rate = (after["sent"] - before["sent"]) / (after["at"] - before["at"])
-    # The reader paces itself by sleeping, so on a busy machine its own rate is what it turned out to be.
+    # The reader paces itself by sleeping, so its actual rate is measured.
     reader_rate = (reader_after["received"] - reader_before["received"]) / (
         reader_after["at"] - reader_before["at"]
     )
@@ -152,7 +152,7 @@ def test_a_slow_reader_slows_the_publisher_and_loses_nothing(make_lab: MakeLab, 
 def test_what_a_slow_reader_loses_without_flow_control_is_reported(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """Messages delivered and sequence numbers reported lost add up to what was sent (UM-101, UM-123, UM-128)."""
+    """Delivered messages and sequence numbers reported lost add up to those sent (UM-101, UM-123, UM-128)."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     slow = ends.subscribe(
@@ -184,9 +184,9 @@ def test_what_a_slow_reader_loses_without_flow_control_is_reported(
 
 
 def test_ten_million_messages_do_not_grow_the_processes(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Memory is bounded: once the stream has gone round the log, neither process grows by 4 MiB (AE-1, AE-5).
+    """Memory is bounded: once the stream has filled the log, neither process grows by 4 MiB (AE-1, AE-5).
 
-    The log is mapped when the session is created, and the kernel backs a page of it when it is first written.
+    The log is mapped when the session is created, and the kernel backs a page when it is first written.
     """
     lab = make_lab(hosts=2)
     ends = ends_in(lab)

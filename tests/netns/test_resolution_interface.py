@@ -1,4 +1,4 @@
-"""Topic resolution on an interface of its own: the route it does not need, and an interface that goes down."""
+"""Topic resolution on its interface: it needs no route, and survives an interface that goes down."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Network:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """A namespace with one interface that is up, has two addresses and no multicast or default route."""
+    """Return a namespace with one interface that is up, has two addresses and no multicast or default route."""
     name = f"um-tr-{os.getpid()}-{time.monotonic_ns() % 1_000_000}"
     namespaces.create(name)
     try:
@@ -78,7 +78,7 @@ def turn_until(agents: list[ResolutionAgent], done: Callable[[], bool]) -> None:
 
 
 def test_resolution_survives_an_interface_that_goes_down(network: Network) -> None:
-    """Issue "Bad input and faults": down, what cannot be sent is counted; up again, others are found."""
+    """While it is down, datagrams that cannot be sent are counted; up again, sources are discovered."""
     links, index = network.links, network.interface.index
     first: list[str] = []
     second: list[str] = []
@@ -104,7 +104,7 @@ def test_resolution_survives_an_interface_that_goes_down(network: Network) -> No
 
 
 def test_advertisements_come_from_the_chosen_address(network: Network) -> None:
-    """Wire reference section 5: receivers and tshark bind a topic to the datagram's source address."""
+    """Receivers and tshark bind a topic to the datagram's source address (docs/wire.md)."""
     group, port = OPTIONS.resolver_incoming
 
     def listen() -> socket.socket:
@@ -123,7 +123,7 @@ def test_advertisements_come_from_the_chosen_address(network: Network) -> None:
 
 
 def test_only_the_chosen_interface_is_heard(network: Network) -> None:
-    """Wire reference section 5: a group of the same number on another network is another group."""
+    """A group of the same number on another network is another group."""
     loopback = ResolutionInterface("lo", network.links.link_lookup(ifname="lo")[0], "127.0.0.1", 65536)
     network.links.link("set", index=loopback.index, state="up")
     elsewhere = replace(network, interface=loopback)

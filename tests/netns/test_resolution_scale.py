@@ -6,9 +6,9 @@ from umstack.bench.resolution import ResolutionPlan, measure
 
 
 def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None:
-    """Every context knows every topic and resolves those it receives, with default schedules and limits.
+    """Every context discovers every topic and resolves those it receives, with default schedules and limits.
 
-    The size is a tenth of what `umstack bench resolution` measures, because all contexts share this machine.
+    The size is a tenth of the measured benchmark, because all contexts share this machine.
     """
     plan = ResolutionPlan(topics=1000, contexts=20, hosts=4, daemons=2, seconds=30)
     found = measure(plan, print)["detail"]
@@ -18,14 +18,14 @@ def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None
     counters = found["counters"]
     assert counters["tr_rcv_topics"] == counters["tr_src_topics"] == 1000
     assert counters["tr_dgrams_dropped_malformed"] == counters["tr_dgrams_send_failed"] == 0
-    # With a datagram for each new topic, as it was, this would be more than the number of advertisements.
+    # With one datagram for each new topic this would exceed the number of advertisements.
     assert counters["tr_dgrams_sent"] < counters["tr_advertisements_sent"] / 3
     assert [daemon["clients"] for daemon in found["daemons"]] == [20, 20]
 
 
 def test_what_resolution_costs_on_a_network_of_many_topics() -> None:
-    """Six thousand topics of sixty contexts, every one of which knows all, take less than 9 s of processor
-    time in all contexts and the daemon. It is 3.3 s, was 15 s before, and depends little on the machine's other work.
+    """Six thousand topics of sixty contexts, each of which discovers all, take less than 9 s of processor time in all
+    contexts and the daemon. It takes 3.3 s and depends little on the machine's other work.
     """
     plan = ResolutionPlan(topics=6000, contexts=60, hosts=6, seconds=60)
     measured = measure(plan, print)

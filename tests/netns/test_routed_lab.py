@@ -1,4 +1,4 @@
-"""The lab with a router: a network without multicast, as clouds have it (networks without multicast)."""
+"""The lab with a router: a network without multicast, as in clouds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DAEMON_PORT = 15380
 
 @pytest.fixture(scope="module")
 def routed_lab() -> Iterator[Lab]:
-    """One lossless routed lab of three hosts, for tests that leave it as they found it."""
+    """Return one lossless routed lab of three hosts, for tests that leave it unchanged."""
     with Lab(hosts=3, name=f"routed-{os.getpid()}", routed=True, segmentation="real") as lab:
         print(f"lab {lab.name}, seed {lab.seed}")
         yield lab
 
 
 def test_unicast_passes_and_multicast_does_not(routed_lab: Lab) -> None:
-    """The lab without a multicast route between hosts: a group is joined and sent to, and nothing arrives."""
+    """Without a multicast route between hosts, datagrams to a joined group do not arrive."""
     one, other, _ = routed_lab.hosts
     assert one.address.rpartition(".")[0] != other.address.rpartition(".")[0]
     with (
@@ -52,7 +52,7 @@ def test_unicast_passes_and_multicast_does_not(routed_lab: Lab) -> None:
 def test_a_router_port_does_to_unicast_what_a_switch_port_does_to_multicast(
     routed_lab: Lab, direction: str
 ) -> None:
-    """Loss, duplication and reordering by seed, in both directions, of unicast without being told."""
+    """Loss, duplication and reordering of unicast by seed, in both directions, by default."""
     count = 2000
     port = routed_lab.port(1 if direction == "to_host" else 0, direction)  # type: ignore[arg-type]
     before = port.counters()
@@ -74,7 +74,7 @@ def test_a_router_port_does_to_unicast_what_a_switch_port_does_to_multicast(
 
 
 def test_a_link_that_comes_back_has_its_route_again(routed_lab: Lab) -> None:
-    """A host that was down reaches the others again."""
+    """A host that was down reaches the others when it is up again."""
     one, other, _ = routed_lab.hosts
     one.link_down()
     one.link_up()
@@ -85,7 +85,7 @@ def test_a_link_that_comes_back_has_its_route_again(routed_lab: Lab) -> None:
 
 @contextmanager
 def resolver_on(host: Host) -> Iterator[str]:
-    """A resolution daemon on that host; gives its address as the option wants it."""
+    """Run a resolution daemon on that host; yield its address in the form of the option."""
     command = [sys.executable, "-m", "umstack", "resolver", "--listen", f"{host.address}:{DAEMON_PORT}"]
     daemon = host.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     with daemon:
@@ -97,7 +97,7 @@ def resolver_on(host: Host) -> Iterator[str]:
 
 
 def test_topics_are_resolved_across_a_router(routed_lab: Lab) -> None:
-    """Through a daemon each finds the other; without it neither does."""
+    """Through a daemon each context discovers the other; without it neither does."""
     publishing, daemon_host, receiving = routed_lab.hosts
     with resolver_on(daemon_host) as daemon, ExitStack() as stack:
         publisher, subscriber = stack.enter_context(
@@ -114,7 +114,7 @@ def test_topics_are_resolved_across_a_router(routed_lab: Lab) -> None:
 
 
 def test_a_routed_lab_is_found_and_taken_down(make_lab: Callable[..., Lab]) -> None:
-    """Another process opens it by its name, as what it is; nothing of it is left."""
+    """Another process opens it by its name as a routed lab; nothing of it is left."""
     lab = make_lab(hosts=2, routed=True, loss=0.5)
     opened = Lab.open(lab.name)
     assert opened.is_routed

@@ -1,4 +1,4 @@
-"""The scapy layers at work in a lab: a stream with loss captured behind the lossy port, and a NAK made by hand."""
+"""The scapy layers in a lab: a stream captured behind a lossy port, and a NAK built by hand."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def loaded() -> Iterator[None]:
-    """The layers on their default ports."""
+    """Load the layers on their default ports."""
     um.load()
     yield
     um.unload()
 
 
 def marker_socket() -> socket.socket:
-    """A socket whose datagrams no dissector takes for its own, as those of some ports that the kernel chooses."""
+    """Return a socket on a port that no dissector claims, unlike some ports that the kernel chooses."""
     marker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     marker.bind(("", MARKER_PORT))
     return marker
@@ -50,7 +50,7 @@ def marker_socket() -> socket.socket:
 
 @contextmanager
 def capturing(host: Host, sender: Host, file: Path) -> Iterator[None]:
-    """Capture what crosses a host's interface, to the last datagram sent in here."""
+    """Capture a host's interface, up to the last datagram sent in the block."""
     file.touch()
     file.chmod(0o666)
     command = ["dumpcap", "-q", "-i", host.interface, "-B", "64", "-w", str(file)]
@@ -72,16 +72,16 @@ def capturing(host: Host, sender: Host, file: Path) -> Iterator[None]:
 
 
 def read(file: Path) -> list[Packet]:
-    """The LBT-RM datagrams of a capture."""
+    """Return the LBT-RM datagrams of a capture."""
     return [packet[um.LBTRM] for packet in rdpcap(str(file)) if um.LBTRM in packet]
 
 
 def test_a_run_with_loss_is_read_as_tshark_reads_it(
     make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path
 ) -> None:
-    """Issue "scapy layers": agreement on every field over a real run with NAKs, NCFs and retransmissions.
+    """The layers agree with tshark on every field of a real run with NAKs, NCFs and retransmissions.
 
-    Seen from the only receiver: whatever is sent again or refused answers a NAK of its own.
+    The run has one receiver, so every retransmission and NCF answers one of its own NAKs.
     """
     lab = make_lab(hosts=2, segmentation="real")
     ends = ends_in(lab)
@@ -115,14 +115,14 @@ def test_a_run_with_loss_is_read_as_tshark_reads_it(
         elif um.LBTRMNcf in packet:
             assert any(packet.answers(nak) for nak in naks)
     assert len(naks) > 10
-    assert {sqn for nak in naks for sqn in nak.sqns} <= seen, "what was asked for came in the end"
+    assert {sqn for nak in naks for sqn in nak.sqns} <= seen, "each NAKed datagram arrived in the end"
     assert repairs > 10
     kinds = {type(part) for packet in read(file) for part in parts(packet)}
     assert {um.LBTRMSm, um.LBTRMNak, um.LBMCExtended} <= kinds
 
 
 def test_a_nak_made_by_hand_is_answered(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Issue "scapy layers": a NAK built by hand and sent in a lab is served, and the answer knows it."""
+    """A NAK built by hand and sent in a lab is served, and the layers match the answer to it."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     subscriber = ends.subscribe(1)

@@ -1,4 +1,4 @@
-"""Contexts on interfaces that lie on others: VLAN devices, bonds, macvlans (interfaces in data centres)."""
+"""Contexts on stacked interfaces: VLAN devices, bonds, macvlans."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ EXPECTED = {
     "bond": (Mode.NATIVE, ""),
     "macvlan": (Mode.SOCKET, "come by the queues of eth0"),
 }
-"""The mode of link=auto, and why not a better one."""
+"""The mode of link=auto, and the reason why no better mode is used."""
 
 
 def add_device(kind: str, address: str) -> None:
-    """Lay a device upon eth0 of this namespace, with an address; skips where the kernel has no such device."""
+    """Create a device on eth0 of this namespace, with an address; skip if the kernel has no such device."""
     with IPRoute() as route:
         below = route.link_lookup(ifname="eth0")[0]
         link = {} if kind == "bond" else {"link": below}
@@ -50,7 +50,7 @@ def add_device(kind: str, address: str) -> None:
             pytest.skip(f"this kernel has no devices of kind {kind}: {error}")
         index = route.link_lookup(ifname="upper0")[0]
         if kind == "bond":
-            route.flush_addr(index=below)  # a member has none: its routes would lead around the bond
+            route.flush_addr(index=below)  # a member has no address: its routes would bypass the bond
             route.link("set", index=below, state="down")
             route.link("set", index=below, master=index)
         route.addr("add", index=index, address=address, prefixlen=24)
@@ -60,7 +60,7 @@ def add_device(kind: str, address: str) -> None:
 
 @pytest.fixture(params=KINDS)
 def host(request: pytest.FixtureRequest, shared_lab: Lab) -> Iterator[Host]:
-    """A host with such a device; it is gone afterwards."""
+    """Return a host with such a device, which is removed afterwards."""
     host = shared_lab.hosts[1]
     try:
         host.call(lambda: add_device(request.param, "10.77.0.99"))
@@ -82,9 +82,9 @@ def remove_device(address: str) -> None:
             route.addr("add", index=below, address=address, prefixlen=24)
 
 
-def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: Lab) -> None:
-    """Joined and received by link=auto, over rings on the one member of a bond; they are refused with the
-    reason, where there can be none. (On a veth the tag of a VLAN is not in the frame.)"""
+def test_a_context_on_it_works_and_the_doctor_reports_how(host: Host, shared_lab: Lab) -> None:
+    """link=auto joins and receives, over rings on the one member of a bond; where rings are not possible they are
+    refused with the reason. (On a veth the tag of a VLAN is not in the frame.)"""
     sender = shared_lab.hosts[0]
     facts = host.call(lambda: probe_interface(find_interface("upper0")))
     assert facts.stack[0].lower == ("eth0",)
@@ -106,9 +106,9 @@ def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: L
         with pytest.raises(UmError, match=refusal):
             host.call(lambda: Context("upper0", link="xdp"))
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "upper0"]
-    told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
-    assert "lies on" in told
-    assert f"{facts.stack[0]}" in " ".join(told.split())
+    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert "lies on" in printed
+    assert f"{facts.stack[0]}" in " ".join(printed.split())
     as_json = subprocess.run([*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
     (report,) = json.loads(as_json)["interfaces"]
     assert report["facts"]["stack"][0]["lower"] == ["eth0"]

@@ -1,6 +1,6 @@
-"""Steering on real interfaces: what is attached where, what is reported, what still reaches the kernel.
+"""Steering on real interfaces: attached programs, reports, and the datagrams that still reach the kernel.
 
-AF_XDP sockets here are bound to nothing: what is redirected to them is gone, which shows that it was redirected.
+AF_XDP sockets here are not bound: a datagram that is redirected to them disappears, which proves the redirection.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ AF_XDP = 44
 XDP_REDIRECT = 4
 MANY_QUEUES = 66
 NATIVE_FLAG = 1 << 2
-# Has the MAC address of GROUP, hence passes the same filter in a NIC.
+# Has the MAC address of GROUP, so it passes the same filter in a NIC.
 SAME_MAC_GROUP = "238.205.1.2"
 MODES = pytest.mark.parametrize("mode", list(AttachMode))
 
 
 def exists(program_id: int) -> bool:
-    """Whether the kernel still has the program."""
+    """Return true if the kernel still has the program."""
     try:
         AttachedProgram(program_id).close()
     except BpfError:
@@ -66,21 +66,21 @@ def exists(program_id: int) -> bool:
 
 
 def open_descriptors() -> set[str]:
-    """The descriptors this process has open, the one used to look excepted."""
+    """Return the open descriptors of this process, without the one used to list them."""
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
 
 
 class Namespace:
-    """A namespace with the interfaces a test makes in it."""
+    """A namespace with the interfaces that a test creates in it."""
 
     def __init__(self, name: str) -> None:
-        """Make it."""
+        """Create it."""
         self.name = name
         namespaces.create(name)
         self.call(lambda: self.link("set", "lo", state="up"))
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function inside."""
+        """Run a function in the namespace."""
         return namespaces.call(self.name, function)
 
     @staticmethod
@@ -93,7 +93,7 @@ class Namespace:
                 route.link(command, index=route.link_lookup(ifname=name)[0], **options)
 
     def add(self, name: str, kind: str, **options: Any) -> None:
-        """Make an interface that is up."""
+        """Create an interface that is up."""
 
         def make() -> None:
             self.link("add", name, kind=kind, **options)
@@ -104,7 +104,7 @@ class Namespace:
 
 @pytest.fixture
 def namespace() -> Iterator[Namespace]:
-    """Give an empty namespace."""
+    """Return an empty namespace."""
     made = Namespace(f"umsteer-{os.getpid()}")
     yield made
     namespaces.remove(made.name)
@@ -112,7 +112,7 @@ def namespace() -> Iterator[Namespace]:
 
 @pytest.fixture
 def host(shared_lab: Lab) -> Iterator[Host]:
-    """Give a host of the lab, and see that its interface is left without a program."""
+    """Return a host of the lab, and check that no program is left on its interface."""
     host = shared_lab.hosts[1]
     yield host
     assert host.call(lambda: occupants("eth0")) == ()
@@ -124,7 +124,7 @@ def attach(host: Host | Namespace, mode: AttachMode = AttachMode.NATIVE, interfa
 
 
 def ping(host: Host, address: str) -> bool:
-    """Send one ICMP echo request and say whether it was answered."""
+    """Send one ICMP echo request and return true if it was answered."""
     request = bytes(ICMP(type=8, id=os.getpid() & 0xFFFF, seq=1))
 
     def ask() -> socket.socket:
@@ -144,7 +144,7 @@ def ping(host: Host, address: str) -> bool:
 
 @MODES
 def test_rules_steer_only_what_they_should(shared_lab: Lab, host: Host, mode: AttachMode) -> None:
-    """W5: the rule's datagrams leave the kernel once a socket is there; groups, ARP, ping and IGMP are not touched."""
+    """W5: the rule's datagrams bypass the kernel once a socket is bound; groups, ARP, ping and IGMP are unaffected."""
     sender_host = shared_lab.hosts[0]
     with contextlib.ExitStack() as stack:
         steering = stack.enter_context(attach(host, mode))
@@ -185,7 +185,7 @@ def test_rules_steer_only_what_they_should(shared_lab: Lab, host: Host, mode: At
 
 
 def test_fragments_of_a_steered_group_still_arrive(shared_lab: Lab, host: Host) -> None:
-    """W4: a datagram that was fragmented on its way is put together by the kernel, and its fragments are counted."""
+    """W4: a fragmented datagram is reassembled by the kernel, and its fragments are counted."""
     with attach(host) as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
         steering.add_rule(GROUP, PORT, 0)
         steering.put_socket(0, 0, ring.fileno())
@@ -198,7 +198,7 @@ def test_fragments_of_a_steered_group_still_arrive(shared_lab: Lab, host: Host) 
 
 
 def test_the_receive_queue_chooses_the_socket(namespace: Namespace) -> None:
-    """Steering: a frame goes to the slot's socket for its queue; a queue beyond a slot's 64 is not the next slot's."""
+    """A frame goes to the slot's socket for its queue; a queue above a slot's 64 does not reach the next slot."""
     queues = {"num_rx_queues": MANY_QUEUES, "num_tx_queues": MANY_QUEUES}
     namespace.add("veth0", "veth", peer={"ifname": "veth1", **queues}, **queues)
     with attach(namespace, interface="veth0") as steering, contextlib.ExitStack() as stack:
@@ -228,7 +228,7 @@ def test_the_receive_queue_chooses_the_socket(namespace: Namespace) -> None:
 
 
 def test_every_interface_takes_generic(namespace: Namespace) -> None:
-    """The ladder's step: an interface without XDP of its own refuses native, saying so, and takes generic."""
+    """An interface without XDP in its driver refuses native mode with the reason, and accepts generic mode."""
     namespace.add("bridge0", "bridge")
     for name in ("bridge0", "lo"):
         with pytest.raises(AttachError, match=rf"{name} in native mode.*use mode generic"):
@@ -244,7 +244,7 @@ def test_every_interface_takes_generic(namespace: Namespace) -> None:
 def test_jumbo_frames_need_the_program_for_several_buffers(
     make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W4: at MTU 9000 the program of new kernels attaches, and the refusal of the one for old kernels says why."""
+    """W4: at MTU 9000 the program of new kernels attaches, and the one for old kernels is refused with the reason."""
     host = make_lab(hosts=2, mtu=9000).hosts[1]
     with attach(host) as steering:
         assert steering.attached()
@@ -255,7 +255,7 @@ def test_jumbo_frames_need_the_program_for_several_buffers(
 
 @MODES
 def test_nothing_is_left(host: Host, mode: AttachMode) -> None:
-    """Leaves no program attached, no map, no descriptor: after closing, and after an attachment that failed."""
+    """No program, map or descriptor is left after closing, or after an attachment that failed."""
     descriptors = open_descriptors()
     steering = attach(host, mode)
     program_id = steering.program.id
@@ -282,7 +282,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def other_process(host: Host, mode: AttachMode) -> Iterator[tuple[subprocess.Popen[str], int, int]]:
-    """A process on the host that has steering attached: the process, its program's id and its link's."""
+    """Start a process on the host with steering attached: the process, its program's id and its link's."""
     command = [sys.executable, "-c", CHILD, mode.value]
     child = host.run(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -296,7 +296,7 @@ def other_process(host: Host, mode: AttachMode) -> Iterator[tuple[subprocess.Pop
 
 @MODES
 def test_a_crash_detaches(host: Host, mode: AttachMode) -> None:
-    """W11: kill -9 leaves nothing on the interface: the next one attaches without a word."""
+    """W11: kill -9 leaves nothing on the interface; the next attachment succeeds."""
     with other_process(host, mode) as (child, program_id, _):
         (there,) = host.call(lambda: occupants("eth0"))
         assert there.program_id == program_id
@@ -309,11 +309,11 @@ def test_a_crash_detaches(host: Host, mode: AttachMode) -> None:
 
 @MODES
 def test_a_second_program_is_refused_by_naming_the_first(host: Host, mode: AttachMode) -> None:
-    """Coexistence: the error names the program, its mode and its process, and gives no command
-    that would take a running program down."""
+    """The error names the program, its mode and its process, and contains no command that would detach a running
+    program."""
     with other_process(host, mode) as (child, program_id, _):
         with Steering() as like_it:
-            name = like_it.program.name  # another one before Linux 5.18
+            name = like_it.program.name  # its name differs before Linux 5.18
         for wanted in AttachMode:
             with pytest.raises(OccupiedError) as refusal:
                 attach(host, wanted)
@@ -326,7 +326,7 @@ def test_a_second_program_is_refused_by_naming_the_first(host: Host, mode: Attac
 
 
 def test_a_program_without_a_link_is_removed_by_the_command_given(host: Host) -> None:
-    """Coexistence: a program attached by netlink belongs to no process; the error's command takes it off."""
+    """A program attached by netlink belongs to no process; the error's command detaches it."""
     with Steering() as loaded:
         index = host.facts().index
         attached = host.call(lambda: libbpf().bpf_xdp_attach(index, loaded.program.fd, NATIVE_FLAG, None))
@@ -343,7 +343,7 @@ def test_a_program_without_a_link_is_removed_by_the_command_given(host: Host) ->
 
 
 def test_a_program_that_somebody_detached_is_noticed(shared_lab: Lab, host: Host) -> None:
-    """Faults: detached by someone else: `attached` says so, and with `reattach` the same rules steer again."""
+    """After another process detaches it, `attached` is false, and `reattach` restores the same rules."""
     with attach(host) as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
         steering.add_rule(GROUP, PORT, 0)
         steering.put_socket(0, 0, ring.fileno())
@@ -367,7 +367,7 @@ def test_a_program_that_somebody_detached_is_noticed(shared_lab: Lab, host: Host
 
 
 def test_an_interface_that_is_gone_is_noticed(namespace: Namespace) -> None:
-    """Faults: with its interface the attachment is gone, and one that takes its name can be attached to."""
+    """The attachment ends with its interface; a new interface of the same name can be attached to."""
     namespace.add("veth0", "veth", peer="veth1")
     with attach(namespace, interface="veth0") as steering:
         assert steering.attached()
@@ -385,7 +385,7 @@ def test_an_interface_that_is_gone_is_noticed(namespace: Namespace) -> None:
 
 @needs_program_fragments
 def test_an_interface_that_goes_down_and_returns_keeps_the_program(shared_lab: Lab, host: Host) -> None:
-    """Faults: down and up again, or a changed MTU, take nothing off the interface."""
+    """Down and up again, or a changed MTU, leave the program on the interface."""
     with attach(host) as steering:
         steering.add_rule(GROUP, PORT, 0)
         host.link_down()
@@ -411,7 +411,7 @@ with Steering.attach("eth0", AttachMode.NATIVE) as steering:
 
 @needs_packet_comparisons
 def test_three_capabilities_are_enough(host: Host) -> None:
-    """Privileges: CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF load and attach; without CAP_BPF the error names it."""
+    """CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF suffice to load and attach; without CAP_BPF the error names it."""
     if not (setpriv := shutil.which("setpriv")):
         pytest.skip("setpriv (util-linux) is needed to drop capabilities")
 
@@ -435,7 +435,7 @@ def test_three_capabilities_are_enough(host: Host) -> None:
 
 
 def test_an_application_with_an_event_loop_can_attach(host: Host) -> None:
-    """Netlink is asked on a thread of its own where an event loop runs, in the same namespace."""
+    """If an event loop runs, netlink is used on another thread in the same namespace."""
 
     async def attach_and_look() -> tuple[int, bool]:
         with Steering.attach("eth0", AttachMode.NATIVE) as steering:

@@ -1,4 +1,4 @@
-"""LBT-TCP over real links: what TCP repairs by itself, and outages that end connections."""
+"""LBT-TCP over real links: losses that TCP repairs, and outages that end connections."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _unplug(lab: Lab, seconds: float) -> None:
     lab.hosts[1].plug()
 
 
-def test_what_tcp_repairs_needs_nobody_else(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """UM-108: datagrams lost at a switch port, and a cable out for a moment, are TCP's own affair."""
+def test_tcp_repairs_losses_by_itself(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """UM-108: TCP recovers segments lost at a switch port, and a short outage of the cable."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     subscriber = ends.subscribe(1, size=SIZE)
@@ -53,7 +53,7 @@ def test_what_tcp_repairs_needs_nobody_else(make_lab: MakeLab, ends_in: EndsIn) 
 def test_an_outage_ends_the_connection_and_what_is_retained_closes_the_gap(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """UM-108, UM-110: both hosts notice; the source goes on for the other receiver, and the gap is recovered."""
+    """UM-108, UM-110: both hosts notice; the source continues for the other receiver, and the gap is recovered."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     cut = ends.subscribe(1, size=SIZE, options={**SOON_NOTICED, **RECOVERS})
@@ -73,7 +73,7 @@ def test_an_outage_ends_the_connection_and_what_is_retained_closes_the_gap(
 
 
 def test_an_outage_without_recovery_is_declared_by_number(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """UM-108, C16: everything sent is accounted for, as a message or as lost, in order."""
+    """UM-108, C16: every sent message is delivered or reported lost, in order."""
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     cut = ends.subscribe(1, size=SIZE, options=SOON_NOTICED)

@@ -1,5 +1,5 @@
-"""Receive timestamps and one-way latency between hosts of the lab: over sockets, and over rings with the times that the
-XDP program and the NIC's driver give. The lab is one machine, so both ends read the same clock."""
+"""Receive timestamps and one-way latency between hosts of the lab: over sockets, and over rings with the times of the
+XDP program and the NIC's driver. The lab is one machine, so both ends read the same clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A_SECOND = 10**9
 
 
 def timed_exchange(publisher: Member, subscriber: Member, count: int) -> list[Message]:
-    """The messages of a source that says when it sends them."""
+    """Return the messages of a source with send timestamps."""
     with (
         subscriber.receiver("timed") as receiver,
         publisher.source("timed", send_timestamps=1) as source,
@@ -39,7 +39,7 @@ def timed_exchange(publisher: Member, subscriber: Member, count: int) -> list[Me
 
 
 def check_latencies(messages: list[Message]) -> None:
-    """Every message arrived after it was sent, and not much later."""
+    """Check that every message arrived after it was sent, and not much later."""
     for message in messages:
         assert 0 < message.received_ns - message.sent_ns < 5 * A_SECOND
     assert abs(messages[-1].sent_ns - time.time_ns()) < 60 * A_SECOND
@@ -48,15 +48,14 @@ def check_latencies(messages: list[Message]) -> None:
 @pytest.mark.parametrize("timestamps", [0, 1])
 @pytest.mark.parametrize("link", ["socket", "xdp"])
 def test_latency_is_counted_on_every_link(shared_lab: Lab, link: str, timestamps: int) -> None:
-    """The time of sending travels with the message; the session counts what lies between it and the arrival."""
+    """The send time travels with the message; the session counts the difference to the arrival."""
     options = {"link": link, "transport_lbtrm_receiver_timestamp": timestamps}
     with members(*shared_lab.hosts[:2], **options) as (publisher, subscriber):
         check_latencies(timed_exchange(publisher, subscriber, 200))
 
 
-def test_the_program_notes_when_a_frame_came(shared_lab: Lab) -> None:
-    """Over rings the time of arrival is the XDP program's, which lies between sending and reading; every frame has
-    it."""
+def test_the_program_records_when_a_frame_arrived(shared_lab: Lab) -> None:
+    """Over rings the arrival time is the XDP program's, between sending and reading; every frame has it."""
     with members(*shared_lab.hosts[:2], **RINGS, transport_lbtrm_receiver_timestamp=1) as (
         publisher,
         subscriber,
@@ -70,8 +69,8 @@ def test_the_program_notes_when_a_frame_came(shared_lab: Lab) -> None:
 
 @needs_device_bound_programs
 def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
-    """veth has the hook and no clock: the program is bound to it and loaded, the kernel's times stand in for what it
-    does not give, and the statistics say so."""
+    """veth has the hook but no clock: the program is bound to it and loaded, the kernel's times are used instead, and
+    the statistics show it."""
     facts = shared_lab.hosts[1].call(lambda: probe("eth0"))
     assert not isinstance(facts.timestamping, Unknown)
     assert facts.timestamping.hardware_clock is None
@@ -89,10 +88,10 @@ def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
         assert subscriber.link("ring_times_missing") == 0
 
 
-def test_a_clock_of_the_nic_that_cannot_be_read_is_said(
+def test_a_nic_clock_that_cannot_be_read_is_reported(
     shared_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its device, or the right to it, the kernel's times stand: no error, but it says why."""
+    """Without the clock's device, or the permission to read it, the kernel's times are used, with the reason."""
     monkeypatch.setattr(xsk, "_nic_clock", lambda _interface: 4_000_000)
     settings = xsk.RingSettings(receive_frames=64, send_frames=64, nic_times=True)
     with shared_lab.hosts[0].call(lambda: xsk.RingSet("eth0", xsk.RingMode.COPY, settings)) as rings:

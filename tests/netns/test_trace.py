@@ -1,4 +1,4 @@
-"""`umstack trace` in the lab: a datagram the kernel gives up shows up with its reason."""
+"""`umstack trace` in the lab: a datagram that the kernel drops is shown with the reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _bcc_is_here() -> None:
 
 @pytest.fixture
 def subscriber(shared_lab: Lab) -> Iterator[Host]:
-    """Give a host that has joined the groups, and reads nothing."""
+    """Return a host that has joined the groups and reads nothing."""
     host = shared_lab.hosts[1]
     with host.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as member:
         for group in (GROUP, OTHER_GROUP):
@@ -57,7 +57,7 @@ def send(host: Host, port: int, group: str = GROUP) -> None:
 
 
 def wait_for(trace: Trace, found: Callable[[Drop], bool], host: Host, count: int = 1) -> Drop:
-    """Read the trace until the kernel has dropped so many of what is looked for."""
+    """Read the trace until the kernel has dropped `count` datagrams of a kind."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         for drop in host.call(trace.report).drops:
@@ -68,7 +68,7 @@ def wait_for(trace: Trace, found: Callable[[Drop], bool], host: Host, count: int
 
 
 def test_a_datagram_to_a_closed_port_shows_up_with_its_reason(shared_lab: Lab, subscriber: Host) -> None:
-    """Each one is counted once, with group, port, interface, the kernel's function and what it means."""
+    """Each drop is counted once, with group, port, interface, the kernel's function and its meaning."""
     with subscriber.call(Trace) as trace:
         send(shared_lab.hosts[0], CLOSED_PORT)
         drop = wait_for(trace, lambda drop: drop.port == CLOSED_PORT, subscriber, DATAGRAMS)
@@ -84,7 +84,7 @@ def test_a_datagram_to_a_closed_port_shows_up_with_its_reason(shared_lab: Lab, s
 
 
 def test_a_full_socket_buffer_shows_up_with_its_reason(shared_lab: Lab, subscriber: Host) -> None:
-    """A reader that does not read: the socket's buffer fills, and the trace says so."""
+    """If a reader stops reading, the socket's buffer fills, and the trace shows it."""
     with subscriber.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
         slow.bind(("", SLOW_PORT))
@@ -95,7 +95,7 @@ def test_a_full_socket_buffer_shows_up_with_its_reason(shared_lab: Lab, subscrib
     assert "rmem_max" in drop.meaning
 
 
-def test_only_what_is_looked_for_is_counted(shared_lab: Lab, subscriber: Host) -> None:
+def test_only_matching_drops_are_counted(shared_lab: Lab, subscriber: Host) -> None:
     """Other groups, other ports and other namespaces are not in the report."""
     bystander = shared_lab.hosts[2]
     wanted = [Group(GROUP, CLOSED_PORT)]
@@ -119,7 +119,7 @@ __attribute__((section("license"), used)) char _license[] = "GPL";
 
 @pytest.fixture(scope="module")
 def xdp_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfObject]:
-    """Give XDP programs whose verdicts cannot be carried out."""
+    """Return XDP programs whose verdicts fail."""
     source = tmp_path_factory.mktemp("xdp") / "failing.c"
     source.write_text(XDP_PROGRAM)
     compiled = source.with_suffix(".o")
@@ -157,7 +157,7 @@ def test_xdp_failures_show_up(make_lab: MakeLab, xdp_programs: BpfObject, name: 
 
 @pytest.mark.skipif(rings_unavailable() is not None, reason=str(rings_unavailable()))
 def test_a_ring_nobody_reads_shows_up(make_lab: MakeLab) -> None:
-    """Datagrams steered into a full ring are redirect errors, with what the errno means there."""
+    """Datagrams steered into a full ring are redirect errors, with the meaning of the errno."""
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
     with ExitStack() as opened:
@@ -183,7 +183,7 @@ def test_a_ring_nobody_reads_shows_up(make_lab: MakeLab) -> None:
 
 
 def test_a_trace_leaves_nothing_in_the_kernel(subscriber: Host) -> None:
-    """Programs and maps live by their descriptors, and those are closed with the trace."""
+    """Programs and maps exist by their descriptors, which are closed with the trace."""
     before = bpf_descriptors()
     with subscriber.call(Trace):
         assert bpf_descriptors() > before
@@ -191,7 +191,7 @@ def test_a_trace_leaves_nothing_in_the_kernel(subscriber: Host) -> None:
 
 
 def bpf_descriptors() -> int:
-    """How many programs and maps this process holds."""
+    """Return the number of programs and maps of this process."""
     links = [entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     return sum("bpf" in str(link) or "raw_tracepoint" in str(link) for link in links)
 

@@ -1,7 +1,7 @@
-"""Rings for VLAN devices: on the NIC below, for the datagrams of that VLAN, whose tag what is sent bears.
+"""Rings of VLAN devices: on the NIC below, for the datagrams of that VLAN; sent datagrams carry the tag.
 
-The kernel of these tests may have no VLAN devices: then the tests on such devices are skipped, and the rings themselves
-are shown with a tag on a plain interface, whose wire is looked at.
+The kernel may have no VLAN devices; then the tests on such devices are skipped, and the rings are tested with a tag on
+a plain interface whose frames are captured.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 
 
 def open_context(interface: str, link: str, **options: Any) -> Context:
-    """One without a rate limit."""
+    """Open a context without a rate limit."""
     return Context(interface, link=link, **{**UNLIMITED, **options})
 
 
@@ -57,18 +57,18 @@ class VlanMember(Member):
     """A context on the VLAN device of a host, whose sources send to one group."""
 
     def __init__(self, host: Host, link: str, interface: str = "vlan0", **options: Any) -> None:
-        """Open it."""
+        """Open the context."""
         self.host = host
         self.context = host.call(lambda: open_context(interface, link, **options))
 
     def source(self, topic: str, **options: Any) -> Source:
-        """Make a source there."""
+        """Create a source on the host."""
         return super().source(topic, **{**FIXED, **options})
 
 
 @contextmanager
 def on_vlan(*hosts: Host, links: tuple[str, str]) -> Iterator[tuple[VlanMember, VlanMember]]:
-    """A context on the VLAN device of each of two hosts."""
+    """Open a context on the VLAN device of each of two hosts."""
     first = VlanMember(hosts[0], links[0])
     try:
         second = VlanMember(hosts[1], links[1])
@@ -81,7 +81,7 @@ def on_vlan(*hosts: Host, links: tuple[str, str]) -> Iterator[tuple[VlanMember, 
 
 
 def add_vlan(name: str, number: int, address: str) -> None:
-    """Lay a VLAN device upon eth0 of this namespace; skips where the kernel has none."""
+    """Create a VLAN device on eth0 of this namespace; skip if the kernel has none."""
     with IPRoute() as route:
         below = route.link_lookup(ifname="eth0")[0]
         mapping = {"attrs": [["IFLA_VLAN_QOS_MAPPING", {"from": 0, "to": PRIORITY}]]}
@@ -95,7 +95,7 @@ def add_vlan(name: str, number: int, address: str) -> None:
 
 
 def remove_vlans() -> None:
-    """Take them away."""
+    """Remove the devices."""
     with IPRoute() as route:
         for name in ("vlan0", "vlan1"):
             for index in route.link_lookup(ifname=name):
@@ -103,7 +103,7 @@ def remove_vlans() -> None:
 
 
 def leave_tags_in_frames(lab: Lab, *, is_left: bool) -> None:
-    """As NICs do that neither insert nor remove tags: a veth, and the switch's, have them beside the frame."""
+    """Leave VLAN tags in frames, as some NICs do; a veth, and the switch's, have them beside the frame by default."""
 
     def change(name: str) -> None:
         for feature in (STRIPS, INSERTS):
@@ -116,7 +116,7 @@ def leave_tags_in_frames(lab: Lab, *, is_left: bool) -> None:
 
 @pytest.fixture(scope="module")
 def tags_in_frames(shared_lab: Lab) -> Iterator[Lab]:
-    """Two hosts whose NICs leave tags alone."""
+    """Return two hosts whose NICs leave tags in frames."""
     leave_tags_in_frames(shared_lab, is_left=True)
     yield shared_lab
     leave_tags_in_frames(shared_lab, is_left=False)
@@ -124,7 +124,7 @@ def tags_in_frames(shared_lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def vlan_lab(tags_in_frames: Lab) -> Iterator[Lab]:
-    """The same with VLAN devices."""
+    """Return such hosts with VLAN devices."""
     hosts = tags_in_frames.hosts[:2]
     try:
         for host in hosts:
@@ -138,10 +138,10 @@ def vlan_lab(tags_in_frames: Lab) -> Iterator[Lab]:
 
 
 class Wire:
-    """What a host sends, as its port of the switch gets it, with the tag that was on it."""
+    """The frames of a host as its switch port receives them, with their tags."""
 
     def __init__(self, lab: Lab, host: Host) -> None:
-        """Look from now on."""
+        """Start to collect frames."""
         port = port_name(host.number)
         self.socket = namespaces.call(lab.switch_namespace, lambda: self._open(port))
 
@@ -155,7 +155,7 @@ class Wire:
         return looking
 
     def sent_to(self, group: str) -> list[Ether]:
-        """The frames to a group that came since the last look."""
+        """Return the frames to a group since the last call."""
         found = []
         while (frame := self._next()) is not None:
             read = Ether(frame)
@@ -164,7 +164,7 @@ class Wire:
         return found
 
     def _next(self) -> bytes | None:
-        """A frame, with the tag back in its place: the kernel has it beside the frame by now."""
+        """Return a frame with the tag, which the kernel has moved beside the frame, in its place."""
         try:
             frame, auxiliary, _, (_, _, kind, *_) = self.socket.recvmsg(65536, 256)
         except BlockingIOError:
@@ -178,18 +178,18 @@ class Wire:
         return frame
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop collecting."""
         self.socket.close()
 
 
 # ---- the tag, on any kernel ----
 
 
-def test_what_is_sent_bears_the_tag_and_what_is_received_is_of_it(
+def test_sent_datagrams_carry_the_tag_and_received_ones_match_it(
     tags_in_frames: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With rings for a VLAN every datagram is tagged and is received by a rule for that VLAN. The
-    largest fill the MTU to the byte, the tag not counted."""
+    """With rings of a VLAN every datagram is tagged, and received by a rule for that VLAN. The largest fill the MTU to
+    the byte, without the tag."""
 
     def tagged(interface: xdp.Interface, stack: object) -> tuple[xdp.RingPlace, ...]:
         return (xdp.RingPlace(interface, interface, VLAN, PRIORITY),)
@@ -230,7 +230,7 @@ def test_what_is_sent_bears_the_tag_and_what_is_received_is_of_it(
     "links", [("native", "native"), ("generic", "generic"), ("socket", "native"), ("native", "socket")]
 )
 def test_a_context_on_a_vlan_device_has_rings(vlan_lab: Lab, links: tuple[str, str]) -> None:
-    """Joined on the VLAN device, received and sent over rings on its NIC, understood by kernel sockets."""
+    """It joins on the VLAN device, receives and sends over rings on its NIC, and works with kernel sockets."""
     with on_vlan(*vlan_lab.hosts[:2], links=links) as (publisher, subscriber):
         assert (publisher.context.link_mode, subscriber.context.link_mode) == links
         exchange(publisher, subscriber, 2000, 1400)
@@ -246,8 +246,8 @@ def test_a_context_on_a_vlan_device_has_rings(vlan_lab: Lab, links: tuple[str, s
             assert vlan_lab.hosts[1].call(lambda: xdp.occupants("vlan0")) == ()
 
 
-def test_what_the_kernel_tags_and_what_we_tag_is_alike(vlan_lab: Lab) -> None:
-    """The same VLAN, priority and Ethernet address, whether the kernel's VLAN device sends or our rings."""
+def test_the_kernel_and_the_rings_tag_alike(vlan_lab: Lab) -> None:
+    """VLAN, priority and Ethernet address are the same from the kernel's VLAN device and from our rings."""
     first, second = vlan_lab.hosts[:2]
     seen: dict[str, set[tuple[Any, ...]]] = {}
     for link in ("socket", "native"):
@@ -261,9 +261,8 @@ def test_what_the_kernel_tags_and_what_we_tag_is_alike(vlan_lab: Lab) -> None:
     assert len(seen["native"]) == 1
 
 
-def test_only_the_datagrams_of_the_vlan_are_taken(vlan_lab: Lab) -> None:
-    """The same group and port without a tag, or of another VLAN, stay with the kernel, and reach who listens
-    there."""
+def test_only_datagrams_of_the_vlan_are_received(vlan_lab: Lab) -> None:
+    """Datagrams to the same group and port without a tag, or of another VLAN, stay with the kernel and its sockets."""
     first, second = vlan_lab.hosts[:2]
 
     def listen(interface: str) -> socket.socket:
@@ -303,7 +302,7 @@ def test_only_the_datagrams_of_the_vlan_are_taken(vlan_lab: Lab) -> None:
 
 
 def test_the_mtu_of_the_vlan_device_is_followed(vlan_lab: Lab) -> None:
-    """W4: datagrams are sized by the VLAN device's MTU, not by its NIC's."""
+    """W4: datagrams are sized by the VLAN device's MTU instead of its NIC's."""
     first, second = vlan_lab.hosts[:2]
 
     def set_mtu(mtu_bytes: int) -> None:
@@ -324,7 +323,7 @@ def test_the_mtu_of_the_vlan_device_is_followed(vlan_lab: Lab) -> None:
 
 
 def test_a_new_ethernet_address_is_followed(vlan_lab: Lab) -> None:
-    """What rings send comes from the address that the VLAN device has now."""
+    """Frames sent on rings have the current address of the VLAN device."""
     first, second = vlan_lab.hosts[:2]
     old = first.call(lambda: xdp.find_interface("vlan0").mac)
 
@@ -349,7 +348,7 @@ def test_a_new_ethernet_address_is_followed(vlan_lab: Lab) -> None:
 
 
 def test_a_nic_that_strips_tags_is_refused_with_the_command(vlan_lab: Lab) -> None:
-    """No program sees a tag that the NIC has taken off; the doctor and the error say how to leave it on."""
+    """No program sees a tag that the NIC has stripped; the doctor and the error give the command to keep it."""
     host = vlan_lab.hosts[1]
     command = f"ethtool -K eth0 {STRIPS} off"
     host.call(lambda: set_feature("eth0", STRIPS, True))
@@ -358,18 +357,18 @@ def test_a_nic_that_strips_tags_is_refused_with_the_command(vlan_lab: Lab) -> No
         with pytest.raises(Unsupported, match=command):
             host.call(lambda: Context("vlan0", link="xdp"))
         inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "vlan0"]
-        told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
-        assert "takes VLAN tags off" in " ".join(told.split())
+        printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+        assert "takes VLAN tags off" in " ".join(printed.split())
     finally:
         host.call(lambda: set_feature("eth0", STRIPS, False))
 
 
-def test_the_doctor_says_where_the_rings_would_be(vlan_lab: Lab) -> None:
+def test_the_doctor_reports_where_the_rings_would_be(vlan_lab: Lab) -> None:
     """The lower device, the VLAN and the mode that will be used."""
     host = vlan_lab.hosts[1]
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "vlan0"]
-    told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
-    words = " ".join(told.split())
+    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    words = " ".join(printed.split())
     assert words.count("vlan0: native will be used") == 1
     assert f"vlan0 is VLAN {VLAN} (802.1Q) of eth0" in words
     assert f"would be on eth0, for what is tagged for VLAN {VLAN}" in words
@@ -380,7 +379,7 @@ def test_the_doctor_says_where_the_rings_would_be(vlan_lab: Lab) -> None:
 
 
 def test_a_context_on_sockets_is_warned_of_rings_on_the_nic(vlan_lab: Lab) -> None:
-    """The program is on the NIC, and what it takes does not reach sockets on the VLAN device either."""
+    """The program is on the NIC, and the datagrams it redirects do not reach sockets on the VLAN device either."""
     host = vlan_lab.hosts[1]
     with (
         host.call(lambda: open_context("vlan0", "native")),

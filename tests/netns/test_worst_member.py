@@ -1,4 +1,4 @@
-"""A third host attacks the source at 1 Mbit/s, through its NAK port: the honest stream keeps its rate."""
+"""A third host attacks the source's NAK port at 1 Mbit/s: the honest stream keeps its rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 1.5
 
 @pytest.fixture(scope="module")
 def attacked() -> Iterator[tuple[End, End, Hostile]]:
-    """Give a stream of 8 Mbit/s with limits such as the defaults are, and a host that attacks it."""
+    """Return a stream of 8 Mbit/s with limits like the defaults, and a host that attacks it."""
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=3))
         ends = Ends(lab, stack)
@@ -45,7 +45,7 @@ def attacked() -> Iterator[tuple[End, End, Hostile]]:
 
 
 def rate_while(subscriber: End, act: Callable[[], int]) -> tuple[float, Report]:
-    """Messages a second that arrive while `act` sends so many bytes again and again, at 1 Mbit/s."""
+    """Return messages per second received while `act` sends its bytes again and again at 1 Mbit/s."""
     first, start, sent_bytes = subscriber.ask(), time.monotonic(), 0
     while (elapsed := time.monotonic() - start) < SECONDS:
         if sent_bytes <= elapsed * ATTACK_BYTES_PER_SECOND:
@@ -57,7 +57,7 @@ def rate_while(subscriber: End, act: Callable[[], int]) -> tuple[float, Report]:
 
 
 def test_naks_for_everything(attacked: tuple[End, End, Hostile]) -> None:
-    """UM-129: what they cause is a tenth of the retransmit limit; the sender is named; nothing is lost."""
+    """UM-129: they cause a tenth of the retransmit limit; the sender is named; nothing is lost."""
     publisher, subscriber, hostile = attacked
     before = publisher.ask()
     newest = hostile.overheard().sqn
@@ -86,7 +86,7 @@ def test_naks_for_everything(attacked: tuple[End, End, Hostile]) -> None:
 
 
 def test_an_invented_receiver(attacked: tuple[End, End, Hostile]) -> None:
-    """AE-19, AE-20: after flow_control_stall_timeout it does not count, under one name or many."""
+    """AE-19, AE-20: after flow_control_stall_timeout it no longer counts, under one address or many."""
     publisher, subscriber, hostile = attacked
     sqn = hostile.overheard().sqn
     number = 1

@@ -1,5 +1,5 @@
-"""The AF_XDP link between hosts of the lab: the whole path over rings, what it must look like on the wire, jumbo
-frames, several queues, and every fault that has an outcome of its own."""
+"""The AF_XDP link between hosts of the lab: data over rings, its form on the wire, jumbo frames, several queues, and
+each fault with its outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GROUP, PORT = "239.255.9.1", 14400
 SESSION_MESSAGE = 2
 FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destination_port": PORT}
 DISSECTED = {**FIXED, "transport_lbtrm_multicast_address": "224.10.10.10"}
-"""A group that tshark takes for LBT-RM without being told."""
+"""A group that tshark decodes as LBT-RM by default."""
 RINGS = {"link": "xdp"}
 WINDOW_BYTES = 8 * 1024 * 1024
 QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}
@@ -54,12 +54,12 @@ QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtr
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
 
-# ---- the path ----
+# ---- the data path ----
 
 
 def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
-    """W5, W7: each step down the ladder is tried and kept with its errno; data and repairs use the rings, and nothing
-    of a steered group comes by the kernel."""
+    """W5, W7: each step down the ladder is tried and kept with its errno; data and retransmissions use the rings, and
+    no datagram of a steered group arrives through the kernel."""
     with members(*shared_lab.hosts[:2], **RINGS, link_xdp_checksum=1) as (publisher, subscriber):
         exchange(publisher, subscriber, 5000, 1400)
         stats = subscriber.context.stats()
@@ -74,15 +74,15 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
         assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
         assert subscriber.link("ring_checksum_errors") == 0
         assert publisher.link("datagrams_sent") >= 5000
-        # Messages that fill a datagram are staged where they are sent from, but not while another thread sends.
+        # Messages that fill a datagram are staged in frames, except while another thread sends.
         assert publisher.link("ring_sent_in_place") > 0
         assert publisher.link("xdp_tx_invalid_descs") == publisher.link("send_errors") == 0
-        # The kernel sends many frames a call.
+        # The kernel sends many frames per call.
         assert publisher.link("syscalls") < publisher.link("datagrams_sent") / 4
 
 
 def test_what_is_lost_is_repaired_over_rings(make_lab: MakeLab) -> None:
-    """UM-72: NAKs go by sockets, retransmissions by rings, and every message arrives in its order."""
+    """UM-72: NAKs use sockets, retransmissions use rings, and every message arrives in order."""
     lab = make_lab(hosts=2, loss=0.02)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         exchange(publisher, subscriber, 10000, 1400, **QUICK_NAKS)
@@ -93,7 +93,7 @@ def test_what_is_lost_is_repaired_over_rings(make_lab: MakeLab) -> None:
 
 @pytest.mark.parametrize("rings_at", ["publisher", "subscriber"])
 def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str) -> None:
-    """W6: a link is nobody else's business. Checksums are verified: what one kind computes the other finds right."""
+    """W6: the kind of link does not matter to the other side; the checksums of one are correct for the other."""
     first, second, _ = shared_lab.hosts
     rings = {**RINGS, "link_xdp_checksum": 1}
     with (
@@ -105,7 +105,7 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
 
 
 def test_who_polled_the_rings_can_sleep_afterwards(shared_lab: Lab) -> None:
-    """W5: frames that a polling loop leaves in the ring for a moment do not wake one that sleeps, again and again."""
+    """W5: frames that a polling loop leaves in the ring do not wake a sleeping loop again and again."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -129,7 +129,7 @@ def test_who_polled_the_rings_can_sleep_afterwards(shared_lab: Lab) -> None:
 
 
 def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
-    """W7: where the driver has no XDP the kernel's own runs the program."""
+    """W7: if the driver has no XDP, the kernel's generic XDP runs the program."""
     host = shared_lab.hosts[0]
     with opened(host, "generic") as link:
         assert link.mode is Mode.GENERIC
@@ -141,7 +141,7 @@ def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
 
 @contextmanager
 def sniffing(lab: Lab, host: Host) -> Iterator[socket.socket]:
-    """What arrives at the switch from a host."""
+    """Return a socket with the frames that arrive at the switch from a host."""
     port = f"port{host.number}"
 
     def open_socket() -> socket.socket:
@@ -156,7 +156,7 @@ def sniffing(lab: Lab, host: Host) -> Iterator[socket.socket]:
 
 
 def data_frames(lab: Lab, link: str, payload: bytes) -> list[bytes]:
-    """The frames that carried a message, as the switch saw them."""
+    """Return the frames of a message, as received at the switch."""
     first, second, _ = lab.hosts
     with (
         members(first, link=link, link_gso=0) as (publisher,),
@@ -177,7 +177,7 @@ def data_frames(lab: Lab, link: str, payload: bytes) -> list[bytes]:
 
 
 def ones_complement(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum of RFC 1071."""
     padded = data + bytes(len(data) % 2)
     total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
     while total >> 16:
@@ -187,8 +187,8 @@ def ones_complement(data: bytes) -> int:
 
 @pytest.mark.parametrize("length", [9, 300, 1234])
 def test_the_wire_looks_the_same(shared_lab: Lab, length: int) -> None:
-    """W1, W4: Ethernet, IP and UDP headers of a datagram from a ring are those of the kernel's, and its checksums are
-    right: odd lengths too."""
+    """W1, W4: Ethernet, IP and UDP headers of a datagram from a ring equal those of the kernel, and its checksums are
+    correct, also for odd lengths."""
     payload = os.urandom(length)
     (by_socket,), (by_rings,) = (data_frames(shared_lab, link, payload) for link in ("socket", "xdp"))
     assert len(by_socket) == len(by_rings)
@@ -205,7 +205,7 @@ def test_the_wire_looks_the_same(shared_lab: Lab, length: int) -> None:
 
 
 def captured(lab: Lab, link: str, messages: list[bytes], capture: Path) -> None:
-    """Capture at the switch, while the publisher sends these messages by the link, until the last one is there."""
+    """Capture at the switch while the publisher sends these messages over the link, until the last one arrives."""
     first, second, _ = lab.hosts
     with (
         members(first, link=link, link_gso=0) as (publisher,),
@@ -230,10 +230,10 @@ def captured(lab: Lab, link: str, messages: list[bytes], capture: Path) -> None:
 
 
 def described(tree: object, where: str = "") -> set[str]:
-    """Every field tshark found, by its path, with its value where that is the same in every session."""
+    """Return every field that tshark found, by its path, with its value if all sessions have the same."""
     if isinstance(tree, list):
         return {text for item in tree for text in described(item, where)}
-    # How many session messages were seen besides this one; what the sender's own port reminds tshark of (traceroute).
+    # The number of other session messages, and tshark's guess from the sender's port (traceroute), vary.
     if where.endswith(("_frame", "/udp.srcport_tree")):
         return set()
     if not isinstance(tree, dict):
@@ -248,7 +248,7 @@ VARIES = re.compile(
 
 
 def test_a_capture_at_the_switch_decodes_as_the_socket_links_does(shared_lab: Lab, tmp_path: Path) -> None:
-    """Issue, done when: tshark finds the same fields in what a ring sent as in what a socket sent, and no mistake."""
+    """tshark finds the same fields, and no error, in datagrams of a ring and of a socket."""
     messages = [b"first message", bytes(range(256)) * 20, b"the last message"]
     found: dict[str, dict[str, set[str]]] = {}
     for link in ("socket", "xdp"):
@@ -268,7 +268,7 @@ def test_a_capture_at_the_switch_decodes_as_the_socket_links_does(shared_lab: La
 
 
 def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
-    """W4: a datagram that was sent in IP fragments is reassembled by the kernel and received all the same."""
+    """W4: a datagram sent in IP fragments is reassembled by the kernel and received."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -288,7 +288,7 @@ def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
 
 
 def test_frames_that_are_refused_can_be_filled_again(shared_lab: Lab) -> None:
-    """Bad input: more damaged datagrams than there are frames, one at a time and in bursts, and the stream goes on."""
+    """With more damaged datagrams than frames, one at a time and in bursts, the stream continues."""
     first, second, _ = shared_lab.hosts
     damaged = ipv4(udp(PORT, b"damaged", chksum=0x1234), destination=GROUP)
     frame = bytes(Ether(dst="01:00:5e:7f:09:01") / damaged)
@@ -331,7 +331,7 @@ def test_jumbo_frames_take_several_frames_of_the_ring(make_lab: MakeLab) -> None
 
 @needs_frames_in_chains
 def test_a_pass_takes_the_jumbo_frames_that_wait(make_lab: MakeLab) -> None:
-    """W5: it ends when the rings are empty, however many of their frames a datagram takes."""
+    """W5: it ends when the rings are empty, however many frames a datagram takes."""
     lab = make_lab(hosts=2, mtu=9000)
     count = 150
     with (
@@ -366,7 +366,7 @@ def test_the_mtu_is_followed(make_lab: MakeLab) -> None:
 
 @needs_frames_in_chains
 def test_a_size_the_path_cannot_carry_is_refused_with_one_that_works(make_lab: MakeLab) -> None:
-    """W4, on the bypass: the error has the number, for the MTU there is now; with that number every byte is used."""
+    """W4, on the bypass: the error has the number for the current MTU; with that number every byte is used."""
     lab = make_lab(hosts=2)
     for mtu in (1500, 1200, 9000):
         lab.set_mtu(mtu)
@@ -393,8 +393,8 @@ def await_datagram_size(member: Member, size: int) -> None:
     ("mtu", "size"), [(1500, 1000), pytest.param(9000, 8900, marks=needs_frames_in_chains)]
 )
 def test_two_queues_carry_two_sessions_and_neither_starves(make_lab: MakeLab, mtu: int, size: int) -> None:
-    """W5: a session sends on a queue of its own; sorted as by a NIC it arrives on one of its own; both get on alike,
-    and what is read of them together stays apart."""
+    """W5: a session sends and receives on its own queue, as a NIC sorts datagrams; both progress alike, and the
+    messages of each stay apart."""
     lab = make_lab(hosts=2, queues=2, mtu=mtu)
     count = 6000
     groups = ("239.255.9.11", "239.255.9.12")
@@ -435,7 +435,7 @@ def test_two_queues_carry_two_sessions_and_neither_starves(make_lab: MakeLab, mt
 
 
 def queue_counts(member: Member) -> dict[int, int]:
-    """Datagrams received on each queue."""
+    """Return the number of datagrams received on each queue."""
     received: list[int] = member.context.stats()["rings"]["received_by_queue"]
     return dict(enumerate(received))
 
@@ -445,7 +445,7 @@ def queue_counts(member: Member) -> dict[int, int]:
 
 @contextmanager
 def opened(host: Host, wanted: str, **settings: Any) -> Iterator[DataLink]:
-    """A link opened as wanted."""
+    """Open a link in the wanted mode."""
     interface = host.facts()
     link = host.call(lambda: open_link(wanted, interface, xdp.RingSettings(**settings)))
     try:
@@ -454,8 +454,8 @@ def opened(host: Host, wanted: str, **settings: Any) -> Iterator[DataLink]:
         link.close()
 
 
-def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) -> None:
-    """A forced mode fails by naming the program in the way; walking down ends at sockets, with every reason kept."""
+def test_a_second_user_of_the_interface_learns_who_is_there(shared_lab: Lab) -> None:
+    """A forced mode fails and names the program in the way; the ladder ends at sockets and keeps every reason."""
     host = shared_lab.hosts[0]
     with members(host, **RINGS):
         with pytest.raises(Unsupported, match="an XDP program is there already"):
@@ -468,7 +468,7 @@ def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) ->
 
 
 def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
-    """EBUSY is retried, since a queue is busy for a moment after its last user, but for a bounded time."""
+    """EBUSY is retried for a bounded time, since a queue is busy for a moment after its last user."""
     host = shared_lab.hosts[0]
     with host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY)):
         started = time.monotonic()
@@ -479,7 +479,8 @@ def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
 
 
 def test_auto_walks_down_past_a_queue_that_is_taken(shared_lab: Lab) -> None:
-    """W7: a second process wants the queue. Each mode is tried, each refusal kept with its errno, and sockets do."""
+    """W7: a second process requests the queue. Each mode is tried, each refusal kept with its errno, then sockets are
+    used."""
     host = shared_lab.hosts[0]
     with (
         host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY)),
@@ -518,7 +519,7 @@ except xdp.RingError as error:
 
 
 def without(host: Host, capabilities: str, program: str, *arguments: str) -> str:
-    """What a Python program prints that runs on the host without these capabilities."""
+    """Return the output of a Python program that runs on the host without these capabilities."""
     command = ["setpriv", f"--bounding-set={capabilities}", sys.executable, "-c", program, *arguments]
     child = host.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     said, complained = child.communicate(timeout=20)
@@ -527,30 +528,30 @@ def without(host: Host, capabilities: str, program: str, *arguments: str) -> str
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "memlock_bytes", "says"),
+    ("capabilities", "memlock_bytes", "expected"),
     [
         ("-bpf,-sys_admin", 0, "lacks CAP_BPF; run as root, or start `umstack broker`, or: setcap"),
         ("-net_raw,-net_admin", 0, "lacks CAP_NET_RAW, CAP_NET_ADMIN; run as root"),
         ("-ipc_lock", 1 << 20, "bytes of locked memory, the limit is 1048576; ulimit -l unlimited"),
     ],
 )
-def test_what_a_process_may_not_is_named(
-    shared_lab: Lab, capabilities: str, memlock_bytes: int, says: str
+def test_a_missing_privilege_is_named(
+    shared_lab: Lab, capabilities: str, memlock_bytes: int, expected: str
 ) -> None:
-    """Issue, bad input: without a capability or locked memory a forced link says which, `auto` uses sockets."""
+    """Without a capability or locked memory a forced link names what is missing, and `auto` uses sockets."""
     host = shared_lab.hosts[0]
     forced, fallen_back = (
         without(host, capabilities, OPEN_A_LINK, wanted, str(memlock_bytes)) for wanted in ("xdp", "auto")
     )
     assert forced.startswith("PermissionNeeded; no AF_XDP link on eth0: ")
-    assert says in forced
+    assert expected in forced
     assert fallen_back.startswith("socket; ")
-    assert says.partition("; ")[0] in fallen_back
+    assert expected.partition("; ")[0] in fallen_back
     assert host.call(lambda: xdp.occupants("eth0")) == ()
 
 
 def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: Lab) -> None:
-    """Issue, bad input: without the ladder the kernel refuses the rings, and the hint names the limit to raise."""
+    """Without the ladder the kernel refuses the rings, and the hint names the limit to raise."""
     said = without(shared_lab.hosts[0], "-ipc_lock", OPEN_RINGS)
     assert said.startswith(f"{errno.ENOBUFS} ")
     assert "XDP_UMEM_REG" in said
@@ -558,7 +559,7 @@ def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: L
 
 
 def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:
-    """What a context opened is gone with it: descriptors, program, sockets."""
+    """Descriptors, program and sockets of a context are gone with it."""
     host = shared_lab.hosts[0]
     before = open_descriptors()
     for _ in range(5):
@@ -569,12 +570,12 @@ def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) 
 
 
 def open_descriptors() -> int:
-    """How many descriptors this process has open."""
+    """Return the number of open descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -> None:
-    """Somebody detaches the program: data goes on by the kernel's sockets, is counted, and the statistics say so."""
+    """If the program is detached, data continues over the kernel's sockets, is counted, and the statistics show it."""
     first, second, _ = shared_lab.hosts
     with members(first, **RINGS) as (publisher,), members(second, **RINGS) as (subscriber,):
         exchange(publisher, subscriber, 100, 1000)
@@ -587,7 +588,7 @@ def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -
 
 
 def test_what_was_staged_while_the_interface_was_down_leaves_no_frame_behind(make_lab: MakeLab) -> None:
-    """Faults: sources that end with datagrams they could not send return the frames these lie in."""
+    """Sources that end with unsent datagrams return the frames of these."""
     lab = make_lab(hosts=2)
     with members(lab.hosts[0], **RINGS) as (publisher,):
         lab.hosts[0].link_down()
@@ -607,7 +608,7 @@ def test_what_was_staged_while_the_interface_was_down_leaves_no_frame_behind(mak
 
 
 def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:
-    """The interface goes down and comes up: rings and program are still there, and the stream goes on."""
+    """The interface goes down and up: rings and program still exist, and the stream continues."""
     lab = make_lab(hosts=2)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         exchange(publisher, subscriber, 500, 1000)
@@ -627,7 +628,7 @@ def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:
 
 @contextmanager
 def held_at_the_switch(lab: Lab, host_number: int) -> Iterator[None]:
-    """Let the switch keep nearly all that goes to a host, and the sender's frames with it, until the end of this."""
+    """Make the switch hold nearly all traffic to a host, and so the sender's frames, for the duration of the block."""
     shaper = ["dev", f"port{host_number}", "root", "tbf", "burst", "4kb", "limit", "64mb", "rate"]
 
     def shape(verb: str, rate: str) -> None:
@@ -641,8 +642,8 @@ def held_at_the_switch(lab: Lab, host_number: int) -> Iterator[None]:
 
 
 def test_frames_the_kernel_keeps_hold_the_sender_back_and_nothing_is_lost(make_lab: MakeLab) -> None:
-    """Completions stop, the send ring fills, every frame of the memory is in use: the stack keeps what is published,
-    a send that does not wait is refused once its log is full, and all of it leaves when the frames come back."""
+    """Completions stop, the send ring fills, every frame is in use: the stack keeps the published messages, a
+    non-blocking send is refused once its log is full, and everything is sent when the frames return."""
     lab = make_lab(hosts=2)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         options = {"transport_lbtrm_transmission_window_size": WINDOW_BYTES, "flow_control": "none"}
@@ -680,7 +681,7 @@ sys.stdin.read()
 
 
 def test_a_killed_process_leaves_no_program_and_no_queue(shared_lab: Lab) -> None:
-    """kill -9 in the middle: the kernel takes the program off and frees the queues, and the next process has them."""
+    """kill -9 during a stream: the kernel removes the program and frees the queues for the next process."""
     host = shared_lab.hosts[0]
     child = host.run(
         [sys.executable, "-c", HOLD_A_LINK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -699,7 +700,7 @@ def test_a_killed_process_leaves_no_program_and_no_queue(shared_lab: Lab) -> Non
 
 @needs_frames_in_chains
 def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
-    """A debug build asserts each frame's owner at every step: the tests above on it, with loss and jumbo frames."""
+    """A debug build asserts each frame's owner at every step of the tests above, with loss and jumbo frames."""
     environment = {**os.environ, "UMSTACK_BUILD": "debug"}
     build = [sys.executable, "ffi/build.py", "--into", str(tmp_path), "--only", "xsk"]
     subprocess.run(build, cwd=ROOT, env=environment, check=True, capture_output=True)
@@ -719,7 +720,7 @@ def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
 
 
 def test_a_fill_ring_that_ran_dry_is_counted_and_repaired(shared_lab: Lab) -> None:
-    """A burst larger than the frames there are: the kernel's counters say so, NAKs bring back what was dropped."""
+    """A burst larger than the number of frames: the kernel counts the drops, and NAKs recover the datagrams."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -735,7 +736,7 @@ def test_a_fill_ring_that_ran_dry_is_counted_and_repaired(shared_lab: Lab) -> No
 
 
 def burst_until(send_many: Callable[..., int], condition: Callable[[], bool], seconds: float = 10) -> int:
-    """Send bursts until the condition holds; how many messages."""
+    """Send bursts until the condition holds; return the number of messages."""
     deadline, sent = time.monotonic() + seconds, 0
     while not condition():
         assert time.monotonic() < deadline, "the burst never was too large"
@@ -746,7 +747,7 @@ def burst_until(send_many: Callable[..., int], condition: Callable[[], bool], se
 
 
 def collect_all(receiver: Receiver, count: int) -> list[int]:
-    """The numbers of that many messages."""
+    """Return the numbers of the next `count` messages."""
     return [int(message.data[:8]) for message in collect(receiver, count, 20)]
 
 
@@ -762,8 +763,8 @@ def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: 
         Member(host, link=link).context.close()
 
 
-def test_a_source_over_rings_says_that_its_own_host_is_not_reached(shared_lab: Lab) -> None:
-    """The ten lines over rings: who waits for a receiver on the same host is told why none comes."""
+def test_a_source_over_rings_reports_that_its_own_host_is_not_reached(shared_lab: Lab) -> None:
+    """The README's ten lines over rings: waiting for a receiver on the same host warns that it cannot be reached."""
     with (
         members(shared_lab.hosts[0], **RINGS) as (alone,),
         alone.receiver("here") as _,

@@ -1,4 +1,4 @@
-"""Tests on the interfaces that `scripts/under-kernel --nics 2` gives a machine: there, and nowhere else, they exist."""
+"""Tests on the interfaces that `scripts/under-kernel --nics 2` gives a machine; they exist only there."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 
 def pytest_report_header() -> str:
-    """Say why nothing of this folder runs, where that is so."""
+    """Report why no test of this folder runs, if so."""
     return f"tests/netns/nics: no {', '.join(MISSING)}: see scripts/under-kernel --help" if MISSING else ""
 
 
 @pytest.fixture(scope="session")
 def nic_hosts() -> Iterator[tuple[Host, Host]]:
-    """Two hosts, each with one of the interfaces as its eth0. The machine ends with the tests, and with it these."""
+    """Return two hosts, each with one of the interfaces as its eth0. They end with the machine."""
     hosts = (
         Host("nic-host0", "", 0, "10.79.0.1", 24),
         Host("nic-host1", "", 1, "10.79.0.2", 24),

@@ -1,4 +1,4 @@
-"""The link on a driver with memory and queues of its own: what the lab's veth cannot show, zero-copy above all."""
+"""The link on a driver with its own memory and queues, for modes that veth lacks: zero-copy above all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Hosts = Sequence[Host]
     "mode", [pytest.param("zero-copy", marks=needs_virtio_zero_copy), "native", "generic", "socket"]
 )
 def test_every_mode_carries_data_both_ways(nic_hosts: Hosts, mode: str) -> None:
-    """W5, W6: each step of the ladder, asked for by name, is what is in effect; nothing is lost or refused."""
+    """W5, W6: each step of the ladder, requested by name, is the mode in effect; nothing is lost or refused."""
     with members(*nic_hosts, link=mode) as (first, second):
         assert (first.context.link_mode, second.context.link_mode) == (mode, mode)
         exchange(first, second, 5000, 1400)
@@ -41,7 +41,7 @@ def test_every_mode_carries_data_both_ways(nic_hosts: Hosts, mode: str) -> None:
 
 
 @needs_virtio_zero_copy
-def test_auto_uses_what_the_doctor_says(nic_hosts: Hosts) -> None:
+def test_auto_uses_what_the_doctor_reports(nic_hosts: Hosts) -> None:
     """W5: the ladder's verdict on this driver is the mode that opens."""
     assert chosen(nic_hosts[0].call(lambda: decide(probe("eth0")))) is Mode.ZERO_COPY
     with members(nic_hosts[0], link="auto") as (member,):
@@ -51,7 +51,7 @@ def test_auto_uses_what_the_doctor_says(nic_hosts: Hosts) -> None:
 @pytest.mark.parametrize("zero_copy_at", [0, 1])
 @needs_virtio_zero_copy
 def test_zero_copy_and_sockets_understand_each_other(nic_hosts: Hosts, zero_copy_at: int) -> None:
-    """W6: checksums are verified: what one kind computes the other finds right."""
+    """W6: checksums that one kind of link computes are correct for the other."""
     kinds = [{**ZERO_COPY, "link_xdp_checksum": 1}, {"link": "socket"}]
     options = kinds if zero_copy_at == 0 else kinds[::-1]
     with (
@@ -64,7 +64,7 @@ def test_zero_copy_and_sockets_understand_each_other(nic_hosts: Hosts, zero_copy
 
 @needs_virtio_zero_copy
 def test_what_finds_no_frame_is_repaired(nic_hosts: Hosts) -> None:
-    """A receiver with few frames loses some of a burst, and asks for them again."""
+    """A receiver with few frames loses some of a burst, and recovers them with NAKs."""
     with members(nic_hosts[0], **ZERO_COPY) as (publisher,):
         few = {**ZERO_COPY, "link_xdp_receive_frames": 64}
         with members(nic_hosts[1], **few) as (subscriber,):
@@ -74,7 +74,7 @@ def test_what_finds_no_frame_is_repaired(nic_hosts: Hosts) -> None:
 
 @needs_virtio_zero_copy
 def test_it_can_be_opened_again_at_once(nic_hosts: Hosts) -> None:
-    """A queue whose last user has just gone is busy for a moment, in zero-copy until the driver has let go of it."""
+    """A queue is busy for a moment after its last user, in zero-copy until the driver has released it."""
     for _ in range(5):
         with members(*nic_hosts, **ZERO_COPY) as (publisher, subscriber):
             exchange(publisher, subscriber, 200, 1400)
@@ -84,7 +84,7 @@ def test_it_can_be_opened_again_at_once(nic_hosts: Hosts) -> None:
 
 @needs_virtio_zero_copy
 def test_an_interface_that_comes_back_is_used_again(nic_hosts: Hosts) -> None:
-    """The driver takes its queues down and up, and the frames with them; the stream goes on."""
+    """The driver takes its queues and their frames down and up; the stream continues."""
     with members(*nic_hosts, **ZERO_COPY) as (publisher, subscriber):
         exchange(publisher, subscriber, 500, 1400)
         with subscriber.receiver("down", **QUICK_NAKS) as receiver, publisher.source("down") as source:
@@ -109,14 +109,14 @@ def test_the_mtu_is_followed(nic_hosts: Hosts) -> None:
 
 
 def set_mtu(host: Host, mtu_bytes: int) -> None:
-    """Of the interface; there is no switch whose port would need it, too."""
+    """Set the MTU of the interface; no switch port needs it as well."""
     child = host.run(["ip", "link", "set", "eth0", "mtu", str(mtu_bytes)])
     assert child.wait(10) == 0
 
 
 @needs_virtio_zero_copy
 def test_a_killed_process_leaves_nothing(nic_hosts: Hosts) -> None:
-    """kill -9 in the middle of a stream: no program stays, and the queue is free again."""
+    """kill -9 during a stream: the program is removed, and the queue is free again."""
     streaming = (
         "import umstack, itertools\n"
         "with umstack.Context('eth0', link='zero-copy') as context, context.source('killed') as source:\n"
@@ -136,7 +136,7 @@ def test_a_killed_process_leaves_nothing(nic_hosts: Hosts) -> None:
 
 @needs_virtio_zero_copy
 def test_two_directions_at_once(nic_hosts: Hosts) -> None:
-    """Both ends send and receive on the same queue, whose two halves share nothing."""
+    """Both ends send and receive on the same queue, whose two halves are independent."""
     with members(*nic_hosts, **ZERO_COPY) as (first, second):
         failures: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Rings for a VLAN device on a real driver, whose frames have their tags where they are on the wire."""
+"""Rings of a VLAN device on a real driver, whose frames contain their tags as on the wire."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class VlanMember(Member):
     """A context on the VLAN device of a host."""
 
     def __init__(self, host: Host, link: str) -> None:
-        """Open it."""
+        """Open the context."""
         options: dict[str, Any] = UNLIMITED
         self.host = host
         self.context = host.call(lambda: Context("vlan0", link=link, **options))
 
 
 def add_vlan(address: str) -> None:
-    """Lay it upon eth0 of this namespace; skips where the kernel has none."""
+    """Create the device on eth0 of this namespace; skip if the kernel has none."""
     with IPRoute() as route:
         below = route.link_lookup(ifname="eth0")[0]
         try:
@@ -43,7 +43,7 @@ def add_vlan(address: str) -> None:
 
 
 def remove_vlan() -> None:
-    """Take it away."""
+    """Remove the device."""
     with IPRoute() as route:
         for index in route.link_lookup(ifname="vlan0"):
             route.link("del", index=index)
@@ -51,7 +51,7 @@ def remove_vlan() -> None:
 
 @pytest.fixture
 def vlan_hosts(nic_hosts: Hosts) -> Iterator[Hosts]:
-    """Two hosts with VLAN devices."""
+    """Return two hosts with VLAN devices."""
     try:
         for host in nic_hosts:
             host.call(partial(add_vlan, f"10.79.100.{host.number + 1}"))
@@ -65,7 +65,7 @@ def vlan_hosts(nic_hosts: Hosts) -> Iterator[Hosts]:
     "mode", [pytest.param("zero-copy", marks=needs_virtio_zero_copy), "native", "generic"]
 )
 def test_a_vlan_device_has_rings_on_its_nic(vlan_hosts: Hosts, mode: str) -> None:
-    """Both ways, over rings and to and from kernel sockets, which tag and take tags off themselves."""
+    """Both ways, over rings and to and from kernel sockets, which insert and remove tags themselves."""
     first, second = vlan_hosts
     subscriber = VlanMember(second, mode)
     try:
