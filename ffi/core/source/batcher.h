@@ -1,9 +1,9 @@
 /* Implicit batching (UM-16..UM-33): when a publisher moves the session's flush limit, and how it claims space in the
  * log. Private to the files of the topic layer (source.h).
  *
- * Threads: any publisher; no lock. Publishers that race may each miss the other's bytes, which shifts when a batch is
- * flushed, never whether. Memory: on the publisher's stack. Complexity: constant. Errors: um_publish_result of a claim.
- * Inline: this runs once a message.
+ * Threads: any publisher; no lock. Racing publishers may each miss the other's bytes, which affects when a batch is
+ * flushed, never whether: the interval timer compares the flush limit with the log's tail. Memory: on the publisher's
+ * stack. Complexity: constant. Errors: um_publish_result of a claim. Inline, because it runs once per message.
  */
 
 #ifndef UM_CORE_BATCHER_H
@@ -11,7 +11,7 @@
 
 #include "core/source/source_state.h"
 
-enum { UM_CLAIM_RETRIES_MAX = 64 }; /* term rotations met in a row before a claim reports back-pressure */
+enum { UM_CLAIM_RETRIES_MAX = 64 }; /* consecutive term rotations after which a claim reports back-pressure */
 
 static inline void um_source_flush_to(um_source_session *session, int64_t position)
 {
@@ -37,26 +37,25 @@ static inline void um_count_shared(uint64_t *counter, uint64_t n)
     __atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
 }
 
-/* A publisher's view of the session's batch while it appends frames. Publishers that race may each miss the
- * other's bytes; that shifts when a batch is flushed, never whether: the interval is watched on the log itself. */
+/* A publisher's view of the session's batch while it appends frames. */
 typedef struct um_batcher {
     um_source_session *session;
     uint32_t body_bytes; /* LBMC bytes in the open datagram */
-    uint32_t user_bytes; /* user bytes deferred */
+    uint32_t user_bytes; /* deferred user bytes */
     uint32_t body_max;
     bool was_empty;
     int64_t flush_to; /* -1: nothing to flush */
-    /* Counted at the end: a locked addition would wait for what was just copied. */
+    /* Added to the counters at the end: a locked addition would wait for the bytes just copied. */
     uint32_t flushes_full;
     uint32_t flushes_length;
 } um_batcher;
 
-/* The batch that the frame at `position` may join. The deferred bytes are the ones before it: there are none when
- * another publisher has flushed up to here, even if the last publisher noted some. */
+/* Returns the batch that the frame at `position` may join. Only frames before it can be deferred; if another publisher
+ * has flushed up to here there are none, even if the last publisher noted some. */
 static inline um_batcher um_batcher_open(um_source_session *session, int64_t position)
 {
-    bool held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;
-    uint64_t word = held ? atomic_load_explicit(&session->batch, memory_order_relaxed) : 0;
+    bool is_held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;
+    uint64_t word = is_held ? atomic_load_explicit(&session->batch, memory_order_relaxed) : 0;
     return (um_batcher){.session = session,
                         .body_bytes = (uint32_t)(word >> 32),
                         .user_bytes = (uint32_t)word,
@@ -65,8 +64,8 @@ static inline um_batcher um_batcher_open(um_source_session *session, int64_t pos
                         .flush_to = -1};
 }
 
-/* Accounts one message: flush before it when it would overfill the datagram (UM-19c), after it when the batch
- * has reached its minimum length (UM-19a). */
+/* Accounts for one message: flushes before it if it would overfill the datagram (UM-19c), after it if the batch has
+ * reached its minimum length (UM-19a). */
 static inline void um_batcher_add(um_batcher *b, int64_t frame_position, int64_t end_position, uint32_t body_bytes,
                                   uint32_t user_bytes)
 {
@@ -84,8 +83,8 @@ static inline void um_batcher_add(um_batcher *b, int64_t frame_position, int64_t
     }
 }
 
-/* After a commit: whether the sender may proceed. Also when another publisher's flush covers the frame: the sender may
- * have stopped in front of it. The fence orders the commit before the reads of the sender's state. */
+/* After a commit: requests a run of the sender if it can proceed, also if another publisher's flush covers the frame,
+ * because the sender may have stopped at it. The fence orders the commit before the reads of the sender's state. */
 static inline void um_source_wake_sender(um_source_session *session, uint32_t *actions)
 {
     atomic_thread_fence(memory_order_seq_cst);
@@ -96,10 +95,11 @@ static inline void um_source_wake_sender(um_source_session *session, uint32_t *a
         *actions |= UM_ACTION_RUN_SENDER;
 }
 
-static inline void um_batcher_close(um_batcher *b, int64_t end_position, bool flush, int64_t now_ns, uint32_t *actions)
+static inline void um_batcher_close(um_batcher *b, int64_t end_position, bool is_flush, int64_t now_ns,
+                                    uint32_t *actions)
 {
     um_source_session *session = b->session;
-    if (flush) {
+    if (is_flush) {
         b->flush_to = end_position;
         b->body_bytes = b->user_bytes = 0;
         um_count_shared(&session->counters.flushes_explicit, 1);
@@ -133,8 +133,8 @@ static inline int um_source_claim_space(um_source *source, uint32_t span, uint32
         um_frame_begin(&session->log, claim->frames, span - UM_FRAME_HEADER_BYTES);
         return 0;
     }
-    /* What is deferred must go out before there can be space: a full log flushes itself. On the way the end of a term
-     * may have been padded, and that is a commit, too: the sender may have stopped in front of it. */
+    /* Deferred frames must be sent before there can be space, so a full log flushes itself. The claim may also have
+     * padded the end of a term, which is a commit: the sender may have stopped at it. */
     if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {
         um_batcher_flush_all(session);
         um_source_wake_sender(session, actions);

@@ -4,14 +4,14 @@
 #include "core/wire/interest_message.h"
 
 enum {
-    TELL_AFTER = 1024, /* datagrams, or so many bytes */
-    TELL_AFTER_BYTES = 128 * 1024,
-    OLDER_MAX = 1024, /* versions so far behind the one in force are late, others of a receiver that began anew */
+    REPORT_AFTER = 1024, /* datagrams passed over */
+    REPORT_AFTER_BYTES = 128 * 1024,
+    OLDER_MAX = 1024, /* older versions within this distance are late; beyond it the receiver has restarted */
 };
 
 /* ---- selecting ---- */
 
-static bool passes(const um_client *client, const uint8_t *messages, uint32_t length)
+static bool is_wanted(const um_client *client, const uint8_t *messages, uint32_t length)
 {
     return !client->interest.is_filtered || um_topic_filter_is_wanted(&client->interest.filter, messages, length);
 }
@@ -26,7 +26,7 @@ uint32_t um_clients_select_all(um_source_session *session, const um_sent *sent, 
     memset(set, 0, um_client_map_words(clients) * sizeof *set);
     while (count < clients->count && um_datagram_read_next(session, &reader, &messages, &length)) {
         for (uint32_t place = 0; place < clients->count; place++) {
-            if (um_client_map_is_in(set, place) || !passes(&clients->clients[place], messages, length))
+            if (um_client_map_is_in(set, place) || !is_wanted(&clients->clients[place], messages, length))
                 continue;
             set[place / 64] |= (uint64_t)1 << place % 64;
             count++;
@@ -52,25 +52,25 @@ bool um_clients_is_wanted(um_source_session *session, const um_client *client, c
     const uint8_t *messages;
     uint32_t length;
     while (um_datagram_read_next(session, &reader, &messages, &length))
-        if (passes(client, messages, length))
+        if (is_wanted(client, messages, length))
             return true;
     return false;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static uint64_t all_parts(uint32_t count)
 {
     return UINT64_MAX >> (UM_INTEREST_PARTS_MAX - count);
 }
 
-/* Whether all of its newest version has come. */
+/* True if all parts of the newest version have arrived. */
 static bool is_whole(const um_client_interest *interest)
 {
     return interest->version != 0 && interest->parts == all_parts(interest->part_count);
 }
 
-/* False when the link does not take it. */
+/* Returns false if the link does not accept the report. */
 static bool report(um_source_session *session, const um_client *client, uint32_t first_sqn, uint32_t count)
 {
     uint8_t datagram[UM_FILTER_REPORT_BYTES];
@@ -83,7 +83,7 @@ static bool report(um_source_session *session, const um_client *client, uint32_t
     return true;
 }
 
-static void tell(um_source_session *session, um_client *client)
+static void report_passed(um_source_session *session, um_client *client)
 {
     if (!report(session, client, session->next_sqn - client->behind - client->passed, client->passed))
         return;
@@ -91,7 +91,7 @@ static void tell(um_source_session *session, um_client *client)
     client->passed_bytes = 0;
 }
 
-void um_clients_tell_passed(um_source_session *session)
+void um_clients_report_passed(um_source_session *session)
 {
     um_client_map *clients = &session->clients;
     session->passed_due_ns = UM_NEVER_NS;
@@ -99,29 +99,29 @@ void um_clients_tell_passed(um_source_session *session)
         return;
     for (uint32_t i = 0; i < clients->count; i++)
         if (clients->clients[i].passed > 0)
-            tell(session, &clients->clients[i]);
+            report_passed(session, &clients->clients[i]);
 }
 
 void um_clients_note_passed(um_source_session *session, int64_t now_ns)
 {
     um_client_map *clients = &session->clients;
-    bool any = false;
+    bool has_passed = false;
     if (UM_LIKELY(!um_clients_has_filters(session)))
         return;
     for (uint32_t i = 0; i < clients->count; i++) {
         um_client *client = &clients->clients[i];
-        if (client->passed >= TELL_AFTER || client->passed_bytes >= TELL_AFTER_BYTES)
-            tell(session, client);
-        any |= client->passed > 0;
+        if (client->passed >= REPORT_AFTER || client->passed_bytes >= REPORT_AFTER_BYTES)
+            report_passed(session, client);
+        has_passed |= client->passed > 0;
     }
-    if (any && session->passed_due_ns == UM_NEVER_NS)
+    if (has_passed && session->passed_due_ns == UM_NEVER_NS)
         session->passed_due_ns = now_ns + um_source_timing_first_sm_ns(&session->timing);
 }
 
 int64_t um_clients_tick_passed(um_source_session *session, int64_t now_ns)
 {
     if (now_ns >= session->passed_due_ns)
-        um_clients_tell_passed(session);
+        um_clients_report_passed(session);
     return session->passed_due_ns;
 }
 
@@ -130,10 +130,10 @@ void um_clients_pass_over(um_source_session *session, um_client *client, uint32_
     report(session, client, sqn, count);
 }
 
-/* ---- what clients want ---- */
+/* ---- interests ---- */
 
-/* Begins a version: until it is whole the client is sent everything, so that nothing it wants is left out. */
-static void begin_version(um_client_interest *interest, const um_interest_part *part)
+/* Starts a version: until it is whole the client is sent everything, so that no message it needs is left out. */
+static void start_version(um_client_interest *interest, const um_interest_part *part)
 {
     um_topic_filter_clear(&interest->filter);
     interest->version = part->version;
@@ -148,14 +148,14 @@ void um_clients_on_acknowledged(um_source_session *session, um_client *client, b
     if (!um_clients_has_filters(session))
         return;
     if (!has_sent_interest) {
-        begin_version(&client->interest, &NOTHING);
+        start_version(&client->interest, &NOTHING);
         client->passed = client->passed_bytes = 0;
     }
     if (client->interest.version == 0)
-        tell(session, client);
+        report_passed(session, client);
 }
 
-/* Takes a part in that is not there yet. */
+/* Adds a part that has not arrived before. */
 static void add_part(um_source_session *session, um_client *client, const um_interest_part *part, um_packet *topics)
 {
     um_client_interest *interest = &client->interest;
@@ -182,11 +182,11 @@ bool um_clients_on_interest(um_source_session *session, um_address from, const u
     int32_t ahead = um_serial_diff(part.version, interest->version);
     bool is_late = interest->version != 0 && ahead < 0 && ahead >= -OLDER_MAX;
     if (!is_late && (ahead != 0 || part.part_count != interest->part_count))
-        begin_version(interest, &part);
+        start_version(interest, &part);
     bool is_new = !is_late && !(interest->parts >> part.part & 1);
     if (is_new)
         add_part(session, client, &part, &topics);
     if (is_whole(interest))
-        tell(session, client);
+        report_passed(session, client);
     return true;
 }

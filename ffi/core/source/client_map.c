@@ -47,7 +47,7 @@ void um_client_map_init(um_client_map *map, void *memory, const um_client_map_co
                              UM_CLIENT_TOPICS_MAX);
 }
 
-/* The place that refers to the client of this address, or the end of its bucket. */
+/* Returns the link (bucket or `next`) that refers to the client of this address, or the end of its bucket. */
 static uint32_t *place_of(um_client_map *map, um_address address)
 {
     uint64_t key = ((uint64_t)address.ip << 16 | address.port) * 0x9e3779b97f4a7c15u;

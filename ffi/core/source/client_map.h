@@ -1,11 +1,11 @@
-/* The clients of an LBT-RU source session: receivers that have connected, by the address their datagrams come from.
+/* The clients of an LBT-RU source session: receivers that have connected, keyed by the address they send from.
  *
- * A client is known by its address and proves that it receives there: its id is a keyed hash of the address, which the
- * source sends there and which the client has to return (client_service.h). So an address that is not in the map costs
- * no memory, and a forged one gets into it only from where its answer goes.
+ * A client proves that it receives at its address: its id is a keyed hash of the address, which the source sends there
+ * and the client returns (client_service.h). So an address that is not in the map costs no memory, and a forged address
+ * enters the map only if the forger sees the datagrams sent to it.
  *
- * Threads: the holder of the sender lock. Memory: the session's; um_client_map_footprint bytes. Complexity: constant,
- * with as many buckets as clients. Errors: a full map takes nobody.
+ * Threads: the holder of the sender lock. Memory: um_client_map_footprint bytes, the session's. Complexity: constant,
+ * with as many buckets as clients. Errors: a full map refuses clients.
  */
 #ifndef UM_CORE_CLIENT_MAP_H
 #define UM_CORE_CLIENT_MAP_H
@@ -16,14 +16,14 @@
 
 enum { UM_CLIENTS_MAX = 4096, UM_CLIENT_TOPICS_MAX = 1024 };
 
-/* What a client wants (source-side filtering, UX-27; client_interest.h), as a numbered version in parts. Until all
- * parts of the newest have come, and without any, it is sent everything. */
+/* The topics that a client needs (source-side filtering, UX-27; client_interest.h), as a numbered version in parts. A
+ * client is sent every datagram until all parts of its newest version have arrived. */
 typedef struct um_client_interest {
     um_topic_filter filter;
-    uint32_t version; /* 0: it has said nothing */
+    uint32_t version; /* 0: none received */
     uint32_t part_count;
-    uint64_t parts;     /* that have come, a bit each */
-    uint32_t since_sqn; /* what is sent from here on is as this version wants it */
+    uint64_t parts;     /* bitmap of the parts received */
+    uint32_t since_sqn; /* datagrams from here on are filtered by this version */
     bool is_filtered;
 } um_client_interest;
 
@@ -31,23 +31,23 @@ typedef struct um_client {
     um_address address;
     int64_t acknowledged_ns;
     uint32_t acknowledged_sqn;
-    uint32_t unsent; /* of the last send, from its end: what the link did not take for it */
-    uint32_t behind; /* datagrams before the session's next sqn that it is yet to be sent */
-    uint32_t passed; /* datagrams before those that it did not want, and was not told of */
+    uint32_t unsent; /* datagrams at the end of the last send that the link did not accept for it */
+    uint32_t behind; /* datagrams before the session's next sqn that must still be sent to it */
+    uint32_t passed; /* datagrams before those that it did not need and that were not reported to it */
     uint32_t passed_bytes;
-    um_client_interest interest; /* where the source filters */
-    uint32_t next;               /* in its bucket; UM_CLIENTS_MAX: the last */
+    um_client_interest interest; /* unused unless the source filters */
+    uint32_t next;               /* next client of its bucket; UM_CLIENTS_MAX: none */
 } um_client;
 
 typedef struct um_client_map {
-    uint32_t capacity; /* 0: not a session with clients */
+    uint32_t capacity; /* 0: a session without clients */
     uint32_t bucket_mask;
     uint32_t count;
-    uint32_t behind_count; /* clients with something behind */
+    uint32_t behind_count; /* clients whose `behind` is not 0 */
     um_client *clients;    /* dense */
     uint32_t *buckets;
-    uint32_t *filters;        /* slots of each client's; NULL, as the next: the source does not filter */
-    um_selection *selections; /* UM_SEND_BATCH_MAX, for what is sent at once */
+    uint32_t *filters;        /* slots of the clients' topic filters; NULL if the source does not filter */
+    um_selection *selections; /* UM_SEND_BATCH_MAX, one per datagram of a batch; NULL if the source does not filter */
     um_siphash_key key;
 } um_client_map;
 
@@ -62,7 +62,7 @@ size_t um_client_map_footprint(const um_client_map_config *config);
 /* memory: footprint bytes, zeroed; NULL with capacity 0. */
 void um_client_map_init(um_client_map *map, void *memory, const um_client_map_config *config);
 
-/* Words of a set of clients. */
+/* Number of 64-bit words in a set of clients. */
 static inline uint32_t um_client_map_words(const um_client_map *map)
 {
     return (map->capacity + 63) / 64;
@@ -73,14 +73,14 @@ static inline bool um_client_map_is_in(const uint64_t *set, uint32_t place)
     return set[place / 64] >> place % 64 & 1;
 }
 
-/* NULL: no client. The pointer is good until a client is removed. */
+/* Returns NULL if the address is no client. The pointer is valid until a client is removed. */
 um_client *um_client_map_find(um_client_map *map, um_address address);
-/* Precondition: it is not in the map. NULL: the map is full. */
+/* Precondition: the address is not in the map. Returns NULL if the map is full. */
 um_client *um_client_map_add(um_client_map *map, um_address address, int64_t now_ns);
-/* The last client takes its place. */
+/* Moves the last client into the freed place. */
 void um_client_map_remove(um_client_map *map, um_client *client);
 
-/* The id that a client of this address has. */
+/* The client id of this address. */
 static inline uint32_t um_client_map_id(const um_client_map *map, um_address address)
 {
     return (uint32_t)um_siphash(map->key, (uint64_t)address.ip << 16 | address.port);

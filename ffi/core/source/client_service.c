@@ -6,9 +6,9 @@
 #include "core/wire/framing.h"
 
 enum {
-    ANSWERS_PER_SLICE = 64, /* to addresses that are no clients */
+    ANSWERS_PER_SLICE = 64, /* responses to addresses that are no clients */
     SLICE_NS = 10000000,
-    CHECKS_A_TIMEOUT = 8,
+    CHECKS_PER_TIMEOUT = 8,
 };
 
 static bool is_id_right(um_source_session *session, um_address from, const um_packet *packet)
@@ -16,8 +16,8 @@ static bool is_id_right(um_source_session *session, um_address from, const um_pa
     return packet->client_id == um_client_map_id(&session->clients, from);
 }
 
-/* Takes one of the answers that addresses get which may be forged. */
-static bool may_answer(um_source_session *session, int64_t now_ns)
+/* Takes one of the responses allowed per slice to addresses that may be forged. Returns false if there is none left. */
+static bool take_answer(um_source_session *session, int64_t now_ns)
 {
     if (now_ns - session->answers_since_ns >= SLICE_NS) {
         session->answers_since_ns = now_ns;
@@ -34,7 +34,7 @@ static bool may_answer(um_source_session *session, int64_t now_ns)
 static void send_reset(um_source_session *session, um_address to, int64_t now_ns)
 {
     uint8_t datagram[UM_LBTRU_RST_BYTES];
-    if (may_answer(session, now_ns) &&
+    if (take_answer(session, now_ns) &&
         um_fan_out_send_to(&session->fan_out, to, datagram, um_lbtru_write_rst(datagram)))
         UM_COUNT(session->counters.resets_sent, 1);
 }
@@ -48,7 +48,7 @@ void um_clients_on_creq(um_source_session *session, um_address from, const um_pa
         UM_COUNT(session->counters.dgrams_dropped_client, 1);
         return;
     }
-    if (!may_answer(session, now_ns))
+    if (!take_answer(session, now_ns))
         return;
     uint32_t length =
         um_lbtru_write_sm(datagram, &options, true, packet->client_id, session->next_sqn - 1, session->trail_sqn);
@@ -62,7 +62,7 @@ static void note_count(um_source_session *session)
     session->copies = session->clients.count > 1 ? session->clients.count : 1;
 }
 
-/* NULL: refused. */
+/* Returns NULL if the client is refused. */
 static um_client *connect_client(um_source_session *session, um_address from, int64_t now_ns)
 {
     bool is_allowed = um_flow_is_allowed(session->config.flow_networks, session->config.flow_network_count, from.ip);
@@ -138,12 +138,12 @@ void um_clients_note_behind(um_source_session *session, int64_t now_ns)
     um_clients_note_passed(session, now_ns);
 }
 
-/* Sends one client what it is behind. False when the link is full. */
+/* Sends one client the datagrams it is behind by. Returns false if the link is full. */
 static bool catch_up(um_source_session *session, um_client *client)
 {
     um_tx batch[UM_SEND_BATCH_MAX];
     uint32_t held = session->next_sqn - session->trail_sqn;
-    if (client->behind > held) { /* the window has lost some: it was not passed over those */
+    if (client->behind > held) { /* some have left the window: those were not passed over, but lost */
         client->behind = held;
         client->passed = client->passed_bytes = 0;
     }
@@ -157,14 +157,14 @@ static bool catch_up(um_source_session *session, um_client *client)
     }
     uint32_t sent = 0;
     while (sent < client->behind) {
-        bool oversize = batch[sent].length > path_bytes;
-        uint32_t run = oversize ? 1 : client->behind - sent;
-        for (uint32_t i = sent; !oversize && i < sent + run; i++)
+        bool is_oversize = batch[sent].length > path_bytes;
+        uint32_t run = is_oversize ? 1 : client->behind - sent;
+        for (uint32_t i = sent; !is_oversize && i < sent + run; i++)
             run = batch[i].length > path_bytes ? i - sent : run;
-        int result = um_fan_out_catch_up(&session->fan_out, client, batch + sent, run, oversize);
+        int result = um_fan_out_catch_up(&session->fan_out, client, batch + sent, run, is_oversize);
         if (result == 0)
             break;
-        sent += result > 0 ? (uint32_t)result : run; /* what the path refuses is lost to it */
+        sent += result > 0 ? (uint32_t)result : run; /* datagrams that the path refuses are lost to the client */
     }
     client->behind -= sent;
     return client->behind == 0;
@@ -199,7 +199,7 @@ int64_t um_clients_tick(um_source_session *session, int64_t now_ns)
         else
             next_ns = um_earliest_ns(next_ns, due_ns);
     }
-    int64_t check_ns = now_ns + session->config.client_timeout_ns / CHECKS_A_TIMEOUT + 1;
+    int64_t check_ns = now_ns + session->config.client_timeout_ns / CHECKS_PER_TIMEOUT + 1;
     session->clients_due_ns = um_earliest_ns(next_ns, check_ns);
     return clients->count == 0 ? UM_NEVER_NS : session->clients_due_ns;
 }

@@ -1,10 +1,10 @@
 #include "core/source/datagram_building.h"
 
-enum { RUNS_AHEAD = 4 }; /* the frame so many datagrams ahead is fetched */
+enum { RUNS_AHEAD = 4 }; /* distance, in datagrams, of the frame to prefetch */
 
 /* Finds the longest run of whole committed frames from `position` that fits one datagram and ends by `limit`
- * (AE-38..AE-41). Padding is passed over. Returns LBMC bytes, 0 when nothing is ready. A single frame larger
- * than the datagram (built before the MTU shrank) is a run of its own. */
+ * (AE-38..AE-41). Padding is skipped. A single frame larger than the datagram (built before the MTU shrank) is a run.
+ */
 uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int64_t limit, uint32_t body_max,
                               uint32_t *span)
 {
@@ -25,23 +25,23 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
         if (bytes > body_max)
             break;
     }
-    /* It was written a batch ago, and much has been through the caches since. */
+    /* The frame was written a batch ago and has probably left the caches since. */
     if (session->staged.count == 0)
         __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
     *span = (uint32_t)(at - position);
     return bytes;
 }
 
-/* The same, where it is known without reading the log: a staged datagram with another right behind it. Each is more
- * than half of what fits, so no second frame joins the first; and a staged datagram is committed. NULL: look. */
+/* Needs no read of the log: each staged datagram is committed and larger than half a datagram, so if another one
+ * follows directly, no second frame joins the first. */
 const um_staged_datagram *um_datagram_next_staged(um_source_session *session, int64_t position, int64_t limit)
 {
     const um_staged_datagram *here = um_staged_at(&session->staged, position);
     if (here == NULL || session->staged.next + 1 == session->staged.count)
         return NULL;
     int64_t end = position + um_align_up(here->bytes, UM_FRAME_ALIGNMENT);
-    bool goes_on = um_staged_entry(&session->staged, session->staged.next + 1)->position == end;
-    return goes_on && end <= limit ? here : NULL;
+    bool is_followed = um_staged_entry(&session->staged, session->staged.next + 1)->position == end;
+    return is_followed && end <= limit ? here : NULL;
 }
 
 static uint32_t count_frames(um_source_session *session, const um_sent *sent, uint32_t at_most)
@@ -111,16 +111,16 @@ bool um_datagram_read_next(um_source_session *session, um_datagram_reader *reade
     return is_found;
 }
 
-_Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_FRAMING_DATA_BYTES, "one takes the place of the other");
+_Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_FRAMING_DATA_BYTES, "a transport header replaces a frame header");
 
-/* Whether a datagram is one frame: it goes out from where it lies in the log. */
+/* True if the datagram is one frame, which is sent in place from the log. */
 static bool is_single(const um_source_session *session, const um_sent *sent)
 {
     uint32_t word = atomic_load_explicit(um_log_state_at(&session->log, sent->position), memory_order_acquire);
     return word == um_frame_word(UM_FRAME_HEADER_BYTES + (int32_t)sent->length, UM_FRAME_DATA);
 }
 
-/* Whether the link gets references to the frames in the log; else the datagram is copied into the staging buffer. */
+/* True if the link is given references to the frames in the log; else the datagram is copied to the staging buffer. */
 static bool is_sent_from_log(um_source_session *session, const um_sent *sent)
 {
     if (session->link->is_faster_in_one_piece)
@@ -131,13 +131,13 @@ static bool is_sent_from_log(um_source_session *session, const um_sent *sent)
     return count_frames(session, sent, gather_max) <= gather_max;
 }
 
-/* What lies in one piece, with space for the transport's header in front: a datagram, or the first part of one. */
+/* Writes the transport header in front of contiguous bytes: a whole datagram, or only the header as its first part. */
 static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t length, uint32_t sqn,
-                        bool retransmission, uint32_t slot, um_tx *tx)
+                        bool is_retransmission, uint32_t slot, um_tx *tx)
 {
     um_part *part = session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX;
     um_framing_write_data(session->config.transport, datagram, session->config.session_id, session->config.nak_port,
-                          sqn, session->trail_sqn, retransmission);
+                          sqn, session->trail_sqn, is_retransmission);
     if (slot == 0)
         session->staged_bytes = 0;
     *part = (um_part){datagram, length};
@@ -149,31 +149,31 @@ static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t 
 }
 
 void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,
-                              bool retransmission, uint32_t slot, um_tx *tx)
+                              bool is_retransmission, uint32_t slot, um_tx *tx)
 {
-    build_whole(session, um_staged_data(&session->staged, staged), staged->bytes, sqn, retransmission, slot, tx);
+    build_whole(session, um_staged_data(&session->staged, staged), staged->bytes, sqn, is_retransmission, slot, tx);
     tx->borrowed = um_staged_borrowed(&session->staged, staged);
 }
 
-void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission,
+void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool is_retransmission,
                        uint32_t slot, um_tx *tx)
 {
     uint32_t length = UM_FRAMING_DATA_BYTES + sent->length;
     const um_staged_datagram *staged = um_staged_find(&session->staged, sent->position, length);
     if (staged != NULL) {
-        um_datagram_build_staged(session, staged, sqn, retransmission, slot, tx);
+        um_datagram_build_staged(session, staged, sqn, is_retransmission, slot, tx);
     } else if (is_single(session, sent)) {
-        build_whole(session, um_log_at(&session->log, sent->position), length, sqn, retransmission, slot, tx);
+        build_whole(session, um_log_at(&session->log, sent->position), length, sqn, is_retransmission, slot, tx);
     } else if (is_sent_from_log(session, sent)) {
         build_whole(session, session->headers + (size_t)slot * UM_FRAMING_DATA_BYTES, UM_FRAMING_DATA_BYTES, sqn,
-                    retransmission, slot, tx);
+                    is_retransmission, slot, tx);
         tx->part_count += reference_frames(session, sent, session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX + 1);
         tx->length = length;
     } else {
         um_debug_assert(length <= session->config.datagram_max_bytes);
         uint8_t *copied = session->staging + (slot == 0 ? 0 : session->staged_bytes);
         copy_frames(session, sent, copied + UM_FRAMING_DATA_BYTES);
-        build_whole(session, copied, length, sqn, retransmission, slot, tx);
+        build_whole(session, copied, length, sqn, is_retransmission, slot, tx);
         session->staged_bytes += length;
     }
 }

@@ -1,8 +1,8 @@
-/* From frames in the publication log to one datagram (UM-16..UM-27; AE-38..AE-41): which frames make up the next one,
- * and the parts that the link is offered, copied where it must be and referenced where they lie otherwise.
+/* Builds datagrams from frames in the publication log (UM-16..UM-27; AE-38..AE-41): selects the frames of the next
+ * datagram, and offers them to the link as parts, by reference if possible, else copied.
  *
- * Threads: the holder of the sender lock. Memory: parts point into the log, the staging buffer or what a publisher has
- * staged; they stay valid until the slot is built anew. Complexity: linear in the frames of the datagram. Errors: none.
+ * Threads: the holder of the sender lock. Memory: parts point into the log, the staging buffer or staged datagrams, and
+ * are valid until the slot is built again. Complexity: linear in the frames of the datagram. Errors: none.
  */
 
 #ifndef UM_CORE_DATAGRAM_BUILDING_H
@@ -10,26 +10,26 @@
 
 #include "core/source/source_state.h"
 
-/* The LBMC bytes of the run of frames at `position` that makes up the next datagram, 0 when nothing is ready; *span is
- * their length in the log. */
+/* Returns the LBMC bytes of the run of frames at `position` that makes up the next datagram, or 0 if nothing is ready;
+ * *span is set to the log bytes of the run. */
 uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int64_t limit, uint32_t body_max,
                               uint32_t *span);
 
-/* The staged datagram at `position` that another one follows directly, NULL where the log has to be looked at. */
+/* Returns the staged datagram at `position` if another one follows it directly, else NULL: then read the log. */
 const um_staged_datagram *um_datagram_next_staged(um_source_session *session, int64_t position, int64_t limit);
 
-/* Builds the datagram of `sent` in slot `slot` of the batch as `tx`: from the staged copy where there is one. */
-void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission,
+/* Builds the datagram `sent` as `tx` in slot `slot` of the batch, from the staged copy if there is one. */
+void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool is_retransmission,
                        uint32_t slot, um_tx *tx);
 
 /* The same for a datagram that is known to be staged. */
 void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,
-                              bool retransmission, uint32_t slot, um_tx *tx);
+                              bool is_retransmission, uint32_t slot, um_tx *tx);
 
-/* Reads the LBMC messages of a datagram in the pieces that they lie in: each a run of whole messages. */
+/* Iterates over the LBMC messages of a datagram, in contiguous runs of whole messages. */
 typedef struct um_datagram_reader {
     const um_sent *sent;
-    const um_staged_datagram *staged; /* it lies there in one piece; NULL: frame by frame in the log */
+    const um_staged_datagram *staged; /* one run; NULL: one run per frame in the log */
     uint32_t at;
 } um_datagram_reader;
 

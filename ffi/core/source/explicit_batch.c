@@ -2,9 +2,9 @@
 
 #include "core/source/frame_writer.h"
 
-static void set_open(um_source *source, bool open)
+static void set_open(um_source *source, bool is_open)
 {
-    atomic_store_explicit(&source->is_explicit_open, open, memory_order_relaxed);
+    atomic_store_explicit(&source->is_explicit_open, is_open, memory_order_relaxed);
 }
 
 static uint32_t held_span(uint32_t length)
@@ -41,16 +41,15 @@ static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uin
     return (int64_t)(record.sqn + count - 1);
 }
 
-/* A message of an explicit batch: held until the batch's end, a flush, or until no more can be held (UM-39: no
- * guarantee that a group stays together). */
+/* Holds a message until the end of the batch, a flush, or lack of space (UM-39: a batch may be split). */
 int64_t um_explicit_batch_send(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
                                uint32_t *actions)
 {
-    bool ends = flags & (UM_SEND_END_BATCH | UM_SEND_FLUSH);
-    bool full = source->explicit_used + held_span(length) > source->explicit_capacity;
+    bool is_end = flags & (UM_SEND_END_BATCH | UM_SEND_FLUSH);
+    bool is_full = source->explicit_used + held_span(length) > source->explicit_capacity;
     uint16_t batch_flags = (flags & UM_SEND_START_BATCH ? UM_MESSAGE_BATCH_START : 0) |
                            (flags & UM_SEND_END_BATCH ? UM_MESSAGE_BATCH_END : 0);
-    if (!ends && !full) {
+    if (!is_end && !is_full) {
         set_open(source, true);
         return hold(source, data, length, batch_flags, now_ns);
     }

@@ -1,8 +1,8 @@
-/* Explicit batches of a source (UM-34..UM-40): messages that the source holds, with their sqns, until the batch ends.
+/* Explicit batches of a source (UM-34..UM-40): messages that are held, with their sqns, until the batch ends.
  *
- * Threads: the holder of explicit_lock; um_explicit_batch_is_open any. Memory: explicit_memory of the source, bounded
+ * Threads: the holder of explicit_lock; um_explicit_batch_is_open: any. Memory: explicit_memory of the source, bounded
  * by explicit_capacity; a batch that does not fit is published in parts. Complexity: linear in the bytes. Errors: a
- * um_publish_result; what could not be published stays held.
+ * um_publish_result; messages that could not be published stay held.
  */
 
 #ifndef UM_CORE_EXPLICIT_BATCH_H
@@ -19,10 +19,10 @@ static inline bool um_explicit_batch_is_open(const um_source *source)
 int64_t um_explicit_batch_send(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
                                uint32_t *actions);
 
-/* Publishes what is held. 0, or the um_publish_result of the first message that is refused. */
+/* Publishes the held messages. Returns 0, or the um_publish_result of the first one refused. */
 int um_explicit_batch_release(um_source *source, int64_t now_ns, uint32_t *actions);
 
-/* The first sqn that is held and not published; false without one. */
+/* Stores the first sqn that is held. Returns false if none is. */
 bool um_explicit_batch_first_sqn(const um_source *source, uint32_t *sqn);
 
 #endif

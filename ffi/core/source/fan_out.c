@@ -2,7 +2,7 @@
 
 #include "core/wire/lbtru.h"
 
-/* A path that is narrower than the interface: its copy goes out in IP fragments. */
+/* Sends datagrams in IP fragments: the path to this client is narrower than the interface. */
 static int send_fragmented(um_link *next, um_address to, const um_tx *batch, uint32_t count)
 {
     uint32_t sent = 0;
@@ -14,7 +14,7 @@ static int send_fragmented(um_link *next, um_address to, const um_tx *batch, uin
     return sent > 0 ? (int)sent : result;
 }
 
-/* The copy of one client: how many it was sent, or -errno when it was sent none. */
+/* Sends one client's copy. Returns how many datagrams were sent, or -errno if none was. */
 static int send_copy(um_link *next, um_address to, const um_tx *batch, uint32_t count)
 {
     uint32_t sent = 0;
@@ -28,20 +28,20 @@ static int send_copy(um_link *next, um_address to, const um_tx *batch, uint32_t 
     return sent > 0 ? (int)sent : result;
 }
 
-static int send_one(um_link *next, um_address to, const um_tx *batch, uint32_t count, bool oversize)
+static int send_one(um_link *next, um_address to, const um_tx *batch, uint32_t count, bool is_oversize)
 {
-    return oversize ? next->ops->send_oversize(next, to, batch) : send_copy(next, to, batch, count);
+    return is_oversize ? next->ops->send_oversize(next, to, batch) : send_copy(next, to, batch, count);
 }
 
 /* ---- filtering ---- */
 
-/* What one client wants of a batch. */
+/* The datagrams of a batch that one client needs. */
 typedef struct um_pick {
     um_tx batch[UM_SEND_BATCH_MAX];
-    uint32_t at[UM_SEND_BATCH_MAX]; /* their places in the whole batch */
+    uint32_t at[UM_SEND_BATCH_MAX]; /* their indices in the whole batch */
     uint32_t count;
-    uint32_t passed; /* behind the last of them, so many are not for the client, and so many bytes */
-    uint32_t passed_bytes;
+    uint32_t passed;       /* datagrams after the last one picked that the client does not need */
+    uint32_t passed_bytes; /* bytes of those */
 } um_pick;
 
 static bool is_retransmission(const um_selection *selection)
@@ -51,7 +51,7 @@ static bool is_retransmission(const um_selection *selection)
            packet.flags & UM_LBTRM_FLAG_RETRANSMISSION;
 }
 
-/* Picks, and writes into the headers how many datagrams were passed over before each. */
+/* Picks the datagrams, and writes into each header how many before it were passed over. */
 static void pick(um_pick *picked, const um_client *client, uint32_t place, const um_tx *batch, uint32_t count,
                  bool is_new)
 {
@@ -64,21 +64,21 @@ static void pick(um_pick *picked, const um_client *client, uint32_t place, const
             picked->passed_bytes += batch[i].length;
             continue;
         }
-        bool fits = picked->passed < UM_LBTRU_PASSED_MAX;
-        um_lbtru_set_passed(batch[i].selection->header, fits ? picked->passed : UM_LBTRU_PASSED_MAX);
+        bool can_hold = picked->passed < UM_LBTRU_PASSED_MAX;
+        um_lbtru_set_passed(batch[i].selection->header, can_hold ? picked->passed : UM_LBTRU_PASSED_MAX);
         picked->batch[picked->count] = batch[i];
         picked->at[picked->count++] = i;
         picked->passed = picked->passed_bytes = 0;
     }
 }
 
-/* The copy of one client that does not want everything. As send_one; what it does not want counts as sent. */
-static int send_filtered(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool oversize)
+/* Like send_one, for a client that needs only some of the datagrams; those it does not need count as sent. */
+static int send_filtered(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool is_oversize)
 {
     um_pick picked;
     bool is_new = !is_retransmission(batch[0].selection);
     pick(&picked, client, (uint32_t)(client - link->clients->clients), batch, count, is_new);
-    int sent = picked.count == 0 ? 0 : send_one(link->next, client->address, picked.batch, picked.count, oversize);
+    int sent = picked.count == 0 ? 0 : send_one(link->next, client->address, picked.batch, picked.count, is_oversize);
     bool is_done = sent < 0 || (uint32_t)sent == picked.count;
     if (is_new && (is_done || sent > 0)) {
         link->filtered_count += is_done ? count - picked.count : picked.at[sent - 1] + 1 - (uint32_t)sent;
@@ -92,43 +92,43 @@ static int send_filtered(um_fan_out *link, um_client *client, const um_tx *batch
     return sent == 0 ? 0 : (int)picked.at[sent - 1] + 1;
 }
 
-int um_fan_out_catch_up(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool oversize)
+int um_fan_out_catch_up(um_fan_out *link, um_client *client, const um_tx *batch, uint32_t count, bool is_oversize)
 {
-    return batch[0].selection != NULL ? send_filtered(link, client, batch, count, oversize)
-                                      : send_one(link->next, client->address, batch, count, oversize);
+    return batch[0].selection != NULL ? send_filtered(link, client, batch, count, is_oversize)
+                                      : send_one(link->next, client->address, batch, count, is_oversize);
 }
 
 /* ---- every client ---- */
 
-static int fan_out(um_fan_out *link, const um_tx *batch, uint32_t count, bool oversize)
+static int fan_out(um_fan_out *link, const um_tx *batch, uint32_t count, bool is_oversize)
 {
     um_client_map *clients = link->clients;
     int most = clients->count == 0 ? (int)count : 0, error = 0;
     uint32_t first = link->first, refused = UINT32_MAX;
-    bool any_left_out = false;
+    bool has_left_out = false;
     for (uint32_t i = 0; i < clients->count; i++) {
         uint32_t place = (first + i) % clients->count;
         um_client *client = &clients->clients[place];
-        int sent = um_fan_out_catch_up(link, client, batch, count, oversize);
+        int sent = um_fan_out_catch_up(link, client, batch, count, is_oversize);
         error = sent < 0 ? sent : error;
         client->unsent = sent < 0 ? 0 : count - (uint32_t)sent;
         most = sent > most ? sent : most;
         bool is_left_out = client->unsent == count;
-        if (client->unsent > 0 && (refused == UINT32_MAX || (is_left_out && !any_left_out))) {
+        if (client->unsent > 0 && (refused == UINT32_MAX || (is_left_out && !has_left_out))) {
             refused = place;
-            any_left_out = is_left_out;
+            has_left_out = is_left_out;
         }
     }
     link->first = refused == UINT32_MAX ? first : refused;
     for (uint32_t i = 0; i < clients->count; i++) {
         um_client *client = &clients->clients[i];
-        uint32_t beyond = count - (uint32_t)most; /* nobody was sent those */
+        uint32_t beyond = count - (uint32_t)most; /* datagrams that no client was sent */
         client->unsent = client->unsent > beyond ? client->unsent - beyond : 0;
     }
     return most == 0 && error < 0 ? error : most;
 }
 
-/* To its clients, wherever a session of one group would send it. */
+/* The group address is ignored. */
 static int send_to_clients(um_link *base, um_address to, const um_tx *batch, uint32_t count)
 {
     (void)to;

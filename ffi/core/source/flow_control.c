@@ -44,7 +44,7 @@ void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t gro
     }
     receiver->group_tag = group_tag;
     receiver->last_seen_ns = now_ns;
-    /* A late or reordered status message must not take back what was granted (AE-19). */
+    /* A late or reordered status message must not revoke what was granted (AE-19). */
     if (limit > receiver->limit)
         receiver->limit = limit;
 }
@@ -83,15 +83,15 @@ bool um_flow_note_report(um_flow_control *flow, uint64_t receiver_id, const um_f
         receiver->widest_bytes = report->window_bytes;
     }
     receiver->address = report->address;
-    bool moves = um_serial_before(receiver->sqn, report->sqn);
-    if (moves || report->window_bytes > receiver->widest_bytes) {
+    bool has_moved = um_serial_before(receiver->sqn, report->sqn);
+    if (has_moved || report->window_bytes > receiver->widest_bytes) {
         receiver->held_since_ns = INT64_MIN;
         receiver->widest_bytes = report->window_bytes;
     }
-    receiver->sqn = moves ? report->sqn : receiver->sqn;
-    bool returns = receiver->is_stalled && moves && report->is_in_window;
-    receiver->is_stalled &= !returns;
-    return returns;
+    receiver->sqn = has_moved ? report->sqn : receiver->sqn;
+    bool has_returned = receiver->is_stalled && has_moved && report->is_in_window;
+    receiver->is_stalled &= !has_returned;
+    return has_returned;
 }
 
 int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
@@ -107,7 +107,7 @@ int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
     return next_ns;
 }
 
-static bool counts(const um_flow_control *flow, const um_flow_receiver *receiver)
+static bool is_counted(const um_flow_control *flow, const um_flow_receiver *receiver)
 {
     return !receiver->is_stalled && (flow->policy != UM_FLOW_TAGGED || receiver->group_tag == flow->group_tag);
 }
@@ -116,7 +116,7 @@ const um_flow_receiver *um_flow_next_stalled(um_flow_control *flow, int64_t send
 {
     for (uint32_t i = 0; i < flow->receiver_count && flow->stall_timeout_ns != 0; i++) {
         um_flow_receiver *receiver = &flow->receivers[i];
-        if (!is_held || !counts(flow, receiver) || receiver->limit > sender_limit) {
+        if (!is_held || !is_counted(flow, receiver) || receiver->limit > sender_limit) {
             receiver->held_since_ns = INT64_MIN;
         } else if (receiver->held_since_ns == INT64_MIN) {
             receiver->held_since_ns = now_ns;
@@ -142,7 +142,7 @@ bool um_flow_is_connected(const um_flow_control *flow)
         return true;
     uint32_t members = 0;
     for (uint32_t i = 0; i < flow->receiver_count; i++)
-        members += counts(flow, &flow->receivers[i]);
+        members += is_counted(flow, &flow->receivers[i]);
     return members >= flow->group_minimum_size;
 }
 
@@ -153,10 +153,10 @@ int64_t um_flow_limit(const um_flow_control *flow)
     int64_t limit = flow->policy == UM_FLOW_MAX ? INT64_MIN : INT64_MAX;
     for (uint32_t i = 0; i < flow->receiver_count; i++) {
         const um_flow_receiver *receiver = &flow->receivers[i];
-        if (!counts(flow, receiver))
+        if (!is_counted(flow, receiver))
             continue;
-        bool takes = flow->policy == UM_FLOW_MAX ? receiver->limit > limit : receiver->limit < limit;
-        limit = takes ? receiver->limit : limit;
+        bool is_new_limit = flow->policy == UM_FLOW_MAX ? receiver->limit > limit : receiver->limit < limit;
+        limit = is_new_limit ? receiver->limit : limit;
     }
     return limit;
 }
@@ -165,7 +165,7 @@ int64_t um_flow_reached(const um_flow_control *flow)
 {
     int64_t reached = INT64_MAX;
     for (uint32_t i = 0; i < flow->receiver_count; i++)
-        if (counts(flow, &flow->receivers[i]) && flow->receivers[i].position < reached)
+        if (is_counted(flow, &flow->receivers[i]) && flow->receivers[i].position < reached)
             reached = flow->receivers[i].position;
     return reached;
 }

@@ -5,17 +5,17 @@
 #include "core/source/transmission_window.h"
 #include "core/wire/status_message.h"
 
-enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages can make the source send */
+enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds the session messages that a flood of status messages can cause */
 
-/* A receiver knows no position, or one that cannot be, which may come from a forged session message. */
+/* The receiver has no position, or an impossible one, which a forged session message may have caused. */
 static void answer_with_position(um_source_session *session, int64_t now_ns)
 {
     if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
         um_source_session_message_send(session, now_ns);
 }
 
-/* How far ahead of a receiver the sender may go so that everything it may still NAK stays in the transmission
- * window, however small the datagrams. */
+/* How far the sender may be ahead of a receiver so that every datagram the receiver may still NAK stays in the
+ * transmission window, however small the datagrams. */
 static uint32_t retransmittable_bytes(const um_source_session *session)
 {
     uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
@@ -23,9 +23,9 @@ static uint32_t retransmittable_bytes(const um_source_session *session)
     return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
 }
 
-/* A receiver reports by its own window. The report of one with a window beyond the retransmittable bytes would come too
- * late, so before the sender has used up what it may, a session message solicits the position; two more if that is
- * lost. */
+/* A receiver reports when it has used part of its own window. With a window larger than the retransmittable bytes, the
+ * report would come too late. So a session message solicits the position before the sender reaches its limit, and twice
+ * more in case it is lost. */
 void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
@@ -38,21 +38,21 @@ void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 
 static void apply(um_source_session *session)
 {
-    bool connected = um_flow_is_connected(&session->flow);
-    if (connected) {
+    bool is_connected = um_flow_is_connected(&session->flow);
+    if (is_connected) {
         int64_t limit = um_flow_limit(&session->flow);
         if (limit > session->sender_limit) {
             session->sender_limit = limit;
-            atomic_store_explicit(&session->is_sender_blocked, false,
-                                  memory_order_relaxed); /* it has to read the limit again */
+            /* The sender must read the limit again. */
+            atomic_store_explicit(&session->is_sender_blocked, false, memory_order_relaxed);
         }
     }
-    atomic_store_explicit(&session->log.is_connected, connected, memory_order_release);
+    atomic_store_explicit(&session->log.is_connected, is_connected, memory_order_release);
 }
 
 int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
 {
-    enum { CHECKS_A_TIMEOUT = 8 };
+    enum { CHECKS_PER_TIMEOUT = 8 };
     const um_flow_receiver *receiver;
     while ((receiver = um_flow_next_stalled(&session->flow, session->sender_limit, session->is_at_limit, now_ns)) !=
            NULL) {
@@ -61,8 +61,8 @@ int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
                              (uint64_t)(now_ns - receiver->held_since_ns));
         apply(session);
     }
-    bool may_stall = session->is_at_limit && session->config.flow_stall_timeout_ns != 0;
-    return may_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_A_TIMEOUT + 1 : UM_NEVER_NS;
+    bool can_stall = session->is_at_limit && session->config.flow_stall_timeout_ns != 0;
+    return can_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_PER_TIMEOUT + 1 : UM_NEVER_NS;
 }
 
 static void note_timed_out(um_source_session *session, int64_t now_ns)
@@ -100,10 +100,10 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         UM_COUNT(session->counters.status_not_allowed, 1);
         return;
     }
-    bool out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
-                        session->next_sqn - status.next_sqn > session->sent_mask;
+    bool is_out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
+                           session->next_sqn - status.next_sqn > session->sent_mask;
     um_receiver_account *account = NULL;
-    if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !out_of_range)
+    if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !is_out_of_range)
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     if (!(status.flags & UM_STATUS_LEAVE))
         um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
@@ -112,7 +112,7 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (session->config.flow_policy == UM_FLOW_NONE) {
         if (account != NULL && account->is_new_member)
             um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
-        /* A receiving session without any datagram ends after a while, or makes space for others (node.h). */
+        /* A receiving session without a datagram ends after a while, or makes space for others (node.h). */
         if (status.flags & UM_STATUS_ELICIT)
             answer_with_position(session, now_ns);
         return;
@@ -125,12 +125,12 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         apply(session);
         return;
     }
-    if (status.flags & UM_STATUS_ELICIT || out_of_range) {
+    if (status.flags & UM_STATUS_ELICIT || is_out_of_range) {
         UM_COUNT(session->counters.status_out_of_range, !(status.flags & UM_STATUS_ELICIT));
         answer_with_position(session, now_ns);
         return;
     }
-    /* Older than the window: the receiver is further behind than anything we can still send again. */
+    /* Before the window: the receiver is further behind than anything that can be sent again. */
     uint32_t sqn = um_serial_before(status.next_sqn, session->trail_sqn) ? session->trail_sqn : status.next_sqn;
     int64_t position = sqn == session->next_sqn ? atomic_load(&session->sender_position)
                                                 : um_source_session_sent(session, sqn)->position;

@@ -1,8 +1,9 @@
-/* Messages into claimed frames of the log: fragmentation (UM-42..UM-48; UX-25: a message that fits is never split),
- * LBMC headers, and publishing frame by frame. Private to the files of the topic layer (source.h).
+/* Writes messages into claimed frames of the log: fragmentation (UM-42..UM-48; UX-25: a message that fits is never
+ * split), LBMC headers, and publishing frame by frame. Private to the files of the topic layer (source.h).
  *
  * Threads: any publisher; no lock. Memory: the log's claim; the payload is copied. Complexity: linear in the bytes.
- * Errors: um_publish_result of the claim; a refused message takes no sqn (UX-23). Inline: this runs once a message.
+ * Errors: um_publish_result of the claim; a refused message takes no sqn (UX-23). Inline, because it runs once per
+ * message.
  */
 
 #ifndef UM_CORE_FRAME_WRITER_H
@@ -10,20 +11,21 @@
 
 #include "core/source/batcher.h"
 
-enum { UM_FETCH_AHEAD_BYTES = 4096 }; /* memory is fetched so far ahead of what is written */
+enum { UM_FETCH_AHEAD_BYTES = 4096 }; /* how far ahead of the writer memory is prefetched */
 
 typedef struct um_fragmentation {
     uint32_t count;
-    uint32_t chunk; /* payload bytes of every fragment but the last */
-    uint32_t span;  /* log bytes of all */
+    uint32_t chunk; /* payload bytes of each fragment but the last */
+    uint32_t span;  /* log bytes of all fragments */
 } um_fragmentation;
 
-static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool batch, bool send_time)
+static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool is_batch,
+                                                     bool has_send_time)
 {
-    uint32_t whole = um_lbmc_overhead(false, batch, send_time) + length;
+    uint32_t whole = um_lbmc_overhead(false, is_batch, has_send_time) + length;
     if (UM_LIKELY(whole <= body_max))
         return (um_fragmentation){1, length, um_frame_span(whole)};
-    uint32_t overhead = um_lbmc_overhead(true, batch, send_time);
+    uint32_t overhead = um_lbmc_overhead(true, is_batch, has_send_time);
     um_fragmentation f = {.chunk = body_max - overhead};
     f.count = (length + f.chunk - 1) / f.chunk;
     uint32_t last = length - (f.count - 1) * f.chunk;
@@ -35,12 +37,12 @@ typedef struct um_frame_writer {
     um_source *source;
     const um_publication_log *log;
     uint8_t *frame;
-    uint32_t left; /* bytes of the claim from frame on */
+    uint32_t left; /* bytes of the claim from `frame` on */
     int64_t position;
     um_batcher batch;
 } um_frame_writer;
 
-/* On to the next frame of the claim. */
+/* Advances to the next frame of the claim. */
 static inline void um_frame_writer_step(um_frame_writer *w, uint32_t body, uint32_t payload_length)
 {
     uint32_t span = um_frame_span(body);
@@ -49,7 +51,7 @@ static inline void um_frame_writer_step(um_frame_writer *w, uint32_t body, uint3
     w->position += span;
 }
 
-/* The lines have left the caches long ago: memory answers many requests in the time of one. */
+/* The lines have left the caches long ago; memory serves many requests in the time of one. */
 static inline void um_frame_writer_fetch_ahead(const uint8_t *frame, uint32_t span)
 {
     for (uint32_t i = 0; i < span; i += UM_CACHE_LINE_BYTES)
@@ -105,19 +107,19 @@ static inline um_frame_writer um_frame_writer_open(um_source *source, const um_c
                              .batch = um_batcher_open(source->session, claim->position)};
 }
 
-/* A message of an explicit batch, held until the end of the batch; its bytes follow. */
+/* Header of a message held until the end of its explicit batch; its bytes follow. */
 typedef struct um_held_record {
     uint32_t length;
     uint32_t sqn;      /* of the first fragment */
-    uint32_t body_max; /* the sqns were counted for datagrams of this size, whatever the path takes later */
+    uint32_t body_max; /* datagram size for which the sqns were counted, even if the path changes later */
     uint32_t flags;
-    int64_t now_ns; /* when it was sent */
+    int64_t now_ns; /* time of sending */
 } um_held_record;
 
-/* Publishes one message. It takes the next sqns of the topic, or those of the record it was held in. Stores the
- * sqn of the last fragment. */
+/* Publishes one message, with the next sqns of the topic or those in `held`. Stores the sqn of the last fragment.
+ * Returns 0 or a um_publish_result. */
 static inline int um_source_publish(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags,
-                                    bool flush, const um_held_record *held, uint32_t *last_sqn, int64_t now_ns,
+                                    bool is_flush, const um_held_record *held, uint32_t *last_sqn, int64_t now_ns,
                                     uint32_t *actions)
 {
     uint32_t body_max =
@@ -133,7 +135,7 @@ static inline int um_source_publish(um_source *source, const uint8_t *data, uint
     um_frame_writer_write_message(&w, sqn, data, length, batch_flags, sent_ns, &f);
     *last_sqn = sqn + f.count - 1;
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
-    um_batcher_close(&w.batch, w.position, flush, now_ns, actions);
+    um_batcher_close(&w.batch, w.position, is_flush, now_ns, actions);
     if (held != NULL)
         atomic_fetch_sub_explicit(&source->held_fragments, f.count, memory_order_relaxed);
     if (f.count > 1)

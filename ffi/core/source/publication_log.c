@@ -33,8 +33,8 @@ void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, ui
     log->blocked_position = -1;
     atomic_init(&log->writable_end, log_bytes(log));
     atomic_init(&log->tails[0], tail_word(initial_term_id, 0));
-    /* The other tails carry the ids they would have had one round earlier, so that rotation can
-     * compare-and-set each to the id it expects. */
+    /* The other tails carry the ids of one round earlier, so that rotation can compare-and-set each from the id it
+     * expects. */
     for (uint32_t i = 1; i < UM_LOG_TERM_COUNT; i++)
         atomic_init(&log->tails[i], tail_word(initial_term_id + i - UM_LOG_TERM_COUNT, 0));
 }
@@ -71,7 +71,7 @@ static void rotate(um_publication_log *log, uint32_t term_count, uint32_t term_i
                                             memory_order_relaxed);
 }
 
-/* Claims so long are met: the conductor is to keep more clean. */
+/* Notes the length of a claim that met the writable end, so that the conductor keeps more clean. */
 static void note_claim_span(um_publication_log *log, uint32_t length)
 {
     uint32_t span = atomic_load_explicit(&log->claim_span, memory_order_relaxed);
@@ -80,7 +80,7 @@ static void note_claim_span(um_publication_log *log, uint32_t length)
         ;
 }
 
-/* Why a claim at `position` is refused, or 0. */
+/* Returns the reason to refuse a claim at `position`, or 0. */
 static int refusal(um_publication_log *log, int64_t position, uint32_t length)
 {
     if (UM_UNLIKELY(atomic_load_explicit(&log->is_closed, memory_order_relaxed)))
@@ -96,7 +96,7 @@ static int refusal(um_publication_log *log, int64_t position, uint32_t length)
     return atomic_load_explicit(&log->is_connected, memory_order_acquire) ? UM_BACK_PRESSURED : UM_NOT_CONNECTED;
 }
 
-/* The claim at `offset` does not fit its term: it pads the rest, which it has just taken, and moves the log on. */
+/* The claim at `offset` does not fit its term: pads the rest, which the claim has just taken, and rotates. */
 static void close_term(um_publication_log *log, uint32_t term_count, uint32_t offset)
 {
     if (offset < log->term_length) {
@@ -148,8 +148,8 @@ bool um_log_abort(const um_publication_log *log, const um_claim *claim)
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
 
-/* Zeroes the words of [from, from + length) inside one term, the first one last: a reader that meets it early still
- * finds what was there instead of a hole (AE-48). */
+/* Zeroes the words of [from, from + length) inside one term, the first one last: an early reader sees the old frame
+ * instead of a hole (AE-48). */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
     um_frame_state *first = um_log_state_at(log, from);
@@ -157,8 +157,8 @@ static void clean(um_publication_log *log, int64_t from, uint32_t length)
     atomic_store_explicit(first, 0, memory_order_release);
 }
 
-/* Up to where the log is to be clean. Cleaning earlier than needed would be cleaning what has left the caches again
- * when it is written. A claim at the publication limit reaches an eighth of a term beyond it. */
+/* The position up to which the log should be clean. Space cleaned earlier would have left the caches when it is
+ * written. A claim at the publication limit reaches up to an eighth of a term beyond it. */
 static int64_t clean_goal(const um_publication_log *log, int64_t sender_position)
 {
     int64_t soon =
@@ -200,13 +200,13 @@ void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t b
 
 bool um_log_needs_cleaning(const um_publication_log *log, int64_t sender_position)
 {
-    int64_t lacking_bytes =
+    int64_t missing_bytes =
         clean_goal(log, sender_position) - atomic_load_explicit(&log->writable_end, memory_order_relaxed);
     int64_t soon = UM_LOG_CLEAN_AHEAD_BYTES / 2;
-    return lacking_bytes >= (soon < log->term_length / 4 ? soon : log->term_length / 4);
+    return missing_bytes >= (soon < log->term_length / 4 ? soon : log->term_length / 4);
 }
 
-/* Bytes of an unwritten hole at position: up to the next written frame or the end of what was claimed. */
+/* Bytes of an unwritten hole at `position`: up to the next written frame or the end of the claimed space. */
 static uint32_t hole_length(const um_publication_log *log, int64_t position, int64_t tail)
 {
     uint32_t to_end = um_log_to_term_end(log, position);
@@ -218,8 +218,9 @@ static uint32_t hole_length(const um_publication_log *log, int64_t position, int
     return (uint32_t)(length < bound ? length : bound);
 }
 
-/* Adds the time since the last look to the time the frame at position has been in the way. */
-static bool blocked_long_enough(um_publication_log *log, int64_t position, int64_t now_ns)
+/* Adds the time since the last observation to the time that the frame at `position` has blocked the sender. Returns
+ * true once that is the unblock timeout. */
+static bool is_blocked_long_enough(um_publication_log *log, int64_t position, int64_t now_ns)
 {
     int64_t step_ns = log->unblock_timeout_ns / 4;
     int64_t passed_ns = now_ns - log->blocked_look_ns;
@@ -238,13 +239,13 @@ bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t no
     um_frame_state *state = um_log_state_at(log, sender_position);
     uint32_t word = tail > sender_position ? atomic_load_explicit(state, memory_order_acquire) : 0;
     int32_t length = um_frame_length_of(word);
-    bool may_be_abandoned =
+    bool can_be_abandoned =
         tail > sender_position && (length == 0 || (length < 0 && um_frame_kind_of(word) == UM_FRAME_BORROWED));
-    if (!may_be_abandoned) {
+    if (!can_be_abandoned) {
         log->blocked_position = -1;
         return false;
     }
-    if (!blocked_long_enough(log, sender_position, now_ns))
+    if (!is_blocked_long_enough(log, sender_position, now_ns))
         return false;
     uint32_t span = length < 0 ? (uint32_t)um_align_up((uint64_t) - (int64_t)length, UM_FRAME_ALIGNMENT)
                                : hole_length(log, sender_position, tail);

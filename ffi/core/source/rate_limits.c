@@ -1,8 +1,8 @@
 #include "core/source/rate_limits.h"
 
-static bool is_limited(const um_rate_limits *limits, bool retransmission)
+static bool is_limited(const um_rate_limits *limits, bool is_retransmission)
 {
-    return limits->data.bits_per_second != 0 || (retransmission && limits->retransmit.bits_per_second != 0);
+    return limits->data.bits_per_second != 0 || (is_retransmission && limits->retransmit.bits_per_second != 0);
 }
 
 static void lock_limits(um_rate_limits *limits)
@@ -11,35 +11,35 @@ static void lock_limits(um_rate_limits *limits)
         ;
 }
 
-bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmission, int64_t now_ns)
+bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool is_retransmission, int64_t now_ns)
 {
-    if (!is_limited(limits, retransmission))
+    if (!is_limited(limits, is_retransmission))
         return true;
     lock_limits(limits);
-    bool is_data = !retransmission || !limits->is_new_only;
+    bool is_data = !is_retransmission || !limits->is_new_only;
     um_rate_limiter_advance(&limits->data, now_ns, is_data ? bytes : 0);
-    if (retransmission)
+    if (is_retransmission)
         um_rate_limiter_advance(&limits->retransmit, now_ns, bytes);
     bool allowed = (!is_data || um_rate_limiter_can_take(&limits->data, bytes)) &&
-                   (!retransmission || um_rate_limiter_can_take(&limits->retransmit, bytes));
+                   (!is_retransmission || um_rate_limiter_can_take(&limits->retransmit, bytes));
     if (allowed) {
         if (is_data)
             um_rate_limiter_take(&limits->data, bytes);
-        if (retransmission)
+        if (is_retransmission)
             um_rate_limiter_take(&limits->retransmit, bytes);
     }
     um_lock_release(&limits->lock);
     return allowed;
 }
 
-void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission)
+void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool is_retransmission)
 {
-    if (!is_limited(limits, retransmission))
+    if (!is_limited(limits, is_retransmission))
         return;
     lock_limits(limits);
-    if (!retransmission || !limits->is_new_only)
+    if (!is_retransmission || !limits->is_new_only)
         um_rate_limiter_return(&limits->data, bytes);
-    if (retransmission)
+    if (is_retransmission)
         um_rate_limiter_return(&limits->retransmit, bytes);
     um_lock_release(&limits->lock);
 }

@@ -20,10 +20,10 @@ typedef struct um_rate_limits {
 
 /* Takes bytes from the data limiter and, for a retransmission, from the retransmit limiter too; false when one
  * does not allow it now. */
-bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmission, int64_t now_ns);
+bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool is_retransmission, int64_t now_ns);
 
 /* Gives back what was taken for a datagram that the link did not take. */
-void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission);
+void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool is_retransmission);
 
 /* When the current slice of a limiter ends that may hold a sender back; one that is over holds none back. */
 int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns);

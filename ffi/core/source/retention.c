@@ -1,12 +1,12 @@
 #include "core/source/retention.h"
 
 enum {
-    ENTRY_BYTES_MIN = 64, /* the index is sized for messages of so many bytes */
+    ENTRY_BYTES_MIN = 64, /* message size for which the index is sized */
     ENTRIES_MIN = 1024,
     ENTRIES_MAX = 1 << 26,
 };
 
-#define ABSENT INT64_MIN /* its number is taken, but it has not been sent */
+#define ABSENT INT64_MIN /* the sqn is taken, but its message has not been sent */
 
 static uint32_t entry_count(const um_retention_config *config)
 {
@@ -67,9 +67,9 @@ static bool is_overwritten(const um_retention *retention, const um_retained *ent
            retention->store_head - (uint64_t)(-1 - entry->place) > retention->store_bytes;
 }
 
-/* ---- dropping the oldest ---- */
+/* ---- dropping the oldest message ---- */
 
-static bool must_drop(const um_retention *retention, int64_t now_ns)
+static bool is_drop_due(const um_retention *retention, int64_t now_ns)
 {
     if (retention->next_sqn - retention->first_sqn <= 1)
         return false;
@@ -83,11 +83,11 @@ static bool must_drop(const um_retention *retention, int64_t now_ns)
 
 static void drop_old(um_retention *retention, int64_t now_ns)
 {
-    while (must_drop(retention, now_ns))
+    while (is_drop_due(retention, now_ns))
         retention->first_sqn++;
 }
 
-/* ---- the sender's ---- */
+/* ---- called by the sender ---- */
 
 static um_retention *retention_of(const um_source_session *session, const uint8_t *message)
 {
@@ -104,7 +104,7 @@ static void index_message(um_retention *retention, const uint8_t *message, int64
         retention->has_started = true;
         retention->first_sqn = retention->next_sqn = sqn;
     }
-    if (um_serial_before(sqn, retention->first_sqn)) /* publishers overtook it, and it is old already */
+    if (um_serial_before(sqn, retention->first_sqn)) /* other publishers overtook it, and it is already too old */
         return;
     for (; !um_serial_before(sqn, retention->next_sqn); retention->next_sqn++) {
         if (retention->next_sqn - retention->first_sqn > retention->index_mask)
@@ -141,7 +141,7 @@ void um_retention_on_sent(um_source_session *session, int64_t now_ns)
         drop_old(r, now_ns);
 }
 
-/* Into the store, where it stays while others follow it, as long as there is space. */
+/* Copies the message to the store, where later messages overwrite it eventually. */
 static void store_message(um_retention *retention, const uint8_t *message, int64_t position, int64_t now_ns)
 {
     (void)now_ns;
@@ -165,9 +165,9 @@ void um_retention_before_cleaning(um_source_session *session, int64_t position)
         visit_frames(session, session->retained_position, position, session->last_sent_ns, store_message);
 }
 
-/* ---- what receivers ask ---- */
+/* ---- requests of receivers ---- */
 
-/* The first retained sqn that `is_within` holds for; it holds for all behind it. */
+/* Returns the first retained sqn within the bounds; all later sqns are within them, too. */
 static uint32_t search(const um_retention *retention, uint64_t bytes_from, int64_t sent_from_ns)
 {
     uint32_t low = 0, high = retention->next_sqn - retention->first_sqn;
@@ -201,7 +201,7 @@ void um_retention_range(um_retention *retention, const um_range_bounds *bounds, 
     *high = next - 1;
 }
 
-/* The message of a sqn, NULL when it is not retained. */
+/* Returns the message of a sqn, or NULL if it is not retained. */
 static const uint8_t *message_of(const um_retention *retention, uint32_t sqn)
 {
     if (sqn - retention->first_sqn >= retention->next_sqn - retention->first_sqn)
@@ -214,9 +214,9 @@ static const uint8_t *message_of(const um_retention *retention, uint32_t sqn)
     return retention->store + (uint64_t)(-1 - entry->place) % retention->store_bytes;
 }
 
-/* Answers one request; false when there is no space. */
+/* Answers one request. Returns false if there is no space. */
 static bool answer(um_retention *retention, um_recovery_exchange *exchange, uint32_t sqn, uint32_t request_index,
-                   bool *told_range)
+                   bool *has_sent_range)
 {
     const uint8_t *message = message_of(retention, sqn);
     uint32_t space = exchange->capacity - exchange->written;
@@ -230,19 +230,19 @@ static bool answer(um_retention *retention, um_recovery_exchange *exchange, uint
         exchange->written += length;
         UM_COUNT(retention->served_messages, 1);
     } else if (um_serial_before(sqn, retention->first_sqn)) {
-        if (!*told_range && space < UM_RECOVERY_RANGE_BYTES)
+        if (!*has_sent_range && space < UM_RECOVERY_RANGE_BYTES)
             return false;
-        if (!*told_range)
+        if (!*has_sent_range)
             exchange->written +=
                 um_recovery_write_range(out, retention->first_sqn, retention->next_sqn - 1, request_index);
-        *told_range = true;
+        *has_sent_range = true;
         UM_COUNT(retention->unavailable, 1);
     }
     UM_COUNT(retention->requests, 1);
     return true;
 }
 
-/* Whether the control message is a chain of requests for the topic. */
+/* True if the control message is a chain of requests for the topic. */
 static bool is_chain(const um_retention *retention, const uint8_t *message, uint32_t length)
 {
     uint32_t at = UM_LBMC_CONTROL_BYTES;
@@ -259,20 +259,20 @@ static bool is_chain(const um_retention *retention, const uint8_t *message, uint
 
 bool um_retention_serve(um_retention *retention, um_recovery_exchange *exchange)
 {
-    bool told_range = false;
+    bool has_sent_range = false;
     while (exchange->length - exchange->consumed >= UM_LBMC_CONTROL_BYTES) {
         const uint8_t *message = exchange->requests + exchange->consumed;
         uint32_t length = um_load_be16(message + 2);
         if (message[0] != UM_LBMC_CONTROL || length < UM_LBMC_CONTROL_BYTES)
             return false;
         if (message[1] != UM_LBMC_OPTION_MESSAGE_REQUEST || length > exchange->length - exchange->consumed)
-            return true; /* the caller's, or not all there */
+            return true; /* for the caller, or incomplete */
         if (!is_chain(retention, message, length))
             return false;
         uint32_t count = (length - UM_LBMC_CONTROL_BYTES) / UM_RECOVERY_REQUEST_BYTES;
         for (; exchange->skip < count; exchange->skip++) {
             const uint8_t *option = message + UM_LBMC_CONTROL_BYTES + exchange->skip * UM_RECOVERY_REQUEST_BYTES;
-            if (!answer(retention, exchange, um_load_be32(option + 16), um_load_be32(option + 4), &told_range))
+            if (!answer(retention, exchange, um_load_be32(option + 16), um_load_be32(option + 4), &has_sent_range))
                 return true;
         }
         exchange->skip = 0;

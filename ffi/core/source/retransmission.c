@@ -6,7 +6,7 @@
 
 /* ---- the queue: a binary heap, oldest sqn first (UM-133) ---- */
 
-static bool older(const um_source_session *session, uint32_t a, uint32_t b)
+static bool is_older(const um_source_session *session, uint32_t a, uint32_t b)
 {
     return um_serial_before(session->retransmit_queue[a], session->retransmit_queue[b]);
 }
@@ -23,7 +23,7 @@ static void push(um_source_session *session, uint32_t sqn)
     uint32_t at = session->retransmit_count++;
     session->retransmit_queue[at] = sqn;
     um_source_session_sent(session, sqn)->is_queued = 1;
-    for (; at > 0 && older(session, at, (at - 1) / 2); at = (at - 1) / 2)
+    for (; at > 0 && is_older(session, at, (at - 1) / 2); at = (at - 1) / 2)
         swap(session, at, (at - 1) / 2);
 }
 
@@ -35,9 +35,9 @@ static uint32_t pop(um_source_session *session)
         uint32_t child = 2 * at + 1;
         if (child >= session->retransmit_count)
             break;
-        if (child + 1 < session->retransmit_count && older(session, child + 1, child))
+        if (child + 1 < session->retransmit_count && is_older(session, child + 1, child))
             child++;
-        if (!older(session, child, at))
+        if (!is_older(session, child, at))
             break;
         swap(session, child, at);
         at = child;
@@ -47,19 +47,19 @@ static uint32_t pop(um_source_session *session)
 
 /* ---- sending ---- */
 
-/* Returns how many of the batch the link took; *answer: its error when it did not take all. */
+/* Returns how many datagrams of the batch the link accepted; *answer is the link's result if it did not accept all. */
 static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count, int *answer)
 {
     uint32_t datagram_max =
         atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_FRAMING_DATA_BYTES;
     uint32_t done = 0;
     while (done < count) {
-        bool oversize = batch[done].length > datagram_max;
+        bool is_oversize = batch[done].length > datagram_max;
         uint32_t run = 1;
-        while (!oversize && done + run < count && batch[done + run].length <= datagram_max)
+        while (!is_oversize && done + run < count && batch[done + run].length <= datagram_max)
             run++;
-        int taken = oversize ? session->link->ops->send_oversize(session->link, session->config.group, &batch[done])
-                             : session->link->ops->send(session->link, session->config.group, &batch[done], run);
+        int taken = is_oversize ? session->link->ops->send_oversize(session->link, session->config.group, &batch[done])
+                                : session->link->ops->send(session->link, session->config.group, &batch[done], run);
         if (taken <= 0) {
             *answer = taken;
             break;
@@ -97,7 +97,7 @@ int um_retransmission_pump(um_source_session *session, int64_t now_ns)
         uint32_t sqns[UM_SEND_BATCH_MAX];
         uint32_t count = build_batch(session, batch, sqns, now_ns);
         if (count == 0)
-            break; /* a limiter's time has not come */
+            break; /* a limiter does not allow more yet */
         int answer = 0;
         uint32_t taken = offer(session, batch, count, &answer);
         for (uint32_t i = 0; i < taken; i++) {
@@ -156,14 +156,14 @@ static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_rea
         flush_ncfs(session, lists, reason);
 }
 
-/* Who NAKs, while one NAK datagram is served. */
+/* The receiver whose NAK datagram is being served. */
 typedef struct requester {
     um_address address;
-    um_receiver_account *account; /* NULL: there is no space for one */
+    um_receiver_account *account; /* NULL if the table of accounts is full */
     uint32_t active_members;
 } requester;
 
-static const int64_t EVENT_GAP_NS = 10000000000; /* between two events of a kind about one receiver */
+static const int64_t EVENT_GAP_NS = 10000000000; /* minimum interval between events of one kind about one receiver */
 
 static bool is_event_due(int64_t *last_ns, int64_t now_ns)
 {
@@ -179,12 +179,13 @@ static void note_too_late(um_source_session *session, requester *from, int64_t n
     if (from->account == NULL)
         return;
     UM_COUNT(from->account->too_late, 1);
-    if (is_event_due(from->account->is_member ? &from->account->loses_ns : &session->strangers_lose_ns, now_ns))
+    if (is_event_due(from->account->is_member ? &from->account->loses_ns : &session->nonmembers_lose_ns, now_ns))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_LOSES, from->address, from->account->too_late);
 }
 
-/* Takes a retransmission from the requester's share of the repair budget; false, without an NCF (repair_budget.h). */
-static bool may_cause(um_source_session *session, requester *from, uint32_t bytes, int64_t now_ns)
+/* Takes a retransmission from the requester's share of the repair budget. Returns false if the share is used up: the
+ * NAK is dropped without an NCF (repair_budget.h). */
+static bool take_share(um_source_session *session, requester *from, uint32_t bytes, int64_t now_ns)
 {
     um_receiver_account *account = from->account;
     if (um_repair_budget_take(&session->repair_budget, account, from->active_members, bytes, now_ns)) {
@@ -197,12 +198,12 @@ static bool may_cause(um_source_session *session, requester *from, uint32_t byte
         return false;
     if (um_accounting_refuse(account, session->config.nak_cutoff_interval_ns, now_ns))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_CUT_OFF, from->address, account->refused);
-    else if (is_event_due(account->is_member ? &account->noisy_ns : &session->strangers_noisy_ns, now_ns))
+    else if (is_event_due(account->is_member ? &account->noisy_ns : &session->nonmembers_noisy_ns, now_ns))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_NOISY, from->address, account->refused);
     return false;
 }
 
-/* One requested sqn: true when it went into the retransmit queue. */
+/* Handles one requested sqn. Returns true if it was put into the retransmit queue. */
 static bool consider(um_source_session *session, requester *from, ncf_lists *lists, uint32_t sqn, int64_t now_ns)
 {
     um_source_transport_counters *counters = &session->counters;
@@ -214,10 +215,10 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         return false;
     }
     um_sent *sent = um_source_session_sent(session, sqn);
-    bool recent = sent->answered_ns != INT64_MIN &&
-                  now_ns - sent->answered_ns < um_source_timing_ignore_ns(&session->timing, from->account);
-    if (sent->is_queued || recent) {
-        if (sent->is_confirmed) { /* UM-130: one NCF an ignore interval, then no response */
+    bool is_recent = sent->answered_ns != INT64_MIN &&
+                     now_ns - sent->answered_ns < um_source_timing_ignore_ns(&session->timing, from->account);
+    if (sent->is_queued || is_recent) {
+        if (sent->is_confirmed) { /* one NCF per ignore interval, then no response (UM-130) */
             UM_COUNT(counters->naks_suppressed, 1);
             return false;
         }
@@ -226,7 +227,7 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         refuse(session, lists, UM_NCF_IGNORED, sqn);
         return false;
     }
-    if (!may_cause(session, from, um_source_session_overhead_bytes(session) + sent->length, now_ns))
+    if (!take_share(session, from, um_source_session_overhead_bytes(session) + sent->length, now_ns))
         return false;
     if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
         sent->answered_ns = now_ns;
@@ -239,7 +240,7 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
     return true;
 }
 
-/* Opens or finds the requester's account; false when its NAKs are not served (UX-21). */
+/* Opens or finds the requester's account. Returns false if its NAKs are not served (UX-21). */
 static bool admit(um_source_session *session, requester *from, uint32_t nak_count, int64_t now_ns)
 {
     um_receiver_account *account = um_accounting_of(&session->accounting, from->address, now_ns);
@@ -257,7 +258,7 @@ static bool admit(um_source_session *session, requester *from, uint32_t nak_coun
     return true;
 }
 
-/* How many datagrams from the one at `from` of the list on, one after the other, the client does not want. */
+/* Counts consecutive datagrams of the NAK's list, starting at index `from`, that the client does not need. */
 static uint32_t unwanted_run(um_source_session *session, const um_client *client, const um_packet *nak, uint32_t from)
 {
     uint32_t first = um_load_be32(nak->list + 4 * from), count = 0;
@@ -268,8 +269,8 @@ static uint32_t unwanted_run(um_source_session *session, const um_client *client
     return count;
 }
 
-/* A client that NAKs what it does not want was not told of it, or that was lost: it is told again. Returns how many of
- * the list are answered so. */
+/* A client that NAKs datagrams it does not need has missed the report about them: sends it again. Returns how many sqns
+ * of the list it covers. */
 static uint32_t answer_unwanted(um_source_session *session, requester *requester, const um_packet *nak, uint32_t from,
                                 int64_t now_ns)
 {
@@ -277,7 +278,7 @@ static uint32_t answer_unwanted(um_source_session *session, requester *requester
         return 0;
     um_client *client = um_client_map_find(&session->clients, requester->address);
     uint32_t count = client != NULL ? unwanted_run(session, client, nak, from) : 0;
-    if (count > 0 && may_cause(session, requester, um_source_session_overhead_bytes(session), now_ns))
+    if (count > 0 && take_share(session, requester, um_source_session_overhead_bytes(session), now_ns))
         um_clients_pass_over(session, client, um_load_be32(nak->list + 4 * from), count);
     return count;
 }

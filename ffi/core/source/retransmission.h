@@ -1,6 +1,6 @@
-/* NAK service of a source session: which NAKs are honoured, refused, delayed or shed, and the bounded queue of sqns
- * that wait for the retransmit limiter, oldest first (UM-120, UM-129..UM-133; C10: NAKs outside the window get no
- * response).
+/* NAK service of a source session: decides which NAKs are served, ignored, refused or shed, and keeps the bounded queue
+ * of sqns that wait for the retransmit limiter, oldest first (UM-120, UM-129..UM-133; C10: NAKs outside the window get
+ * no response).
  *
  * Threads: the holder of the sender lock. Memory: the session's. Complexity: logarithmic in the queue for each sqn.
  */
@@ -11,11 +11,11 @@
 #include "core/source/source_state.h"
 #include "core/wire/lbtrm.h"
 
-/* A decoded NAK for this session. Sends retransmissions and NCFs at once where the limiters allow it. */
+/* Handles a decoded NAK for this session. Sends retransmissions and NCFs at once if the limiters allow it. */
 void um_retransmission_on_nak(um_source_session *session, um_address from, const um_packet *nak, int64_t now_ns);
 
-/* Sends from the retransmit queue what the limiters and the link allow. Returns 1, or what the link said that did not:
- * 0 when it is full, or a negative errno. */
+/* Sends the retransmit queue as far as the limiters and the link allow. Returns 1, or the link's result if it stopped:
+ * 0 if it is full, or a negative errno. */
 int um_retransmission_pump(um_source_session *session, int64_t now_ns);
 
 #endif

@@ -11,13 +11,13 @@ void um_source_session_message_send(um_source_session *session, int64_t now_ns)
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;
-    um_clients_tell_passed(session);
+    um_clients_report_passed(session);
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1)
         UM_COUNT(session->counters.session_messages_sent, 1);
 }
 
-/* UM-68: the first after the minimum idle interval, or what is measured (source_timing.h), then twice as far apart each
- * time, up to the maximum. */
+/* The first is sent after the minimum idle interval, or the measured one (source_timing.h); the interval then doubles
+ * up to its maximum (UM-68). */
 int64_t um_source_session_message_tick(um_source_session *session, int64_t now_ns)
 {
     if (!session->has_sent || session->config.sm_minimum_interval_ns == 0)
@@ -30,6 +30,6 @@ int64_t um_source_session_message_tick(um_source_session *session, int64_t now_n
     int64_t doubled_ns = 2 * session->sm_interval_ns;
     session->sm_interval_ns = um_earliest_ns(doubled_ns, session->config.sm_maximum_interval_ns);
     if (now_ns - due_ns > session->sm_interval_ns)
-        session->last_sent_ns = now_ns; /* the caller was away: do not send a burst to catch up */
+        session->last_sent_ns = now_ns; /* the caller was late: do not send a burst to catch up */
     return session->last_sent_ns + session->sm_interval_ns;
 }

@@ -1,8 +1,7 @@
-/* Session messages of a source session (UM-67..UM-71): they carry the lead and the trail to receivers while there is no
- * data.
+/* Session messages of an idle source session (UM-67..UM-71): they carry the lead and the trail to receivers.
  *
- * Threads: the holder of the sender lock. Memory: none beyond the session. Complexity: constant. Errors: a message the
- * link does not take is not repeated before the next is due.
+ * Threads: the holder of the sender lock. Memory: none beyond the session. Complexity: constant. Errors: a message that
+ * the link does not accept is not repeated before the next one is due.
  */
 
 #ifndef UM_CORE_SESSION_MESSAGES_H
@@ -13,7 +12,7 @@
 /* Sends one now. */
 void um_source_session_message_send(um_source_session *session, int64_t now_ns);
 
-/* Sends one when it is due. Returns when the next is. */
+/* Sends one if it is due. Returns when the next is due. */
 int64_t um_source_session_message_tick(um_source_session *session, int64_t now_ns);
 
 #endif

@@ -98,7 +98,7 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
     session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
-    session->strangers_noisy_ns = session->strangers_lose_ns = INT64_MIN;
+    session->nonmembers_noisy_ns = session->nonmembers_lose_ns = INT64_MIN;
     session->repair_budget = (um_repair_budget){config->repair_budget_bps, {0, INT64_MIN}};
     session->sender_limit = um_flow_is_connected(&session->flow) ? um_flow_limit(&session->flow) : 0;
     atomic_init(&session->log.is_connected, um_flow_is_connected(&session->flow));
@@ -229,7 +229,7 @@ static void note_limit(um_source_session *session, int64_t flushed)
         position < flushed && session->sender_limit < flushed && um_log_frame_length(&session->log, position) > 0;
     if (limited && !session->is_at_limit) {
         UM_COUNT(session->counters.snd_bpe, 1);
-        um_clients_tell_passed(session); /* positions may stand still for want of it */
+        um_clients_report_passed(session); /* positions may stand still for want of it */
     }
     session->is_at_limit = limited;
     if (limited)

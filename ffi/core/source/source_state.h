@@ -1,5 +1,5 @@
-/* The state of the source side: the transport session, the topics that publish on it, and their constants. Every file
- * of this folder includes it; source_session.h and source.h are the entry points.
+/* The state of the source side: the transport session, its topics, and their constants. The other files of this folder
+ * include it; source_session.h and source.h declare the entry points.
  */
 #ifndef UM_CORE_SOURCE_STATE_H
 #define UM_CORE_SOURCE_STATE_H
@@ -21,10 +21,10 @@
 #include "core/wire/session_id.h"
 
 enum {
-    UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
-    UM_DATAGRAM_PARTS_MAX = 16,      /* header, and frames referenced where they lie */
-    UM_RETRANSMIT_QUEUE_MAX = 1024,  /* beyond it NAKs are shed (UM-132) */
-    UM_NCF_LIST_MAX = 256,
+    UM_SEND_BATCH_BYTES_MAX = 65507, /* UDP payload that the kernel accepts as one segmented send */
+    UM_DATAGRAM_PARTS_MAX = 16,      /* the header, and frames referenced in the log */
+    UM_RETRANSMIT_QUEUE_MAX = 1024,  /* datagrams; beyond it NAKs are shed (UM-132) */
+    UM_NCF_LIST_MAX = 256,           /* sqns in one NCF */
 };
 
 typedef struct um_source_session_config {
@@ -35,45 +35,46 @@ typedef struct um_source_session_config {
     uint32_t initial_sqn;
     uint32_t initial_term_id;
     uint32_t term_length;
-    uint32_t window_bytes;             /* payload bytes that can be retransmitted */
+    uint32_t window_bytes;             /* LBMC bytes that can be retransmitted */
     uint32_t publication_window_bytes; /* how far publishers may be ahead of the sender; 0: half a term */
     uint32_t datagram_max_bytes;
-    uint32_t coalesce_threshold; /* most frames referenced rather than copied */
+    uint32_t coalesce_threshold; /* a datagram of more frames is copied, not referenced */
     uint32_t batch_minimum_bytes;
     int64_t batch_interval_ns;
     int64_t ignore_interval_ns;
     int64_t sm_minimum_interval_ns;
     int64_t sm_maximum_interval_ns;
-    int64_t sm_floor_ns;      /* of a measured first interval */
-    uint32_t adaptive_timers; /* um_adaptive_source_timer: what is measured, up to the values above */
+    int64_t sm_floor_ns;      /* minimum of a measured first interval */
+    uint32_t adaptive_timers; /* um_adaptive_source_timer: measured, with the values above as their maxima */
     int64_t unblock_timeout_ns;
     enum um_flow_control_policy flow_policy;
     uint32_t flow_group_tag;
     uint32_t flow_group_minimum_size;
     int64_t flow_receiver_timeout_ns;
-    int64_t flow_stall_timeout_ns; /* a receiver that holds the sender for so long stops counting; 0: never */
+    int64_t flow_stall_timeout_ns; /* a receiver that holds the sender back this long stops counting; 0: never */
     uint32_t flow_network_count;   /* 0: receivers of any address count */
     um_network flow_networks[UM_FLOW_NETWORKS_MAX];
     uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */
-    int64_t nak_cutoff_interval_ns; /* a receiver over its share for so long is cut off; 0: never */
+    int64_t nak_cutoff_interval_ns; /* a receiver over its share this long is cut off; 0: never */
     uint32_t key_set;               /* of the context's authentication; 0: datagrams carry no tags */
-    uint32_t data_trailer_bytes;    /* what the link appends to each DATA datagram */
-    uint32_t control_trailer_bytes; /* and to every other */
-    uint32_t client_capacity;       /* LBT-RU: most clients; else 0, as the next three */
-    uint32_t client_buckets;        /* of their table */
-    int64_t client_timeout_ns;      /* a client that acknowledges nothing for so long is dropped */
-    um_siphash_key client_key;      /* random: client ids are made with it */
-    bool has_filter;                /* a client is sent only what has topics that it wants (client_interest.h) */
+    uint32_t data_trailer_bytes;    /* that the link appends to each DATA datagram */
+    uint32_t control_trailer_bytes; /* that the link appends to every other datagram */
+    uint32_t client_capacity;       /* LBT-RU: maximum number of clients; 0 for other transports */
+    uint32_t client_buckets;        /* LBT-RU: buckets of the hash table of clients */
+    int64_t client_timeout_ns;      /* LBT-RU: a client that acknowledges nothing this long is dropped */
+    um_siphash_key client_key;      /* LBT-RU: random key from which client ids are made */
+    bool has_filter;                /* LBT-RU: clients are sent only datagrams with topics they need */
 } um_source_session_config;
 
-/* What was sent under one transport sqn: its range of the log and its retransmission state. */
+/* One entry of the transmission window: the range of the log sent under a transport sqn, and its retransmission state.
+ */
 typedef struct um_sent {
     int64_t position;
-    int64_t answered_ns;  /* last retransmission, or NCF that it is shed; INT64_MIN: never */
+    int64_t answered_ns;  /* last retransmission or shed NCF; INT64_MIN: never */
     uint32_t span;        /* log bytes */
     uint16_t length;      /* LBMC bytes */
-    uint8_t is_queued;    /* waits in the retransmit queue */
-    uint8_t is_confirmed; /* an NCF went out in this ignore interval (UM-130) */
+    uint8_t is_queued;    /* in the retransmit queue */
+    uint8_t is_confirmed; /* an NCF was sent in this ignore interval (UM-130) */
 } um_sent;
 
 struct um_source;
@@ -85,72 +86,71 @@ typedef struct um_source_session {
     um_link *link;
     um_rate_limits *limits;
 
-    /* Batching state of the publishers (source.c). */
-    UM_CACHE_ALIGNED _Atomic uint64_t batch; /* LBMC bytes of the open datagram << 32 | user bytes held */
+    /* Batching state, shared by the publishers (batcher.h). */
+    UM_CACHE_ALIGNED _Atomic uint64_t batch; /* LBMC bytes of the open datagram << 32 | deferred user bytes */
     _Atomic int64_t batch_started_ns;
-    _Atomic int64_t flush_limit;     /* the sender may send up to here (design W3) */
+    _Atomic int64_t flush_limit;     /* the sender may send up to this position (W3) */
     _Atomic uint32_t body_max_bytes; /* LBMC bytes a datagram may carry now */
 
     UM_CACHE_ALIGNED um_lock sender_lock;
     _Atomic int64_t sender_position;
-    atomic_bool is_sender_blocked; /* stopped by a limit, not by lack of data */
-    atomic_bool
-        is_sender_waiting; /* stopped in front of a frame not committed; the publisher that commits one clears it */
+    atomic_bool is_sender_blocked; /* a limit stopped the sender, not lack of data */
+    atomic_bool is_sender_waiting; /* stopped at an uncommitted frame; cleared by the publisher that commits one */
     int64_t sender_limit;
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
-    bool has_sent;              /* UM-74 */
-    bool is_at_limit;           /* in a blocked episode (AE-10) */
-    bool is_window_capped;      /* a receiver's window is larger than what can be repaired */
-    int64_t solicited_position; /* where the sender was when it last solicited the receivers' positions */
-    int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
-    int link_error;        /* the last negative errno of the link; the owner clears it */
+    bool has_sent;              /* a session that never sent data sends no session messages (UM-74) */
+    bool is_at_limit;           /* in an episode at the sender limit, counted once (AE-10) */
+    bool is_window_capped;      /* a receiver's window is larger than the retransmittable bytes */
+    int64_t solicited_position; /* of the sender when it last solicited status messages */
+    int64_t link_retry_ns;      /* delay before the link is tried again; 0: it accepted everything */
+    int link_error;             /* last negative errno of the link; the owner clears it */
     uint32_t sm_sqn;
     int64_t sm_interval_ns;
     int64_t last_sent_ns;
     int64_t last_sm_ns;
     int64_t flow_expiry_ns;
     int64_t tsni_due_ns;
-    int64_t tsni_interval_ns; /* shortest of the sources' */
+    int64_t tsni_interval_ns; /* shortest of the sources' intervals */
     um_flow_control flow;
-    um_sent *sent; /* ring by sqn */
+    um_sent *sent; /* ring indexed by sqn & sent_mask */
     uint32_t sent_mask;
     uint32_t retransmit_count;
     uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
-    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams, one behind the other */
-    uint32_t staged_bytes;                              /* of the batch being built */
+    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams end to end */
+    uint32_t staged_bytes;                              /* used in `staging` by the batch being built */
     uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
-    um_staged_datagrams staged;                         /* not sent yet */
+    um_staged_datagrams staged;                         /* built by publishers, not sent yet */
     struct um_source *sources;
     um_source_timing timing;
     um_receiver_accounting accounting;
     um_repair_budget repair_budget;
-    int64_t strangers_noisy_ns; /* last event about any of the strangers, whose addresses may be forged */
-    int64_t strangers_lose_ns;
+    int64_t nonmembers_noisy_ns; /* last event about NAKs over the share from any non-member: addresses may be forged */
+    int64_t nonmembers_lose_ns;  /* last event about late NAKs from any non-member */
     um_source_events events;
-    um_client_map clients; /* LBT-RU; else without a client */
-    um_fan_out fan_out;    /* `link`, where there can be clients */
-    uint32_t copies;       /* of each datagram, as the rate limits count it: at least 1 */
-    uint32_t answer_count; /* since answers_since_ns: to addresses that are no clients */
+    um_client_map clients; /* LBT-RU; empty for other transports */
+    um_fan_out fan_out;    /* LBT-RU: `link` points to it */
+    uint32_t copies;       /* of each datagram, as the rate limits count them: at least 1 */
+    uint32_t answer_count; /* responses to addresses that are no clients, since answers_since_ns */
     int64_t answers_since_ns;
-    int64_t clients_due_ns;
-    int64_t passed_due_ns;           /* clients are told then what they were passed over */
-    uint32_t tcp_client_count;       /* of a session over TCP; its owner keeps it */
+    int64_t clients_due_ns;          /* next check of client timeouts */
+    int64_t passed_due_ns;           /* next filter reports to clients */
+    uint32_t tcp_client_count;       /* LBT-TCP: maintained by the owner */
     struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
     int64_t retained_position;       /* log frames from here on are retained in place */
-    int64_t indexed_position;        /* those before it are in the indices */
+    int64_t indexed_position;        /* log frames before it are in the indices of the retentions */
     um_source_transport_counters counters;
 } um_source_session;
 
-/* What a DATA datagram has beside LBMC messages: the headers, and the trailer that the link appends. */
+/* Bytes of a DATA datagram besides its LBMC messages: the headers, and the trailer that the link appends. */
 static inline uint32_t um_source_session_overhead_bytes(const um_source_session *session)
 {
     return UM_FRAMING_DATA_BYTES + session->config.data_trailer_bytes;
 }
 
-/* The entry of a sqn in the transmission window. */
+/* The entry of `sqn` in the transmission window. */
 static inline um_sent *um_source_session_sent(um_source_session *session, uint32_t sqn)
 {
     return &session->sent[sqn & session->sent_mask];
@@ -164,23 +164,24 @@ enum um_send_flags {
 
 enum um_send_action {
     UM_ACTION_RUN_SENDER = 0x1,    /* something may be sent: try the sender lock and run um_source_session_send */
-    UM_ACTION_BATCH_STARTED = 0x2, /* a batch now waits for its interval: the context must wake up in time */
+    UM_ACTION_BATCH_STARTED = 0x2, /* a batch waits for its interval: the context must wake up in time */
 };
 
 typedef struct um_source {
     um_source_session *session;
     uint32_t topic_index;
-    /* What is sent is counted by the numbers it takes, for each locked addition before a send delays it. */
-    _Atomic uint64_t next_sqn; /* its low half goes over the wire */
+    /* Sent messages are counted by the sqns they take, because each further locked addition delays a send. */
+    _Atomic uint64_t next_sqn; /* its low half is the sqn on the wire */
     uint32_t initial_sqn;
-    _Atomic uint64_t held_fragments;  /* numbers of an explicit batch, not sent yet */
-    _Atomic uint64_t extra_fragments; /* more than one a message */
-    _Atomic int64_t last_send_ns;     /* INT64_MIN: never sent */
-    /* Messages carry the time of sending, by the wall clock: the time a call is given, and this. A publisher that reads
-     * both clocks stores it before the call, so a step of the wall clock shows in the next message. */
+    _Atomic uint64_t held_fragments;  /* sqns of an explicit batch that are not published yet */
+    _Atomic uint64_t extra_fragments; /* fragments after the first of each message */
+    _Atomic int64_t last_send_ns;     /* INT64_MIN: never */
+    /* With has_send_time, messages carry the wall-clock time of sending: the time passed to the call, plus
+     * wall_offset_ns. A publisher that reads both clocks stores the offset before the call, so that a step of the wall
+     * clock shows in the next message. */
     bool has_send_time;
     _Atomic int64_t wall_offset_ns;
-    _Atomic int64_t claimed_to; /* log position behind the youngest claim borrowed by an application */
+    _Atomic int64_t claimed_to; /* log position after the newest claim that an application holds */
     atomic_bool is_closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */
@@ -200,7 +201,7 @@ typedef struct um_source {
     um_source_counters counters;
 } um_source;
 
-/* The time of sending that a message gets, 0 where messages carry none. */
+/* The send time a message carries; 0 if messages carry none. */
 static inline int64_t um_source_send_time(const um_source *source, int64_t now_ns)
 {
     return source->has_send_time ? now_ns + atomic_load_explicit(&source->wall_offset_ns, memory_order_relaxed) : 0;

@@ -1,8 +1,8 @@
-/* The transmission window of a source session: which sqns can be sent again, [trail_sqn, next_sqn), and the log behind
- * them (UM-67, UM-125; AE-45..AE-48). The window is bounded three ways: payload bytes, entries, and one term of log.
+/* The transmission window of a source session: the sqns that can be sent again, [trail_sqn, next_sqn), and the log
+ * behind them (UM-67, UM-125; AE-45..AE-48). Three limits bound it: LBMC bytes, entries, and one term of log.
  *
- * Threads: the holder of the sender lock. Memory: the session's. Complexity: amortized constant, for each datagram is
- * dropped once. Errors: none. Inline, because it runs once a datagram.
+ * Threads: the holder of the sender lock. Memory: the session's. Complexity: amortized constant, because each datagram
+ * is dropped once. Errors: none. Inline, because it runs once per datagram.
  */
 
 #ifndef UM_CORE_TRANSMISSION_WINDOW_H
@@ -10,7 +10,7 @@
 
 #include "core/source/retention.h"
 
-/* Cleaned at once: more than a batch of datagrams, less than takes long (AE-48). */
+/* Bytes cleaned per step: more than a batch of datagrams, but quick to clean (AE-48). */
 enum { UM_WINDOW_CLEAN_STEP_BYTES = 256 * 1024 };
 
 static inline bool um_window_has(const um_source_session *session, uint32_t sqn)
@@ -18,15 +18,15 @@ static inline bool um_window_has(const um_source_session *session, uint32_t sqn)
     return !um_serial_before(sqn, session->trail_sqn) && um_serial_before(sqn, session->next_sqn);
 }
 
-/* The trail moves on by one datagram. Precondition: the window is not empty. */
+/* Advances the trail by one datagram. Precondition: the window is not empty. */
 static inline void um_window_drop_oldest(um_source_session *session)
 {
     session->window_used_bytes -= um_source_session_sent(session, session->trail_sqn)->length;
     session->trail_sqn++;
 }
 
-/* Makes space in the transmission window for a datagram that ends at `end` in the log, behind `pending` others laid
- * out but not sent; `bytes` are theirs and its own (UM-125). The trail goes out in its header, so this comes first. */
+/* Makes space for a datagram that ends at `end` in the log, after `pending` others that are built but not sent; `bytes`
+ * counts them and it (UM-125). Called before the datagram is built, because its header carries the trail. */
 static inline void um_window_make_space(um_source_session *session, int64_t end, uint32_t pending, uint64_t bytes)
 {
     int64_t keep_from = end - session->log.term_length;
@@ -37,7 +37,7 @@ static inline void um_window_make_space(um_source_session *session, int64_t end,
         um_window_drop_oldest(session);
 }
 
-/* Drops what the log is about to clean, cleans one step and moves the publication limit. */
+/* Drops the entries whose frames the log is about to clean, cleans one step and moves the publication limit. */
 static inline void um_window_conduct(um_source_session *session)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
@@ -45,7 +45,7 @@ static inline void um_window_conduct(um_source_session *session)
            um_source_session_sent(session, session->trail_sqn)->position < position - (int64_t)session->log.term_length)
         um_window_drop_oldest(session);
     uint32_t budget = UM_WINDOW_CLEAN_STEP_BYTES;
-    if (UM_UNLIKELY(session->retentions != NULL)) { /* no more than is retained before, whatever is claimed meanwhile */
+    if (UM_UNLIKELY(session->retentions != NULL)) { /* clean no more than was retained first, whatever is claimed now */
         budget = (uint32_t)um_log_cleaning_due(&session->log, position, budget);
         um_retention_before_cleaning(session, session->log.clean_position + budget);
     }

@@ -37,12 +37,12 @@ static inline enum um_dgram_status um_framing_decode(enum um_transport transport
 }
 
 static inline void um_framing_write_data(enum um_transport transport, uint8_t *out, uint32_t session_id,
-                                         uint16_t nak_port, uint32_t sqn, uint32_t trail, bool retransmission)
+                                         uint16_t nak_port, uint32_t sqn, uint32_t trail, bool is_retransmission)
 {
     if (UM_LIKELY(transport == UM_TRANSPORT_LBTRM))
-        um_lbtrm_write_data(out, session_id, nak_port, sqn, trail, retransmission);
+        um_lbtrm_write_data(out, session_id, nak_port, sqn, trail, is_retransmission);
     else
-        um_lbtru_write_data(out, session_id, sqn, trail, retransmission);
+        um_lbtru_write_data(out, session_id, sqn, trail, is_retransmission);
 }
 
 static inline uint32_t um_framing_write_sm(enum um_transport transport, uint8_t *out, uint32_t session_id,

@@ -9,12 +9,12 @@ static void write_header(uint8_t *out, enum um_lbtrm_type type, uint32_t session
 }
 
 void um_lbtrm_write_data(uint8_t *out, uint32_t session_id, uint16_t nak_port, uint32_t sqn, uint32_t trail,
-                         bool retransmission)
+                         bool is_retransmission)
 {
     write_header(out, UM_LBTRM_DATA, session_id, nak_port);
     um_store_be32(out + 8, sqn);
     um_store_be32(out + 12, trail);
-    out[16] = UM_LBTRM_FLAG_UNICAST_NAKS | (retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0);
+    out[16] = UM_LBTRM_FLAG_UNICAST_NAKS | (is_retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0);
     out[17] = 0;
     um_store_be16(out + 18, 0);
 }

@@ -25,7 +25,7 @@ enum um_dgram_status um_lbtrm_decode_captured(const uint8_t *data, uint32_t capt
                                               um_packet *packet);
 
 void um_lbtrm_write_data(uint8_t *out, uint32_t session_id, uint16_t nak_port, uint32_t sqn, uint32_t trail,
-                         bool retransmission);
+                         bool is_retransmission);
 uint32_t um_lbtrm_write_sm(uint8_t *out, uint32_t session_id, uint16_t nak_port, uint32_t sm_sqn, uint32_t lead,
                            uint32_t trail);
 uint32_t um_lbtrm_write_nak(uint8_t *out, uint32_t session_id, uint16_t nak_port, const uint32_t *sqns, uint32_t count);

@@ -51,11 +51,11 @@ static uint32_t write_list(uint8_t *out, const uint32_t *sqns, uint32_t count)
     return 4 * count;
 }
 
-void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32_t trail, bool retransmission)
+void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32_t trail, bool is_retransmission)
 {
     out[0] = UM_LBTRM_DATA;
     out[1] = session_id != 0 ? OPTION_SESSION_ID : OPTION_CLIENT_ID;
-    um_store_be16(out + 2, retransmission ? FLAG_RETRANSMISSION : 0);
+    um_store_be16(out + 2, is_retransmission ? FLAG_RETRANSMISSION : 0);
     um_store_be32(out + 4, sqn);
     um_store_be32(out + 8, trail);
     write_option(out + 12, OPTION_NONE, session_id);

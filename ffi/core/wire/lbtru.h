@@ -53,7 +53,7 @@ uint32_t um_lbtru_headers_bytes(const um_packet *packet);
 enum { UM_LBTRU_PASSED_MAX = 0x0fff };
 
 /* UM_LBTRU_DATA_BYTES. */
-void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32_t trail, bool retransmission);
+void um_lbtru_write_data(uint8_t *out, uint32_t session_id, uint32_t sqn, uint32_t trail, bool is_retransmission);
 /* In the header of DATA: so many datagrams before it hold nothing for whom it goes to; at most UM_LBTRU_PASSED_MAX. */
 void um_lbtru_set_passed(uint8_t *header, uint32_t passed);
 /* DATA of a client, with both options. Returns where LBMC begins. */
