@@ -292,7 +292,7 @@ static bool is_due(um_source_timing *timing, uint32_t next_sqn, int64_t now_ms)
     int64_t due_ns, now_ns = now_ms * NS_PER_MS;
     bool due = um_source_timing_is_report_due(timing, next_sqn, now_ns, &due_ns);
     if (due)
-        um_source_timing_on_told(timing, um_census_receivers(&timing->census), 0, next_sqn + 1, now_ns);
+        um_source_timing_on_reported(timing, um_census_receivers(&timing->census), 0, next_sqn + 1, now_ns);
     return due;
 }
 

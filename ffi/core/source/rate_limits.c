@@ -20,16 +20,16 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool is_retrans
     um_rate_limiter_advance(&limits->data, now_ns, is_data ? bytes : 0);
     if (is_retransmission)
         um_rate_limiter_advance(&limits->retransmit, now_ns, bytes);
-    bool allowed = (!is_data || um_rate_limiter_can_take(&limits->data, bytes)) &&
-                   (!is_retransmission || um_rate_limiter_can_take(&limits->retransmit, bytes));
-    if (allowed) {
+    bool is_allowed = (!is_data || um_rate_limiter_can_take(&limits->data, bytes)) &&
+                      (!is_retransmission || um_rate_limiter_can_take(&limits->retransmit, bytes));
+    if (is_allowed) {
         if (is_data)
             um_rate_limiter_take(&limits->data, bytes);
         if (is_retransmission)
             um_rate_limiter_take(&limits->retransmit, bytes);
     }
     um_lock_release(&limits->lock);
-    return allowed;
+    return is_allowed;
 }
 
 void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool is_retransmission)
@@ -59,7 +59,6 @@ int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns)
     return next_ns;
 }
 
-/* The slice in which the data limiter held a datagram back is over: publishers may try again (UX-1). */
 void um_rate_limits_tick(um_rate_limits *limits, int64_t now_ns)
 {
     if (!atomic_load_explicit(&limits->is_blocked, memory_order_relaxed))

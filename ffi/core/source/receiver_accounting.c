@@ -2,7 +2,7 @@
 
 enum { ACTIVE_NS = 1000000000 };
 
-static bool keeps_its_place(const um_receiver_account *account)
+static bool is_permanent(const um_receiver_account *account)
 {
     return account->is_member || account->is_cut_off;
 }
@@ -12,7 +12,7 @@ static um_receiver_account *idle_longest(um_receiver_accounting *accounting)
     um_receiver_account *found = NULL;
     for (uint32_t i = 0; i < accounting->count; i++) {
         um_receiver_account *account = &accounting->accounts[i];
-        if (!keeps_its_place(account) && (found == NULL || account->last_seen_ns < found->last_seen_ns))
+        if (!is_permanent(account) && (found == NULL || account->last_seen_ns < found->last_seen_ns))
             found = account;
     }
     return found;
@@ -46,9 +46,9 @@ um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting,
     um_receiver_account *account = um_accounting_of(accounting, address, now_ns);
     if (account == NULL)
         return NULL;
-    bool follows = account->has_reported && um_serial_before(account->reported_sqn, sqn);
-    account->is_new_member = follows && !account->is_member;
-    account->is_member |= follows;
+    bool has_advanced = account->has_reported && um_serial_before(account->reported_sqn, sqn);
+    account->is_new_member = has_advanced && !account->is_member;
+    account->is_member |= has_advanced;
     account->has_reported = true;
     account->reported_sqn = sqn;
     return account;

@@ -27,7 +27,7 @@ static bool mark(um_census_interval *interval, uint32_t bit)
     return is_new;
 }
 
-static bool has(const um_census_interval *interval, uint32_t bit)
+static bool is_marked(const um_census_interval *interval, uint32_t bit)
 {
     return interval->seen[bit / 64] >> bit % 64 & 1;
 }
@@ -36,7 +36,7 @@ void um_census_on_status(um_receiver_census *census, uint64_t receiver_id, int64
 {
     um_census_advance(census, now_ns);
     uint32_t bit = (uint32_t)(receiver_id * 0x9e3779b97f4a7c15u >> 40) % UM_CENSUS_BITS;
-    if (mark(&census->current, bit) && !has(&census->before, bit))
+    if (mark(&census->current, bit) && !is_marked(&census->before, bit))
         census->has_newcomer = true;
     if (census->first_ns == UM_NEVER_NS)
         census->first_ns = now_ns;

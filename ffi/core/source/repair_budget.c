@@ -1,17 +1,17 @@
 #include "core/source/repair_budget.h"
 
 enum {
-    MEMBERS_MIN = 4,         /* a member alone gets a quarter */
-    STRANGERS_PART = 10,     /* and all strangers a tenth */
-    BURST_BYTES_MIN = 65536, /* what a share holds after a time without NAKs */
-    BURSTS_A_SECOND = 20,
+    MEMBERS_MIN = 4,         /* a single member gets a quarter */
+    NONMEMBERS_PART = 10,    /* all non-members together get a tenth */
+    BURST_BYTES_MIN = 65536, /* minimum capacity of a bucket */
+    BURSTS_PER_SECOND = 20,
     NS_PER_SECOND = 1000000000,
 };
 
 static bool take(um_repair_bucket *bucket, uint64_t bits_per_second, uint32_t bytes, int64_t now_ns)
 {
     int64_t rate = (int64_t)(bits_per_second / 8);
-    int64_t most = rate / BURSTS_A_SECOND > BURST_BYTES_MIN ? rate / BURSTS_A_SECOND : BURST_BYTES_MIN;
+    int64_t most = rate / BURSTS_PER_SECOND > BURST_BYTES_MIN ? rate / BURSTS_PER_SECOND : BURST_BYTES_MIN;
     if (bucket->filled_ns == INT64_MIN)
         *bucket = (um_repair_bucket){most, now_ns};
     int64_t earned =
@@ -32,7 +32,7 @@ bool um_repair_budget_take(um_repair_budget *budget, um_receiver_account *accoun
     if (budget->bits_per_second == 0)
         return true;
     if (account == NULL || !account->is_member)
-        return take(&budget->strangers, budget->bits_per_second / STRANGERS_PART, bytes, now_ns);
+        return take(&budget->nonmembers, budget->bits_per_second / NONMEMBERS_PART, bytes, now_ns);
     uint32_t parts = active_members > MEMBERS_MIN ? active_members : MEMBERS_MIN;
     return take(&account->bucket, budget->bits_per_second / parts, bytes, now_ns);
 }

@@ -1,8 +1,7 @@
-/* The part of the retransmit rate that one requester may cause, so that a NAK datagram from anywhere does not use up
- * what honest receivers need. Of the budget a member gets at most a quarter, and an equal part where several members
- * NAK; all strangers together get a tenth. What is over that is not served, and no NCF is sent for it: an NCF goes to
- * the whole group, and a flood of NAKs could silence the NAKs of honest receivers with it. An honest receiver NAKs
- * again.
+/* The share of the retransmit rate that one receiver may use, so that forged NAKs do not use up what honest receivers
+ * need. A member gets at most a quarter of the budget, and an equal part if several members NAK; all non-members
+ * together get a tenth. NAKs over the share are dropped without an NCF: an NCF goes to the whole group, so a flood of
+ * NAKs could suppress the NAKs of honest receivers. An honest receiver sends its NAK again.
  *
  * Threads: the holder of the sender lock. Memory: the session's. Complexity: constant. Errors: none.
  */
@@ -13,10 +12,11 @@
 
 typedef struct um_repair_budget {
     uint64_t bits_per_second; /* 0: no budget, everything is served */
-    um_repair_bucket strangers;
+    um_repair_bucket nonmembers;
 } um_repair_budget;
 
-/* Takes the bytes of one retransmission from a requester's share; account NULL: a stranger without an account. */
+/* Takes the bytes of one retransmission from a receiver's share; account NULL: a non-member without an account. Returns
+ * false if the share is used up. */
 bool um_repair_budget_take(um_repair_budget *budget, um_receiver_account *account, uint32_t active_members,
                            uint32_t bytes, int64_t now_ns);
 

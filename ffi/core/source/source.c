@@ -56,7 +56,7 @@ void um_source_flush_all(um_source_session *session)
     um_batcher_flush_all(session);
 }
 
-/* The same for a message that makes up a datagram: lays that out, and streams what the log keeps. */
+/* Writes a message that makes up a datagram: stages the datagram, and streams its copy to the log past the caches. */
 static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const um_lbmc_layout *layout,
                           const uint8_t *payload)
 {
@@ -87,8 +87,7 @@ static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const
     um_frame_writer_step(w, body, layout->payload_length);
 }
 
-/* Publishes the youngest `count` staged datagrams, the first of them last: the sender stops in front of it until then.
- */
+/* Publishes the newest `count` staged datagrams, the first of them last: until then the sender stops in front of it. */
 static void publish_staged(const um_publication_log *log, um_staged_datagrams *staged, uint32_t count)
 {
     um_nontemporal_fence();
@@ -119,7 +118,7 @@ int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, 
 
 /* ---- messages with more options ---- */
 
-/* As for a message that is so much longer: every fragment carries the options. */
+/* Every fragment carries the options, so the plan is that of smaller datagrams. */
 static um_fragmentation plan_with_options(const um_source *source, uint32_t length, uint32_t options_bytes)
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
@@ -188,22 +187,22 @@ static inline uint32_t message_length(const um_messages *messages, uint32_t i)
     return messages->lengths ? messages->lengths[i] : (uint32_t)(messages->offsets[i + 1] - messages->offsets[i]);
 }
 
-/* Messages that one claim is made for. */
+/* Messages that share one claim. */
 typedef struct group {
     uint32_t count;
     uint32_t span;
-    uint32_t datagram_bytes; /* with a header of the transport for each */
-    bool is_staged;          /* each as a datagram */
+    uint32_t datagram_bytes; /* of all, each with a transport header */
+    bool is_staged;          /* each is staged as a datagram */
 } group;
 
-/* Whether the next message of a group can be staged as a datagram: no second like it fits, and there is space. */
-static bool fills_datagram(um_staged_space space, const group *g, uint32_t body, uint32_t body_max)
+/* True if the next message of a group can be staged: it fills more than half a datagram, and there is space. */
+static bool can_stage(um_staged_space space, const group *g, uint32_t body, uint32_t body_max)
 {
     return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= space.bytes &&
            g->count < space.datagrams;
 }
 
-/* The messages from `first` on that fit one claim unsplit. Either all are staged as datagrams or none. */
+/* Returns the messages from `first` on that fit one claim unsplit, either all staged or none. */
 static group plan_group(const um_source *source, const um_messages *messages, uint32_t first, uint32_t body_max)
 {
     const um_source_session *session = source->session;
@@ -218,10 +217,10 @@ static group plan_group(const um_source *source, const um_messages *messages, ui
         uint32_t length = message_length(messages, i), body = overhead + length;
         if (length > body_max - overhead || g.span + um_frame_span(body) > span_max)
             break;
-        bool stages = fills_datagram(space, &g, body, body_max);
-        if (g.count > 0 && stages != g.is_staged)
+        bool is_staged = can_stage(space, &g, body, body_max);
+        if (g.count > 0 && is_staged != g.is_staged)
             break;
-        g.is_staged = stages;
+        g.is_staged = is_staged;
         g.span += um_frame_span(body);
         g.datagram_bytes += UM_FRAME_HEADER_BYTES + body;
     }
@@ -320,10 +319,10 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
                              .sent_ns = um_source_send_time(source, now_ns)};
     um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
     um_frame_publish(log, claim->claim.frames, body);
-    /* What others have published behind the claim in the meantime belongs to the same batch. */
+    /* Frames that others have published after the claim in the meantime belong to the same batch. */
     int64_t end = um_log_tail(&source->session->log);
-    bool alone = end == claim->claim.position + claim->claim.length;
-    um_batcher b = um_batcher_open(source->session, alone ? claim->claim.position : end);
+    bool is_last = end == claim->claim.position + claim->claim.length;
+    um_batcher b = um_batcher_open(source->session, is_last ? claim->claim.position : end);
     um_batcher_add(&b, claim->claim.position, end, body, claim->length);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     um_batcher_close(&b, end, flags & UM_SEND_FLUSH, now_ns, actions);

@@ -11,10 +11,10 @@
 #include "core/source/transmission_window.h"
 
 enum {
-    SENT_SPAN_BYTES_MIN = 64,       /* window bookkeeping is sized for datagrams of at least this log span */
-    LINK_FULL_RETRY_NS = 100000,    /* how soon a full link is tried again */
-    LINK_ERROR_RETRY_NS = 10000000, /* and one that failed */
-    SENT_AHEAD = 16,                /* and the entry of the window */
+    SENT_SPAN_BYTES_MIN = 64,       /* log span per datagram for which the window's entries are sized */
+    LINK_FULL_RETRY_NS = 100000,    /* delay before a full link is tried again */
+    LINK_ERROR_RETRY_NS = 10000000, /* delay before a failed link is tried again */
+    SENT_AHEAD = 16,                /* distance, in datagrams, of the window entries to prefetch */
 };
 
 static uint32_t sent_capacity(const um_source_session_config *config)
@@ -60,7 +60,7 @@ size_t um_source_session_footprint(const um_source_session_config *config)
     return arena.used_bytes;
 }
 
-/* With clients, what the session sends goes to each of them. */
+/* With clients, the session sends through a fan-out to each of them. */
 static void open_clients(um_source_session *session, um_arena *arena, um_link *link)
 {
     um_client_map_config config = clients_of(&session->config);
@@ -119,7 +119,7 @@ void um_source_session_set_datagram_max(um_source_session *session, uint32_t dat
     atomic_store(&session->body_max_bytes, bytes - um_source_session_overhead_bytes(session));
 }
 
-/* Builds up to budget datagrams from the sender's position; they take effect only when the link accepts them. */
+/* Builds up to `budget` datagrams from the sender's position; they take effect only once the link accepts them. */
 static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t budget, int64_t now_ns, um_tx *batch)
 {
     int64_t start = atomic_load_explicit(&session->sender_position, memory_order_relaxed), position = start;
@@ -162,7 +162,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
     return count;
 }
 
-/* The datagrams [0, count) of the batch are on their way: they join the transmission window. */
+/* Adds the datagrams [0, count) of the batch, which the link has accepted, to the transmission window. */
 static void accept_batch(um_source_session *session, uint32_t count, int64_t now_ns)
 {
     if (count == 0)
@@ -189,7 +189,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
         session->tsni_due_ns = now_ns + session->tsni_interval_ns;
 }
 
-/* How many datagrams at the head of the batch are no larger than the path takes. */
+/* Number of datagrams at the head of the batch that are no larger than the path can carry. */
 static uint32_t fitting(const um_source_session *session, const um_tx *batch, uint32_t count)
 {
     uint32_t most = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_FRAMING_DATA_BYTES;
@@ -207,7 +207,7 @@ static int offer(um_source_session *session, const um_tx *batch, uint32_t fit)
                     : ops->send(session->link, session->config.group, batch, fit);
 }
 
-/* Padding at the sender's position is never sent: step over it. */
+/* Moves the sender past padding, which is never sent. */
 static void skip_padding(um_source_session *session)
 {
     int64_t start = atomic_load_explicit(&session->sender_position, memory_order_relaxed), position = start;
@@ -225,19 +225,20 @@ static void skip_padding(um_source_session *session)
 static void note_limit(um_source_session *session, int64_t flushed)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    bool limited =
+    bool is_limited =
         position < flushed && session->sender_limit < flushed && um_log_frame_length(&session->log, position) > 0;
-    if (limited && !session->is_at_limit) {
+    if (is_limited && !session->is_at_limit) {
         UM_COUNT(session->counters.snd_bpe, 1);
-        um_clients_report_passed(session); /* positions may stand still for want of it */
+        um_clients_report_passed(session); /* without filter reports the clients' positions may not advance */
     }
-    session->is_at_limit = limited;
-    if (limited)
+    session->is_at_limit = is_limited;
+    if (is_limited)
         atomic_store_explicit(&session->is_sender_blocked, true, memory_order_relaxed);
 }
 
-/* Nothing could be built: is the next frame not committed? The fence pairs with a publisher's between
- * its commit and its read of is_sender_waiting: either it clears the flag, or we see its frame. */
+/* No datagram could be built: notes if the next frame is uncommitted. The fence pairs with the one in a publisher
+ * between its commit and its read of is_sender_waiting: either the publisher clears the flag, or the sender sees the
+ * frame. */
 static void note_waiting(um_source_session *session, int64_t flushed)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
@@ -249,7 +250,7 @@ static void note_waiting(um_source_session *session, int64_t flushed)
         atomic_store_explicit(&session->is_sender_waiting, false, memory_order_relaxed);
 }
 
-/* Offers one batch to the link. Returns how many datagrams it took, and the reason why not more. */
+/* Offers one batch to the link. Returns how many datagrams it accepted, and notes what holds the sender back. */
 static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budget)
 {
     if (UM_UNLIKELY(session->clients.behind_count > 0) && !um_clients_catch_up(session)) {
@@ -298,11 +299,11 @@ int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t 
         um_window_conduct(session);
         if (session->is_window_capped)
             um_flow_reports_solicit(session, now_ns);
-    } while (taken > 0 && budget - (uint32_t)sent >= UM_SEND_BATCH_MAX); /* what is left would cut a batch short */
+    } while (taken > 0 && budget - (uint32_t)sent >= UM_SEND_BATCH_MAX); /* a smaller budget would split a batch */
     return taken < 0 ? taken : sent;
 }
 
-/* UM-19b: the oldest held message has waited the interval. */
+/* Flushes once the oldest deferred message has waited for the interval (UM-19b). */
 static int64_t tick_batch(um_source_session *session, int64_t now_ns)
 {
     int64_t tail = um_log_tail(&session->log);
@@ -340,9 +341,9 @@ int64_t um_source_session_tick(um_source_session *session, int64_t now_ns)
     next_ns = um_earliest_ns(next_ns, um_flow_reports_tick_stalls(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_source_session_message_tick(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_unblock(session, now_ns));
-    bool waits_for_limiter =
+    bool is_limited =
         atomic_load_explicit(&session->limits->is_blocked, memory_order_relaxed) || session->retransmit_count > 0;
-    if (waits_for_limiter)
+    if (is_limited)
         next_ns = um_earliest_ns(next_ns, um_rate_limits_next_ns(session->limits, now_ns));
     if (pumped <= 0 && session->link_retry_ns == 0)
         session->link_retry_ns = pumped < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
@@ -359,8 +360,9 @@ void um_source_session_drop_unverified(um_source_session *session, enum um_tag_s
     um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
 }
 
-/* What only a session with clients gets. False: anybody's, or a client's that may go on. */
-static bool is_of_connecting(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
+/* Handles packets of a session with clients. Returns true if the packet needs no further handling: it was a connection
+ * message, or not from a client. */
+static bool is_handled_by_clients(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
 {
     if (packet->type == UM_LBTRU_CREQ)
         um_clients_on_creq(session, from, packet, now_ns);
@@ -385,11 +387,11 @@ void um_source_session_on_control(um_source_session *session, um_address from, c
     enum um_dgram_status status = um_framing_decode(session->config.transport, data, length, &packet);
     if (status != UM_DGRAM_OK)
         um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
-    else if (packet.type == UM_LBTRU_RST) /* ends nothing: its sender would connect anew anyway */
+    else if (packet.type == UM_LBTRU_RST) /* ignored: a client that is removed would only connect again */
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
     else if (!is_own(session, &packet))
         UM_COUNT(session->counters.dgrams_dropped_sid, 1);
-    else if (session->clients.capacity > 0 && is_of_connecting(session, from, &packet, now_ns))
+    else if (session->clients.capacity > 0 && is_handled_by_clients(session, from, &packet, now_ns))
         ;
     else if (packet.type == UM_LBTRM_NAK)
         um_retransmission_on_nak(session, from, &packet, now_ns);

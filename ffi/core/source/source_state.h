@@ -90,7 +90,7 @@ typedef struct um_source_session {
     UM_CACHE_ALIGNED _Atomic uint64_t batch; /* LBMC bytes of the open datagram << 32 | deferred user bytes */
     _Atomic int64_t batch_started_ns;
     _Atomic int64_t flush_limit;     /* the sender may send up to this position (W3) */
-    _Atomic uint32_t body_max_bytes; /* LBMC bytes a datagram may carry now */
+    _Atomic uint32_t body_max_bytes; /* maximum LBMC bytes per datagram now */
 
     UM_CACHE_ALIGNED um_lock sender_lock;
     _Atomic int64_t sender_position;
@@ -201,7 +201,7 @@ typedef struct um_source {
     um_source_counters counters;
 } um_source;
 
-/* The send time a message carries; 0 if messages carry none. */
+/* The send time for a message; 0 if messages carry none. */
 static inline int64_t um_source_send_time(const um_source *source, int64_t now_ns)
 {
     return source->has_send_time ? now_ns + atomic_load_explicit(&source->wall_offset_ns, memory_order_relaxed) : 0;

@@ -3,16 +3,16 @@
 #include "core/foundation/recovery_limits.h"
 
 enum {
-    CROSSING_ASSUMED_NS = 2 * UM_RECOVERY_FIRST_ROUND_TRIP_NS, /* of a receiver that has not measured one */
-    FIRST_SM_ASSUMED_NS = 20000000,                            /* until a receiver has: nothing was lost yet */
+    CROSSING_ASSUMED_NS = 2 * UM_RECOVERY_FIRST_ROUND_TRIP_NS, /* for a receiver that has not measured one */
+    FIRST_SM_ASSUMED_NS = 20000000,                            /* until a receiver has measured a round trip */
     CROSSING_FLOOR_NS = UM_RECOVERY_FLOOR_NS / 2,
-    CENSUS_SETTLES_NS = 250000000, /* every receiver has sent a status message */
-    GROWTH_GAP_NS = 100000000,     /* between two reports, when the number doubled */
-    REPORT_GAP_NS = 1000000000,    /* for any other reason */
+    CENSUS_SETTLES_NS = 250000000, /* by then every receiver has sent a status message */
+    GROWTH_GAP_NS = 100000000,     /* minimum interval between reports if the number of receivers doubled */
+    REPORT_GAP_NS = 1000000000,    /* minimum interval between reports for other reasons */
     RETRY_NS = 1000000,
 };
 
-static const int64_t REPEAT_NS = 10000000000; /* while there is data */
+static const int64_t REPEAT_NS = 10000000000; /* interval of unchanged reports while data is sent */
 
 static void note_first_sm(um_source_timing *timing)
 {
@@ -62,7 +62,7 @@ int64_t um_source_timing_ignore_ns(const um_source_timing *timing, const um_rece
 
 /* ---- group reports ---- */
 
-static bool differs_much(int64_t a, int64_t b)
+static bool has_changed_much(int64_t a, int64_t b)
 {
     return a >= 2 * b || b >= 2 * a;
 }
@@ -73,15 +73,15 @@ static int64_t report_due_ns(const um_source_timing *timing, uint32_t next_sqn)
     int64_t round_trip_ns = um_census_longest_ns(&timing->census);
     if (receivers == 0)
         return UM_NEVER_NS;
-    if (timing->told_receivers == 0)
+    if (timing->reported_receivers == 0)
         return timing->census.first_ns + CENSUS_SETTLES_NS;
-    if (receivers >= 2 * timing->told_receivers)
-        return timing->told_ns + GROWTH_GAP_NS;
-    bool is_news = timing->census.has_newcomer || differs_much(receivers, timing->told_receivers) ||
-                   (round_trip_ns > 0 && differs_much(round_trip_ns, timing->told_round_trip_ns));
+    if (receivers >= 2 * timing->reported_receivers)
+        return timing->reported_ns + GROWTH_GAP_NS;
+    bool is_news = timing->census.has_newcomer || has_changed_much(receivers, timing->reported_receivers) ||
+                   (round_trip_ns > 0 && has_changed_much(round_trip_ns, timing->reported_round_trip_ns));
     if (is_news)
-        return timing->told_ns + REPORT_GAP_NS;
-    return next_sqn != timing->told_sqn ? timing->told_ns + REPEAT_NS : UM_NEVER_NS;
+        return timing->reported_ns + REPORT_GAP_NS;
+    return next_sqn != timing->reported_sqn ? timing->reported_ns + REPEAT_NS : UM_NEVER_NS;
 }
 
 bool um_source_timing_is_report_due(um_source_timing *timing, uint32_t next_sqn, int64_t now_ns, int64_t *due_ns)
@@ -97,12 +97,12 @@ bool um_source_timing_is_report_due(um_source_timing *timing, uint32_t next_sqn,
     return true;
 }
 
-void um_source_timing_on_told(um_source_timing *timing, uint32_t receivers, int64_t round_trip_ns, uint32_t next_sqn,
-                              int64_t now_ns)
+void um_source_timing_on_reported(um_source_timing *timing, uint32_t receivers, int64_t round_trip_ns,
+                                  uint32_t next_sqn, int64_t now_ns)
 {
-    timing->told_receivers = receivers;
-    timing->told_round_trip_ns = round_trip_ns;
-    timing->told_ns = now_ns;
-    timing->told_sqn = next_sqn;
+    timing->reported_receivers = receivers;
+    timing->reported_round_trip_ns = round_trip_ns;
+    timing->reported_ns = now_ns;
+    timing->reported_sqn = next_sqn;
     timing->census.has_newcomer = false;
 }

@@ -1,10 +1,10 @@
-/* Staged datagrams: large messages, each a datagram of its own, that the publisher builds before the sender sends them.
- * Their copy in the log is written with non-temporal stores, and reading it back to send it would wait for memory. A
- * staged datagram lies in a frame borrowed from the link and leaves without being copied; where the link lends none, in
- * a ring of bytes that is small enough to stay in the caches.
+/* Staged datagrams: large messages that the publisher builds as datagrams, one message each, before the sender sends
+ * them. Their copy in the log is written with non-temporal stores, so reading it back to send it would wait for memory.
+ * A staged datagram is built in a frame borrowed from the link and sent without a copy; if the link lends no frames, in
+ * a ring buffer that is small enough to stay in the caches.
  *
  * Threads: the holder of the session's sender lock. Memory: the session's, and frames of the link until they are sent
- * or returned. Complexity: constant. Errors: none; without space publishers write to the log alone.
+ * or returned. Complexity: constant. Errors: none; without space publishers write only to the log.
  */
 #ifndef UM_CORE_STAGED_DATAGRAMS_H
 #define UM_CORE_STAGED_DATAGRAMS_H
@@ -14,29 +14,29 @@
 enum {
     UM_STAGED_BYTES = 192 * 1024,
     UM_STAGED_MAX = 256,
-    UM_STAGED_BORROWED_MAX = 128, /* about as many bytes */
+    UM_STAGED_BORROWED_MAX = 128, /* frames; about as many bytes as the ring buffer */
 };
 
 #define UM_STAGED_IS_BORROWED UINT32_MAX
 
 typedef struct um_staged_datagram {
     int64_t position; /* of its frame in the log */
-    uint32_t offset;  /* in the ring of bytes; UM_STAGED_IS_BORROWED: it lies in a borrowed frame */
+    uint32_t offset;  /* in the ring buffer, or UM_STAGED_IS_BORROWED */
     uint32_t bytes;
 } um_staged_datagram;
 
 typedef struct um_staged_datagrams {
     um_link *link;
-    uint8_t *memory; /* um_staged_footprint */
-    uint32_t first;  /* the oldest entry */
+    uint8_t *memory; /* ring buffer, um_staged_footprint bytes */
+    uint32_t first;  /* index of the oldest entry */
     uint32_t count;
-    uint32_t next;           /* counted from the oldest: those before it have been looked for */
-    uint32_t end;            /* where the next datagram goes in the ring of bytes */
-    uint32_t borrowed_count; /* entries whose datagrams lie in borrowed frames */
+    uint32_t next;           /* entry at which the next search starts, counted from the oldest */
+    uint32_t end;            /* offset of the next datagram in the ring buffer */
+    uint32_t borrowed_count; /* entries in borrowed frames */
     uint32_t piece_count;
-    uint8_t *pieces[UM_STAGED_BORROWED_MAX]; /* borrowed, for the next datagrams */
+    uint8_t *pieces[UM_STAGED_BORROWED_MAX]; /* borrowed and not used yet */
     um_staged_datagram entries[UM_STAGED_MAX];
-    um_borrowed_frame borrowed[UM_STAGED_MAX]; /* of the entries */
+    um_borrowed_frame borrowed[UM_STAGED_MAX]; /* one per entry */
 } um_staged_datagrams;
 
 typedef struct um_staged_space {
@@ -44,7 +44,7 @@ typedef struct um_staged_space {
     uint32_t bytes;
 } um_staged_space;
 
-/* A cache line more than is used: a reader that copies whole lines may read beyond a datagram. */
+/* One more cache line than the ring buffer: a reader that copies whole lines may read beyond a datagram. */
 static inline size_t um_staged_footprint(void)
 {
     return UM_STAGED_BYTES + UM_CACHE_LINE_BYTES;
@@ -55,7 +55,7 @@ static inline um_staged_datagram *um_staged_entry(um_staged_datagrams *staged, u
     return &staged->entries[(staged->first + i) % UM_STAGED_MAX];
 }
 
-/* The borrowed frame of an entry; NULL: none. */
+/* The borrowed frame of an entry, or NULL. */
 static inline um_borrowed_frame *um_staged_borrowed(um_staged_datagrams *staged, const um_staged_datagram *entry)
 {
     return entry->offset == UM_STAGED_IS_BORROWED ? &staged->borrowed[entry - staged->entries] : NULL;
@@ -77,8 +77,7 @@ static inline void um_staged_drop_oldest(um_staged_datagrams *staged)
     staged->count--;
 }
 
-/* Drops what lies before `position`, which has been sent. Borrowed frames that the link did not take are returned.
- */
+/* Drops the datagrams before `position`, which have been sent. Returns borrowed frames that the link did not accept. */
 static inline void um_staged_drop_sent(um_staged_datagrams *staged, int64_t position)
 {
     if (staged->count > 0 && staged->borrowed_count == 0 &&
@@ -91,13 +90,13 @@ static inline void um_staged_drop_sent(um_staged_datagrams *staged, int64_t posi
         staged->end = 0;
 }
 
-/* Bytes in one piece where the next datagrams go, which is the start of the memory where that is more. */
+/* Contiguous free bytes for the next datagrams; restarts at the beginning of the buffer if more is free there. */
 static inline uint32_t um_staged_ring_space(um_staged_datagrams *staged)
 {
     if (staged->count == 0)
         return UM_STAGED_BYTES;
     uint32_t oldest = um_staged_entry(staged, 0)->offset;
-    if (oldest == UM_STAGED_IS_BORROWED) /* the path takes more than a borrowed frame holds: from the next time on */
+    if (oldest == UM_STAGED_IS_BORROWED) /* datagrams have outgrown borrowed frames: use the ring once these are sent */
         return 0;
     if (staged->end <= oldest)
         return oldest - staged->end;
@@ -107,7 +106,7 @@ static inline uint32_t um_staged_ring_space(um_staged_datagrams *staged)
     return oldest;
 }
 
-/* Returns borrowed frames that have not been used. */
+/* Returns borrowed frames that are not used. */
 static inline void um_staged_return_unused(um_staged_datagrams *staged)
 {
     if (staged->piece_count > 0)
@@ -115,8 +114,8 @@ static inline void um_staged_return_unused(um_staged_datagrams *staged)
     staged->piece_count = 0;
 }
 
-/* What can be staged now: so many datagrams, of so many bytes together and at most `datagram_max_bytes` each. No more
- * than `wanted` are borrowed for. */
+/* Returns the number of datagrams and the total bytes that can be staged now, with at most `datagram_max_bytes` per
+ * datagram. Borrows frames for at most `wanted` datagrams. */
 static inline um_staged_space um_staged_make_space(um_staged_datagrams *staged, uint32_t wanted,
                                                    uint32_t datagram_max_bytes)
 {
@@ -150,8 +149,8 @@ static inline const um_staged_datagram *um_staged_add(um_staged_datagrams *stage
     return added;
 }
 
-/* The entry of the frame at `position`, or NULL; `next` is its number then. A caller that looks for one after the other
- * finds each at once. */
+/* Returns the entry of the frame at `position`, or NULL; sets `next` to its index. Searches for ascending positions
+ * take constant time. */
 static inline const um_staged_datagram *um_staged_at(um_staged_datagrams *staged, int64_t position)
 {
     if (staged->count == 0 || position < um_staged_entry(staged, 0)->position)
@@ -164,7 +163,7 @@ static inline const um_staged_datagram *um_staged_at(um_staged_datagrams *staged
     return staged->next < staged->count && found->position == position ? found : NULL;
 }
 
-/* The datagram of that frame where it has so many bytes, or NULL. */
+/* The same, but NULL unless the datagram has `bytes` bytes. */
 static inline const um_staged_datagram *um_staged_find(um_staged_datagrams *staged, int64_t position, uint32_t bytes)
 {
     const um_staged_datagram *found = um_staged_at(staged, position);

@@ -1,6 +1,6 @@
 #include "core/source/stall_penalties.h"
 
-/* The place of an address; NULL: it has none. */
+/* Returns the penalty of an address, or NULL. */
 static const um_stall_penalty *find(const um_stall_penalties *penalties, uint32_t ip)
 {
     for (uint32_t i = 0; i < UM_STALL_PENALTIES_MAX; i++)

@@ -1,10 +1,11 @@
-/* Addresses whose clients held a receiver-paced LBT-TCP session until they were closed for it, so that one that
- * connects again does not hold it again at once. The first penalty is as long as the stall timeout, each further one
- * twice as long, up to 64 of them. An address without a stall for as long as its last penalty, after that, begins anew.
- * All clients of an address have its penalty: a port costs nothing.
+/* Penalties for addresses whose clients held a receiver-paced LBT-TCP session until they were closed, so that a client
+ * that connects again does not hold it again at once. The first penalty lasts as long as the stall timeout, each
+ * further one twice as long as the last, up to 64 stall timeouts. If an address does not stall for the length of its
+ * last penalty after that has ended, its next one is a first one. All clients of an address share its penalty, because
+ * a new port costs nothing.
  *
- * Threads: the holder of the sender lock. Memory: the owner's; when every place is taken, the penalty that ends first
- * makes space. Complexity: linear in the places. Errors: none.
+ * Threads: the holder of the sender lock. Memory: the owner's; if every place is taken, the penalty that ends first
+ * is replaced. Complexity: linear in the places. Errors: none.
  */
 #ifndef UM_CORE_STALL_PENALTIES_H
 #define UM_CORE_STALL_PENALTIES_H
@@ -23,10 +24,10 @@ typedef struct um_stall_penalties {
     um_stall_penalty places[UM_STALL_PENALTIES_MAX];
 } um_stall_penalties;
 
-/* A client of this address has stalled. Returns until when its clients are not waited for. */
+/* Notes that a client of this address has stalled. Returns when its penalty ends. */
 int64_t um_stall_penalties_add(um_stall_penalties *penalties, uint32_t ip, int64_t stall_timeout_ns, int64_t now_ns);
 
-/* Until when clients of this address are not waited for; 0: they are. */
+/* When the penalty of this address ends; 0: it has none. Clients with a penalty do not hold the session. */
 int64_t um_stall_penalties_until_ns(const um_stall_penalties *penalties, uint32_t ip, int64_t now_ns);
 
 #endif

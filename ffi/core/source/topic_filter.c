@@ -50,7 +50,7 @@ bool um_topic_filter_add(um_topic_filter *filter, uint32_t topic_index)
     return true;
 }
 
-/* Linear probing, so what lies behind the hole shifts back into it. */
+/* Linear probing: later entries of the run shift back into the hole. */
 void um_topic_filter_remove(um_topic_filter *filter, uint32_t topic_index)
 {
     if (!um_topic_filter_has(filter, topic_index))
@@ -70,15 +70,15 @@ void um_topic_filter_remove(um_topic_filter *filter, uint32_t topic_index)
     filter->slots[hole] = 0;
 }
 
-static bool control_passes(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
+static bool is_control_wanted(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
 {
     um_lbmc_message message;
     if (um_lbmc_decode(messages, length, &message, &length) != UM_DGRAM_OK)
         return false;
-    bool passes = message.tsni == NULL;
-    for (uint32_t i = 0; i < message.tsni_count && !passes; i++)
-        passes = um_topic_filter_has(filter, um_load_be32(message.tsni + UM_LBMC_TSNI_RECORD_BYTES * i));
-    return passes;
+    bool is_wanted = message.tsni == NULL;
+    for (uint32_t i = 0; i < message.tsni_count && !is_wanted; i++)
+        is_wanted = um_topic_filter_has(filter, um_load_be32(message.tsni + UM_LBMC_TSNI_RECORD_BYTES * i));
+    return is_wanted;
 }
 
 bool um_topic_filter_is_wanted(const um_topic_filter *filter, const uint8_t *messages, uint32_t length)
@@ -86,7 +86,7 @@ bool um_topic_filter_is_wanted(const um_topic_filter *filter, const uint8_t *mes
     for (uint32_t at = 0; at + UM_LBMC_CONTROL_BYTES <= length;) {
         const uint8_t *message = messages + at;
         bool is_control = (message[0] & 0x0f) == UM_LBMC_CONTROL;
-        if (is_control ? control_passes(filter, message, length - at)
+        if (is_control ? is_control_wanted(filter, message, length - at)
                        : um_topic_filter_has(filter, um_load_be32(message + 4)))
             return true;
         at += um_load_be16(message + 2);
@@ -112,7 +112,7 @@ uint32_t um_topic_filter_copy(const um_topic_filter *filter, const uint8_t *mess
     um_lbmc_message message;
     for (uint32_t at = 0, message_length; at < length; at += message_length) {
         if (um_lbmc_decode(messages + at, length - at, &message, &message_length) != UM_DGRAM_OK)
-            break; /* not of our own making: nothing of it is sent */
+            break; /* malformed, so not written by this stack: the rest is not sent */
         if (message.type == UM_LBMC_CONTROL && message.tsni != NULL) {
             copied += copy_tsni(filter, &message, out + copied);
         } else if (message.type == UM_LBMC_CONTROL || um_topic_filter_has(filter, message.topic_index)) {

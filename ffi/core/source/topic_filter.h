@@ -1,6 +1,8 @@
-/* The topics of a session that one client of its source wants (source-side filtering, UX-27): a set of topic indices,
- * and messages looked at or copied through it. Threads: the holder of the sender lock. Memory: one block of footprint
- * bytes, the owner's. Complexity: constant a topic; linear in the messages. Errors: false when the set is full.
+/* The set of topic indices that one client needs (source-side filtering, UX-27), with functions that test and filter
+ * messages by it.
+ *
+ * Threads: the holder of the sender lock. Memory: one block of footprint bytes, the owner's. Complexity: constant per
+ * topic; linear in the messages. Errors: false if the set is full.
  */
 #ifndef UM_CORE_TOPIC_FILTER_H
 #define UM_CORE_TOPIC_FILTER_H
@@ -13,7 +15,7 @@ typedef struct um_topic_filter {
     uint32_t *slots; /* twice the capacity; 0: free */
     uint32_t capacity;
     uint32_t count;
-    bool has_zero; /* the topic index that a free slot would stand for */
+    bool has_zero; /* topic index 0 is in the set; it cannot be stored in a slot */
 } um_topic_filter;
 
 /* capacity: in topics, a power of two, at most UM_TOPIC_FILTER_TOPICS_MAX. */
@@ -29,12 +31,12 @@ bool um_topic_filter_add(um_topic_filter *filter, uint32_t topic_index);
 void um_topic_filter_remove(um_topic_filter *filter, uint32_t topic_index);
 bool um_topic_filter_has(const um_topic_filter *filter, uint32_t topic_index);
 
-/* Whether any of a run of whole messages passes: one of a wanted topic, a TSNI with a record of one, or any other
- * control message. */
+/* Returns true if a run of whole messages contains a message of a topic in the set, a TSNI with a record of one, or any
+ * other control message. */
 bool um_topic_filter_is_wanted(const um_topic_filter *filter, const uint8_t *messages, uint32_t length);
 
-/* Copies what passes of a run of whole messages to `out`, which has space for all of them, and returns how many bytes
- * that is. Of a TSNI only the records of wanted topics pass; other control messages pass. */
+/* Copies those messages to `out`, which has space for all of them, and returns the bytes copied. TSNIs are reduced to
+ * the records of topics in the set. */
 uint32_t um_topic_filter_copy(const um_topic_filter *filter, const uint8_t *messages, uint32_t length, uint8_t *out);
 
 #endif

@@ -1,14 +1,13 @@
-/* Control messages that travel in the stream, in a datagram of their own. TSNIs show the receivers of an idle topic its
- * last sequence number (UM-62..UM-66); group reports tell receivers what their NAK timers need (group_report.h).
- * Declared in source.h. Sender lock. */
+/* Control messages in the stream, each in its own datagram. TSNIs carry the newest sqn of idle topics (UM-62..UM-66);
+ * group reports carry what receivers need for their NAK timers (group_report.h). Declared in source.h. Sender lock. */
 #include "core/source/batcher.h"
 #include "core/source/explicit_batch.h"
 #include "core/source/source.h"
 #include "core/wire/group_report.h"
 
-enum { TSNI_RETRY_NS = 1000000 }; /* how soon a TSNI that could not go out is tried again */
+enum { TSNI_RETRY_NS = 1000000 }; /* delay before a TSNI that could not be published is tried again */
 
-/* When the source's next TSNI is due; UM_NEVER_NS when it is idle for good or has never sent. */
+/* When the source's next TSNI is due; UM_NEVER_NS if it has never sent, or is idle beyond the threshold. */
 static int64_t tsni_due_ns(const um_source *source)
 {
     int64_t last_ns = atomic_load_explicit(&source->last_send_ns, memory_order_relaxed);
@@ -16,8 +15,8 @@ static int64_t tsni_due_ns(const um_source *source)
         return UM_NEVER_NS;
     int64_t from_ns = last_ns > source->tsni_sent_ns ? last_ns : source->tsni_sent_ns;
     int64_t due_ns = from_ns + source->tsni_interval_ns;
-    bool over = source->tsni_threshold_ns != 0 && due_ns > last_ns + source->tsni_threshold_ns;
-    return over ? UM_NEVER_NS : due_ns;
+    bool is_over = source->tsni_threshold_ns != 0 && due_ns > last_ns + source->tsni_threshold_ns;
+    return is_over ? UM_NEVER_NS : due_ns;
 }
 
 static bool publish(um_source_session *session, const uint8_t *message, uint32_t length)
@@ -44,9 +43,9 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
     return true;
 }
 
-/* The last topic sqn that is in the log; false while a publisher changes it. What an explicit batch holds
- * has its sqns already, but must not be announced: receivers would miss it and give it up. A claim that is still with
- * the application has its place in the log but no sqn: a receiver that began at a TSNI behind it would wait for that.
+/* Stores the last topic sqn in the log. Returns false while that is uncertain: a publisher is changing it, or an
+ * application holds a claim, which has its place in the log but no sqn; a receiver that started at a TSNI behind the
+ * claim would wait for it. The sqns of a held explicit batch are not announced: receivers would give them up as lost.
  */
 static bool last_published_sqn(um_source *source, uint32_t *sqn)
 {
@@ -79,7 +78,7 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
             source->tsni_sent_ns = now_ns;
         }
         int64_t due_ns = tsni_due_ns(source);
-        if (due_ns <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) /* it had to wait, not only for the next datagram */
+        if (due_ns <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) /* not published now, though there was space for it */
             due_ns = now_ns + TSNI_RETRY_NS;
         next_ns = um_earliest_ns(due_ns, next_ns);
     }
@@ -90,7 +89,7 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
     return next_ns;
 }
 
-/* A session that has never sent a message sends nothing (UM-74). */
+/* A session that has never sent a message sends no reports (UM-74). */
 int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
 {
     uint8_t message[UM_GROUP_REPORT_BYTES];
@@ -101,7 +100,7 @@ int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
     um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census)};
     if (publish(session, message, um_group_report_encode(message, &report))) {
         UM_COUNT(session->counters.group_reports_sent, 1);
-        um_source_timing_on_told(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);
+        um_source_timing_on_reported(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);
     }
     return due_ns;
 }
