@@ -231,7 +231,7 @@ class Context(Closing):
 
     @property
     def datagram_bytes(self) -> int:
-        """The largest UDP payload sent now, in bytes; follows the MTU (design W4)."""
+        """The largest UDP payload sent now, in bytes; follows the MTU (W4)."""
         return self._core.datagram_bytes
 
     @property
@@ -241,7 +241,7 @@ class Context(Closing):
 
     @property
     def link_mode(self) -> str:
-        """The mode of the link: `zero-copy`, `native`, `generic` or `socket` (design W7)."""
+        """The mode of the link: `zero-copy`, `native`, `generic` or `socket` (W7)."""
         return str(self._engine.link.mode)
 
     # Sources, receivers and event queues

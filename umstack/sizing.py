@@ -1,4 +1,4 @@
-"""Datagram sizes: from the interface MTU, the configured size and what the rings carry (design W4). Pure functions.
+"""Datagram sizes: from the interface MTU, the configured size and what the rings carry (W4). Pure functions.
 
 Sizes are bytes of UDP payload. The C half of the same arithmetic is `ffi/core/wire/datagram_size.h`.
 """

@@ -1,4 +1,4 @@
-/* A link that appends the authentication trailer to what it sends, and is otherwise the link behind it (design W6). It
+/* A link that appends the authentication trailer to what it sends, and is otherwise the link behind it (W6). It
  * copies the datagrams of a batch one behind the other, each with its trailer: a tag over one piece is made sooner, and
  * the link behind sends one piece sooner, than what the copy takes.
  *

@@ -2,7 +2,7 @@
  *
  * Contract. Nothing here pins: a program lives as long as a descriptor of it or something it is attached to.
  * Errors are negative errno values. An object is used by one thread at a time; different objects by any.
- * (design W11: ELF, relocation and BTF are libbpf's business.)
+ * (W11: ELF, relocation and BTF are libbpf's business.)
  */
 #ifndef XDP_BPF_OBJECT_H
 #define XDP_BPF_OBJECT_H

@@ -1,7 +1,7 @@
 /* XDP attachments: a program on an interface, held by a bpf_link, and the links others hold.
  *
  * Contract. An attachment is a descriptor: closing it (or process exit) detaches. Interfaces are those of the calling
- * thread's network namespace. Any thread may call. Errors are negative errno values. (design W11)
+ * thread's network namespace. Any thread may call. Errors are negative errno values. (W11)
  */
 #ifndef XDP_XDP_ATTACHMENT_H
 #define XDP_XDP_ATTACHMENT_H

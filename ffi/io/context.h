@@ -1,4 +1,4 @@
-/* The context: what everything of one application is opened in, and the loop that drives it (UM-13..UM-15; design W8).
+/* The context: what everything of one application is opened in, and the loop that drives it (UM-13..UM-15; W8).
  *
  *   embedded    um_context_start makes one thread that runs the loop
  *   sequential  the application calls um_context_process and donates its thread
@@ -98,7 +98,7 @@ bool um_context_wait(um_context *context, int fd, int64_t timeout_ns);
 /* The groups joined now, at most `max` of them. Returns how many. */
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);
 
-/* The interface takes datagrams of this many payload bytes from now on (design W4). */
+/* The interface takes datagrams of this many payload bytes from now on (W4). */
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
 
 /* What the context sends and receives from now on goes to a file as well: see tap.h. One tap at a time: -EBUSY. */

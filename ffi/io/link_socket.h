@@ -1,5 +1,5 @@
-/* The kernel-socket link (design W6): UDP multicast through sendmmsg / recvmmsg, with segmentation (UDP GSO) and
- * coalescing (UDP GRO) by the kernel where that works. Datagrams carry the don't-fragment bit (design W4).
+/* The kernel-socket link (W6): UDP multicast through sendmmsg / recvmmsg, with segmentation (UDP GSO) and
+ * coalescing (UDP GRO) by the kernel where that works. Datagrams carry the don't-fragment bit (W4).
  *
  * Threads: a sending link belongs to the holder of its session's sender lock, a receiving one to the holder of the
  * context lock. System calls: socket, bind, setsockopt, sendmsg, sendmmsg, recvmmsg, ioctl, close.

@@ -1,5 +1,5 @@
 /* A source: publishes one topic's messages into the log of a source session, and sends them on the publishing thread
- * when no other thread is sending for that session (design W8).
+ * when no other thread is sending for that session (W8).
  *
  * Threads: any, many at once, without a lock between them. Closing waits for the calls under way and ends their
  * waiting. Memory: um_publication_open maps it, _free unmaps it; a claim lies in the session's log. Errors: a

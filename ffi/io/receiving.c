@@ -104,7 +104,7 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     return result == 0 ? add_group(receiving, group) : result;
 }
 
-/* The first free port of the session's range; when all are taken, any (reference 3.6). */
+/* The first free port of the session's range; when all are taken, any. */
 static int open_receive_port(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
 {
     const um_socket_config *socket = &receiving->links->lbtru_socket_config;

@@ -1,5 +1,5 @@
 /* A ring set: the AF_XDP sockets and frames of an interface, through which a context's data goes around the kernel
- * (design W5, W6). The core is built without system libraries, so it reaches it only through these functions; AF_XDP
+ * (W5, W6). The core is built without system libraries, so it reaches it only through these functions; AF_XDP
  * implements them in another library (ffi/xsk/rings.h), and the opener passes its pointer to um_context_create.
  *
  * Ownership: the ring set is its opener's, who closes it after the context. Links are the ring set's; the context

@@ -1,6 +1,6 @@
 /* The sender of a source session: what runs um_source_session_send, on which thread, and when. Internal to ffi/io.
  *
- * A publisher that has published runs the sender on its own thread unless another thread is running it (design W8).
+ * A publisher that has published runs the sender on its own thread unless another thread is running it (W8).
  * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it sets a flag and continues:
  *
  *              publisher or loop takes the lock

@@ -1,4 +1,4 @@
-/* Reading a context's counters from outside (reference 4). Each call copies one group into `out`, whose fields are
+/* Reading a context's counters from outside. Each call copies one group into `out`, whose fields are
  * the uint64_t fields of its struct in core/foundation/counters.h, in order. Any thread. Returns the number of fields,
  * or 0 when there is no such object (any more).
  */

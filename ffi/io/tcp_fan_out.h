@@ -1,4 +1,4 @@
-/* The link of an LBT-TCP source session (design W6): writes the LBMC messages of each datagram that the session builds,
+/* The link of an LBT-TCP source session (W6): writes the LBMC messages of each datagram that the session builds,
  * without its transport header, to every client that is connected (UM-46, UM-108, UM-110).
  *
  * A client takes what its connection takes; the rest waits in its backlog, of transport_session_maximum_buffer bytes.

@@ -2,7 +2,7 @@
  * template and read with every bound checked.
  *
  * A sending session has one template. Of a datagram only its lengths and checksums are written anew; it carries the
- * don't-fragment bit and, being never fragmented, the identification 0 (design W4), as a kernel socket's would.
+ * don't-fragment bit and, being never fragmented, the identification 0 (W4), as a kernel socket's would.
  * What is read comes from the wire: up to two VLAN tags, IPv4 with options, UDP; everything else is refused with its
  * reason. Nothing here allocates or calls the system. Any thread; memory is the caller's.
  */

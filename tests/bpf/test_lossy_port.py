@@ -1,4 +1,4 @@
-"""bpf/lossy_port.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: Lab; design section 5)."""
+"""bpf/lossy_port.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: Lab)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: steering program; wall W5).
+"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: steering program; W5).
 
 Redirects are real decisions: the sockets are AF_XDP sockets, bound to nothing, so that the map holds them.
 """

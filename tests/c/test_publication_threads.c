@@ -164,7 +164,7 @@ TEST("AE-48", "the first word of a cleaned range is zeroed last")
     free(c.log);
 }
 
-/* ---- messages: senders run inline by the publisher that gets the lock (design W8) ---- */
+/* ---- messages: senders run inline by the publisher that gets the lock (W8) ---- */
 
 typedef struct counting_link {
     um_link base;

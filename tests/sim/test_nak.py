@@ -1,4 +1,4 @@
-"""The NAK and NCF state machine on both sides (UM-112..UM-134, C7, C8, C10; reference 4.5)."""
+"""The NAK and NCF state machine on both sides (UM-112..UM-134, C7, C8, C10)."""
 
 from __future__ import annotations
 

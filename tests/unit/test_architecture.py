@@ -1,4 +1,4 @@
-"""The architecture: which modules may import or include which, and what may lie where (design walls W2, W11)."""
+"""The architecture: which modules may import or include which, and what may lie where (W2, W11)."""
 
 from __future__ import annotations
 

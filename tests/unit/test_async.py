@@ -1,4 +1,4 @@
-"""asyncio: reading and sending inside a running event loop, which goes on turning meanwhile (design section 4)."""
+"""asyncio: reading and sending inside a running event loop, which goes on turning meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conventions every command keeps (design section 4): an example in --help, --json, and a quick root command."""
+"""The conventions every command keeps: an example in --help, --json, and a quick root command."""
 
 from __future__ import annotations
 

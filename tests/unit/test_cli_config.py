@@ -1,4 +1,4 @@
-"""`umstack config`: a whole file is examined, what is in force is shown, two files are compared (design W10)."""
+"""`umstack config`: a whole file is examined, what is in force is shown, two files are compared (W10)."""
 
 from __future__ import annotations
 

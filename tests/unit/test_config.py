@@ -1,4 +1,4 @@
-"""Configuration: the option table, UM-style text, typed options, relations between options (design W10)."""
+"""Configuration: the option table, UM-style text, typed options, relations between options (W10)."""
 
 from __future__ import annotations
 

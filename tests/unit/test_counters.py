@@ -1,4 +1,4 @@
-"""The counter schema and what is made from it (design W10)."""
+"""The counter schema and what is made from it (W10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hot failover: one stream that several sources send copies of, over one context or two (reference 1, hot failover)."""
+"""Hot failover: one stream that several sources send copies of, over one context or two."""
 
 from __future__ import annotations
 

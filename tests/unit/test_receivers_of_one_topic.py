@@ -1,5 +1,5 @@
 """Several receivers of one topic in one context: a delivery controller and a queue each, with options of their own; the
-options of the transport session are those of its first receiver (reference 1)."""
+options of the transport session are those of its first receiver."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_every_agent_of_a_host_hears_every_other(stack: ExitStack, options: Cont
 
 
 def test_advertisements_come_from_the_interface_address(stack: ExitStack, options: ContextOptions) -> None:
-    """Wire reference section 5: receivers and tshark bind a topic to the datagram's source address."""
+    """Receivers and tshark bind a topic to the datagram's source address."""
     listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(options.resolver_incoming)

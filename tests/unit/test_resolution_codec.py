@@ -84,7 +84,7 @@ UNICAST = [
 
 @pytest.mark.parametrize(("address", "kind", "info"), UNICAST)
 def test_unicast_transports_both_ways(address: LbtruAddress | TcpAddress, kind: str, info: str) -> None:
-    """UX-28, wire reference 5: LBT-RU and TCP have 10 bytes of transport information, 6 without a session id."""
+    """UX-28: LBT-RU and TCP have 10 bytes of transport information, 6 without a session id."""
     data = bytes.fromhex(f"00000001 4d4400 {kind} {len(info) // 2:02x} 003c 000007d1 {info}")
     meaning = ResolutionDatagram(advertisements=(Advertisement("MD", 2001, 60, address),))
     assert decode(data) == meaning
@@ -93,7 +93,7 @@ def test_unicast_transports_both_ways(address: LbtruAddress | TcpAddress, kind: 
 
 @pytest.mark.parametrize("kind", [0x00, 0x01, 0x10])
 def test_transport_information_of_a_wrong_length_is_malformed(kind: int) -> None:
-    """Wire reference 5: a wrong length is malformed, whatever the transport."""
+    """A wrong length is malformed, whatever the transport."""
     data = bytes.fromhex(f"00000001 4d4400 {kind:02x} 07 003c 000007d1 0a090001382c00")
     assert decode(data) == Rejected(RejectReason.MALFORMED, decode(data).detail)  # type: ignore[union-attr]
 

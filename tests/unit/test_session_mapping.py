@@ -1,4 +1,4 @@
-"""Which transport session a source goes to: the pool in turn, explicit groups and ports, names (UX-10, reference 1)."""
+"""Which transport session a source goes to: the pool in turn, explicit groups and ports, names (UX-10)."""
 
 from __future__ import annotations
 

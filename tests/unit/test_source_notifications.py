@@ -1,4 +1,4 @@
-"""Receivers learn of sources, sources of receivers: created, deleted, none there; known, gone (reference 3.7, 3.9)."""
+"""Receivers learn of sources, sources of receivers: created, deleted, none there; known, gone."""
 
 from __future__ import annotations
 

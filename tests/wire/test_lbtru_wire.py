@@ -1,4 +1,4 @@
-"""What the stack says over LBT-RU, read by tshark, which nobody here wrote (W1; wire reference 6)."""
+"""What the stack says over LBT-RU, read by tshark, which nobody here wrote (W1)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_naks_and_their_confirmations(lbtru: list[Frame], said: dict[str, Any]) 
 
 
 def test_a_reset_has_no_options(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """Wire reference 6: the dissector reads options of an RST two bytes early, so there are none."""
+    """The dissector reads options of an RST two bytes early, so there are none."""
     assert said["reset"] == "07000000"
     assert all(frame.payload_bytes in (4, 4 + TRAILER_BYTES) for frame in of(lbtru, RST))
 

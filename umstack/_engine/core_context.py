@@ -27,7 +27,7 @@ _ERRNO_MAX = 1000
 
 
 def datagram_bytes_for(options: ContextOptions, interface: xdp.Interface) -> int:
-    """The UDP payload of a datagram: the configured size, or what the MTU takes (design W4).
+    """The UDP payload of a datagram: the configured size, or what the MTU takes (W4).
 
     Raises OptionError when the configured size does not fit the interface.
     """

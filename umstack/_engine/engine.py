@@ -206,7 +206,7 @@ class Engine:
             )
 
     def _ignored(self, wanted: Any) -> list[str]:
-        """What a receiver wants of its session that the receiver that joined it first did not (reference 1)."""
+        """What a receiver wants of its session that the receiver that joined it first did not."""
         in_force = ffi.new("um_receiver_session_config *")
         if not lib.um_context_session_config(self.core.handle, ffi.addressof(wanted, "id"), in_force):
             return []

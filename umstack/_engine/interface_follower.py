@@ -1,4 +1,4 @@
-"""InterfaceFollower: calls its owner when the MTU of an interface changes or the link comes back (design W4), and when
+"""InterfaceFollower: calls its owner when the MTU of an interface changes or the link comes back (W4), and when
 anything is announced that may be of what it lies on."""
 
 from __future__ import annotations

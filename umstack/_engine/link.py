@@ -1,6 +1,6 @@
-"""The link of a context, kernel sockets or AF_XDP rings, and the steps that led to it (design W7).
+"""The link of a context, kernel sockets or AF_XDP rings, and the steps that led to it (W7).
 
-Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
+Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (W5).
 What opens rings is umstack._engine.ring_link: a context on kernel sockets does not import it.
 """
 

@@ -3,7 +3,7 @@
 An option is one dataclass field of ContextOptions, SourceOptions or ReceiverOptions, made by `option()`. The
 field's name is the option's name plus the unit it is kept in: durations in `_ns`, sizes in `_bytes`, rates in
 `_bits_per_second` or `_naks_per_second`. So the three dataclasses are both the option table and the typed result
-(design W10).
+(W10).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 /* Hot failover: one stream that several sources send, each message under a number that the application gives it. The
  * first copy of a number is delivered, in the order of the numbers; other copies are dropped. A number that no source
- * has brought max_delay after a later one came is declared lost (reference 1, hot failover).
+ * has brought max_delay after a later one came is declared lost.
  *
  *   input queues (one a context): rows of the sources as they arrive, the number's option before the payload
  *      -> slots by number: what waits for an earlier one stays in its input block -> output queue: what is read

@@ -1,5 +1,5 @@
 /* The queue from the context to one reader, of one receiver's rows or of many: blocks of columns, so that a batch is
- * shown to Python as views and to Arrow as buffers without copying a payload again (design W9).
+ * shown to Python as views and to Arrow as buffers without copying a payload again (W9).
  *
  *   block: offsets[n+1] | sequence numbers | ... | payload bytes, laid end to end
  *
