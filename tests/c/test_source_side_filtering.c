@@ -333,7 +333,7 @@ TEST("UX-27", "whatever the link refuses, every client has each number once: sen
         run_sender(f);
     }
     f->link.space = UINT32_MAX;
-    um_clients_tell_passed(f->session);
+    um_clients_report_passed(f->session);
     CHECK(f->session->clients.behind_count == 0 && f->session->next_sqn == MESSAGES);
     has_all has[CLIENTS] = {0};
     for (uint32_t i = 0; i < f->link.count; i++) {
