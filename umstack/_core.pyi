@@ -118,11 +118,11 @@ class um_capture_packet(CData):
     frame_bytes: int
     interface: int
     link_type: int
-    timed: bool
+    is_timed: bool
     time_ns: int
     queue_number: int
     verdict: int
-    tells_drops: bool
+    has_drop_count: bool
     drop_count: int
 
 class um_capture_reader(CData):
@@ -363,8 +363,8 @@ class um_interface_capture_config(CData):
     block_bytes: int
     block_count: int
     snap_bytes: int
-    promiscuous: bool
-    kernel_tells_runs: bool
+    is_promiscuous: bool
+    has_run_headers: bool
     filter_text: Pointer[char]
     filter: sock_filter
     filter_length: int

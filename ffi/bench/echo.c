@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-enum { POLLS_A_CLOCK = 64 }; /* each poll has looked at it once, as the raw ends do */
+enum { POLLS_A_CLOCK = 64 }; /* receive polls per read of the clock */
 
 static int64_t clock_ns(clockid_t clock)
 {
@@ -17,7 +17,7 @@ static int send_now(um_publication *publication, const uint8_t *data, uint32_t l
     return sqn < 0 ? (int)sqn : 0;
 }
 
-/* The length of the next message, copied to buffer as far as it has space; -ETIMEDOUT when none comes. */
+/* Returns the length of the next message, copied to `buffer` as far as it fits, or -ETIMEDOUT. */
 static int receive_one(um_event_queue *queue, const um_echo_config *config, uint8_t *buffer, uint32_t buffer_bytes)
 {
     int64_t deadline_ns = clock_ns(CLOCK_MONOTONIC) + config->timeout_ns;

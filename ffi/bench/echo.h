@@ -1,8 +1,8 @@
-/* The round trip of `umstack bench latency` with nothing but the core in it: the same calls Python makes, made from C.
+/* The round trip of `umstack bench latency` with the core alone: the same calls as from Python, made from C.
  *
- * A client sends a message that begins with a counter on its publication and waits for it on its subscription; a
- * server sends every message of its subscription back on its publication. Each end has a context of its own, which in
- * sequential mode the calling thread runs meanwhile. Topic resolution is not run: both ends must know each other.
+ * A client sends a message that starts with a counter on its publication and waits for it on its subscription; a server
+ * returns every message of its subscription on its publication. Each end has its own context, which the calling thread
+ * runs in sequential mode. Topic resolution does not run: both ends must know each other.
  *
  * Threads: the one that reads the subscription. Memory: nothing is allocated; the objects stay the caller's.
  * Errors: a negative errno or publish result.
@@ -22,23 +22,23 @@ enum {
 typedef struct um_echo_config {
     uint32_t message_bytes; /* UM_ECHO_COUNTER_BYTES to UM_ECHO_MESSAGE_BYTES_MAX */
     bool busy;              /* busy polling instead of sleeping */
-    int64_t timeout_ns;     /* either end returns -ETIMEDOUT after so long without a message */
+    int64_t timeout_ns;     /* time without a message after which either end returns -ETIMEDOUT */
 } um_echo_config;
 
 typedef struct um_echo_result {
-    uint64_t message_count;   /* round trips measured, or messages sent back */
+    uint64_t message_count;   /* round trips measured, or messages returned */
     uint64_t misplaced_count; /* replies to another message than the last request */
     int64_t elapsed_ns;       /* without the warm-up */
-    int64_t cpu_ns;           /* of the calling thread, likewise */
+    int64_t cpu_ns;           /* of the calling thread, without the warm-up */
 } um_echo_result;
 
-/* warmup_count unmeasured round trips, then up to sample_count measured ones within duration_ns, and at least
- * one. samples_ns is the caller's and has space for sample_count; result->message_count of them are filled. Ends the
+/* Makes warmup_count unmeasured round trips, then up to sample_count measured ones within duration_ns, and at least
+ * one. samples_ns is the caller's, with space for sample_count; result->message_count of them are filled. Ends the
  * server. */
 int um_echo_ping(um_event_queue *replies, um_publication *requests, const um_echo_config *config, uint64_t warmup_count,
                  uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_echo_result *result);
 
-/* Until the client ends it. */
+/* Serves until the client ends it. */
 int um_echo_serve(um_event_queue *requests, um_publication *replies, const um_echo_config *config,
                   um_echo_result *result);
 

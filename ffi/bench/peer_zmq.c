@@ -8,7 +8,7 @@
 
 #include "os/clock.h"
 
-/* Values of zmq.h, which its ABI keeps. */
+/* Constants of zmq.h, stable in its ABI. */
 enum {
     ZMQ_SUB = 2,
     ZMQ_PULL = 7,

@@ -1,8 +1,8 @@
-/* ZeroMQ as a peer of measurements over TCP: a stream sent and received by loops in C, through a libzmq that is found
- * at run time (the one in the package pyzmq, for instance). Nothing of this is in the product.
+/* ZeroMQ as a peer of measurements over TCP: loops in C send and receive a stream through a libzmq that is loaded at
+ * run time (for example from the package pyzmq). Not part of the product.
  *
  * A stream ends with a message of one byte. Threads: each call uses a context of its own. Errors: negative errno;
- * -ENOSYS: the library is none, -EPROTO: a call of it failed.
+ * -ENOSYS: not a libzmq, -EPROTO: a call of libzmq failed.
  */
 #ifndef UM_BENCH_PEER_ZMQ_H
 #define UM_BENCH_PEER_ZMQ_H
@@ -13,9 +13,9 @@
 typedef struct um_peer_zmq_config {
     bool is_published; /* XPUB and SUB, without dropping; else PUSH and PULL */
     uint32_t message_bytes;
-    uint32_t high_water_mark; /* messages that wait at either end */
+    uint32_t high_water_mark; /* messages queued at either end */
     int64_t duration_ns;      /* of sending */
-    int64_t patience_ns;      /* how long a receiver waits for the next message, XPUB for its subscriber */
+    int64_t patience_ns;      /* how long a receiver waits for a message, and XPUB for its subscriber */
 } um_peer_zmq_config;
 
 typedef struct um_peer_zmq_result {
@@ -25,10 +25,10 @@ typedef struct um_peer_zmq_result {
     bool end_seen;
 } um_peer_zmq_result;
 
-/* Binds to the endpoint and sends; the first message waits until somebody receives. */
+/* Binds to the endpoint and sends; the first message waits for a receiver. */
 int um_peer_zmq_send(const char *library, const char *endpoint, const um_peer_zmq_config *config,
                      um_peer_zmq_result *result);
-/* Connects to it and receives until the end. */
+/* Connects to the endpoint and receives until the end. */
 int um_peer_zmq_receive(const char *library, const char *endpoint, const um_peer_zmq_config *config,
                         um_peer_zmq_result *result);
 

@@ -11,7 +11,7 @@ static void remove_gap(um_raw_order *order, uint32_t index)
     memmove(&order->gaps[index], &order->gaps[index + 1], (order->gap_count - index) * sizeof order->gaps[0]);
 }
 
-/* Makes space first: closing the oldest gap loses nothing but the chance to see it filled. */
+/* Closes the oldest gap if there is no space: its messages stay lost even if they arrive later. */
 static void insert_gap(um_raw_order *order, uint32_t index, um_raw_gap gap)
 {
     if (order->gap_count == UM_RAW_GAP_CAPACITY) {

@@ -1,17 +1,16 @@
-/* Streams of messages that carry the counters 0, 1, 2, ... in their first eight bytes, and what became of one: lost,
- * late or twice.
+/* Streams of messages that carry the counters 0, 1, 2, ... in their first eight bytes, and a record of the lost, late
+ * and duplicate ones.
  *
- * The raw baselines must look at every message they receive, or they would be compared with a stack that
- * does. A message in its place costs one comparison; only gaps are remembered. The record belongs to its
- * caller, one thread at a time uses it, and it allocates nothing.
+ * The raw baselines must inspect every message, as the stack does. A message in order costs one comparison; only gaps
+ * are stored. The record belongs to its caller, one thread at a time uses it, and it allocates nothing.
  */
 #ifndef UM_BENCH_RAW_ORDER_H
 #define UM_BENCH_RAW_ORDER_H
 
 #include "core/foundation/base.h"
 
-/* Beyond this many open gaps the oldest is closed: what it lacks stays lost, and counts as a duplicate if it
- * arrives after all. */
+/* Beyond this many open gaps the oldest is closed: its missing messages stay lost, and count as duplicates if they
+ * arrive after all. */
 #define UM_RAW_GAP_CAPACITY 1024
 
 /* Counters in [first, end) have not been seen. */
@@ -29,7 +28,7 @@ typedef struct um_raw_order {
     um_raw_gap gaps[UM_RAW_GAP_CAPACITY]; /* ascending */
 } um_raw_order;
 
-/* Counts messages of one size that lie end to end, from `first` on. */
+/* Writes the counters from `first` on into messages of one size, stored back to back. */
 static inline void um_raw_order_stamp(uint8_t *messages, uint32_t message_bytes, uint32_t count, uint64_t first)
 {
     for (uint64_t counter = first; counter < first + count; counter++, messages += message_bytes)
@@ -38,7 +37,7 @@ static inline void um_raw_order_stamp(uint8_t *messages, uint32_t message_bytes,
 
 void um_raw_order_init(um_raw_order *order);
 
-/* A counter that is not the next one. */
+/* Records a counter that is not the next one. */
 void um_raw_order_note_misplaced(um_raw_order *order, uint64_t counter);
 
 static inline void um_raw_order_note(um_raw_order *order, uint64_t counter)

@@ -10,7 +10,7 @@ typedef struct socket_end {
     uint8_t *buffer; /* space for message_bytes */
 } socket_end;
 
-/* Two hosts talking to each other alone: the kernel can keep the route. */
+/* True if both addresses are unicast: the socket can be connected, and the kernel caches the route. */
 static bool is_connected(const um_raw_pingpong_config *c)
 {
     return !IN_MULTICAST(c->listen_ip) && !IN_MULTICAST(c->peer_ip);
@@ -58,7 +58,7 @@ static int send_to_peer(int fd, const um_raw_pingpong_config *config, const uint
     return sent >= 0 ? 0 : -errno;
 }
 
-/* The length of the next datagram, -EAGAIN after timeout_ns without one, or another negative errno. */
+/* Returns the length of the next datagram, -EAGAIN after timeout_ns, or another negative errno. */
 static int receive_one(int fd, const um_raw_pingpong_config *config, uint8_t *buffer, size_t capacity)
 {
     if (config->wait == UM_RAW_WAIT_BLOCK) {
@@ -75,7 +75,7 @@ static int receive_one(int fd, const um_raw_pingpong_config *config, uint8_t *bu
     }
 }
 
-/* A um_raw_client's. A server is reached by polling, for a blocking receive has the timeout its socket was given. */
+/* Implements um_raw_client. It polls while reaching the server, because a blocking receive has the socket's timeout. */
 static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_raw_ping_result *result)
 {
     const socket_end *end = client_end;

@@ -66,7 +66,7 @@ static int prepare(receiver *r)
     if (!r->buffers || !r->controls || !r->headers || !r->parts || !r->order)
         return -ENOMEM;
     um_raw_order_init(r->order);
-    memset(r->buffers, 0, batch * r->buffer_bytes); /* page faults belong to set-up, not to the run */
+    memset(r->buffers, 0, batch * r->buffer_bytes); /* take the page faults now, not during the run */
     for (uint32_t i = 0; i < batch; i++) {
         r->parts[i] = (struct iovec){r->buffers + i * r->buffer_bytes, r->buffer_bytes};
         r->headers[i].msg_hdr = (struct msghdr){.msg_iov = &r->parts[i], .msg_iovlen = 1};
@@ -76,7 +76,7 @@ static int prepare(receiver *r)
     return 0;
 }
 
-/* The size of the datagrams coalesced into one buffer; the whole length when it is just one. */
+/* Returns the size of the datagrams coalesced into a buffer, or the length of a single one. */
 static uint32_t segment_bytes(struct mmsghdr *header)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&header->msg_hdr); c; c = CMSG_NXTHDR(&header->msg_hdr, c)) {
@@ -105,7 +105,7 @@ static void take_datagram(receiver *r, const uint8_t *data, uint32_t length)
     r->result->malformed_count += length != 0;
 }
 
-/* Returns whether an end marker was among the datagrams of this buffer. */
+/* Returns true if an end marker was among the datagrams of this buffer. */
 static bool take_buffer(receiver *r, struct mmsghdr *header)
 {
     const uint8_t *data = header->msg_hdr.msg_iov->iov_base;
@@ -127,7 +127,7 @@ static bool take_buffer(receiver *r, struct mmsghdr *header)
     return false;
 }
 
-/* One recvmmsg: how many buffers were filled, or a negative errno (-EAGAIN: nothing there). */
+/* Calls recvmmsg once. Returns the number of filled buffers or a negative errno (-EAGAIN: none). */
 static int receive_batch(receiver *r, int flags)
 {
     if (r->config->gro) {
@@ -139,7 +139,7 @@ static int receive_batch(receiver *r, int flags)
     return count >= 0 ? count : -errno;
 }
 
-/* Sleeps in the kernel until a datagram comes or the socket's receive timeout is over. */
+/* Sleeps in the kernel until a datagram arrives or the socket's receive timeout expires. */
 static int receive_blocking(receiver *r)
 {
     return receive_batch(r, MSG_WAITFORONE);
@@ -163,7 +163,7 @@ static int receive_polling(receiver *r)
     }
 }
 
-/* Returns whether the run is over. */
+/* Returns true if the run is over. */
 static bool take_batch(receiver *r, int count)
 {
     um_raw_receive_result *result = r->result;

@@ -4,13 +4,13 @@
 
 #include "bench/raw_socket.h"
 
-/* How long the client tries to reach its server, and how long it warms up at most: on a machine that is busy a round
- * trip between two polling ends takes as long as a processor is shared out for. */
+/* Timeout for reaching the server, and maximum warm-up time: on a busy machine, a round trip between two polling ends
+ * takes as long as a time slice of the scheduler. */
 #define REACH_NS (3 * UM_NS_PER_SECOND)
 #define WARMUP_NS (1 * UM_NS_PER_SECOND)
 
-/* A group joined a moment ago may not have reached every switch on the way: datagrams are lost until it has,
- * which says nothing about a round trip. Ends with the first reply. */
+/* A group just joined may not be known to every switch on the path, and datagrams are lost until it is: that is not a
+ * property of the round trip. Ends with the first reply. */
 static int reach_server(const um_raw_client *client, um_raw_ping_result *result)
 {
     int64_t deadline_ns = um_raw_clock_ns(CLOCK_MONOTONIC) + REACH_NS;
@@ -23,8 +23,7 @@ static int reach_server(const um_raw_client *client, um_raw_ping_result *result)
     return outcome < 0 ? outcome : 0;
 }
 
-/* Ends after `count` round trips or after duration_ns, whichever is first, but not before one; samples_ns may be NULL.
- */
+/* Ends after `count` round trips or duration_ns, but not before the first; samples_ns may be NULL. */
 static int make_some(const um_raw_client *client, uint64_t first_counter, uint64_t count, int64_t duration_ns,
                      uint64_t *samples_ns, um_raw_ping_result *result)
 {

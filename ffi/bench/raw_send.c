@@ -5,11 +5,11 @@
 #include "bench/raw_socket.h"
 #include "bench/raw_udp.h"
 
-/* Enough that one gets through a full receive buffer once the receiver has caught up. */
+/* Enough for one to arrive in spite of a full receive buffer, once the receiver has caught up. */
 #define END_MARKER_COUNT 8
 #define END_MARKER_GAP_NS 2000000L
 
-/* One batch of sends over buffers that are filled once and only restamped. */
+/* A batch of sends whose buffers are filled once; later only their counters change. */
 typedef struct sender {
     int fd;
     const um_raw_send_config *config;
@@ -71,7 +71,7 @@ static int prepare(sender *s)
     return 0;
 }
 
-/* Stamps the counters of the next batch and returns how many sends it has (the last may be short). */
+/* Stamps the counters of the next batch and returns its number of sends (the last may be short). */
 static uint32_t stamp(sender *s)
 {
     uint64_t counter = s->result->message_count;
@@ -100,7 +100,7 @@ static void account(sender *s, uint32_t first, uint32_t count)
     }
 }
 
-/* All of the batch leaves, in order, or the deadline passes while the kernel has no buffers. */
+/* Sends the whole batch in order, unless the deadline passes while the kernel has no buffers. */
 static int send_batch(sender *s, uint32_t count, int64_t deadline_ns)
 {
     uint32_t done = 0;
@@ -121,7 +121,7 @@ static int send_batch(sender *s, uint32_t count, int64_t deadline_ns)
     return 0;
 }
 
-/* Spins: a sleep would be coarser than the gap between two batches. Returns the time it is then. */
+/* Spins: a sleep would be coarser than the gap between two batches. Returns the current time. */
 static int64_t wait_for_turn(const sender *s, int64_t start_ns, int64_t deadline_ns)
 {
     uint64_t pace = s->config->pace_messages_per_second;

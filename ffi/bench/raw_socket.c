@@ -16,7 +16,7 @@ int um_raw_set_receive_timeout(int fd, int64_t timeout_ns)
     return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0 ? 0 : -errno;
 }
 
-/* Without the privilege the system's limit holds; um_raw_buffer_bytes tells what came of it. */
+/* Without the privilege, the system's limit applies; um_raw_buffer_bytes returns the real size. */
 int um_raw_force_buffer(int fd, bool receive, uint32_t buffer_bytes)
 {
     int size = (int)(buffer_bytes > INT32_MAX / 2 ? INT32_MAX / 2 : buffer_bytes);
@@ -46,7 +46,7 @@ int um_raw_use_interface(int fd, uint32_t interface_ip)
 int um_raw_join(int fd, uint32_t group_ip, uint32_t interface_ip)
 {
     struct ip_mreq membership = {.imr_multiaddr.s_addr = htonl(group_ip), .imr_interface.s_addr = htonl(interface_ip)};
-    if (!IN_MULTICAST(group_ip)) /* an address of the host's own has nothing to join */
+    if (!IN_MULTICAST(group_ip)) /* nothing to join for an address of this host */
         return 0;
     return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) == 0 ? 0 : -errno;
 }

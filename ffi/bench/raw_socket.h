@@ -34,7 +34,7 @@ int um_raw_bind(int fd, uint32_t ip, uint16_t port);
 /* A UDP socket, closed on exec. */
 int um_raw_socket(void);
 
-/* Closes fd and passes the error through, so that an open function can end with it. */
+/* Closes fd and returns `error`, for the last statement of an open function. */
 int um_raw_fail(int fd, int error);
 
 #endif

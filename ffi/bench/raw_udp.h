@@ -1,5 +1,5 @@
-/* Raw kernel-socket baselines: the least a program can do to move counted messages by multicast UDP. No
- * reliability, no topics, no batching policy; whatever the stack adds is measured against these.
+/* Raw kernel-socket baselines: the minimum that a program does to send counted messages by multicast UDP. No
+ * reliability, no topics, no batching policy; the costs of the stack are measured against these.
  *
  * Every message starts with an 8-byte counter in host byte order (both ends run on one host); the rest is
  * filler that is written once. A datagram holds whole messages and nothing else, so that a datagram of
@@ -7,8 +7,8 @@
  *
  * Addresses and ports are in host byte order. An open function returns a socket the caller owns and closes
  * with close(2), or a negative errno. A run function uses one socket on one thread, blocks until its time,
- * count or timeout is up, and returns 0 or a negative errno (-EINTR when a signal arrived); it fills
- * *result as far as it came in either case. Its buffers live for the call only.
+ * count or timeout is reached, and returns 0 or a negative errno (-EINTR when a signal arrived); it fills
+ * *result in either case. Its buffers live for the call only.
  */
 #ifndef UM_BENCH_RAW_UDP_H
 #define UM_BENCH_RAW_UDP_H
@@ -18,7 +18,7 @@
 #define UM_RAW_COUNTER_BYTES 8
 #define UM_RAW_END_BYTES 4
 #define UM_RAW_MAX_DATAGRAM_BYTES 65507
-#define UM_RAW_MAX_SEGMENT_COUNT 64 /* what every kernel with UDP_SEGMENT takes */
+#define UM_RAW_MAX_SEGMENT_COUNT 64 /* accepted by every kernel with UDP_SEGMENT */
 #define UM_RAW_MAX_BATCH_COUNT 1024
 
 /* How a receiver waits when its socket is empty. */
@@ -33,11 +33,11 @@ typedef struct um_raw_send_config {
     uint16_t group_port;
     uint32_t message_bytes;
     uint32_t messages_per_datagram_count;
-    uint32_t segments_per_send_count; /* > 1: that many datagrams leave as one UDP_SEGMENT super-datagram */
+    uint32_t segments_per_send_count; /* > 1: datagrams sent as one UDP_SEGMENT super-datagram */
     uint32_t batch_count;             /* sends per sendmmsg */
     int64_t duration_ns;
     uint64_t max_message_count;        /* 0: bounded by duration_ns alone */
-    uint64_t pace_messages_per_second; /* 0: as fast as the kernel takes them */
+    uint64_t pace_messages_per_second; /* 0: as fast as the kernel accepts them */
 } um_raw_send_config;
 
 typedef struct um_raw_send_result {
@@ -47,18 +47,18 @@ typedef struct um_raw_send_result {
     uint64_t call_count;
     uint64_t retry_count; /* the kernel had no buffer (ENOBUFS) and the call was repeated */
     int64_t elapsed_ns;
-    int64_t cpu_ns; /* of the calling thread, which pays for the whole path through a veth pair */
+    int64_t cpu_ns; /* of the calling thread, includes the whole path through a veth pair */
 } um_raw_send_result;
 
 typedef struct um_raw_receive_config {
     uint32_t message_bytes;
-    uint32_t max_datagram_bytes; /* longer ones are cut by the kernel and counted as malformed */
+    uint32_t max_datagram_bytes; /* longer ones are truncated by the kernel and counted as malformed */
     uint32_t batch_count;        /* buffers per recvmmsg */
     uint32_t wait;               /* enum um_raw_wait */
-    bool gro;                    /* the socket was opened with it: buffers hold coalesced datagrams */
+    bool gro;                    /* as when opening the socket: buffers hold coalesced datagrams */
     int64_t coalesce_ns;
     int64_t first_timeout_ns; /* until the first datagram; then -ETIMEDOUT */
-    int64_t idle_timeout_ns;  /* between datagrams; then the run is over without an end marker */
+    int64_t idle_timeout_ns;  /* between datagrams; then the run ends without an end marker */
 } um_raw_receive_config;
 
 typedef struct um_raw_receive_result {
@@ -66,7 +66,7 @@ typedef struct um_raw_receive_result {
     uint64_t datagram_count;
     uint64_t byte_count;
     uint64_t call_count;
-    uint64_t first_batch_message_count; /* arrived at first_ns: a rate over (first_ns, last_ns] leaves them out */
+    uint64_t first_batch_message_count; /* arrived at first_ns: excluded from a rate over (first_ns, last_ns] */
     uint64_t lost_count;                /* below the highest counter seen */
     uint64_t out_of_order_count;
     uint64_t duplicate_count;
@@ -78,18 +78,18 @@ typedef struct um_raw_receive_result {
     bool end_marker_seen;
 } um_raw_receive_result;
 
-/* segment_bytes: 0, or the datagram size for UDP_SEGMENT. The buffer size is forced past the system's limit
- * where the process may (CAP_NET_ADMIN). */
+/* segment_bytes: 0, or the datagram size for UDP_SEGMENT. With CAP_NET_ADMIN, the buffer size may exceed the system's
+ * limit. */
 int um_raw_open_sender(uint32_t interface_ip, uint32_t segment_bytes, uint32_t buffer_bytes);
 
-/* Joined to the group when it returns: what is sent from then on is received. */
+/* The socket has joined the group on return: datagrams sent from then on are received. */
 int um_raw_open_receiver(uint32_t interface_ip, uint32_t group_ip, uint16_t group_port, bool gro,
                          uint32_t buffer_bytes);
 
-/* The size the kernel really gave the receive buffer (or the send buffer), or a negative errno. */
+/* Returns the real size of the receive buffer (or send buffer), or a negative errno. */
 int um_raw_buffer_bytes(int fd, bool receive);
 
-/* Ends with a few end markers. -EINVAL for sizes out of range, else what sendmmsg said. */
+/* Ends with a few end markers. Returns -EINVAL for sizes out of range, else the errno of sendmmsg. */
 int um_raw_send(int fd, const um_raw_send_config *config, um_raw_send_result *result);
 
 int um_raw_receive(int fd, const um_raw_receive_config *config, um_raw_receive_result *result);

@@ -98,7 +98,7 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
     assert capture.returncode == 0, complained
     summary = json.loads(said)
     assert (summary["ok"], summary["dropped"]) == (True, 0)
-    assert summary["splits_runs"] is interface_capture._kernel_tells_runs()
+    assert summary["splits_runs"] is interface_capture._has_run_headers()
     (file,) = map(Path, summary["files"])
     sqns = fields(file, "lbtrm.data.sqn", "frame.len", keep="lbtrm.hdr.type == 0 && udp.dstport == 14400")
     numbers = sorted({int(sqn, 16) for sqn, _ in sqns})
@@ -115,7 +115,7 @@ def test_runs_are_cut_where_the_kernel_does_not_tell_how(
     make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Linux before 6.2 does not report how a run is cut; runs of LBT-RM are cut by their headers."""
-    monkeypatch.setattr(interface_capture, "_kernel_tells_runs", lambda: False)
+    monkeypatch.setattr(interface_capture, "_has_run_headers", lambda: False)
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
     wanted = CaptureSettings(packet_filter=PacketFilter.of_configuration(Config()), egress="device")

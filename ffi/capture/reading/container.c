@@ -90,7 +90,7 @@ int um_capture_add_interface(um_capture_reader *reader, const um_capture_interfa
     return 0;
 }
 
-/* Times. Arithmetic is unsigned: a damaged file may hold any number, and only its own times are wrong then. */
+/* Times. Arithmetic is unsigned: a damaged file may hold any number, which makes only its own times wrong. */
 
 static uint64_t power_of_ten(unsigned exponent)
 {
@@ -136,14 +136,14 @@ static void note_packet(um_capture_reader *reader, const um_capture_packet *pack
 {
     reader->findings.packet_count++;
     reader->findings.cut_count += packet->captured_bytes < packet->frame_bytes;
-    if (packet->timed)
+    if (packet->is_timed)
         note_time(reader, &reader->interfaces[packet->interface], packet->time_ns, base + packet->position);
     else
         reader->findings.timeless_count++;
 }
 
-/* Headers lie a packet apart, too far for the processor to guess. Packets come in runs of one size, so where those a
- * few records on begin is known well enough; a wrong guess costs nothing. */
+/* The headers of two records are a packet apart, too far for the processor's prefetcher. Runs of packets have one size,
+ * which predicts the next headers; a wrong prediction costs nothing. */
 static inline void expect_records(const uint8_t *record, uint64_t bytes)
 {
     enum { RECORDS_AHEAD = 6, LINES = 3 };
@@ -160,7 +160,7 @@ static enum um_capture_step open_pcap(um_capture_reader *reader, const uint8_t *
         return UM_CAPTURE_INCOMPLETE;
     const uint8_t *header = data + *at;
     bool nanoseconds = get32(reader, header) == PCAP_MAGIC_NANO;
-    /* The upper half of the link type word says whether frames end with a check sequence. */
+    /* The upper half of the link type word is set if frames end with a check sequence. */
     um_capture_interface interface = {.link_type = (int32_t)(get32(reader, header + 20) & 0xffff),
                                       .snap_bytes = get32(reader, header + 16),
                                       .resolution = nanoseconds ? 9 : 6};
@@ -189,7 +189,7 @@ static enum um_capture_step next_pcap(um_capture_reader *reader, const uint8_t *
         .captured_bytes = captured,
         .frame_bytes = get32(reader, record + 12),
         .link_type = interface->link_type,
-        .timed = true,
+        .is_timed = true,
         .time_ns = (int64_t)get32(reader, record) * 1000000000 +
                    (int64_t)(interface->resolution == 9 ? fraction : fraction * 1000),
     };
@@ -208,7 +208,7 @@ static enum um_capture_step read_block(um_capture_reader *reader, const uint8_t 
         return UM_CAPTURE_INCOMPLETE;
     found->data = data + at;
     memcpy(&found->type, found->data, 4);
-    /* A section begins with the same bytes in every order; what follows says which order it is. */
+    /* A section starts with the same bytes in either byte order; the next word shows the order. */
     if (found->type == BLOCK_SECTION) {
         uint32_t magic;
         memcpy(&magic, found->data + BLOCK_HEAD_BYTES, 4);
@@ -225,7 +225,7 @@ static enum um_capture_step read_block(um_capture_reader *reader, const uint8_t 
     return get32(reader, found->data + found->bytes - 4) == found->bytes ? UM_CAPTURE_PACKET : UM_CAPTURE_DAMAGED;
 }
 
-/* The option at *at of a block, or false at the end of its options. */
+/* Reads the option at *at of a block; returns false at the end of the options. */
 static bool next_option(const um_capture_reader *reader, const block *in, uint32_t *at, uint16_t *code,
                         const uint8_t **value, uint32_t *value_bytes)
 {
@@ -259,7 +259,7 @@ static void describe(const um_capture_reader *reader, const block *in, um_captur
     }
 }
 
-/* The interface a block names, or NULL. */
+/* Returns the interface that a block refers to, or NULL. */
 static um_capture_interface *interface_of(um_capture_reader *reader, uint32_t id)
 {
     return id < reader->interface_count - reader->section_first ? &reader->interfaces[reader->section_first + id]
@@ -279,7 +279,7 @@ static void take_statistics(um_capture_reader *reader, const block *in)
         if ((code == OPTION_INTERFACE_DROPS || code == OPTION_SYSTEM_DROPS) && value_bytes >= 8)
             drops += get64(reader, value);
     }
-    /* Each block counts from the beginning. */
+    /* Each block holds the total since the start. */
     interface->drop_count = drops;
     interface->has_statistics = true;
 }
@@ -293,7 +293,7 @@ static void note_unknown_block(um_capture_reader *reader, uint32_t type, uint64_
     findings->unknown_block_position = position;
 }
 
-/* A block that is no packet: false when it makes the rest unreadable. */
+/* Processes a block that is not a packet. Returns false if it makes the rest unreadable. */
 static bool take_in(um_capture_reader *reader, const block *in, uint64_t position)
 {
     um_capture_interface interface;
@@ -337,7 +337,7 @@ static void set_time(um_capture_reader *reader, um_capture_packet *packet, const
     if (packet->interface < 0)
         return;
     uint64_t ticks = (uint64_t)get32(reader, at) << 32 | get32(reader, at + 4);
-    packet->timed = true;
+    packet->is_timed = true;
     packet->time_ns = time_of(&reader->interfaces[packet->interface], ticks);
 }
 
@@ -353,7 +353,7 @@ static enum um_capture_verdict verdict_of(const um_capture_reader *reader, const
 
 static void set_drops(um_capture_reader *reader, um_capture_packet *packet, uint64_t drop_count)
 {
-    packet->tells_drops = true;
+    packet->has_drop_count = true;
     packet->drop_count = drop_count;
     if (packet->interface >= 0)
         reader->interfaces[packet->interface].packet_drop_count += drop_count;
@@ -430,7 +430,7 @@ static enum um_capture_step next_pcapng(um_capture_reader *reader, const uint8_t
     }
 }
 
-/* Which of them it is, from its first bytes. */
+/* Detects the format from the first bytes. */
 static enum um_capture_step open_file(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t *at)
 {
     uint32_t magic;

@@ -1,9 +1,9 @@
-/* Walks pcap and pcapng, in memory, record by record: any byte order, micro- and nanosecond files, several sections and
- * interfaces. Sans-I/O: the caller maps or inflates the file and passes a window of it; nothing is allocated, nothing
- * outside the window is read. One thread at a time may use a reader.
+/* Reads pcap and pcapng from memory, record by record: any byte order, micro- and nanosecond files, several sections
+ * and interfaces. Sans-I/O: the caller maps or inflates the file and passes a window of it; nothing is allocated,
+ * nothing outside the window is read. One thread at a time may use a reader.
  *
- * libpcap is not used: it reads pcapng only where all interfaces share one link type, cannot start inside a file (which
- * a partition does) and gives no byte position.
+ * libpcap is not used: it reads pcapng only if all interfaces share one link type, cannot start inside a file (as a
+ * partition does) and returns no byte position.
  */
 #ifndef UM_CAPTURE_READING_CONTAINER_H
 #define UM_CAPTURE_READING_CONTAINER_H
@@ -13,22 +13,22 @@
 enum {
     UM_CAPTURE_INTERFACES_MAX = 1024,
     UM_CAPTURE_NAME_BYTES = 64,
-    UM_CAPTURE_RECORD_BYTES_MAX = 16 << 20, /* a longer record is taken for damage */
-    UM_CAPTURE_CLOCK_STEP_NS = 1000000,     /* queues reorder by microseconds: only a longer way back is a step */
+    UM_CAPTURE_RECORD_BYTES_MAX = 16 << 20, /* a longer record counts as damage */
+    UM_CAPTURE_CLOCK_STEP_NS = 1000000,     /* queues reorder by microseconds; a longer step back is a clock step */
 };
 
 enum um_capture_format { UM_CAPTURE_UNKNOWN, UM_CAPTURE_PCAP, UM_CAPTURE_PCAPNG };
 
 enum um_capture_step {
-    UM_CAPTURE_PACKET,     /* one was read */
+    UM_CAPTURE_PACKET,     /* a packet was read */
     UM_CAPTURE_INCOMPLETE, /* the next record reaches beyond the window (or there is none) */
     UM_CAPTURE_FULL,       /* rows are full: call again with new ones */
-    UM_CAPTURE_ENDED,      /* the position to stop at is reached */
+    UM_CAPTURE_ENDED,      /* the end position is reached */
     UM_CAPTURE_FOREIGN,    /* not a capture */
-    UM_CAPTURE_DAMAGED,    /* a record that cannot be: nothing behind it can be found */
+    UM_CAPTURE_DAMAGED,    /* an impossible record: nothing behind it can be located */
 };
 
-/* What a program in the kernel or the hardware did with a packet, where the capture says it. */
+/* The verdict of a program in the kernel or the hardware on a packet, if the capture holds it. */
 enum um_capture_verdict {
     UM_CAPTURE_NO_VERDICT,
     UM_CAPTURE_XDP_ABORTED, /* XDP's own numbers, counted from 1 */
@@ -46,68 +46,68 @@ typedef struct um_capture_interface {
     uint32_t snap_bytes;  /* 0: no limit */
     uint8_t resolution;   /* if_tsresol: 6 for microseconds, 9 for nanoseconds, the top bit for powers of two */
     int64_t offset_s;     /* if_tsoffset */
-    int64_t last_time_ns; /* of the packet before */
-    uint64_t drop_count;  /* packets the capturing side says it lost, where it has said so at the end */
+    int64_t last_time_ns; /* of the previous packet */
+    uint64_t drop_count;  /* packets lost while capturing, by the statistics at the end */
     bool has_statistics;
-    uint64_t packet_drop_count;       /* and what it says packet by packet */
+    uint64_t packet_drop_count;       /* packets lost while capturing, by the counts of single packets */
     char name[UM_CAPTURE_NAME_BYTES]; /* ends with NUL; empty when there is none */
 } um_capture_interface;
 
-/* What is worth telling about a file. Positions are those of the window plus its base. */
+/* Remarkable facts of a file. Positions are those in the window plus its base. */
 typedef struct um_capture_findings {
     uint64_t packet_count;
     uint64_t section_count;
     uint64_t unknown_block_count;
-    uint32_t unknown_block_type; /* the first one's */
+    uint32_t unknown_block_type; /* type of the first unknown block */
     uint64_t unknown_block_position;
     uint64_t clock_step_count;
     int64_t clock_step_max_ns;
-    uint64_t clock_step_position; /* of the first */
+    uint64_t clock_step_position; /* position of the first step */
     uint64_t timeless_count;      /* packets of pcapng's simple block have no time */
     uint64_t unknown_link_count;
-    int32_t unknown_link_type;         /* the first one's */
-    uint64_t cut_count;                /* packets of which the capture kept only a part */
-    uint64_t left_out_interface_count; /* beyond UM_CAPTURE_INTERFACES_MAX: their packets are of no interface */
+    int32_t unknown_link_type;         /* link type of the first one */
+    uint64_t cut_count;                /* packets that were captured only in part */
+    uint64_t left_out_interface_count; /* beyond UM_CAPTURE_INTERFACES_MAX: their packets have no interface */
 } um_capture_findings;
 
 typedef struct um_capture_reader {
     enum um_capture_format format;
-    bool swapped;           /* the file's byte order is not this machine's */
+    bool swapped;           /* the byte order of the file is not that of this machine */
     uint32_t section_first; /* index of the section's first interface */
     uint32_t interface_count;
     um_capture_findings findings;
     um_capture_interface interfaces[UM_CAPTURE_INTERFACES_MAX];
-    um_streams streams; /* of TCP, as far as packets were read, or passed over; the caller sets their ports */
+    um_streams streams; /* TCP streams up to the last packet read or skipped; the caller sets their ports */
 } um_capture_reader;
 
 typedef struct um_capture_packet {
-    uint64_t position; /* of its record, in the window */
+    uint64_t position; /* of the packet's record in the window */
     const uint8_t *data;
     uint32_t captured_bytes;
     uint32_t frame_bytes;
-    int32_t interface; /* index into the reader's, -1: one that was never described */
-    int32_t link_type; /* -1 without interface */
-    bool timed;
+    int32_t interface; /* index into the reader's interfaces; -1: the capture does not describe it */
+    int32_t link_type; /* -1 without an interface */
+    bool is_timed;
     int64_t time_ns;
-    uint64_t queue_number; /* of the queue it was received on, counted from 1; 0: not said */
+    uint64_t queue_number; /* receive queue, counted from 1; 0: unknown */
     enum um_capture_verdict verdict;
-    bool tells_drops;
-    uint64_t drop_count; /* packets the capturing side lost between the one before and this one */
+    bool has_drop_count;
+    uint64_t drop_count; /* packets lost while capturing, between the previous packet and this one */
 } um_capture_packet;
 
-/* A reader at the beginning of a file, or at any record of one when format, swapped and interfaces are then set. */
+/* Prepares a reader for the start of a file, or for any record if the caller then sets format, swapped, interfaces. */
 void um_capture_reader_init(um_capture_reader *reader);
 
-/* Adds an interface. Zero, or -ENOSPC. */
+/* Adds an interface. Returns 0 or -ENOSPC. */
 int um_capture_add_interface(um_capture_reader *reader, const um_capture_interface *interface);
 
-/* Reads the next packet at or behind *at in [data, data + length) and moves *at behind it; blocks that are no packets
- * are taken in on the way. base is the window's position in the file, for the findings. With PACKET, packet points into
- * the window. With every other step *at stays at the record it is about. */
+/* Reads the next packet at or behind *at in [data, data + length) and moves *at behind it; other blocks on the way are
+ * processed, too. `base`: position of the window in the file, for the findings. With PACKET, `packet` points into the
+ * window. With every other step, *at stays at the record that caused it. */
 enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
                                      uint64_t *at, um_capture_packet *packet);
 
-/* Passes over packets, following their streams, until one begins at or behind `until`: ENDED and *at is there. */
+/* Skips packets, following their streams, until one starts at or behind `until`: returns ENDED with *at there. */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);
 

@@ -1,10 +1,10 @@
-/* One UDP datagram: which protocol it is, by its ports and its lengths, and what of it goes into its row. */
+/* Decodes a UDP datagram into its row; ports and lengths decide which protocol it is. */
 #include "capture/reading/datagram.h"
 #include "core/wire/authentication.h"
 #include "core/wire/interest_message.h"
 #include "core/wire/lbtru.h"
 
-/* What statuses a transport's faults are. */
+/* The row statuses of a transport's faults. */
 typedef struct faults {
     enum um_packet_row_status size;
     enum um_packet_row_status type;
@@ -35,7 +35,7 @@ static enum um_packet_row_status status_of(enum um_dgram_status status, const fa
     }
 }
 
-/* A message that the capture cut is no fault: the datagram's own fields are whole. */
+/* A message cut by the capture is not a fault: the fields of the datagram are complete. */
 enum um_packet_row_status um_packet_status_of_lbmc(enum um_dgram_status status)
 {
     switch (status) {
@@ -74,7 +74,7 @@ enum um_packet_row_kind um_packet_kind_of(const um_lbmc_message *message)
                : UM_PACKET_KIND_EXTENDED;
 }
 
-/* A TSNI is one entry a record; the control message that carries nothing else has none of its own. */
+/* A TSNI becomes one entry per record; a control message with nothing else has no entry. */
 static void put_message(um_packet_rows *rows, um_packet_row *row, const um_lbmc_message *message)
 {
     enum um_packet_row_kind kind = um_packet_kind_of(message);
@@ -87,7 +87,7 @@ static void put_message(um_packet_rows *rows, um_packet_row *row, const um_lbmc_
     }
 }
 
-/* The type of a packet; receivers send these to a source, and nobody else does. */
+/* Sets the type of a packet; only receivers send these types to a source. */
 static void set_type(um_packet_row *row, enum um_packet_row_type type)
 {
     const uint32_t to_source =
@@ -101,7 +101,7 @@ static void take_status_message(um_packet_row *row, const um_packet *packet)
     um_interest_part part;
     um_packet topics;
     if (um_interest_decode(packet, &part,
-                           &topics)) { /* a receiver's, too; called data, it would show a session of its */
+                           &topics)) { /* sent by a receiver; as data, it would look like a session of the receiver */
         set_type(row, UM_PACKET_STATUS_MESSAGE);
         return;
     }
@@ -111,8 +111,8 @@ static void take_status_message(um_packet_row *row, const um_packet *packet)
     row->present |= 1u << UM_PACKETS_STATUS;
 }
 
-/* What a receiver over LBT-RU is told that it was passed over: no data, and not sent again, though its header says so.
- * `message_bytes`: of the packet's first message; a keyed one has a tag behind it. */
+/* Takes a report to a receiver over LBT-RU of how many datagrams it was passed over: it is neither data nor a
+ * retransmission, in spite of its header. `message_bytes`: of the packet's first message; a tag may follow it. */
 static void take_filter_report(um_packet_rows *rows, um_packet_row *row, const um_packet *packet,
                                uint32_t message_bytes)
 {
@@ -131,15 +131,15 @@ static void take_filter_report(um_packet_rows *rows, um_packet_row *row, const u
     rows->sqns[rows->sqn_count + 1] = report.first_sqn + report.count - 1;
 }
 
-static bool to_multicast(const um_captured_frame *frame)
+static bool is_multicast(const um_captured_frame *frame)
 {
     return frame->ip_version == 4 ? frame->destination[0] >> 4 == 0xe : frame->destination[0] == 0xff;
 }
 
-/* Whether a DATA datagram of which the capture holds too little may be a status message, which is a DATA datagram with
- * one extended option. Called data, it would show a session of the receiver's. The captured bytes of the option decide;
- * without any, the address does: a session sends to its group, a receiver to one host. */
-static bool may_be_status(const um_captured_frame *frame, const uint8_t *body, uint32_t captured_bytes)
+/* Returns true if a DATA datagram of which too little was captured may be a status message, which is a DATA datagram
+ * with one extended option. As data, it would look like a session of the receiver. The captured bytes of the option
+ * decide; without any, the address does: a session sends to its group, a receiver to one host. */
+static bool can_be_status(const um_captured_frame *frame, const uint8_t *body, uint32_t captured_bytes)
 {
     enum { OPTION_TYPE_AT = 1, OPTION_ID_AT = 7, SUBTYPE_AT = 8, VERSION_AT = 12 };
     static const struct {
@@ -151,7 +151,7 @@ static bool may_be_status(const um_captured_frame *frame, const uint8_t *body, u
                  {SUBTYPE_AT, UM_STATUS_OPTION_SUBTYPE >> 8},
                  {SUBTYPE_AT + 1, UM_STATUS_OPTION_SUBTYPE & 0xff},
                  {VERSION_AT, UM_STATUS_VERSION}};
-    if (frame->payload_bytes < UM_STATUS_DATAGRAM_BYTES || (captured_bytes <= OPTION_TYPE_AT && to_multicast(frame)))
+    if (frame->payload_bytes < UM_STATUS_DATAGRAM_BYTES || (captured_bytes <= OPTION_TYPE_AT && is_multicast(frame)))
         return false;
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0] && fixed[i].at < captured_bytes; i++) {
         if (body[fixed[i].at] != fixed[i].value)
@@ -160,11 +160,11 @@ static bool may_be_status(const um_captured_frame *frame, const uint8_t *body, u
     return true;
 }
 
-/* Whether the capture ends in the first message of a datagram that may be a status message. */
-static bool status_is_cut(const um_captured_frame *frame, const um_packet *packet)
+/* Returns true if the capture ends in the first message of a datagram that may be a status message. */
+static bool is_status_cut(const um_captured_frame *frame, const um_packet *packet)
 {
     return frame->payload_captured_bytes < frame->payload_bytes && packet->body_length < UM_STATUS_LBMC_BYTES &&
-           may_be_status(frame, packet->body, packet->body_length);
+           can_be_status(frame, packet->body, packet->body_length);
 }
 
 static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet_row *row, const um_packet *packet,
@@ -193,7 +193,7 @@ static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet
 static enum um_packet_row_status decode_data(um_packet_rows *rows, const um_captured_frame *frame,
                                              const um_packet *packet, um_packet_row *row)
 {
-    if (UM_UNLIKELY(status_is_cut(frame, packet)))
+    if (UM_UNLIKELY(is_status_cut(frame, packet)))
         return UM_PACKET_CUT;
     set_type(row, UM_PACKET_DATA);
     row->present |= 1u << UM_PACKETS_FLAGS | 1u << UM_PACKETS_DATA | 1u << UM_PACKETS_TRAIL |
@@ -230,7 +230,7 @@ static void decode_ncf(const um_packet *packet, um_packet_row *row)
     row->ncf_reason = packet->ncf_reason;
 }
 
-/* Of a datagram that is refused, the type and the fields every type has are reported where they are known. */
+/* Reports the type and the common fields of a malformed datagram if they are known. */
 static void name_refused(const um_captured_frame *frame, const um_packet *packet, um_packet_row *row)
 {
     static const int8_t types[] = {
@@ -238,12 +238,12 @@ static void name_refused(const um_captured_frame *frame, const um_packet *packet
     uint8_t last = row->transport == UM_PACKET_LBTRU ? (uint8_t)UM_LBTRU_RST : (uint8_t)UM_LBTRM_NCF;
     if (packet->type > last || types[packet->type] < 0)
         return;
-    if (row->status == UM_PACKET_CUT && packet->type == UM_LBTRM_DATA && may_be_status(frame, NULL, 0))
+    if (row->status == UM_PACKET_CUT && packet->type == UM_LBTRM_DATA && can_be_status(frame, NULL, 0))
         return;
     set_type(row, (enum um_packet_row_type)types[packet->type]);
 }
 
-/* What is in a datagram whose header made sense. */
+/* Decodes the body of a datagram with a valid header. */
 static void decode_packet(um_packet_rows *rows, const um_captured_frame *frame, const um_packet *packet,
                           um_packet_row *row)
 {
@@ -298,7 +298,7 @@ static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, u
         name_refused(frame, &packet, row);
 }
 
-/* *packet is what the row is made of. */
+/* Sets *packet to the decoded packet of the row. */
 static void decode_lbtru(um_packet_rows *rows, const um_captured_frame *frame, um_packet_row *row, um_packet *packet)
 {
     enum { FLAGS_AT = 2 };
@@ -317,7 +317,7 @@ static void decode_lbtru(um_packet_rows *rows, const um_captured_frame *frame, u
         return;
     }
     decode_packet(rows, frame, packet, row);
-    /* As they are: of a CREQ they are its request, of an RST its reason. */
+    /* The flags unchanged: a CREQ has its request there, an RST its reason. */
     row->present |= 1u << UM_PACKETS_FLAGS;
     row->transport_flags = um_load_be16(frame->payload + FLAGS_AT);
 }
@@ -336,7 +336,7 @@ static void decode_resolution(um_packet_rows *rows, const um_captured_frame *fra
         um_packet_rows_put_resolution(rows, frame->payload, frame->payload_bytes);
 }
 
-/* Bytes of the authentication trailer behind a control datagram of `bytes`; 0 without one. */
+/* Returns the bytes of the authentication trailer behind a control datagram of `bytes`; 0 without one. */
 static uint32_t trailer_bytes(const um_captured_frame *frame, uint32_t bytes)
 {
     um_trailer ignored;
@@ -346,9 +346,9 @@ static uint32_t trailer_bytes(const um_captured_frame *frame, uint32_t bytes)
     return has_one ? UM_TRAILER_BYTES : 0;
 }
 
-/* Whether what looks like LBT-RM on a port nobody named is it: nothing in it may be odd, and the lengths must agree to
- * the byte. */
-static bool agrees(const um_captured_frame *frame, const um_packet_row *row)
+/* Returns true if a datagram on an unconfigured port that looks like LBT-RM is LBT-RM: it must be well-formed, with
+ * lengths that agree to the byte. */
+static bool is_consistent(const um_captured_frame *frame, const um_packet_row *row)
 {
     if (row->status != UM_PACKET_OK || row->session_id == 0 || row->nak_port == 0)
         return false;
@@ -368,8 +368,8 @@ static bool agrees(const um_captured_frame *frame, const um_packet_row *row)
     }
 }
 
-/* The same of what looks like LBT-RU and comes from a source's port. */
-static bool lbtru_agrees(const um_captured_frame *frame, const um_packet_row *row, const um_packet *packet)
+/* The same for a datagram from a source's port that looks like LBT-RU. */
+static bool is_lbtru_consistent(const um_captured_frame *frame, const um_packet_row *row, const um_packet *packet)
 {
     if (row->status != UM_PACKET_OK)
         return false;
@@ -379,12 +379,12 @@ static bool lbtru_agrees(const um_captured_frame *frame, const um_packet_row *ro
     return frame->payload_bytes == bytes + trailer_bytes(frame, bytes);
 }
 
-static bool within(uint16_t port, uint16_t low, uint16_t high)
+static bool is_within(uint16_t port, uint16_t low, uint16_t high)
 {
     return port >= low && port <= high;
 }
 
-/* The first word alone refuses nearly everything: version 0, a known type, no option headers. */
+/* The first word alone excludes nearly everything: it needs version 0, a known type and no option headers. */
 static bool may_be_lbtrm(const um_captured_frame *frame)
 {
     return frame->payload_captured_bytes >= UM_LBTRM_HEADER_BYTES && frame->payload[1] == 0 &&
@@ -394,28 +394,28 @@ static bool may_be_lbtrm(const um_captured_frame *frame)
 void um_packet_row_decode_datagram(um_packet_rows *rows, const um_packet_rows_ports *ports,
                                    const um_captured_frame *frame, um_packet_row *row)
 {
-    if (within(frame->destination_port, ports->lbtrm_low, ports->lbtrm_high)) {
+    if (is_within(frame->destination_port, ports->lbtrm_low, ports->lbtrm_high)) {
         decode_lbtrm(rows, frame, row);
         return;
     }
-    if (within(frame->destination_port, ports->resolution_low, ports->resolution_high)) {
+    if (is_within(frame->destination_port, ports->resolution_low, ports->resolution_high)) {
         decode_resolution(rows, frame, row);
         return;
     }
     if (may_be_lbtrm(frame)) {
         decode_lbtrm(rows, frame, row);
-        if (agrees(frame, row))
+        if (is_consistent(frame, row))
             return;
         *row = (um_packet_row){.status = UM_PACKET_OK};
     }
     um_packet packet;
-    if (within(frame->destination_port, ports->lbtru_low, ports->lbtru_high)) {
+    if (is_within(frame->destination_port, ports->lbtru_low, ports->lbtru_high)) {
         decode_lbtru(rows, frame, row, &packet);
         return;
     }
-    if (within(frame->source_port, ports->lbtru_low, ports->lbtru_high)) {
+    if (is_within(frame->source_port, ports->lbtru_low, ports->lbtru_high)) {
         decode_lbtru(rows, frame, row, &packet);
-        if (lbtru_agrees(frame, row, &packet))
+        if (is_lbtru_consistent(frame, row, &packet))
             return;
     }
     *row = (um_packet_row){.status = UM_PACKET_NOT_OURS};

@@ -1,7 +1,7 @@
 #include "capture/reading/datagram.h"
 #include "capture/reading/tally_private.h"
 
-/* Where the items of a segment go. */
+/* The destination of a segment's items. */
 typedef struct segment_items {
     um_packet_rows *rows;
     um_packet_row *row;
@@ -40,7 +40,7 @@ static void decode_segment(um_capture_reader *reader, um_packet_rows *rows, cons
     row->session_id = taken.session_id;
     row->transport = UM_PACKET_LBTTCP;
     row->present = 1u << UM_PACKETS_TYPE | 1u << UM_PACKETS_MESSAGES |
-                   (uint32_t)!taken.from_source << UM_PACKETS_TO_SOURCE |
+                   (uint32_t)!taken.is_from_source << UM_PACKETS_TO_SOURCE |
                    (uint32_t)taken.is_session << UM_PACKETS_TRANSPORT | (uint32_t)taken.is_named << UM_PACKETS_SESSION |
                    (uint32_t)(taken.purpose != UM_STREAM_PURPOSE_UNKNOWN) << UM_PACKETS_RECOVERY;
 }
@@ -71,7 +71,7 @@ static void note_link_type(um_capture_findings *findings, int32_t link_type)
         findings->unknown_link_type = link_type;
 }
 
-static bool selects_session(const um_packet_selection *selection, const um_packet_row *row)
+static bool is_session_selected(const um_packet_selection *selection, const um_packet_row *row)
 {
     if (!(row->present & 1u << UM_PACKETS_SESSION))
         return false;
@@ -82,7 +82,7 @@ static bool selects_session(const um_packet_selection *selection, const um_packe
     return false;
 }
 
-static bool selects_destination(const um_packet_selection *selection, const um_captured_frame *frame)
+static bool is_destination_selected(const um_packet_selection *selection, const um_captured_frame *frame)
 {
     if (frame->ip_version == 0)
         return false;
@@ -94,19 +94,19 @@ static bool selects_destination(const um_packet_selection *selection, const um_c
     return false;
 }
 
-static bool selects_time(const um_packet_selection *selection, const um_capture_packet *packet)
+static bool is_time_selected(const um_packet_selection *selection, const um_capture_packet *packet)
 {
-    return !selection->by_time ||
-           (packet->timed && packet->time_ns >= selection->time_low_ns && packet->time_ns <= selection->time_high_ns);
+    return !selection->by_time || (packet->is_timed && packet->time_ns >= selection->time_low_ns &&
+                                   packet->time_ns <= selection->time_high_ns);
 }
 
-static bool selects(const um_packet_selection *selection, const um_captured_frame *frame, const um_packet_row *row)
+static bool is_selected(const um_packet_selection *selection, const um_captured_frame *frame, const um_packet_row *row)
 {
     if (selection->types != 0 &&
         !(row->present & 1u << UM_PACKETS_TYPE && selection->types & 1u << (uint32_t)row->type))
         return false;
-    return (selection->session_count == 0 || selects_session(selection, row)) &&
-           (selection->destination_count == 0 || selects_destination(selection, frame));
+    return (selection->session_count == 0 || is_session_selected(selection, row)) &&
+           (selection->destination_count == 0 || is_destination_selected(selection, frame));
 }
 
 static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
@@ -114,7 +114,7 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
 {
     um_captured_frame frame;
     um_packet_row row = {0};
-    if (!selects_time(&options->selection, packet)) {
+    if (!is_time_selected(&options->selection, packet)) {
         um_streams_follow(&reader->streams, packet->interface, packet->link_type, packet->data, packet->captured_bytes);
         return;
     }
@@ -123,7 +123,7 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
     row.status = status_of_frame(frame.status);
     if (UM_LIKELY(frame.status == UM_CAPTURED_UDP)) {
         um_packet_row_decode_datagram(rows, &options->ports, &frame, &row);
-        if (frame.fragment && row.status == UM_PACKET_OK)
+        if (frame.is_fragment && row.status == UM_PACKET_OK)
             row.status = UM_PACKET_IP_FRAGMENT;
     } else if (um_streams_has(&reader->streams, &frame)) {
         decode_segment(reader, rows, packet, &frame, &row);
@@ -139,7 +139,7 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         note_link_type(&reader->findings, packet->link_type);
     if (row.status == UM_PACKET_NOT_OURS && options->only_ours)
         return;
-    if (!selects(&options->selection, &frame, &row)) {
+    if (!is_selected(&options->selection, &frame, &row)) {
         rows->resolution_bytes = resolution_bytes;
         return;
     }
@@ -159,7 +159,7 @@ enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_
         enum um_capture_step step = um_capture_next(reader, data, length, base, at, &packet);
         if (step != UM_CAPTURE_PACKET)
             return step;
-        /* Blocks that are no packets may lie in front of the next partition's first packet. */
+        /* Other blocks may precede the first packet of the next partition. */
         decode_packet(reader, rows, options, &packet, base + packet.position);
     }
     return UM_CAPTURE_ENDED;

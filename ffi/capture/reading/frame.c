@@ -35,7 +35,7 @@ enum protocol {
     PROTOCOL_DESTINATION = 60,
 };
 
-/* What is left of the frame: captured bytes at data. */
+/* The rest of a frame: captured bytes at `data`. */
 typedef struct rest {
     const uint8_t *data;
     uint32_t captured;
@@ -48,12 +48,12 @@ static rest behind(rest from, uint32_t bytes)
 
 static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes, um_captured_frame *frame)
 {
-    if (!frame->fragment && packet_bytes < UM_UDP_HEADER_BYTES)
+    if (!frame->is_fragment && packet_bytes < UM_UDP_HEADER_BYTES)
         return UM_CAPTURED_UDP_LENGTH;
     if (from.captured < UM_UDP_HEADER_BYTES)
         return UM_CAPTURED_CUT;
     uint32_t udp_bytes = um_load_be16(from.data + UM_UDP_LENGTH_AT);
-    if (udp_bytes < UM_UDP_HEADER_BYTES || (udp_bytes > packet_bytes && !frame->fragment))
+    if (udp_bytes < UM_UDP_HEADER_BYTES || (udp_bytes > packet_bytes && !frame->is_fragment))
         return UM_CAPTURED_UDP_LENGTH;
     frame->source_port = um_load_be16(from.data);
     frame->destination_port = um_load_be16(from.data + UM_UDP_TO_AT);
@@ -65,7 +65,7 @@ static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes
     return UM_CAPTURED_UDP;
 }
 
-/* A TCP header that makes no sense is nobody's: a receiver drops the segment, and it is sent again. */
+/* A malformed TCP header is ignored: a receiver drops the segment, and it is retransmitted. */
 static enum um_captured_frame_status decode_tcp(rest from, uint32_t packet_bytes, um_captured_frame *frame)
 {
     enum { PORTS_BYTES = 4, SQN_AT = 4, ACK_AT = 8, LENGTH_AT = 12, FLAGS_AT = 13 };
@@ -93,7 +93,7 @@ static enum um_captured_frame_status decode_tcp(rest from, uint32_t packet_bytes
 static enum um_captured_frame_status decode_transport(uint8_t protocol, uint32_t fragment_offset, rest from,
                                                       uint32_t packet_bytes, um_captured_frame *frame)
 {
-    if (protocol == PROTOCOL_TCP && !frame->fragment)
+    if (protocol == PROTOCOL_TCP && !frame->is_fragment)
         return decode_tcp(from, packet_bytes, frame);
     if (protocol != UM_PROTOCOL_UDP)
         return UM_CAPTURED_FOREIGN;
@@ -111,13 +111,13 @@ static enum um_captured_frame_status decode_ipv4(rest from, um_captured_frame *f
     frame->ip_version = 4;
     frame->source = from.data + UM_IPV4_FROM_AT;
     frame->destination = from.data + UM_IPV4_TO_AT;
-    /* A sender that leaves segmentation to its card is captured with a total length of 0. */
+    /* Packets of a sender that leaves segmentation to its NIC are captured with a total length of 0. */
     if (total_bytes == 0)
         total_bytes = from.captured;
     if (total_bytes < header_bytes)
         return UM_CAPTURED_IP_HEADER;
     uint16_t fragment = um_load_be16(from.data + UM_IPV4_FRAGMENT_AT);
-    frame->fragment = (fragment & UM_IPV4_FRAGMENT_MASK) != 0;
+    frame->is_fragment = (fragment & UM_IPV4_FRAGMENT_MASK) != 0;
     if (from.captured < header_bytes)
         return UM_CAPTURED_CUT;
     return decode_transport(from.data[UM_IPV4_PROTOCOL_AT], fragment & UM_IPV4_OFFSET_MASK, behind(from, header_bytes),
@@ -154,14 +154,14 @@ static enum um_captured_frame_status decode_ipv6(rest from, um_captured_frame *f
             return UM_CAPTURED_IP_HEADER;
         if (is_fragment) {
             fragment_offset = um_load_be16(from.data + 2) & 0xfff8;
-            frame->fragment = (um_load_be16(from.data + 2) & 0xfff9) != 0;
+            frame->is_fragment = (um_load_be16(from.data + 2) & 0xfff9) != 0;
         }
         protocol = from.data[0];
         if (bytes > from.captured)
             return UM_CAPTURED_CUT;
         packet_bytes -= bytes;
         from = behind(from, bytes);
-        /* What follows in a later fragment are no headers. */
+        /* A later fragment has no headers here. */
         if (fragment_offset != 0)
             break;
     }
@@ -196,7 +196,7 @@ static enum um_captured_frame_status decode_raw(rest from, um_captured_frame *fr
     return version == 6 ? decode_ipv6(from, frame) : UM_CAPTURED_IP_HEADER;
 }
 
-/* The address family in front is that of the capturing host, in either order; the packet itself says which it is. */
+/* The address family in front has the numbers and byte order of the capturing host; the packet's version decides. */
 static enum um_captured_frame_status decode_loopback(rest from, um_captured_frame *frame)
 {
     if (from.captured <= LOOPBACK_BYTES)
@@ -242,7 +242,7 @@ void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t c
     frame->vlan = -1;
     frame->inner_vlan = -1;
     frame->ip_version = 0;
-    frame->fragment = false;
+    frame->is_fragment = false;
     frame->payload_bytes = 0;
     frame->payload_captured_bytes = 0;
     frame->status = decode_link(link_type, (rest){data, captured_bytes}, frame);

@@ -1,5 +1,5 @@
-/* From a captured frame to its UDP or TCP payload: Ethernet with up to two VLAN tags, Linux cooked (both versions), BSD
- * loopback, raw IP; IPv4 with options, IPv6 with extension headers, fragments of both. Reads only what was captured.
+/* Finds the UDP or TCP payload of a captured frame: Ethernet with up to two VLAN tags, Linux cooked (both versions),
+ * BSD loopback, raw IP; IPv4 with options, IPv6 with extension headers, fragments of both. Reads captured bytes only.
  */
 #ifndef UM_CAPTURE_READING_FRAME_H
 #define UM_CAPTURE_READING_FRAME_H
@@ -7,15 +7,15 @@
 #include "core/foundation/base.h"
 
 enum um_captured_frame_status {
-    UM_CAPTURED_UDP,        /* ports and payload are set; the first three have ports */
+    UM_CAPTURED_UDP,        /* ports and payload are set; the first three statuses have ports */
     UM_CAPTURED_TCP,        /* ports, payload and the fields of TCP are set */
-    UM_CAPTURED_TCP_CUT,    /* TCP of which the ports are set; its header reaches beyond what was captured */
+    UM_CAPTURED_TCP_CUT,    /* TCP with ports; its header reaches beyond the captured bytes */
     UM_CAPTURED_FOREIGN,    /* neither UDP nor TCP over IP */
-    UM_CAPTURED_FRAGMENT,   /* a fragment behind the first, which has no ports */
-    UM_CAPTURED_LINK_TYPE,  /* we do not know how such frames begin */
-    UM_CAPTURED_CUT,        /* its headers reach beyond what was captured */
-    UM_CAPTURED_IP_HEADER,  /* an IP header that makes no sense */
-    UM_CAPTURED_UDP_LENGTH, /* a UDP length that does not fit into its packet */
+    UM_CAPTURED_FRAGMENT,   /* a later fragment, without ports */
+    UM_CAPTURED_LINK_TYPE,  /* unknown link type */
+    UM_CAPTURED_CUT,        /* its headers reach beyond the captured bytes */
+    UM_CAPTURED_IP_HEADER,  /* malformed IP header */
+    UM_CAPTURED_UDP_LENGTH, /* UDP length that does not fit the packet */
 };
 
 typedef struct um_captured_frame {
@@ -23,15 +23,15 @@ typedef struct um_captured_frame {
     int32_t vlan;               /* of the outer tag; -1 without one */
     int32_t inner_vlan;         /* -1 without a second tag */
     uint8_t ip_version;         /* 4, 6, or 0: addresses are not set */
-    bool fragment;              /* any fragment, the first one too */
+    bool is_fragment;           /* any fragment, including the first */
     const uint8_t *source;      /* 4 or 16 bytes */
     const uint8_t *destination; /* 4 or 16 bytes */
     uint16_t source_port;
     uint16_t destination_port;
     const uint8_t *payload;
-    uint32_t payload_captured_bytes; /* what is there of it */
-    uint32_t payload_bytes;          /* by the UDP header, or the IP header */
-    uint32_t tcp_sqn;                /* of the payload's first byte, but for SYN */
+    uint32_t payload_captured_bytes; /* captured bytes of the payload */
+    uint32_t payload_bytes;          /* length by the UDP or IP header */
+    uint32_t tcp_sqn;                /* of the payload's first byte, except with SYN */
     uint32_t tcp_ack;
     uint8_t tcp_flags;
 } um_captured_frame;

@@ -20,7 +20,7 @@ enum {
 
 enum state { WILL_NAK, WILL_RETRANSMIT, WILL_DELAY, WILL_REFUSE };
 
-/* Where a step writes. */
+/* The output buffers of a step. */
 typedef struct output {
     uint8_t *at;
     um_generate_loss *losses;
@@ -28,7 +28,7 @@ typedef struct output {
     uint64_t wanted_packets;
 } output;
 
-static bool happens(um_generator *generator, double probability)
+static bool draw_chance(um_generator *generator, double probability)
 {
     return (double)(um_random_next(&generator->random) >> 11) * 0x1p-53 < probability;
 }
@@ -66,7 +66,7 @@ static int64_t data_time_ns(const um_generate_config *config, uint32_t session, 
     return config->start_ns + ((int64_t)sqn * config->session_count + session) * config->gap_ns;
 }
 
-/* The heap of what is to come. */
+/* The heap of pending events. */
 
 static void sift_up(um_generator *generator, uint32_t at)
 {
@@ -151,7 +151,7 @@ static void write_headers(uint8_t *frame, const um_generator *generator, um_addr
     um_store_be16(udp + UM_UDP_CHECKSUM_AT, 0);
 }
 
-/* Closes the record whose frame has been written behind out->at. */
+/* Completes the record whose frame was written behind out->at. */
 static void finish_record(um_generator *generator, output *out, int64_t time_ns, uint32_t frame_bytes)
 {
     uint32_t snap_bytes = generator->config.snap_bytes;
@@ -239,7 +239,7 @@ static void capture_ncf(um_generator *generator, output *out, const um_generate_
     generator->counts.ncf_count++;
 }
 
-/* What becomes of losses */
+/* Losses */
 
 static void report_loss(const um_generator *generator, um_generate_loss *loss, const um_generate_pending *pending,
                         uint32_t bit, enum um_generate_outcome outcome, int64_t end_ns)
@@ -273,17 +273,17 @@ static int64_t backoff_ns(um_generator *generator)
                                     (uint64_t)(config->backoff_max_ns - config->backoff_min_ns + 1));
 }
 
-/* A retransmission reaches every receiver but those that lose it again. */
+/* A retransmission reaches every receiver except those that lose it again. */
 static bool retransmit_one(um_generator *generator, output *out, uint32_t session, uint32_t sqn, int64_t now_ns)
 {
-    bool seen = generator->config.at_receiver < 0 || !happens(generator, generator->config.loss);
+    bool seen = generator->config.at_receiver < 0 || !draw_chance(generator, generator->config.loss);
     for (uint32_t i = 0; i < generator->pending_count; i++) {
         um_generate_pending *pending = &generator->pending[i];
         uint32_t bit = sqn - pending->first_sqn;
         if (pending->session != session || bit >= UM_GENERATE_RUN_MAX || !(pending->mask & UINT64_C(1) << bit))
             continue;
         bool here = pending->receiver == generator->config.at_receiver;
-        if (here ? !seen : happens(generator, generator->config.loss))
+        if (here ? !seen : draw_chance(generator, generator->config.loss))
             continue;
         report_loss(generator, &out->losses[out->loss_count++], pending, bit, UM_GENERATE_RECOVERED, now_ns);
         pending->mask &= ~(UINT64_C(1) << bit);
@@ -320,9 +320,9 @@ static void send_nak(um_generator *generator, output *out)
         pending->first_nak_ns = pending->due_ns;
     if (config->at_receiver < 0 || config->at_receiver == pending->receiver)
         capture_nak(generator, out, pending);
-    enum state response = happens(generator, config->refused)   ? WILL_REFUSE
-                          : happens(generator, config->delayed) ? WILL_DELAY
-                                                                : WILL_RETRANSMIT;
+    enum state response = draw_chance(generator, config->refused)   ? WILL_REFUSE
+                          : draw_chance(generator, config->delayed) ? WILL_DELAY
+                                                                    : WILL_RETRANSMIT;
     put_off_first(generator, response, pending->due_ns + config->response_ns);
 }
 
@@ -375,9 +375,9 @@ static void lose(um_generator *generator, uint32_t session, uint32_t receiver, u
 {
     const um_generate_config *config = &generator->config;
     uint32_t length = 1;
-    while (length < UM_GENERATE_RUN_MAX && happens(generator, config->run_more))
+    while (length < UM_GENERATE_RUN_MAX && draw_chance(generator, config->run_more))
         length++;
-    if (!happens(generator, config->shared)) {
+    if (!draw_chance(generator, config->shared)) {
         lose_run(generator, session, receiver, sqn, length);
         return;
     }
@@ -391,7 +391,7 @@ static void send_next(um_generator *generator, output *out)
     uint32_t session = (uint32_t)(generator->data_sequence % config->session_count);
     uint32_t sqn = (uint32_t)(generator->data_sequence / config->session_count);
     for (uint32_t receiver = 0; receiver < config->receiver_count; receiver++) {
-        if (happens(generator, config->loss))
+        if (draw_chance(generator, config->loss))
             lose(generator, session, receiver, sqn);
     }
     if (config->at_receiver < 0 || generator->run_ends[session][config->at_receiver] <= sqn)
@@ -416,7 +416,7 @@ void um_generator_run(um_generator *generator, uint64_t packet_count, uint8_t *o
     *loss_count = to.loss_count;
 }
 
-/* Of a run the capture's end has cut, only what had been sent was lost. */
+/* If the end of the capture cuts a run, only the sent datagrams were lost. */
 static uint64_t sent_part(const um_generator *generator, const um_generate_pending *pending)
 {
     uint64_t sent = 0;

@@ -2,31 +2,31 @@
 
 enum {
     OPTION_HEAD_BYTES = 4,
-    LAST_SQN_REACH = 1 << 16, /* a message so far behind the last one may be the next that is found */
+    LAST_SQN_REACH = 1 << 16, /* how far behind the last sqn the next found message may be */
     TSNI_TOPIC_AT = 0,
     TSNI_SQN_AT = 4,
 };
 
 void um_lbmc_stream_init(um_lbmc_stream *stream, bool aligned)
 {
-    *stream = (um_lbmc_stream){.aligned = aligned};
+    *stream = (um_lbmc_stream){.is_aligned = aligned};
 }
 
 static void begin_message(um_lbmc_stream *stream)
 {
     stream->phase = UM_LBMC_STREAM_HEADER;
     stream->unit_bytes = 0;
-    stream->has_told = false;
+    stream->has_item = false;
     stream->left = 0;
 }
 
 static enum um_dgram_status give_up(um_lbmc_stream *stream, enum um_dgram_status why)
 {
-    stream->aligned = false;
+    stream->is_aligned = false;
     return why;
 }
 
-/* Of the unit under way: how long it is, as far as that can be told by now. */
+/* Returns the length of the current unit, as far as it is known. */
 static uint32_t unit_wanted(const um_lbmc_stream *stream)
 {
     if (stream->phase == UM_LBMC_STREAM_OPTION)
@@ -36,14 +36,14 @@ static uint32_t unit_wanted(const um_lbmc_stream *stream)
     return um_lbmc_has_topic(stream->unit[0] & 0x0f) ? UM_LBMC_HEADER_BYTES : UM_LBMC_CONTROL_BYTES;
 }
 
-static void tell(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context, const um_lbmc_item *item)
+static void pass_item(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context, const um_lbmc_item *item)
 {
-    stream->has_told = true;
+    stream->has_item = true;
     if (take != NULL)
         take(context, item);
 }
 
-/* The headers are all there. */
+/* Called when all headers are complete. */
 static enum um_dgram_status end_headers(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
 {
     um_lbmc_message *message = &stream->message;
@@ -56,8 +56,8 @@ static enum um_dgram_status end_headers(um_lbmc_stream *stream, um_lbmc_take_ite
         stream->last_topic_index = message->topic_index;
         stream->last_sqn = message->sqn;
     }
-    if (message->type != UM_LBMC_CONTROL || !stream->has_told)
-        tell(stream, take, context, &(um_lbmc_item){.kind = UM_LBMC_ITEM_MESSAGE, .message = message});
+    if (message->type != UM_LBMC_CONTROL || !stream->has_item)
+        pass_item(stream, take, context, &(um_lbmc_item){.kind = UM_LBMC_ITEM_MESSAGE, .message = message});
     uint32_t left = stream->left;
     begin_message(stream);
     stream->left = left;
@@ -76,7 +76,7 @@ static enum um_dgram_status next_unit(um_lbmc_stream *stream, uint8_t option, um
     return stream->left < OPTION_HEAD_BYTES ? give_up(stream, UM_DGRAM_HDR) : UM_DGRAM_OK;
 }
 
-/* The first bytes of a header are there. */
+/* Called when the first bytes of a header are complete. */
 static enum um_dgram_status check_header(um_lbmc_stream *stream)
 {
     uint8_t type = stream->unit[0] & 0x0f;
@@ -99,19 +99,19 @@ static enum um_dgram_status end_header(um_lbmc_stream *stream, um_lbmc_take_item
     return next_unit(stream, stream->unit[1], take, context);
 }
 
-static void tell_tsni(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
+static void pass_tsni(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
 {
     for (uint32_t i = 0; i < stream->message.tsni_count; i++) {
         const uint8_t *record = stream->message.tsni + (size_t)UM_LBMC_TSNI_RECORD_BYTES * i;
-        tell(stream, take, context,
-             &(um_lbmc_item){.kind = UM_LBMC_ITEM_TSNI,
-                             .topic_index = um_load_be32(record + TSNI_TOPIC_AT),
-                             .sqn = um_load_be32(record + TSNI_SQN_AT)});
+        pass_item(stream, take, context,
+                  &(um_lbmc_item){.kind = UM_LBMC_ITEM_TSNI,
+                                  .topic_index = um_load_be32(record + TSNI_TOPIC_AT),
+                                  .sqn = um_load_be32(record + TSNI_SQN_AT)});
     }
 }
 
-/* What an option says that is an item of its own. */
-static void tell_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
+/* Passes on an option that is an item. */
+static void take_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
 {
     enum {
         REQUEST_BYTES = 28,
@@ -139,7 +139,7 @@ static void tell_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *c
     } else {
         return;
     }
-    tell(stream, take, context, &item);
+    pass_item(stream, take, context, &item);
 }
 
 static enum um_dgram_status end_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
@@ -149,10 +149,10 @@ static enum um_dgram_status end_option(um_lbmc_stream *stream, um_lbmc_take_item
     if (status != UM_DGRAM_OK)
         return give_up(stream, status);
     if (stream->option == UM_LBMC_OPTION_TSNI)
-        tell_tsni(stream, take, context);
+        pass_tsni(stream, take, context);
     if (message->type == UM_LBMC_CONTROL)
-        tell_option(stream, take, context);
-    /* They point into the unit. */
+        take_option(stream, take, context);
+    /* The pointers would point into the unit. */
     message->tsni = NULL;
     message->extended = NULL;
     message->request = NULL;
@@ -160,7 +160,7 @@ static enum um_dgram_status end_option(um_lbmc_stream *stream, um_lbmc_take_item
     return next_unit(stream, stream->unit[0], take, context);
 }
 
-/* Takes bytes of the unit under way; *taken is how many. */
+/* Consumes bytes of the current unit; sets *taken to their number. */
 static enum um_dgram_status take_unit(um_lbmc_stream *stream, const uint8_t *data, uint32_t bytes, uint32_t *taken,
                                       um_lbmc_take_item *take, void *context)
 {
@@ -184,22 +184,22 @@ static enum um_dgram_status take_unit(um_lbmc_stream *stream, const uint8_t *dat
     return stream->unit_bytes < stream->unit[1] ? UM_DGRAM_OK : end_option(stream, take, context);
 }
 
-/* ---- finding messages again ---- */
+/* ---- finding the next message ---- */
 
-static bool follows_last(const um_lbmc_stream *stream, const um_lbmc_message *message)
+static bool is_after_last(const um_lbmc_stream *stream, const um_lbmc_message *message)
 {
     return stream->has_last && um_lbmc_has_topic(message->type) && message->topic_index == stream->last_topic_index &&
            message->sqn - stream->last_sqn < LAST_SQN_REACH;
 }
 
-static bool begins_message(const um_lbmc_stream *stream, const uint8_t *data, uint32_t bytes)
+static bool is_message_start(const um_lbmc_stream *stream, const uint8_t *data, uint32_t bytes)
 {
     um_lbmc_message message;
     uint32_t at = 0, length;
     for (int whole_count = 0; whole_count < 2; whole_count++) {
         if (um_lbmc_observe(data + at, bytes - at, UM_LBMC_MESSAGE_BYTES_MAX, &message, &length) != UM_DGRAM_OK)
             return false;
-        if (whole_count == 0 && follows_last(stream, &message))
+        if (whole_count == 0 && is_after_last(stream, &message))
             return true;
         if (length > bytes - at)
             return false;
@@ -208,11 +208,11 @@ static bool begins_message(const um_lbmc_stream *stream, const uint8_t *data, ui
     return true;
 }
 
-/* How many bytes are before the first message that can be found; all of them where there is none. */
+/* Returns the number of bytes before the first message found, or `bytes` without one. */
 static uint32_t search(const um_lbmc_stream *stream, const uint8_t *data, uint32_t bytes)
 {
     uint32_t at = 0;
-    while (at < bytes && !begins_message(stream, data + at, bytes - at))
+    while (at < bytes && !is_message_start(stream, data + at, bytes - at))
         at++;
     return at;
 }
@@ -224,14 +224,14 @@ enum um_dgram_status um_lbmc_stream_take(um_lbmc_stream *stream, const uint8_t *
 {
     enum um_dgram_status worst = UM_DGRAM_OK;
     for (uint32_t at = 0; at < bytes;) {
-        if (!stream->aligned) {
+        if (!stream->is_aligned) {
             uint32_t before = search(stream, data + at, bytes - at);
             *passed_over += before;
             at += before;
             if (at == bytes)
                 break;
             begin_message(stream);
-            stream->aligned = true;
+            stream->is_aligned = true;
         }
         uint32_t taken;
         if (stream->phase == UM_LBMC_STREAM_PAYLOAD) {
@@ -251,10 +251,10 @@ enum um_dgram_status um_lbmc_stream_take(um_lbmc_stream *stream, const uint8_t *
 
 bool um_lbmc_stream_lose(um_lbmc_stream *stream, uint32_t bytes)
 {
-    if (!stream->aligned)
+    if (!stream->is_aligned)
         return false;
     if (stream->phase != UM_LBMC_STREAM_PAYLOAD || bytes > stream->left) {
-        stream->aligned = false;
+        stream->is_aligned = false;
         return false;
     }
     stream->left -= bytes;

@@ -52,7 +52,7 @@ static const char TRANSPORT_TEXTS[UM_PACKET_TRANSPORTS][UM_PACKETS_TRANSPORT_BYT
     [UM_PACKET_LBTTCP] = "LBT-TCP",
 };
 
-/* The NCF reasons of the wire; a number beyond them is `unknown`. */
+/* NCF reasons by their number on the wire; others are `unknown`. */
 static const char REASON_TEXTS[][UM_PACKETS_REASON_BYTES_MAX] = {"no_retry", "ignored", "rx_delay", "shed", "unknown"};
 
 static const char RECOVERY_TEXTS[UM_STREAM_PURPOSES][UM_PACKETS_RECOVERY_BYTES_MAX] = {
@@ -81,7 +81,7 @@ static const char VERDICT_TEXTS[UM_CAPTURE_VERDICTS][UM_PACKETS_VERDICT_BYTES_MA
     [UM_CAPTURE_XDP_REDIRECT] = "XDP_REDIRECT", [UM_CAPTURE_OTHER_VERDICT] = "other",
 };
 
-/* Texts. Short copies of one size are a few instructions; what is copied too much is overwritten by the next row. */
+/* Texts. Short copies of a fixed size take few instructions; the next row overwrites the excess. */
 
 static inline void put_text(um_packet_rows_text *column, uint32_t row, const char *text, size_t copied_bytes)
 {
@@ -172,7 +172,7 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
     rows->vlan[i] = frame->vlan < 0 ? 0 : frame->vlan;
     rows->inner_vlan[i] = frame->inner_vlan < 0 ? 0 : frame->inner_vlan;
     rows->queue[i] = packet->queue_number == 0 ? 0 : (int64_t)packet->queue_number - 1;
-    rows->dropped[i] = packet->tells_drops ? (int64_t)packet->drop_count : 0;
+    rows->dropped[i] = packet->has_drop_count ? (int64_t)packet->drop_count : 0;
     if (packet->verdict != UM_CAPTURE_NO_VERDICT)
         put_text(&rows->verdict, i, VERDICT_TEXTS[packet->verdict], UM_PACKETS_VERDICT_BYTES_MAX);
     else
@@ -193,16 +193,16 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
 
 static inline uint32_t frame_bits(const um_capture_packet *packet, const um_captured_frame *frame)
 {
-    return (uint32_t)packet->timed << UM_PACKETS_TIME | (uint32_t)(frame->vlan >= 0) << UM_PACKETS_VLAN |
+    return (uint32_t)packet->is_timed << UM_PACKETS_TIME | (uint32_t)(frame->vlan >= 0) << UM_PACKETS_VLAN |
            (uint32_t)(frame->inner_vlan >= 0) << UM_PACKETS_INNER_VLAN |
            (uint32_t)(packet->queue_number != 0) << UM_PACKETS_QUEUE |
-           (uint32_t)packet->tells_drops << UM_PACKETS_DROPPED |
+           (uint32_t)packet->has_drop_count << UM_PACKETS_DROPPED |
            (uint32_t)(packet->verdict != UM_CAPTURE_NO_VERDICT) << UM_PACKETS_VERDICT |
            (uint32_t)(frame->ip_version != 0) << UM_PACKETS_IP |
            (uint32_t)(frame->status == UM_CAPTURED_UDP) << UM_PACKETS_UDP |
            (uint32_t)(frame->status == UM_CAPTURED_TCP) << UM_PACKETS_TCP |
            (uint32_t)(frame->status <= UM_CAPTURED_TCP_CUT) << UM_PACKETS_PORTS |
-           (uint32_t)frame->fragment << UM_PACKETS_IP_FRAGMENT;
+           (uint32_t)frame->is_fragment << UM_PACKETS_IP_FRAGMENT;
 }
 
 void um_packet_rows_append(um_packet_rows *rows, uint64_t position, const um_capture_packet *packet,
@@ -253,12 +253,12 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
                                 const um_lbmc_message *message)
 {
     bool topic = kind == UM_PACKET_KIND_MESSAGE || kind == UM_PACKET_KIND_PROACTIVE || kind == UM_PACKET_KIND_RECOVERED;
-    bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
+    bool is_fragment = message->flags & UM_MESSAGE_FRAGMENT;
     rows->topic_index[i] = topic ? message->topic_index : 0;
     rows->topic_sqn[i] = topic ? message->sqn : 0;
-    rows->first_sqn[i] = fragment ? message->first_sqn : topic ? message->sqn : 0;
-    rows->fragment_offset[i] = fragment ? message->offset : 0;
-    rows->message_length[i] = fragment ? message->total : topic ? message->payload_length : 0;
+    rows->first_sqn[i] = is_fragment ? message->first_sqn : topic ? message->sqn : 0;
+    rows->fragment_offset[i] = is_fragment ? message->offset : 0;
+    rows->message_length[i] = is_fragment ? message->total : topic ? message->payload_length : 0;
     rows->payload_bytes[i] = (int32_t)message->payload_length;
     rows->sent_ns[i] = message->sent_ns;
     rows->message_present[i] =

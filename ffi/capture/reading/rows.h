@@ -1,5 +1,5 @@
-/* Rows of decoded packets, as columns in the caller's memory, in the layout of Arrow: values, offsets of int32,
- * validity and booleans as bitmaps with the lowest bit first. docs/capture.md explains every column.
+/* Rows of decoded packets, as columns in the caller's memory in the layout of Arrow: values, int32 offsets, validity
+ * and booleans as bitmaps with the lowest bit first. docs/capture.md explains every column.
  */
 #ifndef UM_CAPTURE_READING_ROWS_H
 #define UM_CAPTURE_READING_ROWS_H
@@ -18,13 +18,13 @@ enum {
     UM_PACKETS_TRANSPORT_BYTES_MAX = 8,
     UM_PACKETS_KIND_BYTES_MAX = 16,
     UM_PACKETS_VERDICT_BYTES_MAX = 16,
-    UM_PACKETS_TEXT_SLACK_BYTES = 64, /* text buffers are this much longer than their rows need: copies have one size */
-    UM_PACKETS_MULTIPLE = 64,         /* capacities are multiples of it */
-    UM_PACKETS_PACKET_ITEMS_MAX = 16384, /* more messages, or sqns, than one datagram can hold: the least capacity */
-    UM_PACKETS_RESOLUTION_BYTES_MAX = 65536 + sizeof(uint32_t[2]), /* what one datagram of topic resolution takes */
+    UM_PACKETS_TEXT_SLACK_BYTES = 64,    /* extra bytes of text buffers, because copies have a fixed size */
+    UM_PACKETS_MULTIPLE = 64,            /* capacities are multiples of this */
+    UM_PACKETS_PACKET_ITEMS_MAX = 16384, /* minimum capacity: more messages or sqns than a datagram can hold */
+    UM_PACKETS_RESOLUTION_BYTES_MAX = 65536 + sizeof(uint32_t[2]), /* maximum of one datagram of topic resolution */
 };
 
-/* Which bit of `present` belongs to which column or group of columns; one bitmap of the caller's each. */
+/* The bits of `present`: one per column or group of columns, each with a bitmap of the caller. */
 enum um_packet_rows_bit {
     UM_PACKETS_TIME,
     UM_PACKETS_VLAN,
@@ -53,14 +53,14 @@ enum um_packet_rows_bit {
     UM_PACKETS_STATUS,         /* next sqn, window, group tag, receiver id */
     UM_PACKETS_IP_FRAGMENT,    /* a boolean's value */
     UM_PACKETS_RETRANSMISSION, /* a boolean's value */
-    UM_PACKETS_TO_SOURCE,      /* a boolean's value; null where the type is */
+    UM_PACKETS_TO_SOURCE,      /* a boolean's value; null if the type is null */
     UM_PACKETS_BITS,
 };
 
 enum um_packet_rows_message_bit {
     UM_PACKETS_MESSAGE_TOPIC,  /* topic index, topic sqn */
     UM_PACKETS_MESSAGE_LENGTH, /* first sqn, fragment offset, message length */
-    UM_PACKETS_MESSAGE_SENT,   /* time of sending */
+    UM_PACKETS_MESSAGE_SENT,   /* send time */
     UM_PACKETS_MESSAGE_BITS,
 };
 
@@ -70,7 +70,7 @@ typedef struct um_packet_rows_text {
 } um_packet_rows_text;
 
 typedef struct um_packet_rows {
-    /* The caller's, set before the first row. */
+    /* Set by the caller before the first row. */
     uint32_t row_capacity;
     uint32_t message_capacity;
     uint32_t sqn_capacity;
@@ -116,21 +116,21 @@ typedef struct um_packet_rows {
     int64_t *message_length;
     int32_t *payload_bytes;
     int64_t *sent_ns;
-    um_packet_rows_text kind; /* of messages: message_capacity + 1 offsets */
+    um_packet_rows_text kind; /* kinds of messages: message_capacity + 1 offsets */
     int64_t *next_sqn;
     int64_t *window_bytes;
     int64_t *group_tag;
     int64_t *receiver_id;
-    uint32_t *present;        /* scratch, a word a row */
-    uint8_t *message_present; /* scratch, a byte a message */
-    /* Datagrams of topic resolution as they are, one after the other: row and length, each a uint32_t of the host's
-     * byte order, and the payload. They are rare and hold what columns cannot. With a capacity of 0 none is kept. */
+    uint32_t *present;        /* scratch, a word per row */
+    uint8_t *message_present; /* scratch, a byte per message */
+    /* Datagrams of topic resolution, unchanged and back to back: row and length, each a uint32_t in host byte order,
+     * and the payload. They are rare, and columns cannot hold their content. With a capacity of 0, none is stored. */
     uint8_t *resolution;
     uint32_t resolution_capacity;
     uint8_t *bitmaps[UM_PACKETS_BITS];
     uint8_t *message_bitmaps[UM_PACKETS_MESSAGE_BITS];
 
-    /* Ours: how much there is. */
+    /* Set by these functions. */
     uint32_t row_count;
     uint32_t message_count;
     uint32_t sqn_count;
@@ -139,25 +139,25 @@ typedef struct um_packet_rows {
     uint32_t message_set_counts[UM_PACKETS_MESSAGE_BITS];
 } um_packet_rows;
 
-/* Which UDP datagrams are taken for what, by their destination. A datagram to another port is LBT-RM when every length
- * in it agrees, and LBT-RU when it comes from a port of LBT-RU and every length in it does. */
+/* The ports that identify UDP datagrams by destination. On another port, a datagram is LBT-RM if every length in it
+ * agrees, and LBT-RU if also its source port is one of LBT-RU. */
 typedef struct um_packet_rows_ports {
     uint16_t lbtrm_low;
     uint16_t lbtrm_high;
-    uint16_t lbtru_low; /* of sources and of receivers */
+    uint16_t lbtru_low; /* ports of sources and receivers */
     uint16_t lbtru_high;
     uint16_t resolution_low;
     uint16_t resolution_high;
-} um_packet_rows_ports; /* those of TCP are the streams' (streams.h) */
+} um_packet_rows_ports; /* the TCP ports belong to the streams (streams.h) */
 
 enum { UM_PACKET_SELECTION_VALUES_MAX = 16 };
 
 typedef struct um_packet_destination {
     uint8_t ip_version;
-    uint8_t address[16]; /* of version 4 the first four bytes */
+    uint8_t address[16]; /* IPv4: the first four bytes */
 } um_packet_destination;
 
-/* Which packets become rows; a packet without a selected field is left out. All zero: every packet. */
+/* Selects the packets that become rows; a packet without a selected field is omitted. All zero: every packet. */
 typedef struct um_packet_selection {
     bool by_time;
     int64_t time_low_ns;    /* inclusive */
@@ -171,19 +171,19 @@ typedef struct um_packet_selection {
 
 typedef struct um_packet_rows_options {
     um_packet_rows_ports ports;
-    bool only_ours; /* leave out what is not ours */
+    bool only_ours; /* omit packets of other protocols */
     um_packet_selection selection;
-    um_tally *tally; /* counts first sendings, which then become no rows; NULL: none */
+    um_tally *tally; /* counts first transmissions, which then do not become rows; NULL: none */
 } um_packet_rows_options;
 
 /* Empties the rows. */
 void um_packet_rows_begin(um_packet_rows *rows);
 
-/* Fills the bitmaps; the rows can be read then. */
+/* Fills the bitmaps, after which the rows can be read. */
 void um_packet_rows_finish(um_packet_rows *rows);
 
-/* Decodes packets of [data, data + length) that begin before `until`, from *at on, into rows until they, or the
- * tally, are full (UM_CAPTURE_FULL); *at moves behind what was taken. base is the window's position in the file. Never
+/* Decodes packets of [data, data + length) that start before `until`, from *at on, until the rows or the tally are full
+ * (UM_CAPTURE_FULL); *at moves behind the decoded packets. `base`: position of the window in the file. Never returns
  * PACKET. */
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
                                            const um_packet_rows_options *options, const uint8_t *data, uint64_t length,

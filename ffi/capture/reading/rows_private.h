@@ -79,26 +79,26 @@ typedef struct um_packet_row {
     uint32_t sm_sqn;
     uint32_t lead_sqn;
     uint32_t trail_sqn;
-    uint32_t sqn_count;     /* written behind the rows' own */
-    uint32_t message_count; /* written behind the rows' own */
+    uint32_t sqn_count;     /* sqns written behind those of the rows */
+    uint32_t message_count; /* messages written behind those of the rows */
     um_status_message status_message;
-    enum um_stream_purpose purpose; /* of a TCP segment's connection */
+    enum um_stream_purpose purpose; /* of the connection of a TCP segment */
 } um_packet_row;
 
-/* Whether another packet may not fit. */
+/* Returns true if another packet may not fit. */
 bool um_packet_rows_full(const um_packet_rows *rows);
 
-/* Adds a row; the sqns and messages it counts have been put behind those of the rows before. */
+/* Adds a row; its sqns and messages were written behind those of the earlier rows. */
 void um_packet_rows_append(um_packet_rows *rows, uint64_t position, const um_capture_packet *packet,
                            const um_captured_frame *frame, const um_packet_row *row);
 
-/* Keeps a datagram of topic resolution for the row that is added next. */
+/* Stores a datagram of topic resolution for the next row. */
 void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload, uint32_t bytes);
 
-/* Write message i, counted over all rows, in ascending order. */
+/* Writes message `i`, counted over all rows, in ascending order. */
 void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind,
                                 const um_lbmc_message *message);
-/* The same for what is of a topic and has no payload: a record of a TSNI, or what recovery requests and promises. */
+/* The same for an item with a topic and no payload: a TSNI record, or a request or range of recovery. */
 void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, uint32_t topic_index,
                                uint32_t topic_sqn);
 

@@ -25,7 +25,7 @@ bool um_streams_has(const um_streams *streams, const um_captured_frame *frame)
     return frame->status == UM_CAPTURED_TCP && um_streams_has_ports(streams, frame);
 }
 
-/* a - b, as a signed distance. */
+/* Returns a - b as a signed distance. */
 static int32_t ahead(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b);
@@ -38,17 +38,18 @@ typedef struct ends {
     const uint8_t *receiver;
     uint16_t source_port;
     uint16_t receiver_port;
-    bool from_source;
+    bool is_from_source;
 } ends;
 
 static ends ends_of(const um_streams *streams, const um_captured_frame *frame)
 {
-    /* Where both ports are a source's, the lower one is: what both directions agree on. */
+    /* If both ports are in the range of sources, the lower one is the source: the same in both directions. */
     bool both = is_source_port(streams, frame->source_port) && is_source_port(streams, frame->destination_port);
-    bool from_source =
+    bool is_from_source =
         both ? frame->source_port < frame->destination_port : is_source_port(streams, frame->source_port);
-    return from_source ? (ends){frame->source, frame->destination, frame->source_port, frame->destination_port, true}
-                       : (ends){frame->destination, frame->source, frame->destination_port, frame->source_port, false};
+    return is_from_source
+               ? (ends){frame->source, frame->destination, frame->source_port, frame->destination_port, true}
+               : (ends){frame->destination, frame->source, frame->destination_port, frame->source_port, false};
 }
 
 static bool is_of(const um_stream_connection *connection, int32_t interface, uint8_t ip_version, const ends *of)
@@ -140,7 +141,7 @@ static um_stream_connection *add(um_streams *streams, int32_t interface, uint8_t
 
 /* ---- bytes in order ---- */
 
-/* A direction of a connection while a segment is taken, and where its items go. */
+/* A direction of a connection while a segment is processed, and the destination of its items. */
 typedef struct flow {
     um_streams *streams;
     um_stream_connection *connection;
@@ -150,12 +151,12 @@ typedef struct flow {
     enum um_dgram_status status;
 } flow;
 
-/* Whether an item of a connection is one that sessions of LBT-TCP alone have. What is requested over TCP comes as
- * UM_LBMC_RECOVERED, and a response travels to the source's port. */
-static bool shows_session(const flow *into, const um_lbmc_item *item)
+/* Returns true for an item that only LBT-TCP sessions have. Over recovery connections, requested messages are
+ * UM_LBMC_RECOVERED, and responses travel to the source's port. */
+static bool is_session_item(const flow *into, const um_lbmc_item *item)
 {
-    bool from_source = into->direction == &into->connection->directions[UM_STREAM_FROM_SOURCE];
-    if (!from_source)
+    bool is_from_source = into->direction == &into->connection->directions[UM_STREAM_FROM_SOURCE];
+    if (!is_from_source)
         return item->kind == UM_LBMC_ITEM_SESSION;
     return item->kind == UM_LBMC_ITEM_TSNI ||
            (item->kind == UM_LBMC_ITEM_MESSAGE &&
@@ -166,8 +167,8 @@ static void on_item(void *context, const um_lbmc_item *item)
 {
     flow *into = context;
     um_stream_connection *connection = into->connection;
-    um_lbmc_item told = *item;
-    connection->is_session |= connection->purpose == UM_STREAM_PURPOSE_UNKNOWN && shows_session(into, item);
+    um_lbmc_item passed = *item;
+    connection->is_session |= connection->purpose == UM_STREAM_PURPOSE_UNKNOWN && is_session_item(into, item);
     if (item->kind == UM_LBMC_ITEM_SESSION) {
         connection->is_named = true;
         connection->session_id = item->session_id;
@@ -178,9 +179,9 @@ static void on_item(void *context, const um_lbmc_item *item)
     if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST || item->kind == UM_LBMC_ITEM_REQUEST)
         connection->topic_index = item->topic_index;
     else if (item->kind == UM_LBMC_ITEM_RANGE)
-        told.topic_index = connection->topic_index;
+        passed.topic_index = connection->topic_index;
     if (into->take != NULL)
-        into->take(into->context, &told);
+        into->take(into->context, &passed);
 }
 
 static void lose(flow *into, uint32_t bytes)
@@ -192,7 +193,7 @@ static void lose(flow *into, uint32_t bytes)
     into->streams->findings.gap_bytes += bytes;
 }
 
-/* Takes a segment whose first byte is at or before the next one of its stream. */
+/* Processes a segment whose first byte is at or before the next byte of its stream. */
 static void take_next(flow *into, uint32_t sqn, const uint8_t *data, uint32_t captured, uint32_t bytes)
 {
     uint32_t again = into->direction->next_sqn - sqn;
@@ -212,7 +213,7 @@ static void take_next(flow *into, uint32_t sqn, const uint8_t *data, uint32_t ca
     lose(into, bytes - again - there);
 }
 
-/* The held segment of this direction that begins first; held_count where there is none. */
+/* Returns the index of this direction's first held segment, or held_count without one. */
 static uint32_t first_held(const flow *into)
 {
     const um_streams *streams = into->streams;
@@ -228,7 +229,7 @@ static uint32_t first_held(const flow *into)
     return first;
 }
 
-/* Takes what was held and is next now. */
+/* Processes held segments that are next now. */
 static void take_held(flow *into)
 {
     um_streams *streams = into->streams;
@@ -242,7 +243,7 @@ static void take_held(flow *into)
     }
 }
 
-/* Goes on behind the gap in front of what is held. False where nothing is. */
+/* Skips the gap before the first held segment. Returns false if none is held. */
 static bool pass_gap(flow *into)
 {
     uint32_t first = first_held(into);
@@ -295,7 +296,7 @@ static void take_payload(flow *into, const um_captured_frame *frame, uint32_t sq
     take_held(into);
 }
 
-/* What the other end has acknowledged has arrived there: what was not captured of it by now never will be. */
+/* Bytes acknowledged by the other end have arrived there: if not captured by now, they never will be. */
 static void take_acknowledged(flow *into)
 {
     while (into->direction->is_acknowledged) {
@@ -317,7 +318,7 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
                                 um_lbmc_take_item *take, void *context)
 {
     ends of = ends_of(streams, frame);
-    um_stream_taken taken = {.status = UM_DGRAM_OK, .from_source = of.from_source};
+    um_stream_taken taken = {.status = UM_DGRAM_OK, .is_from_source = of.is_from_source};
     bool begins = frame->tcp_flags & TCP_SYN;
     um_stream_connection *connection = find(streams, interface, frame->ip_version, &of);
     if (connection == NULL && (begins || frame->payload_bytes > 0))
@@ -326,11 +327,11 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
         return taken;
     connection->used = ++streams->segment_count;
     um_stream_direction *direction =
-        &connection->directions[of.from_source ? UM_STREAM_FROM_SOURCE : UM_STREAM_FROM_RECEIVER];
+        &connection->directions[of.is_from_source ? UM_STREAM_FROM_SOURCE : UM_STREAM_FROM_RECEIVER];
     um_stream_direction *other =
-        &connection->directions[of.from_source ? UM_STREAM_FROM_RECEIVER : UM_STREAM_FROM_SOURCE];
+        &connection->directions[of.is_from_source ? UM_STREAM_FROM_RECEIVER : UM_STREAM_FROM_SOURCE];
     uint32_t sqn = frame->tcp_sqn + (begins ? 1 : 0);
-    /* A SYN that is repeated begins nothing. */
+    /* A repeated SYN does not start the stream. */
     if (begins && !(direction->is_known && direction->next_sqn == sqn)) {
         release_all(streams, connection);
         if (!(frame->tcp_flags & TCP_ACK)) {
@@ -371,7 +372,7 @@ void um_streams_follow(um_streams *streams, int32_t interface, int32_t link_type
         um_streams_take(streams, interface, &frame, NULL, NULL);
 }
 
-/* ---- going on elsewhere ---- */
+/* ---- storing and loading ---- */
 
 typedef struct stored_head {
     uint64_t segment_count;

@@ -7,7 +7,7 @@ enum {
     SLOTS_USED_MAX = UM_TALLY_SLOTS / 4 * 3 - UM_TALLY_PACKET_MESSAGES_MAX,
 };
 
-/* Times beyond 2043 or so are nonsense, and their sums would not fit. */
+/* Times beyond about 2043 are wrong, and their sums would overflow. */
 #define TIME_MAX_NS (INT64_C(1) << 61)
 
 void um_tally_begin(um_tally *tally)
@@ -31,14 +31,14 @@ bool um_tally_full(const um_tally *tally)
            tally->size_count >= SLOTS_USED_MAX || tally->topic_count >= SLOTS_USED_MAX;
 }
 
-/* Rounded down, of times before 1970 as well. */
+/* Rounds down, also for times before 1970. */
 static int64_t floor_to(int64_t time_ns, int64_t step_ns)
 {
     int64_t rest = time_ns % step_ns;
     return time_ns - (rest < 0 ? rest + step_ns : rest);
 }
 
-/* Session, and of LBT-RU the block with the highest bit set: what tells the streams of two ends apart. */
+/* The key of a stream: the session, and for LBT-RU the block with the highest bit set. */
 static uint64_t key_of(const um_packet_row *row)
 {
     uint32_t block =
@@ -78,8 +78,8 @@ static uint32_t add_stream(um_tally *tally, const um_capture_packet *packet, con
     return tally->stream_count++;
 }
 
-/* The next packet is mostly of the latest stream or of the one after it; else of one that was added lately: a receiver
- * over LBT-RU has another stream for each 256 numbers. */
+/* The next packet mostly belongs to the latest stream or the one after it, else to a recent one: a receiver over LBT-RU
+ * has another stream for each 256 sqns. */
 static uint32_t stream_of(um_tally *tally, const um_capture_packet *packet, const um_captured_frame *frame,
                           uint64_t key)
 {
@@ -179,7 +179,7 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
     uint32_t messages = 0;
     uint64_t message_bytes = 0;
     for (uint32_t i = rows->message_count; i < rows->message_count + row->message_count; i++) {
-        /* What has a length is a message with payload, or a fragment of one. */
+        /* Only messages with payload and their fragments have a length. */
         if (!(rows->message_present[i] & 1u << UM_PACKETS_MESSAGE_LENGTH))
             continue;
         uint32_t sqn = (uint32_t)rows->topic_sqn[i];
@@ -200,8 +200,8 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
         add_size(tally, index, udp_bytes, messages, message_bytes, packet->frame_bytes);
 }
 
-/* What tells how much a receiver was passed over stays a row. */
-static bool tells_passed(const um_packet_row *row)
+/* A datagram that reports how many others the receiver was passed over stays a row. */
+static bool is_passed_report(const um_packet_row *row)
 {
     return row->transport == UM_PACKET_LBTRU && (row->transport_flags & UM_LBTRU_PASSED_MAX) != 0;
 }
@@ -210,9 +210,9 @@ static bool is_counted(const um_capture_packet *packet, const um_captured_frame 
 {
     const uint32_t wanted = 1u << UM_PACKETS_TYPE | 1u << UM_PACKETS_SESSION | 1u << UM_PACKETS_DATA;
     return row->status == UM_PACKET_OK && row->type == UM_PACKET_DATA &&
-           (row->present & (wanted | 1u << UM_PACKETS_RETRANSMISSION)) == wanted && packet->timed &&
+           (row->present & (wanted | 1u << UM_PACKETS_RETRANSMISSION)) == wanted && packet->is_timed &&
            packet->time_ns > -TIME_MAX_NS && packet->time_ns < TIME_MAX_NS && frame->ip_version == 4 &&
-           !frame->fragment && !tells_passed(row) && row->message_count <= UM_TALLY_PACKET_MESSAGES_MAX;
+           !frame->is_fragment && !is_passed_report(row) && row->message_count <= UM_TALLY_PACKET_MESSAGES_MAX;
 }
 
 bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture_packet *packet,

@@ -1,10 +1,9 @@
-/* Counts first sendings where they are decoded, instead of making rows of them: what is frequent in a capture becomes
- * facts here, what is rare stays a row. docs/facts.md says what the facts are; a tally is emptied into those of Python.
+/* Counts first transmissions while decoding, instead of making rows of them: frequent packets become facts here, rare
+ * ones stay rows. docs/facts.md describes the facts; Python merges a tally into its own.
  *
- * A stream is what first sendings have in common: where they were captured, who sent them where, in which session, and
- * in which window of time; of LBT-RU, where each receiver is sent a copy, also in which block of numbers, by which
- * facts count once what was sent several times (umstack/facts/sessions.py). Sans-I/O; memory is the caller's. One
- * thread at a time may use a tally.
+ * First transmissions with these in common are a stream: interface, source, destination, session and window of time.
+ * For LBT-RU, where each receiver gets a copy, also the block of sqns, by which facts count copies once
+ * (umstack/facts/sessions.py). Sans-I/O; memory is the caller's. One thread at a time may use a tally.
  */
 #ifndef UM_CAPTURE_READING_TALLY_H
 #define UM_CAPTURE_READING_TALLY_H
@@ -13,21 +12,21 @@
 
 enum {
     UM_TALLY_STREAMS_MAX = 1024,
-    UM_TALLY_SLOTS = 8192,               /* of a table of sizes, or of topics; a power of two */
+    UM_TALLY_SLOTS = 8192,               /* of the tables of sizes and topics; a power of two */
     UM_TALLY_PACKET_MESSAGES_MAX = 1024, /* a datagram with more messages stays a row */
-    UM_TALLY_BUCKET_NS = 1000000,        /* rates are counted by milliseconds */
-    UM_TALLY_BLOCK_BITS = 8,             /* numbers of a block */
+    UM_TALLY_BUCKET_NS = 1000000,        /* rates are counted per millisecond */
+    UM_TALLY_BLOCK_BITS = 8,             /* sqns per block */
 };
 
 #define UM_TALLY_UNICAST 0x80000000u
 
 typedef struct um_tally_stream {
     int32_t interface;
-    uint64_t key; /* session id << 32, and below it 0 of LBT-RM, UM_TALLY_UNICAST and the block of LBT-RU */
+    uint64_t key; /* session id << 32; below it 0 for LBT-RM, UM_TALLY_UNICAST and the block for LBT-RU */
     uint8_t source[4];
     uint8_t destination[4];
     uint16_t destination_port;
-    int64_t window_ns; /* when its window begins; 0 where time is not divided */
+    int64_t window_ns; /* start of its window; INT64_MIN without windows */
     int64_t window_end_ns;
     int64_t first_ns;
     int64_t last_ns;
@@ -35,8 +34,8 @@ typedef struct um_tally_stream {
     uint64_t message_count;
     uint64_t message_bytes;
     uint64_t udp_bytes;
-    uint32_t rate;      /* index of its latest one */
-    uint32_t reference; /* index of its latest one */
+    uint32_t rate;      /* index of its latest um_tally_rate */
+    uint32_t reference; /* index of its latest um_tally_reference */
 } um_tally_stream;
 
 typedef struct um_tally_send {
@@ -45,15 +44,15 @@ typedef struct um_tally_send {
     uint32_t stream;
 } um_tally_send;
 
-/* A millisecond of a stream; one that is come back to has several. */
+/* A millisecond of a stream; it has several if packets are out of order. */
 typedef struct um_tally_rate {
     int64_t start_ns;
     uint32_t stream;
     uint32_t datagram_count;
-    uint64_t bytes; /* of frames */
+    uint64_t bytes; /* bytes of frames */
 } um_tally_rate;
 
-/* The earliest number of a minute of a stream; a minute that is come back to has several. */
+/* The earliest sqn of an epoch of a stream; an epoch has several if packets are out of order. */
 typedef struct um_tally_reference {
     int64_t epoch;
     int64_t time_ns;
@@ -61,7 +60,7 @@ typedef struct um_tally_reference {
     uint32_t stream;
 } um_tally_reference;
 
-/* Datagrams with messages, of one length and number of messages. No datagrams: a free slot. */
+/* Datagrams of one length and number of messages. Without datagrams, the slot is free. */
 typedef struct um_tally_size {
     uint32_t stream;
     uint32_t udp_bytes;
@@ -71,7 +70,7 @@ typedef struct um_tally_size {
     uint64_t frame_bytes;
 } um_tally_size;
 
-/* A topic of a stream. No fragments: a free slot. */
+/* A topic of a stream. Without fragments, the slot is free. */
 typedef struct um_tally_topic {
     uint32_t stream;
     uint32_t topic_index;
@@ -79,24 +78,24 @@ typedef struct um_tally_topic {
     uint32_t highest_sqn;
     int64_t first_ns;
     int64_t last_ns;
-    uint64_t message_count; /* messages that begin in the datagrams */
+    uint64_t message_count; /* messages whose first fragment was counted */
     uint64_t fragment_count;
     uint64_t payload_bytes;
 } um_tally_topic;
 
 typedef struct um_tally {
-    /* The caller's, set before the first packet. */
-    int64_t window_ns; /* time is divided into windows of so much; 0: not */
-    int64_t epoch_ns;  /* numbers have a reference for each so long a time */
+    /* Set by the caller before the first packet. */
+    int64_t window_ns; /* length of the windows of time; 0: none */
+    int64_t epoch_ns;  /* length of an epoch, which has one reference */
     uint32_t send_capacity;
     um_tally_stream *streams; /* UM_TALLY_STREAMS_MAX */
-    um_tally_send *sends;     /* send_capacity, as are the next two */
+    um_tally_send *sends;     /* send_capacity entries, like the next two */
     um_tally_rate *rates;
     um_tally_reference *references;
-    um_tally_size *sizes;   /* UM_TALLY_SLOTS, zero */
-    um_tally_topic *topics; /* UM_TALLY_SLOTS, zero */
+    um_tally_size *sizes;   /* UM_TALLY_SLOTS, zeroed */
+    um_tally_topic *topics; /* UM_TALLY_SLOTS, zeroed */
 
-    /* Ours: how much there is. */
+    /* Set by the tally. */
     uint32_t stream_count;
     uint32_t latest_stream;
     uint32_t send_count;
@@ -109,7 +108,7 @@ typedef struct um_tally {
 /* Empties the tally. */
 void um_tally_begin(um_tally *tally);
 
-/* Whether another packet may not fit. */
+/* Returns true if another packet may not fit. */
 bool um_tally_full(const um_tally *tally);
 
 #endif

@@ -5,7 +5,7 @@ static void store(uint8_t *at, uint16_t checksum)
     memcpy(at, &checksum, sizeof checksum);
 }
 
-/* Takes a field that is about to change out of a sum. */
+/* Subtracts a field that is about to change from a sum. */
 static uint64_t without(uint64_t sum, const uint8_t *field)
 {
     uint16_t word;

@@ -7,7 +7,7 @@
 
 enum {
     RECORD_ALIGNMENT = 8,
-    RELEASE_SHARE = 16, /* of the ring: its writers seldom have to read the consumer position again */
+    RELEASE_SHARE = 16, /* share of the ring per release, so that writers seldom read the consumer position */
 };
 
 static size_t page_bytes(void)
@@ -15,7 +15,7 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The records are mapped twice in a row, so that none is ever in two pieces. */
+/* The records are mapped twice in a row, so that each is contiguous. */
 static size_t produced_bytes(const um_egress_ring *ring)
 {
     return page_bytes() + 2 * (size_t)ring->bytes;
@@ -64,7 +64,7 @@ static const uint8_t *record_header(const um_egress_ring *ring)
     return ring->produced + page_bytes() + (ring->position & (ring->bytes - 1));
 }
 
-/* The header's word, which the kernel writes last: the length, and whether the record is unfinished or void. */
+/* The word of the header that the kernel writes last: the length, and flags for an unfinished or discarded record. */
 static uint32_t header_word(const um_egress_ring *ring)
 {
     return __atomic_load_n((const uint32_t *)(const void *)record_header(ring), __ATOMIC_ACQUIRE);

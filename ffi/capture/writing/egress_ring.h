@@ -1,4 +1,4 @@
-/* The ring in which the egress tap (bpf/egress_tap.bpf.c) leaves what goes out of an interface: a BPF ring buffer,
+/* The ring into which the egress tap (bpf/egress_tap.bpf.c) copies outgoing packets: a BPF ring buffer,
  * mapped and read in place, without a system call and without a wakeup: the program does not notify its reader.
  *
  * Contract. um_egress_ring_open maps, _close unmaps; the descriptors stay the caller's and may be closed meanwhile. One
@@ -22,28 +22,28 @@ typedef struct um_egress_ring_maps {
 
 typedef struct um_egress_ring {
     uint32_t bytes;
-    uint64_t *consumed; /* a page of its own: the position up to which space was released to the program */
-    uint8_t *produced;  /* a page with the position up to which there are records, and the records behind it, twice in a
-                           row */
+    uint64_t *consumed; /* a separate page: position up to which space was released to the program */
+    uint8_t
+        *produced; /* a page with the position up to which there are records, then the records, mapped twice in a row */
     struct egress_tap_counters *counters;
     uint64_t position; /* of the next record */
     uint64_t released;
 } um_egress_ring;
 
-/* A ring that is all zero, or failed to open, is closed as any other. */
+/* _close also accepts a zeroed ring and one that failed to open. */
 int um_egress_ring_open(um_egress_ring *ring, const um_egress_ring_maps *maps);
 void um_egress_ring_close(um_egress_ring *ring);
 
-/* The oldest record that was not taken; NULL: there is none yet. */
+/* Returns the oldest record that was not taken, or NULL. */
 const struct egress_tap_record *um_egress_ring_next(um_egress_ring *ring);
-/* Takes the record that _next returned, which is valid no longer: its space may be released at once. */
+/* Takes the record that _next returned, which becomes invalid: its space may be released at once. */
 void um_egress_ring_take(um_egress_ring *ring);
 /* Releases the space of all records that were taken. */
 void um_egress_ring_release(um_egress_ring *ring);
 
-/* What is in use, taken or not. */
+/* Bytes in use by records, taken or not. */
 uint64_t um_egress_ring_used_bytes(const um_egress_ring *ring);
-/* Packets that found no space, since the program was loaded. */
+/* Packets dropped for lack of space since the program was loaded. */
 uint64_t um_egress_ring_lost_count(const um_egress_ring *ring);
 
 #endif

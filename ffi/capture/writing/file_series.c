@@ -65,7 +65,7 @@ static void *remove_file(void *argument)
     return NULL;
 }
 
-/* Keeps the file, and has the one removed in whose place it comes. */
+/* Adds the file to those kept, and removes the file that it replaces. */
 static void keep(um_file_series *series, const char *path)
 {
     char *place = series->kept + series->ended_count % series->keep_count * PATH_MAX;

@@ -12,7 +12,7 @@
 
 enum {
     NS_PER_S = 1000000000,
-    ON_ITS_WAY_NS = 200000, /* from a frame's time until a socket has it, at most */
+    ON_ITS_WAY_NS = 200000, /* maximum delay from a frame's time to its arrival at a socket */
     CLOCK_STEP_NS = 1000000000,
 };
 
@@ -53,10 +53,10 @@ int um_frame_merge_open(um_frame_merge *merge, const um_frame_merge_config *conf
         return fail(merge, "mapping the egress ring", result);
     result = open_frames(merge, &merge->incoming, incoming_fd, &config->incoming, EGRESS_TAP_INCOMING);
     if (result != 0)
-        return fail(merge, "space for what comes in", result);
+        return fail(merge, "mapping space for incoming frames", result);
     if (config->mirror_index != 0)
         result = open_mirror(merge, config);
-    return fail(merge, "listening to the mirror", result);
+    return fail(merge, "opening the mirror's socket", result);
 }
 
 void um_frame_merge_close(um_frame_merge *merge)
@@ -71,7 +71,7 @@ void um_frame_merge_close(um_frame_merge *merge)
 
 /* ---- the mirror ---- */
 
-/* What the kernel itself may send on the device is none of the mirror's. */
+/* Packets that the kernel itself sends on the device are not mirrored ones. */
 static const um_seen_frame *next_mirrored(um_frame_merge *merge)
 {
     const um_seen_frame *seen;
@@ -95,7 +95,7 @@ void um_frame_merge_look(um_frame_merge *merge)
 {
     int64_t now_ns = um_clock_wall_ns();
     int64_t ahead_ns = um_clock_read_ns(CLOCK_TAI) - now_ns;
-    merge->tai_offset_ns = (ahead_ns + NS_PER_S / 2) / NS_PER_S * NS_PER_S; /* the clocks are whole seconds apart */
+    merge->tai_offset_ns = (ahead_ns + NS_PER_S / 2) / NS_PER_S * NS_PER_S; /* the clocks differ by whole seconds */
     merge->incoming.clock_ahead_ns = merge->mirrored.clock_ahead_ns = merge->tai_offset_ns;
 }
 
@@ -132,7 +132,7 @@ static const um_seen_frame *oldest(um_frame_merge *merge)
     return found;
 }
 
-/* Whether the source may still show something older. When the clock was set back, the old time is not waited for. */
+/* Returns true if an older frame may still follow. After the clock was set back, the old time is not waited for. */
 static bool may_have_older(const um_frame_socket *frames, int64_t time_ns)
 {
     if (frames->memory == NULL || frames->staged_bytes > 0)

@@ -15,8 +15,8 @@
 #endif
 
 enum {
-    MEMORY_BYTES = 512 * 1024,   /* written and read again while it is in the caches */
-    FRAME_MAX_BYTES = 66 * 1024, /* the longest IP packet, its link header and space to spare */
+    MEMORY_BYTES = 512 * 1024,   /* small enough to stay in the caches */
+    FRAME_MAX_BYTES = 66 * 1024, /* the longest IP packet with its link header, and some slack */
     FRAME_ALIGNMENT = 64,
 };
 
@@ -61,7 +61,7 @@ void um_frame_socket_close(um_frame_socket *frames)
     *frames = (um_frame_socket){0};
 }
 
-/* Where a frame may be put, or NULL: behind the others, or anywhere when there are none. */
+/* Returns the place for a frame behind the others, or NULL without space. */
 static staged *place(um_frame_socket *frames)
 {
     if (frames->staged_bytes == 0)
@@ -111,7 +111,7 @@ static int receive(um_frame_socket *frames, staged *into)
                              .msg_control = beside.bytes,
                              .msg_controllen = sizeof beside.bytes};
     ssize_t bytes = recvmsg(frames->fd, &message, MSG_DONTWAIT);
-    /* -EINVAL is a frame of which the kernel cannot say how it is cut. */
+    /* -EINVAL: the kernel cannot describe the segments of the frame. */
     if ((bytes < 0 && errno == EINVAL) || (bytes >= 0 && (size_t)bytes <= sizeof kind)) {
         um_frame_stamps_take_unseen(&frames->stamps);
         return 0;
@@ -147,7 +147,7 @@ void um_frame_socket_pull(um_frame_socket *frames)
             um_frame_stamps_settle(&frames->stamps, frame_count);
             break;
         }
-        frames->error = result; /* reported once, before the frames that are left */
+        frames->error = result; /* reported once, before the remaining frames */
     }
     um_frame_stamps_release(&frames->stamps);
 }

@@ -29,7 +29,7 @@ void um_frame_stamps_close(um_frame_stamps *stamps)
     *stamps = (um_frame_stamps){0};
 }
 
-/* NULL: another processor is still writing it. */
+/* Returns NULL while another processor writes the stamp. */
 static const struct egress_tap_stamp *stamp_of(const um_frame_stamps *stamps, uint64_t frame)
 {
     const struct egress_tap_stamp *stamp = &stamps->stamps[frame % EGRESS_TAP_STAMPS];
@@ -55,12 +55,12 @@ const struct egress_tap_stamp *um_frame_stamps_take(um_frame_stamps *stamps, uin
     uint64_t frame = stamps->received_count + stamps->dropped_count;
     const struct egress_tap_stamp *stamp = stamp_of(stamps, frame);
     if (stamp != NULL)
-        stamps->newest = *stamp; /* else it passed about when the one before did */
+        stamps->newest = *stamp; /* else about the time of the previous frame */
     count_lost_before(stamps, frame);
     if (frame > stamps->last)
         stamps->last = frame;
     else
-        stamps->lost_count -= packet_count(stamps, frame); /* it was only late */
+        stamps->lost_count -= packet_count(stamps, frame); /* the frame was only late */
     return &stamps->newest;
 }
 

@@ -1,8 +1,8 @@
-/* When each frame was let into a packet socket, and how many packets found no space there: as its filter
- * (bpf/egress_tap.bpf.c) notes it in a map.
+/* The time at which each frame entered a packet socket, and the number of packets that found no space there, as the
+ * socket's filter (bpf/egress_tap.bpf.c) writes them to a map.
  *
  * Contract. Frames are identified by counting: those received, and those the socket reports as dropped (SO_RXQ_OVFL).
- * Where processors let frames in at once, neighbours may get each other's time, microseconds off. _open maps, _close
+ * If processors pass frames at the same time, neighbors may get each other's time, microseconds off. _open maps, _close
  * unmaps; the descriptor stays the caller's and may be closed meanwhile. One thread at a time. Errors: 0 or a negative
  * errno. Times: nanoseconds, CLOCK_TAI.
  */
@@ -18,35 +18,33 @@ typedef struct um_frame_stamps {
     struct egress_tap_stamp *stamps;
     struct egress_tap_watch *watch;
     uint64_t received_count; /* frames */
-    uint64_t dropped_count;  /* frames the socket had no space for, as far as reported */
-    uint64_t last;           /* up to this frame all were received or dropped */
-    uint64_t pending;        /* let in before the socket was last found empty */
+    uint64_t dropped_count;  /* frames that the socket reported as dropped */
+    uint64_t last;           /* all frames up to this one were received or dropped */
+    uint64_t pending;        /* frames passed before the socket was last found empty */
     uint64_t lost_count;     /* packets on the wire */
     struct egress_tap_stamp newest;
 } um_frame_stamps;
 
-/* watch: the filter's, mapped for as long. */
+/* `watch`: the filter's map, mapped while it is open. */
 int um_frame_stamps_open(um_frame_stamps *stamps, int fd, struct egress_tap_watch *watch);
-/* One that is all zero was never open. */
+/* A zeroed one is not open and may be closed. */
 void um_frame_stamps_close(um_frame_stamps *stamps);
 
-/* The stamp of the frame that was just received, valid until the next; dropped_count: reported with it by the socket.
- */
+/* Returns the stamp of the frame just received, valid until the next call; dropped_count: as the socket reported. */
 const struct egress_tap_stamp *um_frame_stamps_take(um_frame_stamps *stamps, uint32_t dropped_count);
-/* A frame was received that cannot be shown: it is lost. */
+/* Counts a received frame that cannot be used as lost. */
 void um_frame_stamps_take_unseen(um_frame_stamps *stamps);
 /* Releases the stamps of the frames that were taken. */
 void um_frame_stamps_release(um_frame_stamps *stamps);
 
-/* How many frames were let in; to be read before the socket is. */
+/* Returns the number of frames passed to the socket; call it before reading the socket. */
 uint64_t um_frame_stamps_frame_count(const um_frame_stamps *stamps);
-/* The socket was found empty after frame_count were let in: frames of these not received by the next call were dropped.
- */
+/* The socket was empty after frame_count frames were passed to it: those not received by the next call were dropped. */
 void um_frame_stamps_settle(um_frame_stamps *stamps, uint64_t frame_count);
-/* Whether every frame that was let in is known to be received or dropped. */
+/* Returns true if every passed frame is known to be received or dropped. */
 bool um_frame_stamps_are_settled(const um_frame_stamps *stamps);
 
-/* Packets on the wire that found no space, or no stamp. */
+/* Packets on the wire that were lost, for lack of space or of a stamp. */
 uint64_t um_frame_stamps_lost_count(const um_frame_stamps *stamps);
 
 #endif

@@ -1,5 +1,6 @@
-/* One file, because the ways in (mapped ring, packet socket, egress tap) share one loop, one clock and one order by
- * time. */
+/* One file, because the inputs (mapped ring, packet socket, egress tap) share one loop, one clock and one order of
+ * time.
+ */
 #include "capture/writing/interface_capture.h"
 
 #include <errno.h>
@@ -25,17 +26,17 @@
 #endif
 
 enum {
-    BLOCK_TIMEOUT_MS = 50,      /* the kernel gives a block that is not full after this, or twice this */
-    EGRESS_LOOK_NS = 20000000,  /* a reader of the egress tap is not woken */
-    EGRESS_LOOK_RING_SHARE = 4, /* of the time in which a byte a nanosecond fills its ring */
-    GATHER_BYTES = 512 * 1024,  /* so much of it is worth coming back for */
+    BLOCK_TIMEOUT_MS = 50,      /* the kernel releases a partial block after this time, or twice this */
+    EGRESS_LOOK_NS = 20000000,  /* poll interval of the egress tap, which does not wake its reader */
+    EGRESS_LOOK_RING_SHARE = 4, /* share of the time in which 1 byte per ns fills its ring */
+    GATHER_BYTES = 512 * 1024,  /* bytes that justify another pass */
     GATHER_MIN_NS = 50000,
     FRAME_BYTES = 2048, /* required by the kernel, without a meaning in version 3 */
     MAC_ADDRESSES_BYTES = UM_ETHERTYPE_AT,
     FLUSH_INTERVAL_NS = 200000000,
     CLOCK_STEP_NS = 1000000000,
     PACE_MAX_NS = 5000000,
-    PACE_RING_SHARE = 12, /* of the time in which a byte a nanosecond fills the ring */
+    PACE_RING_SHARE = 12, /* share of the time in which 1 byte per ns fills the ring */
 };
 
 struct um_interface_capture {
@@ -47,18 +48,18 @@ struct um_interface_capture {
     const char *failed_step;
     bool has_run_header;
     bool has_egress;
-    um_frame_merge egress; /* with it there is no ring */
+    um_frame_merge egress; /* used instead of the ring */
     uint64_t egress_lost_count;
-    uint32_t block;                    /* the next one to look at */
-    const struct tpacket3_hdr *packet; /* within it, when it was left half read */
+    uint32_t block;                    /* the next one to read */
+    const struct tpacket3_hdr *packet; /* the next packet of a partly read block */
     uint32_t packets_left;
     um_pcapng_writer writer;
     bool has_file;
     int64_t file_opened_ns;
     int64_t flushed_ns;
-    uint64_t flushed_unit; /* of the file, which was being filled then */
-    int64_t written_ns;    /* when packets were last written */
-    int64_t pace_ns;       /* how long packets may gather from then on */
+    uint64_t flushed_unit; /* unit that was being filled at the last flush */
+    int64_t written_ns;    /* time of the last write */
+    int64_t pace_ns;       /* how long packets may gather after that */
     int64_t usual_pace_ns;
     um_interface_capture_arrivals arrivals;
     uint64_t file_drop_base;
@@ -101,7 +102,7 @@ static int map_ring(um_interface_capture *capture)
         return fail(capture, "PACKET_VERSION");
     const um_interface_capture_config *config = &capture->config;
     capture->has_run_header =
-        config->kernel_tells_runs && setsockopt(capture->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
+        config->has_run_headers && setsockopt(capture->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
     struct tpacket_req3 request = {.tp_block_size = config->block_bytes,
                                    .tp_block_nr = config->block_count,
                                    .tp_frame_size = FRAME_BYTES,
@@ -118,7 +119,7 @@ static int map_ring(um_interface_capture *capture)
     return 0;
 }
 
-/* What goes out is the egress tap's then, and not the packet socket's as well. */
+/* The egress tap captures outgoing packets, so the packet socket must not. */
 static int open_egress(um_interface_capture *capture)
 {
     int one = 1;
@@ -135,13 +136,13 @@ static int open_egress(um_interface_capture *capture)
     return 0;
 }
 
-/* Bound last: from then on packets arrive, and all of them have passed the filter. */
+/* Bound last, so that all packets pass the filter. */
 static int bind_to_interface(um_interface_capture *capture)
 {
     int index = (int)if_nametoindex(capture->interface);
     if (index == 0)
         return fail(capture, "interface");
-    if (capture->config.promiscuous) {
+    if (capture->config.is_promiscuous) {
         struct packet_mreq membership = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
         if (setsockopt(capture->fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &membership, sizeof membership) != 0)
             return fail(capture, "PACKET_ADD_MEMBERSHIP");
@@ -160,7 +161,7 @@ int um_interface_capture_open(const um_interface_capture_config *config, um_inte
         return -ENOMEM;
     capture->config = *config;
     strncpy(capture->interface, config->interface, sizeof capture->interface - 1);
-    /* Protocol 0: it receives nothing before it is bound. */
+    /* Protocol 0: the socket receives nothing before it is bound. */
     capture->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (capture->fd < 0)
         return fail(capture, "socket");
@@ -198,13 +199,13 @@ void um_interface_capture_close(um_interface_capture *capture)
 static void take_egress_statistics(um_interface_capture *capture)
 {
     uint64_t lost_count = um_frame_merge_lost_count(&capture->egress);
-    if (lost_count <= capture->egress_lost_count) /* what was only late is no longer lost */
+    if (lost_count <= capture->egress_lost_count) /* late packets are no longer lost */
         return;
     capture->counters.drop_count += lost_count - capture->egress_lost_count;
     capture->egress_lost_count = lost_count;
 }
 
-/* The kernel's counters start anew each time they are read. */
+/* Reading the kernel's counters resets them. */
 static void take_statistics(um_interface_capture *capture)
 {
     if (capture->has_egress) {
@@ -253,7 +254,7 @@ bool um_interface_capture_has_file(const um_interface_capture *capture)
 
 /* ---- packets ---- */
 
-/* Ends the frame of which so many bytes are at um_pcapng_packet_at. */
+/* Adds the frame whose `bytes` are at um_pcapng_packet_at. */
 static void add_frame(um_interface_capture *capture, const um_seen_frame *seen, uint32_t bytes, uint32_t wire_bytes)
 {
     uint32_t snap_bytes = capture->config.snap_bytes != 0 ? capture->config.snap_bytes : UINT32_MAX;
@@ -288,8 +289,8 @@ static uint32_t put_link_header(uint8_t *out, const um_seen_frame *seen)
     return at + ETH_HLEN - MAC_ADDRESSES_BYTES;
 }
 
-/* The length of the IPv4 and UDP headers behind the link header, where the frame is a datagram whose headers are
- * there; 0 where it is something else. */
+/* Returns the length of the IPv4 and UDP headers behind the link header if the frame is a datagram with complete
+ * headers; otherwise 0. */
 static uint32_t datagram_headers(const uint8_t *data, uint32_t bytes)
 {
     if (bytes < ETH_HLEN + UM_IPV4_UDP_HEADER_BYTES || um_load_be16(data + MAC_ADDRESSES_BYTES) != ETH_P_IP)
@@ -300,8 +301,7 @@ static uint32_t datagram_headers(const uint8_t *data, uint32_t bytes)
     return is_udp && bytes >= ETH_HLEN + ip_bytes + UM_UDP_HEADER_BYTES ? ip_bytes + UM_UDP_HEADER_BYTES : 0;
 }
 
-/* Copies it and returns its sum. The file's memory has left the caches since it was used last, and is asked for ahead.
- */
+/* Copies the payload and returns its sum. Prefetches the file's memory, which is no longer in the caches. */
 static uint64_t copy_payload(uint8_t *out, const uint8_t *payload, uint32_t bytes)
 {
     enum { PIECE_BYTES = 256, FETCH_AHEAD_BYTES = 4096 };
@@ -315,11 +315,11 @@ static uint64_t copy_payload(uint8_t *out, const uint8_t *payload, uint32_t byte
     return sum;
 }
 
-/* Writes a datagram of a run, or one by itself: the headers behind `from`, and what is there of the payload. */
+/* Writes a single datagram or one of a run: the headers at `from` and the captured part of the payload. */
 static void put_datagram(uint8_t *out, const uint8_t *from, uint32_t header_bytes, uint16_t identification,
                          const uint8_t *payload, uint32_t there_bytes, uint32_t payload_bytes)
 {
-    if (UM_LIKELY(header_bytes == UM_IPV4_UDP_HEADER_BYTES)) /* the compiler makes better code of it */
+    if (UM_LIKELY(header_bytes == UM_IPV4_UDP_HEADER_BYTES)) /* a constant size gives better code */
         memcpy(out, from, UM_IPV4_UDP_HEADER_BYTES);
     else
         memcpy(out, from, header_bytes);
@@ -328,7 +328,7 @@ static void put_datagram(uint8_t *out, const uint8_t *from, uint32_t header_byte
                       there_bytes >= payload_bytes ? &sum : NULL, payload_bytes);
 }
 
-/* Writes a run of datagrams as those it consists of, which the kernel cuts it into later. */
+/* Writes a run as the single datagrams into which the kernel cuts it later. */
 static void write_run(um_interface_capture *capture, const um_seen_frame *seen)
 {
     const uint8_t *ip = seen->data + ETH_HLEN;
@@ -381,7 +381,7 @@ static int64_t arrival_ns(const struct tpacket3_hdr *packet)
     return (int64_t)packet->tp_sec * 1000000000 + packet->tp_nsec;
 }
 
-/* The run's sizes from the frame itself, where the kernel reports none. */
+/* Derives the sizes of a run from the frame if the kernel reports none. */
 static void guess_kind(um_seen_frame *seen, uint32_t status)
 {
     uint32_t header_bytes = datagram_headers(seen->data, seen->captured_bytes);
@@ -412,8 +412,8 @@ static void write_packet(um_interface_capture *capture, const struct tpacket3_hd
     write_seen(capture, &seen);
 }
 
-/* Whether the kernel cuts the packet into as many datagrams as its UDP payload has segments. Something else that is
- * put into UDP, to be cut by its own rules, is kept whole. */
+/* Returns true if the kernel cuts the packet into as many datagrams as its UDP payload has segments. Other protocols
+ * inside UDP, which are cut by other rules, are kept whole. */
 static bool is_datagram_run(const um_seen_frame *seen)
 {
     uint32_t header_bytes = ETH_HLEN + datagram_headers(seen->data, seen->captured_bytes);
@@ -431,7 +431,7 @@ static bool is_unfinished_datagram(const um_seen_frame *seen)
            um_datagram_awaits_checksum(ip, header_bytes - UM_UDP_HEADER_BYTES);
 }
 
-/* Of a copy the kernel says less than of what a packet socket sees. */
+/* The kernel describes a copy in less detail than a frame of a packet socket. */
 static void write_copied(um_interface_capture *capture, const um_seen_frame *copied)
 {
     um_seen_frame seen = *copied;
@@ -447,7 +447,7 @@ static struct tpacket_block_desc *block_at(const um_interface_capture *capture, 
     return (struct tpacket_block_desc *)(capture->ring + (size_t)index * capture->config.block_bytes);
 }
 
-/* Begins the next block if the kernel has given it; false when it has not. */
+/* Starts the next block. Returns false if the kernel has not released it. */
 static bool begin_block(um_interface_capture *capture)
 {
     struct tpacket_block_desc *block = block_at(capture, capture->block);
@@ -468,14 +468,14 @@ static void release_block(um_interface_capture *capture)
     capture->block = (capture->block + 1) % capture->config.block_count;
 }
 
-/* Whether a time is after another. When the clock was set back, none is. */
+/* Returns true if time_ns is after until_ns; false if the clock was set back. */
 static bool is_after(int64_t time_ns, int64_t until_ns)
 {
     int64_t late_ns = time_ns - until_ns;
     return late_ns > 0 && late_ns < CLOCK_STEP_NS;
 }
 
-/* The next packet of the packet socket; NULL: the kernel has given none yet. */
+/* Returns the next packet of the packet socket, or NULL if there is none yet. */
 static const struct tpacket3_hdr *next_packet(um_interface_capture *capture)
 {
     while (capture->packet != NULL || begin_block(capture)) {
@@ -516,7 +516,7 @@ static bool write_packet_of_merge(um_interface_capture *capture)
     return true;
 }
 
-/* Writes what is there of the time it is known about, as far as the file may grow. */
+/* Writes the packets up to the time of the arrivals, within the size limit of the file. */
 static void drain(um_interface_capture *capture, uint64_t limit_bytes)
 {
     if (capture->has_egress) {
@@ -532,8 +532,8 @@ static void drain(um_interface_capture *capture, uint64_t limit_bytes)
         um_frame_merge_release(&capture->egress);
 }
 
-/* Waits for the time to pass, for an event, or for a signal, which is as if the time had passed. Returns what poll
- * returned, or a negative errno. */
+/* Waits until the timeout, an event, or a signal, which counts as a timeout. Returns the result of poll or a negative
+ * errno. */
 static int pause_for(struct pollfd *descriptor, int64_t wait_ns)
 {
     struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
@@ -543,8 +543,8 @@ static int pause_for(struct pollfd *descriptor, int64_t wait_ns)
     return result;
 }
 
-/* Waits for the packet socket, which with an egress tap wakes nobody either. Returns what poll returned, or a negative
- * errno: that of the interface. */
+/* Waits for the packet socket, which with an egress tap does not wake its reader either. Returns the result of poll, or
+ * a negative errno of the interface. */
 static int wait_for_packets(um_interface_capture *capture, int64_t timeout_ns)
 {
     struct pollfd descriptor = {.fd = capture->fd, .events = capture->has_egress ? 0 : POLLIN};
@@ -557,7 +557,7 @@ static int wait_for_packets(um_interface_capture *capture, int64_t timeout_ns)
     return -error;
 }
 
-/* How long the egress tap may go without being looked at. */
+/* Returns the maximum interval between polls of the egress tap. */
 static int64_t look_ns(const um_interface_capture *capture)
 {
     if (!capture->has_egress)
@@ -585,8 +585,8 @@ int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
     }
 }
 
-/* What an egress tap shows is written as it comes for a while: the kernel has the pages of what is mirrored back all
- * the sooner. */
+/* For a while, writes the frames of an egress tap as they arrive, so that the kernel gets the pages of mirrored frames
+ * back sooner. */
 static void drain_stream(um_interface_capture *capture, uint64_t limit_bytes)
 {
     int64_t start_ns = um_clock_ns(), end_ns = start_ns + PACE_MAX_NS;
@@ -607,7 +607,7 @@ static void drain_stream(um_interface_capture *capture, uint64_t limit_bytes)
     }
 }
 
-/* A file that fills units meanwhile is written without a flush. */
+/* No flush is needed while the file fills units. */
 static void flush(um_interface_capture *capture)
 {
     uint64_t unit = capture->writer.file_bytes / UM_FILE_UNIT_BYTES;

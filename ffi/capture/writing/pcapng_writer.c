@@ -25,7 +25,7 @@ enum {
     OPTION_PACKET_QUEUE = 6,
     OPTION_PACKET_VERDICT = 7,
     VERDICT_XDP = 2,
-    NANOSECONDS = 9, /* time stamps count 10 to the power of minus this */
+    NANOSECONDS = 9, /* unit of timestamps: 10 to the power of minus this */
 };
 
 /* ---- writing a block ---- */
@@ -86,7 +86,7 @@ static void put_time_option(um_pcapng_writer *writer, uint16_t code, int64_t tim
     put_time(writer, time_ns);
 }
 
-/* What became of what was written; returns the first error. */
+/* Stores and returns the first error of writing. */
 static int heed(um_pcapng_writer *writer)
 {
     writer->error = writer->file.error;
@@ -96,14 +96,14 @@ static int heed(um_pcapng_writer *writer)
     return writer->error;
 }
 
-/* For any block. */
+/* Makes space for any block. */
 static void make_space(um_pcapng_writer *writer)
 {
     um_unit_file_make_space(&writer->file);
     heed(writer);
 }
 
-/* Begins a block where space was made; returns where. */
+/* Starts a block in the space made; returns its offset. */
 static size_t begin_block(um_pcapng_writer *writer, uint32_t type)
 {
     size_t start = writer->file.used_bytes;
@@ -112,7 +112,7 @@ static size_t begin_block(um_pcapng_writer *writer, uint32_t type)
     return start;
 }
 
-/* A block's length stands at both of its ends. */
+/* The length of a block is stored at both ends. */
 static void end_block(um_pcapng_writer *writer, size_t start)
 {
     uint32_t bytes = (uint32_t)(writer->file.used_bytes + sizeof bytes - start);
@@ -150,7 +150,7 @@ void um_pcapng_add_interface(um_pcapng_writer *writer, const char *name, uint16_
     put_text_option(writer, OPTION_INTERFACE_NAME, name);
     put_option(writer, OPTION_INTERFACE_RESOLUTION, &resolution, sizeof resolution);
     if (filter != NULL && filter[0] != '\0') {
-        uint8_t text[TEXT_MAX_BYTES + 1] = {0}; /* the first octet says that a filter's text follows */
+        uint8_t text[TEXT_MAX_BYTES + 1] = {0}; /* first octet 0: the text of a filter follows */
         size_t bytes = strnlen(filter, TEXT_MAX_BYTES);
         memcpy(text + 1, filter, bytes);
         put_option(writer, OPTION_INTERFACE_FILTER, text, (uint32_t)bytes + 1);
@@ -179,7 +179,7 @@ static void put_packet_options(um_pcapng_writer *writer, const um_pcapng_packet 
     put_option(writer, OPTION_END, NULL, 0);
 }
 
-static const size_t packet_offset = 7 * sizeof(uint32_t); /* within its block */
+static const size_t packet_offset = 7 * sizeof(uint32_t); /* offset within its block */
 
 uint8_t *um_pcapng_packet_at(um_pcapng_writer *writer)
 {

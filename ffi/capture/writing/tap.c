@@ -1,4 +1,4 @@
-/* One file, because the links' side and the writer's side meet in one ring, whose protocol they share. */
+/* One file, because links and writer share the protocol of one ring. */
 #include "capture/writing/tap.h"
 
 #include <linux/bpf.h>
@@ -17,18 +17,18 @@ enum {
     RING_MINIMUM_BYTES = 1 << 20,
     DATAGRAM_MAX_BYTES = 65536,
     IDLE_SLEEP_NS = 1000000,
-    FLUSH_SLEEPS = 100,   /* after so many sleeps in a row the file is flushed */
-    WRITER_NICENESS = 15, /* the data path comes first */
+    FLUSH_SLEEPS = 100,   /* sleeps in a row before the file is flushed */
+    WRITER_NICENESS = 15, /* the data path has priority */
 };
 
-/* What precedes a datagram, or a run of them, in the ring. */
+/* The header of a datagram, or of a run of datagrams, in the ring. */
 typedef struct tap_record {
     _Atomic uint32_t claimed_bytes; /* with this header; 0: not written yet */
     uint32_t captured_bytes;
-    uint32_t length; /* of the datagram before it was cut */
+    uint32_t length; /* of the datagram before truncation */
     uint32_t segment_length;
     int64_t time_ns;
-    uint64_t drop_count; /* lost until it was claimed */
+    uint64_t drop_count; /* datagrams lost before this record was claimed */
     uint32_t queue_number;
     um_address from;
     um_address to;
@@ -61,8 +61,8 @@ static tap_record *record_at(const um_tap *tap, uint64_t position)
     return (tap_record *)(tap->ring + (position & (tap->ring_bytes - 1)));
 }
 
-/* Space for a record of so many bytes, or NULL when the ring has none. What is left before the ring's end is skipped
- * when it is too small, since a record is in one piece. */
+/* Returns space for a record of `bytes`, or NULL if the ring is full. A record is contiguous, so space before the
+ * ring's end that is too small is skipped. */
 static tap_record *claim(um_tap *tap, uint32_t bytes)
 {
     uint64_t tail = atomic_load_explicit(&tap->tail, memory_order_relaxed), skipped;
@@ -87,7 +87,7 @@ static void drop(um_tap *tap, uint64_t count)
     atomic_fetch_add_explicit(&tap->dropped_count, count, memory_order_relaxed);
 }
 
-/* Copies a datagram into the ring; `record` describes it, except for the fields that the ring fills in. */
+/* Copies one datagram into the ring; `record` describes it, except for the fields that the ring fills in. */
 static void append(um_tap *tap, tap_record record, const um_part *parts, uint32_t part_count)
 {
     uint32_t bytes = (uint32_t)um_align_up(RECORD_ALIGNMENT + (uint64_t)record.captured_bytes, RECORD_ALIGNMENT);
@@ -192,7 +192,7 @@ static int send_batch(um_link *base, um_address to, const um_tx *batch, uint32_t
     um_tap_link *link = (um_tap_link *)base;
     if (!um_tap_is_running(link->tap))
         return link->next->ops->send(link->next, to, batch, count);
-    /* What the link has taken back is not to be read any more: it copies what is to be shown. */
+    /* Reclaimed frames must not be read any more, so the tap uses copies. */
     um_tx unborrowed[UM_SEND_BATCH_MAX];
     um_debug_assert(count <= UM_SEND_BATCH_MAX);
     for (uint32_t i = 0; i < count; i++) {
@@ -254,11 +254,11 @@ static void write_datagram(um_tap *tap, const tap_record *record, const uint8_t 
                                .drop_count = record->drop_count - tap->seen_drop_count,
                                .queue = UM_PCAPNG_UNKNOWN,
                                .verdict = UM_PCAPNG_UNKNOWN};
-    if (record->queue_number != 0) { /* only a program's redirection brings a frame into a ring */
+    if (record->queue_number != 0) { /* only XDP_REDIRECT puts a frame into a ring */
         packet.queue = record->queue_number - 1;
         packet.verdict = XDP_REDIRECT;
     }
-    if (record->drop_count < tap->seen_drop_count) /* claimed before one that was written earlier looked */
+    if (record->drop_count < tap->seen_drop_count) /* claimed before the count of a record written earlier */
         packet.drop_count = 0;
     tap->seen_drop_count += packet.drop_count;
     um_pcapng_write(&tap->writer, &packet, header, sizeof header, data, captured_bytes);
@@ -278,7 +278,7 @@ static void write_record(um_tap *tap, const tap_record *record)
     }
 }
 
-/* What the files have, with the one that is open. Once writing has failed, only what reached the file counts. */
+/* Counts of all files, including the open one. After a failed write, only written datagrams count. */
 static um_tap_counters count_files(const um_tap *tap)
 {
     um_tap_counters found = tap->ended;
@@ -320,7 +320,7 @@ static int begin_file(um_tap *tap, const char *path)
     return 0;
 }
 
-/* A file of a series was begun when the last was full or old, and nothing came any more that it could tell of. */
+/* Returns true if the last file of a series, started by rotation, has neither datagrams nor drops. */
 static bool is_needless(const um_tap *tap, uint64_t drop_count)
 {
     return tap->is_series && tap->ended.file_count > 0 && tap->writer.packet_count == 0 && tap->writer.error == 0 &&
@@ -336,7 +336,7 @@ static int drop_file(um_tap *tap)
     return tap->ended.error;
 }
 
-/* drop_count: what the ring had no space for, until now. */
+/* drop_count: datagrams dropped by the ring so far. */
 static int end_file(um_tap *tap, uint64_t drop_count)
 {
     if (!tap->has_file)
@@ -358,7 +358,7 @@ static int end_file(um_tap *tap, uint64_t drop_count)
     return tap->ended.error;
 }
 
-/* A file that fails is the last: later records are lost, and not in another. */
+/* A failed file is the last: later records are lost. */
 static void rotate(um_tap *tap)
 {
     const um_pcapng_writer *writer = &tap->writer;
@@ -378,7 +378,7 @@ static void rotate(um_tap *tap)
 
 /* ---- the writer's thread ---- */
 
-/* Records begin only where a cache line does: nothing else need be zero when a line is claimed anew. */
+/* Records start at cache lines: only the first word of each must be zero when it is claimed again. */
 static void release(um_tap *tap, uint64_t head, uint32_t bytes)
 {
     for (uint32_t at = 0; at < bytes; at += RECORD_ALIGNMENT)
@@ -386,7 +386,7 @@ static void release(um_tap *tap, uint64_t head, uint32_t bytes)
     atomic_store_explicit(&tap->head, head + bytes, memory_order_release);
 }
 
-/* Writes the oldest record; false when there is none. */
+/* Writes the oldest record. Returns false if there is none. */
 static bool write_next(um_tap *tap)
 {
     uint64_t head = atomic_load_explicit(&tap->head, memory_order_relaxed);
@@ -482,7 +482,7 @@ int um_tap_start(um_tap *tap, const um_tap_config *config)
     atomic_store(&tap->file_count, 1);
     atomic_store(&tap->error, 0);
     atomic_store(&tap->running, true);
-    /* Signals belong to the application's threads. */
+    /* The threads of the application handle signals. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -48,7 +48,7 @@ static void close_fds(um_unit_file *file)
 
 int um_unit_file_open(um_unit_file *file, const char *path)
 {
-    *file = (um_unit_file){.fd = -1, .direct_fd = -1, .leaves_cache = true};
+    *file = (um_unit_file){.fd = -1, .direct_fd = -1, .is_leaving_cache = true};
     int result = open_fds(file, path);
     if (result != 0)
         return result;
@@ -65,21 +65,21 @@ int um_unit_file_open(um_unit_file *file, const char *path)
 
 /* ---- writing through the page cache ---- */
 
-/* A capture is not read soon: what is on the disk may leave the page cache, which would go on taking memory from
- * everything else, pages that the caches of the processors still have first of all. */
+/* A capture is not read soon: pages that are on the disk may leave the page cache, which would otherwise keep
+ * displacing other memory, first of all pages that are still in the processors' caches. */
 static ssize_t write_some(um_unit_file *file, const uint8_t *data, size_t bytes, off_t at)
 {
     struct iovec rest = {(void *)(uintptr_t)data, bytes};
-    if (file->leaves_cache) {
+    if (file->is_leaving_cache) {
         ssize_t written = pwritev2(file->fd, &rest, 1, at, RWF_DONTCACHE);
         if (written >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS))
             return written;
-        file->leaves_cache = false; /* an older kernel, or a file system that cannot */
+        file->is_leaving_cache = false; /* an older kernel, or a file system without it */
     }
     return at < 0 ? write(file->fd, data, bytes) : pwrite(file->fd, data, bytes, at);
 }
 
-/* at: where in the file, or -1 for its end. */
+/* `at`: offset in the file, or -1 for its end. */
 static int write_cached(um_unit_file *file, const uint8_t *data, size_t bytes, off_t at)
 {
     for (size_t done = 0; done < bytes;) {
@@ -104,8 +104,8 @@ static bool write_direct(um_unit_file *file, uint64_t first, uint32_t count)
     return pwritev(file->direct_fd, units, (int)count, (off_t)(first * UM_FILE_UNIT_BYTES)) == bytes;
 }
 
-/* Through the page cache if need be: the file system may refuse direct writing only now, and part of it may have found
- * no space; then the page cache says what is the matter. Returns how many were written. */
+/* Writes through the page cache if necessary: the file system may refuse direct writing only now, or a part may have
+ * found no space; then the page cache returns the precise error. Returns the number of units written. */
 static uint32_t write_units_at(um_unit_file *file, uint64_t first, uint32_t count, bool is_direct, int *error)
 {
     uint32_t done = 0;
@@ -119,8 +119,8 @@ static uint32_t write_units_at(um_unit_file *file, uint64_t first, uint32_t coun
     return done;
 }
 
-/* What waits is written at once; when everything does, the disk does not keep up, and the page cache takes the first.
- * With the lock held, which it gives up meanwhile. */
+/* Writes the waiting units at once; if all units wait, the disk is too slow, and the page cache takes the first one.
+ * Called with the lock held, which it releases while writing. */
 static void write_waiting(um_unit_file *file)
 {
     uint64_t first = file->written_count;
@@ -142,7 +142,7 @@ static void *write_units(void *argument)
     um_unit_file *file = argument;
     pthread_setname_np(pthread_self(), "umstack-file");
     pthread_mutex_lock(&file->lock);
-    while (file->written_count < file->given_count || !file->ending) {
+    while (file->written_count < file->given_count || !file->is_ending) {
         if (file->written_count < file->given_count)
             write_waiting(file);
         else
@@ -153,7 +153,7 @@ static void *write_units(void *argument)
     return NULL;
 }
 
-/* Signals are the caller's. False: there is no thread, and the caller writes. */
+/* The thread blocks all signals. Returns false if it cannot start; the caller writes then. */
 static bool start_thread(um_unit_file *file)
 {
     sigset_t all, before;
@@ -167,14 +167,14 @@ static bool start_thread(um_unit_file *file)
 static void end_thread(um_unit_file *file)
 {
     pthread_mutex_lock(&file->lock);
-    file->ending = true;
+    file->is_ending = true;
     pthread_cond_broadcast(&file->changed);
     pthread_mutex_unlock(&file->lock);
     if (file->has_thread)
         pthread_join(file->thread, NULL);
 }
 
-/* Waits until at most so many units are not written yet. */
+/* Waits until at most unit_count units are unwritten. */
 static void wait_for_thread(um_unit_file *file, uint64_t unit_count)
 {
     pthread_mutex_lock(&file->lock);
@@ -189,7 +189,7 @@ static void wait_for_thread(um_unit_file *file, uint64_t unit_count)
 
 /* ---- filling units ---- */
 
-/* The file ends with what is whole; a device has no end to cut off. */
+/* Truncates the file to its complete records; a device cannot be truncated. */
 static void give_up(um_unit_file *file)
 {
     int ignored = ftruncate(file->fd, (off_t)file->flushed.bytes);
@@ -198,7 +198,7 @@ static void give_up(um_unit_file *file)
     file->used_bytes = file->flushed_bytes = 0;
 }
 
-/* The unit is the thread's from now on; the next one begins with what is behind it. */
+/* Passes the unit to the thread; the next unit starts with the bytes behind it. */
 static void give_unit(um_unit_file *file)
 {
     const uint8_t *full = file->unit;
@@ -216,7 +216,7 @@ static void give_unit(um_unit_file *file)
     file->flushed_bytes = 0;
 }
 
-/* Whether a thread writes whole units. */
+/* Returns true if a thread writes whole units. */
 static bool has_writer(um_unit_file *file)
 {
     if (file->direct_fd >= 0 && !file->has_thread && !start_thread(file)) {
@@ -248,7 +248,7 @@ void um_unit_file_mark(um_unit_file *file, uint64_t count)
         file->in_unit = file->marked;
 }
 
-/* Where whole units are written directly, one that was begun is kept: it will be written again as a whole. */
+/* With direct writing, a partly filled unit is kept and written again when full. */
 int um_unit_file_flush(um_unit_file *file)
 {
     size_t bytes = file->used_bytes - file->flushed_bytes;

@@ -67,7 +67,7 @@ class CaptureReport:
     only those of LBT-RM, which tell themselves (Linux before 6.2)."""
 
 
-def _kernel_tells_runs() -> bool:
+def _has_run_headers() -> bool:
     """Whether a packet socket can say of a UDP run how it is cut; asked in vain it drops the run."""
     return running_kernel() >= (6, 2)
 
@@ -124,8 +124,8 @@ class InterfaceCapture(Closing):
         config.block_bytes = _BLOCK_BYTES
         config.block_count = max(2, settings.ring_bytes // config.block_bytes)
         config.snap_bytes = settings.snap_bytes
-        config.promiscuous = settings.promiscuous
-        config.kernel_tells_runs = _kernel_tells_runs()
+        config.is_promiscuous = settings.promiscuous
+        config.has_run_headers = _has_run_headers()
         egress = self._egress_config()
         config.egress = egress
         opened = ffi.new("um_interface_capture **")
