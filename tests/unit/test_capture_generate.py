@@ -90,7 +90,7 @@ def test_the_same_seed_is_the_same_capture(tmp_path: Path) -> None:
 
 def test_traffic_that_cannot_be(tmp_path: Path) -> None:
     """Is refused with what could be."""
-    with pytest.raises(InvalidArgument, match="chances from 0 to 1"):
+    with pytest.raises(InvalidArgument, match="probabilities from 0 to 1"):
         generate(tmp_path / "c.pcap", 1, Traffic(loss=1.5))
     with pytest.raises(InvalidArgument, match="frames of up to"):
         generate(tmp_path / "c.pcap", 1, Traffic(message_bytes=10_000))

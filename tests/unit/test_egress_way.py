@@ -35,7 +35,7 @@ def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
         ({"has_filters": True}, "a filter at tc egress"),
         ({"disciplines": ("netem",)}, "netem"),
         ({"disciplines": ("mq", "tbf")}, "discipline tbf may"),
-        ({"missing": ("CAP_BPF",), "programs": UNKNOWN}, "would take CAP_BPF"),
+        ({"missing": ("CAP_BPF",), "programs": UNKNOWN}, "requires CAP_BPF"),
         ({"segments_udp": UNKNOWN}, "nobody tells"),
         ({"programs": UNKNOWN}, "nobody tells"),
         ({"has_filters": UNKNOWN}, "nobody tells"),

@@ -82,7 +82,7 @@ def test_rows_name_the_file_and_not_how_to_get_there(bucket: tuple[list[Path], s
 def test_what_is_not_there_is_said(bucket: tuple[list[Path], str]) -> None:
     """A file that is missing, and a place Arrow does not know."""
     query = bucket[1].partition("?")[2]
-    with pytest.raises(CaptureError, match=r"s3://captures/absent\.pcap is not there"):
+    with pytest.raises(CaptureError, match=r"s3://captures/absent\.pcap does not exist"):
         capture_files([f"s3://captures/absent.pcap?{query}"])
     with pytest.raises(CaptureError, match=r"ftp://somewhere/a\.pcap"):
         capture_files(["ftp://somewhere/a.pcap"])

@@ -29,7 +29,7 @@ def test_captures_of_something_else_give_a_page_that_says_so(tmp_path: Path) -> 
     assert (steps[0], steps[-1]) == ("decode", "page")
     assert report.findings[0].topic == "sessions"
     assert any("not a capture" in finding.text for finding in report.findings)
-    with pytest.raises(CaptureError, match="names no capture"):
+    with pytest.raises(CaptureError, match="no capture found"):
         make_report([str(tmp_path / "nothing*.pcap")], tmp_path / "out")
 
 

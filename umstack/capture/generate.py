@@ -1,4 +1,4 @@
-"""Captures whose truth is known: what was lost, by whom, and when and how it came back. For tests and measurements."""
+"""Generates captures with known losses, receivers and recoveries, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIRST_SESSION_ID = 0x5EED0001
 
 
 class Outcome(IntEnum):
-    """What became of a loss."""
+    """The outcome of a loss."""
 
     RECOVERED = lib.UM_GENERATE_RECOVERED
     REFUSED = lib.UM_GENERATE_REFUSED
@@ -50,13 +50,13 @@ LOSS = np.dtype(
         "itemsize": ffi.sizeof("um_generate_loss"),
     }
 )
-"""One datagram one receiver did not get: indices of its session and receiver, its transport sqn, how often and when
-first the receiver asked (-1: never), and when (-1: not before the end) it ended in which `Outcome`."""
+"""A datagram that one receiver did not get: indices of session and receiver, transport sqn, number of NAKs, time of the
+first NAK (-1: none), end time (-1: open at the end of the capture) and `Outcome`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a generated capture is of. Times in nanoseconds, chances from 0 to 1."""
+    """Parameters of a generated capture. Times in nanoseconds, probabilities from 0 to 1."""
 
     seed: int = 1
     start_ns: int = 1_700_000_000_000_000_000
@@ -67,28 +67,28 @@ class Traffic:
     messages_per_datagram: int = 1
     message_bytes: int = 1368
     snap_bytes: int = 0
-    """Kept of each frame; 0: all of it."""
+    """Captured bytes per frame; 0: all."""
     at_receiver: int | None = None
-    """Captured at this receiver's port, behind the loss; None: at the switch, before it."""
+    """Captured at this receiver's port, after losses; None: at the switch, before them."""
     loss: float = 0.001
-    """Chance that a run of losses begins, per datagram and receiver."""
+    """Probability that a run of losses starts, per datagram and receiver."""
     run_more: float = 0.3
-    """Chance that a run goes on, per datagram."""
+    """Probability that a run continues, per datagram."""
     shared: float = 0.05
-    """Chance that a run hits every receiver."""
+    """Probability that all receivers lose a run."""
     delayed: float = 0.05
-    """Chance that a NAK is answered by an NCF `rx_delay` first."""
+    """Probability that a NAK first gets an NCF `rx_delay`."""
     refused: float = 0.01
-    """Chance that a NAK is answered by an NCF `no_retry` and never repaired."""
+    """Probability that a NAK gets an NCF `no_retry` and no retransmission."""
     backoff_ns: tuple[int, int] = (5_000_000, 50_000_000)
-    """From seeing the loss, or the last NAK, to the next NAK."""
+    """Time from detecting the loss, or from the last NAK, to the next NAK."""
     response_ns: int = 100_000
     delay_ns: int = 20_000_000
 
 
 @dataclass(slots=True)
 class Truth:
-    """What a generated capture holds."""
+    """The content of a generated capture."""
 
     path: Path
     traffic: Traffic
@@ -101,20 +101,20 @@ class Truth:
     losses: np.ndarray[Any, np.dtype[np.void]] = field(default_factory=lambda: np.zeros(0, LOSS))
 
     def session_id(self, session: int) -> int:
-        """The session id on the wire of a session's index."""
+        """Return the session id on the wire for a session's index."""
         return _FIRST_SESSION_ID + session
 
     def source_address(self, session: int) -> str:
-        """The address a session's source sends from."""
+        """Return the source address of a session."""
         return f"10.0.0.{1 + session}"
 
     def receiver_address(self, receiver: int) -> str:
-        """The address a receiver's NAKs come from."""
+        """Return the source address of a receiver's NAKs."""
         return f"10.1.0.{1 + receiver}"
 
 
 def generate(path: str | os.PathLike[str], packets: int, traffic: Traffic | None = None) -> Truth:
-    """Write a pcap file of exactly so many packets, the same ones for the same traffic; the truth is what they are."""
+    """Write a pcap file of exactly `packets` packets, determined by `traffic`, and return its content."""
     truth = Truth(Path(path), traffic or Traffic())
     generator = _generator(truth.traffic)
     try:
@@ -162,15 +162,15 @@ def _generator(traffic: Traffic) -> Any:
     generator = ffi.new("um_generator *")
     if lib.um_generator_init(generator, config) != 0:
         raise InvalidArgument(
-            f"no such traffic can be generated: {traffic}",
+            f"this traffic cannot be generated: {traffic}",
             hint=f"1 to {lib.UM_GENERATE_SESSIONS_MAX} sessions and {lib.UM_GENERATE_RECEIVERS_MAX} receivers, frames "
-            f"of up to {lib.UM_GENERATE_FRAME_BYTES_MAX} bytes, chances from 0 to 1, times that are not negative",
+            f"of up to {lib.UM_GENERATE_FRAME_BYTES_MAX} bytes, probabilities from 0 to 1, no negative times",
         )
     return generator
 
 
 def _run(generator: Any, packets: int, file: BinaryIO) -> Iterator[np.ndarray[Any, np.dtype[np.void]]]:
-    """Write the packets and give the losses, in parts."""
+    """Write the packets and yield the losses in parts."""
     chunk = bytearray(_CHUNK_BYTES)
     out = ffi.from_buffer("uint8_t[]", chunk)
     losses = np.zeros(_LOSSES, LOSS)

@@ -1,4 +1,4 @@
-"""The capture files that files, folders and globs name, each once."""
+"""Finds the capture files of given files, folders and globs, each once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from umstack.capture.reading.container import compression_of
 from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.remote import is_remote, remote_files, size_of
 
-# Rotation may put its number behind the suffix (tcpdump -W) and compression another behind that.
+# Rotation may append a number to the suffix (tcpdump -W), and compression another suffix.
 _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
 _COMPRESSED_NAME = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
 _GZIP_LENGTH_BYTES = 4
@@ -25,9 +25,9 @@ _BLOCK_BYTES = 256 << 10
 
 
 def capture_files(paths: Iterable[str]) -> list[str]:
-    """The files, sorted by name. In folders, and whatever lies below them, those that are named like captures.
+    """Return the files, sorted by name. Folders are searched recursively for names of captures.
 
-    Of what is elsewhere (umstack.capture.reading.remote) the files are URIs.
+    Remote files (umstack.capture.reading.remote) are URIs.
     """
     found: set[str] = set()
     for path in paths:
@@ -37,14 +37,15 @@ def capture_files(paths: Iterable[str]) -> list[str]:
         named = _expanded(path.removeprefix("file://").removeprefix("file:"))
         if not named:
             raise CaptureError(
-                f"{path} names no capture", hint="name files, folders that hold *.pcap or *.pcapng, or a glob"
+                f"{path}: no capture found",
+                hint="name files, folders that hold *.pcap or *.pcapng, or a glob",
             )
         found.update(named)
     return sorted(found)
 
 
 def total_bytes(files: Iterable[str]) -> int:
-    """How long all files are together."""
+    """Return the total length of the files."""
     return sum(size_of(file) if is_remote(file) else Path(file).stat().st_size for file in files)
 
 
@@ -63,17 +64,17 @@ def _expanded(path: str) -> set[str]:
 
 
 def is_compressed_name(path: str) -> bool:
-    """Whether the name says that the file is compressed."""
+    """Return True if the name is that of a compressed file."""
     return _COMPRESSED_NAME.search(path) is not None
 
 
 def copies(files: Iterable[str]) -> dict[str, str]:
-    """Files with the same content as another one, and which, compressed or not.
+    """Return files with the same content as another one, compressed or not, with the name of that one.
 
-    Only files of equal length are read to find out, and compressed ones only beside a file that is named like them but
-    for the compression, or of the length that gzip says of its content.
+    Only files of equal length are compared; compressed ones only with a file of the same name without the compression,
+    or with one of the length that gzip stores.
     """
-    # What is elsewhere is not fetched to be compared.
+    # Remote files are not fetched for a comparison.
     listed = [file for file in files if not is_remote(file)]
     found = _same_bytes(listed)
     return found | _same_content([file for file in listed if file not in found])
@@ -101,7 +102,7 @@ def _digest(path: str) -> bytes:
 
 
 def _same_content(files: list[str]) -> dict[str, str]:
-    """Compressed files that inflate to what a file before them holds; plain ones, which can be split, come first."""
+    """Return compressed files with the content of an earlier file; plain files, which can be split, come first."""
     kinds = {file: compression_of(file) for file in files}
     alike: dict[str | int, list[str]] = {}
     found: dict[str, str] = {}
@@ -120,7 +121,7 @@ def _same_content(files: list[str]) -> dict[str, str]:
 
 
 def _marks(path: str, compression: str | None) -> list[str | int]:
-    """What files of the same content may share: the name, and the content's length, of which gzip keeps 32 bits."""
+    """Return marks that files of the same content may share: name and length, of which gzip stores 32 bits."""
     marks: list[str | int] = [_COMPRESSED_NAME.sub("", Path(path).name)]
     with Path(path).open("rb") as file:
         length = file.seek(0, 2)
@@ -133,7 +134,7 @@ def _marks(path: str, compression: str | None) -> list[str | int]:
 
 
 def _inflate_alike(one: str, one_kind: str | None, other: str, other_kind: str | None) -> bool:
-    """Whether two files hold the same to the last byte. Of a stream that is broken nobody knows."""
+    """Return True if two files have the same content. False for a damaged stream."""
     try:
         with _content(one, one_kind) as first, _content(other, other_kind) as second:
             while (block := _block(first)) == _block(second):
@@ -145,14 +146,14 @@ def _inflate_alike(one: str, one_kind: str | None, other: str, other_kind: str |
 
 
 def _content(path: str, compression: str | None) -> Any:
-    """What a file holds, to be read as a stream."""
+    """Open the content of a file as a stream."""
     if compression == "gzip":
         return gzip.GzipFile(path, "rb")
     return pa.input_stream(path, compression=compression)
 
 
 def _block(stream: Any) -> bytes:
-    """The next bytes: as many as were asked for, unless the stream ends."""
+    """Read a whole block, unless the stream ends."""
     block = b""
     while len(block) < _BLOCK_BYTES and (more := stream.read(_BLOCK_BYTES - len(block))):
         block += more

@@ -1,4 +1,4 @@
-"""Capture files as windows of bytes: mapped when they are plain, read as a stream when compressed, or elsewhere."""
+"""Capture files as windows of bytes: plain files are mapped, compressed and remote ones are streamed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from xdp.closing import Closing
 
 WINDOW_BYTES = 4 << 20
 _READ_BYTES = 64 << 10
-"""Inflated at a time: what a broken stream loses before its break is less than this."""
+"""Bytes inflated at a time: a damaged stream loses less than this before the damage."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An interface as its capture describes it: what is needed to read packets of it without the description."""
+    """An interface as its capture describes it, as needed to read its packets without the description."""
 
     link_type: int
     snap_bytes: int
@@ -35,22 +35,22 @@ class Interface:
 
 
 def new_reader() -> Any:
-    """A reader of the core at the beginning of a file."""
+    """Return a reader of the core for the start of a file."""
     reader = ffi.new("um_capture_reader *")
     lib.um_capture_reader_init(reader)
     return reader
 
 
 def follow_streams(reader: Any, ports: tuple[int, int], stored: bytes = b"") -> None:
-    """Have a reader follow TCP connections of sources at these ports, from what `stored_streams` gave on."""
+    """Let a reader follow TCP connections of sources at these ports, from the state of `stored_streams` on."""
     streams = ffi.addressof(reader, "streams")
     lib.um_streams_set_ports(streams, *ports)
     if not lib.um_streams_load(streams, stored, len(stored)):
-        raise CaptureError("a split of another version of umstack", hint="split the capture again")
+        raise CaptureError("the split was made by another version of umstack", hint="split the capture again")
 
 
 def stored_streams(reader: Any) -> bytes:
-    """The TCP streams that a reader is in the middle of, for another reader that goes on behind it."""
+    """Return the state of a reader's TCP streams, for another reader that continues behind it."""
     streams = ffi.addressof(reader, "streams")
     stored = bytearray(lib.um_streams_stored_bytes(streams))
     lib.um_streams_store(streams, ffi.from_buffer("uint8_t[]", stored), len(stored))
@@ -58,7 +58,7 @@ def stored_streams(reader: Any) -> bytes:
 
 
 def interfaces_of(reader: Any) -> tuple[Interface, ...]:
-    """The interfaces a reader knows so far."""
+    """Return the interfaces that a reader has found so far."""
     return tuple(_interface(reader.interfaces[i]) for i in range(reader.interface_count))
 
 
@@ -70,7 +70,7 @@ def _interface(described: Any) -> Interface:
 
 
 def add_interface(reader: Any, interface: Interface) -> None:
-    """Tell a reader of an interface that was described before the place it begins at."""
+    """Add an interface that the file describes before the reader's start."""
     described = ffi.new("um_capture_interface *")
     described.link_type = interface.link_type
     described.snap_bytes = interface.snap_bytes
@@ -79,11 +79,11 @@ def add_interface(reader: Any, interface: Interface) -> None:
     name = (interface.name or "").encode()[: lib.UM_CAPTURE_NAME_BYTES - 1]
     ffi.memmove(described.name, name, len(name))
     if lib.um_capture_add_interface(reader, described) != 0:
-        raise CaptureError(f"a capture with more than {reader.interface_count} interfaces")
+        raise CaptureError(f"the capture has more than {reader.interface_count} interfaces")
 
 
 def compression_of(path: str | Path) -> str | None:
-    """`gzip`, `zstd`, or nothing, by a file's first bytes."""
+    """Return `gzip`, `zstd` or None, by the first bytes of a file."""
     try:
         with open_remote(str(path)) if is_remote(str(path)) else Path(path).open("rb") as file:
             magic = file.read(4)
@@ -95,12 +95,12 @@ def compression_of(path: str | Path) -> str | None:
 
 
 def cannot_open(path: str | os.PathLike[str], error: OSError) -> CaptureError:
-    """The error for a file the system refuses to read or write."""
+    """Return the error for a file that cannot be read or written."""
     return CaptureError(f"{os.fspath(path)}: {error.strerror or error}", errno=error.errno or 0)
 
 
 class Window(Closing):
-    """Some bytes of a file at `data`, `length` of them, from byte `base` on; the reader has come to `at` of them."""
+    """`length` bytes of a file at `data`, from byte `base` on; the reader is at offset `at` of them."""
 
     __slots__ = ("at", "base", "data", "length", "problem")
 
@@ -110,27 +110,27 @@ class Window(Closing):
         self.base = 0
         self.at = ffi.new("uint64_t *")
         self.problem: str | None = None
-        """Why a compressed stream ended early, if it did."""
+        """The reason why a compressed stream ended early, or empty."""
 
     @property
     def position(self) -> int:
-        """Where in the file the reader has come to."""
+        """The reader's position in the file."""
         return self.base + int(self.at[0])
 
     @property
     def remaining(self) -> int:
-        """Bytes of the window the reader has not taken."""
+        """Bytes of the window that the reader has not read."""
         return self.length - int(self.at[0])
 
     def forget(self) -> None:
-        """Give back the memory of what was read: who walks through a large file never holds all of it."""
+        """Release the memory of the bytes read, so that a large file is never held whole."""
 
     def more(self) -> bool:
-        """Move on to later bytes of the file, keeping what the reader has not taken; false when there are none."""
+        """Advance to later bytes of the file, keeping the unread ones. Return False at the end."""
         return False
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
 
 
 class MappedFile(Window):
@@ -139,7 +139,7 @@ class MappedFile(Window):
     __slots__ = ("_forgotten", "_map")
 
     def __init__(self, path: str | Path, start: int = 0) -> None:
-        """Map the file; the reader begins at `start`."""
+        """Map the file; the reader starts at `start`."""
         super().__init__()
         self._map: mmap.mmap | None = None
         self._forgotten = 0
@@ -156,7 +156,7 @@ class MappedFile(Window):
         self.at[0] = start
 
     def forget(self) -> None:
-        """Give back the memory of what was read: it is read again if somebody goes back."""
+        """Release the memory of the bytes read; they are read again on access."""
         read = self.position // mmap.PAGESIZE * mmap.PAGESIZE
         if self._map is not None and read > self._forgotten:
             self._map.madvise(mmap.MADV_DONTNEED, self._forgotten, read - self._forgotten)
@@ -171,18 +171,18 @@ class MappedFile(Window):
 
 
 class StreamedFile(Window):
-    """A file that is compressed, or elsewhere, as a window that moves along it."""
+    """A compressed or remote file as a moving window."""
 
     __slots__ = ("_bytes", "_read", "_stream")
 
     def __init__(self, path: str | Path, compression: str | None) -> None:
-        """Open the file; `compression` is what `compression_of` says."""
+        """Open the file; `compression` is the result of `compression_of`."""
         super().__init__()
         try:
             if compression == "gzip":
                 plain = open_remote(str(path)) if is_remote(str(path)) else None
                 self._stream: Any = gzip.GzipFile(None if plain else path, "rb", fileobj=plain)
-                # read() would give nothing of a block in which the stream breaks.
+                # read() would return nothing of a block with damage.
                 self._read = self._stream.read1
             else:
                 stream = open_remote(str(path)) if is_remote(str(path)) else arrow().OSFile(str(path))
@@ -195,7 +195,7 @@ class StreamedFile(Window):
         self.data = ffi.from_buffer("uint8_t[]", self._bytes)
 
     def more(self) -> bool:
-        """Read as much as fits behind what is left; a window that one record fills is doubled."""
+        """Read as much as fits behind the unread bytes; double the window if one record fills it."""
         taken, left = int(self.at[0]), self.remaining
         if left == len(self._bytes):
             self._double()

@@ -1,4 +1,4 @@
-"""Captures decoded in bulk: the core reads packets, Arrow record batches come out."""
+"""Decodes captures in bulk: the core reads packets into Arrow record batches."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def decode(
     selection: Selection | None = None,
     tally: Tally | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Decode a capture file, or a split of one, into record batches of `SCHEMA`, a row a packet, in the file's order.
+    """Decode a capture file, or a split of one, into record batches of `SCHEMA`: a row per packet, in the order of the
+    file.
 
-    With `only_ours` packets of other protocols are left out, with a `selection` those that it does not ask for. What
-    the file does not hold is told in `notes`. A file must not be shortened while it is read.
+    `only_ours` omits packets of other protocols, `selection` those that do not match it. `notes` collects what the file
+    does not hold. The file must not be truncated while it is read.
 
-    With a `tally` well-formed first sendings are counted there and are no rows: it has to be emptied with each batch,
-    which may have no rows then.
+    With a `tally`, well-formed first transmissions are counted there and do not become rows: empty it after each batch,
+    which may then have no rows.
     """
     part = source if isinstance(source, Split) else Split(os.fspath(source))
     if batch_rows < 1:
@@ -78,7 +79,7 @@ def _batches(
     until = 2**64 - 1 if part.end is None else part.end
     pa = arrow()
     no_rows = pa.RecordBatch.from_pylist([], schema=schema())
-    # One array of the file's name, of which every batch takes as many as it has rows.
+    # One array of the file's name; every batch uses a slice as long as its rows.
     names: Any = None
     with _open(part, notes.compression) as window:
         try:
@@ -90,7 +91,7 @@ def _batches(
                     tally.path, tally.interfaces = path, interfaces
                     notes.rows += len(tally)
                     if step == lib.UM_CAPTURE_FULL and lib.um_tally_full(tally.core):
-                        # The rows have space still.
+                        # The rows are not full.
                         yield no_rows
                         window.forget()
                         continue
@@ -106,7 +107,7 @@ def _batches(
 
 
 def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: int) -> int:
-    """Decode until the rows are full or the file ends, however many windows that takes."""
+    """Decode until the rows are full or the file ends, across windows."""
     while True:
         step = lib.um_packet_rows_decode(
             reader, rows.core, options, window.data, window.length, window.base, until, window.at
@@ -116,16 +117,16 @@ def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: in
 
 
 def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> None:
-    """Why reading ended, unless it ended where the file, or the split, does."""
+    """Note why reading ended before the end of the file or split."""
     position, remaining = window.position, window.remaining
     if window.problem is not None:
-        text = f"the {notes.compression} stream ends early, behind byte {window.base + window.length} of its content"
+        text = f"the {notes.compression} stream ends early, after byte {window.base + window.length} of its content"
         notes.add(NoteKind.COMPRESSION, f"{text}: {window.problem}", window.base + window.length)
     if step == lib.UM_CAPTURE_FOREIGN:
         start = bytes(ffi.buffer(window.data, min(8, window.length)))
         notes.add(NoteKind.NOT_A_CAPTURE, f"not a capture: it begins with {start.hex(' ')}", 0)
     elif step == lib.UM_CAPTURE_DAMAGED:
-        text = f"damaged at byte {position}: no record can begin there, {remaining} bytes from there on are not read"
+        text = f"damaged at byte {position}: no record can begin there, the remaining {remaining} bytes are not read"
         notes.add(NoteKind.DAMAGED, text, position)
     elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0 and not window.problem:
         notes.add(NoteKind.EMPTY, "an empty file", 0)
@@ -133,12 +134,12 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
         text = f"truncated: the record at byte {position} has only {remaining} bytes, the file ends in its middle"
         notes.add(NoteKind.TRUNCATED, text, position)
     elif step == lib.UM_CAPTURE_ENDED and part.end is not None and position != part.end:
-        text = f"the split ends at byte {part.end}, in the middle of a record: the file has changed since it was cut"
+        text = f"the split ends at byte {part.end}, inside a record: the file has changed since it was split"
         notes.add(NoteKind.DAMAGED, text, part.end)
 
 
 def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
-    """What the core found on the way, to the end of the file or of a split before it."""
+    """Note the findings of the core up to the end of the file or split."""
     found = reader.findings
     notes.format = _FORMATS.get(reader.format)
     notes.packets = found.packet_count
@@ -157,19 +158,21 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
         notes.add(NoteKind.LINK_TYPE, text)
     if found.unknown_block_count:
         text = (
-            f"{found.unknown_block_count} blocks of unknown types are passed over, "
+            f"{found.unknown_block_count} blocks of unknown types are skipped, "
             f"the first at byte {found.unknown_block_position}, type {found.unknown_block_type:#x}"
         )
         notes.add(NoteKind.UNKNOWN_BLOCK, text, found.unknown_block_position)
     if found.cut_count:
         lengths = {reader.interfaces[i].snap_bytes for i in range(reader.interface_count)} - {0}
         by = f" with {SNAP_LENGTH} of {min(lengths)} bytes" if len(lengths) == 1 else ""
-        text = f"captured{by}: of {found.cut_count:,} packets the beginning is there, which has their headers"
+        text = (
+            f"captured{by}: {found.cut_count:,} packets have only their first bytes, which hold the headers"
+        )
         notes.add(NoteKind.CUT_PACKETS, text)
     if found.left_out_interface_count:
         text = (
-            f"{found.left_out_interface_count} interfaces more than the {reader.interface_count} that can be told "
-            "apart: what kind of packets theirs are is not known"
+            f"{found.left_out_interface_count} interfaces beyond the limit of {reader.interface_count}: "
+            "the link type of their packets is not known"
         )
         notes.add(NoteKind.LINK_TYPE, text)
     _note_streams(notes, reader)
@@ -205,9 +208,9 @@ def _note_streams(notes: CaptureNotes, reader: Any) -> None:
 
 
 def _lost(interface: Any, *, is_end: bool) -> int:
-    """Packets of an interface that the capturing side lost, as the statistics at the end of the file say.
+    """Return the packets of an interface lost while capturing, by the statistics at the end of the file.
 
-    A capture that was killed has none, and says so only packet by packet.
+    A capture that was killed has no statistics, only counts in single packets.
     """
-    is_told_by_packets = is_end and not interface.has_statistics
-    return int(interface.packet_drop_count if is_told_by_packets else interface.drop_count)
+    is_counted_by_packet = is_end and not interface.has_statistics
+    return int(interface.packet_drop_count if is_counted_by_packet else interface.drop_count)

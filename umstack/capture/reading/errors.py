@@ -1,4 +1,4 @@
-"""What can go wrong with a capture file. What is wrong *in* one is no error: `CaptureNotes` tells it."""
+"""Errors of capture files. Faults *in* a capture are not errors: `CaptureNotes` holds them."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from umstack.errors import UmError
 class CaptureError(UmError):
     """A capture file that cannot be opened, read or written."""
 
-    default_hint = "check the path and its permissions; docs/capture.md lists the formats that are read"
+    default_hint = "check the path and its permissions; docs/capture.md lists the supported formats"

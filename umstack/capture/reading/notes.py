@@ -1,4 +1,4 @@
-"""What a capture file does not hold, or holds only in part: said in words, beside the rows that are there."""
+"""Notes on packets that a capture file does not hold, or holds only in part."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 SNAP_LENGTH = "a snap length"
-"""What a note names where no more of each packet was asked for."""
+"""Named in the note on packets that were truncated on request."""
 
 
 class NoteKind(StrEnum):
-    """What a note is about."""
+    """The subject of a note."""
 
     EMPTY = "empty"
     NOT_A_CAPTURE = "not-a-capture"
@@ -28,7 +28,7 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CaptureNote:
-    """One finding. `position` is the byte of the (decompressed) file it is about, if it is about one."""
+    """One finding. `position`: its byte in the (decompressed) file, or None."""
 
     kind: NoteKind
     text: str
@@ -36,7 +36,7 @@ class CaptureNote:
 
     @property
     def rows_are_missing(self) -> bool:
-        """Whether packets that were captured, or should have been, are not among the rows."""
+        """True if captured or lost packets are missing in the rows."""
         return self.kind not in (
             NoteKind.CLOCK_STEP,
             NoteKind.NO_TIME,
@@ -49,7 +49,7 @@ class CaptureNote:
 
 @dataclass(slots=True)
 class CaptureNotes:
-    """Filled by `decode` as it reads one file or split; complete when its iterator has ended."""
+    """Notes on a file or split, added by `decode`; complete once its iterator has ended."""
 
     path: str = ""
     format: str | None = None
@@ -59,7 +59,7 @@ class CaptureNotes:
     notes: list[CaptureNote] = field(default_factory=list)
 
     def add(self, kind: NoteKind, text: str, position: int | None = None) -> None:
-        """Note a finding."""
+        """Add a note."""
         self.notes.append(CaptureNote(kind, text, position))
 
     def __str__(self) -> str:

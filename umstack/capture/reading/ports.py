@@ -1,4 +1,4 @@
-"""The ports by which packets of the stack are known in a capture."""
+"""The ports that identify packets of the stack in a capture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CapturePorts:
-    """Ports, each from first to last, whose packets are ours, well formed or not.
+    """Port ranges, first to last, whose packets are ours, well-formed or not.
 
-    The defaults cover those of the options of the same purpose. A datagram to any other port is taken for LBT-RM only
-    when every length in it agrees, and for LBT-RU when it comes from one of its ports as well; of TCP nothing else is
-    looked at.
+    The defaults cover those of the configuration options. A datagram to another port is LBT-RM only if every length in
+    it agrees, and LBT-RU if also its source port is one of LBT-RU; other TCP ports are ignored.
     """
 
     lbtrm: tuple[int, int] = (14390, 14401)

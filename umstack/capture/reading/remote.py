@@ -1,7 +1,7 @@
-"""Captures that are not on this machine's file systems: S3, GCS, HDFS and what else Arrow reaches by a URI.
+"""Captures on remote file systems: S3, GCS, HDFS and all others that Arrow opens by a URI.
 
-A URI may have what is needed to get there (`s3://bucket/captures?region=eu-central-1`, or an `endpoint_override`); keys
-come from the environment, as Arrow takes them. What is shown of a URI has neither.
+A URI may have connection parameters (`s3://bucket/captures?region=eu-central-1`, or an `endpoint_override`); Arrow
+reads keys from the environment. Displayed URIs have neither.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _GLOB = frozenset("*?[")
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URI of another place than this machine's file systems."""
+    """Return True if a path is the URI of a remote file system."""
     scheme, separator, _ = path.partition("://")
     return bool(separator) and scheme != "file" and scheme.isalnum()
 
 
 def shown(path: str) -> str:
-    """A path without what only says how to get there, keys among it."""
+    """Return a path without connection parameters and keys."""
     if not is_remote(path):
         return path
     parts = urlsplit(path)
@@ -33,8 +33,8 @@ def shown(path: str) -> str:
 
 
 def remote_files(uri: str, is_capture: Any) -> list[str]:
-    """The URIs of the files that a URI names: itself, or of a folder, or by a glob in its last part, those for whose
-    names `is_capture` holds, and whatever lies below."""
+    """Return the URIs of the files that a URI names: the file itself, or those in a folder or matching a glob in its
+    last part, recursively, whose names satisfy `is_capture`."""
     last = posixpath.basename(urlsplit(uri).path)
     if _GLOB & set(last):
         folder = _with_path(uri, posixpath.dirname(urlsplit(uri).path))
@@ -45,12 +45,12 @@ def remote_files(uri: str, is_capture: Any) -> list[str]:
 
 
 def size_of(uri: str) -> int:
-    """The length of a file."""
+    """Return the length of a file."""
     return int(_info(uri).size)
 
 
 def open_remote(uri: str) -> Any:
-    """A file as a stream of Arrow's."""
+    """Open a file as an Arrow stream."""
     filesystem, path = _filesystem(uri)
     try:
         return filesystem.open_input_stream(path, compression=None, buffer_size=_BUFFER_BYTES)
@@ -86,7 +86,7 @@ def _info(uri: str) -> Any:
     except OSError as error:
         raise _unreachable(uri, error) from error
     if info.type == FileType.NotFound:
-        raise CaptureError(f"{shown(uri)} is not there")
+        raise CaptureError(f"{shown(uri)} does not exist")
     return info
 
 
@@ -104,4 +104,4 @@ def _below(uri: str, *, recursive: bool) -> list[str]:
 
 def _unreachable(uri: str, error: Exception) -> CaptureError:
     line = str(error).splitlines()[0]
-    return CaptureError(f"{shown(uri)}: {line}", hint="docs/capture.md says how places elsewhere are named")
+    return CaptureError(f"{shown(uri)}: {line}", hint="docs/capture.md describes remote paths")

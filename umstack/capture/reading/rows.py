@@ -1,4 +1,4 @@
-"""Rows of packets between the core, which fills columns, and Arrow, which owns their memory."""
+"""Rows of packets: the core fills the columns, Arrow owns their memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS_DEFAULT = 32768
-"""Rows of a batch: large enough that Python's share is lost in it, small enough to stay in a processor's cache."""
+"""Rows per batch: enough to make Python's overhead negligible, few enough to stay in a processor's cache."""
 
 _WIDTHS = {"int64": 8, "int32": 4}
 _RESOLUTION_BYTES = 4 * int(lib.UM_PACKETS_RESOLUTION_BYTES_MAX)
@@ -35,7 +35,7 @@ _RESOLUTION_HEAD = struct.Struct("=II")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of numbers: its name, here and in the core, its type, and which bitmap says where it is not null."""
+    """A column of numbers: its name, here and in the core, its type, and its validity bitmap."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ _MESSAGE_NUMBERS = (
     _Column("payload_bytes", "int32"),
     _Column("sent_ns", "int64", lib.UM_PACKETS_MESSAGE_SENT),
 )
-# Texts: the most bytes one takes, and its bitmap.
+# Texts: maximum bytes of one, and its bitmap.
 _TEXTS: dict[str, tuple[int, int | None]] = {
     "source_address": (lib.UM_PACKETS_ADDRESS_BYTES_MAX, lib.UM_PACKETS_IP),
     "destination_address": (lib.UM_PACKETS_ADDRESS_BYTES_MAX, lib.UM_PACKETS_IP),
@@ -100,7 +100,7 @@ _FLAGS: dict[str, tuple[int, int | None]] = {
 
 
 def _session_of(address: LbtrmAddress | LbtruAddress | TcpAddress) -> dict[str, Any]:
-    """The session of an advertisement, as the columns have it."""
+    """Return the columns of an advertisement's session."""
     if isinstance(address, LbtrmAddress):
         group = {"group_address": address.group, "group_port": address.destination_port}
         session: int | None = address.session_id
@@ -124,12 +124,12 @@ def _arrow_type(kind: str) -> Any:
 
 
 class PacketRows:
-    """Columns for so many packets, filled by the core once and then turned into a record batch."""
+    """Columns for `row_capacity` packets, filled by the core once and then converted to a record batch."""
 
     __slots__ = ("_bitmaps", "_buffers", "_message_bitmaps", "_pa", "core")
 
     def __init__(self, row_capacity: int) -> None:
-        """The memory comes from Arrow's pool, which gives what earlier batches have given back."""
+        """Allocate the columns from Arrow's pool, which reuses the memory of earlier batches."""
         self._pa = arrow()
         self._buffers: dict[str, Any] = {}
         rows = -(-row_capacity // lib.UM_PACKETS_MULTIPLE) * lib.UM_PACKETS_MULTIPLE
@@ -182,7 +182,7 @@ class PacketRows:
         return int(self.core.row_count)
 
     def to_batch(self, capture_file: Any, interface_names: list[str | None]) -> pyarrow.RecordBatch:
-        """The rows as a record batch over the same memory; `capture_file` is an array of its name, long enough."""
+        """Return the rows as a record batch over the same memory; `capture_file`: an array of the name, long enough."""
         lib.um_packet_rows_finish(self.core)
         count = len(self)
         arrays = {column.name: self._number(column, count) for column in _NUMBERS}
@@ -197,7 +197,7 @@ class PacketRows:
         return self._pa.RecordBatch.from_arrays([arrays[name] for name in wanted.names], schema=wanted)
 
     def _valid(self, bit: int | None, count: int) -> tuple[Any, int]:
-        """The validity bitmap and the number of nulls; no bitmap when there are none."""
+        """Return the validity bitmap and the number of nulls; no bitmap without nulls."""
         if bit is None:
             return None, 0
         nulls = count - int(self.core.set_counts[bit])
@@ -224,7 +224,7 @@ class PacketRows:
         pa = self._pa
         if not any(names):
             return pa.nulls(len(interface_ids), pa.string())
-        # -1 stands for an interface that was never described.
+        # -1: an interface without a description.
         table = pa.array([*names, None], pa.string())
         ids = interface_ids.to_numpy()
         return table.take(pa.array(np.where(ids < 0, len(names), ids)))
@@ -249,7 +249,7 @@ class PacketRows:
         return self._pa.Array.from_buffers(_arrow_type(column.kind), total, buffers, nulls)
 
     def _resolution(self) -> Iterator[tuple[int, ResolutionDatagram]]:
-        """The datagrams of topic resolution that say something of topics, and their rows."""
+        """Yield the rows and datagrams of topic resolution that have topics."""
         kept = memoryview(self._buffers["resolution"])[: self.core.resolution_bytes]
         at = 0
         while at < len(kept):
@@ -261,10 +261,10 @@ class PacketRows:
                 yield row, datagram
 
     def _advertisements(self, count: int) -> Any:
-        """Topics with the sessions they are published in. Hardly a row has any: they are made in Python."""
+        """Return topics with their sessions. They are rare, so Python builds the column."""
         found: dict[int, list[dict[str, Any]]] = {}
         for row, datagram in self._resolution():
-            told = [
+            advertised = [
                 {
                     "topic": one.topic.encode(errors="surrogateescape").decode(errors="replace"),
                     "topic_index": one.index,
@@ -276,15 +276,15 @@ class PacketRows:
                 if not isinstance(one.transport, OtherTransport)
                 for offered in (endpoint_of(one.options),)
             ]
-            if told:
-                found[row] = told
+            if advertised:
+                found[row] = advertised
         kind = schema().field("advertisements").type
         if not found:
             return self._pa.nulls(count, kind)
         lengths = np.zeros(count, np.int32)
-        lengths[list(found)] = [len(told) for told in found.values()]
+        lengths[list(found)] = [len(advertised) for advertised in found.values()]
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-        items = self._pa.array([one for told in found.values() for one in told], kind.value_type)
+        items = self._pa.array([one for advertised in found.values() for one in advertised], kind.value_type)
         nothing = self._pa.array(lengths == 0)
         return self._pa.ListArray.from_arrays(self._pa.array(offsets), items, kind, mask=nothing)
 

@@ -1,4 +1,4 @@
-"""The columns of a decoded capture. docs/capture.md explains each; Spark reads them as they are."""
+"""The columns of a decoded capture, which docs/capture.md explains; Spark has the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LBTRM, LBTRU, LBTTCP = "LBT-RM", "LBT-RU", "LBT-TCP"
 
 
 def arrow() -> Any:
-    """pyarrow, imported when it is first needed."""
+    """Return pyarrow, imported on first use."""
     try:
         import pyarrow
     except ImportError:
@@ -28,7 +28,7 @@ def arrow() -> Any:
 
 @cache
 def message_type() -> pyarrow.StructType:
-    """One LBMC message, or one record of a TSNI, of a datagram."""
+    """Return the type of an LBMC message, or of a TSNI record, in a datagram."""
     pa = arrow()
     number = pa.int64()
     return pa.struct(
@@ -47,7 +47,7 @@ def message_type() -> pyarrow.StructType:
 
 @cache
 def advertisement_type() -> pyarrow.StructType:
-    """One topic and the session it is published in, as a datagram of topic resolution says."""
+    """Return the type of a topic and its session in a datagram of topic resolution."""
     pa = arrow()
     return pa.struct(
         [
@@ -67,7 +67,7 @@ def advertisement_type() -> pyarrow.StructType:
 
 @cache
 def schema() -> pyarrow.Schema:
-    """The schema of every batch that `decode` gives; `umstack.capture.SCHEMA` is the same."""
+    """Return the schema of the batches of `decode`; `umstack.capture.SCHEMA` is the same."""
     pa = arrow()
     text, number, small, flag = pa.string(), pa.int64(), pa.int32(), pa.bool_()
     always: dict[str, Any] = {"nullable": False}

@@ -1,4 +1,4 @@
-"""Splits: parts of a large capture that can be decoded each by itself, in any order and on any machine."""
+"""Splits: parts of a large capture that can be decoded separately, in any order and on any machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SPLIT_BYTES_DEFAULT = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a capture file that begins and ends between packets, and what its packets need from before it.
+    """A part of a capture file, from one packet boundary to another, with the state that its packets need.
 
-    A split can be pickled. `end` is None in a file's last split (and its only one): it goes on to the end.
+    A split can be pickled. `end` is None in the last split of a file: it extends to the end.
     """
 
     path: str
@@ -39,10 +39,10 @@ class Split:
     section_first: int = 0
     interfaces: tuple[Interface, ...] = ()
     streams: bytes = b""
-    """The TCP streams it begins in the middle of."""
+    """State of the TCP streams at its start."""
 
     def new_reader(self, ports: CapturePorts | None = None) -> Any:
-        """A reader of the core that knows what a reader of the whole file knows where this split begins."""
+        """Return a reader of the core in the state of a reader of the whole file at the start of this split."""
         reader = new_reader()
         follow_streams(reader, (ports or CapturePorts()).tcp, self.streams)
         reader.format = self.format
@@ -54,7 +54,7 @@ class Split:
 
     @classmethod
     def behind(cls, path: str, start: int, reader: Any) -> Split:
-        """What begins at a byte of a file that a reader has come to."""
+        """Return the split that starts at a reader's position."""
         return cls(
             path,
             start,
@@ -73,9 +73,9 @@ def split(
 ) -> list[Split]:
     """Cut a capture file into splits of about `target_bytes`; every packet is in exactly one.
 
-    Cuts are found by walking from packet to packet, because nothing in a packet's bytes tells a boundary for sure. A
-    compressed file, a file elsewhere (which would have to be fetched for it), and one that is no capture, is one split.
-    `ports` are those that the splits are decoded with: their TCP streams are followed on the way.
+    Cuts are found by walking from packet to packet, because no bytes mark a packet boundary reliably. A compressed or
+    remote file, and a file that is not a capture, is one split. `ports`: those for decoding the splits, because TCP
+    streams are followed on the way.
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes is {target_bytes}: use 1 or more")

@@ -1,4 +1,4 @@
-"""First sendings counted by the core as they are decoded, in place of rows: what `decode(..., tally=...)` fills."""
+"""First transmissions that the core counts while decoding, instead of rows: `decode(..., tally=...)` fills it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from umstack._core import ffi, lib
 
 _SENDS = 1 << 18
-"""How many sendings a tally holds before it has to be emptied."""
+"""First transmissions that a tally holds before it must be emptied."""
 
 
 def _layout(name: str, columns: dict[str, str]) -> np.dtype[Any]:
-    """A structure of the core as numpy reads it."""
+    """Return the numpy type of a structure of the core."""
     described = dict(ffi.typeof(name).fields)
     return np.dtype(
         {
@@ -69,12 +69,12 @@ _LAYOUTS = {
 
 
 class Tally:
-    """What the core has counted since the tally was emptied. One thread at a time may use it."""
+    """Counts since the tally was last emptied. One thread at a time may use it."""
 
     __slots__ = ("_arrays", "core", "interfaces", "path")
 
     def __init__(self, window_ns: int, epoch_ns: int, send_capacity: int = _SENDS) -> None:
-        """An empty one that divides time into windows of `window_ns`, or not (0)."""
+        """Create an empty tally with windows of `window_ns` (0: none)."""
         lengths = {
             "streams": lib.UM_TALLY_STREAMS_MAX,
             "sizes": lib.UM_TALLY_SLOTS,
@@ -88,7 +88,7 @@ class Tally:
         for name, array in self._arrays.items():
             setattr(self.core, name, ffi.cast("void *", array.ctypes.data))
         self.path = ""
-        """The file that what is counted is of."""
+        """The capture file."""
         self.interfaces: list[str | None] = []
         """The names of its interfaces, by the number that streams have."""
         lib.um_tally_begin(self.core)
@@ -98,7 +98,7 @@ class Tally:
 
     @contextmanager
     def emptied(self) -> Iterator[dict[str, Any]]:
-        """What was counted, arrays of structures by name, which hold until the block ends; then the tally is empty."""
+        """Yield the counts as arrays by name, valid inside the block; then empty the tally."""
         counts = {
             "streams": self.core.stream_count,
             "sends": self.core.send_count,

@@ -1,9 +1,10 @@
-"""Where a capture sees what goes out: at the device, or at tc egress, before the kernel cuts runs of datagrams.
+"""Selects where outgoing packets are captured: at the device, or at tc egress, before the kernel cuts runs of
+datagrams.
 
-At the device is where a packet socket looks. Where the device does not cut runs (UDP GSO) itself, the kernel has done
-so by then, and every single datagram is delivered on the sender's processor. At tc egress a run is still one packet,
-which costs the sender a fraction (xdp/egress_tap.py), and next to nothing where it can be mirrored. But not everything
-that passes there need leave: so it is chosen only where what it shows is what the device would.
+A packet socket captures at the device. If the device does not cut runs (UDP GSO), the kernel has cut them by then, and
+delivers every datagram to the capture on the sender's processor. At tc egress a run is still one packet, which costs
+the sender a fraction (xdp/egress_tap.py), and almost nothing if it can be mirrored. But packets that pass tc egress
+may not leave the device, so it is selected only if it shows the same packets as the device.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ Way = Literal["tc", "device"]
 WantedWay = Literal["auto", "tc", "device"]
 
 _PASSING = {"noqueue", "mq", "mqprio", "multiq", "pfifo_fast", "pfifo", "bfifo", "prio", "fq", "fq_codel"}
-"""Queueing disciplines that drop nothing and shape nothing as long as the device keeps up."""
+"""Queueing disciplines that neither drop nor delay packets while the device keeps up."""
 
 
 @dataclass(frozen=True, slots=True)
 class EgressChoice:
-    """Where what goes out is seen, and why there."""
+    """Where outgoing packets are captured, and the reason."""
 
     way: Way
     reason: str
     costs_sender: bool = False
-    """Whether senders on this host pay for every single datagram, which the other way would spare them."""
+    """True if senders on this host pay for every single datagram, which tc egress would avoid."""
     copied: str = ""
-    """At tc egress: why runs of datagrams are copied at the sender's expense; empty: they are mirrored."""
+    """At tc egress: the reason why runs of datagrams are copied, which costs the sender; empty: mirrored."""
 
 
 def choose(wanted: WantedWay, facts: EgressFacts, *, filter_fits: bool) -> EgressChoice:
-    """Choose. Raises CaptureError where tc is asked for and cannot be had."""
+    """Choose the way. Raises CaptureError if tc is requested and not available."""
     if wanted == "device":
-        return EgressChoice("device", "as asked for")
+        return EgressChoice("device", "as requested")
     missing = list(_missing(facts, filter_fits=filter_fits))
     if wanted == "tc":
         if missing:
             raise _cannot(missing)
-        return EgressChoice("tc", "as asked for")
+        return EgressChoice("tc", "as requested")
     if facts.segments_udp is True:
-        return EgressChoice("device", "it cuts runs of datagrams itself, so they are seen whole there")
+        return EgressChoice("device", "it cuts runs of datagrams itself, so they are whole there")
     reasons = [*missing, *_doubts(facts)]
     if reasons:
         return EgressChoice("device", "; ".join(reasons), costs_sender=True)
@@ -59,15 +60,15 @@ def choose(wanted: WantedWay, facts: EgressFacts, *, filter_fits: bool) -> Egres
 
 
 def _missing(facts: EgressFacts, *, filter_fits: bool) -> Iterator[str]:
-    """What makes the tap impossible."""
+    """Yield the reasons that make the tap impossible."""
     if facts.missing:
-        yield f"tc egress would take {', '.join(facts.missing)}"
+        yield f"tc egress requires {', '.join(facts.missing)}"
     if not filter_fits:
-        yield "tc egress takes a filter with few ranges, and none that keeps everything"
+        yield "tc egress requires a filter with few ranges"
 
 
 def _doubts(facts: EgressFacts) -> Iterator[str]:
-    """What would make tc egress show something else than the device does; what is not known is doubted."""
+    """Yield the reasons why tc egress may show other packets than the device, including unknown facts."""
     for fact in (
         facts.segments_udp,
         facts.programs,
@@ -87,14 +88,14 @@ def _doubts(facts: EgressFacts) -> Iterator[str]:
 def _cannot(reasons: list[str]) -> CaptureError:
     return CaptureError(
         f"outgoing packets cannot be captured at tc egress: {'; '.join(reasons)}",
-        hint="provide what is missing, or use --egress auto or --egress device",
+        hint="provide these, or use --egress auto or --egress device",
     )
 
 
 def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
-    """The same filter for the tap; None where it has no space for it, or where everything is to be kept.
+    """The same filter for the tap; None if it does not fit the tap, or if everything is captured.
 
-    Of everything, what is neither a datagram nor a stream of the stack's is cut by rules of its own (tunnels).
+    Without a filter, packets of other protocols (tunnels) would be cut, which follow rules of their own.
     """
     if wanted is None:
         return None
@@ -104,7 +105,7 @@ def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
 
 
 def _mirror() -> tuple[MirrorDevice | None, str]:
-    """The mirror, or why there is none."""
+    """Return the mirror, or the reason why there is none."""
     try:
         return MirrorDevice(), ""
     except XdpError as error:
@@ -126,16 +127,16 @@ def _tapped(
 def open_egress(
     name: str, wanted: WantedWay, packet_filter: PacketFilter | None, ring_bytes: int
 ) -> tuple[EgressChoice, EgressTap | None]:
-    """Choose for an interface, and attach the tap where it is to be used."""
+    """Choose the way for an interface, and attach the tap if it is used."""
     if wanted == "device":
-        return EgressChoice("device", "as asked for"), None
+        return EgressChoice("device", "as requested"), None
     try:
         interface = find_interface(name)
         facts = egress_facts(interface)
         try:
             tap_filter = egress_filter(packet_filter)
         except NotBuiltError:
-            tap_filter = None  # which the facts tell, too
+            tap_filter = None  # the facts report it, too
         choice = choose(wanted, facts, filter_fits=tap_filter is not None)
         if choice.way == "device" or tap_filter is None:
             return choice, None
@@ -145,4 +146,4 @@ def open_egress(
             raise CaptureError(error.message, hint=error.hint) from error
         return EgressChoice("device", error.message.splitlines()[0], costs_sender=True), None
     except OSError as error:
-        raise error_from_os(error, f"finding out about {name}") from error
+        raise error_from_os(error, f"inspecting {name}") from error

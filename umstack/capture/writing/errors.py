@@ -1,4 +1,4 @@
-"""What can go wrong when captures are written."""
+"""Errors of writing captures."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from umstack.errors import UmError
 
 
 class CaptureError(UmError):
-    """A capture or tap cannot be written, or has lost what was still to be written."""
+    """A capture or tap cannot be written, or has lost packets that were not written yet."""
 
     default_hint = (
-        "what the file has is whole and can be read; free space or choose another place and start again"
+        "the packets in the file are complete and readable; free space or choose another place, then restart"
     )
 
 

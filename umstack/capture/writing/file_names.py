@@ -1,4 +1,4 @@
-"""Where captures and taps put their files, and what the names of those begin with."""
+"""Directories and file names of captures and taps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from umstack.errors import error_from_path
 
 
 def file_name(interface: str) -> str:
-    """What the names of an interface's files begin with."""
+    """Return the first part of the names of an interface's files."""
     return "umstack-" + re.sub(r"[^\w.@-]", "_", interface)
 
 
 def make_directory(directory: Path) -> None:
-    """Make it, unless it is there."""
+    """Create the directory unless it exists."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise error_from_path(error, f"making {directory}") from error
+        raise error_from_path(error, f"creating {directory}") from error

@@ -1,4 +1,4 @@
-"""How the frames of an interface came in, as far as the kernel tells a process that only watches."""
+"""Queue and XDP verdict of an interface's incoming frames, as far as an observing process can derive them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALL_TIMES_NS = (1 << 63) - 1
 
 
 class Arrivals(NamedTuple):
-    """What is known of the frames that came in up to a time. Nothing has to wait for a time when nothing is known."""
+    """Facts of the frames that arrived up to a time; if nothing is known, that time is infinite."""
 
     until_ns: int
     queue: int
@@ -25,17 +25,17 @@ class Arrivals(NamedTuple):
 
 
 class FrameOrigin:
-    """Looks at an interface again and again, and says what holds for the frames between two looks.
+    """Polls an interface and derives facts that hold for the frames between two polls.
 
-    A frame that reaches the kernel while an XDP program is on the interface was passed by it. That is said only of
-    frames between looks that all found the same program: one that comes or goes leaves the frames around it unknown.
-    The queue is known where the interface has only one.
+    A frame that reaches the kernel while an XDP program is attached was passed by that program. This is reported only
+    for frames between polls that all found the same program; when a program is attached or detached, the frames around
+    that time stay unknown. The queue is known if the interface has only one.
     """
 
     __slots__ = ("_interface", "_looks", "_queue")
 
     def __init__(self, name: str) -> None:
-        """Nothing is known of an interface that cannot be looked at."""
+        """Find the interface; if that fails, nothing is known of its frames."""
         self._interface: Interface | None = None
         self._looks: deque[tuple[int, ...]] = deque(maxlen=_AGREEING_LOOKS)
         self._queue: int = lib.UM_PCAPNG_UNKNOWN
@@ -47,7 +47,7 @@ class FrameOrigin:
             self._queue = 0
 
     def look(self) -> Arrivals:
-        """What holds for the frames from the last look until now."""
+        """Return the facts of the frames since the last call."""
         now_ns = time.time_ns()
         self._looks.append(self._programs())
         agree = len(self._looks) == _AGREEING_LOOKS and len(set(self._looks)) == 1

@@ -1,4 +1,4 @@
-"""Capture of a network interface into pcapng files that follow one another."""
+"""Captures a network interface into a series of pcapng files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """How to capture. A file is ended at `rotate_bytes` or after `rotate_seconds`; 0: never."""
+    """Settings of a capture. A file ends at `rotate_bytes` or after `rotate_seconds`; 0: never."""
 
     packet_filter: PacketFilter | None = None
     """None: everything."""
@@ -43,44 +43,45 @@ class CaptureSettings:
     rotate_bytes: int = 0
     rotate_seconds: float = 0.0
     keep_files: int = 0
-    """Of the files this capture has written, keep the last ones; 0: all."""
+    """Number of files of this capture to keep; 0: all."""
     ring_bytes: int = 64 << 20
     promiscuous: bool = False
     egress: WantedWay = "auto"
-    """Where what goes out is seen."""
+    """Where outgoing packets are captured."""
     stream: Path | None = None
-    """Write everything to this pipe, which somebody reads meanwhile, instead of to files in the directory; there is no
-    rotation then, and the capture stops when the reader goes away."""
+    """Write everything to this pipe instead of to files in the directory; the capture stops when the reader of the pipe
+    has closed it. There is no rotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureReport:
-    """What a capture has done so far."""
+    """Counts of a capture so far."""
 
     packets: int
     dropped: int
-    """A ring of the kernel's was full."""
+    """Packets lost because a ring of the kernel was full."""
     files: tuple[Path, ...]
-    """Whole, and still there."""
+    """Complete files that are still kept."""
     splits_runs: bool
-    """Whether every run of datagrams that the kernel keeps whole (UDP GSO, GRO) is written as single datagrams; False:
-    only those of LBT-RM, which tell themselves (Linux before 6.2)."""
+    """True if every run of datagrams that the kernel keeps whole (UDP GSO) is written as single datagrams; False if
+    only those of LBT-RM are, whose headers are sufficient (Linux before 6.2)."""
 
 
 def _has_run_headers() -> bool:
-    """Whether a packet socket can say of a UDP run how it is cut; asked in vain it drops the run."""
+    """Return True if a packet socket can describe a UDP run; otherwise, if requested to, it drops runs."""
     return running_kernel() >= (6, 2)
 
 
 class InterfaceCapture(Closing):
-    """A capture that gathers packets from its creation on; `run` writes them. Close it, or use it as a context manager.
+    """A capture that collects packets from its creation on; `run` writes them. Close it, or use `with`.
 
-    A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
-    where it was cut. An interrupt may come at any moment, between two files as well: closing goes on from there.
+    A file has ".part" behind its name until it is complete. After the process was killed, such a file can be read up to
+    its last complete block. An interrupt may occur at any time, also between two files: `close` then continues from
+    there.
     """
 
     def __init__(self, interface: str, directory: str | Path, settings: CaptureSettings) -> None:
-        """Open the rings."""
+        """Open the rings; packets are collected from now on."""
         self.interface = interface
         self.directory = Path(directory)
         self._settings = settings
@@ -92,14 +93,14 @@ class InterfaceCapture(Closing):
         self._opened_at = 0.0
         self._failed = self._stopping = False
         self._origin = FrameOrigin(interface)
-        # A file system may take longer for a large file than the rings have space.
+        # Removing a large file may take longer than the rings can buffer.
         self._remover = ThreadPoolExecutor(1, thread_name_prefix="umstack-remover")
         self._removals: deque[Future[None]] = deque()
         self._arrivals = ffi.new("um_interface_capture_arrivals *")
         if settings.stream is None:
             make_directory(self.directory)
         self.egress: EgressChoice
-        """Where what goes out is seen, and why there."""
+        """Where outgoing packets are captured, and the reason."""
         try:
             self.egress, self._egress = open_egress(
                 interface, settings.egress, settings.packet_filter, settings.ring_bytes
@@ -134,7 +135,7 @@ class InterfaceCapture(Closing):
         if result < 0:
             step = ffi.string(lib.um_interface_capture_failed_step(self._handle)).decode()
             raise error_from_result(result, f"capturing {self.interface} ({step})")
-        # What the filter pointed to is only read while opening, but its text goes into every file.
+        # The filter is read only while opening, but its text is written into every file.
         self._filter_text = keep
 
     def _egress_config(self) -> Any:
@@ -154,7 +155,7 @@ class InterfaceCapture(Closing):
     def run(
         self, seconds: float | None = None, on_progress: Callable[[CaptureReport], None] | None = None
     ) -> None:
-        """Write packets for so long (None: without end), or until stop() is called."""
+        """Write packets for `duration` seconds (None: forever), or until stop() is called."""
         if self._part is None:
             self._begin_file()
         end = None if seconds is None else time.monotonic() + seconds
@@ -177,7 +178,7 @@ class InterfaceCapture(Closing):
             self._arrivals.until_ns, self._arrivals.queue, self._arrivals.verdict = known
             limit_bytes = self._settings.rotate_bytes
             result = lib.um_interface_capture_write(self._handle, self._arrivals, limit_bytes)
-            self._failed = result < 0  # an interface that is gone leaves what it has shown to be written
+            self._failed = result < 0  # packets of a removed interface are still written
         if self._lacks_reader(result):
             self.stop()
         elif result < 0 and -result in _DISK_ERRORS:
@@ -186,11 +187,11 @@ class InterfaceCapture(Closing):
             raise error_from_result(result, f"capturing {self.interface}")
 
     def _lacks_reader(self, result: int) -> bool:
-        """Whether the stream's reader has gone away, which ends a live capture."""
+        """Return True if the reader has closed the pipe, which ends a live capture."""
         return self._settings.stream is not None and result == -errno.EPIPE
 
     def _is_due(self) -> bool:
-        """Whether the file that is open has had its share; one without packets goes on."""
+        """Return True if the open file has reached its size or age; a file without packets stays open."""
         settings = self._settings
         counters = self._counters()
         if counters.file_packet_count == 0:
@@ -224,9 +225,9 @@ class InterfaceCapture(Closing):
         return self.directory / f"{file_name(self.interface)}-{stamp}.pcapng{PART_SUFFIX}"
 
     def _end_file(self) -> None:
-        """Make the file whole; a full disk has cut it back to its last whole packet.
+        """Complete the file; after a full disk it is truncated to its last complete packet.
 
-        Each step may have been taken already, by a call that was interrupted.
+        An interrupted call may have done some of the steps already.
         """
         if self._part is None:
             return
@@ -243,7 +244,7 @@ class InterfaceCapture(Closing):
             )
 
     def _keep(self, part: Path) -> Path:
-        """Give a file that is whole its name."""
+        """Rename a complete file to its final name."""
         whole = part.with_suffix("")
         if part.exists():
             part.rename(whole)
@@ -257,7 +258,7 @@ class InterfaceCapture(Closing):
         return counters
 
     def report(self) -> CaptureReport:
-        """What was done so far, or in all once it is closed."""
+        """Return the counts so far, or the final ones once closed."""
         if self._handle is not None:
             counters = self._counters()
             splits_runs = bool(lib.um_interface_capture_splits_runs(self._handle))
@@ -267,7 +268,7 @@ class InterfaceCapture(Closing):
         return self._report
 
     def close(self) -> None:
-        """Write what has arrived until now, end the last file and stop."""
+        """Write the packets that have arrived, end the last file and stop."""
         if self._handle is None:
             return
         try:
@@ -280,7 +281,7 @@ class InterfaceCapture(Closing):
             self._release()
 
     def _drain(self) -> None:
-        """Write what is still in the ring; the kernel hands a part of it out only after a while."""
+        """Write the rest of the ring; the kernel releases a part of it with a delay."""
         has_begun = self._part is not None or self._files
         if self._failed or not has_begun:
             return

@@ -1,6 +1,6 @@
-"""Packet filter: which frames a capture keeps, as a program the kernel runs before it copies anything (classic BPF).
+"""Packet filter of a capture: a classic BPF program that the kernel runs before copying frames.
 
-Frames are Ethernet with IPv4, as the kernel shows them to a capture: a VLAN tag is no longer in them.
+Frames are Ethernet with IPv4, without VLAN tags, which the kernel has removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHOLE = 0x40000
 
 _ETHERTYPE_AT, _IP_AT = 12, 14
 _FRAGMENT_AT, _PROTOCOL_AT, _DESTINATION_AT = _IP_AT + 6, _IP_AT + 9, _IP_AT + 16
-_SOURCE_PORT_AT, _DESTINATION_PORT_AT = _IP_AT, _IP_AT + 2  # and as much as the IP header has
+_SOURCE_PORT_AT, _DESTINATION_PORT_AT = _IP_AT, _IP_AT + 2  # plus the length of the IP header
 _IPV4, _UDP, _TCP, _FRAGMENT_OFFSET = 0x0800, 17, 6, 0x1FFF
 _JUMP_MAXIMUM = 255
 
@@ -36,7 +36,7 @@ PortRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PacketFilter:
-    """UDP to these groups, on these ports if any are named, UDP to any other address on the unicast ports, and TCP from
+    """UDP to these groups, on these ports if there are any, UDP to other addresses on the unicast ports, and TCP from
     or to the stream ports."""
 
     groups: tuple[AddressRange, ...]
@@ -46,8 +46,8 @@ class PacketFilter:
 
     @classmethod
     def of_configuration(cls, config: Config) -> PacketFilter:
-        """What the stack says with this configuration: data, session messages, NAKs, topic resolution, recovery, over
-        every transport."""
+        """All packets of the stack with this configuration: data, session messages, NAKs, topic resolution, recovery,
+        over every transport."""
         context, source, receiver = (
             config.context_options(),
             config.source_options(),
@@ -78,7 +78,7 @@ class PacketFilter:
         )
 
     def narrowed(self, groups: Sequence[str], ports: Sequence[str]) -> PacketFilter:
-        """The same with groups ("224.1.1.1", "224.1.1.1-224.1.1.9", "224.1.0.0/16") or ports ("14400", "1-9") named."""
+        """Restrict to groups ("224.1.1.1", "224.1.1.1-224.1.1.9", "224.1.0.0/16") or ports ("14400", "1-9")."""
         return PacketFilter(
             tuple(map(parse_group, groups)) if groups else self.groups,
             tuple(map(parse_port, ports)) if ports else () if groups else self.group_ports,
@@ -87,7 +87,7 @@ class PacketFilter:
         )
 
     def __str__(self) -> str:
-        """What it keeps, in the words of libpcap."""
+        """The filter as a libpcap expression."""
         groups = " or ".join(_group_text(low, high) for low, high in self.groups)
         terms = [f"({groups})" + (f" and ({_ports_text(self.group_ports)})" if self.group_ports else "")]
         if self.unicast_ports:
@@ -103,19 +103,19 @@ class PacketFilter:
         assembler.load(_LOAD_HALF, _ETHERTYPE_AT)
         assembler.jump(_JUMP_EQUAL, _IPV4, "", _REJECT)
         assembler.load(_LOAD_BYTE, _PROTOCOL_AT)
-        assembler.jump(_JUMP_EQUAL, _UDP, "", "no datagram")
+        assembler.jump(_JUMP_EQUAL, _UDP, "", "not UDP")
         assembler.load(_LOAD_WORD, _DESTINATION_AT)
         assembler.in_ranges([(int(low), int(high)) for low, high in self.groups], "group")
         self._unicast(assembler)
         assembler.label("group")
         if self.group_ports:
             assembler.load(_LOAD_HALF, _FRAGMENT_AT)
-            assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _ACCEPT, "")  # its ports are in the first one
+            assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _ACCEPT, "")  # a later fragment has no ports
             assembler.port_in_ranges(self.group_ports)
             assembler.finish(0)
         else:
             assembler.finish(_WHOLE)
-        assembler.label("no datagram")
+        assembler.label("not UDP")
         self._stream(assembler)
         assembler.label(_ACCEPT)
         assembler.finish(_WHOLE)
@@ -142,12 +142,12 @@ class PacketFilter:
 
 
 def _named(port: int) -> tuple[PortRange, ...]:
-    """The port that an option names; 0 names none."""
+    """Return the port of an option as a range; 0 is none."""
     return ((port, port),) if port else ()
 
 
 class _Assembler:
-    """Instructions with named places to jump to; "" is the next one."""
+    """Instructions with labels as jump targets; "" is the next instruction."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[int, str, str, int]] = []
@@ -166,7 +166,7 @@ class _Assembler:
         self._labels[name] = len(self._lines)
 
     def in_ranges(self, ranges: Iterable[tuple[int, int]], goal: str) -> None:
-        """Go to the goal if what was loaded is in one of the ranges, else on."""
+        """Jump to `goal` if the loaded value is in one of the ranges."""
         for low, high in ranges:
             beyond = f"beyond {len(self._lines)}"
             self.jump(_JUMP_AT_LEAST, low, "", beyond)
@@ -191,7 +191,7 @@ class _Assembler:
 
 
 def parse_group(text: str) -> AddressRange:
-    """An address, two with "-" between them, the lower one first, or a network."""
+    """Parse an address, a range "low-high", or a network."""
     low, dash, high = text.partition("-")
     try:
         if dash:
@@ -200,21 +200,21 @@ def parse_group(text: str) -> AddressRange:
             network = ipaddress.IPv4Network(text)
             ends = network.network_address, network.broadcast_address
     except ValueError as error:
-        raise OptionError(f"{text} is no group: {error}", hint=GROUP_HINT) from error
+        raise OptionError(f"{text} is not a group: {error}", hint=GROUP_HINT) from error
     if ends[0] > ends[1]:
-        raise OptionError(f"{text} is no range of groups: {low} is above {high}", hint=GROUP_HINT)
+        raise OptionError(f"{text} is not a range of groups: {low} is above {high}", hint=GROUP_HINT)
     return ends
 
 
 def parse_port(text: str) -> PortRange:
-    """A port, or two with "-" between them."""
+    """Parse a port or a range "low-high"."""
     low, dash, high = text.partition("-")
     try:
         ports = int(low), int(high if dash else low)
     except ValueError:
         ports = (0, 0)
     if not 0 < ports[0] <= ports[1] <= 65535:
-        raise OptionError(f"{text} is no port", hint="14400 or 14400-14410")
+        raise OptionError(f"{text} is not a port", hint="14400 or 14400-14410")
     return ports
 
 

@@ -1,4 +1,4 @@
-"""Tap: what a context sends and receives, written to a pcapng file, or a series of them, while it goes on."""
+"""Tap: writes the datagrams that a context sends and receives to a pcapng file, or to a series of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from umstack._engine.core_context import CoreContext
 
 TAP_RING_BYTES = 16 << 20
-"""What the data path may be ahead of the file; more is left out of it and counted."""
+"""How far the data path may be ahead of the file; datagrams beyond that are left out and counted."""
 
 _NS_PER_S = 1_000_000_000
 Endpoint = tuple[str, int]
@@ -29,33 +29,33 @@ Endpoint = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TapReport:
-    """What a tap has done so far."""
+    """Counts of a tap so far."""
 
     path: Path
     """The file, or the directory of a series."""
     datagrams: int
-    """Written to the file, or to all of the series."""
+    """Datagrams written to the file, or to all files of a series."""
     dropped: int
-    """Missing in the file: the ring was full, or the file could not be written."""
+    """Datagrams missing in the file: the ring was full, or writing failed."""
     file_bytes: int
     files: int = 1
-    """Begun so far, whether or not they are still kept."""
+    """Files started so far, including removed ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapSettings:
-    """How a tap writes. With a limit to its size or age, a file is followed by another, in a directory."""
+    """Settings of a tap. With a limit on size or age, it writes a series of files into a directory."""
 
     snap_bytes: int = 0
-    """Keep so much of a datagram, headers included; 0: all of it."""
+    """Captured bytes per datagram, including headers; 0: all."""
     ring_bytes: int = TAP_RING_BYTES
     rotate_bytes: int = 0
     rotate_seconds: float = 0.0
     keep_files: int = 0
-    """The last so many; 0: all."""
+    """Number of files to keep; 0: all."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Check the limits."""
         if min(self.snap_bytes, self.rotate_bytes, self.rotate_seconds, self.keep_files) < 0:
             raise InvalidArgument("a tap has a limit below 0", hint="0 is no limit")
         if self.keep_files and not self.is_series:
@@ -63,7 +63,7 @@ class TapSettings:
 
     @property
     def is_series(self) -> bool:
-        """Whether there may be several files."""
+        """True if the tap writes a series of files."""
         return bool(self.rotate_bytes or self.rotate_seconds)
 
 
@@ -76,7 +76,7 @@ class Tap(Closing):
     __slots__ = ("_context", "_report", "path")
 
     def __init__(self, context: CoreContext, path: str | Path, settings: TapSettings) -> None:
-        """Start it. The path is that of the file; of a series, that of the directory, which is made."""
+        """Start the tap. `path`: the file, or the directory of a series, which is created."""
         self.path = Path(path)
         self._context = context
         self._report: TapReport | None = None
@@ -99,7 +99,7 @@ class Tap(Closing):
             raise error_from_result(result, f"tap to {self.path}")
 
     def report(self) -> TapReport:
-        """What it has done so far, or in all once it is stopped."""
+        """Return the counts so far, or the final ones once stopped."""
         if self._report is not None:
             return self._report
         counters = ffi.new("um_tap_counters *")
@@ -107,7 +107,7 @@ class Tap(Closing):
         return self._read(counters)
 
     def stop(self) -> TapReport:
-        """Write what is still in the ring and close the file. Raises CaptureError if writing failed meanwhile."""
+        """Write the rest of the ring and close the file. Raises CaptureError if writing has failed."""
         if self._report is None:
             counters = ffi.new("um_tap_counters *")
             result = self._context.end_tap(self, counters)
@@ -116,13 +116,13 @@ class Tap(Closing):
                 report = self._report
                 raise CaptureError(
                     f"tap to {self.path}: {os.strerror(-result)}: the file has {report.datagrams} datagrams "
-                    f"and lacks {report.dropped}",
+                    f"and misses {report.dropped}",
                     errno=-result,
                 )
         return self._report
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the tap."""
         self.stop()
 
     def _read(self, counters: Any) -> TapReport:
@@ -136,10 +136,10 @@ class Tap(Closing):
 
 
 def datagram_observer(context: CoreContext) -> Callable[[bool, Endpoint, Endpoint, bytes], None]:
-    """A function that shows the tap of a context datagrams that pass none of its links: topic resolution."""
+    """Return a function that records datagrams outside the context's links in its tap: topic resolution."""
 
     def observe(sent: bool, source: Endpoint, destination: Endpoint, data: bytes) -> None:
-        # Asked of Python first: a call into C gives up the interpreter's lock, thousands of times a second.
+        # Checked in Python first: a call into C releases the GIL, thousands of times per second.
         if context.has_tap and lib.um_context_tap_is_running(context.handle):
             lib.um_context_tap_datagram(
                 context.handle, sent, _address(source)[0], _address(destination)[0], data, len(data)
