@@ -171,7 +171,7 @@ def test_more_interfaces_than_can_be_told_apart(tmp_path: Path) -> None:
     assert (first["interface_id"], first["packet_type"]) == (0, "DATA")
     assert (last["interface_id"], last["link_type"], last["packet_type"]) == (-1, -1, None)
     assert {note.kind for note in notes.notes} == {"no-time", "link-type"}
-    assert any("6 interfaces more than the 1024" in note.text for note in notes.notes)
+    assert any("6 interfaces beyond the limit of 1024" in note.text for note in notes.notes)
 
 
 def test_sections_each_describe_their_interfaces(tmp_path: Path) -> None:

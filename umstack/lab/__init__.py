@@ -1,6 +1,6 @@
-"""The lab: hosts and a lossy switch in network namespaces, on one machine, touching nothing outside.
+"""The lab: hosts and a lossy switch in network namespaces on one machine, isolated from everything outside.
 
-`Lab` makes one; see docs/architecture.md for how a datagram crosses it.
+`Lab` creates one; docs/architecture.md shows the path of a datagram through it.
 """
 
 from umstack.lab.errors import LabError

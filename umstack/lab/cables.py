@@ -1,4 +1,4 @@
-"""The cables (veth) between the namespace in the middle, which switches or routes, and `eth0` of each host."""
+"""The cables (veth) between the switch's or router's namespace and `eth0` of each host."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOST_INTERFACE = "eth0"
 
 @dataclass(frozen=True, slots=True)
 class CableKind:
-    """What every cable of a lab is like."""
+    """The properties of all cables of a lab."""
 
     mtu_bytes: int
     queue_count: int
 
 
 def port_name(host_number: int) -> str:
-    """Return the name of the middle's end of the cable to that host."""
+    """Return the name of the switch's or router's end of the cable to that host."""
     return f"port{host_number}"
 
 
@@ -36,13 +36,13 @@ def lay(route: IPRoute, number: int, host_namespace: str, kind: CableKind) -> in
 
 
 def remove_all(namespace: str) -> None:
-    """Take every link of the middle away, and with them the hosts' ends; what is gone already is no error."""
+    """Remove all links of the switch or router, and with them the hosts' ends; missing links are not an error."""
 
     def delete_links() -> None:
-        with netlink("taking the cables away") as route:
+        with netlink("removing the cables") as route:
             links = [link["index"] for link in route.get_links() if link.get_attr("IFLA_IFNAME") != "lo"]
             for index in links:
-                # Its other end may have been taken away just now, and this end with it.
+                # Removing its other end may have removed this end just now.
                 try:
                     route.link("del", index=index)
                 except NetlinkError as error:

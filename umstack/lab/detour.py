@@ -1,11 +1,11 @@
-"""The detour of a port: a veth loop in the switch's namespace where datagrams to be reordered circle.
+"""The detour of a port: a veth loop in the switch's namespace in which datagrams to be reordered circulate.
 
-Its token bucket paces the circling, one datagram at a time. Without it a held datagram would come round within the very
-interrupt that brought it, before any other could overtake it.
+Its token bucket paces them, one datagram at a time. Without it, a held datagram would return within the interrupt that
+received it, before any other could overtake it.
 
-The loop is also where the port's BPF programs live from the first time the port had something to do: `lossy_detour`
-works at the far end, `lossy_port` is parked at the near end, which nothing ever arrives at. So the settings and
-counters in their maps outlast the process that made them, without a pin, and go when the loop goes.
+The loop also holds the port's BPF programs from their first use on: `lossy_detour` runs at the far end, `lossy_port` is
+parked at the near end, where no packet arrives. So the settings and counters in their maps outlive the process that
+created them, without a pin, and are removed with the loop.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from umstack.lab.host import MTU_MAX_BYTES
 from umstack.lab.links import index_of, netlink
 from xdp import AttachedProgram, BpfObject, traffic_control
 
-# Each datagram, counted as the largest there is, uses up the bucket: a round takes this long whatever its size.
+# Each datagram counts as the largest possible and empties the bucket: a round takes this long for any size.
 _ROUND_NS = 50_000
 _ROUND_BYTES = MTU_MAX_BYTES + 14
 _RATE_BITS_PER_SECOND = _ROUND_BYTES * 8 * 1_000_000_000 // _ROUND_NS
 # A little more than that, because the kernel rounds it down.
 _BURST_BYTES = _ROUND_BYTES + 1024
-# More than lossy_port lets into the detour, so that the bucket never drops.
+# More than lossy_port admits to the detour, so that the bucket never drops.
 _LIMIT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A loop, by the indexes of its ends: datagrams enter at `near` and come out at `far`."""
+    """A loop, by the indexes of its ends: datagrams enter at `near` and leave at `far`."""
 
     near: int
     far: int
@@ -45,7 +45,7 @@ class Detour:
 
     @classmethod
     def build(cls, name: str) -> Self:
-        """Make the loop of that name and load the programs into it."""
+        """Create the loop of that name and load the programs into it."""
         with netlink(f"making {name}") as route, BpfObject("lossy_port") as programs:
             peer = {"ifname": _far_name(name), "mtu": MTU_MAX_BYTES}
             route.link("add", ifname=name, kind="veth", mtu=MTU_MAX_BYTES, peer=peer)
@@ -58,7 +58,7 @@ class Detour:
         return detour
 
     def open_port_program(self) -> AttachedProgram:
-        """Open the program to put on the port, and through it the maps; the caller closes it."""
+        """Open the program for the port, and with it the maps; the caller closes it."""
         return AttachedProgram(traffic_control.attached_program_ids(self.near, "ingress")[0])
 
 
@@ -67,7 +67,7 @@ def _far_name(name: str) -> str:
 
 
 def _pace(interface: str) -> None:
-    """Add the token bucket; by `tc`, because pyroute2 cannot set the size that small datagrams count as (mpu)."""
+    """Add the token bucket; by `tc`, because pyroute2 cannot set the minimum size of a datagram (mpu)."""
     bucket = f"rate {_RATE_BITS_PER_SECOND}bit burst {_BURST_BYTES} mpu {_ROUND_BYTES} limit {_LIMIT_BYTES}"
     command = ["tc", "qdisc", "add", "dev", interface, "root", "tbf", *bucket.split()]
     try:

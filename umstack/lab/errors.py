@@ -1,4 +1,4 @@
-"""What can go wrong with a lab."""
+"""Errors of labs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from umstack.errors import UmError
 
 
 class LabError(UmError):
-    """A lab cannot be made, found or changed as asked."""
+    """A lab cannot be created, found or changed as requested."""
 
-    default_hint = "`umstack lab status` shows the labs there are"
+    default_hint = "`umstack lab status` lists the labs"

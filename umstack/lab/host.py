@@ -31,7 +31,7 @@ def check_mtu(mtu_bytes: int) -> int:
 
 
 class Host:
-    """One host. Made by `Lab`; its processes end with the lab."""
+    """A host of a `Lab`; its processes end with the lab."""
 
     __slots__ = ("_children", "_middle", "address", "gateway", "namespace", "number", "prefix_length")
 
@@ -56,7 +56,7 @@ class Host:
         return HOST_INTERFACE
 
     def configure(self) -> None:
-        """Bring the interfaces up and give them address and route."""
+        """Bring the interfaces up and set address and route."""
 
         def set_up() -> None:
             for scope in ("all", "default"):
@@ -70,14 +70,14 @@ class Host:
         namespaces.call(self.namespace, set_up)
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process on this host; `options` are subprocess.Popen's. The lab ends it when it is taken down."""
+        """Start a process on this host; `options` are subprocess.Popen's. The lab ends it in `down`."""
         child = namespaces.call(self.namespace, lambda: subprocess.Popen(argv, **options))
         self._children = [known for known in self._children if known.poll() is None]
         self._children.append(child)
         return child
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a Python function on this host, on a thread of its own. Sockets it makes stay on this host."""
+        """Run a Python function on this host, on a separate thread. Sockets that it opens stay on this host."""
         return namespaces.call(self.namespace, function)
 
     def facts(self) -> Interface:
@@ -96,31 +96,31 @@ class Host:
         _set_link(self.namespace, HOST_INTERFACE, mtu=mtu_bytes)
 
     def link_down(self) -> None:
-        """Take the interface down, as `ip link set eth0 down` on the host: its routes go, its joins stay."""
+        """Take the interface down, as `ip link set eth0 down` on the host: its routes are lost, its joins remain."""
         _set_link(self.namespace, HOST_INTERFACE, state="down")
 
     def link_up(self) -> None:
-        """Bring the interface up again, put its route back and wait until it carries."""
+        """Bring the interface up again, restore its route and wait for the carrier."""
         self.call(lambda: _bring_up(self.gateway))
 
     def unplug(self) -> None:
-        """Pull the cable at its other end: the interface stays up and loses its carrier."""
+        """Unplug the cable at its other end: the interface stays up and loses its carrier."""
         _set_link(self._middle, port_name(self.number), state="down")
 
     def plug(self) -> None:
-        """Put the cable back and wait until the interface carries."""
+        """Plug the cable in and wait for the carrier."""
         _set_link(self._middle, port_name(self.number), state="up")
         self.call(_await_carrier)
 
     def end_children(self) -> None:
-        """End the processes `run` started and reap them."""
+        """End and reap the processes that `run` started."""
         namespaces.end_processes(child.pid for child in self._children if child.poll() is None)
         for child in self._children:
             child.wait()
         self._children.clear()
 
     def __repr__(self) -> str:
-        """Name it as it is known to `ip netns`."""
+        """Return the name that `ip netns` shows."""
         return f"<Host {self.namespace} {self.address}>"
 
 

@@ -1,4 +1,4 @@
-"""The lab: hosts around a switch or router, made of network namespaces, living as long as the process that made it."""
+"""The lab: hosts around a switch or router in network namespaces; it ends with the process that created it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Lab:
-    """Hosts and a lossy switch or router. A context manager: makes the lab on entry, takes it down on exit.
+    """Hosts and a lossy switch or router. A context manager: creates the lab on entry, removes it on exit.
 
         with Lab(hosts=4, loss=0.02, seed=7) as lab:
             receiver = lab.hosts[1].run(["umstack", "recv", "orders"])
             lab.port(1).set(loss=0.05)
 
-    `loss`, `duplicate` and `reorder` hold at every port toward its host: each subscriber loses its own datagrams.
-    `segmentation`: `real` cuts GSO super-packets where they leave a host, as a wire does, `offload` lets veth carry
-    them whole; `auto` is `offload` until a port is made to do something to datagrams, and `real` from then on.
-    `routed`: each host is in a subnet of its own, and a router forwards unicast between them and no multicast. Its
-    ports do to unicast UDP what those of a switch do to multicast. TCP segments meet a fate where a port is told so.
-    A lab is taken down also when its process ends by an exception, an exit, SIGTERM or SIGHUP; what a SIGKILL leaves,
-    `umstack lab down --all` finds.
+    `loss`, `duplicate` and `reorder` apply at every port toward its host: each subscriber loses different datagrams.
+    `segmentation`: `real` cuts GSO super-packets where they leave a host, as on a wire, `offload` lets veth carry them
+    whole; `auto` is `offload` until a port affects datagrams, and `real` from then on. `routed`: each host is in a
+    separate subnet, and a router forwards unicast between them and no multicast. Its ports affect unicast UDP as those
+    of a switch affect multicast. TCP segments are affected if a port is set so. A lab is also removed when its process
+    ends by an exception, an exit, SIGTERM or SIGHUP; `umstack lab down --all` removes the remains after a SIGKILL.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class Lab:
         routed: bool = False,
         lasting: bool = False,
     ) -> None:
-        """Describe a lab; nothing is made yet. A `lasting` one is not taken down on exit nor with its process."""
+        """Describe a lab without creating it. A `lasting` lab is removed neither on exit nor with its process."""
         if not 2 <= hosts <= HOSTS_MAX:
             raise LabError(f"a lab cannot have {hosts} hosts", hint=f"use 2 to {HOSTS_MAX}")
         if segmentation not in get_args(Segmentation):
-            raise LabError(f"there is no segmentation {segmentation}", hint="use auto, real or offload")
+            raise LabError(f"{segmentation} is not a segmentation", hint="use auto, real or offload")
         self._rates = {"loss": loss, "duplicate": duplicate, "reorder": reorder}
         PortSettings(loss=loss, duplicate=duplicate, reorder=reorder)
         self._queue_count = queues
@@ -85,12 +84,12 @@ class Lab:
 
     @classmethod
     def open(cls, name: str) -> Self:
-        """Return a lab that exists, to use and change; leaving the context does not take it down."""
+        """Return an existing lab, to use and change; leaving the context does not remove it."""
         return cls._of(registry.read(name))
 
     @classmethod
     def all(cls) -> list[Self]:
-        """Return every lab there is on this machine, of any process."""
+        """Return all labs on this machine, of any process."""
         return [cls._of(record) for record in registry.read_all()]
 
     @classmethod
@@ -104,65 +103,65 @@ class Lab:
 
     @staticmethod
     def supported() -> str | None:
-        """Why a lab cannot be made on this machine, or None if it can. Tries it, with two hosts and no loss."""
+        """Return why a lab cannot be created on this machine, or None. Tries it with two hosts and no loss."""
         if os.geteuid() != 0:
             return "a lab needs root: run with sudo"
         try:
             with Lab(hosts=2):
                 return None
         except (LabError, OSError) as error:
-            return f"a lab cannot be made here: {error}"
+            return f"a lab cannot be created here: {error}"
 
     @staticmethod
     def loss_supported() -> str | None:
-        """Why the ports of a lab cannot lose datagrams with this installation, or None if they can."""
+        """Return why the ports of a lab cannot drop datagrams with this installation, or None."""
         return unavailable("lossy_port")
 
     @property
     def name(self) -> str:
-        """The name, with its prefix."""
+        """The name with its prefix."""
         return self._record.name
 
     @property
     def seed(self) -> int:
-        """The seed every port's fates follow from."""
+        """The seed from which the seeds of all ports are derived."""
         return self._record.seed
 
     @property
     def mtu(self) -> int:
-        """The MTU the lab was made with."""
+        """The MTU of the lab at its creation."""
         return self._record.mtu_bytes
 
     @property
     def segmentation(self) -> str:
-        """How super-packets cross now: `real` or `offload`; `auto` is `offload` that will yield to the first loss."""
+        """The current segmentation: `real`, `offload`, or `auto`: `offload` until the first loss."""
         return self._record.segmentation
 
     @property
     def is_stale(self) -> bool:
-        """Whether its owner is gone without having taken it down."""
+        """True if its owner has ended without removing it."""
         return self._record.is_stale
 
     @property
     def owner_pid(self) -> int | None:
-        """The process it belongs to; None if it was made to last."""
+        """The process that owns it; None for a lasting lab."""
         return self._record.owner_pid
 
     @property
     def is_routed(self) -> bool:
-        """Whether a router is between the hosts, which forwards no multicast, and not a switch."""
+        """True if a router, which forwards no multicast, connects the hosts, not a switch."""
         return self._record.is_routed
 
     @property
     def switch_namespace(self) -> str:
-        """The namespace the switch is in, or the router."""
+        """The namespace of the switch or router."""
         return self._record.namespaces[0]
 
     def port(self, host_number: int, direction: PortDirection = "to_host") -> Port:
         """Return the switch's or router's port of that host, for datagrams toward it or from it."""
         if not 0 <= host_number < len(self.hosts):
             raise LabError(f"{self.name} has no host {host_number}", hint=f"use 0 to {len(self.hosts) - 1}")
-        # Hashed, so that neither two ports of a lab nor two labs with neighbouring seeds share a stretch of a series.
+        # Hashed, so that neither two ports nor two labs with adjacent seeds share a part of a random series.
         digest = hashlib.blake2b(f"{self.seed} {host_number} {direction}".encode(), digest_size=8).digest()
         seed = int.from_bytes(digest, "big")
         initial = PortSettings(seed=seed, unicast=self.is_routed)
@@ -170,11 +169,11 @@ class Lab:
         return Port(middle, host_number, direction, initial, self._before_loss, self._before_tcp)
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process where the switch or router is, `options` being subprocess.Popen's. The caller ends it."""
+        """Start a process at the switch or router; `options` are subprocess.Popen's. The caller ends it."""
         return namespaces.call(self.switch_namespace, lambda: subprocess.Popen(argv, **options))
 
     def set_segmentation(self, segmentation: Segmentation) -> None:
-        """Change whether super-packets are cut where they leave a host."""
+        """Set whether super-packets are cut where they leave a host."""
         middle, *host_namespaces = self._record.namespaces
         offload.set_segmentation(middle, host_namespaces, segmentation == "real")
         self._record = replace(self._record, segmentation=segmentation)
@@ -186,16 +185,16 @@ class Lab:
             host.set_mtu(mtu_bytes)
 
     def await_join(self, group: str, *host_numbers: int) -> None:
-        """Wait until the switch forwards the group to these hosts, which it does a moment after they joined."""
+        """Wait until the switch forwards the group to these hosts, a moment after they joined."""
         if self.is_routed:
             raise LabError(
-                f"the router of {self.name} forwards no multicast, so that a join changes nothing",
+                f"the router of {self.name} forwards no multicast, so a join has no effect",
                 hint="use a lab with a switch for multicast, LBT-RU or TCP across a router",
             )
         switch.await_join(self.switch_namespace, group, host_numbers)
 
     def up(self) -> None:
-        """Make the lab and wait until its switch or router is at work. One that failed to come up is taken down."""
+        """Create the lab and wait until its switch or router works. A lab that fails to start is removed."""
         registry.write(self._record)
         self._is_new, self._is_mine = False, True
         if not self._record.is_lasting:
@@ -208,7 +207,7 @@ class Lab:
             raise
 
     def down(self) -> None:
-        """End every process inside the lab and remove it. A lab that is gone already is no error."""
+        """End all processes in the lab and remove it. A missing lab is not an error."""
         for host in self.hosts:
             host.end_children()
         namespaces.end_processes(namespaces.processes(self._record.namespaces))
@@ -244,12 +243,12 @@ class Lab:
         offload.set_tcp_segmentation(self._record.namespaces[1:], is_real=True)
 
     def _down_at_exit(self) -> None:
-        # A forked child inherits the list of things to do at exit, not the lab.
+        # A forked child inherits the exit handlers, but does not own the lab.
         if self._is_mine and self._record.owner_pid == os.getpid():
             self.down()
 
     def _catch_signals(self) -> None:
-        """Have the signals that would end the process at once unwind it instead, where nobody handles them."""
+        """Let signals without a handler unwind the process instead of ending it at once."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
@@ -263,7 +262,7 @@ class Lab:
         self._signal_handlers = {}
 
     def __enter__(self) -> Self:
-        """Make the lab, unless it was opened."""
+        """Create the lab unless it was opened."""
         if self._is_new:
             self.up()
         return self
@@ -274,12 +273,12 @@ class Lab:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take it down if this process made it."""
+        """Remove the lab if this process created it."""
         if self._is_mine and not self._record.is_lasting:
             self.down()
 
     def __repr__(self) -> str:
-        """Name it."""
+        """Return the name and the number of hosts."""
         return f"<Lab {self.name} of {len(self.hosts)} hosts>"
 
 

@@ -1,4 +1,4 @@
-"""Small acts on the links of the calling thread's namespace, for the files of this package that build on them."""
+"""Helpers for the links of the calling thread's namespace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from umstack.lab.errors import LabError
 
 @contextlib.contextmanager
 def netlink(what: str) -> Iterator[IPRoute]:
-    """Open a netlink socket; a refusal by the kernel becomes a LabError saying what was being done."""
+    """Open a netlink socket; turn a kernel error into a LabError that starts with `what`."""
     try:
         with IPRoute() as route:
             yield route
@@ -36,13 +36,13 @@ def index_of(route: IPRoute, name: str) -> int:
 
 
 def set_sysctl(key: str, value: int) -> None:
-    """Set a network sysctl of this namespace; one the kernel was built without needs no setting."""
+    """Set a network sysctl of this namespace, if the kernel has it."""
     with contextlib.suppress(FileNotFoundError):
         Path("/proc/sys/net", key).write_text(str(value))
 
 
 def set_feature(interface: str, feature: str, is_on: bool) -> None:
-    """Turn an offload of the interface on or off, as `ethtool -K` does."""
+    """Turn an offload of the interface on or off, like `ethtool -K`."""
     ethtool = IoctlEthtool(interface)
     try:
         features = ethtool.get_features()

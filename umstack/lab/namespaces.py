@@ -1,7 +1,7 @@
-"""Network namespaces: make and remove them, act inside one, end what runs in one.
+"""Network namespaces: create and remove them, run code and end processes inside them.
 
-Acting inside is done on a thread of its own, because a thread, not a process, is what enters a namespace: the caller
-stays where it is, and a child process started on that thread is born inside, with nothing run between fork and exec.
+Code inside runs on a separate thread, because threads, not processes, enter a namespace: the caller stays where it is,
+and a child process started on that thread is born inside, without code between fork and exec.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _TERMINATION_GRACE_SECONDS = 2.0
 
 
 def create(name: str) -> None:
-    """Make a namespace with that name."""
+    """Create a namespace with that name."""
     try:
         netns.create(name)
     except OSError as error:
-        raise LabError(f"cannot make the network namespace {name}: {error}", hint="run as root") from error
+        raise LabError(f"cannot create the network namespace {name}: {error}", hint="run as root") from error
 
 
 def remove(name: str) -> None:
-    """Remove the name; the namespace goes with the last process in it. One that is gone already is no error."""
+    """Remove the name; the namespace ends with its last process. A missing one is not an error."""
     with contextlib.suppress(FileNotFoundError):
         netns.remove(name)
 
 
 def names() -> list[str]:
-    """Return the names of all namespaces that have one."""
+    """Return the names of all named namespaces."""
     return sorted(netns.listnetns())
 
 
 def path(name: str) -> Path:
-    """Return the file that stands for the namespace."""
+    """Return the file of the namespace."""
     return Path(netns.NETNS_RUN_DIR) / name
 
 
 def call(name: str, function: Callable[[], T]) -> T:
-    """Run the function inside the namespace and return what it returns, or raise what it raises.
+    """Run the function inside the namespace; return its result or raise its exception.
 
-    Sockets it makes stay in the namespace, wherever they are used afterwards.
+    Sockets that it opens stay in the namespace.
     """
     results: list[T] = []
     failures: list[BaseException] = []
@@ -72,7 +72,7 @@ def call(name: str, function: Callable[[], T]) -> T:
 
 
 def enter(name: str) -> None:
-    """Move the calling thread into the namespace for good."""
+    """Move the calling thread into the namespace permanently."""
     try:
         netns.setns(name, flags=0)
     except FileNotFoundError as error:
@@ -82,13 +82,13 @@ def enter(name: str) -> None:
 
 
 def processes(names_wanted: Iterable[str]) -> list[int]:
-    """Return the ids of the processes inside any of these namespaces, this one excepted."""
+    """Return the ids of the processes in these namespaces, without this one."""
     inside = netns.ns_pids()
     return [pid for name in names_wanted for pid in inside.get(name, []) if pid != os.getpid()]
 
 
 def end_processes(pids: Iterable[int]) -> None:
-    """Ask each process to end, and after a moment's grace make it; returns when all are gone."""
+    """Terminate the processes, and kill those that remain after a grace period; return when all have ended."""
     handles = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

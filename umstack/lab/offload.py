@@ -1,7 +1,7 @@
-"""Segmentation: whether datagrams cross the lab one by one, as on a wire, or as super-packets, as veth would have it.
+"""Segmentation: whether datagrams cross the lab one by one, as on a wire, or as super-packets, as on veth.
 
-A sender with UDP GSO hands the kernel many datagrams as one packet. A real NIC cuts it before the wire; veth passes
-it on whole, so that a lossy port would lose all of it at once and a measurement would see no wire at all.
+A sender with UDP GSO passes many datagrams to the kernel as one packet. A real NIC cuts it before the wire; veth passes
+it on whole, so a lossy port would lose all of it at once, and measurements would lack the costs of a wire.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from umstack.lab.links import set_feature
 
 Segmentation = Literal["auto", "real", "offload"]
 
-# A veth joins received datagrams (GRO) only if it was told to and the other end does no TCP segmentation offload.
+# A veth coalesces received datagrams (GRO) only if enabled, and if the other end has no TCP segmentation offload.
 _TCP_SEGMENTATION = (
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -25,10 +25,9 @@ _TCP_SEGMENTATION = (
 
 
 def set_segmentation(middle: str, host_namespaces: Sequence[str], is_real: bool) -> None:
-    """Cut super-packets where they leave a host (real), or let them cross whole.
+    """Cut super-packets where they leave a host (real), or pass them on whole.
 
-    Where they are cut, the receiving host joins datagrams again for the sockets that ask for it, as a NIC's driver
-    does.
+    If they are cut, the receiving host coalesces datagrams again for sockets that request it, as a NIC driver does.
     """
 
     def change_host() -> None:
@@ -48,9 +47,9 @@ def set_segmentation(middle: str, host_namespaces: Sequence[str], is_real: bool)
 
 
 def set_tcp_segmentation(host_namespaces: Sequence[str], is_real: bool) -> None:
-    """Cut TCP super-packets where they leave a host, too, or let them reach the switch whole, which is cheaper.
+    """Also cut TCP super-packets where they leave a host, or pass them to the switch whole, which is cheaper.
 
-    Only the fate of single segments needs it: a stream is one of bytes, which no receiver gets as datagrams.
+    Only faults of single segments require cutting: a receiver gets a stream of bytes, not datagrams.
     """
 
     def change() -> None:

@@ -1,7 +1,7 @@
-"""A port of the switch or router, in one direction: what it loses, duplicates, reorders and blocks, and how much.
+"""A port of the switch or router in one direction: loses, duplicates, reorders and blocks datagrams.
 
-The work is done by bpf/lossy_port.bpf.c, which is attached only while there is something for it to do: a lossless port
-costs nothing. The layouts of its maps are packed here; change both together.
+bpf/lossy_port.bpf.c implements it and is attached only while it is needed: a lossless port
+costs nothing. The layouts of its maps are defined here, too; change both together.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _SEED_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """What a port does to the UDP datagrams, and TCP segments, that pass it; rates are fractions from 0 to 1."""
+    """The faults of a port for UDP datagrams and TCP segments; rates are fractions from 0 to 1."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
     block: bool = False
     unicast: bool = False
-    """Unicast UDP (NAKs) meets the same fate as multicast."""
+    """True: unicast UDP (NAKs) is affected like multicast."""
     tcp: bool = False
-    """TCP segments do, too; hosts cut them themselves from then on, so that each has a fate of its own."""
+    """True: TCP segments are affected; hosts then cut them themselves, so that each is affected separately."""
     reorder_depth: int = 3
-    """How many datagrams overtake one that is reordered."""
+    """Number of datagrams that overtake a reordered one."""
     hold_ms: float = 2.0
-    """How long a datagram is held at most when not enough others come to overtake it (up to 30)."""
+    """Maximum ms that a datagram waits for others to overtake it (up to 30)."""
     seed: int = 0
     counts: bool = False
-    """The program stays attached while it has nothing to do: datagrams are counted, and pay for it as elsewhere."""
+    """True: the program stays attached without faults, so that datagrams are counted, at the usual cost."""
 
     def __post_init__(self) -> None:
-        """Refuse what the program could not carry out."""
+        """Check the limits of the program."""
         for name in ("loss", "duplicate", "reorder"):
             rate = getattr(self, name)
             if not 0 <= rate <= 1:
-                raise LabError(f"a {name} rate of {rate} is not possible", hint="use a fraction from 0 to 1")
+                raise LabError(f"a {name} rate of {rate} is impossible", hint="use a fraction from 0 to 1")
         if not 1 <= self.reorder_depth <= 1000 or not 0 < self.hold_ms <= 30:
             raise LabError(
                 f"cannot hold a datagram for {self.reorder_depth} others or {self.hold_ms} ms",
@@ -64,18 +64,18 @@ class PortSettings:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether every datagram passes once and in order."""
+        """True if every datagram passes once and in order."""
         return not (self.loss or self.duplicate or self.reorder or self.block)
 
     @property
     def needs_program(self) -> bool:
-        """Whether the program is attached."""
+        """True if the program must be attached."""
         return self.counts or not self.is_lossless
 
 
 @dataclass(frozen=True, slots=True)
 class PortCounters:
-    """Datagrams the port considered, by what became of them: seen = passed + dropped + blocked."""
+    """Datagrams at the port by outcome: seen = passed + dropped + blocked."""
 
     seen: int = 0
     passed: int = 0
@@ -84,13 +84,13 @@ class PortCounters:
     duplicated: int = 0
     reordered: int = 0
     released: int = 0
-    """Of the reordered, those that have gone on; all of them once nothing is held."""
+    """Reordered datagrams that were passed on; all of them once none is held."""
     unheld: int = 0
-    """Chosen for reordering but passed in order, because too many were held already."""
+    """Datagrams passed in order instead of reordered, because too many were held."""
 
 
 class Port:
-    """One direction of one port. Changes take effect at once. It holds nothing: the state is in the kernel."""
+    """One direction of a port. Changes take effect at once. The state is in the kernel."""
 
     __slots__ = ("_before_loss", "_before_tcp", "_initial", "_middle", "direction", "host_number")
 
@@ -103,14 +103,14 @@ class Port:
         before_loss: Callable[[], None],
         before_tcp: Callable[[], None],
     ) -> None:
-        """Describe a port; `before_loss` is called before datagrams start to meet a fate at it, `before_tcp` before
-        segments are counted."""
+        """Describe a port; `before_loss` is called before datagrams are first affected, `before_tcp` before TCP
+        segments are."""
         self._middle, self._before_loss, self._before_tcp = middle, before_loss, before_tcp
         self._initial = replace(initial, seed=initial.seed & _SEED_MASK)
         self.host_number, self.direction = host_number, direction
 
     def set(self, **changes: Any) -> PortSettings:
-        """Change some of `PortSettings`, keep the others; return what holds now. A seed restarts its series."""
+        """Change some of `PortSettings`; return all current settings. A seed restarts the random series."""
         names = {field.name for field in fields(PortSettings)}
         if unknown := sorted(changes.keys() - names):
             raise LabError(f"a port has no {', '.join(unknown)}", hint=f"it has {', '.join(sorted(names))}")
@@ -122,15 +122,15 @@ class Port:
         return self._inside(lambda index: self._apply(index, settings, "seed" in changes))
 
     def settings(self) -> PortSettings:
-        """Return what the port does now."""
+        """Return the current settings."""
         return self._inside(lambda _: self._read("lossy_config", _settings, self._initial))
 
     def counters(self) -> PortCounters:
-        """Return what the port has done since it first had something to do."""
+        """Return the counts since the port was first used."""
         return self._inside(lambda _: self._read("lossy_counters", _counters, PortCounters()))
 
     def is_attached(self) -> bool:
-        """Whether datagrams pay for a program at this port."""
+        """Return True if the program is attached to this port."""
         return self._inside(lambda index: bool(traffic_control.attached_program_ids(index, self._hook)))
 
     @property
@@ -179,7 +179,7 @@ class Port:
             return decode(lossy.map(map_name))
 
     def _inside(self, function: Callable[[int], T]) -> T:
-        """Run the function, given the port's index, in the namespace of the port."""
+        """Run the function with the port's index in the namespace of the port."""
 
         def run() -> T:
             name = port_name(self.host_number)

@@ -1,7 +1,7 @@
-"""Which labs there are: one small file a lab under /run, written before the first namespace is made.
+"""The registry of labs: a small file per lab under /run, written before the first namespace is created.
 
-A lab belongs to the process that made it, and is stale once that process is gone. A lab made to last (`umstack lab up`)
-belongs to nobody. A namespace that bears a lab's name but has no record is what a crash left, and stale as well.
+A lab belongs to the process that created it, and is stale once that process has ended. A lasting lab (`umstack lab up`)
+has no owner. A namespace with a lab's name but without a record remains after a crash, and is stale as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile(rf"{PREFIX}[a-z0-9][a-z0-9_-]{{0,31}}")
 
 @dataclass(frozen=True, slots=True)
 class LabRecord:
-    """A lab as written down: enough to find it again, or to remove it after its owner crashed."""
+    """The record of a lab: enough to open it, or to remove it after its owner crashed."""
 
     name: str
     host_count: int
@@ -37,33 +37,34 @@ class LabRecord:
 
     @property
     def namespaces(self) -> list[str]:
-        """The namespaces it is made of, the one in the middle (switch or router) first."""
+        """Its namespaces, that of the switch or router first."""
         middle = "router" if self.is_routed else "switch"
         return [f"{self.name}.{middle}", *(f"{self.name}.host{number}" for number in range(self.host_count))]
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it was made to outlive the process that made it."""
+        """True if it outlives the process that created it."""
         return self.owner_pid is None
 
     @property
     def is_stale(self) -> bool:
-        """Whether its owner is gone."""
+        """True if its owner has ended."""
         return self.owner_pid is not None and started_ticks(self.owner_pid) != self.owner_started_ticks
 
 
 def check_name(name: str) -> str:
-    """Return the full name of a lab (the prefix may be left out), or say what a name must look like."""
+    """Return the full name of a lab (the prefix is optional); raise for an invalid name."""
     full = name if name.startswith(PREFIX) else PREFIX + name
     if not _NAME.fullmatch(full):
         raise LabError(
-            f"{name} is no name for a lab", hint="use up to 32 of a-z, 0-9, - and _, a letter or digit first"
+            f"{name} is not a name for a lab",
+            hint="use up to 32 of a-z, 0-9, - and _, a letter or digit first",
         )
     return full
 
 
 def started_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot: with the id, that is a process's identity."""
+    """Return the start time of the process in clock ticks since boot: with the id, it identifies a process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -73,13 +74,13 @@ def started_ticks(pid: int) -> int | None:
 
 
 def write(record: LabRecord) -> None:
-    """Write the lab down; a second lab of the same name is refused."""
+    """Write the record of a lab; raise if there is one of the same name."""
     unfinished = _unfinished(record)
     try:
         os.link(unfinished, _file(record.name))
     except FileExistsError as error:
         raise LabError(
-            f"there is a lab named {record.name} already",
+            f"a lab named {record.name} already exists",
             hint=f"use it, choose another name, or `umstack lab down {record.name}`",
         ) from error
     finally:
@@ -87,12 +88,12 @@ def write(record: LabRecord) -> None:
 
 
 def rewrite(record: LabRecord) -> None:
-    """Change what is written of a lab."""
+    """Replace the record of a lab."""
     _unfinished(record).replace(_file(record.name))
 
 
 def erase(name: str) -> None:
-    """Forget the lab."""
+    """Remove the record of a lab."""
     _file(name).unlink(missing_ok=True)
 
 
@@ -102,15 +103,15 @@ def read(name: str) -> LabRecord:
     full_name = check_name(name)
     if full_name not in records:
         known = ", ".join(records) or "none"
-        raise LabError(f"there is no lab {name} (there are: {known})", hint="`umstack lab up` makes one")
+        raise LabError(f"there is no lab {name} (existing: {known})", hint="`umstack lab up` creates one")
     return records[full_name]
 
 
 def read_all() -> list[LabRecord]:
-    """Return every lab: those written down, and those of which only namespaces are left."""
+    """Return all labs: those with a record, and those of which only namespaces remain."""
     records = {}
     for file in sorted(_DIRECTORY.glob(f"{PREFIX}*.json")):
-        # One that vanishes now is being removed; one that cannot be read is found again by its namespaces.
+        # A vanishing record is being removed; a lab with an unreadable one is found by its namespaces.
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
             record = LabRecord(**json.loads(file.read_text()))
             records[record.name] = record
@@ -132,13 +133,15 @@ def _without_record(known: set[str]) -> list[LabRecord]:
 
 
 def _unfinished(record: LabRecord) -> Path:
-    """Write the record to a file beside its own, for the whole of it to appear there at once."""
+    """Write the record to a temporary file, which is then renamed, so that it appears at once."""
     try:
         _DIRECTORY.mkdir(parents=True, exist_ok=True)
         file = _DIRECTORY / f".{record.name}.{os.getpid()}"
         file.write_text(json.dumps(asdict(record)))
     except OSError as error:
-        raise LabError(f"cannot write the lab down in {_DIRECTORY}: {error}", hint="run as root") from error
+        raise LabError(
+            f"cannot write the lab's record to {_DIRECTORY}: {error}", hint="run as root"
+        ) from error
     return file
 
 

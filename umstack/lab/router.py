@@ -1,7 +1,7 @@
-"""The router: a namespace that forwards unicast between subnets, one for each host, and no multicast.
+"""The router: a namespace that forwards unicast between one subnet per host, and no multicast.
 
-That is what a network without multicast looks like to its hosts: what they send to a group goes to the router and no
-further, and a neighbour is reached by its address only. Nothing leads out of the router.
+It simulates a network without multicast: datagrams to a group end at the router, and a host is reached by its address
+only. Nothing is forwarded outside.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def _subnet(host_number: int) -> ipaddress.IPv4Network:
 
 
 def build(namespace: str, host_namespaces: Sequence[str], kind: CableKind) -> None:
-    """Lay a cable to `eth0` of each host, give this end its address, and forward unicast between them."""
+    """Lay a cable to `eth0` of each host, set the address of this end, and forward unicast between them."""
     namespaces.call(namespace, lambda: _build(host_namespaces, kind))
 
 
 def _build(host_namespaces: Sequence[str], kind: CableKind) -> None:
     for scope in ("all", "default"):
         set_sysctl(f"ipv6/conf/{scope}/disable_ipv6", 1)
-        # Each host is reached by one way only; where a system's default is to check that, it costs and finds nothing.
+        # Each host has one route only, so reverse path filtering, a default of some systems, would only cost time.
         set_sysctl(f"ipv4/conf/{scope}/rp_filter", 0)
-    # Multicast is forwarded for a multicast routing daemon only (mc_forwarding), and none runs here.
+    # Multicast is forwarded only for a multicast routing daemon (mc_forwarding), and none runs here.
     set_sysctl("ipv4/ip_forward", 1)
-    with netlink("making the router") as route:
+    with netlink("creating the router") as route:
         route.link("set", index=index_of(route, "lo"), state="up")
         for number, host in enumerate(host_namespaces):
             port = cables.lay(route, number, host, kind)

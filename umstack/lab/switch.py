@@ -1,6 +1,6 @@
-"""The switch: a bridge in a namespace of its own, snooping IGMP and querying, with a cable (veth) to each host.
+"""The switch: a bridge in a separate namespace with IGMP snooping and querying, and a cable (veth) to each host.
 
-Nothing leads out of the switch, so that traffic never leaves the lab.
+It has no other ports, so traffic never leaves the lab.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from umstack.lab.links import index_of, netlink, set_sysctl
 
 BRIDGE = "switch"
 
-# In the kernel's hundredths of a second. A querier counts as active one response interval after it was switched on,
-# and only then is a group nobody joined kept off the ports: hence the shortest interval IGMP can express.
-# The same for the two queries that follow a leave.
+# In units of 10 ms. A querier counts as active one response interval after it was switched on, and only then are groups
+# without members kept off the ports: hence the shortest interval of IGMP. The same for the two queries after a leave.
 _QUERY_RESPONSE_CS = 10
 _LAST_MEMBER_CS = 10
 _IGMP_VERSION = 3
@@ -35,17 +34,17 @@ _PROBE_INTERVAL_SECONDS = 0.01
 
 
 def build(namespace: str, host_namespaces: Sequence[str], kind: CableKind) -> None:
-    """Make the bridge and a cable to `eth0` of each host, all of them up."""
+    """Create the bridge and a cable to `eth0` of each host, and bring all up."""
     namespaces.call(namespace, lambda: _build(host_namespaces, kind))
 
 
 def _build(host_namespaces: Sequence[str], kind: CableKind) -> None:
     for scope in ("all", "default"):
         set_sysctl(f"ipv6/conf/{scope}/disable_ipv6", 1)
-    with netlink("making the switch") as route:
+    with netlink("creating the switch") as route:
         route.link("set", index=index_of(route, "lo"), state="up")
         route.link("add", ifname=BRIDGE, kind="bridge")
-        # Frames are switched, not shown to the firewall: it would reassemble them, and it costs.
+        # Frames bypass the firewall, which would reassemble them and cost time.
         for table in ("iptables", "ip6tables", "arptables"):
             set_sysctl(f"bridge/bridge-nf-call-{table}", 0)
         bridge = index_of(route, BRIDGE)
@@ -67,9 +66,9 @@ def _build(host_namespaces: Sequence[str], kind: CableKind) -> None:
 
 
 def await_snooping(sender: str, observer: str) -> None:
-    """Wait until the switch keeps a group nobody joined off the ports, which it does once its querier is active.
+    """Wait until the switch keeps groups without members off the ports, which it does once its querier is active.
 
-    The sender sends to such a group and then to everybody. A frame to everybody that arrives with none for the group
+    The sender sends to such a group and then to broadcast. A broadcast frame that arrives without one for the group
     before it is the proof.
     """
     probe = namespaces.call(sender, _probe_socket)
@@ -87,25 +86,25 @@ def await_snooping(sender: str, observer: str) -> None:
 
 
 def await_join(namespace: str, group: str, host_numbers: Collection[int]) -> None:
-    """Wait until the switch forwards the group to these hosts: a join takes a report, which takes a moment."""
+    """Wait until the switch forwards the group to these hosts: it must first receive their reports."""
     wanted = {port_name(number) for number in host_numbers}
     deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
     while missing := wanted - namespaces.call(namespace, lambda: _member_ports(group)):
         if time.monotonic() > deadline:
             raise LabError(
-                f"nobody joined {group} at {', '.join(sorted(missing))} within {_READY_TIMEOUT_SECONDS:.0f} s",
+                f"no receiver joined {group} at {', '.join(sorted(missing))} within {_READY_TIMEOUT_SECONDS:.0f} s",
                 hint="start the receiver first, on the interface toward the switch",
             )
         select.select([], [], [], _PROBE_INTERVAL_SECONDS)
 
 
 def _member_ports(group: str) -> set[str]:
-    """Return the ports the group is forwarded to; by `bridge`, because pyroute2 does not read that table."""
+    """Return the ports that get the group; by `bridge`, because pyroute2 cannot read that table."""
     try:
         shown = subprocess.run(["bridge", "-json", "mdb", "show"], capture_output=True, text=True, check=True)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         raise LabError(
-            f"cannot ask the switch for its groups: {error}", hint="apt-get install iproute2"
+            f"cannot read the groups of the switch: {error}", hint="apt-get install iproute2"
         ) from error
     tables = json.loads(shown.stdout or "[]")
     return {entry["port"] for table in tables for entry in table["mdb"] if entry["grp"] == group}
@@ -127,8 +126,8 @@ def _watch_socket() -> socket.socket:
 
 
 def _is_snooping(probe: socket.socket, watch: socket.socket, token: bytes) -> bool:
-    """Send one pair of probes; whether the one to everybody came through alone."""
-    # Until the cables have their carrier a probe cannot leave; the next attempt will.
+    """Send a pair of probes. Return True if only the broadcast one arrived."""
+    # Probes cannot be sent before the cables have a carrier; the next attempt may succeed.
     with contextlib.suppress(OSError):
         probe.sendto(token + b" to nobody", (_PROBE_GROUP, _PROBE_PORT))
         probe.sendto(token + b" to everybody", ("255.255.255.255", _PROBE_PORT))

@@ -1,7 +1,7 @@
 """The simulator: the whole C core on simulated hosts, under virtual time, from a seed or from a script.
 
-`run_seeds` runs random worlds against checkers (`umstack sim` does it from a shell); `World` builds one by hand.
-`write_capture` writes a world as a capture, `truth_of` says what that capture holds.
+`run_seeds` runs random worlds with checkers (`umstack sim` does so from a shell); `World` builds one by a script.
+`write_capture` writes a world as a capture, `truth_of` returns the true content of that capture.
 """
 
 from umstack.sim.capture import START_NS, SWITCH, point_name, write_capture

@@ -1,7 +1,7 @@
-"""A simulated run as a capture: what the switch and each host saw of it, as Ethernet frames in pcapng.
+"""Writes a simulated run as a pcapng capture with Ethernet frames, as captured at the switch and at each host.
 
-Every datagram of the trace becomes a frame with its virtual time. The switch sees what hosts send, before anything
-happens to it; a host sees what it sends and what reaches it, as a tap on its context would.
+Every datagram of the trace becomes a frame with its virtual time. The switch captures the datagrams that hosts send,
+before any fault; a host captures the datagrams that it sends and receives, as a tap on its context would.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from umstack.sim.trace import Datagram, Fate
 from umstack.sim.world import World, checked
 
 START_NS = 1_700_000_000_000_000_000
-"""The time of day of virtual time 0, unless another is chosen."""
+"""Default wall-clock time of virtual time 0."""
 SWITCH = -1
-"""The point of capture that is no host."""
+"""The capture point at the switch."""
 
 _ETHERNET = struct.Struct("!2sIH")
 _MAC = struct.Struct("!2sI")
@@ -33,22 +33,22 @@ _UDP_HEADERS = int(lib.UM_IPV4_UDP_HEADER_BYTES)
 
 
 def point_name(point: int) -> str:
-    """What the interface of a point of capture is called."""
+    """Return the interface name of a capture point."""
     return "switch" if point == SWITCH else f"host{point}"
 
 
 def address_of(ip: int) -> str:
-    """An address as text."""
+    """Return an address as text."""
     return str(IPv4Address(ip))
 
 
 def host_address(host: int) -> str:
-    """The address of a host."""
+    """Return the address of a host."""
     return address_of(_FIRST_HOST_IP + host)
 
 
 def hosts_of(datagrams: Iterable[Datagram]) -> list[int]:
-    """The hosts that sent something, or that something was on its way to."""
+    """Return the hosts that sent a datagram, or to which one was sent."""
     return sorted({end for one in datagrams for end in (one.sender, one.receiver) if end >= 0})
 
 
@@ -59,9 +59,9 @@ def write_capture(
     points: Iterable[int] | None = None,
     start_ns: int = START_NS,
 ) -> int:
-    """Write what these points (SWITCH, numbers of hosts; all of them by default) saw, an interface each.
+    """Write the captures of these points (SWITCH, host numbers; default: all), one interface per point.
 
-    Gives the number of packets. `start_ns` is what virtual time 0 is called.
+    Return the number of packets. `start_ns`: wall-clock time of virtual time 0.
     """
     trace = world.trace()
     chosen = [SWITCH, *hosts_of(trace)] if points is None else list(points)
@@ -90,7 +90,7 @@ def write_capture(
 
 
 def _seen_at(datagram: Datagram) -> Iterator[tuple[int, Any]]:
-    """The points that see this entry of the trace, and in which direction."""
+    """Yield the points that capture this trace entry, with the direction."""
     if datagram.fate is Fate.SENT:
         yield SWITCH, lib.UM_PCAPNG_NO_DIRECTION
         yield datagram.sender, lib.UM_PCAPNG_OUTBOUND
@@ -99,7 +99,7 @@ def _seen_at(datagram: Datagram) -> Iterator[tuple[int, Any]]:
 
 
 def _headers(datagram: Datagram, number: int) -> bytes:
-    """Ethernet, IPv4 and UDP, with the checksums that belong to them."""
+    """Return the Ethernet, IPv4 and UDP headers with correct checksums."""
     (source, _), (destination, _) = datagram.source, datagram.destination
     if destination >= _FIRST_MULTICAST:
         to_mac = _MAC.pack(b"\x01\x00", _MULTICAST_MAC | destination & _MULTICAST_BITS)

@@ -1,7 +1,7 @@
-"""Options of the things in a simulated world: UM's defaults, in nanoseconds and bytes, and a network without faults.
+"""Options of the objects in a simulated world: UM's defaults, in nanoseconds and bytes, and no network faults.
 
 Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source/source_state.h and
-ffi/core/receiver/receiver_session.h), which say what each one means.
+ffi/core/receiver/receiver_session.h), which document them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLOW_NONE, FLOW_MIN, FLOW_MAX, FLOW_TAGGED = range(4)
 
 @dataclass(slots=True)
 class HostOptions:
-    """A host: its context's limiters, its stores, its clock and its link."""
+    """A host: the rate limiters of its context, its buffers, clock and link."""
 
     data_rate_bps: int = 0
     retransmit_rate_bps: int = 0
@@ -39,7 +39,7 @@ class HostOptions:
 
 @dataclass(slots=True)
 class SessionOptions:
-    """A source session. The addresses and the session id are the world's business unless given."""
+    """A source session. Addresses and session id are assigned by the world unless given."""
 
     session_id: int = 0
     nak_port: int = 0
@@ -79,7 +79,7 @@ class SourceOptions:
 
 @dataclass(slots=True)
 class TransportOptions:
-    """The receiving side of a session; the first join of a host decides for all later ones."""
+    """The receiving side of a session; the first join of a host sets the options for later ones."""
 
     nak_initial_backoff_ns: int = 50 * MS
     nak_backoff_ns: int = 200 * MS
@@ -101,7 +101,7 @@ class TransportOptions:
 
 @dataclass(slots=True)
 class ReceiverOptions:
-    """A receiver: one subscription and the application that reads it."""
+    """A receiver: a subscription and the application that reads it."""
 
     ordered_delivery: int = 1
     map_entries_max: int = 200_000
@@ -118,7 +118,7 @@ class ReceiverOptions:
 
 @dataclass(slots=True)
 class Faults:
-    """What happens to datagrams on their way to a host; probabilities are parts per million."""
+    """Faults of the path to a host; probabilities in parts per million."""
 
     loss_ppm: int = 0
     burst_begin_ppm: int = 0

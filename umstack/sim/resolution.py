@@ -1,14 +1,14 @@
-"""Random runs of topic resolution under attack: a seed makes contexts, a network and an attacker, checkers watch.
+"""Random runs of topic resolution under attack: a seed chooses contexts, network and attacker, checkers watch.
 
 The contexts are state machines of topic resolution (umstack/resolution/machine.py) under virtual time, each with a
-model of what the core does with what it is told: so many receiving sessions, of which those without a datagram end
-after a while or make space, and a bounded memory of those that ended. A session asks its source where the stream is, by
-status messages, until it has a datagram: so it stays even when its source sends nothing else. The attacker is on the
-network until the end: it advertises sessions that do not exist, for wanted topics and for others, ends sources in their
-name, queries and requests in floods, repeats what it overheard, and sends records and options malformed.
+model of the core's reactions: a limited number of receiving sessions, of which those without a datagram end after a
+while or are evicted, and a bounded memory of ended sessions. A session solicits the position of its stream from the
+source, by status messages, until it has a datagram, so it stays even if the source sends nothing else. The attacker
+stays on the network until the end: it advertises sessions that do not exist, for wanted and other topics, ends sources
+with forged records, floods queries and requests, replays datagrams, and sends malformed records and options.
 
-Checked after every step: nothing raises; tables have their bounds; nobody sends more than its rate limits, or is woken
-without end. And a receiver has every source of its topic within CONVERGENCE_NS after both are there.
+Checked after every step: nothing raises; tables stay within their bounds; no context exceeds its rate limits or is
+woken without end. And a receiver has every source of its topic within CONVERGENCE_NS after both exist.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MS = 1_000_000
 _SECOND = 1_000_000_000
 
 CONVERGENCE_NS = 3 * _SECOND
-"""How long a receiver may be without a source that is there: some rounds of queries, each of which may be lost.
+"""Maximum time that a receiver may lack an existing source: some rounds of queries, each of which may be lost.
 
-A topic that has a source, which may be forged, is queried once a second."""
+A topic that has a source, which may be forged, is queried once per second."""
 
-# Everything is scaled down by about thirty: the tables, the attacker's rate, and how long sessions wait.
+# Tables, the attacker's rate and session timeouts are scaled down by about thirty.
 _CACHE_MAXIMUM = 100
 _SESSIONS_MAXIMUM = 16
 _IDLE_PER_SOURCE_MAXIMUM = 2
@@ -58,9 +58,9 @@ _CONTEXT = ContextOptions(
     resolver_wildcard_queries_per_second=_RECORDS_PER_SECOND,
 )
 _RECORDS_A_WINDOW = 5 * 11 * _RECORDS_PER_SECOND // 10
-"""Of five queues, in as many slices of 100 ms as there are in a second, or begin in one."""
+"""Of five queues, in the slices of 100 ms that overlap a second."""
 _TABLES_OF_ITS_OWN = ("timers", "queued records")
-"""Which have some entries for each source, receiver and pattern of the context, whatever is received."""
+"""Tables with some entries per source, receiver and pattern of the context, independent of received records."""
 _SOURCE = SourceOptions(
     resolver_send_final_advertisements=True,
     resolver_advertisement_minimum_initial_duration_ns=_SECOND,
@@ -74,13 +74,13 @@ _WILDCARD = WildcardReceiverOptions(wildcard_maximum_topics=_TOPICS_PER_PATTERN)
 
 
 class ResolutionCanary(Enum):
-    """A bound that is taken away: a run without it must fail, or the checkers are blind."""
+    """A removed bound: a run without it must fail, or the checkers miss faults."""
 
     NONE = "none"
     NO_RATE_LIMIT = "no-rate-limit"
     NO_CACHE_LIMIT = "no-cache-limit"
     ENDED_FORGOTTEN = "ended-forgotten"
-    """The core's memory of ended sessions overflows, and nobody is told."""
+    """The core's memory of ended sessions overflows without a report."""
 
 
 _PLANTED = {
@@ -91,7 +91,7 @@ _PLANTED = {
 
 @dataclass(frozen=True, slots=True)
 class ResolutionResult:
-    """How one seed went; `violation` is empty when everything held."""
+    """The result of a seed; `violation` is empty on success."""
 
     seed: int
     violation: str
@@ -102,17 +102,17 @@ class ResolutionResult:
 
     @property
     def replay(self) -> str:
-        """The command that runs this seed again."""
+        """Return the command that repeats this seed."""
         return f"umstack sim --resolution --seed {self.seed}"
 
 
 class _Violation(Exception):
-    """Something does not hold."""
+    """A check failed."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """A receiving session of a host, and the topics for which it is received."""
+    """A receiving session of a host, with its topics."""
 
     created_ns: int
     topics: set[tuple[str, int]] = field(default_factory=set)
@@ -138,10 +138,10 @@ class _Host:
         self._sent_records = 0
         self._wakeups: deque[int] = deque()
 
-    # What the core does
+    # The model of the core
 
-    def told(self, events: list[ResolutionEvent], now_ns: int) -> int:
-        """Map what was found, as the engine does; how many sources that were."""
+    def apply(self, events: list[ResolutionEvent], now_ns: int) -> int:
+        """Map the discovered sources, as the engine does. Return their number."""
         found = [event for event in events if isinstance(event, SourceFound)]
         for event in found:
             session = self.sessions.get(event.address)
@@ -153,7 +153,8 @@ class _Host:
         return len(found)
 
     def _make_space(self, address: TransportAddress) -> bool:
-        """um_node_evictable: the oldest idle session of the source over its share, or of all when the table is full."""
+        """As um_node_evictable: the oldest idle session of the source over its share, or of all if the table is
+        full."""
         idle = [(one.created_ns, known) for known, one in self.sessions.items() if not one.is_active]
         of_source = [one for one in idle if one[1].source_ip == address.source_ip]
         if len(of_source) >= _IDLE_PER_SOURCE_MAXIMUM:
@@ -176,7 +177,7 @@ class _Host:
                 self._end(address)
 
     def forget_ended(self, now_ns: int) -> None:
-        """Every half second: have the sources of ended sessions found again."""
+        """Every half second: let the sources of ended sessions be rediscovered."""
         missed = self._ended_count - self._ended_seen > _ENDED_REMEMBERED
         ended = None if missed and self._canary is not ResolutionCanary.ENDED_FORGOTTEN else set(self._ended)
         self._ended_seen = self._ended_count
@@ -184,18 +185,18 @@ class _Host:
         if ended is None or ended:
             self.machine.forget_sessions(ended, now_ns)
 
-    # What is checked
+    # Checks
 
     def check(self) -> None:
-        """Every table has its bound."""
+        """Check that every table is within its bound."""
         own = len(self.sources) + len(self.wanted) + self.has_pattern
         for name, size in self.machine.table_sizes().items():
             limit = 4 * own + 4 if name in _TABLES_OF_ITS_OWN else _CACHE_MAXIMUM
             if size > limit:
-                raise _Violation(f"{self.ip}: {name} has {size} entries, {limit} at most")
+                raise _Violation(f"{self.ip}: {name} has {size} entries, the limit is {limit}")
 
     def sent(self, datagrams: list[bytes], now_ns: int) -> None:
-        """No more than the rate limits within a second, whatever was received."""
+        """Check the rate limits over a second, whatever was received."""
         self._wakeups.append(now_ns)
         for datagram in datagrams:
             records = datagram[1] + int.from_bytes(datagram[2:4], "big")
@@ -207,14 +208,14 @@ class _Host:
             self._wakeups.popleft()
         if self._sent_records > _RECORDS_A_WINDOW:
             raise _Violation(
-                f"{self.ip} sent {self._sent_records} records within a second, {_RECORDS_A_WINDOW} at most"
+                f"{self.ip} sent {self._sent_records} records within a second, the limit is {_RECORDS_A_WINDOW}"
             )
         if len(self._wakeups) > _WAKEUPS_A_WINDOW:
             raise _Violation(f"{self.ip} was woken {len(self._wakeups)} times within a second")
 
 
 class _World:
-    """Hosts, the network between them, and what happens when."""
+    """Hosts, the network between them, and the scheduled actions."""
 
     def __init__(self, seed: int, canary: ResolutionCanary) -> None:
         self.random = Random(seed)
@@ -266,7 +267,7 @@ class _World:
         self._sources.append(source)
         options = (WireOption(4, bytes(20)),) if self.random.random() < 0.5 else ()
         host.machine.advertise(source.topic, source.index, address, _SOURCE, self.now_ns, options)
-        self.attacker.sees(source)
+        self.attacker.add_source(source)
         self._wake(host)
         if self.random.random() < 0.5:
             self._send_data(source)
@@ -274,17 +275,17 @@ class _World:
     def _make_receiver(self, host: _Host) -> None:
         topic = self.random.choice(TOPICS)
         host.wanted.setdefault(topic, self.now_ns)
-        self._told(host, host.machine.query(topic, _RECEIVER, self.now_ns))
+        self._apply(host, host.machine.query(topic, _RECEIVER, self.now_ns))
         self._wake(host)
 
     def _make_pattern(self, host: _Host) -> None:
         host.has_pattern = True
         pattern = TopicPattern.of_prefix("orders")
-        self._told(host, host.machine.match(1, pattern, _WILDCARD, self.now_ns))
+        self._apply(host, host.machine.match(1, pattern, _WILDCARD, self.now_ns))
         self._wake(host)
 
     def _solicit(self, host: _Host, session: _Session, source: SourceMade) -> None:
-        """A status message of a session that knows no position; its source answers to the group."""
+        """Send a status message of a session without a position; its source answers to the group."""
         if session.is_active or host.sessions.get(source.address) is not session:
             return
         if self.random.random() >= self._loss:
@@ -293,14 +294,14 @@ class _World:
         self.at(self.now_ns + _STATUS_INTERVAL_NS, lambda: self._solicit(host, session, source))
 
     def _reach_sessions(self, source: SourceMade) -> None:
-        """A source sends something: sessions that receive it are no longer idle."""
+        """Let a source send a datagram: sessions that receive it are no longer idle."""
         for other in self.hosts:
             session = other.sessions.get(source.address)
             if session is not None and self.random.random() >= self._loss:
                 session.is_active = True
 
     def _send_data(self, source: SourceMade) -> None:
-        """As a source does that publishes."""
+        """Send data, as a publishing source does."""
         self._reach_sessions(source)
         self.at(self.now_ns + 50 * _MS, lambda: self._send_data(source))
 
@@ -312,9 +313,9 @@ class _World:
 
     # Topic resolution of a host
 
-    def _told(self, host: _Host, events: list[ResolutionEvent]) -> None:
+    def _apply(self, host: _Host, events: list[ResolutionEvent]) -> None:
         before = dict(host.sessions)
-        self.found += host.told(events, self.now_ns)
+        self.found += host.apply(events, self.now_ns)
         for source in self._sources:
             session = host.sessions.get(source.address)
             if session is not None and session is not before.get(source.address):
@@ -332,13 +333,13 @@ class _World:
 
     def _process(self, host: _Host, planned_ns: int) -> None:
         if self._wakes.get(id(host)) != planned_ns:
-            return  # an earlier one took its place
+            return  # an earlier wake-up replaced it
         del self._wakes[id(host)]
-        self._told(host, host.machine.left_topics(self.now_ns))
+        self._apply(host, host.machine.left_topics(self.now_ns))
         datagrams = host.machine.datagrams_to_send(self.now_ns)
         host.sent(datagrams, self.now_ns)
         for datagram in datagrams:
-            self.attacker.hears(datagram)
+            self.attacker.overhear(datagram)
             self._transmit(datagram)
         host.check()
         self._wake(host)
@@ -351,7 +352,7 @@ class _World:
                 self.at(arrives_ns, lambda host=host: self._receive(host, datagram))  # type: ignore[misc]
 
     def _receive(self, host: _Host, datagram: bytes) -> None:
-        self._told(host, host.machine.datagram_received(datagram, self.now_ns))
+        self._apply(host, host.machine.datagram_received(datagram, self.now_ns))
         host.check()
         self._wake(host)
 
@@ -361,7 +362,7 @@ class _World:
         self.at(self.now_ns + _SECOND // self.attacker.rate_per_second, self._attack)
 
     def _look(self, host: _Host) -> None:
-        """Has the receiver every source that it should have by now?"""
+        """Check that the receiver has every source that it must have by now."""
         self.at(self.now_ns + 100 * _MS, lambda: self._look(host))
         for other in self.hosts:
             for source in other.sources:
@@ -375,7 +376,7 @@ class _World:
                 since_ns = host.lacking_since_ns.setdefault(source, max(wanted_ns, source.since_ns))
                 if self.now_ns - since_ns > CONVERGENCE_NS:
                     what = f"{source.topic[:10]}[{source.index}] of {other.ip}"
-                    raise _Violation(f"{host.ip} is without {what} since {since_ns / 1e9:.1f} s")
+                    raise _Violation(f"{host.ip} has been missing {what} since {since_ns / 1e9:.1f} s")
 
 
 def run_resolution_seed(seed: int, canary: ResolutionCanary = ResolutionCanary.NONE) -> ResolutionResult:
@@ -386,7 +387,7 @@ def run_resolution_seed(seed: int, canary: ResolutionCanary = ResolutionCanary.N
         world.run()
     except _Violation as error:
         violation = f"{world.now_ns / 1e9:.3f} s: {error}"
-    except Exception as error:  # whatever it is, a datagram has caused it
+    except Exception as error:  # any error was caused by a datagram
         violation = f"{world.now_ns / 1e9:.3f} s: {type(error).__name__}: {error}"
     return ResolutionResult(seed, violation, world.datagrams, world.forged, world.found, world.digest)
 
@@ -394,7 +395,7 @@ def run_resolution_seed(seed: int, canary: ResolutionCanary = ResolutionCanary.N
 def run_resolution_seeds(
     first: int, count: int | None = None, canary: ResolutionCanary = ResolutionCanary.NONE
 ) -> Iterator[ResolutionResult]:
-    """Run `count` seeds from `first` on; without a count, forever."""
+    """Run `count` seeds from `first` on; forever if None."""
     seed = first
     while count is None or seed < first + count:
         yield run_resolution_seed(seed, canary)

@@ -1,4 +1,4 @@
-"""The attacker of umstack.sim.resolution: datagrams of topic resolution, forged, repeated, flooded and malformed."""
+"""The attacker of umstack.sim.resolution: forged, replayed, flooding and malformed datagrams of topic resolution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from umstack.resolution.codec import (
 )
 
 TOPICS = ("orders", "orders.eu", "trades", "é", "x" * 200)
-"""Of honest sources and receivers."""
+"""Topics of honest sources and receivers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SourceMade:
 
 
 class Attacker:
-    """Makes datagrams by seed; it hears everything."""
+    """Makes datagrams by seed; it receives all datagrams."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -57,16 +57,16 @@ class Attacker:
         self._sources = random.choice((1, 5, 250))
         self._serial = 0
 
-    def hears(self, datagram: bytes) -> None:
-        """Somebody sent this."""
+    def overhear(self, datagram: bytes) -> None:
+        """Record a datagram that was sent."""
         self._overheard.append(datagram)
 
-    def sees(self, source: SourceMade) -> None:
-        """There is a source."""
+    def add_source(self, source: SourceMade) -> None:
+        """Record a new source."""
         self._truths.append(source)
 
     def datagram(self) -> bytes:
-        """The next one."""
+        """Return the next datagram."""
         return self._means[self._random.choice(self._chosen)]()
 
     def _topic(self) -> str:

@@ -1,4 +1,4 @@
-"""Random runs of the simulator: a seed makes a world, faults trouble it, checkers watch it (ffi/sim/run.h)."""
+"""Random runs of the simulator: a seed chooses a world and its faults, checkers watch it (ffi/sim/run.h)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from umstack.sim.world import SimulationFailed, World
 
 
 class Canary(IntEnum):
-    """A deliberate mistake: a run with one must fail, or its checkers are blind."""
+    """A deliberate mistake: a run with one must fail, or its checkers miss faults."""
 
     NONE = 0
     STALE_PAYLOAD = 1
@@ -21,47 +21,47 @@ class Canary(IntEnum):
     DEAF_RECEIVER = 4
     STALE_ANSWER = 5
     KNOWN_KEY = 6
-    """Of LBT-RU's client ids, by the adversary."""
+    """The adversary has the key of LBT-RU client ids."""
 
 
 class Transport(IntEnum):
-    """What the sessions of a world are; seeds make the same worlds for both."""
+    """The transport of a world's sessions; a seed makes the same world for both."""
 
     LBTRM = 0
     LBTRU = 1
 
 
 class Adversary(IntEnum):
-    """Somebody on the network who attacks while the faults last."""
+    """An attacker on the network while the faults last."""
 
     NONE = 0
     FORGES_CONTROL = 1
-    """Session messages, NAKs, NCFs, status messages, replays and floods: every promise has to hold."""
+    """Session messages, NAKs, NCFs, status messages, replays and floods: all checks must succeed."""
 
     FORGES_DATA = 2
-    """Data in the name of a source, too, which only keys could tell: a run may well fail."""
+    """Also data with the address of a source, which only keys could reject: a run may fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a run has beside its seed."""
+    """Settings of a run besides its seed."""
 
     canary: Canary = Canary.NONE
     adversary: Adversary = Adversary.NONE
     transport: Transport = Transport.LBTRM
     recovers: bool = True
-    """Late join and off-transport recovery, too; not with an adversary, nor over LBT-RU."""
+    """With late join and off-transport recovery; not with an adversary, nor over LBT-RU."""
 
     @property
     def options(self) -> str:
-        """As options of the command line, each with a blank before it."""
+        """Return the settings as command-line options, each after a blank."""
         attacked = f" --adversary={option_name(self.adversary)}" if self.adversary else ""
         over = f" --transport {option_name(self.transport)}" if self.transport else ""
         planted = f" --canary={option_name(self.canary)}" if self.canary else ""
         return attacked + over + planted + ("" if self.recovers else " --transport-only")
 
     def params(self, *, trace: bool = False) -> Any:
-        """An um_sim_params."""
+        """Return an um_sim_params."""
         fields = {
             "canary": int(self.canary),
             "adversary": int(self.adversary),
@@ -74,7 +74,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one seed went; `violation` is empty when everything held."""
+    """The result of a seed; `violation` is empty on success."""
 
     seed: int
     violation: str
@@ -96,12 +96,12 @@ class Result:
 
     @property
     def replay(self) -> str:
-        """The command that runs this seed again and shows what happens."""
+        """Return the command that repeats this seed with a trace."""
         return f"umstack sim --seed {self.seed} --trace{self.setup.options}"
 
 
 def option_name(choice: Canary | Adversary | Transport) -> str:
-    """How a choice is written on the command line."""
+    """Return a choice as written on the command line."""
     return choice.name.lower().replace("_", "-")
 
 
@@ -139,7 +139,7 @@ def run_seed(seed: int, setup: Setup = PLAIN) -> Result:
 
 
 def run_seeds(first: int, count: int | None = None, setup: Setup = PLAIN) -> Iterator[Result]:
-    """Run `count` seeds from `first` on; without a count, forever."""
+    """Run `count` seeds from `first` on; forever if None."""
     seed = first
     while count is None or seed < first + count:
         yield run_seed(seed, setup)

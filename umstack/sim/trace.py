@@ -1,4 +1,4 @@
-"""What happened in a simulated world, as Python objects: datagrams on the wire and rows an application read."""
+"""The trace of a simulated world as Python objects: datagrams on the wire and rows that applications read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LBTRU_OPTION_BYTES = 8
 
 
 class Type(IntEnum):
-    """What a datagram is; STATUS is a DATA datagram sent to a NAK port."""
+    """The type of a datagram; STATUS is a DATA datagram sent to a NAK port."""
 
     DATA = 0
     SM = 2
@@ -28,7 +28,7 @@ class Type(IntEnum):
 
 
 class Fate(IntEnum):
-    """What became of a datagram in this entry of a trace."""
+    """The fate of a datagram in a trace entry."""
 
     SENT = 0
     RECEIVED = 1
@@ -36,7 +36,7 @@ class Fate(IntEnum):
 
 
 class DropReason(IntEnum):
-    """Why a datagram did not arrive."""
+    """The reason why a datagram did not arrive."""
 
     NONE = 0
     RULE = 1
@@ -49,14 +49,14 @@ class DropReason(IntEnum):
 
 
 class NcfReason(IntEnum):
-    """Why a source refuses a request (UM-132)."""
+    """The reason why a source refuses a NAK (UM-132)."""
 
     NO_RETRY = 0
     IGNORED = 1
     RX_DELAY = 2
     SHED = 3
     UNKNOWN = 4
-    """A number beyond these, as a datagram corrupted on its way may give."""
+    """Any other number, for example of a corrupted datagram."""
 
     @classmethod
     def _missing_(cls, value: object) -> NcfReason:
@@ -64,7 +64,7 @@ class NcfReason(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a row is."""
+    """The kind of a row."""
 
     MESSAGE = 0
     BEGINNING_OF_SESSION = 1
@@ -75,7 +75,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """One message of the topic layer in a datagram: a whole application message or a part of one."""
+    """A message of the topic layer in a datagram: an application message or a fragment of one."""
 
     topic_index: int
     sqn: int
@@ -86,8 +86,8 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """One entry of a trace. `serial` is the same in every entry about one datagram, `source` and `destination` are
-    (ip, port) numbers."""
+    """A trace entry. All entries of a datagram have the same `serial`; `source` and `destination` are (ip, port)
+    numbers."""
 
     time_ns: int
     fate: Fate
@@ -108,14 +108,14 @@ class Datagram:
 
     @property
     def sqns(self) -> list[int]:
-        """The sequence numbers a NAK or an NCF lists."""
+        """The sqns listed in a NAK or NCF."""
         if self.type not in (Type.NAK, Type.NCF):
             return []
         is_nak = self.type is Type.NAK
         start, options = (_NAK_BYTES if is_nak else _NCF_BYTES), 0
         if self.data[1] != 0:  # only LBT-RU has options, behind the list
             start, options = start - 4, (2 if is_nak else 1) * _LBTRU_OPTION_BYTES
-        whole = max(len(self.data) - start - options, 0) // 4 * 4  # a made-up datagram may end anywhere
+        whole = max(len(self.data) - start - options, 0) // 4 * 4  # forged datagrams may end anywhere
         return [n for (n,) in struct.iter_unpack(">I", self.data[start : start + whole])]
 
     @property
@@ -162,7 +162,7 @@ def _fragment(message: bytes, option: int) -> Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row the application of a receiver read."""
+    """A row that the application of a receiver read."""
 
     time_ns: int
     kind: Kind

@@ -1,7 +1,7 @@
-"""What really happened in a simulated run: what a capture of it ought to be judged to hold.
+"""The true events of a simulated run, which an analysis of its capture must find.
 
-The trace says of every datagram what became of it at every host. So it is known, not inferred, which host missed what,
-when it asked, what answered, and which retransmission helped nobody.
+The trace shows the fate of every datagram at every host. So it is known, not inferred, which datagrams a host missed,
+when it sent NAKs, what the response was, and which retransmissions were useless.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _LOSS_ROWS = (Kind.UNRECOVERABLE_LOSS, Kind.BURST_LOSS)
 
 @dataclass(slots=True)
 class Loss:
-    """A number that a host asked for, or of which it never got the first sending."""
+    """A sqn that a host NAKed, or whose first transmission it never received."""
 
     receiver: str
     sqn: int
     sent_ns: int | None
-    """When it was sent first."""
+    """Time of the first transmission."""
     came_at_first: bool = False
-    """The first sending arrived after all: it was only late."""
+    """True if the first transmission arrived late."""
     naks_ns: list[int] = field(default_factory=list)
-    """When the host asked for it."""
+    """Times of the host's NAKs."""
     repair_sent_ns: int | None = None
-    """When the first copy that arrived had been sent; None: none ever arrived."""
+    """Send time of the first copy that arrived; None: none arrived."""
     repaired_ns: int | None = None
-    """When that copy arrived."""
+    """Arrival time of that copy."""
 
 
 @dataclass(slots=True)
 class SessionTruth:
-    """What became of a session's datagrams. Sequence numbers are those on the wire; times have `start_ns` in them."""
+    """The fates of a session's datagrams. Sqns are those on the wire; times include `start_ns`."""
 
     publisher: str
     session_id: int
@@ -48,25 +48,25 @@ class SessionTruth:
     data_bytes: int = 0
     retransmissions: int = 0
     useful_retransmissions: int = 0
-    """Of these, those by which a host got what it did not have."""
+    """Retransmissions of these that gave a host a missing datagram."""
     session_messages: int = 0
     naks: int = 0
-    """NAK packets that hosts sent, received or not."""
+    """NAK packets that hosts sent, including lost ones."""
     status_messages: int = 0
     ncfs: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    """Sequence numbers in NCFs, by reason."""
+    """Sqns in NCFs, by reason."""
     first_sqn: int | None = None
     last_sqn: int | None = None
     losses: list[Loss] = field(default_factory=list)
-    """In order of receiver and number."""
+    """Sorted by receiver and sqn."""
     duplicates: dict[str, int] = field(default_factory=dict)
-    """First sendings that reached a host more than once: copies beyond the first."""
+    """Extra copies of first transmissions that reached a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecoverable:
-    """A loss that an application was told of: from its first to its last topic sequence number."""
+    """A loss reported to an application, from its first to its last topic sqn."""
 
     time_ns: int
     receiver: int
@@ -77,24 +77,24 @@ class Unrecoverable:
 
 @dataclass(slots=True)
 class Truth:
-    """What a run holds."""
+    """The true events of a run."""
 
     start_ns: int
     points: dict[str, str]
-    """The interfaces of the capture: what each is called, and its host's address (nothing for the switch)."""
+    """The interfaces of the capture: names with host addresses (empty for the switch)."""
     sessions: list[SessionTruth]
     unrecoverable: list[Unrecoverable]
 
     def to_dict(self) -> dict[str, Any]:
-        """The truth for machines."""
+        """Return the truth as JSON-compatible values."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class _Session:
-    """A session in the making."""
+    """The truth of a session while it is collected."""
 
-    told: SessionTruth
+    truth: SessionTruth
     sent: dict[int, int] = field(default_factory=dict)
     has: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
     first_sendings: dict[int, Counter[int]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Session:
 
 
 def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
-    """What happened in this world so far; `start_ns` is what virtual time 0 is called."""
+    """Return the events of this world so far; `start_ns`: wall-clock time of virtual time 0."""
     trace = world.trace()
     sessions: dict[tuple[int, int], _Session] = {}
     sent_at: dict[int, int] = {}
@@ -120,7 +120,7 @@ def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
     return Truth(
         start_ns,
         points,
-        [_told(session) for session in sessions.values() if session.told.group],
+        [_finished(session) for session in sessions.values() if session.truth.group],
         list(_unrecoverable(world, start_ns)),
     )
 
@@ -129,34 +129,34 @@ def _on_sent(sessions: dict[tuple[int, int], _Session], entry: Datagram, now_ns:
     publisher = entry.destination[0] if entry.type in _ONE_TO_ONE else entry.source[0]
     key = (publisher, entry.session_id)
     session = sessions.setdefault(key, _Session(SessionTruth(address_of(publisher), entry.session_id, "")))
-    told = session.told
+    truth = session.truth
     if entry.type not in _ONE_TO_ONE:
-        told.group = f"{address_of(entry.destination[0])}:{entry.destination[1]}"
+        truth.group = f"{address_of(entry.destination[0])}:{entry.destination[1]}"
     if entry.type is Type.DATA and entry.retransmission:
-        told.retransmissions += 1
+        truth.retransmissions += 1
     elif entry.type is Type.DATA:
-        told.datagrams += 1
-        told.data_bytes += len(entry.data)
-        told.first_sqn = entry.sqn if told.first_sqn is None else told.first_sqn
-        told.last_sqn = entry.sqn
+        truth.datagrams += 1
+        truth.data_bytes += len(entry.data)
+        truth.first_sqn = entry.sqn if truth.first_sqn is None else truth.first_sqn
+        truth.last_sqn = entry.sqn
         session.sent[entry.sqn] = now_ns
     elif entry.type is Type.SM:
-        told.session_messages += 1
+        truth.session_messages += 1
     elif entry.type is Type.STATUS:
-        told.status_messages += 1
+        truth.status_messages += 1
     elif entry.type is Type.NCF:
-        told.ncfs += 1
+        truth.ncfs += 1
         reason = entry.ncf_reason.name.lower()
-        told.refused[reason] = told.refused.get(reason, 0) + len(entry.sqns)
+        truth.refused[reason] = truth.refused.get(reason, 0) + len(entry.sqns)
     elif entry.type is Type.NAK:
-        told.naks += 1
+        truth.naks += 1
         asked = session.asked.setdefault(entry.sender, {})
         for sqn in entry.sqns:
             asked.setdefault(sqn, []).append(now_ns)
 
 
 def _on_arrival(session: _Session, entry: Datagram, now_ns: int, sent_ns: int) -> None:
-    """A copy of a datagram reached a host, or was lost on the way to it."""
+    """Record that a copy of a datagram reached a host, or was lost on the way."""
     host = entry.receiver
     if entry.fate is Fate.DROPPED:
         if not entry.retransmission:
@@ -171,16 +171,16 @@ def _on_arrival(session: _Session, entry: Datagram, now_ns: int, sent_ns: int) -
             session.useful.add(entry.serial)
 
 
-def _told(session: _Session) -> SessionTruth:
-    told = session.told
-    told.useful_retransmissions = len(session.useful)
+def _finished(session: _Session) -> SessionTruth:
+    truth = session.truth
+    truth.useful_retransmissions = len(session.useful)
     for host in sorted({*session.missed, *session.asked}):
         came = session.first_sendings.get(host, Counter())
         asked = session.asked.get(host, {})
         never_came = session.missed.get(host, set()) - came.keys()
         for sqn in sorted(never_came | asked.keys()):
             repair_sent_ns, repaired_ns = session.has.get(host, {}).get(sqn, (None, None))
-            told.losses.append(
+            truth.losses.append(
                 Loss(
                     host_address(host),
                     sqn,
@@ -193,8 +193,8 @@ def _told(session: _Session) -> SessionTruth:
             )
     for host, came in sorted(session.first_sendings.items()):
         if copies := came.total() - len(came):
-            told.duplicates[host_address(host)] = copies
-    return told
+            truth.duplicates[host_address(host)] = copies
+    return truth
 
 
 def _unrecoverable(world: World, start_ns: int) -> Iterator[Unrecoverable]:

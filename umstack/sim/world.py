@@ -9,7 +9,7 @@ with World() as world:
     world.run_for(1 * SECOND)
     print(receiver.rows)
 
-Every datagram and every row is kept, with its time. Handles stay valid until the world is closed.
+Every datagram and row is recorded with its time. Handles stay valid until the world is closed.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _EVERY_SQN = 0xFFFFFFFF
 
 
 class SimulationFailed(UmError):
-    """A simulated host did what it must never do, or a checker found a violation."""
+    """A simulated host violated an invariant, or a checker found a violation."""
 
-    default_hint = "run the same seed again with --trace: it will do the same"
+    default_hint = "run the same seed again with --trace: the run is deterministic"
 
 
 def checked(result: int, doing: str) -> int:
-    """The result of a call of the core, unless it is an error."""
+    """Return the result of a call of the core; raise if it is an error."""
     if result < 0:
         raise error_from_result(result, doing)
     return result
@@ -66,13 +66,13 @@ def checked(result: int, doing: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine: one context, with any number of sessions and receivers."""
+    """A host: one context with any number of sessions and receivers."""
 
     world: World
     index: int
 
     def session(self, *, group: int = 0, **options: Any) -> Session:
-        """Open a source session; `group` numbers the multicast group, equal numbers share one."""
+        """Open a source session; sessions with the same `group` number share a multicast group."""
         number = len(self.world.sessions)
         chosen = SessionOptions(**options)
         if chosen.session_id == 0:
@@ -87,22 +87,22 @@ class Host:
         return session
 
     def receiver(self, **options: Any) -> Receiver:
-        """Make a receiver; it joins nothing yet."""
+        """Create a receiver without joins."""
         config = ffi.new("um_sim_receiver_config *", asdict(ReceiverOptions(**options)))
         index = checked(lib.um_sim_add_receiver(self.world.handle, self.index, config), "making a receiver")
         return Receiver(self.world, self, index)
 
     def set_faults(self, **faults: Any) -> None:
-        """What happens from now on to datagrams on their way to this host."""
+        """Set the faults of the path to this host from now on."""
         config = ffi.new("um_sim_faults *", asdict(Faults(**faults)))
         checked(lib.um_sim_set_faults(self.world.handle, self.index, config), "setting faults")
 
     def set_path(self, path_bytes: int) -> None:
-        """The link takes this many bytes of UDP payload from now on."""
+        """Set the UDP payload that the path can carry from now on."""
         checked(lib.um_sim_set_path(self.world.handle, self.index, path_bytes), "setting the path")
 
     def kill(self) -> None:
-        """The host stops, in the middle of whatever it did."""
+        """Stop the host abruptly."""
         lib.um_sim_kill_host(self.world.handle, self.index)
 
     @property
@@ -121,7 +121,7 @@ class Session:
     options: SessionOptions
 
     def source(self, **options: Any) -> Source:
-        """Make a source; topics are numbered from 1 unless `topic_index` says otherwise."""
+        """Create a source; topic indices count from 1 unless `topic_index` is given."""
         chosen = SourceOptions(**options)
         if chosen.topic_index == 0:
             self.world.topic_count += 1
@@ -132,7 +132,7 @@ class Session:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counters of the source transport, snapshots refreshed."""
+        """Counters of the source transport, with current snapshots."""
         return self.world.read_counters("source_transport", lib.um_sim_session_counters, self.index)
 
     @property
@@ -143,7 +143,7 @@ class Session:
         return probe
 
     def sent(self, *types: Type) -> list[Datagram]:
-        """What the session has put on the wire, of these types or all."""
+        """Return the datagrams that the session has sent, of these types or all."""
         return [
             datagram
             for datagram in self.world.trace(Fate.SENT, *types)
@@ -153,7 +153,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic as its publisher sees it."""
+    """A source of a topic."""
 
     world: World
     session: Session
@@ -161,16 +161,16 @@ class Source:
     topic_index: int
 
     def try_send(self, data: bytes, *, flush: bool = False, batch: str | None = None) -> int:
-        """Publish a message: its topic sqn, or the negative result that refused it."""
+        """Publish a message. Return its topic sqn, or a negative result if refused."""
         flags = _BATCH[batch] | (_FLUSH if flush else 0)
         return int(lib.um_sim_send(self.world.handle, self.index, data, len(data), flags))
 
     def send(self, data: bytes, *, flush: bool = False, batch: str | None = None) -> int:
-        """Publish a message; the topic sqn of its last fragment."""
+        """Publish a message. Return the topic sqn of its last fragment."""
         return checked(self.try_send(data, flush=flush, batch=batch), "sending")
 
     def send_many(self, messages: Sequence[bytes], *, flush: bool = False) -> int:
-        """Publish messages in one call; how many were taken."""
+        """Publish messages in one call. Return the number accepted."""
         lengths = ffi.new("uint32_t[]", [len(message) for message in messages])
         data = b"".join(messages)
         flags = _FLUSH if flush else 0
@@ -178,7 +178,7 @@ class Source:
         return checked(int(taken), "sending many")
 
     def flush(self) -> None:
-        """Send what is held back, of this source and of its whole session (UM-27, UM-40)."""
+        """Send all held messages of this source and its session (UM-27, UM-40)."""
         checked(lib.um_sim_flush(self.world.handle, self.index), "flushing")
 
     def claim(self, data: bytes) -> None:
@@ -186,20 +186,20 @@ class Source:
         checked(lib.um_sim_claim(self.world.handle, self.index, data, len(data)), "claiming")
 
     def commit(self, *, flush: bool = False) -> int:
-        """Publish what was claimed: its topic sqn, or the negative result that says it is gone."""
+        """Publish the claim. Return its topic sqn, or a negative result if the claim was aborted."""
         return int(lib.um_sim_commit(self.world.handle, self.index, _FLUSH if flush else 0))
 
     def abort(self) -> None:
-        """Give the claim up."""
+        """Abort the claim."""
         lib.um_sim_abort(self.world.handle, self.index)
 
     def delete(self) -> None:
-        """Delete the source; the session goes with its last one (UM-90)."""
+        """Delete the source; the last source of a session deletes the session (UM-90)."""
         lib.um_sim_delete_source(self.world.handle, self.index)
 
     @property
     def next_sqn(self) -> int:
-        """The topic sqn the next message takes."""
+        """The topic sqn of the next message."""
         return int(lib.um_sim_next_sqn(self.world.handle, self.index))
 
     @property
@@ -217,23 +217,23 @@ class Receiver:
     index: int
 
     def join(self, source: Source, **options: Any) -> Join:
-        """Discover a source: join its session, make a delivery controller."""
+        """Discover a source: join its session, create a delivery controller."""
         config = ffi.new("um_sim_transport_config *", asdict(TransportOptions(**options)))
         index = lib.um_sim_join(self.world.handle, self.index, source.index, config)
         return Join(self.world, self, source, checked(index, "joining"))
 
     def set_reading(self, interval_ns: int, rows: int = 1024) -> None:
-        """How often the application reads, and how many rows at a time; 0: as they come."""
+        """Set the read interval (0: at once) and the rows per read."""
         lib.um_sim_set_reading(self.world.handle, self.index, interval_ns, rows)
 
     @property
     def rows(self) -> list[Row]:
-        """What the application has read."""
+        """The rows that the application has read."""
         return [row for row in self.world.rows() if row.receiver == self.index]
 
     @property
     def messages(self) -> list[bytes]:
-        """The payloads of the messages it has read."""
+        """The payloads of the messages that it has read."""
         return [row.payload for row in self.rows if row.kind is Kind.MESSAGE]
 
     @property
@@ -252,12 +252,12 @@ class Join:
     index: int
 
     def leave(self) -> None:
-        """Take the controller down."""
+        """Remove the controller."""
         lib.um_sim_leave(self.world.handle, self.index)
 
     @property
     def rows(self) -> list[Row]:
-        """What came of this source."""
+        """The rows from this source."""
         return [row for row in self.world.rows() if row.join == self.index]
 
     @property
@@ -277,7 +277,7 @@ class World(Closing):
     """Hosts and a network under virtual time, which starts at 0 ns."""
 
     def __init__(self, seed: int = 1, *, handle: Any = None) -> None:
-        """Make an empty world, or take over one that exists."""
+        """Create an empty world, or take over an existing one."""
         self.handle = handle or lib.um_sim_create(seed)
         if not self.handle:
             raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
@@ -286,7 +286,7 @@ class World(Closing):
         lib.um_sim_keep_trace(self.handle)
 
     def close(self) -> None:
-        """End the world and everything in it."""
+        """Destroy the world and everything in it."""
         if self.handle:
             lib.um_sim_destroy(self.handle)
             self.handle = None
@@ -298,23 +298,23 @@ class World(Closing):
 
     @property
     def now_ns(self) -> int:
-        """The time."""
+        """The current virtual time."""
         return int(lib.um_sim_now_ns(self.handle))
 
     @property
     def digest(self) -> int:
-        """A hash of everything that has happened."""
+        """A hash of all events so far."""
         return int(lib.um_sim_hash(self.handle))
 
     def run_until(self, time_ns: int) -> None:
-        """Let time pass."""
+        """Run until this time."""
         lib.um_sim_run_until(self.handle, int(time_ns))
         complaint = lib.um_sim_complaint(self.handle)
         if complaint:
             raise SimulationFailed(ffi.string(complaint).decode())
 
     def run_for(self, span_ns: int) -> None:
-        """Let this much time pass."""
+        """Run for this long."""
         self.run_until(self.now_ns + int(span_ns))
 
     def rule(
@@ -330,10 +330,10 @@ class World(Closing):
         count: int = 0,
         delay_ns: int = 0,
     ) -> None:
-        """Drop, delay or duplicate datagrams of one description, on their way to each host by itself.
+        """Drop, delay or duplicate matching datagrams, for each receiving host separately.
 
-        `sqns` is one number or an inclusive range: of DATA, of what a NAK or NCF lists, or the lead of an SM. The
-        first `skip` matches pass, then `count` are hit; 0 is all of them.
+        `sqns` is one number or an inclusive range: of DATA, of the list of a NAK or NCF, or the lead of an SM. The
+        first `skip` matches pass, then `count` are affected; 0 is all of them.
         """
         first, last = sqns if isinstance(sqns, tuple) else (sqns or 0, sqns or 0)
         rule = {
@@ -352,16 +352,16 @@ class World(Closing):
         checked(lib.um_sim_add_rule(self.handle, ffi.new("um_sim_rule *", rule)), "adding a rule")
 
     def clear_rules(self) -> None:
-        """Forget all rules."""
+        """Remove all rules."""
         lib.um_sim_clear_rules(self.handle)
 
     def inject(self, data: bytes, to_host: Host, to: tuple[int, int], sender: tuple[int, int]) -> None:
-        """Hand a made-up datagram to a host; addresses are (ip, port) numbers."""
+        """Deliver a made-up datagram to a host; addresses are (ip, port) numbers."""
         addresses = ({"ip": sender[0], "port": sender[1]}, {"ip": to[0], "port": to[1]})
         checked(lib.um_sim_inject(self.handle, *addresses, to_host.index, data, len(data)), "injecting")
 
     def trace(self, fate: Fate | None = None, *types: Type) -> list[Datagram]:
-        """Datagrams in the order of what happened to them."""
+        """Return trace entries in order of time."""
         count = ffi.new("uint64_t *")
         entries = lib.um_sim_trace(self.handle, count)
         memory = lib.um_sim_trace_bytes(self.handle)
@@ -373,14 +373,14 @@ class World(Closing):
         return [_datagram(entry, memory) for entry in chosen]
 
     def rows(self) -> list[Row]:
-        """Everything applications have read."""
+        """All rows that applications have read."""
         count = ffi.new("uint64_t *")
         rows = lib.um_sim_rows(self.handle, count)
         memory = lib.um_sim_payload_bytes(self.handle)
         return [_row(rows[i], memory) for i in range(count[0])]
 
     def read_counters(self, group: str, read: Any, index: int) -> dict[str, int]:
-        """One structure of counters, by name."""
+        """Return a structure of counters by name."""
         names = [counter.name for counter in schema().group(group).core_counters]
         values = ffi.unpack(read(self.handle, index), len(names))
         return dict(zip(names, values, strict=True))

@@ -1,4 +1,4 @@
-"""Where did my datagrams die? The kernel's drops, XDP's failures and the time of receiving, by bcc."""
+"""Traces where datagrams are lost: the kernel's drops, XDP's failures and the time of receiving, by bcc."""
 
 from umstack.trace.tracer import (
     Drop,

@@ -1,9 +1,9 @@
-/* Where datagrams die, seen from the kernel's raw tracepoints. Compiled by bcc when a trace starts.
+/* Counts dropped datagrams at the kernel's raw tracepoints. Compiled by bcc when a trace starts.
  *
- * Nothing here depends on the layout a kernel header declares: the offsets of the fields come from the running
- * kernel's type information, as macros (SKB_HEAD, SKB_NETWORK_HEADER, SKB_DEV, DEV_INDEX, DEV_NET, SOCK_NET,
- * NET_NUMBER), so that headers of another version compile it as well. THIS_NETWORK is the inode of the network
- * namespace that is looked at. HAS_REASON and HAS_RECEIVER say which arguments this kernel's kfree_skb passes.
+  * It is independent of the layouts in kernel headers: the offsets of fields come from the type information of the
+  * running kernel, as macros (SKB_HEAD, SKB_NETWORK_HEADER, SKB_DEV, DEV_INDEX, DEV_NET, SOCK_NET, NET_NUMBER), so
+  * headers of another version work, too. THIS_NETWORK is the inode of the traced network namespace. HAS_REASON and
+  * HAS_RECEIVER are set if this kernel's kfree_skb passes those arguments.
  */
 #define IPV4_HEADER_BYTES 20
 #define PROTOCOL_UDP 17
@@ -51,7 +51,7 @@ static inline u32 read_u32(u64 base, u64 offset)
     return value;
 }
 
-/* 0 if the device or socket cannot be followed to its namespace. */
+/* Returns 0 if the namespace of the device or socket cannot be found. */
 static inline u32 network_of(u64 owner, u64 offset)
 {
     return read_u32(read_pointer(owner, offset), NET_NUMBER);
@@ -71,7 +71,7 @@ static inline int is_wanted(u32 group)
 #endif
 }
 
-/* An IPv4 UDP datagram's destination; 0 if it is none, or none that is looked for. */
+/* Returns the destination of an IPv4 UDP datagram; 0 for other packets and destinations that are not traced. */
 static inline int read_destination(u64 skb, struct drop *drop)
 {
     u8 header[IPV4_HEADER_BYTES] = {};
@@ -105,7 +105,7 @@ RAW_TRACEPOINT_PROBE(kfree_skb)
     u64 device = read_pointer(skb, SKB_DEV);
     u32 network = network_of(device, DEV_NET);
     drop.interface_index = read_u32(device, DEV_INDEX);
-    /* A socket's queue reuses the device's field of the datagram. */
+    /* A socket's queue reuses the device field of the datagram. */
 #ifdef HAS_RECEIVER
     if (ctx->args[3])
         network = network_of(ctx->args[3], SOCK_NET);

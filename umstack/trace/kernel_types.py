@@ -1,4 +1,4 @@
-"""The running kernel's own types, through libbpf: where a field lies, what the values of an enumeration are called."""
+"""Types of the running kernel, through libbpf: the offsets of fields and the names of enumeration values."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class KernelTypes:
         self._btf = library.btf__load_vmlinux_btf()
         if not self._btf or library.libbpf_get_error(self._btf):
             raise Unsupported(
-                "this kernel tells nothing of its types",
+                "this kernel has no type information",
                 hint="run a kernel with CONFIG_DEBUG_INFO_BTF, as distributions do",
             )
 
     def close(self) -> None:
-        """Free it; a second call does nothing."""
+        """Free the type information; a second call has no effect."""
         if self._btf:
             self._lib.btf__free(self._btf)
             self._btf = None
 
     def offset(self, structure: str, *path: str) -> int:
-        """Return where a field of a structure lies, in bytes; each further name is a field of that field."""
+        """Return the offset of a field in bytes; each further name is a field of the previous one."""
         number = self._lib.btf__find_by_name_kind(self._btf, structure.encode(), _KIND_STRUCT)
         total = 0
         for name in path:
@@ -75,12 +75,12 @@ class KernelTypes:
         return total
 
     def has_tracepoint(self, name: str) -> bool:
-        """Whether the kernel has a tracepoint of that name."""
+        """Return True if the kernel has a tracepoint of that name."""
         found = self._lib.btf__find_by_name_kind(self._btf, f"btf_trace_{name}".encode(), _KIND_TYPEDEF)
         return int(found) > 0
 
     def enumeration(self, name: str) -> dict[int, str]:
-        """Return the names of an enumeration's values; nothing if the kernel has no such enumeration."""
+        """Return the names of an enumeration's values; empty if the kernel does not have it."""
         number = self._lib.btf__find_by_name_kind(self._btf, name.encode(), _KIND_ENUM)
         if number <= 0:
             return {}
@@ -96,7 +96,7 @@ class KernelTypes:
         return str(self._lib.btf__name_by_offset(self._btf, offset).decode())
 
     def _member(self, number: int, wanted: str) -> tuple[int, int] | None:
-        """Find a field and its type, looking into members that have no name of their own."""
+        """Find a field and its type, also in unnamed members."""
         for name, type_number, offset in self._members(number):
             if name == wanted:
                 return offset, type_number

@@ -1,7 +1,7 @@
-"""bcc, where it is: a package of the distribution's own Python, and the kernel headers its compiler wants.
+"""Finds bcc, a package of the distribution's Python, and the kernel headers that its compiler requires.
 
-A virtual environment does not see the distribution's packages; bcc alone is loaded from there, nothing else. The
-traced program takes the layout of kernel structures from the running kernel, so that headers of any version will do.
+A virtual environment does not see the distribution's packages; only bcc is loaded from there. The traced program takes
+the layout of kernel structures from the running kernel, so headers of any version work.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SOURCE_VARIABLE = "BCC_KERNEL_SOURCE"
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Kernel headers. `source` is None where bcc finds those of the running kernel by itself."""
+    """Kernel headers. `source` is None if bcc finds those of the running kernel itself."""
 
     source: Path | None = None
     include_flags: tuple[str, ...] = ()
 
 
 def load_bcc() -> Any:
-    """Return the module, whose library is mapped; says how to install it where it is not there."""
+    """Return the bcc module with its library loaded; raise with a hint if it is not installed."""
     module = _imported() or _from_distribution()
     if module is None:
         raise Unsupported("bcc is not installed for this host's Python", hint=_HINT)
@@ -47,7 +47,7 @@ def load_bcc() -> Any:
 
 
 def find_headers(release: str | None = None, sources: Path = SOURCES) -> Headers:
-    """Find headers to compile with: those of the running kernel, otherwise any the host has."""
+    """Find headers to compile with: those of the running kernel, or any others on the host."""
     modules = Path("/lib/modules", release or os.uname().release)
     if (modules / "build").exists() or Path("/sys/kernel/kheaders.tar.xz").exists():
         return Headers()
@@ -60,7 +60,7 @@ def find_headers(release: str | None = None, sources: Path = SOURCES) -> Headers
 
 @contextmanager
 def compiling_with(headers: Headers) -> Iterator[list[str]]:
-    """Inside, bcc's compiler uses these headers; yields the flags to give it."""
+    """Let bcc's compiler use these headers in the block; yield its flags."""
     before = os.environ.get(_SOURCE_VARIABLE)
     if headers.source is not None:
         os.environ[_SOURCE_VARIABLE] = str(headers.source)
@@ -100,7 +100,7 @@ def _from_distribution() -> Any:
 
 
 def _version(build: Path) -> list[int]:
-    """The numbers in a directory's name, so that 6.10 comes after 6.9."""
+    """Return the numbers in a directory's name, so that 6.10 sorts after 6.9."""
     digits = "".join(letter if letter.isdigit() else " " for letter in build.name)
     return [int(number) for number in digits.split()]
 

@@ -1,6 +1,6 @@
-"""A running trace: the program in the kernel, and what it has counted.
+"""A running trace: the program in the kernel and its counts.
 
-Looks at the network namespace of the thread that starts it. Nothing is left in the kernel once it is closed.
+It traces the network namespace of the thread that starts it. Closing it removes everything from the kernel.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from xdp.probe import running_kernel
 _RECEIVER_KERNEL = (6, 11)
 _REASON_PREFIX = "SKB_DROP_REASON_"
 _XDP_ACTIONS = {0: "aborted", 1: "drop", 2: "pass", 3: "tx", 4: "redirect"}
-# What an AF_XDP socket answers when it cannot take a frame.
+# The errors of an AF_XDP socket that cannot take a frame.
 _RING_ERRORS = {
     errno.ENOBUFS: "the receive ring is full",
     errno.ENOSPC: "a ring is full, or the fill ring is empty",
     errno.ENOMEM: "the fill ring is empty",
     errno.ENXIO: "no ring is bound to that queue",
-    errno.EINVAL: "the ring is of another queue or interface",
+    errno.EINVAL: "the ring belongs to another queue or interface",
     errno.ENETDOWN: "the interface is down",
-    errno.ENOENT: "no ring stands in the map",
+    errno.ENOENT: "the map has no ring",
 }
 
 
-# What the kernel's reasons mean for a subscriber, and what helps. The receiving function tells the nameless apart.
+# The meaning of the kernel's drop reasons for a subscriber, and remedies. Without a reason, the function decides.
 _DROP_MEANINGS = {
-    "NO_SOCKET": "nobody listens on that port",
+    "NO_SOCKET": "no socket listens on that port",
     "SOCKET_RCVBUFF": "the socket's buffer is full: a slow reader, or sysctl -w net.core.rmem_max=8388608",
-    "SOCKET_FILTER": "a filter on the socket refused it",
+    "SOCKET_FILTER": "a filter on the socket dropped it",
     "PROTO_MEM": "the memory of all UDP sockets is used up: sysctl net.ipv4.udp_mem",
     "UDP_CSUM": "the UDP checksum is wrong",
     "IP_CSUM": "the IP checksum is wrong",
     "IP_INHDR": "the IP header is wrong",
     "IP_RPFILTER": "the sender is not routed there: sysctl -w net.ipv4.conf.INTERFACE.rp_filter=2",
     "IP_INADDRERRORS": "the group is not joined on that interface",
-    "IP_INNOROUTES": "no route takes it",
-    "IP_OUTNOROUTES": "no route leads there: ip route add 224.0.0.0/4 dev INTERFACE",
+    "IP_INNOROUTES": "there is no route for it",
+    "IP_OUTNOROUTES": "there is no route to it: ip route add 224.0.0.0/4 dev INTERFACE",
     "IP_LOCAL_SOURCE": "its source is an address of this host",
-    "IP_INVALID_SOURCE": "its source cannot be one",
+    "IP_INVALID_SOURCE": "its source address is invalid",
     "OTHERHOST": "it is for another host: the switch floods, or the MAC is wrong",
     "NETFILTER_DROP": "the firewall dropped it: nft list ruleset",
     "XDP": "an XDP program dropped it: ip link show dev INTERFACE",
@@ -61,20 +61,20 @@ _DROP_MEANINGS = {
     "TC_EGRESS": "a tc program or filter dropped it",
     "QDISC_DROP": "the sending queue is full",
     "CPU_BACKLOG": "a CPU's backlog is full: sysctl -w net.core.netdev_max_backlog=10000",
-    "FRAG_REASM_TIMEOUT": "a fragment of it never came",
+    "FRAG_REASM_TIMEOUT": "a fragment never arrived",
     "PKT_TOO_BIG": "it is larger than the MTU",
-    "QUEUE_PURGE": "its socket was closed with it unread",
+    "QUEUE_PURGE": "its socket was closed before it was read",
 }
 _NAMELESS_MEANINGS = {
-    "__udp4_lib_rcv": "nobody who joined the group listens on that port",
-    "__udp4_lib_mcast_deliver": "nobody who joined the group listens on that port",
+    "__udp4_lib_rcv": "no member of the group listens on that port",
+    "__udp4_lib_mcast_deliver": "no member of the group listens on that port",
     "ip_rcv_finish_core": "the group is not joined on that interface",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A destination that is looked for: an IPv4 address and a port, 0 for every port."""
+    """A traced destination: an IPv4 address and a port, 0 for all ports."""
 
     address: str
     port: int = 0
@@ -85,17 +85,17 @@ class Group:
         address, colon, port = text.partition(":")
         number = int(port) if colon else 0
         if not 0 <= number <= 65535:
-            raise ValueError(f"{number} is no port")
+            raise ValueError(f"{number} is not a port")
         return cls(str(ipaddress.IPv4Address(address)), number)
 
     def __str__(self) -> str:
-        """Show it the way it is read."""
+        """Return the form that `parse` reads."""
         return f"{self.address}:{self.port}" if self.port else self.address
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Datagrams the kernel gave up: to where, why, in which of its functions, and how many."""
+    """Datagrams dropped by the kernel: destination, reason, kernel function and count."""
 
     group: str
     port: int
@@ -108,7 +108,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class XdpException:
-    """Frames whose XDP verdict the kernel could not carry out."""
+    """Frames whose XDP verdict the kernel could not execute."""
 
     interface: str
     action: str
@@ -117,7 +117,7 @@ class XdpException:
 
 @dataclass(frozen=True, slots=True)
 class RedirectError:
-    """Frames that could not be redirected, most often into a ring, by the errno and what it means there."""
+    """Frames that could not be redirected, mostly to a ring, by errno and its meaning."""
 
     interface: str
     error: str
@@ -127,7 +127,7 @@ class RedirectError:
 
 @dataclass(frozen=True, slots=True)
 class Softirq:
-    """How long the CPUs were receiving, of how long all CPUs were watched."""
+    """Time that CPUs spent receiving, and total time of all CPUs."""
 
     microseconds: int
     runs: int
@@ -136,7 +136,7 @@ class Softirq:
 
 @dataclass(frozen=True, slots=True)
 class RingReport:
-    """What the rings of one running context count, those that are not zero (see docs/counters.md)."""
+    """The nonzero ring counters of a running context (docs/counters.md)."""
 
     pid: int
     interface: str
@@ -145,7 +145,7 @@ class RingReport:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """Everything counted since the trace began."""
+    """All counts since the start of the trace."""
 
     seconds: float
     drops: Sequence[Drop]
@@ -158,7 +158,7 @@ class TraceReport:
 class TraceFailed(UmError):
     """The trace could not be started."""
 
-    default_hint = "see what the compiler or the verifier said above, and docs/doctor.md"
+    default_hint = "see the output of the compiler or verifier above, and docs/doctor.md"
 
 
 class Trace(Closing):
@@ -167,7 +167,7 @@ class Trace(Closing):
     __slots__ = ("_bcc", "_cleanup", "_groups", "_interface", "_program", "_reasons", "_started_ns")
 
     def __init__(self, groups: Sequence[Group] = (), interface: str | None = None) -> None:
-        """Look for these destinations, or for all multicast; on one interface, or on all of this namespace."""
+        """Trace these destinations, or all multicast; on one interface, or on all of this namespace."""
         if os.geteuid() != 0:
             raise PermissionNeeded(
                 "tracing the kernel needs root", hint="run as root (CAP_BPF and CAP_PERFMON)"
@@ -196,7 +196,7 @@ class Trace(Closing):
         self._started_ns = time.monotonic_ns()
 
     def report(self) -> TraceReport:
-        """Return what was counted up to now."""
+        """Return the counts so far."""
         seconds = (time.monotonic_ns() - self._started_ns) / 1e9
         names = {interface.index: interface.name for interface in interfaces()}
         return TraceReport(
@@ -215,7 +215,7 @@ class Trace(Closing):
         )
 
     def close(self) -> None:
-        """Take the program out of the kernel; a second call does nothing."""
+        """Remove the program from the kernel; a second call has no effect."""
         self._cleanup.close()
 
     def _drops(self, names: Mapping[int, str]) -> Iterator[Drop]:
@@ -234,14 +234,14 @@ class Trace(Closing):
             yield replace(drop, count=count)
 
     def _is_watched(self, key: Any) -> bool:
-        """The kernel compares addresses; ports are compared here, as a later fragment has none."""
+        """Return True for a traced port; the kernel compares addresses. A later fragment has no ports."""
         address = str(ipaddress.IPv4Address(key.group))
         ports = {group.port for group in self._groups if group.address == address}
         return not self._groups or 0 in ports or key.port in ports
 
     def _reason(self, number: int) -> str:
         if not self._reasons:
-            return "not told (Linux 5.17 and later do)"
+            return "unknown (known from Linux 5.17 on)"
         return self._reasons.get(number, f"reason {number:#x}").removeprefix(_REASON_PREFIX)
 
     def _failures(self, table: bytes, names: Mapping[int, str]) -> Iterator[tuple[str, int, int]]:
@@ -262,7 +262,7 @@ class Trace(Closing):
 
 
 def ring_reports(interface: str | None) -> list[RingReport]:
-    """Read what the rings of running contexts count, on one interface or on all; only contexts with statistics."""
+    """Return the ring counters of running contexts with statistics, on one interface or on all."""
     found = []
     for report in read_statistics(None):
         counters = {
@@ -276,7 +276,7 @@ def ring_reports(interface: str | None) -> list[RingReport]:
 
 
 def _definitions(types: KernelTypes, has_reason: bool) -> Iterator[str]:
-    """The offsets and abilities of this kernel, as the program's macros."""
+    """Yield the offsets and features of this kernel as macros for the program."""
     offsets = {
         "SKB_HEAD": types.offset("sk_buff", "head"),
         "SKB_NETWORK_HEADER": types.offset("sk_buff", "network_header"),
