@@ -1,8 +1,9 @@
-/* Adaptive spin: whether a thread that waits for events polls for a moment before it sleeps. Waking a thread costs
- * more than a short wait, so polling pays while events follow closely, and wastes the processor when they do not. The
- * thread polls once an event has come within twice the limit, and goes on as long as events come within the limit.
- * Each time none did, twice as many short waits have to be seen before the next attempt, so that a stream that is
- * always just too slow costs one attempt in UM_SPIN_EARN_MAX. (KVM's halt polling grows and shrinks by such a rule.)
+/* Adaptive spin: decides if a thread that waits for events polls for a moment before it sleeps. Waking a thread costs
+ * more than a short wait, so polling pays while events follow closely, and wastes the processor if they do not. The
+ * thread starts to poll once an event has arrived within twice the limit, and polls as long as events arrive within the
+ * limit. After each poll without an event, twice as many consecutive short waits are required before the next attempt,
+ * so a stream that is always slightly too slow costs one attempt in UM_SPIN_EARN_MAX. (KVM's halt polling has a similar
+ * rule.)
  *
  * One thread. Times are those of its loop, in nanoseconds.
  */
@@ -14,10 +15,10 @@
 enum { UM_SPIN_EARN_MAX = 1024 };
 
 typedef struct um_adaptive_spin {
-    int64_t limit_ns; /* longest polling for one event; 0: never */
+    int64_t limit_ns; /* maximum polling for one event; 0: never poll */
     int64_t last_event_ns;
-    uint32_t short_waits; /* in a row */
-    uint32_t earn;        /* how many it takes */
+    uint32_t short_waits; /* consecutive */
+    uint32_t earn;        /* short waits required before polling */
 } um_adaptive_spin;
 
 static inline void um_adaptive_spin_init(um_adaptive_spin *spin, int64_t limit_ns)
@@ -25,11 +26,11 @@ static inline void um_adaptive_spin_init(um_adaptive_spin *spin, int64_t limit_n
     *spin = (um_adaptive_spin){.limit_ns = limit_ns, .last_event_ns = INT64_MIN / 2, .earn = 1};
 }
 
-/* Until when to poll for the next event; in the past: sleep at once. */
+/* When to stop polling for the next event; a time in the past: sleep at once. */
 static inline int64_t um_adaptive_spin_until_ns(const um_adaptive_spin *spin)
 {
-    bool spins = spin->limit_ns > 0 && spin->short_waits >= spin->earn;
-    return spins ? spin->last_event_ns + spin->limit_ns : INT64_MIN;
+    bool is_spinning = spin->limit_ns > 0 && spin->short_waits >= spin->earn;
+    return is_spinning ? spin->last_event_ns + spin->limit_ns : INT64_MIN;
 }
 
 static inline void um_adaptive_spin_on_event(um_adaptive_spin *spin, int64_t now_ns)

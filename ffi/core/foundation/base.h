@@ -1,7 +1,7 @@
-/* Ground shared by every file of the core: result codes, serial arithmetic, big-endian access, memory
- * carving and the small lock. The core is sans-I/O (design W2): it makes no system call, reads no clock
- * and allocates nothing. Time is an int64_t count of nanoseconds from the caller; memory is
- * passed once, at init, in the size that the object's footprint function returns.
+/* Definitions shared by every file of the core: result codes, serial arithmetic, big-endian access, arenas and the
+ * small lock. The core is sans-I/O (W2): it makes no system call, reads no clock and allocates nothing. Time is an
+ * int64_t count of nanoseconds from the caller; memory is passed once, at init, in the size that the object's footprint
+ * function returns.
  */
 #ifndef UM_CORE_BASE_H
 #define UM_CORE_BASE_H
@@ -27,7 +27,7 @@ static inline int64_t um_earliest_ns(int64_t a_ns, int64_t b_ns)
     return a_ns < b_ns ? a_ns : b_ns;
 }
 
-/* The ceiling holds when it lies below the floor. */
+/* Clamps the value. If the ceiling is below the floor, the ceiling wins. */
 static inline int64_t um_between_ns(int64_t value_ns, int64_t floor_ns, int64_t ceiling_ns)
 {
     value_ns = value_ns < floor_ns ? floor_ns : value_ns;
@@ -40,8 +40,8 @@ static inline int64_t um_between_ns(int64_t value_ns, int64_t floor_ns, int64_t 
 #define um_debug_assert(x) ((void)0)
 #endif
 
-/* Results of an attempt to publish (AE-14). They are values a publisher acts on, not faults; faults are
- * negative errno values, which start far below them. */
+/* Results of an attempt to publish (AE-14). A publisher acts on them; they are no faults. Faults are negative errno
+ * values, whose magnitudes are far smaller. */
 enum um_publish_result {
     UM_NOT_CONNECTED = -1001,         /* flow control knows no receiver (AE-12) */
     UM_BACK_PRESSURED = -1002,        /* the publication limit is reached (AE-13) */
@@ -51,7 +51,7 @@ enum um_publish_result {
     UM_RATE_LIMITED = -1006,          /* the data rate limiter is blocked (UX-1) */
 };
 
-/* Serial arithmetic on 32-bit sequence numbers (UX-22): the sign of the difference is the order. */
+/* Serial arithmetic on 32-bit sequence numbers (UX-22): the sign of the difference gives the order. */
 static inline int32_t um_serial_diff(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b);
@@ -128,8 +128,8 @@ static inline bool um_address_equal(um_address a, um_address b)
     return a.ip == b.ip && a.port == b.port;
 }
 
-/* Carves one block of memory into cache-aligned parts. With base NULL it only measures, so that the
- * function that lays an object out is also its footprint. */
+/* Carves one block of memory into cache-aligned parts. With base NULL it only measures, so one function both lays an
+ * object out and computes its footprint. */
 typedef struct um_arena {
     uint8_t *base;
     size_t used_bytes;
@@ -142,8 +142,8 @@ static inline void *um_arena_take(um_arena *arena, size_t bytes)
     return part;
 }
 
-/* A lock held for a few microseconds at most. Acquire on taking and release on giving back order
- * everything written under it. The blocking wait belongs to the caller's layer, which may yield. */
+/* A lock that is held for a few microseconds at most. Taking it is an acquire, releasing it a release operation.
+ * Waiting for it is up to the caller's layer, which may yield. */
 typedef struct um_lock {
     atomic_bool is_held;
 } um_lock;
@@ -159,15 +159,15 @@ static inline void um_lock_release(um_lock *lock)
     atomic_store_explicit(&lock->is_held, false, memory_order_release);
 }
 
-/* Has all lines come at once, into the second-level cache: the first has too few requests under way for so many. */
+/* Prefetches all lines at once into the second-level cache; the first-level cache allows too few outstanding requests.
+ */
 static inline void um_prefetch(const uint8_t *data, uint32_t length)
 {
     for (uint32_t at = 0; at < length; at += UM_CACHE_LINE_BYTES)
         __builtin_prefetch(data + at, 0, 2);
 }
 
-/* Counters have one writer at a time and many readers: a relaxed load and store is enough and costs
- * what a plain addition costs. */
+/* Counters have one writer at a time and many readers: a plain addition is enough. */
 #define UM_COUNT(counter, n) ((counter) += (uint64_t)(n))
 
 #endif

@@ -1,6 +1,5 @@
-/* A bounded ring of bytes: what a client of a source has not taken from its connection yet. Header-only, for it is on
- * the path of every write. Threads: the owner's. Memory: the owner's block of `capacity` bytes. Errors: none; a caller
- * looks at the space first.
+/* A bounded ring buffer of bytes: the backlog of a client's connection. Header-only, because every write passes it.
+ * Threads: the owner's. Memory: the owner's block of `capacity` bytes. Errors: none; a caller checks the space first.
  */
 #ifndef UM_CORE_BYTE_RING_H
 #define UM_CORE_BYTE_RING_H
@@ -31,7 +30,7 @@ static inline void um_byte_ring_append(um_byte_ring *ring, const uint8_t *data, 
     ring->used += length;
 }
 
-/* The oldest bytes in one piece: returns where, stores how many. */
+/* Returns the oldest contiguous bytes and stores their number. */
 static inline const uint8_t *um_byte_ring_oldest(const um_byte_ring *ring, uint32_t *length)
 {
     uint32_t to_end = ring->capacity - ring->begin;

@@ -1,9 +1,9 @@
-/* What a datagram is wrapped in: where the fields of Ethernet, IPv4 and UDP headers lie, and the Internet checksum
- * (RFC 1071), alone or on the way of a copy.
+/* Offsets of the fields of Ethernet, IPv4 and UDP headers, and the Internet checksum (RFC 1071), alone or combined with
+ * a copy.
  *
- * A sum is one's complement over the octets in memory order, not folded: words need no swapping, and a folded sum is
- * stored as it is. Sums of parts add up as long as every part but the last has an even length; one that begins at an
- * odd place is turned by um_internet_sum_at. No state, any thread; memory is the caller's.
+ * A sum is the unfolded one's complement sum of the octets in memory order: words are not byte-swapped, and a folded
+ * sum is stored unchanged. Sums of parts can be added if every part but the last has an even length; for a part that
+ * starts at an odd offset, um_internet_sum_at adjusts the sum. No state, any thread; memory is the caller's.
  */
 #ifndef UM_CORE_INTERNET_H
 #define UM_CORE_INTERNET_H
@@ -48,8 +48,8 @@ static inline uint64_t um_internet_add(uint64_t sum, uint64_t word)
     return sum + (sum < word);
 }
 
-/* Of fewer octets than a word has. Gathered in a register: an octet that is read with others right after it was written
- * waits until everything written before it has reached the memory. */
+/* Sums fewer than eight octets. It avoids one wide load: a load that overlaps recent smaller stores stalls until they
+ * have reached the cache. */
 static inline uint64_t um_internet_tail(const uint8_t *data, uint32_t length)
 {
     uint32_t four = 0;
@@ -67,9 +67,8 @@ static inline uint64_t um_internet_tail(const uint8_t *data, uint32_t length)
     return (uint64_t)four + two + one;
 }
 
-/* A sum of many words. The high and the low halves of 64-bit words are summed apart, so that no lane has a carry to
- * care for and any processor's vectors will do: `all` wraps, but less `high` at its place it is the sum of the low
- * halves. */
+/* A sum of many words. The high halves of the 64-bit words are summed separately, so that no lane needs a carry and the
+ * vectors of any processor can be used: `all` wraps, but `all` minus `high` << 32 is the sum of the low halves. */
 typedef uint64_t um_internet_vector __attribute__((vector_size(16)));
 
 typedef struct um_internet_lanes {
@@ -99,7 +98,7 @@ static inline uint64_t um_internet_lanes_total(const um_internet_lanes *lanes)
     return um_internet_add(all[0], all[1]);
 }
 
-/* Without `to` nothing is copied. */
+/* Adds the octets to a sum; copies them unless `to` is NULL. */
 static inline uint64_t um_internet_run(uint8_t *to, const uint8_t *data, uint32_t length, uint64_t sum)
 {
     um_internet_lanes lanes = {0};
@@ -130,13 +129,13 @@ static inline uint64_t um_internet_sum(const uint8_t *data, uint32_t length, uin
     return um_internet_run(NULL, data, length, sum);
 }
 
-/* The same, and copies them. */
+/* The same; also copies the octets. */
 static inline uint64_t um_internet_copy(uint8_t *to, const uint8_t *data, uint32_t length, uint64_t sum)
 {
     return um_internet_run(to, data, length, sum);
 }
 
-/* The sum of a part that begins `offset` octets into the whole: from an odd one on, octets change their places. */
+/* The sum of a part that starts `offset` octets into the whole: an odd offset swaps the octets of each word. */
 static inline uint64_t um_internet_sum_at(uint64_t sum, uint32_t offset)
 {
     return offset % 2 == 0 ? sum : sum << 8 | sum >> 56;
@@ -151,20 +150,20 @@ static inline uint16_t um_internet_fold(uint64_t sum)
     return (uint16_t)sum;
 }
 
-/* What is stored in a header: with it the whole sums up to all ones. */
+/* The checksum to store in a header: with it the whole sums up to all ones. */
 static inline uint16_t um_internet_checksum(uint64_t sum)
 {
     return (uint16_t)~um_internet_fold(sum);
 }
 
-/* The same for UDP, where 0 would say that there is none (RFC 768). */
+/* The same for UDP, where 0 means that there is no checksum (RFC 768). */
 static inline uint16_t um_internet_udp_checksum(uint64_t sum)
 {
     uint16_t checksum = um_internet_checksum(sum);
     return checksum == 0 ? UINT16_MAX : checksum;
 }
 
-/* A 16-bit field as it lies in memory. */
+/* A 16-bit field in memory order. */
 static inline uint16_t um_internet_word(uint16_t v)
 {
     return __builtin_bswap16(v);

@@ -1,7 +1,7 @@
-/* Non-temporal stores, for memory that is written once and, unless a datagram is lost, never read: a line written so
- * is not read first and evicts no other line. Where the processor has none they are ordinary stores.
+/* Non-temporal stores, for memory that is written once and, unless a datagram is lost, never read: such a store does
+ * not read its line first and evicts no other line. On processors without them, ordinary stores are used.
  *
- * They are not ordered with ordinary stores, released ones included: um_nontemporal_fence precedes the store that
+ * They are not ordered with ordinary stores, not even release stores: call um_nontemporal_fence before the store that
  * publishes them to other threads.
  */
 #ifndef UM_CORE_NONTEMPORAL_H
@@ -13,8 +13,8 @@
 #include <immintrin.h>
 #endif
 
-/* A cache line in registers: all of it is read before any of it is stored, because unaligned lines read a piece at a
- * time between the stores take a third longer. */
+/* A cache line in registers. The whole line is read before any of it is stored: interleaved reads of unaligned lines
+ * take a third longer. */
 typedef struct um_line {
     um_internet_vector a, b, c, d;
 } um_line;
@@ -54,18 +54,18 @@ static inline void um_nontemporal_copy_line(uint8_t *restrict to, const uint8_t 
     um_line_store_nontemporal(to, um_line_load(from));
 }
 
-/* Copies whole lines twice: non-temporal to `to`, ordinary to `copy`, which need not be aligned. Line by line in turn,
- * because either store fills the stalls of the other. Returns their sum (core/foundation/internet.h) where it is
- * requested. */
+/* Copies whole lines twice: with non-temporal stores to `to`, with ordinary ones to `copy`, which need not be aligned.
+ * The stores alternate line by line, because each fills the stalls of the other. Returns the sum of the lines
+ * (core/foundation/internet.h) if requested. */
 static inline uint64_t um_nontemporal_copy_twice(uint8_t *restrict to, uint8_t *restrict copy,
-                                                 const uint8_t *restrict from, size_t bytes, bool sums)
+                                                 const uint8_t *restrict from, size_t bytes, bool needs_sum)
 {
     um_internet_lanes sum = {0};
     for (size_t i = 0; i < bytes; i += UM_CACHE_LINE_BYTES) {
         um_line line = um_line_load(from + i);
         um_line_store(copy + i, line);
         um_line_store_nontemporal(to + i, line);
-        if (sums) {
+        if (needs_sum) {
             um_internet_lanes_add(&sum, line.a, line.b);
             um_internet_lanes_add(&sum, line.c, line.d);
         }

@@ -1,5 +1,5 @@
 /* Seeded pseudo-random numbers for back-off times (UM-117, UM-119). Each session owns its generator, so a
- * run is a function of its seed (design W2). Not for cryptographic use.
+ * run is a function of its seed (W2). Not for cryptographic use.
  */
 #ifndef UM_CORE_RANDOM_H
 #define UM_CORE_RANDOM_H

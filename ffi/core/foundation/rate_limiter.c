@@ -18,7 +18,7 @@ void um_rate_limiter_advance(um_rate_limiter *limiter, int64_t now_ns, uint32_t 
         return;
     int64_t slices = (now_ns - limiter->slice_end_ns) / limiter->interval_ns + 1;
     limiter->slice_end_ns += slices * limiter->interval_ns;
-    /* Idle time earns one slice at most, except towards one datagram larger than a slice (UX-3). */
+    /* Idle time earns at most one slice, except for a waiting datagram larger than a slice (UX-3). */
     int64_t cap = limiter->allowance_bytes > (int64_t)wanted_bytes ? limiter->allowance_bytes : (int64_t)wanted_bytes;
     int64_t space = cap - limiter->credit_bytes;
     int64_t earned = slices > space / limiter->allowance_bytes ? space : slices * limiter->allowance_bytes;

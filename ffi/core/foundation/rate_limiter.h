@@ -1,5 +1,5 @@
-/* Rate limiting in slices of time (UX-1, UX-3, UX-4): each slice adds its allowance of bytes; unused allowance
- * is lost unless a datagram larger than one slice is saving up for itself. One owner thread at a time.
+/* Rate limiting in slices of time (UX-1, UX-3, UX-4): each slice adds its allowance of bytes; unused allowance is lost
+ * unless a datagram larger than one slice waits for it. One owner thread at a time.
  */
 #ifndef UM_CORE_RATE_LIMITER_H
 #define UM_CORE_RATE_LIMITER_H
@@ -16,7 +16,7 @@ typedef struct um_rate_limiter {
 
 void um_rate_limiter_init(um_rate_limiter *limiter, uint64_t bits_per_second, int64_t interval_ns, int64_t now_ns);
 
-/* Starts a new slice when the current one has ended. `wanted_bytes` is the datagram waiting, 0 for none. */
+/* Starts a new slice if the current one has ended. `wanted_bytes`: length of the waiting datagram, 0 for none. */
 void um_rate_limiter_advance(um_rate_limiter *limiter, int64_t now_ns, uint32_t wanted_bytes);
 
 static inline bool um_rate_limiter_can_take(const um_rate_limiter *limiter, uint32_t bytes)

@@ -26,9 +26,9 @@ int64_t um_coalescing_next_ns(um_receive_coalescing *coalescing, uint32_t ring_f
     return um_earliest_ns(current_ns, longest_ns);
 }
 
-/* The datagrams beyond two for each send. Those two may be a reply and, on one host, the datagram that was sent: the
- * round trips of a request-reply application must not be delayed by coalescing. */
-static uint32_t unanswering_datagrams(um_receive_coalescing *coalescing, uint32_t datagrams, uint32_t send_count)
+/* Number of datagrams beyond two per send. Those two may be a reply and, on the same host, the datagram that was sent:
+ * coalescing must not delay the round trips of a request-reply application. */
+static uint32_t excess_datagrams(um_receive_coalescing *coalescing, uint32_t datagrams, uint32_t send_count)
 {
     uint32_t due = coalescing->answers_due + 2 * (send_count - coalescing->sends_seen);
     uint32_t answers = datagrams < due ? datagrams : due;
@@ -37,11 +37,11 @@ static uint32_t unanswering_datagrams(um_receive_coalescing *coalescing, uint32_
     return datagrams - answers;
 }
 
-/* The datagrams of several passes count together: those of a ring come one by one, and a loop that sleeps between them
- * is woken for every few, yet is under load. */
+/* The datagrams of several passes are added up: a ring delivers them one by one, so a loop that sleeps in between is
+ * woken for a few at a time although it is under load. */
 void um_coalescing_on_pass(um_receive_coalescing *coalescing, uint32_t datagrams, uint32_t send_count, int64_t now_ns)
 {
-    uint32_t counted = unanswering_datagrams(coalescing, datagrams, send_count);
+    uint32_t counted = excess_datagrams(coalescing, datagrams, send_count);
     if (now_ns - coalescing->load_since_ns > UM_COALESCING_LOAD_SPAN_NS) {
         coalescing->load_since_ns = now_ns;
         coalescing->load_datagrams = 0;
@@ -49,7 +49,7 @@ void um_coalescing_on_pass(um_receive_coalescing *coalescing, uint32_t datagrams
     coalescing->load_datagrams += counted;
     if (coalescing->load_datagrams < UM_COALESCING_HOT_DATAGRAMS)
         return;
-    /* The rate of a load that begins is not known yet; one that goes on may be seen an interval later. */
+    /* The rate of a new load is not known yet. A load that continues may be noticed up to an interval later. */
     if (now_ns >= coalescing->hot_until_ns + coalescing->interval_max_ns)
         coalescing->current_ns = coalescing->interval_ns;
     coalescing->hot_until_ns = now_ns + UM_COALESCING_HOT_NS;

@@ -1,5 +1,5 @@
-/* SipHash-2-4 (Aumasson and Bernstein 2012): a number that nobody can guess without the key. A source makes the ids of
- * its clients from it, and tables of what comes from the network are indexed by it. No state, any thread.
+/* SipHash-2-4 (Aumasson and Bernstein 2012): a hash that cannot be predicted without the key. A source derives the ids
+ * of its clients from it, and tables keyed by values from the network are indexed by it. No state, any thread.
  */
 #ifndef UM_CORE_SIPHASH_H
 #define UM_CORE_SIPHASH_H
@@ -29,7 +29,6 @@ static inline void um_siphash_round(uint64_t v[4])
     v[2] = um_siphash_turn(v[2], 32);
 }
 
-/* The hash of octets. */
 static inline uint64_t um_siphash_bytes(um_siphash_key key, const uint8_t *data, size_t bytes)
 {
     uint64_t v[4] = {key.k0 ^ 0x736f6d6570736575u, key.k1 ^ 0x646f72616e646f6du, key.k0 ^ 0x6c7967656e657261u,

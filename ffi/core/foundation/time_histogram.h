@@ -1,9 +1,9 @@
-/* Histograms of times: four buckets to an octave, so a percentile is good to about a tenth of its value. Of a histogram
- * that begins at 2^first ns, bucket b begins at (4 + b % 4) << (first - 2 + b / 4) ns; the first and the last bucket
- * take what lies beyond.
+/* Histograms of times: four buckets per octave, so a percentile is accurate to about a tenth of its value. In a
+ * histogram that starts at 2^first ns, bucket b starts at (4 + b % 4) << (first - 2 + b / 4) ns; the first and the last
+ * bucket also count the times beyond.
  *
- * Threads: the owner's. Memory: the owner's array of counts. Complexity: constant. Errors: none. Inline: the histogram
- * of latencies is counted once a message.
+ * Threads: the owner's. Memory: the owner's array of counts. Complexity: constant. Errors: none. Inline, because the
+ * histogram of latencies is updated once per message.
  */
 #ifndef UM_CORE_TIME_HISTOGRAM_H
 #define UM_CORE_TIME_HISTOGRAM_H
@@ -27,7 +27,7 @@ static inline uint32_t um_time_bucket(uint64_t time_ns, uint32_t octave_first, u
     return 4 * (octave - octave_first) + (uint32_t)(time_ns >> (octave - 2) & 3);
 }
 
-/* An exponentially weighted mean, in which the newest sample weighs an eighth. */
+/* An exponentially weighted mean: the newest sample has a weight of one eighth. */
 static inline uint64_t um_moving_mean(uint64_t mean, uint64_t sample, bool is_first)
 {
     enum { NEWEST_WEIGHT = 8 };

@@ -1,8 +1,8 @@
-/* The authentication trailer of a datagram, what a receiver requires of it, and the window against replays
- * (docs/authentication.md). The tag itself is computed by ffi/authentication; the core only refers to a verifier.
+/* The authentication trailer of a datagram, the checks of its stamp, and the replay window (docs/authentication.md).
+ * ffi/authentication computes the tag; the core only refers to a verifier.
  *
- * The trailer is the last 28 bytes of a datagram. They are an LBMC control message with an HMAC option, so that they
- * decode behind the messages of a DATA datagram; behind SM, NAK, NCF and topic resolution dissectors pass over them.
+ * The trailer is the last 28 bytes of a datagram: an LBMC control message with an HMAC option. In a DATA datagram it
+ * decodes as the last message; after SM, NAK, NCF and topic resolution dissectors ignore it.
  *
  *     0   4  LBMC header: control, next header HMAC, length 28
  *     4   4  option header: no further header, length 24, flags "may be ignored", 0
@@ -10,8 +10,8 @@
  *     9   7  stamp: 34 bits of quarter seconds since 1970, 22 bits of count
  *    16  12  tag over everything before it
  *
- * A sender's stamps ascend strictly. The count goes on from datagram to datagram, so that a window of counts tells
- * datagrams that overtook one another from replayed ones; the time bounds how old a replayed datagram can be.
+ * A sender's stamps ascend strictly. The count increases with each datagram, so a window of counts distinguishes
+ * reordered datagrams from replayed ones; the time bounds how old a replayed datagram can be.
  *
  * Threads: any; an object has one user at a time. Memory: the caller's. Complexity: constant. Errors: um_tag_status.
  */
@@ -22,7 +22,7 @@
 
 enum {
     UM_TRAILER_BYTES = 28,
-    UM_TRAILER_COVERED_BYTES = 16, /* of them the tag covers */
+    UM_TRAILER_COVERED_BYTES = 16, /* bytes of the trailer that the tag covers */
     UM_TAG_BYTES = 12,
     UM_STAMP_COUNT_BITS = 22,
     UM_STAMP_QUARTER_NS = 250000000,
@@ -30,16 +30,16 @@ enum {
 
 enum um_authentication_scope {
     UM_AUTHENTICATE_NONE = 0,
-    UM_AUTHENTICATE_CONTROL = 1, /* everything but DATA of a source */
+    UM_AUTHENTICATE_CONTROL = 1, /* all datagrams except a source's DATA */
     UM_AUTHENTICATE_ALL = 2,
 };
 
 enum um_tag_status {
     UM_TAG_OK = 0,
     UM_TAG_MISSING,     /* no trailer where one is required */
-    UM_TAG_KEY_UNKNOWN, /* of a key that is not in use here */
-    UM_TAG_WRONG,       /* changed on the way, or made without the key */
-    UM_TAG_STALE,       /* its time is further from the receiver's clock than tolerated */
+    UM_TAG_KEY_UNKNOWN, /* made with a key that is not in use here */
+    UM_TAG_WRONG,       /* the datagram was changed in transit, or the tag was made without the key */
+    UM_TAG_STALE,       /* its time differs from the receiver's clock by more than the tolerance */
     UM_TAG_REPLAYED,    /* received before */
     UM_TAG_STATUS_COUNT,
 };
@@ -50,30 +50,30 @@ typedef struct um_trailer {
     const uint8_t *tag;
 } um_trailer;
 
-/* Writes what precedes the tag: UM_TRAILER_COVERED_BYTES. */
+/* Writes the bytes before the tag: UM_TRAILER_COVERED_BYTES. */
 void um_trailer_write(uint8_t *out, uint8_t key_id, uint64_t stamp);
-/* The trailer of a datagram; false where it has none. */
+/* Reads the trailer of a datagram. Returns false if it has none. */
 bool um_trailer_read(const uint8_t *data, uint32_t length, um_trailer *trailer);
 
-/* The stamp after `last`, at this time of the wall clock. It never descends, whatever the clock does. */
+/* Returns the stamp after `last` at this wall-clock time. Stamps ascend even if the clock is set back. */
 uint64_t um_stamp_next(uint64_t last, int64_t wall_ns);
-/* Whether a stamp is no further from the wall clock than `tolerance_ns`, and the quarter second it is counted in. */
+/* Returns true if a stamp differs from the wall clock by at most `tolerance_ns`, rounded to quarter seconds. */
 bool um_stamp_is_fresh(uint64_t stamp, int64_t wall_ns, int64_t tolerance_ns);
 
-/* The newest stamp of each count modulo the window's size. A stamp is taken once: when it is newer than what its place
- * has. One that comes so late that its place has been taken by a later one counts as replayed. */
+/* Accepts each stamp once. The window holds the newest stamp of each count modulo its size; a stamp is accepted if it
+ * is newer than the one in its place. A stamp so late that a newer one has its place counts as replayed. */
 bool um_replay_window_take(uint64_t *places, uint32_t place_count_log2, uint64_t stamp);
 
-/* What checks the datagrams of one origin. First member of every implementation. */
+/* Checks the datagrams of one sender. First member of every implementation. */
 typedef struct um_verifier um_verifier;
 struct um_verifier {
-    /* Checks a datagram that came from `from`; on UM_TAG_OK *length is what precedes the trailer. */
+    /* Checks a datagram from `from`; on UM_TAG_OK *length is set to the bytes before the trailer. */
     enum um_tag_status (*verify)(um_verifier *verifier, um_address from, const uint8_t *data, uint32_t *length,
                                  int64_t wall_ns);
 };
 
-/* Counts a datagram that was dropped; `missing`: the counter dgrams_dropped_tag_missing, which the others follow in the
- * order of um_tag_status. */
+/* Counts a dropped datagram. `missing`: the counter dgrams_dropped_tag_missing, which the others follow in the order of
+ * um_tag_status. */
 static inline void um_count_unverified(uint64_t *missing, enum um_tag_status status)
 {
     UM_COUNT(missing[status - UM_TAG_MISSING], 1);
@@ -82,6 +82,6 @@ static inline void um_count_unverified(uint64_t *missing, enum um_tag_status sta
 #define UM_TAG_COUNTERS_CHECK(counters)                                                                                \
     _Static_assert(offsetof(counters, dgrams_dropped_tag_replayed) - offsetof(counters, dgrams_dropped_tag_missing) == \
                        (UM_TAG_REPLAYED - UM_TAG_MISSING) * sizeof(uint64_t),                                          \
-                   "one counter a reason, in the order of um_tag_status")
+                   "one counter per reason, in the order of um_tag_status")
 
 #endif

@@ -1,7 +1,7 @@
-/* Datagram sizes: what is left of a space, an MTU or a frame, for UDP payload (design W4). Pure functions; the Python
- * half of the same arithmetic is umstack/sizing.py.
+/* Datagram sizes: the UDP payload that fits an MTU or a frame (W4). Pure functions; the Python half of the same
+ * arithmetic is umstack/sizing.py.
  *
- * Sizes are bytes of UDP payload. Threads: any. Errors: none; a space that does not hold its headers has a size of 0.
+ * Sizes are bytes of UDP payload. Threads: any. Errors: none; a space smaller than its headers has a size of 0.
  */
 #ifndef UM_CORE_DATAGRAM_SIZE_H
 #define UM_CORE_DATAGRAM_SIZE_H
@@ -11,11 +11,11 @@
 enum {
     UM_DATAGRAM_BYTES_MIN = 500,               /* UM's lower bound of a datagram max size */
     UM_DATAGRAM_BYTES_MAX = 65507,             /* the longest UDP payload over IPv4 */
-    UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* of a session over TCP: the longest LBMC message, and space for a
-                                                  header that no byte stream carries */
+    UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* over TCP: the longest LBMC message, and space for a transport header
+                                                  that is never sent */
 };
 
-/* The longest payload that fits `space_bytes` behind `header_bytes` of headers. */
+/* The longest payload that fits `space_bytes` after `header_bytes` of headers. */
 static inline uint32_t um_datagram_size_in(uint32_t space_bytes, uint32_t header_bytes)
 {
     uint32_t bytes = space_bytes > header_bytes ? space_bytes - header_bytes : 0;
@@ -28,8 +28,8 @@ static inline uint32_t um_datagram_size_of_mtu(uint32_t mtu_bytes)
     return um_datagram_size_in(mtu_bytes, UM_IPV4_UDP_HEADER_BYTES);
 }
 
-/* What a session sends on a path that carries `path_bytes`: no more than memory was sized for, no less than UM's lower
- * bound, where IP fragments. */
+/* Maximum datagram size of a session on a path that carries `path_bytes`: at most the size that memory was allocated
+ * for, at least UM's lower bound, even if IP then fragments. */
 static inline uint32_t um_datagram_size_on_path(uint32_t path_bytes, uint32_t memory_bytes)
 {
     uint32_t bytes = path_bytes < memory_bytes ? path_bytes : memory_bytes;

@@ -1,7 +1,7 @@
-/* The framing of a session's datagrams: LBT-RM's or LBT-RU's. Sessions write and read through these, so that there is
- * one session for both; what LBT-RU alone has (connecting) is written where it happens.
+/* The framing of a session's datagrams, LBT-RM's or LBT-RU's. Sessions write and read through these functions, so one
+ * session serves both; connection messages, which only LBT-RU has, are written by lbtru.h directly.
  *
- * Both have DATA headers of the same length, in whose place the log has its frame header. No state, any thread.
+ * The DATA headers of both have the length of the log's frame header. No state, any thread.
  */
 #ifndef UM_CORE_FRAMING_H
 #define UM_CORE_FRAMING_H
@@ -13,13 +13,13 @@
 enum {
     UM_FRAMING_DATA_BYTES = UM_LBTRM_DATA_BYTES,
     UM_FRAMING_SM_BYTES_MAX = UM_LBTRU_SM_BYTES_MAX,
-    UM_FRAMING_NAK_BYTES_MAX = UM_LBTRU_NAK_BYTES, /* beside the list */
+    UM_FRAMING_NAK_BYTES_MAX = UM_LBTRU_NAK_BYTES, /* without the list */
     UM_FRAMING_NCF_BYTES_MAX = UM_LBTRU_NCF_BYTES,
     UM_FRAMING_STATUS_BYTES_MAX = UM_LBTRU_HEADER_BYTES + 8 + UM_LBTRU_OPTIONS_BYTES_MAX, /* before LBMC */
 };
 _Static_assert((int)UM_LBTRM_DATA_BYTES == (int)UM_LBTRU_DATA_BYTES, "a frame of the log has space for either");
 
-/* What a NAK has beside its list, and an NCF. */
+/* Bytes of a NAK or NCF without its list. */
 static inline uint32_t um_framing_nak_bytes(enum um_transport transport)
 {
     return transport == UM_TRANSPORT_LBTRM ? UM_LBTRM_NAK_BYTES : UM_LBTRU_NAK_BYTES;
@@ -62,7 +62,7 @@ static inline uint32_t um_framing_write_ncf(enum um_transport transport, uint8_t
                                            : um_lbtru_write_ncf(out, &options, trail, reason, sqns, count);
 }
 
-/* A receiver's; `client_id`: of its connection. */
+/* `client_id`: of the receiver's connection. */
 static inline uint32_t um_framing_write_nak(const um_session_id *id, uint8_t *out, uint32_t client_id,
                                             const uint32_t *sqns, uint32_t count)
 {
@@ -71,7 +71,7 @@ static inline uint32_t um_framing_write_nak(const um_session_id *id, uint8_t *ou
                                                : um_lbtru_write_nak(out, &options, sqns, count);
 }
 
-/* The headers of a status message. Returns where LBMC begins. */
+/* Writes the headers of a status message. Returns the offset of the LBMC message. */
 static inline uint32_t um_framing_write_status(const um_session_id *id, uint8_t *out, uint32_t client_id, uint32_t sqn)
 {
     um_lbtru_options options = {id->session_id, client_id, true};

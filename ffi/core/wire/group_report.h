@@ -1,6 +1,6 @@
-/* What a source tells its receivers of their group, for the spread of their NAKs: how many they are and their longest
- * round trip. LBT-RM has no such thing, so it is an extended option of an LBMC control message in a DATA datagram of
- * the session, as a TSNI is (layout: docs/wire.md). Pure. Threads: any.
+/* Group reports: a source reports to its receivers how many they are and their longest round trip, for the spread of
+ * their NAKs. LBT-RM has no such message, so it is an extended option of an LBMC control message in a DATA datagram of
+ * the session, like a TSNI (layout: docs/wire.md). Pure. Threads: any.
  */
 #ifndef UM_CORE_GROUP_REPORT_H
 #define UM_CORE_GROUP_REPORT_H
@@ -8,7 +8,7 @@
 #include "core/wire/lbmc.h"
 
 enum {
-    UM_GROUP_REPORT_OPTION_SUBTYPE = 2, /* of UM_STATUS_OPTION_ID */
+    UM_GROUP_REPORT_OPTION_SUBTYPE = 2, /* under UM_STATUS_OPTION_ID */
     UM_GROUP_REPORT_VERSION = 1,
     UM_GROUP_REPORT_DATA_BYTES = 12,
     UM_GROUP_REPORT_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_GROUP_REPORT_DATA_BYTES,
@@ -16,15 +16,15 @@ enum {
 
 typedef struct um_group_report {
     uint32_t receivers;
-    int64_t round_trip_ns; /* travels in microseconds; 0: not measured */
+    int64_t round_trip_ns; /* encoded in microseconds; 0: not measured */
 } um_group_report;
 
-/* A round trip as it travels: microseconds, at least 1 when it is measured. */
+/* A round trip as it is encoded: microseconds, at least 1 if it is measured. */
 uint32_t um_round_trip_us(int64_t round_trip_ns);
 
 /* Writes the LBMC message; returns its length. */
 uint32_t um_group_report_encode(uint8_t *out, const um_group_report *report);
-/* False when the message is no well-formed group report. */
+/* Returns false if the message is no well-formed group report. */
 bool um_group_report_decode(const um_lbmc_message *message, um_group_report *report);
 
 #endif

@@ -1,12 +1,12 @@
 #include "core/wire/interest_message.h"
 
-enum { VERSION = 1, FLAG_WANTS_ALL = 0x01 };
+enum { VERSION = 1, FLAG_ALL_TOPICS = 0x01 };
 
 /* ---- interest ---- */
 
 uint32_t um_interest_write(uint8_t *out, const um_lbtru_options *options, uint32_t sqn, const um_interest_part *part)
 {
-    uint8_t data[UM_INTEREST_DATA_BYTES] = {VERSION, part->needs_all ? FLAG_WANTS_ALL : 0, part->part,
+    uint8_t data[UM_INTEREST_DATA_BYTES] = {VERSION, part->needs_all ? FLAG_ALL_TOPICS : 0, part->part,
                                             part->part_count};
     um_store_be32(data + 4, part->version);
     uint32_t at = um_lbtru_write_client_data(out, options, sqn);
@@ -18,7 +18,7 @@ uint32_t um_interest_add_topic(uint8_t *out, const um_lbtru_options *options, ui
     return um_tcp_write_ssf_request(out, true, options->session_id, options->client_id, topic_index);
 }
 
-/* The control message at the beginning of a packet, when it is one of ours with so many bytes of data. */
+/* Decodes the control message at the start of a packet. Returns false if it is not ours with `data_bytes` of data. */
 static bool decode_extended(const um_packet *packet, uint16_t subtype, uint32_t data_bytes, um_lbmc_message *message,
                             uint32_t *length)
 {
@@ -38,7 +38,7 @@ bool um_interest_decode(const um_packet *packet, um_interest_part *part, um_pack
     *part = (um_interest_part){.version = um_load_be32(message.extended + 4),
                                .part = message.extended[2],
                                .part_count = message.extended[3],
-                               .needs_all = message.extended[1] & FLAG_WANTS_ALL};
+                               .needs_all = message.extended[1] & FLAG_ALL_TOPICS};
     *topics = *packet;
     topics->body += length;
     topics->body_length -= length;

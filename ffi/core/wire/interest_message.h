@@ -1,14 +1,14 @@
-/* What travels for source-side filtering over LBT-RU (UX-27), beside DATA that says how many datagrams before it were
- * passed over. Both are control messages of LBMC in DATA datagrams (layout: docs/wire.md):
+/* Messages of source-side filtering over LBT-RU (UX-27), besides the header field of DATA with the number of datagrams
+ * passed over before it. Both are LBMC control messages in DATA datagrams (layout: docs/wire.md):
  *
  *   client                                   source
- *                  <---- filter report ----    the numbers that it is to pass over; the version of its interest in
- * force interest --------------------------->    the topics that it wants, as LBT-TCP has them (tcp_control.h)
+ *     interest ----------------------------->    the topics that the client needs, as in LBT-TCP (tcp_control.h)
+ *             <----------------- filter report   sqns passed over, and the version of the interest in force
  *
- * A filter report is a datagram for one receiver that takes no number: it looks like a retransmission from before the
- * transmission window, so that who does not know it drops it as a duplicate.
+ * A filter report is a datagram for one receiver and takes no sqn: it looks like a retransmission from before the
+ * transmission window, so receivers that do not know it drop it as a duplicate.
  *
- * Pure. Threads: any. Decoders read only inside the packet. Errors: false for what is not whole.
+ * Pure. Threads: any. Decoders read only inside the packet. Errors: false if a message is incomplete.
  */
 #ifndef UM_CORE_INTEREST_MESSAGE_H
 #define UM_CORE_INTEREST_MESSAGE_H
@@ -18,7 +18,7 @@
 #include "core/wire/tcp_control.h"
 
 enum {
-    UM_INTEREST_OPTION_SUBTYPE = 5, /* of UM_LBMC_OWN_ID */
+    UM_INTEREST_OPTION_SUBTYPE = 5, /* under UM_LBMC_OWN_ID */
     UM_FILTER_REPORT_OPTION_SUBTYPE = 6,
     UM_INTEREST_PARTS_MAX = 64,
     UM_INTEREST_PART_TOPICS_MAX = 64,
@@ -31,28 +31,28 @@ enum {
         UM_LBTRU_DATA_BYTES + UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_FILTER_REPORT_DATA_BYTES,
 };
 
-/* One part of a version; all of them together are what the client wants. */
+/* One part of a version. All its parts together are the topics that the client needs. */
 typedef struct um_interest_part {
     uint32_t version; /* not 0 */
-    uint8_t part;     /* of part_count */
+    uint8_t part;     /* index, less than part_count */
     uint8_t part_count;
-    bool needs_all; /* whatever the topic: no topics follow */
+    bool needs_all; /* the client needs every topic: no topics follow */
 } um_interest_part;
 
 typedef struct um_filter_report {
-    uint32_t first_sqn; /* `count` datagrams from here on hold nothing for the client */
+    uint32_t first_sqn; /* the client does not need `count` datagrams from here on */
     uint32_t count;
-    uint32_t version;   /* of its interest that is in force; 0: none, and it is sent everything */
-    uint32_t since_sqn; /* since this datagram */
+    uint32_t version;   /* of its interest in force; 0: none, so the client is sent everything */
+    uint32_t since_sqn; /* first datagram for which that version is in force */
 } um_filter_report;
 
-/* Writes a part without topics. Returns its length, behind which um_interest_add_topic goes on. */
+/* Writes a part without topics, and one more topic. Each returns the bytes written. */
 uint32_t um_interest_write(uint8_t *out, const um_lbtru_options *options, uint32_t sqn, const um_interest_part *part);
 uint32_t um_interest_add_topic(uint8_t *out, const um_lbtru_options *options, uint32_t topic_index);
 
-/* False when the packet is no interest. *topics: what um_interest_next_topic reads on. */
+/* Returns false if the packet is no interest. *topics is set for um_interest_next_topic. */
 bool um_interest_decode(const um_packet *packet, um_interest_part *part, um_packet *topics);
-/* The next topic of the part; false when there are no more. */
+/* Reads the next topic of the part. Returns false if there are no more. */
 bool um_interest_next_topic(um_packet *topics, uint32_t *topic_index);
 
 /* trail_sqn: of the session's window. */

@@ -6,8 +6,8 @@ enum {
     IGNORE_FLAG_BYTE = 0x80,
     IGNORE_SUBTYPE_BYTE = 0x40,
     SEND_TIME_DATA_BYTES = 8,
-    CHAIN_HEAD_BYTES = 4,    /* of the option of application headers */
-    CHAIN_ELEMENT_BYTES = 4, /* before the data of one */
+    CHAIN_HEAD_BYTES = 4,    /* head of the chain option */
+    CHAIN_ELEMENT_BYTES = 4, /* head of one of its elements */
     CHAIN_HOT_FAILOVER = 2,
     CHAIN_PROPERTIES = 6,
     CHAIN_PROPERTIES_BYTES = CHAIN_ELEMENT_BYTES + 4,
@@ -15,7 +15,7 @@ enum {
     HF_OPTIONAL = 0x4000,
     HF_RESET = 0x2000,
     REQUEST_OVER_TCP = 0,
-    FIRST_GROUP = 224, /* the first byte of multicast addresses, and of what is no host's after them */
+    FIRST_GROUP = 224, /* lowest first byte of an address that is no host's */
 };
 
 _Static_assert((int)UM_LBMC_SEND_TIME_BYTES == (int)UM_LBMC_EXTENDED_BYTES + (int)SEND_TIME_DATA_BYTES, "one option");
@@ -38,7 +38,7 @@ static enum um_dgram_status decode_batch(const uint8_t *option, um_lbmc_message 
     return UM_DGRAM_OK;
 }
 
-/* A response can only go to a host's port, over TCP; where the option says anything else the message is no request. */
+/* Responses are sent to a port of a host, over TCP. A message whose option contains anything else is no request. */
 static enum um_dgram_status decode_request(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
 {
     if (option_length != UM_LBMC_REQUEST_BYTES)
@@ -51,7 +51,7 @@ static enum um_dgram_status decode_request(const uint8_t *option, uint32_t optio
     return UM_DGRAM_OK;
 }
 
-/* The element of a kind in a chain option; NULL when there is none, or the chain is not whole. */
+/* Returns the element of a kind in a chain option, or NULL if there is none or the chain is malformed. */
 static const uint8_t *find_element(const uint8_t *option, uint32_t option_length, uint8_t kind)
 {
     uint8_t next = option[3];
@@ -109,7 +109,7 @@ static enum um_dgram_status decode_extended(const uint8_t *option, uint32_t opti
     if (message->extended_id == UM_LBMC_OWN_ID && message->extended_subtype == UM_LBMC_SUBTYPE_SEND_TIME &&
         message->extended_length == SEND_TIME_DATA_BYTES) {
         uint64_t sent_ns = um_load_be64(message->extended);
-        message->sent_ns = sent_ns <= INT64_MAX ? (int64_t)sent_ns : 0; /* no clock shows a later one */
+        message->sent_ns = sent_ns <= INT64_MAX ? (int64_t)sent_ns : 0; /* a later time is invalid */
     }
     return UM_DGRAM_OK;
 }
@@ -131,12 +131,12 @@ static enum um_dgram_status decode_option(uint8_t type, const uint8_t *option, u
     case UM_LBMC_OPTION_CHAIN:
         return decode_app_headers(option, length, message);
     default:
-        /* An option we do not know is skipped when its sender allows that. */
+        /* An unknown option is skipped if its flag allows that. */
         return option[2] & IGNORE_FLAG_BYTE ? UM_DGRAM_OK : UM_DGRAM_HDR;
     }
 }
 
-/* The order map finds the option from the payload on. */
+/* The order map stores the distance from the payload back to the option in one byte. */
 static enum um_dgram_status check_request(const um_lbmc_message *message)
 {
     bool is_near = !(message->flags & UM_MESSAGE_REQUEST) || message->payload - message->request <= UINT8_MAX;
@@ -167,13 +167,13 @@ static enum um_dgram_status decode_chain(uint8_t next, const uint8_t *data, uint
 enum um_dgram_status um_lbmc_observe_option(uint8_t type, const uint8_t *option, uint32_t length,
                                             um_lbmc_message *message)
 {
-    bool known = type == UM_LBMC_OPTION_FRAGMENT || type == UM_LBMC_OPTION_BATCH || type == UM_LBMC_OPTION_REQUEST ||
-                 type == UM_LBMC_OPTION_TSNI || type == UM_LBMC_OPTION_CHAIN || type == UM_LBMC_OPTION_EXTENDED;
+    bool is_known = type == UM_LBMC_OPTION_FRAGMENT || type == UM_LBMC_OPTION_BATCH || type == UM_LBMC_OPTION_REQUEST ||
+                    type == UM_LBMC_OPTION_TSNI || type == UM_LBMC_OPTION_CHAIN || type == UM_LBMC_OPTION_EXTENDED;
     message->has_tag |= type == UM_LBMC_OPTION_HMAC;
-    return known ? decode_option(type, option, length, message) : UM_DGRAM_OK;
+    return is_known ? decode_option(type, option, length, message) : UM_DGRAM_OK;
 }
 
-/* decode_chain for a bystander: what we do not know is skipped, and the chain may end where the capture does. */
+/* The same for captures: unknown options are skipped, and the capture may end inside the chain. */
 static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint32_t captured, uint32_t length,
                                           um_lbmc_message *message)
 {
@@ -202,9 +202,9 @@ static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint
 
 static enum um_dgram_status check_fragment(const um_lbmc_message *message)
 {
-    bool inside = message->offset < message->total && message->payload_length > 0 &&
-                  message->payload_length <= message->total - message->offset;
-    return inside && !um_serial_before(message->sqn, message->first_sqn) ? UM_DGRAM_OK : UM_DGRAM_HDR;
+    bool is_inside = message->offset < message->total && message->payload_length > 0 &&
+                     message->payload_length <= message->total - message->offset;
+    return is_inside && !um_serial_before(message->sqn, message->first_sqn) ? UM_DGRAM_OK : UM_DGRAM_HDR;
 }
 
 enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_lbmc_message *message, uint32_t *length)
@@ -262,10 +262,10 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
     if (data[0] >> 4 != 0)
         return UM_DGRAM_VERSION;
     *message = (um_lbmc_message){.type = data[0] & 0x0f};
-    bool topic = um_lbmc_has_topic(message->type);
-    if (!topic && message->type != UM_LBMC_CONTROL && message->type != UM_LBMC_END)
+    bool has_topic = um_lbmc_has_topic(message->type);
+    if (!has_topic && message->type != UM_LBMC_CONTROL && message->type != UM_LBMC_END)
         return UM_DGRAM_TYPE;
-    uint32_t header_bytes = topic ? UM_LBMC_HEADER_BYTES : UM_LBMC_CONTROL_BYTES;
+    uint32_t header_bytes = has_topic ? UM_LBMC_HEADER_BYTES : UM_LBMC_CONTROL_BYTES;
     *length = um_load_be16(data + 2);
     if (*length > available)
         return UM_DGRAM_SIZE;
@@ -273,7 +273,7 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
         return UM_DGRAM_HDR;
     if (captured < header_bytes)
         return UM_DGRAM_CUT;
-    if (topic) {
+    if (has_topic) {
         message->topic_index = um_load_be32(data + 4);
         message->sqn = um_load_be32(data + 8);
     }
@@ -282,7 +282,7 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
     return status == UM_DGRAM_OK ? um_lbmc_observe_end(message) : status;
 }
 
-/* The head of an extended option and where its data goes. */
+/* Writes the head of an extended option. Returns the place of its data. */
 static uint8_t *write_extended_head(uint8_t *option, uint8_t next, uint8_t id, uint16_t subtype, uint32_t length)
 {
     option[0] = next;
@@ -296,19 +296,19 @@ static uint8_t *write_extended_head(uint8_t *option, uint8_t next, uint8_t id, u
 
 uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
 {
-    bool fragment = layout->flags & UM_MESSAGE_FRAGMENT;
+    bool is_fragment = layout->flags & UM_MESSAGE_FRAGMENT;
     uint16_t batch = layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END);
-    bool send_time = layout->sent_ns != 0;
-    uint32_t length = um_lbmc_overhead(fragment, batch != 0, send_time) + layout->payload_length;
+    bool has_send_time = layout->sent_ns != 0;
+    uint32_t length = um_lbmc_overhead(is_fragment, batch != 0, has_send_time) + layout->payload_length;
     um_debug_assert(length <= UM_LBMC_MESSAGE_BYTES_MAX);
-    uint8_t last = send_time ? UM_LBMC_OPTION_EXTENDED : UM_LBMC_OPTION_DATA;
+    uint8_t last = has_send_time ? UM_LBMC_OPTION_EXTENDED : UM_LBMC_OPTION_DATA;
     out[0] = UM_LBMC_MESSAGE;
-    out[1] = fragment ? UM_LBMC_OPTION_FRAGMENT : batch ? UM_LBMC_OPTION_BATCH : last;
+    out[1] = is_fragment ? UM_LBMC_OPTION_FRAGMENT : batch ? UM_LBMC_OPTION_BATCH : last;
     um_store_be16(out + 2, (uint16_t)length);
     um_store_be32(out + 4, layout->topic_index);
     um_store_be32(out + 8, layout->sqn);
     uint8_t *at = out + UM_LBMC_HEADER_BYTES;
-    if (fragment) {
+    if (is_fragment) {
         at[0] = batch ? UM_LBMC_OPTION_BATCH : last;
         at[1] = UM_LBMC_FRAGMENT_BYTES;
         um_store_be16(at + 2, 0);
@@ -324,7 +324,7 @@ uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
                                          (batch & UM_MESSAGE_BATCH_END ? 0x0001 : 0)));
         at += UM_LBMC_BATCH_BYTES;
     }
-    if (send_time) {
+    if (has_send_time) {
         uint8_t *data = write_extended_head(at, UM_LBMC_OPTION_DATA, UM_LBMC_OWN_ID, UM_LBMC_SUBTYPE_SEND_TIME,
                                             SEND_TIME_DATA_BYTES);
         um_store_be64(data, (uint64_t)layout->sent_ns);
@@ -333,7 +333,7 @@ uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
     return at;
 }
 
-/* Begins one more of the options that stand first. */
+/* Appends an option and writes its head. Returns the option. */
 static uint8_t *add_first_option(um_lbmc_first_options *options, uint8_t type, uint32_t length)
 {
     um_debug_assert(options->length + length <= UM_LBMC_FIRST_OPTIONS_BYTES_MAX);
@@ -376,8 +376,8 @@ static void write_number_element(uint8_t *element, uint32_t element_bytes, const
         um_store_be32(element + CHAIN_ELEMENT_BYTES, (uint32_t)number->sqn);
 }
 
-/* The properties stand before the number: Wireshark's dissector takes the type of an element that is not the first from
- * the wrong place, and shows a number as bytes wherever it stands. */
+/* The properties come before the number, because Wireshark's dissector reads the type of every element but the first
+ * from the wrong place, and shows a number as bytes anyway. */
 static void add_chain(um_lbmc_first_options *options, const um_lbmc_hot_failover *number, uint32_t properties_bytes)
 {
     uint32_t of_properties = properties_bytes != 0 ? CHAIN_PROPERTIES_BYTES : 0;
@@ -423,7 +423,7 @@ uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc
     return at;
 }
 
-/* The plain message is written behind the space for the options; then its header moves to the front. */
+/* Writes the plain message after the space for the options, then moves its header to the front. */
 uint8_t *um_lbmc_write_with_options(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_options *options)
 {
     if (options->length == 0)

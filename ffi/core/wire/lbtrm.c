@@ -158,7 +158,7 @@ enum um_dgram_status um_lbtrm_decode_captured(const uint8_t *data, uint32_t capt
 {
     if (UM_LIKELY(captured >= length))
         return um_lbtrm_decode(data, length, packet);
-    /* A list is only pointed at, not read, so once the fixed header is there the datagram's own length may be used. */
+    /* A list is not read, only pointed at. So with a complete fixed header the datagram's own length can be used. */
     uint32_t needed = captured == 0 ? 1 : fixed_bytes(data[0] & 0x0f);
     if (captured < needed && length >= needed) {
         *packet = (um_packet){0};

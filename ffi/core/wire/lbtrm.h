@@ -1,6 +1,6 @@
-/* LBT-RM datagrams (design W1; layout: docs/wire.md, decoded by Wireshark's lbtrm dissector). Big endian.
- * Encoders write into the caller's buffer and return the number of bytes; decoders read only inside
- * [data, data + length) and return why a datagram is refused.
+/* LBT-RM datagrams (W1; layout: docs/wire.md, decoded by Wireshark's lbtrm dissector). Big endian. Encoders write into
+ * the caller's buffer and return the number of bytes; decoders read only inside [data, data + length) and return the
+ * reason why a datagram is refused.
  */
 #ifndef UM_CORE_LBTRM_H
 #define UM_CORE_LBTRM_H
@@ -15,12 +15,12 @@ enum {
     UM_LBTRM_NCF_BYTES = 16, /* before the list */
 };
 
-/* Fields the type does not have are zero. Of a datagram that is refused, type, NAK port and session id are stored
- * where its length and version allow it, so that the drop can be counted where it belongs. */
+/* Fields that the type does not have are set to zero. For a refused datagram, type, NAK port and session id are stored
+ * if its length and version allow it, so that the right session counts the drop. */
 enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_packet *packet);
 
-/* The same for a datagram of length bytes of which a capture holds the first captured ones: lengths are judged by the
- * datagram, the list and the body are what is there of them. UM_DGRAM_CUT when the fixed header is not all there. */
+/* The same for a datagram of `length` bytes of which a capture holds the first `captured`: lengths are checked against
+ * the datagram, list and body are cut to the captured bytes. UM_DGRAM_CUT: the fixed header is incomplete. */
 enum um_dgram_status um_lbtrm_decode_captured(const uint8_t *data, uint32_t captured, uint32_t length,
                                               um_packet *packet);
 

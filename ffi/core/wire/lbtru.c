@@ -4,8 +4,8 @@ enum {
     OPTION_NONE = 0,
     OPTION_SESSION_ID = UM_LBTRU_OPTION_SESSION_ID,
     OPTION_CLIENT_ID = UM_LBTRU_OPTION_CLIENT_ID,
-    FLAG_RETRANSMISSION = 0x4000, /* of DATA, beside UM_LBTRU_PASSED_MAX */
-    FLAG_SYN = 0x8000,            /* of SM, and of ACK */
+    FLAG_RETRANSMISSION = 0x4000, /* DATA; the other bits are UM_LBTRU_PASSED_MAX */
+    FLAG_SYN = 0x8000,            /* SM, ACK */
 };
 
 /* ---- writing ---- */
@@ -76,10 +76,10 @@ uint32_t um_lbtru_write_client_data(uint8_t *out, const um_lbtru_options *option
     return 12 + write_options(out + 12, options);
 }
 
-uint32_t um_lbtru_write_sm(uint8_t *out, const um_lbtru_options *options, bool syn, uint32_t sm_sqn, uint32_t lead,
+uint32_t um_lbtru_write_sm(uint8_t *out, const um_lbtru_options *options, bool is_syn, uint32_t sm_sqn, uint32_t lead,
                            uint32_t trail)
 {
-    write_header(out, UM_LBTRM_SM, options, syn ? FLAG_SYN : 0);
+    write_header(out, UM_LBTRM_SM, options, is_syn ? FLAG_SYN : 0);
     um_store_be32(out + 4, sm_sqn);
     um_store_be32(out + 8, lead);
     um_store_be32(out + 12, trail);
@@ -107,9 +107,9 @@ uint32_t um_lbtru_write_ncf(uint8_t *out, const um_lbtru_options *options, uint3
     return bytes + write_options(out + bytes, options);
 }
 
-uint32_t um_lbtru_write_ack(uint8_t *out, const um_lbtru_options *options, bool syn, uint32_t sqn)
+uint32_t um_lbtru_write_ack(uint8_t *out, const um_lbtru_options *options, bool is_syn, uint32_t sqn)
 {
-    write_header(out, UM_LBTRU_ACK, options, syn ? FLAG_SYN : 0);
+    write_header(out, UM_LBTRU_ACK, options, is_syn ? FLAG_SYN : 0);
     um_store_be32(out + 4, sqn);
     return 8 + write_options(out + 8, options);
 }
@@ -129,7 +129,7 @@ uint32_t um_lbtru_write_rst(uint8_t *out)
 
 /* ---- decoding ---- */
 
-/* The options from `at` on: each at most once, so the chain is short. *end: behind the last. */
+/* Decodes the options from `at` on: each at most once, so the chain is short. *end: the offset after the last. */
 static inline enum um_dgram_status decode_options(const uint8_t *data, uint32_t captured, uint32_t length, uint32_t at,
                                                   um_packet *packet, uint32_t *end)
 {
@@ -167,7 +167,7 @@ static uint32_t body_bytes(uint8_t type)
     }
 }
 
-/* What has a place of its own in the body. Returns where the list begins. */
+/* Decodes the fixed fields of the body. */
 static enum um_dgram_status decode_body(const uint8_t *data, um_packet *packet)
 {
     const uint8_t *body = data + UM_LBTRU_HEADER_BYTES;

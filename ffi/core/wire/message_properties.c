@@ -8,7 +8,7 @@ static uint32_t load32(const uint8_t *data, bool is_little)
     return is_little ? __builtin_bswap32(value) : value;
 }
 
-/* The length of the text at `offset`, which a NUL in the block ends; -1: there is none. */
+/* Length of the NUL-terminated text at `offset`; -1: no NUL in the block. */
 static int64_t text_length(const uint8_t *block, uint32_t bytes, uint32_t offset)
 {
     if (offset >= bytes)

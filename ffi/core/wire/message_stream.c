@@ -3,7 +3,7 @@
 uint8_t *um_message_stream_space(um_message_stream *stream, uint32_t *bytes)
 {
     uint32_t left = stream->end - stream->begin;
-    if (stream->begin > 0) { /* an incomplete message as a rule: short against what a receive call brings */
+    if (stream->begin > 0) { /* usually an incomplete message: short compared with what a receive call returns */
         memmove(stream->memory, stream->memory + stream->begin, left);
         stream->record_end -= stream->verifier != NULL ? stream->begin : 0;
         stream->begin = 0;
@@ -13,7 +13,7 @@ uint8_t *um_message_stream_space(um_message_stream *stream, uint32_t *bytes)
     return stream->memory + stream->end;
 }
 
-/* What a message is, from its first four bytes, which are there. *length is its length. */
+/* Classifies a message by its first four bytes; *length is set to its length. */
 static enum um_stream_part classify(um_message_stream *stream, const uint8_t *head, uint32_t *length)
 {
     uint8_t type = head[0] & 0x0f;
@@ -32,7 +32,7 @@ static enum um_stream_part classify(um_message_stream *stream, const uint8_t *he
     return UM_STREAM_BROKEN;
 }
 
-/* Steps into the record that comes next, once it is here whole and right. False when it is not. */
+/* Enters the next record. Returns false if it is incomplete or its tag is wrong. */
 static bool open_record(um_message_stream *stream)
 {
     uint32_t left = stream->end - stream->begin;

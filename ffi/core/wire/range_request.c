@@ -16,7 +16,7 @@ enum {
 
 _Static_assert((int)UM_RANGE_REQUEST_BYTES_MAX >= (int)UM_LBMC_CONTROL_BYTES + REQUEST_BYTES + EXTENDED_BYTES, "both");
 
-/* Ages beyond it are no bound. */
+/* A longer age is no bound. */
 static const uint64_t AGE_MS_MAX = (uint64_t)INT64_MAX / 2 / NS_PER_MS;
 
 static void write_extended(uint8_t *option, const um_range_bounds *bounds)
@@ -56,7 +56,7 @@ uint32_t um_range_request_write(uint8_t *out, const um_range_request *request)
     return length;
 }
 
-/* Extended options of others are passed over. */
+/* Ignores extended options with another subtype. */
 static void read_extended(const uint8_t *option, um_range_bounds *bounds)
 {
     if (um_load_be16(option + 4) != EXTENDED_SUBTYPE)

@@ -1,7 +1,8 @@
-/* How far back a receiver wants to go, on the wire: a control message with option 78, and an extended option behind it
- * for the bounds that the format lacks (UM-140; docs/wire.md).
+/* Range requests of late join and recovery: how far back a receiver starts (UM-140; docs/wire.md). A control message
+ * with option 78, followed by an extended option for bounds that the format does not have; and the response, the range
+ * that is retained.
  *
- * Threads: none. Memory: the caller's. Errors: false for what is not well-formed.
+ * Threads: any. Memory: the caller's. Errors: false for malformed messages.
  */
 #ifndef UM_CORE_RANGE_REQUEST_H
 #define UM_CORE_RANGE_REQUEST_H
@@ -25,15 +26,15 @@ typedef struct um_range_bounds {
 
 typedef struct um_range_request {
     uint32_t topic_index;
-    uint32_t request_index; /* the range that answers it carries it, too */
+    uint32_t request_index; /* repeated in the response */
     uint32_t outstanding_max;
     um_range_bounds bounds;
 } um_range_request;
 
-/* Writes it; returns its length, at most UM_RANGE_REQUEST_BYTES_MAX. */
+/* Writes a range request; returns its length, at most UM_RANGE_REQUEST_BYTES_MAX. */
 uint32_t um_range_request_write(uint8_t *out, const um_range_request *request);
 
-/* Reads one whole control message. */
+/* Reads a whole control message. Returns false if it is no range request. */
 bool um_range_request_read(const uint8_t *message, uint32_t length, um_range_request *request);
 
 /* Writes a control message with the retained range [low, high]; returns its length, UM_RECOVERY_RANGE_BYTES. */

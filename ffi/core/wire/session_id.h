@@ -1,4 +1,4 @@
-/* What identifies a transport session on the wire (reference 1; wire page 3). */
+/* The identity of a transport session on the wire (docs/wire.md). */
 #ifndef UM_CORE_SESSION_ID_H
 #define UM_CORE_SESSION_ID_H
 
@@ -7,8 +7,7 @@
 enum um_transport { UM_TRANSPORT_LBTRM = 0, UM_TRANSPORT_LBTRU = 1, UM_TRANSPORT_TCP = 2 };
 
 typedef struct um_session_id {
-    um_address source; /* address, and the port NAKs go to; LBT-RU: that data comes from, too; TCP: that is connected to
-                        */
+    um_address source; /* the port receives NAKs; LBT-RU: it also sends the data; TCP: it accepts connections */
     um_address group;  /* LBT-RM: multicast group and destination port; else zero */
     uint32_t session_id;
     enum um_transport transport;

@@ -1,6 +1,6 @@
-/* The receiver's status message: position and window for flow control (AE-15..AE-19). LBT-RM has none, so it
- * travels as an extended option of an LBMC control message, inside an LBT-RM DATA datagram sent unicast to the
- * source's NAK port (design W1; layout: docs/wire.md). The DATA header's sqn and trail repeat the position.
+/* A receiver's status message: position and window for flow control (AE-15..AE-19). LBT-RM has none, so it is an
+ * extended option of an LBMC control message in an LBT-RM DATA datagram sent by unicast to the source's NAK port (W1;
+ * layout: docs/wire.md). The DATA header's sqn and trail repeat the position.
  */
 #ifndef UM_CORE_STATUS_MESSAGE_H
 #define UM_CORE_STATUS_MESSAGE_H
@@ -19,8 +19,8 @@ enum {
 };
 
 enum {
-    UM_STATUS_ELICIT = 0x01, /* the receiver knows no position yet and solicits a session message */
-    UM_STATUS_LEAVE = 0x02,  /* the receiver goes away: stop counting it */
+    UM_STATUS_ELICIT = 0x01, /* the receiver has no position yet and solicits a session message */
+    UM_STATUS_LEAVE = 0x02,  /* the receiver leaves: stop counting it */
 };
 
 typedef struct um_status_message {
@@ -32,12 +32,12 @@ typedef struct um_status_message {
     uint8_t flags;
 } um_status_message;
 
-/* `client_id`: of the receiver's connection, where the session has connections. */
+/* `client_id`: of the receiver's connection, if the session has connections. */
 uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_id, const um_status_message *status);
-/* The same for a session of LBT-RM. */
+/* The same for an LBT-RM session. */
 uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status);
 
-/* False when the packet is not a well-formed status message. */
+/* Returns false if the packet is no well-formed status message. */
 bool um_status_decode(const um_packet *packet, um_status_message *status);
 
 #endif

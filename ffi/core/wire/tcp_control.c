@@ -16,7 +16,7 @@ enum {
     MODE_EXCLUDE = 1,
 };
 
-/* The head of a control message with one option, and of that option. Returns where its body goes. */
+/* Writes the heads of a control message and of its only option. Returns the place of the option's body. */
 static uint8_t *write_head(uint8_t *out, uint8_t option, uint32_t option_bytes)
 {
     out[0] = UM_LBMC_CONTROL;

@@ -1,19 +1,19 @@
-/* Control messages of LBT-TCP, which lie between the messages of topics (design W1; layout: docs/wire.md, decoded by
- * Wireshark's lbmc dissector). Big endian.
+/* Control messages of LBT-TCP, sent between topic messages (W1; layout: docs/wire.md, decoded by Wireshark's lbmc
+ * dissector). Big endian.
  *
  *   client                                   source
- *     TCP session id ------------------------->     which session it means: a wrong one is refused
- *                     <-------------- SSF init      with source-side filtering: topics have to be wanted (UX-27)
- *     SSF request ---------------------------->     a topic is wanted, or no longer
- *                     <------------ SSF answer      in order with the messages: what it was told is in force from here
+ *     TCP session id ------------------------->     the session it connects to: a wrong one is refused
+ *                     <-------------- SSF init      source-side filtering is on: request topics (UX-27)
+ *     SSF request ---------------------------->     adds or removes one topic
+ *                     <------------ SSF answer      in order with the messages: the request is in force from here on
  *                     <---- messages and TSNIs
  *                     <------------------- end      the source has ended the session
  *
- * With keys both sides greet first, and what is drawn goes in records (core/wire/stream_record.h).
+ * With keys both sides send greetings first, and these messages are sent in records (core/wire/stream_record.h).
  *
- * An SSF answer is a request with the source's count of the connection's requests in the place of the client's index,
- * so that one answers several. A source that gives answers says so in its init; to a client that knows none they say
- * nothing.
+ * An SSF answer is a request with the source's count of the connection's requests in place of the client's index, so
+ * one answer covers several requests. A source that sends answers sets a flag in its init; other clients ignore
+ * answers.
  *
  * Encoders write into the caller's buffer and return the number of bytes; decoders read only inside [data, data +
  * length).
@@ -31,38 +31,37 @@ enum {
     UM_TCP_CONTROL_BYTES_MAX = 24,
 };
 
-/* What an option of a control message says. */
+/* Kinds of options in control messages, and the fields of um_tcp_control that each sets. */
 enum um_tcp_control_kind {
-    UM_TCP_NOTHING = 0, /* the message has no further option */
+    UM_TCP_NOTHING = 0, /* no further option */
     UM_TCP_SESSION_ID,  /* session_id */
-    UM_TCP_SSF_INIT,    /* session_id, client_index */
-    UM_TCP_SSF_INCLUDE, /* session_id, client_index, topic_index; of a source: an answer */
-    UM_TCP_SSF_EXCLUDE,
-    UM_TCP_OTHER, /* one that is none of these */
+    UM_TCP_SSF_INIT,    /* session_id, client_index, is_answering */
+    UM_TCP_SSF_INCLUDE, /* session_id, client_index, topic_index; from a source: an answer */
+    UM_TCP_SSF_EXCLUDE, /* the same */
+    UM_TCP_OTHER,       /* any other option */
 };
 
 typedef struct um_tcp_control {
     enum um_tcp_control_kind kind;
     uint32_t session_id;
-    uint32_t client_index; /* of an answer: requests that are in force, modulo 2^32 */
+    uint32_t client_index; /* answer: number of requests in force, modulo 2^32 */
     uint32_t topic_index;
-    bool is_answering; /* of an init: the source answers requests */
+    bool is_answering; /* init: the source answers requests */
 } um_tcp_control;
 
 uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id);
-/* source: where requests are sent, which is where the client is connected to. */
+/* source: the address for requests, which is the one that the client is connected to. */
 uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source);
 uint32_t um_tcp_write_ssf_request(uint8_t *out, bool is_included, uint32_t session_id, uint32_t client_index,
                                   uint32_t topic_index);
-/* request: the last of those that are in force; count: how many they are. */
+/* request: the last one in force; count: how many are in force. */
 uint32_t um_tcp_write_ssf_answer(uint8_t *out, const um_tcp_control *request, uint32_t count);
 uint32_t um_tcp_write_end(uint8_t *out);
-/* A control message without options, UM_LBMC_CONTROL_BYTES: what has to be said in a record, or answered, and is
- * nothing. */
+/* Writes a control message without options, UM_LBMC_CONTROL_BYTES, for a record or an answer that must be sent although
+ * there is nothing to report. */
 uint32_t um_tcp_write_nothing(uint8_t *out);
 
-/* Reads the options of one whole control message in turn. `next` and `at` are the reader's place: 0 to begin with. A
- * chain that makes no sense ends. */
+/* Iterates over the options of a whole control message. An invalid option ends the chain. */
 typedef struct um_tcp_control_reader {
     const uint8_t *data;
     uint32_t length;
