@@ -1,8 +1,8 @@
 """scapy layers for the stack's protocols: LBT-RM, LBMC, LBMR and LBT-RU. Needs the extra `umstack[packets]`.
 
-Importing defines the layers and binds them to each other; UDP and TCP stay as they are until `load()` (the default
-ports), `bind_ports()` (others) or `guess_everywhere()` (any port, by structure) is called. `unload()` undoes these.
-Layers and fields: docs/scapy.md.
+Importing defines the layers and binds them to each other; UDP and TCP are unaffected until `load()` (the default
+ports), `bind_ports()` (other ports) or `guess_everywhere()` (any port, by structure) is called. `unload()` undoes these
+calls. Layers and fields: docs/scapy.md.
 """
 
 try:

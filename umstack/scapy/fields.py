@@ -1,7 +1,7 @@
-"""What the layers are made of: packets that a short datagram cannot break, lists that end where the bytes do.
+"""Base classes of the layers: packets that tolerate short datagrams, and lists that end with the bytes.
 
-A count or a length that a datagram states is believed only as far as there are bytes. What does not fit the layout
-stays behind as `Raw`, so that dissecting never raises and building gives back the bytes that were dissected.
+A count or length in a datagram is used only as far as there are bytes. Bytes that do not fit the layout remain as
+`Raw`, so dissecting never raises, and building returns the dissected bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 END_DATA = 0
-"""Ends a chain of options: what is carried follows."""
+"""Ends a chain of options; the payload follows."""
 
 END_NONE = 255
-"""Ends a chain of options: nothing follows (LBMC control messages)."""
+"""Ends a chain of options; nothing follows (LBMC control messages)."""
 
 NCF_REASONS = {0: "no_retry", 1: "ignored", 2: "rx_delay", 3: "shed"}
 NAK_FORMATS = {0: "selective", 1: "parity"}
@@ -39,23 +39,23 @@ _SQN_BYTES = 4
 
 
 class WirePacket(Packet):  # type: ignore[misc, unused-ignore]
-    """A layer with a least length: of fewer bytes, scapy makes a `Raw` instead."""
+    """A layer with a minimum length: shorter data becomes `Raw`."""
 
     minimum_bytes: ClassVar[int] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give every layer a dispatch hook of its own, since scapy does not look for inherited ones."""
+        """Give every layer a separate dispatch hook, because scapy ignores inherited ones."""
         super().__init_subclass__(**kwargs)
         if "dispatch_hook" not in cls.__dict__:
             cls.dispatch_hook = classmethod(_raw_if_short)  # type: ignore[attr-defined, unused-ignore]
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Whether these bytes can begin with this layer."""
+        """Return True if these bytes can start with this layer."""
         return len(data) >= cls.minimum_bytes
 
     def answers(self, other: Packet) -> int:
-        """Nothing, unless a layer says otherwise: to scapy a packet answers its like."""
+        """Return 0 unless overridden: by default, scapy lets a packet answer its own class."""
         return 0
 
 
@@ -67,23 +67,23 @@ def _raw_if_short(cls: type[WirePacket], _pkt: bytes = b"", *args: Any, **kwargs
 
 
 class Part(WirePacket):
-    """A record or an option inside a layer: it was cut out before, so what follows it is not its payload."""
+    """A record or option inside a layer: its bytes were cut out before, so it has no payload."""
 
     def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:
-        """All that is left belongs to the part."""
+        """Treat the rest as the part's own bytes."""
         return data, b""
 
 
 class Record(Part):
-    """A part of a fixed layout in a list of its like: what is behind it is the next one."""
+    """A part of fixed layout in a list: the next part follows."""
 
     def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:
-        """Nothing of the rest belongs to the record."""
+        """Leave the rest to the next record."""
         return b"", data
 
 
 class MeasuredOption(Part):
-    """An option whose second byte is its own length; `length` None is computed."""
+    """An option whose second byte is its length; `length` None is computed."""
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
         """Fill in the length."""
@@ -92,9 +92,9 @@ class MeasuredOption(Part):
 
 
 class ChainedOption(MeasuredOption):
-    """An option of a chain: what comes next, its own length, its body. Its type stands in what is before it.
+    """An option of a chain: next header, length, body. The header before it holds its type.
 
-    `next_header` None becomes the type of the option that follows, or the end; `length` None the bytes built.
+    `next_header` None becomes the type of the next option, or the end; `length` None the bytes built.
     """
 
     minimum_bytes: ClassVar[int] = _CHAINED_HEAD_BYTES
@@ -102,7 +102,7 @@ class ChainedOption(MeasuredOption):
 
 
 class UnknownOption(ChainedOption):
-    """An option nobody described, or one too short for its layout. What is before it must name its type."""
+    """An unknown option, or one too short for its layout. The header before it must hold its type."""
 
     name = "Unknown option"
     fields_desc: ClassVar[list[Any]] = [
@@ -113,25 +113,23 @@ class UnknownOption(ChainedOption):
 
 
 def chain_start(options: Iterable[Packet], end: int) -> int:
-    """The next-header value that leads to these options."""
+    """Return the next-header value for these options."""
     for option in options:
         kind: int | None = getattr(option, "option_type", None)
         if kind is None:
-            raise ValueError(
-                f"{option!r} does not know its own type: set next_header of what is before it in the chain"
-            )
+            raise ValueError(f"{option!r} has no type of its own: set next_header of the header before it")
         return kind
     return end
 
 
 def first_option(packet: Packet) -> int:
-    """The type of the first option, where the main header below says it."""
+    """Return the type of the first option, from the main header below."""
     below = packet.underlayer
     return END_DATA if below is None else getattr(below, "next_header", END_DATA)
 
 
 def with_chain_start(header: Packet, built: bytes) -> bytes:
-    """A main header in which `next_header` None, its second byte, has become what leads to the options."""
+    """Return the main header with `next_header` None, its second byte, replaced by the type of the first option."""
     if header.next_header is not None:
         return built
     options = getattr(header.payload, "options", [])
@@ -139,7 +137,7 @@ def with_chain_start(header: Packet, built: bytes) -> bytes:
 
 
 class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
-    """The options of a layer, each of which names the type of the next."""
+    """The options of a layer, each of which holds the type of the next."""
 
     __slots__ = ("_choose", "_end", "_first", "_space")
 
@@ -151,12 +149,12 @@ class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
         end: Callable[[Packet], int] = lambda packet: END_DATA,
         space: Callable[[Packet], int | None] = lambda packet: None,
     ) -> None:
-        """Tell how a type becomes a class, where the first type stands, what ends a chain, and what bounds it."""
+        """Set how a type maps to a class, where the first type is, what ends a chain, and what bounds it."""
         super().__init__(name, [], ChainedOption)
         self._choose, self._first, self._end, self._space = choose, first, end, space
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, Any]:
-        """Take options until the chain ends or stops making sense."""
+        """Dissect options until the chain ends or is malformed."""
         space = self._space(pkt)
         remain, rest = (s, b"") if space is None else (s[:space], s[space:])
         kind, options = self._first(pkt), []
@@ -171,7 +169,7 @@ class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
         return remain + rest, options
 
     def addfield(self, pkt: Packet, s: bytes, val: Any) -> bytes:
-        """Build the options, each with the type of the one behind it."""
+        """Build the options, each with the type of the next."""
         for option, following in pairwise([*val, None]):
             built = bytes(option)
             if isinstance(option, ChainedOption) and option.next_header is None:
@@ -182,13 +180,13 @@ class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
 
 
 class TypedOption(MeasuredOption):
-    """An option that begins with its own type and length, as LBMR's do; `length` None is computed."""
+    """An option that starts with its own type and length, as in LBMR; `length` None is computed."""
 
     minimum_bytes: ClassVar[int] = _TYPED_HEAD_BYTES
 
 
 class PartListField(PacketListField):  # type: ignore[misc, unused-ignore]
-    """Parts one after the other; `measure` says which bytes are the next one, or None at the end of the list."""
+    """A list of parts; `measure` returns class and length of the next part, or None at the end."""
 
     __slots__ = ("_measure",)
 
@@ -197,12 +195,12 @@ class PartListField(PacketListField):  # type: ignore[misc, unused-ignore]
         name: str,
         measure: Callable[[Packet, list[Packet], bytes], tuple[type[Packet], int] | None],
     ) -> None:
-        """Tell how the next part is found."""
+        """Set how the next part is found."""
         super().__init__(name, [], Packet)
         self._measure = measure
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, Any]:
-        """Take parts as long as there is one."""
+        """Dissect parts until there is none."""
         parts: list[Packet] = []
         while s and (found := self._measure(pkt, parts, s)) is not None:
             kind, size = found
@@ -212,20 +210,20 @@ class PartListField(PacketListField):  # type: ignore[misc, unused-ignore]
 
 
 class SqnListField(FieldListField):  # type: ignore[misc, unused-ignore]
-    """Sequence numbers, as many as `count` says and the bytes allow."""
+    """`count` sqns, as far as there are bytes."""
 
     def __init__(self, name: str) -> None:
-        """Begin with none."""
+        """Create an empty list."""
         super().__init__(name, [], IntField("", 0))
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, list[int]]:
-        """Take them."""
+        """Dissect the sqns."""
         end = min(pkt.count, len(s) // _SQN_BYTES) * _SQN_BYTES
         return s[end:], [int.from_bytes(s[at : at + _SQN_BYTES], "big") for at in range(0, end, _SQN_BYTES)]
 
 
 def nak_fields(options: ChainField) -> list[Any]:
-    """The layout of a NAK, of LBT-RM and of LBT-RU."""
+    """Return the layout of a NAK in LBT-RM and LBT-RU."""
     return [
         FieldLenField("count", None, count_of="sqns", fmt="!H"),
         BitField("reserved", 0, 12),
@@ -236,7 +234,7 @@ def nak_fields(options: ChainField) -> list[Any]:
 
 
 def ncf_fields(options: ChainField) -> list[Any]:
-    """The layout of an NCF, of LBT-RM and of LBT-RU."""
+    """Return the layout of an NCF in LBT-RM and LBT-RU."""
     return [
         IntField("trail", 0),
         FieldLenField("count", None, count_of="sqns", fmt="!H"),
@@ -249,5 +247,5 @@ def ncf_fields(options: ChainField) -> list[Any]:
 
 
 def ncf_answers(ncf: Packet, nak: Packet) -> int:
-    """Whether the NCF confirms one of the numbers the NAK asked for."""
+    """Return True if the NCF confirms one of the NAK's sqns."""
     return int(not set(ncf.sqns).isdisjoint(nak.sqns))

@@ -1,6 +1,6 @@
-"""LBMC, the topic layer: messages with a chain of options, inside LBT-RM and LBT-RU data or on TCP.
+"""LBMC, the topic layer: messages with a chain of options, in LBT-RM and LBT-RU data or on TCP.
 
-One file, because it is one protocol: a message dissects its chain by the classes of all options.
+One file, because a message dissects its chain with the classes of all options.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def _head() -> list[Any]:
 
 
 def _flags(default: int, **bits: int) -> FlagsField:
-    """Sixteen flags, of which 0x8000 lets a reader ignore the option."""
+    """Return sixteen flags, of which 0x8000 lets a reader ignore the option."""
     names = {1 << bit: f"b{bit}" for bit in range(16)} | {_IGNORE_16: "ignore"}
     return FlagsField("flags", default, 16, names | {value: name for name, value in bits.items()})
 
 
 class LBMCFragment(ChainedOption):
-    """Says which part of a message that is longer than one datagram this is."""
+    """The position of a fragment in its message."""
 
     name = "LBMC fragment"
     option_type = 1
@@ -104,7 +104,7 @@ class LBMCFragment(ChainedOption):
 
 
 class LBMCBatch(ChainedOption):
-    """Marks the first and the last message of an explicit batch."""
+    """Marks the first and last message of an explicit batch."""
 
     name = "LBMC batch"
     option_type = 2
@@ -113,7 +113,7 @@ class LBMCBatch(ChainedOption):
 
 
 class LBMCRequest(ChainedOption):
-    """Where the answer to a request is to go."""
+    """The address for the response to a request."""
 
     name = "LBMC request"
     option_type = 4
@@ -130,7 +130,7 @@ class LBMCRequest(ChainedOption):
 
 
 class LBMCTopicName(ChainedOption):
-    """The topic by name."""
+    """The name of the topic."""
 
     name = "LBMC topic name"
     option_type = 5
@@ -139,7 +139,7 @@ class LBMCTopicName(ChainedOption):
 
 
 class LBMCApplicationHeader(ChainedOption):
-    """Bytes of the application beside its message."""
+    """Bytes of the application besides its message."""
 
     name = "LBMC application header"
     option_type = 6
@@ -164,7 +164,7 @@ LBMC_ELEMENT_NAMES = {
 
 
 class LBMCElement(ChainedOption):
-    """An element of a chain of application headers. Its type stands in what is before it."""
+    """An element of a chain of application headers. The element before it holds its type."""
 
     name = "LBMC element"
     minimum_bytes = 4
@@ -191,7 +191,7 @@ class LBMCHotFailover(LBMCElement):
 
 
 class LBMCHotFailover32(LBMCElement):
-    """The same of 32 bits."""
+    """The number of a message in a hot failover stream, 32 bits."""
 
     name = "LBMC hot failover of 32 bits"
     option_type = 2
@@ -200,7 +200,7 @@ class LBMCHotFailover32(LBMCElement):
 
 
 class LBMCPropertiesLength(LBMCElement):
-    """How many bytes at the end of the message are its properties."""
+    """The length of the message properties at the end of the message."""
 
     name = "LBMC properties length"
     option_type = 6
@@ -216,7 +216,7 @@ def _element_class(kind: int, data: bytes) -> type[ChainedOption]:
 
 
 class LBMCChain(ChainedOption):
-    """A chain of application headers: hot failover's number, the length of the properties, and what else there is.
+    """A chain of application headers: hot failover number, length of the properties, and others.
 
     `first_element` None is the type of the first of `elements`.
     """
@@ -232,14 +232,14 @@ class LBMCChain(ChainedOption):
     ]
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in what leads to the elements, and the length."""
+        """Fill in the type of the first element, and the length."""
         if self.first_element is None:
             built = built[:3] + bytes((chain_start(self.elements, END_NONE),)) + built[4:]
         return super().post_build(built, payload)
 
 
 class LBMCSourceIndex(ChainedOption):
-    """The source by number."""
+    """The number of the source."""
 
     name = "LBMC source index"
     option_type = 14
@@ -248,7 +248,7 @@ class LBMCSourceIndex(ChainedOption):
 
 
 class LBMCRetransmissionRequest(ChainedOption):
-    """Asks a source, over TCP, for one topic sequence number."""
+    """Requests one topic sqn from a source over TCP."""
 
     name = "LBMC retransmission request"
     option_type = 21
@@ -270,7 +270,7 @@ class LBMCRetransmissionRequest(ChainedOption):
 
 
 class LBMCLateJoinInfo(ChainedOption):
-    """The range a source can still send."""
+    """The range that a source retains."""
 
     name = "LBMC late join info"
     option_type = 30
@@ -285,7 +285,7 @@ class LBMCLateJoinInfo(ChainedOption):
 
 
 class LBMCTsniRecord(Record):
-    """A topic and its last sequence number."""
+    """A topic and its last sqn."""
 
     name = "LBMC TSNI record"
     minimum_bytes = _TSNI_RECORD_BYTES
@@ -297,7 +297,7 @@ def _next_record(packet: Packet, found: list[Packet], data: bytes) -> tuple[type
 
 
 class LBMCTsni(ChainedOption):
-    """Topic sequence number information: where idle topics stand. `count` None is computed."""
+    """Topic sequence number information: the last sqns of idle topics. `count` None is computed."""
 
     name = "LBMC TSNI"
     option_type = 32
@@ -317,7 +317,7 @@ class LBMCTsni(ChainedOption):
 
 
 class LBMCContextInstance(ChainedOption):
-    """The sender, by its context instance."""
+    """The context instance of the sender."""
 
     name = "LBMC context instance"
     option_type = 66
@@ -326,7 +326,7 @@ class LBMCContextInstance(ChainedOption):
 
 
 class LBMCStreamInfo(ChainedOption):
-    """Which stream a unicast message is of, and which of its messages."""
+    """The stream of a unicast message, and its number in the stream."""
 
     name = "LBMC stream info"
     option_type = 75
@@ -341,7 +341,7 @@ class LBMCStreamInfo(ChainedOption):
 
 
 class LBMCLateJoinRequest(ChainedOption):
-    """Asks a source, over TCP, for the range it can still send."""
+    """Requests the retained range from a source over TCP."""
 
     name = "LBMC late join request"
     option_type = 78
@@ -379,7 +379,7 @@ _SSF_INIT_FLAGS = _FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclu
 
 
 class LBMCSsfInit(ChainedOption):
-    """A source offers to send only topics that are wanted."""
+    """A source offers to send only requested topics."""
 
     name = "LBMC source-side filtering init"
     option_type = 16
@@ -397,7 +397,7 @@ class LBMCSsfInit(ChainedOption):
 
 
 class LBMCSsfRequest(ChainedOption):
-    """A receiver wants a topic, or no longer; of a source: the last request in force, and how many are."""
+    """A receiver requests or cancels a topic; from a source: the last effective request, and their number."""
 
     name = "LBMC source-side filtering request"
     option_type = 17
@@ -413,7 +413,7 @@ class LBMCSsfRequest(ChainedOption):
 
 
 class LBMCTcpSessionId(ChainedOption):
-    """The session of a TCP connection."""
+    """The session id of a TCP connection."""
 
     name = "LBMC TCP session id"
     option_type = 107
@@ -427,7 +427,7 @@ _EXTENDED_FLAGS = {_IGNORE_8: "ignore", 0x40: "ignore_subtype", 0x20: "more_frag
 
 
 def _extended_head(option_id: int, subtype: int) -> list[Any]:
-    """What every extended option begins with."""
+    """Return the first fields of every extended option."""
     return [
         *_head(),
         FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
@@ -438,7 +438,7 @@ def _extended_head(option_id: int, subtype: int) -> list[Any]:
 
 
 class LBMCExtended(ChainedOption):
-    """An extended option: an id and a subtype of somebody's own, and data."""
+    """An extended option: a private id and subtype, and data."""
 
     name = "LBMC extended option"
     option_type = _EXTENDED_TYPE
@@ -450,7 +450,7 @@ class LBMCExtended(ChainedOption):
 
 
 class LBMCStatus(ChainedOption):
-    """The status message of flow control: an extended option of umstack's own (docs/wire.md)."""
+    """The status message of flow control: an extended option of umstack (docs/wire.md)."""
 
     name = "LBMC status message"
     option_type = _EXTENDED_TYPE
@@ -469,7 +469,7 @@ class LBMCStatus(ChainedOption):
 
 
 class LBMCSendTime(ChainedOption):
-    """When the publisher sent the message: an extended option of umstack's own (docs/wire.md)."""
+    """The publisher's send time of the message: an extended option of umstack (docs/wire.md)."""
 
     name = "LBMC send time"
     option_type = _EXTENDED_TYPE
@@ -481,7 +481,7 @@ class LBMCSendTime(ChainedOption):
 
 
 class LBMCGroupReport(ChainedOption):
-    """What a source tells its receivers of their group: an extended option of umstack's own (docs/wire.md)."""
+    """A source's report on its group of receivers: an extended option of umstack (docs/wire.md)."""
 
     name = "LBMC group report"
     option_type = _EXTENDED_TYPE
@@ -496,7 +496,7 @@ class LBMCGroupReport(ChainedOption):
 
 
 class LBMCInterest(ChainedOption):
-    """One part of what a receiver over LBT-RU wants; the topics follow in messages of their own (docs/wire.md)."""
+    """A part of an LBT-RU receiver's interest; the topics follow in separate messages (docs/wire.md)."""
 
     name = "LBMC interest"
     option_type = _EXTENDED_TYPE
@@ -512,7 +512,7 @@ class LBMCInterest(ChainedOption):
 
 
 class LBMCFilterReport(ChainedOption):
-    """What a source over LBT-RU did not send one receiver, and what of its wishes is in force (docs/wire.md)."""
+    """The sqns that an LBT-RU source did not send to a receiver, and its effective interest (docs/wire.md)."""
 
     name = "LBMC filter report"
     option_type = _EXTENDED_TYPE
@@ -584,7 +584,7 @@ def _space(packet: Packet) -> int:
 
 
 def message_bytes(data: bytes) -> int | None:
-    """The length of the LBMC message these bytes begin with; None where there is no whole one."""
+    """Return the length of the LBMC message at the start of these bytes, or None if it is incomplete."""
     if len(data) < _CONTROL_BYTES:
         return None
     length = int.from_bytes(data[2:4], "big")
@@ -593,9 +593,9 @@ def message_bytes(data: bytes) -> int | None:
 
 
 class LBMC(WirePacket):
-    """A message (its content is the payload), or a control message (options only).
+    """A message (with its content as payload), or a control message (options only).
 
-    `next_header` and `length` None are computed, also those of the options.
+    `next_header` and `length` None are computed, also in the options.
     """
 
     name = "LBMC"
@@ -612,16 +612,16 @@ class LBMC(WirePacket):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Whether a whole message is there."""
+        """Return True if the message is complete."""
         return message_bytes(data) is not None
 
     def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:
-        """The payload ends where the message does."""
+        """Cut the payload at the end of the message."""
         end = self.length - (len(self.original) - len(data))
         return data[:end], data[end:]
 
     def do_dissect_payload(self, data: bytes) -> None:
-        """Take properties off the end of the content; those of a message in fragments are in no fragment alone."""
+        """Split the properties from the end of the content; they may span fragments, which are not split."""
         length = self._properties_bytes(data)
         if length == 0:
             super().do_dissect_payload(data)
@@ -641,7 +641,7 @@ class LBMC(WirePacket):
         return 0
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in what leads to the options, and the length."""
+        """Fill in the type of the first option, and the length."""
         next_header: int | None = self.next_header
         length: int | None = self.length
         if next_header is None:
@@ -651,11 +651,11 @@ class LBMC(WirePacket):
         return built[:1] + bytes((next_header,)) + (length & 0xFFFF).to_bytes(2, "big") + built[4:] + payload
 
     def option(self, kind: type[Packet]) -> Packet | None:
-        """The first option of a class, if there is one."""
+        """Return the first option of a class, or None."""
         return next((option for option in self.options if isinstance(option, kind)), None)
 
     def mysummary(self) -> str:
-        """Show one line."""
+        """Return a summary of one line."""
         where = f" topic {self.topic_index} sqn {self.sqn}" if _has_topic(self) else ""
         return f"LBMC {LBMC_TYPES.get(self.type, self.type)}{where}"
 
@@ -666,22 +666,22 @@ def _next_message(packet: Packet, found: list[Packet], data: bytes) -> tuple[typ
 
 
 class MessageListField(PartListField):
-    """LBMC messages back to back. One that reaches past the end stays behind as `Raw`, with all behind it."""
+    """LBMC messages back to back. An incomplete message remains as `Raw`, with everything behind it."""
 
     def __init__(self, name: str) -> None:
-        """Begin with none."""
+        """Create an empty list."""
         super().__init__(name, _next_message)
 
 
 class LBMCStream(WirePacket):
-    """LBMC messages on TCP, where late join and recovery requests go; use with scapy's TCPSession."""
+    """LBMC messages on TCP, as in late join and recovery requests; use with scapy's TCPSession."""
 
     name = "LBMC stream"
     fields_desc: ClassVar[list[Any]] = [MessageListField("messages")]
 
     @classmethod
     def tcp_reassemble(cls, data: bytes, metadata: dict[str, Any], session: dict[str, Any]) -> Packet | None:
-        """Wait for the last message to be whole; what can never become one is given up as `Raw`."""
+        """Wait until the last message is complete; bytes that cannot become one are returned as `Raw`."""
         at = 0
         while size := message_bytes(data[at:]):
             at += size

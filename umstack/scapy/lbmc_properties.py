@@ -1,7 +1,7 @@
 """The block of message properties behind the content of an LBMC message, in either byte order.
 
-Offsets count from the block's beginning. Names and values lie behind the table, in `data`; `properties()` has them put
-together, and `encoded()` of umstack.message_properties makes a block of a mapping.
+Offsets count from the start of the block. Names and values are behind the table, in `data`; `properties()` returns them
+as a mapping, and `encoded()` of umstack.message_properties makes a block of a mapping.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROPERTY_BYTES = 16
 
 
 class LBMCProperty(Record):
-    """Where the name and the value of one property lie, and its type."""
+    """The offsets of a property's name and value, and its type."""
 
     name = "LBMC property"
     minimum_bytes = _PROPERTY_BYTES
@@ -55,7 +55,7 @@ class LBMCProperty(Record):
 
 
 class LBMCBigProperty(Record):
-    """The same in a block of the other byte order."""
+    """The same in a big-endian block."""
 
     name = "LBMC big-endian property"
     minimum_bytes = _PROPERTY_BYTES
@@ -68,17 +68,17 @@ class LBMCBigProperty(Record):
 
 
 class _Block(WirePacket):
-    """What blocks of both orders have."""
+    """The common part of blocks of both byte orders."""
 
     minimum_bytes = _HEAD_BYTES
 
     def properties(self) -> MessageProperties:
-        """Names and typed values; InvalidArgument for a block that the stack would not deliver."""
+        """Return names and typed values; raise InvalidArgument for a block that the stack would not deliver."""
         return read_block(bytes(self))
 
 
 class LBMCProperties(_Block):
-    """The properties of a message, little-endian: as the stack and most hosts of Ultra Messaging write them."""
+    """The properties of a message, little-endian: as written by the stack and most Ultra Messaging hosts."""
 
     name = "LBMC properties"
     fields_desc: ClassVar[list[Any]] = [
@@ -108,7 +108,7 @@ class LBMCBigProperties(_Block):
 
 
 def block_class(block: bytes) -> type[_Block]:
-    """The class of a sound block, by the order of its magic."""
+    """Return the class of a valid block, by the byte order of its magic."""
     return LBMCBigProperties if block.startswith(MAGIC.to_bytes(4, "big")) else LBMCProperties
 
 

@@ -1,6 +1,6 @@
 """LBMR, topic resolution: queries (TQR), advertisements (TIR), topic management, requests, and their options.
 
-One file, because it is one protocol: the record types name one another in their fields.
+One file, because the record types refer to each other.
 """
 
 from __future__ import annotations
@@ -84,23 +84,23 @@ def _option_bytes(data: bytes) -> int | None:
 
 
 class LBMROption(TypedOption):
-    """An option nobody described, of an advertisement or of a datagram."""
+    """An unknown option of an advertisement or datagram."""
 
     name = "LBMR option"
     fields_desc: ClassVar[list[Any]] = [*_head(0), XStrField("data", b"")]
 
 
 class _Total(TypedOption):
-    """How long all options of the list are together, this one included; `total` None is computed."""
+    """The total length of all options of the list, including this one; `total` None is computed."""
 
     minimum_bytes = _TOTAL_BYTES
 
 
 class _TotalledOptions(PartListField):
-    """Options, one of which tells the length of all."""
+    """Options, one of which holds the total length."""
 
     def addfield(self, pkt: Packet, s: bytes, val: Any) -> bytes:
-        """Build the options, and the total where it was left open."""
+        """Build the options, and the total length if it is None."""
         built = [bytes(option) for option in val]
         total = sum(map(len, built))
         for at, option in enumerate(val):
@@ -110,14 +110,14 @@ class _TotalledOptions(PartListField):
 
 
 class LBMRTopicOptionLength(_Total):
-    """Must come first among the options of an advertisement."""
+    """Must be the first option of an advertisement."""
 
     name = "LBMR topic option: length"
     fields_desc: ClassVar[list[Any]] = [*_head(0), ShortField("total", None)]
 
 
 class LBMRTopicLateJoin(TypedOption):
-    """Where to ask for what was sent before."""
+    """The request address for earlier messages."""
 
     name = "LBMR topic option: late join"
     minimum_bytes = 24
@@ -134,7 +134,7 @@ class LBMRTopicLateJoin(TypedOption):
 
 
 class LBMRTopicCost(TypedOption):
-    """How far the source is."""
+    """The cost of the source's path."""
 
     name = "LBMR topic option: cost"
     minimum_bytes = 8
@@ -147,7 +147,7 @@ class LBMRTopicCost(TypedOption):
 
 
 class LBMRTopicOriginatingTransport(TypedOption):
-    """The transport before it was forwarded."""
+    """The original transport of a forwarded topic."""
 
     name = "LBMR topic option: originating transport"
     minimum_bytes = 4
@@ -180,7 +180,7 @@ class LBMRTopicDomain(TypedOption):
 
 
 class LBMRTopicExtendedFunction(TypedOption):
-    """What else the source can do, and where."""
+    """Further functions of the source, and their address."""
 
     name = "LBMR topic option: extended function"
     minimum_bytes = 16
@@ -195,14 +195,14 @@ class LBMRTopicExtendedFunction(TypedOption):
 
 
 class LBMROptionLength(_Total):
-    """Must come last among the options of a datagram."""
+    """Must be the last option of a datagram."""
 
     name = "LBMR packet option: length"
     fields_desc: ClassVar[list[Any]] = [*_head(0x80), ShortField("total", None)]
 
 
 class LBMRSourceId(TypedOption):
-    """The sender of the datagram, by its id."""
+    """The id of the datagram's sender."""
 
     name = "LBMR packet option: source id"
     minimum_bytes = 12
@@ -210,7 +210,7 @@ class LBMRSourceId(TypedOption):
 
 
 class LBMRSourceType(TypedOption):
-    """What kind of program sends the datagram."""
+    """The kind of program that sent the datagram."""
 
     name = "LBMR packet option: source type"
     minimum_bytes = 4
@@ -218,7 +218,7 @@ class LBMRSourceType(TypedOption):
 
 
 class LBMRVersion(TypedOption):
-    """The version of the sender of the datagram."""
+    """The version of the datagram's sender."""
 
     name = "LBMR packet option: version"
     minimum_bytes = 8
@@ -226,7 +226,7 @@ class LBMRVersion(TypedOption):
 
 
 class LBMRLocalDomain(TypedOption):
-    """The resolution domain of the sender of the datagram."""
+    """The resolution domain of the datagram's sender."""
 
     name = "LBMR packet option: domain"
     minimum_bytes = 8
@@ -257,7 +257,7 @@ def _option_class(classes: dict[int, type[TypedOption]], data: bytes) -> type[Ty
 
 
 def _next_topic_option(packet: Packet, found: list[Packet], data: bytes) -> tuple[type[Packet], int] | None:
-    """The next option of an advertisement; what makes no sense inside the total is kept as `Raw`."""
+    """Return the next option of an advertisement; malformed bytes within the total are `Raw`."""
     total = int.from_bytes((found[0].original if found else data)[2:4], "big")
     left = total - sum(len(each.original) for each in found)
     if left <= 0:
@@ -282,7 +282,7 @@ class LBMRQuery(Record):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Whether the name ends."""
+        """Return True if the name is terminated."""
         return b"\0" in data
 
 
@@ -298,12 +298,12 @@ class LBMRWildcardQuery(Record):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Whether the pattern ends."""
+        """Return True if the pattern is terminated."""
         return b"\0" in data[1:]
 
 
 class LBMRLbtrmInfo(Part):
-    """Everything needed to join an LBT-RM session."""
+    """The parameters to join an LBT-RM session."""
 
     name = "LBMR LBT-RM transport"
     minimum_bytes = 16
@@ -317,7 +317,7 @@ class LBMRLbtrmInfo(Part):
 
 
 class LBMRUnicastInfo(Part):
-    """Where an LBT-RU, TCP or RDMA source is, with its session."""
+    """The address and session id of an LBT-RU, TCP or RDMA source."""
 
     name = "LBMR unicast transport"
     minimum_bytes = 10
@@ -329,7 +329,7 @@ class LBMRUnicastInfo(Part):
 
 
 class LBMRUnicastAddress(Part):
-    """Where an LBT-RU or TCP source without a session is."""
+    """The address of an LBT-RU or TCP source without a session id."""
 
     name = "LBMR unicast address"
     minimum_bytes = 6
@@ -337,7 +337,7 @@ class LBMRUnicastAddress(Part):
 
 
 class LBMRHostInfo(Part):
-    """Which shared memory of a host an SMX or IPC source uses."""
+    """The shared memory of a host that an SMX or IPC source uses."""
 
     name = "LBMR host transport"
     minimum_bytes = 10
@@ -361,17 +361,17 @@ _INFO: dict[tuple[int, int], type[Part]] = {
 
 
 class _InfoField(PacketField):  # type: ignore[misc, unused-ignore]
-    """The transport part of an advertisement, by its kind and length; `Raw` where nobody described it."""
+    """The transport part of an advertisement, by its kind and length; `Raw` if unknown."""
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, Packet]:
-        """Take as many bytes as the advertisement says."""
+        """Dissect the length given in the advertisement."""
         size = pkt.info_length
         kind = _INFO.get((pkt.transport, size), Raw)
         return s[size:], kind(s[:size], _parent=pkt)
 
 
 def _tir_bytes(data: bytes) -> int | None:
-    """The length of the TIR these bytes begin with; None where there is no whole one."""
+    """Return the length of the TIR at the start of these bytes, or None if it is incomplete."""
     fixed = data.find(b"\0") + 1
     rest = data[fixed:]
     if fixed == 0 or len(rest) < _TIR_FIXED_BYTES:
@@ -387,7 +387,7 @@ def _tir_bytes(data: bytes) -> int | None:
 
 
 class LBMRAdvertisement(Record):
-    """A TIR: a topic, its index, and how to join. `options_present` and `info_length` None are computed.
+    """A TIR: a topic, its index, and its transport. `options_present` and `info_length` None are computed.
 
     With options, the first must be LBMRTopicOptionLength.
     """
@@ -409,11 +409,11 @@ class LBMRAdvertisement(Record):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Whether a whole record is there."""
+        """Return True if the record is complete."""
         return _tir_bytes(data) is not None
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in whether options follow, and the length of the transport part."""
+        """Fill in the flag for options, and the length of the transport part."""
         at = built.index(b"\0") + 1
         kind, size = built[at], built[at + 1]
         if self.options_present is None and self.options:
@@ -432,7 +432,7 @@ def _next_query(packet: Packet, found: list[Packet], data: bytes) -> tuple[type[
 
 
 def _next_advertisement(packet: Packet, found: list[Packet], data: bytes) -> tuple[type[Packet], int] | None:
-    # Where the list of queries broke off, what follows is nobody's.
+    # If the list of queries is malformed, the rest is not dissected.
     if len(found) >= (packet.tir_count or 0) or len(packet.tqrs) < (packet.tqr_count or 0):
         return None
     size = _tir_bytes(data)
@@ -483,7 +483,7 @@ class LBMR(WirePacket):
     ]
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in the counts, and whether options follow."""
+        """Fill in the counts, and the flag for options."""
         first, count, rest = built[0], built[1], built[2:4]
         if self.options_present is None and self.options and _has_records(self):
             first |= _PACKET_OPTIONS_BIT
@@ -493,7 +493,7 @@ class LBMR(WirePacket):
         return bytes((first, count)) + rest + built[4:] + payload
 
     def answers(self, other: Packet) -> int:
-        """A TIR answers a TQR for its topic; queries and advertisements answer a request for them."""
+        """Return True if this is a TIR for a topic of the other's TQRs, or if the other requests these records."""
         if not isinstance(other, LBMR) or not _has_records(self):
             return 0
         if _is_request(other):
@@ -505,14 +505,14 @@ class LBMR(WirePacket):
         return int(not {each.topic for each in self.tirs}.isdisjoint(each.topic for each in other.tqrs))
 
     def mysummary(self) -> str:
-        """Show one line."""
+        """Return a summary of one line."""
         if not _has_records(self):
             return f"LBMR {LBMR_TYPES.get(self.type, self.type)}"
         return f"LBMR {len(self.tqrs)} TQRs {len(self.tirs)} TIRs"
 
 
 class LBMRTopicManagementRecord(Part):
-    """A TMR: a topic that a context begins or ceases to use. `length` None is computed."""
+    """A TMR: a topic that a context starts or stops using. `length` None is computed."""
 
     name = "LBMR TMR"
     minimum_bytes = _RECORD_HEAD_BYTES
@@ -527,7 +527,7 @@ class LBMRTopicManagementRecord(Part):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Whether the name ends."""
+        """Return True if the name is terminated."""
         return b"\0" in data[_RECORD_HEAD_BYTES:]
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:

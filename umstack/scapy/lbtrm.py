@@ -33,14 +33,14 @@ from umstack.scapy.lbmc import LBMCStatus, MessageListField
 
 LBTRM_TYPES = {0: "DATA", 2: "SM", 3: "NAK", 4: "NCF"}
 FLAG_NAMES = ["late_join", "retransmission", "multicast_naks", "unicast_naks"]
-"""Of the high four bits: 0x10, 0x20, 0x40, 0x80 of the byte."""
+"""The high four bits of the byte: 0x10, 0x20, 0x40, 0x80."""
 
 _UNICAST_NAKS = 0x8
 _ELICIT = 0x01
 
 
 class LBTRMOption(ChainedOption):
-    """A header option of LBT-RM. None is known by number; any is carried."""
+    """A header option of LBT-RM. No numbers are defined; any option is dissected."""
 
     name = "LBT-RM option"
     option_type = 1
@@ -58,7 +58,7 @@ def _options() -> ChainField:
 
 
 class LBTRM(WirePacket):
-    """The main header. `type` follows from what is put on it, `next_header` None from its options."""
+    """The main header. `type` follows from the payload, `next_header` None from the options."""
 
     name = "LBT-RM"
     minimum_bytes = 8
@@ -71,27 +71,27 @@ class LBTRM(WirePacket):
     ]
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in what leads to the options."""
+        """Fill in the type of the first option."""
         return with_chain_start(self, built) + payload
 
     def hashret(self) -> bytes:
-        """What a question and its answer have in common."""
+        """Return the common key of a request and its response."""
         return bytes(self.session_id.to_bytes(4, "big"))
 
     def answers(self, other: Packet) -> int:
-        """Whether this is what the session says to the other."""
+        """Return True if this is a response of the session to the other packet."""
         if not isinstance(other, LBTRM) or other.session_id != self.session_id:
             return 0
-        # What could not be read is Raw, which answers everything.
+        # Malformed packets are Raw, which answers everything.
         return int(isinstance(self.payload, WirePacket) and bool(self.payload.answers(other.payload)))
 
     def mysummary(self) -> str:
-        """Show one line."""
+        """Return a summary of one line."""
         return f"LBT-RM {LBTRM_TYPES.get(self.type, self.type)} session {self.session_id:08x}"
 
 
 class LBTRMData(WirePacket):
-    """Messages under one transport sequence number; with the flag `retransmission`, once more."""
+    """Messages with one transport sqn; the flag `retransmission` marks a retransmission."""
 
     name = "LBT-RM DATA"
     minimum_bytes = 12
@@ -107,17 +107,17 @@ class LBTRMData(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """A retransmission answers the NAK that asked for it."""
+        """Return True if this is a retransmission requested by the NAK."""
         return int(isinstance(other, LBTRMNak) and bool(self.flags.retransmission) and self.sqn in other.sqns)
 
     def status(self) -> LBMCStatus | None:
-        """The status message in it, if it carries one."""
+        """Return its status message, or None."""
         found = (message.option(LBMCStatus) for message in self.messages)
         return next((status for status in found if status is not None), None)
 
 
 class LBTRMSm(WirePacket):
-    """A session message: where the session stands while it is idle."""
+    """A session message: the position of an idle session."""
 
     name = "LBT-RM SM"
     minimum_bytes = 16
@@ -133,13 +133,13 @@ class LBTRMSm(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """It answers a status message whose sender knows no position yet."""
+        """Return True if the other is a status message of a receiver without a position."""
         status = other.status() if isinstance(other, LBTRMData) else None
         return int(status is not None and bool(status.status_flags.elicit))
 
 
 class LBTRMNak(WirePacket):
-    """Asks the source for datagrams again. `count` None is computed."""
+    """Requests retransmissions from the source. `count` None is computed."""
 
     name = "LBT-RM NAK"
     minimum_bytes = 4
@@ -147,14 +147,14 @@ class LBTRMNak(WirePacket):
 
 
 class LBTRMNcf(WirePacket):
-    """Confirms NAKs that are not answered at once, and says why. `count` None is computed."""
+    """Confirms NAKs without an immediate retransmission, with the reason. `count` None is computed."""
 
     name = "LBT-RM NCF"
     minimum_bytes = 8
     fields_desc: ClassVar[list[Any]] = ncf_fields(_options())
 
     def answers(self, other: Packet) -> int:
-        """It answers a NAK that asked for one of its numbers."""
+        """Return True if the NAK requested one of its sqns."""
         return ncf_answers(self, other) if isinstance(other, LBTRMNak) else 0
 
 

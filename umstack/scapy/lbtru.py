@@ -52,7 +52,7 @@ class LBTRUSessionId(ChainedOption):
 
 
 class LBTRUClientId(ChainedOption):
-    """The receiver's end of the connection."""
+    """The client id of a receiver."""
 
     name = "LBT-RU client id"
     option_type = 2
@@ -68,7 +68,7 @@ def _options() -> ChainField:
 
 
 class LBTRU(WirePacket):
-    """The main header. `type` follows from what is put on it, `next_header` None from its options."""
+    """The main header. `type` follows from the payload, `next_header` None from the options."""
 
     name = "LBT-RU"
     minimum_bytes = 4
@@ -88,22 +88,22 @@ class LBTRU(WirePacket):
     ]
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in what leads to the options."""
+        """Fill in the type of the first option."""
         return with_chain_start(self, built) + payload
 
     def answers(self, other: Packet) -> int:
-        """Whether this is what the other end says to the other."""
-        # What could not be read is Raw, which answers everything.
+        """Return True if this is a response to the other packet."""
+        # Malformed packets are Raw, which answers everything.
         can_answer = isinstance(other, LBTRU) and isinstance(self.payload, WirePacket)
         return int(can_answer and bool(self.payload.answers(other.payload)))
 
     def mysummary(self) -> str:
-        """Show one line."""
+        """Return a summary of one line."""
         return f"LBT-RU {LBTRU_TYPES.get(self.type, self.type)}"
 
 
 class LBTRUData(WirePacket):
-    """Messages under one transport sequence number."""
+    """Messages with one transport sqn."""
 
     name = "LBT-RU DATA"
     minimum_bytes = 8
@@ -115,7 +115,7 @@ class LBTRUData(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """A retransmission answers the NAK that asked for it."""
+        """Return True if this is a retransmission requested by the NAK."""
         again = isinstance(self.underlayer, LBTRU) and bool(self.underlayer.flags.retransmission)
         return int(isinstance(other, LBTRUNak) and again and self.sqn in other.sqns)
 
@@ -133,13 +133,13 @@ class LBTRUSm(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """With SYN it answers a connection request."""
+        """Return True if this has SYN and the other is a connection request."""
         accepts = isinstance(self.underlayer, LBTRU) and bool(self.underlayer.flags.syn)
         return int(isinstance(other, LBTRUCreq) and accepts)
 
 
 class LBTRUNak(WirePacket):
-    """Asks the source for datagrams again. `count` None is computed."""
+    """Requests retransmissions from the source. `count` None is computed."""
 
     name = "LBT-RU NAK"
     minimum_bytes = 4
@@ -147,26 +147,26 @@ class LBTRUNak(WirePacket):
 
 
 class LBTRUNcf(WirePacket):
-    """Confirms NAKs that are not answered at once. `count` None is computed."""
+    """Confirms NAKs without an immediate retransmission. `count` None is computed."""
 
     name = "LBT-RU NCF"
     minimum_bytes = 8
     fields_desc: ClassVar[list[Any]] = ncf_fields(_options())
 
     def answers(self, other: Packet) -> int:
-        """It answers a NAK that asked for one of its numbers."""
+        """Return True if the NAK requested one of its sqns."""
         return ncf_answers(self, other) if isinstance(other, LBTRUNak) else 0
 
 
 class LBTRUAck(WirePacket):
-    """Everything up to here has arrived."""
+    """Acknowledges all datagrams up to a sqn."""
 
     name = "LBT-RU ACK"
     minimum_bytes = 4
     fields_desc: ClassVar[list[Any]] = [IntField("sqn", 0), _options()]
 
     def answers(self, other: Packet) -> int:
-        """It answers a session message or data that is not ahead of it."""
+        """Return True if the other is a session message or data up to the acknowledged sqn."""
         if isinstance(other, LBTRUSm | LBTRUData):
             reached = other.lead if isinstance(other, LBTRUSm) else other.sqn
             return int((self.sqn - reached) % 2**32 < 2**31)
@@ -181,7 +181,7 @@ class LBTRUCreq(WirePacket):
 
 
 class LBTRURst(WirePacket):
-    """The end of a connection: nothing follows the main header, and options there are read wrongly by tshark."""
+    """The end of a connection: a main header alone; tshark misreads options there."""
 
     name = "LBT-RU RST"
     fields_desc: ClassVar[list[Any]] = [_options()]

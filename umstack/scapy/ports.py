@@ -1,6 +1,6 @@
-"""Which UDP and TCP payloads are ours: by the default ports, by ports named, or by what the bytes look like.
+"""Binds the layers to UDP and TCP payloads: by the default ports, by other ports, or by their structure.
 
-Nothing is bound when the layers are imported; `load()` does it, and `unload()` undoes all of it.
+Importing the layers binds nothing; `load()` does, and `unload()` undoes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REQUEST_SUBTYPES = range(1, 8)
 
 
 def load() -> None:
-    """Bind the layers to the default ports; a second call changes nothing."""
+    """Bind the layers to the default ports; a second call has no effect."""
     unload()
     bind_ports(
         lbtrm=(*LBTRM_NAK_PORTS, LBTRM_PORT),
@@ -51,7 +51,7 @@ def load() -> None:
 
 
 def unload() -> None:
-    """Undo every binding of the layers to UDP and TCP, of any caller, and stop guessing."""
+    """Undo all bindings of the layers to UDP and TCP, by any caller, and stop guessing."""
     for lower, uppers in ((UDP, (LBTRM, LBMR, LBTRU, UmGuess)), (TCP, (LBMCStream,))):
         for match, upper in list(lower.payload_guess):
             if upper in uppers:
@@ -68,7 +68,7 @@ def bind_ports(
     lbtru: Iterable[int] = (),
     tcp: Iterable[int] = (),
 ) -> None:
-    """Dissect what goes to these ports, and for `tcp` also what comes from them, as these layers."""
+    """Dissect payloads to these ports, and for `tcp` also from them, as these layers."""
     for lower, upper, ports in ((UDP, LBTRM, lbtrm), (UDP, LBMR, lbmr), (UDP, LBTRU, lbtru)):
         for port in ports:
             _bind_first(lower, upper, dport=port)
@@ -78,29 +78,29 @@ def bind_ports(
 
 
 def _bind_first(lower: type[Packet], upper: type[Packet], **match: int) -> None:
-    """Bind before what scapy or somebody else has bound to the same port."""
+    """Bind with priority over other bindings to the same port."""
     split_bottom_up(lower, upper, **match)
     bind_bottom_up(lower, upper, **match)
     lower.payload_guess.insert(0, lower.payload_guess.pop())
 
 
 def guess_everywhere() -> None:
-    """Dissect every UDP payload nobody claims by its port as what it looks like (see `guess`)."""
+    """Dissect every UDP payload without a bound port by its structure (see `guess`)."""
     split_bottom_up(UDP, UmGuess)
     bind_bottom_up(UDP, UmGuess)
 
 
 def guess(data: bytes) -> type[Packet] | None:
-    """The layer these bytes are by their structure alone: every length and count must come out even.
+    """Return the layer of these bytes by their structure alone: all lengths and counts must agree.
 
-    Stricter than tshark, which looks at addresses and ports, and at version, type and next header of LBT-RM. LBT-RU is
-    taken only where its type has no other reading: a datagram can be both, and LBT-RM is tried first, then LBMR.
+    Stricter than tshark, which checks addresses and ports, and version, type and next header of LBT-RM. LBT-RU is
+    returned only if its type has no other reading: a datagram can be both, and LBT-RM is tried first, then LBMR.
     """
     return next((layer for layer, fits in _LOOKS.items() if fits(data)), None)
 
 
 def _whole(data: bytes, layer: type[Packet]) -> Packet | None:
-    """The dissection, if it explains every byte."""
+    """Return the dissection if it covers every byte, otherwise None."""
     packet = layer(data)
     rest = packet.lastlayer()
     return None if isinstance(rest, conf.raw_layer | conf.padding_layer) else packet
@@ -153,13 +153,13 @@ _LOOKS = {LBTRM: _looks_like_lbtrm, LBMR: _looks_like_lbmr, LBTRU: _looks_like_l
 
 
 class UmGuess(Packet):  # type: ignore[misc, unused-ignore]
-    """Stands for whatever `guess` finds; never seen in a packet itself."""
+    """Placeholder for the layer that `guess` returns; it never appears in a packet."""
 
     name = "UM datagram"
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes = b"", *args: Any, **kwargs: Any) -> type[Packet]:
-        """Choose the layer."""
+        """Return the layer."""
         return guess(bytes(_pkt)) or conf.raw_layer
 
 
