@@ -1,5 +1,6 @@
 #include "io/late_joining.h"
 
+#include "core/delivery/delivery_fetch.h"
 #include "io/publication_private.h"
 #include "io/subscription_private.h"
 #include "os/clock.h"
@@ -21,9 +22,9 @@ static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
     mapping->is_fetched = mapping->joins_late || mapping->is_resumed;
     if (!mapping->is_fetched)
         return;
-    um_late_join_begin(delivery, mapping->caching_proximity);
-    mapping->resume_sqn = delivery->late_join.resume_sqn;
-    mapping->epoch = delivery->late_join.epoch;
+    um_delivery_fetch_begin(delivery, mapping->caching_proximity);
+    mapping->resume_sqn = delivery->fetch.resume_sqn;
+    mapping->epoch = delivery->fetch.epoch;
 }
 
 int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
@@ -57,7 +58,7 @@ int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const 
     um_delivery *delivery = um_fetch_find(fetch, &receiving->node, &subscription->core, &session);
     int result = -ENOENT;
     if (delivery != NULL) {
-        delivery->late_join.received_ns = um_clock_wall_ns();
+        delivery->fetch.received_ns = um_clock_wall_ns();
         result = um_fetch_step(fetch, session, delivery, (const uint8_t *)received, length, (uint8_t *)out, capacity,
                                um_clock_ns());
     }

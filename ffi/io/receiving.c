@@ -6,6 +6,8 @@
 
 #include "authentication/tagging_link.h"
 #include "authentication/verifiers.h"
+#include "core/delivery/delivery_controller.h"
+#include "core/receiver/status_reports.h"
 #include "os/clock.h"
 #include "os/memory.h"
 
@@ -297,7 +299,7 @@ static void unmap_controller(um_receiver_session *session, um_delivery *delivery
 
 static void close_session(um_receiving *receiving, session_block *block)
 {
-    um_receiver_session_leave(&block->core);
+    um_status_reports_leave(&block->core);
     while (block->core.controllers != NULL)
         unmap_controller(&block->core, block->core.controllers);
     um_node_remove_session(&receiving->node, &block->core);
@@ -637,14 +639,14 @@ static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery 
 {
     uint32_t count = 0;
     for (um_delivery *d = session->controllers; d != NULL && count < max; d = d->next) {
-        if (!d->late_join.is_active || !d->late_join.is_otr || d->late_join.is_taken)
+        if (!um_delivery_fetch_is_active(d) || d->fetch.kind != UM_FETCH_OFF_TRANSPORT || d->fetch.is_taken)
             continue;
-        d->late_join.is_taken = true;
+        d->fetch.is_taken = true;
         /* A receiver is the first thing in its subscription. */
         begun[count++] = (um_begun_recovery){.subscription = d->receiver,
                                              .id = session->config.id,
                                              .topic_index = d->topic_index,
-                                             .epoch = d->late_join.epoch,
+                                             .epoch = d->fetch.epoch,
                                              .request_port = d->request_port,
                                              .next_sqn = d->next_sqn};
     }

@@ -1,4 +1,5 @@
 /* Adds hosts, sessions, sources, receivers and joins to a world, removes and inspects them. */
+#include "core/delivery/delivery_controller.h"
 #include "sim/host.h"
 #include "sim/network.h"
 #include "sim/request_connections.h"

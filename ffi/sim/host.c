@@ -1,5 +1,6 @@
 #include "sim/host.h"
 
+#include "core/receiver/status_reports.h"
 #include "sim/network.h"
 #include "sim/request_connections.h"
 #include "sim/trace.h"
@@ -171,7 +172,7 @@ void um_sim_on_arrival(um_sim_world *world, uint32_t host_index, uint32_t slot)
 
 void um_sim_close_transport(um_sim_host *host, um_receiver_session *session)
 {
-    um_receiver_session_leave(session);
+    um_status_reports_leave(session);
     uint32_t given_up = um_resume_points_save(&host->node->resume_points, session);
     UM_COUNT(host->node->counters.resume_points_dropped, given_up);
     for (uint32_t i = 0; i < host->world->join_count; i++) {

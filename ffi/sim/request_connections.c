@@ -1,5 +1,6 @@
 #include "sim/request_connections.h"
 
+#include "core/delivery/delivery_fetch.h"
 #include "core/delivery/order_map.h"
 #include "sim/request_peer.h"
 
@@ -128,7 +129,7 @@ static bool begin_fetch(um_sim_world *world, um_sim_join_state *join, const um_f
     disconnect(connection);
     connection->fetch = (um_fetch){.id = join->session->config.id,
                                    .topic_index = join->core.topic_index,
-                                   .epoch = join->core.late_join.epoch,
+                                   .epoch = join->core.fetch.epoch,
                                    .plan = *plan};
     um_fetch_begin(&connection->fetch);
     connection->is_active = true;
@@ -150,7 +151,7 @@ bool um_sim_begin_late_join(um_sim_world *world, um_sim_join_state *join)
     plan.is_otr = !config->use_late_join;
     if (delivery->has_resume)
         plan.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = delivery->resume_sqn};
-    um_late_join_begin(delivery, config->caching_proximity);
+    um_delivery_fetch_begin(delivery, config->caching_proximity);
     return begin_fetch(world, join, &plan);
 }
 
@@ -160,11 +161,12 @@ void um_sim_take_recoveries(um_sim_host *host)
     host->node->otr_begun = false;
     for (uint32_t i = 0; i < world->join_count; i++) {
         um_sim_join_state *join = world->joins[i];
-        um_late_join *late_join = &join->core.late_join;
-        if (join->receiver->host != host || join->session == NULL || !late_join->is_active || !late_join->is_otr ||
-            late_join->is_taken)
+        um_delivery_fetch *fetch = &join->core.fetch;
+        if (join->receiver->host != host || join->session == NULL || fetch->state == UM_FETCH_IDLE ||
+            fetch->kind != UM_FETCH_OFF_TRANSPORT || fetch->is_taken)
+
             continue;
-        late_join->is_taken = true;
+        fetch->is_taken = true;
         um_fetch_plan plan = join->receiver->recovery.otr;
         plan.is_otr = true;
         plan.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = join->core.next_sqn};
@@ -215,11 +217,11 @@ static void run_source(um_sim_world *world, um_sim_join_state *join)
 
 static void check_outstanding(um_sim_world *world, um_sim_join_state *join)
 {
-    const um_late_join *late_join = &join->core.late_join;
+    const um_delivery_fetch *fetch = &join->core.fetch;
     uint32_t most = join->connection->fetch.plan.outstanding_max, outstanding = 0;
-    if (!late_join->is_active || late_join->awaits_range)
+    if (fetch->state == UM_FETCH_IDLE || fetch->state == UM_FETCH_AWAITS_RANGE)
         return;
-    for (uint32_t sqn = join->core.next_sqn; um_serial_before(sqn, late_join->requested); sqn++)
+    for (uint32_t sqn = join->core.next_sqn; um_serial_before(sqn, fetch->requested); sqn++)
         outstanding += um_order_map_is_gap(&join->core, sqn) && !um_delivery_is_past_lost(&join->core, sqn);
     if (outstanding > most)
         um_sim_complain(world, "t=%lld ns: join %u has %u messages requested, the limit is %u",
@@ -252,7 +254,7 @@ static void run_receiver(um_sim_world *world, um_sim_join_state *join)
     }
     uint32_t space = space_of(&connection->to_source);
     int64_t now_ns = um_sim_local_ns(host);
-    delivery->late_join.received_ns = now_ns;
+    delivery->fetch.received_ns = now_ns;
     int result = um_fetch_step(fetch, session, delivery, connection->to_receiver.bytes, connection->to_receiver.arrived,
                                requests, space < sizeof requests ? space : sizeof requests, now_ns);
     if (result != 0) {

@@ -103,8 +103,9 @@ static void expect_of_recovery(const um_sim_run_state *run, um_sim_row_checker *
     const um_sim_recovery_config *config = &run->recovery.receivers[receiver];
     bool is_harsh = run->scenario.kind == UM_SIM_HARSH;
     bool is_whole = um_sim_recovery_is_whole(&run->recovery, session, receiver) && !is_harsh;
-    checker->is_lied_to = !run->recovery.is_faithful[session] &&
-                          (config->use_late_join || run->world->joins[checker->join]->core.late_join.is_active);
+    checker->is_lied_to =
+        !run->recovery.is_faithful[session] &&
+        (config->use_late_join || run->world->joins[checker->join]->core.fetch.state != UM_FETCH_IDLE);
     checker->is_loss_forbidden =
         is_whole ? checker->is_loss_forbidden || config->use_otr : checker->is_loss_forbidden && !config->use_late_join;
     checker->can_leave_out = !is_whole && config->use_otr;
@@ -339,7 +340,7 @@ static bool is_beyond_recovery(const um_sim_run_state *run, uint32_t join, uint3
     const um_sim_join_state *of = run->world->joins[join];
     uint32_t receiver = of->receiver->index, next_sqn = um_sim_next_published(&run->topics[topic]);
     bool is_lied_to = run->checkers[join].is_lied_to;
-    if (is_lied_to && of->core.late_join.is_resumed && um_serial_before(next_sqn, of->core.next_sqn))
+    if (is_lied_to && of->core.fetch.kind == UM_FETCH_RESUMED && um_serial_before(next_sqn, of->core.next_sqn))
         return true;
     return run->recovery.receivers[receiver].use_late_join && (is_lied_to || !run->recovery.is_patient[receiver]) &&
            of->core.gap_count > 0 && of->session->losses.count == 0;

@@ -4,9 +4,12 @@
 #ifndef UM_TESTS_RECOVERING_H
 #define UM_TESTS_RECOVERING_H
 
+#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_fetch.h"
 #include "core/delivery/off_transport.h"
-#include "core/receiver/late_join.h"
+#include "core/receiver/fetch_protocol.h"
 #include "core/receiver/node.h"
+#include "core/receiver/receiver_session.h"
 #include "core/source/retention.h"
 #include "support.h"
 
@@ -260,7 +263,7 @@ static inline void pass(recovering *f, int64_t ms)
 
 static inline bool is_fetching(const recovering *f)
 {
-    return f->delivery->late_join.is_active && !f->delivery->late_join.is_given_up;
+    return um_delivery_fetch_is_running(f->delivery);
 }
 
 static inline void answer(recovering *f, const uint8_t *data, uint32_t length)
@@ -287,7 +290,7 @@ static inline void answer_message(recovering *f, uint32_t i)
 /* Has the controller write requests; returns their indices. */
 static inline uint32_t requests(recovering *f, uint32_t outstanding, uint32_t *indices, uint32_t max)
 {
-    uint32_t count = 0, length = um_late_join_request(f->delivery, outstanding, f->to_peer, TO_PEER_BYTES);
+    uint32_t count = 0, length = um_fetch_protocol_request(f->delivery, outstanding, f->to_peer, TO_PEER_BYTES);
     for (uint32_t at = 0; at < length; at += um_load_be16(f->to_peer + at + 2))
         for (uint32_t o = at + UM_LBMC_CONTROL_BYTES; o < at + um_load_be16(f->to_peer + at + 2);
              o += UM_RECOVERY_REQUEST_BYTES) {
@@ -301,7 +304,7 @@ static inline uint32_t requests(recovering *f, uint32_t outstanding, uint32_t *i
 /* The controller takes what the peer has answered. */
 static inline int64_t take(recovering *f)
 {
-    int64_t used = um_late_join_receive(f->session, f->delivery, f->from_peer, f->from_peer_bytes, f->now_ns);
+    int64_t used = um_fetch_protocol_receive(f->session, f->delivery, f->from_peer, f->from_peer_bytes, f->now_ns);
     if (used > 0)
         memmove(f->from_peer, f->from_peer + used, f->from_peer_bytes -= (uint32_t)used);
     read_all(f);

@@ -1,6 +1,7 @@
 /* The client's side of the request protocol: when it connects, requests again and gives up, and its request for the
  * range.
  */
+#include "core/delivery/delivery_fetch.h"
 #include "core/receiver/fetch.h"
 #include "recovering.h"
 
@@ -10,7 +11,7 @@ static um_fetch begin(recovering *f, bool is_otr, uint32_t outstanding)
 {
     um_fetch fetch = {.id = f->session->config.id,
                       .topic_index = TOPIC,
-                      .epoch = f->delivery->late_join.epoch,
+                      .epoch = f->delivery->fetch.epoch,
                       .plan = {.is_otr = is_otr,
                                .attempts_max = is_otr ? 0 : 3,
                                .outstanding_max = outstanding,
@@ -78,7 +79,7 @@ TEST("UM-140", "a request for the range is read as it was written; what is cut o
 TEST("UM-140", "a late join whose range does not come connects again after its interval, and is given up after so many")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
-    um_late_join_begin(f->delivery, PROXIMITY);
+    um_delivery_fetch_begin(f->delivery, PROXIMITY);
     um_fetch fetch = begin(f, false, 10);
     uint32_t connections = 0, disconnections = 0;
     int action = 0;
@@ -101,7 +102,7 @@ TEST("UM-106 UM-142", "a source found again that says nothing keeps its connecti
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     f->delivery->has_resume = true;
-    um_late_join_begin(f->delivery, PROXIMITY);
+    um_delivery_fetch_begin(f->delivery, PROXIMITY);
     um_fetch fetch = begin(f, true, 10);
     uint32_t connected_ms = 0, disconnected_ms = 0;
     for (uint32_t ms = 1; ms < 100 && disconnected_ms == 0; ms++) {

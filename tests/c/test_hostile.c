@@ -3,7 +3,9 @@
  */
 #include <time.h>
 
+#include "core/delivery/delivery_controller.h"
 #include "core/receiver/node.h"
+#include "core/receiver/receiver_session.h"
 #include "support.h"
 
 enum {

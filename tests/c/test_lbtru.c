@@ -1,4 +1,5 @@
 /* LBT-RU: its framing, how receivers connect to a source and stay connected, and what forged datagrams cannot do. */
+#include "core/receiver/status_reports.h"
 #include "unicast.h"
 
 /* ---- framing ---- */
@@ -401,7 +402,7 @@ TEST("UX-11 UM-76", "an answer is acknowledged at once, begins the session, and 
     pass(c->r, 2001);
     CHECK_EQ(sent_of(c, UM_LBTRU_ACK), 5);
     CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 0);
-    um_receiver_session_leave(c->r->session);
+    um_status_reports_leave(c->r->session);
     packet = decoded(c->link.datagrams[c->link.count - 1].data, c->link.datagrams[c->link.count - 1].length);
     um_status_message status;
     CHECK(um_status_decode(&packet, &status));

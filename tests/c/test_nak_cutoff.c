@@ -1,5 +1,7 @@
 /* The receiver's own NAK cutoff: by call for the context or a receiver, and by the session itself. */
+#include "core/delivery/delivery_controller.h"
 #include "core/receiver/nak_cutoff.h"
+#include "core/receiver/receiver_session.h"
 #include "core/wire/lbtrm.h"
 #include "recovering.h"
 

@@ -1,5 +1,7 @@
 /* Late join and off-transport recovery of a delivery controller: when it begins, what it fetches, what it gives up.
  */
+#include "core/delivery/delivery_fetch.h"
+#include "core/receiver/fetch_protocol.h"
 #include "recovering.h"
 
 /* ---- when it begins ---- */
@@ -14,7 +16,7 @@ TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly
     CHECK(!is_fetching(f));
     CHECK_EQ(f->delivered, 10);
     pass(f, 2);
-    CHECK(is_fetching(f) && f->otr_begun && f->delivery->late_join.is_otr);
+    CHECK(is_fetching(f) && f->otr_begun && f->delivery->fetch.kind == UM_FETCH_OFF_TRANSPORT);
     uint32_t indices[64];
     CHECK_EQ(requests(f, 100, indices, 64), 5);
     for (uint32_t r = 0; r < 5; r++)
@@ -25,7 +27,7 @@ TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly
     CHECK_EQ(f->delivered, 25);
     for (uint32_t i = 0; i < 25; i++)
         CHECK(f->otr[i] == (i >= 10 && i < 15) && !f->late[i]);
-    CHECK(!f->delivery->late_join.is_active);
+    CHECK(!um_delivery_fetch_is_active(f->delivery));
     CHECK_EQ(f->receiver.counters.otr_messages, 5);
     recovering_close(f);
 }
@@ -72,7 +74,7 @@ TEST("UM-142", "the transport goes on meanwhile: what it recovers is not fetched
         arrive(f, i, true);
     pass(f, 1);
     CHECK_EQ(f->delivered, 25);
-    CHECK(!f->delivery->late_join.is_active);
+    CHECK(!um_delivery_fetch_is_active(f->delivery));
     CHECK_EQ(f->receiver.counters.otr_messages, 0);
     recovering_close(f);
 }
@@ -195,18 +197,18 @@ TEST("UM-142", "a peer that sends nothing is given up at once and as a whole; on
             answer_message(f, i);
     take(f);
     CHECK_EQ(f->delivered, 12);
-    CHECK(um_late_join_pass_over(f->session, f->delivery, f->now_ns));
+    CHECK(um_fetch_protocol_pass_over(f->session, f->delivery, f->now_ns));
     CHECK_EQ(f->lost, 0); /* the transport's time is not up */
     pass(f, GENERATION_MS);
     CHECK_EQ(f->lost, 2);
     CHECK_EQ(f->delivered, 38);
-    CHECK(!f->delivery->late_join.is_active);
+    CHECK(!um_delivery_fetch_is_active(f->delivery));
 
     stream(f, 20, true);
     stream(f, 10, false);
     pass(f, DELAY_MS + 1);
     CHECK(is_fetching(f));
-    CHECK(!um_late_join_pass_over(f->session, f->delivery, f->now_ns));
+    CHECK(!um_fetch_protocol_pass_over(f->session, f->delivery, f->now_ns));
     CHECK(!is_fetching(f));
     stream(f, 100, false); /* the present does not wait for a fetch that is over */
     pass(f, GENERATION_MS);
@@ -285,7 +287,7 @@ static void resume(recovering *f)
     um_resume_points_apply(&f->node.resume_points, f->session, f->delivery);
     CHECK(f->delivery->has_resume);
     CHECK_EQ(f->delivery->resume_sqn, f->base + f->next);
-    um_late_join_begin(f->delivery, PROXIMITY);
+    um_delivery_fetch_begin(f->delivery, PROXIMITY);
 }
 
 TEST("UM-106 UM-142", "a source found again goes on where its session ended: no past again, no gap")
@@ -299,7 +301,7 @@ TEST("UM-106 UM-142", "a source found again goes on where its session ended: no 
     CHECK_EQ(f->delivered, 30);
     answer_range(f, f->base, f->base + 20); /* of another stream: it ends before what was delivered */
     take(f);
-    CHECK(f->delivery->late_join.awaits_range);
+    CHECK(f->delivery->fetch.state == UM_FETCH_AWAITS_RANGE);
     CHECK_EQ(f->receiver.counters.late_join_refused, 1);
     f->retained_from = 35;
     answer_range(f, f->base + 35, f->base + f->sent - 1);
@@ -322,7 +324,7 @@ TEST("UM-106", "a source found again whose peer never answers: what was missed i
     stream(f, 20, true);
     resume(f);
     stream(f, 5, false);
-    um_late_join_give_up(f->session, f->delivery, f->now_ns);
+    um_fetch_protocol_give_up(f->session, f->delivery, f->now_ns);
     read_all(f);
     CHECK_EQ(f->lost, 20);
     stream(f, 5, false);

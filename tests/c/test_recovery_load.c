@@ -2,6 +2,7 @@
  * it may go on, and counting how long recovery took.
  */
 #include "core/receiver/receiver_session.h"
+#include "core/receiver/status_reports.h"
 #include "support.h"
 
 enum {
@@ -66,7 +67,7 @@ static void arrive(receiving *r, uint32_t sqn, bool retransmission, int64_t now_
                         .body = datagram};
     um_rx rx = {.data = datagram, .length = sizeof datagram, .received_ns = now_ns};
     um_receiver_session_on_packet(&r->session, &packet, &rx, datagram, sizeof datagram, now_ns);
-    um_receiver_session_after_batch(&r->session, now_ns);
+    um_status_reports_after_batch(&r->session, now_ns);
 }
 
 /* Ticks every millisecond of (from, to]; returns the NAKs sent meanwhile. */
@@ -135,11 +136,11 @@ TEST("AE-15", "a gap that is given up lets the position go on as well")
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
     arrive(r, 3, false, 0);
-    r->session.status_due_ns = 0;
-    um_receiver_session_after_batch(&r->session, 0);
+    r->session.due_ns[UM_TIMER_STATUS] = 0;
+    um_status_reports_after_batch(&r->session, 0);
     CHECK_EQ(reported_sqn(r), 2);
     tick_through(r, 0, 11 * (int64_t)NS_PER_S);
-    um_receiver_session_after_batch(&r->session, 11 * (int64_t)NS_PER_S);
+    um_status_reports_after_batch(&r->session, 11 * (int64_t)NS_PER_S);
     CHECK_EQ(reported_sqn(r), 4);
     receiving_close(r);
 }

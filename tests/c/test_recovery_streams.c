@@ -1,6 +1,7 @@
 /* Off-transport recovery of random streams: every message is delivered once, in order, or reported lost, whatever the
  * transport and the peer do.
  */
+#include "core/receiver/fetch_protocol.h"
 #include "recovering.h"
 
 typedef struct fuzzed {
@@ -64,13 +65,13 @@ static void serve(fuzzed *z)
     answer_some(z);
     if (f->from_peer_bytes > 0 && take(f) < 0)
         f->from_peer_bytes = 0;
-    bool progresses = f->delivery->next_sqn != z->last_next || um_late_join_is_left_to_transport(f->delivery);
+    bool progresses = f->delivery->next_sqn != z->last_next || um_fetch_protocol_is_left_to_transport(f->delivery);
     z->last_next = f->delivery->next_sqn;
     z->stuck = progresses ? 0 : z->stuck + 1;
     if (z->stuck % 20 == 19)
-        um_late_join_retry(f->delivery);
+        um_fetch_protocol_retry(f->delivery);
     if (z->stuck == 400 && is_fetching(f)) {
-        um_late_join_pass_over(f->session, f->delivery, f->now_ns);
+        um_fetch_protocol_pass_over(f->session, f->delivery, f->now_ns);
         z->stuck = 0;
     }
 }

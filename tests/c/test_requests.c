@@ -1,5 +1,6 @@
 /* Requests: the option on the wire, how a source sends one, and what a receiving session makes of it. */
 #include "core/foundation/random.h"
+#include "core/receiver/fetch_protocol.h"
 #include "recovering.h"
 
 static const um_request asked = {0x01020304, 0x0a090001, 14391};
@@ -225,7 +226,7 @@ TEST("UM-142", "a request that was recovered off the transport is one")
         memset(payload, (int)sqn, 3);
         answer(f, out, um_load_be16(out + 2));
     }
-    CHECK_EQ(um_late_join_receive(f->session, f->delivery, f->from_peer, f->from_peer_bytes, f->now_ns),
+    CHECK_EQ(um_fetch_protocol_receive(f->session, f->delivery, f->from_peer, f->from_peer_bytes, f->now_ns),
              (int64_t)f->from_peer_bytes);
     CHECK_EQ(take_indices(f, indices, 8), 3);
     CHECK_EQ(indices[0], 100);

@@ -1,7 +1,9 @@
 /* The time of sending in messages: on the wire, by every way of publishing, and what a receiving session makes of it.
  */
+#include "core/delivery/delivery_controller.h"
 #include "core/foundation/random.h"
 #include "core/receiver/node.h"
+#include "core/receiver/receiver_session.h"
 #include "core/source/source.h"
 #include "core/source/source_session.h"
 #include "os/clock.h"

@@ -1,5 +1,7 @@
 /* Receivers that deliver into one queue: it is counted once in the window, and holds all of them back when full. */
+#include "core/delivery/delivery_controller.h"
 #include "core/receiver/node.h"
+#include "core/receiver/receiver_session.h"
 #include "support.h"
 
 enum {
@@ -103,7 +105,7 @@ static void receive_message(sharing *f, uint32_t topic, uint32_t topic_sqn, uint
 
 static uint64_t window_told(sharing *f)
 {
-    f->session.status_due_ns = 0;
+    f->session.due_ns[UM_TIMER_STATUS] = 0;
     um_receiver_session_tick(&f->session, NS_PER_S);
     return f->session.counters.rcv_window;
 }

@@ -1,6 +1,9 @@
 /* Source-side filtering over LBT-RU: a client is sent what it wants, told of the rest, and loses nothing. */
+#include "core/delivery/delivery_controller.h"
+#include "core/receiver/receiver_session.h"
 #include "core/source/client_interest.h"
 #include "core/source/session_messages.h"
+#include "core/wire/interest_message.h"
 #include "unicast.h"
 
 enum { T1 = 0x101, T2 = 0x102, T3 = 0x103 };

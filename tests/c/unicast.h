@@ -4,7 +4,9 @@
 #ifndef UM_TESTS_UNICAST_H
 #define UM_TESTS_UNICAST_H
 
+#include "core/delivery/delivery_controller.h"
 #include "core/receiver/node.h"
+#include "core/receiver/receiver_session.h"
 #include "core/source/client_service.h"
 #include "core/wire/framing.h"
 #include "recovering.h"

@@ -18,7 +18,9 @@
  */
 #include "fuzz.h"
 
+#include "core/delivery/delivery_controller.h"
 #include "core/receiver/node.h"
+#include "core/receiver/receiver_session.h"
 
 enum {
     CELLS = 64,

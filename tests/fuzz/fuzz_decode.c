@@ -1,6 +1,7 @@
 /* Every decoder of the core on raw bytes: nothing outside the datagram is read, what is handed out lies inside it. */
 #include "fuzz.h"
 
+#include "core/wire/framing.h"
 #include "core/wire/lbtrm_run.h"
 #include "core/wire/status_message.h"
 

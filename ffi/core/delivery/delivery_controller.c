@@ -1,12 +1,13 @@
 /* One file, because what a message does depends on every state that the beginning and the end of a session leave. */
 #include "core/delivery/delivery_controller.h"
 
+#include "core/delivery/delivery_fetch.h"
 #include "core/delivery/delivery_rows.h"
+#include "core/delivery/fetch_live.h"
 #include "core/delivery/loss_declaration.h"
 #include "core/delivery/off_transport.h"
 #include "core/delivery/order_map.h"
 #include "core/delivery/reassembly.h"
-#include "core/receiver/late_join.h"
 
 enum {
     STREAM_BURST_MAX = 1024, /* a longer gap of a stream is one event: nothing of it is waited for, and an outage may
@@ -52,7 +53,7 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    bool is_recoverable = delivery->late_join.is_active || um_otr_is_offered(delivery);
+    bool is_recoverable = delivery->fetch.state != UM_FETCH_IDLE || um_otr_is_offered(delivery);
     uint32_t burst_max = delivery->receiver->config.burst_loss_max;
     if (arrival->is_stream && burst_max > STREAM_BURST_MAX)
         burst_max = STREAM_BURST_MAX;
@@ -118,11 +119,6 @@ bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *me
     return hold_message(delivery, message, arrival, false);
 }
 
-static bool is_fetching(const um_delivery *delivery)
-{
-    return delivery->late_join.is_active && !delivery->late_join.is_given_up;
-}
-
 /* The store is full: what finds no space is fetched, where something is. Else give the oldest gap up to make space,
  * once; then the message itself is lost, and the gap it leaves will say so. */
 static bool hold_or_make_space(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
@@ -134,8 +130,8 @@ static bool hold_or_make_space(um_delivery *delivery, const um_lbmc_message *mes
     const um_gap *gap = um_order_map_oldest_gap(delivery);
     if (gap != NULL && um_otr_is_due(delivery, gap, true, arrival->now_ns))
         um_otr_begin(delivery);
-    if (is_fetching(delivery)) {
-        um_late_join_fetch_to(delivery, message->sqn + 1);
+    if (um_delivery_fetch_is_running(delivery)) {
+        um_delivery_fetch_to(delivery, message->sqn + 1);
         return false;
     }
     if (gap == NULL || !um_loss_give_up_gap(delivery, gap, arrival->now_ns) ||
@@ -220,7 +216,7 @@ static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arr
 static bool resume(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     uint32_t ahead = sqn - delivery->resume_sqn;
-    bool resumes = delivery->has_resume && !delivery->late_join.is_active;
+    bool resumes = delivery->has_resume && delivery->fetch.state == UM_FETCH_IDLE;
     if (!resumes || ahead > SPAN_MAX || !is_plausible(delivery, ahead + 1, arrival))
         return false;
     delivery->has_resume = false;
@@ -272,16 +268,16 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
         return true;
     uint32_t lowest = delivery->lowest_held, capacity = delivery->receiver->store->entry_capacity;
     bool is_far = message->sqn - lowest >= capacity && delivery->highest_sqn - message->sqn >= capacity;
-    if (is_far && is_fetching(delivery)) { /* delivery starts with the past, not here */
-        um_late_join_fetch_to(delivery, message->sqn + 1);
+    if (is_far && um_delivery_fetch_is_running(delivery)) { /* delivery starts with the past, not here */
+        um_delivery_fetch_to(delivery, message->sqn + 1);
         return true;
     }
     if (!note_while_starting(delivery, message->sqn, arrival))
         return false;
     if (hold_message(delivery, message, arrival, false))
         return true;
-    if (is_fetching(delivery)) {
-        um_late_join_fetch_to(delivery, message->sqn + 1);
+    if (um_delivery_fetch_is_running(delivery)) {
+        um_delivery_fetch_to(delivery, message->sqn + 1);
         return true;
     }
     delivery->lowest_held = lowest;
@@ -293,13 +289,14 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
  * from before the place where a source that was found again is gone on with was delivered. */
 static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
-    const um_late_join *join = &delivery->late_join;
-    if (join->is_resumed && join->awaits_range && um_serial_before(sqn, join->resume_sqn)) {
+    const um_delivery_fetch *fetch = &delivery->fetch;
+    if (fetch->kind == UM_FETCH_RESUMED && fetch->state == UM_FETCH_AWAITS_RANGE &&
+        um_serial_before(sqn, fetch->resume_sqn)) {
         UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
         return true;
     }
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
-    bool is_known = join->seen_live || join->is_resumed;
+    bool is_known = fetch->has_seen_live || fetch->kind == UM_FETCH_RESUMED;
     if (!is_known || ahead <= 0 || is_plausible(delivery, (uint32_t)ahead, arrival))
         return false;
     UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
@@ -317,8 +314,9 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->late_join.is_active) &&
-        (is_strange(delivery, message->sqn, arrival) || um_late_join_leaves_out(delivery, message->sqn, true, arrival)))
+    if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE) &&
+        (is_strange(delivery, message->sqn, arrival) ||
+         um_fetch_live_leaves_out(delivery, message->sqn, true, arrival)))
         return;
     if (delivery->state == UM_DELIVERY_WAITING) {
         first_message(delivery, message, arrival);
@@ -349,8 +347,8 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 {
     if (is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->late_join.is_active) &&
-        (is_strange(delivery, sqn, arrival) || um_late_join_leaves_out(delivery, sqn, false, arrival)))
+    if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE) &&
+        (is_strange(delivery, sqn, arrival) || um_fetch_live_leaves_out(delivery, sqn, false, arrival)))
         return;
     bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
     if (begins && !arrival->earlier_lost) {

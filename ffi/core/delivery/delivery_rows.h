@@ -9,7 +9,7 @@
 #ifndef UM_CORE_DELIVERY_ROWS_H
 #define UM_CORE_DELIVERY_ROWS_H
 
-#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_state.h"
 
 static inline uint8_t *um_delivery_reserve_row(um_delivery *delivery, uint32_t bytes)
 {

@@ -1,10 +1,10 @@
 #include "core/delivery/loss_declaration.h"
 
+#include "core/delivery/delivery_fetch.h"
 #include "core/delivery/delivery_rows.h"
 #include "core/delivery/off_transport.h"
 #include "core/delivery/order_map.h"
 #include "core/delivery/reassembly.h"
-#include "core/receiver/late_join.h"
 
 enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that is not to be had is one event (UX-7) */
 
@@ -14,7 +14,7 @@ static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t coun
     um_receiver_counters *counters = &delivery->receiver->counters;
     if (!um_delivery_is_past_lost(delivery, first))
         return;
-    if (delivery->late_join.is_otr || delivery->late_join.is_resumed)
+    if (delivery->fetch.kind != UM_FETCH_LATE_JOIN)
         UM_COUNT(counters->otr_lost, count);
     else
         UM_COUNT(counters->late_join_lost, count);
@@ -96,7 +96,7 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
 /* The last sqn of a gap that is given up with it: not what is being fetched yet. */
 static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
 {
-    uint32_t lost_to = delivery->late_join.lost_to;
+    uint32_t lost_to = delivery->fetch.lost_to;
     return um_delivery_is_past_lost(delivery, gap->first) && um_serial_before(lost_to, gap->last + 1) ? lost_to - 1
                                                                                                       : gap->last;
 }
@@ -177,14 +177,14 @@ static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t 
 {
     return now_ns - gap->detected_ns >= delivery->give_up_ns ||
            (um_delivery_is_past_lost(delivery, gap->first) &&
-            (!delivery->late_join.is_otr || delivery->late_join.is_transport_done));
+            (delivery->fetch.kind != UM_FETCH_OFF_TRANSPORT || delivery->fetch.is_transport_done));
 }
 
 /* What a fetch has not got yet, of a gap that begins behind what it could not get. */
 static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
 {
-    const um_late_join *join = &delivery->late_join;
-    return join->is_active && !join->is_given_up && um_serial_before(gap->first, join->target) &&
+    const um_delivery_fetch *fetch = &delivery->fetch;
+    return um_delivery_fetch_is_running(delivery) && um_serial_before(gap->first, fetch->target) &&
            !um_delivery_is_past_lost(delivery, gap->first);
 }
 
@@ -201,7 +201,7 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
     delivery->starved = false;
     if (delivery->announcements_due && !um_delivery_announce(delivery))
         return false;
-    if (delivery->late_join.is_holding)
+    if (delivery->fetch.state == UM_FETCH_STARTING)
         return true;
     for (;;) {
         enum head_result result;
@@ -210,8 +210,8 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
-        if (UM_UNLIKELY(delivery->late_join.is_active)) { /* what lacks behind it has not been tried yet */
-            um_late_join_end_if_complete(delivery);
+        if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE)) { /* what lacks behind it has not been tried yet */
+            um_delivery_fetch_end_if_complete(delivery);
             if (um_delivery_awaits_past(delivery))
                 return true;
         }
@@ -245,8 +245,8 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     bool has_space = drain(delivery, now_ns, may_give_up);
-    if (UM_UNLIKELY(delivery->late_join.is_active))
-        um_late_join_end_if_complete(delivery);
+    if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE))
+        um_delivery_fetch_end_if_complete(delivery);
     return has_space;
 }
 

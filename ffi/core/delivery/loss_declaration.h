@@ -9,7 +9,7 @@
 #ifndef UM_CORE_LOSS_DECLARATION_H
 #define UM_CORE_LOSS_DECLARATION_H
 
-#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_state.h"
 
 /* Delivers what can be delivered. Returns false when the queue is full. */
 bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up);

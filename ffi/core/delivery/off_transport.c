@@ -4,7 +4,8 @@
 
 static bool is_out(const um_delivery *delivery)
 {
-    return um_otr_is_offered(delivery) && delivery->state == UM_DELIVERY_RUNNING && !delivery->late_join.is_active;
+    return um_otr_is_offered(delivery) && delivery->state == UM_DELIVERY_RUNNING &&
+           delivery->fetch.state == UM_FETCH_IDLE;
 }
 
 bool um_otr_is_due(const um_delivery *delivery, const um_gap *gap, bool is_over, int64_t now_ns)
@@ -23,16 +24,16 @@ int64_t um_otr_due_ns(um_delivery *delivery)
 void um_otr_begin(um_delivery *delivery)
 {
     um_receiver *receiver = delivery->receiver;
-    delivery->late_join = (um_late_join){.is_active = true,
-                                         .is_otr = true,
-                                         .seen_live = true,
-                                         .has_target = true,
-                                         .has_shown = true,
-                                         .target = delivery->highest_sqn + 1,
-                                         .shown_end = delivery->highest_sqn + 1,
-                                         .requested = delivery->next_sqn,
-                                         .caching_proximity = receiver->config.map_entries_max,
-                                         .epoch = delivery->late_join.epoch + 1};
+    delivery->fetch = (um_delivery_fetch){.state = UM_FETCH_RUNNING,
+                                          .kind = UM_FETCH_OFF_TRANSPORT,
+                                          .has_seen_live = true,
+                                          .has_target = true,
+                                          .has_shown = true,
+                                          .target = delivery->highest_sqn + 1,
+                                          .shown_end = delivery->highest_sqn + 1,
+                                          .requested = delivery->next_sqn,
+                                          .caching_proximity = receiver->config.map_entries_max,
+                                          .epoch = delivery->fetch.epoch + 1};
     UM_COUNT(receiver->counters.otr_begun, 1);
     if (receiver->otr_begun != NULL)
         *receiver->otr_begun = true;

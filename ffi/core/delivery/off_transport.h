@@ -16,7 +16,7 @@
 #ifndef UM_CORE_OFF_TRANSPORT_H
 #define UM_CORE_OFF_TRANSPORT_H
 
-#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_state.h"
 
 /* Whether gaps of the controller are ever fetched. */
 static inline bool um_otr_is_offered(const um_delivery *delivery)

@@ -8,7 +8,7 @@
 #ifndef UM_CORE_ORDER_MAP_H
 #define UM_CORE_ORDER_MAP_H
 
-#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_state.h"
 
 static inline um_gap *um_order_map_gap(um_delivery *delivery, uint32_t i)
 {

@@ -10,7 +10,7 @@
 #ifndef UM_CORE_REASSEMBLY_H
 #define UM_CORE_REASSEMBLY_H
 
-#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_state.h"
 
 enum um_assembly { UM_ASSEMBLY_DELIVERED, UM_ASSEMBLY_INCOMPLETE, UM_ASSEMBLY_REFUSED, UM_ASSEMBLY_QUEUE_FULL };
 

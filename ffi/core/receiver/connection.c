@@ -1,6 +1,6 @@
 #include "core/receiver/connection.h"
 
-#include "core/receiver/receiver_session.h"
+#include "core/receiver/interest.h"
 #include "core/wire/framing.h"
 
 void um_connection_init(um_receiver_session *session, int64_t now_ns)
@@ -10,8 +10,8 @@ void um_connection_init(um_receiver_session *session, int64_t now_ns)
         return;
     *connection = (um_connection){.state = UM_CONNECTION_CONNECTING,
                                   .proposed_id = (uint32_t)um_random_next(&session->random),
-                                  .requested_ns = INT64_MIN / 2,
-                                  .request_due_ns = now_ns};
+                                  .requested_ns = INT64_MIN / 2};
+    session->due_ns[UM_TIMER_CONNECT] = now_ns;
 }
 
 static void send_request(um_receiver_session *session, int64_t now_ns)
@@ -21,7 +21,7 @@ static void send_request(um_receiver_session *session, int64_t now_ns)
     um_lbtru_options options = {session->config.id.session_id, connection->proposed_id, true};
     connection->attempts++;
     connection->requested_ns = now_ns;
-    connection->request_due_ns = now_ns + session->config.connect_interval_ns;
+    session->due_ns[UM_TIMER_CONNECT] = now_ns + session->config.connect_interval_ns;
     um_receiver_session_send_control(session, datagram, um_lbtru_write_creq(datagram, &options));
     UM_COUNT(session->counters.creqs_sent, 1);
 }
@@ -30,7 +30,7 @@ static void send_acknowledgement(um_receiver_session *session, int64_t now_ns)
 {
     uint8_t datagram[UM_LBTRU_ACK_BYTES];
     um_lbtru_options options = {session->config.id.session_id, session->connection.client_id, true};
-    session->connection.acknowledge_due_ns = now_ns + session->config.acknowledgement_interval_ns;
+    session->due_ns[UM_TIMER_ACKNOWLEDGE] = now_ns + session->config.acknowledgement_interval_ns;
     um_receiver_session_send_control(
         session, datagram, um_lbtru_write_ack(datagram, &options, !session->interest.is_told, session->next_sqn - 1));
     UM_COUNT(session->counters.acks_sent, 1);
@@ -58,7 +58,7 @@ void um_connection_on_reset(um_receiver_session *session, int64_t now_ns)
         return;
     connection->state = UM_CONNECTION_CONNECTING;
     int64_t next_ns = connection->requested_ns + session->config.connect_interval_ns;
-    connection->request_due_ns = next_ns > now_ns ? next_ns : now_ns;
+    session->due_ns[UM_TIMER_CONNECT] = next_ns > now_ns ? next_ns : now_ns;
 }
 
 /* Returns when the next request is due. */
@@ -67,15 +67,15 @@ static int64_t tick_requests(um_receiver_session *session, int64_t now_ns, bool 
     um_connection *connection = &session->connection;
     if (connection->state != UM_CONNECTION_CONNECTING)
         return UM_NEVER_NS;
-    if (now_ns < connection->request_due_ns)
-        return connection->request_due_ns;
+    if (now_ns < session->due_ns[UM_TIMER_CONNECT])
+        return session->due_ns[UM_TIMER_CONNECT];
     if (session->last_activity_ns > connection->requested_ns)
         connection->attempts = 0; /* a source that sends is not dead, though its answers are kept away */
     if (connection->attempts < session->config.maximum_connect_attempts)
         send_request(session, now_ns);
     else
         *is_refused = true;
-    return connection->request_due_ns;
+    return session->due_ns[UM_TIMER_CONNECT];
 }
 
 int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *is_refused)
@@ -86,7 +86,7 @@ int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *i
     int64_t due_ns = tick_requests(session, now_ns, is_refused);
     if (!connection->has_client_id)
         return due_ns;
-    if (now_ns >= connection->acknowledge_due_ns)
+    if (now_ns >= session->due_ns[UM_TIMER_ACKNOWLEDGE])
         send_acknowledgement(session, now_ns);
-    return um_earliest_ns(due_ns, connection->acknowledge_due_ns);
+    return um_earliest_ns(due_ns, session->due_ns[UM_TIMER_ACKNOWLEDGE]);
 }

@@ -17,26 +17,7 @@
 #ifndef UM_CORE_CONNECTION_H
 #define UM_CORE_CONNECTION_H
 
-#include "core/wire/packet.h"
-
-struct um_receiver_session;
-
-enum um_connection_state {
-    UM_CONNECTION_NONE = 0, /* LBT-RM */
-    UM_CONNECTION_CONNECTING = 1,
-    UM_CONNECTION_ESTABLISHED = 2,
-};
-
-typedef struct um_connection {
-    enum um_connection_state state;
-    bool has_client_id;   /* the source has answered once */
-    uint32_t client_id;   /* as the source gave it */
-    uint32_t proposed_id; /* in requests; a true answer repeats it */
-    uint32_t attempts;    /* connection requests in a row after which nothing came from the source */
-    int64_t requested_ns;
-    int64_t request_due_ns;     /* connecting */
-    int64_t acknowledge_due_ns; /* with a client id */
-} um_connection;
+#include "core/receiver/receiver_state.h"
 
 /* Whether the source knows whose a datagram is that the receiver sends: by its client id, where there are connections.
  */
@@ -45,11 +26,11 @@ static inline bool um_connection_is_known(const um_connection *connection)
     return connection->state == UM_CONNECTION_NONE || connection->has_client_id;
 }
 
-void um_connection_init(struct um_receiver_session *session, int64_t now_ns);
+void um_connection_init(um_receiver_session *session, int64_t now_ns);
 /* A session message with the SYN flag, after it has told where the stream is, as any does. */
-void um_connection_on_syn(struct um_receiver_session *session, const um_packet *packet, int64_t now_ns);
-void um_connection_on_reset(struct um_receiver_session *session, int64_t now_ns);
+void um_connection_on_syn(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
+void um_connection_on_reset(um_receiver_session *session, int64_t now_ns);
 /* Returns when the next call is due; *is_refused: every attempt went without an answer. */
-int64_t um_connection_tick(struct um_receiver_session *session, int64_t now_ns, bool *is_refused);
+int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *is_refused);
 
 #endif

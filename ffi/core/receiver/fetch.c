@@ -1,5 +1,9 @@
 #include "core/receiver/fetch.h"
 
+#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_fetch.h"
+#include "core/receiver/receiver_session.h"
+
 void um_fetch_begin(um_fetch *fetch)
 {
     *fetch = (um_fetch){.id = fetch->id,
@@ -43,8 +47,7 @@ void um_fetch_on_disconnect(um_fetch *fetch)
 
 static bool is_over(const um_fetch *fetch, const um_receiver_session *session, const um_delivery *delivery)
 {
-    const um_late_join *join = &delivery->late_join;
-    return session->ended || !join->is_active || join->is_given_up || join->epoch != fetch->epoch;
+    return session->ended || !um_delivery_fetch_is_running(delivery) || delivery->fetch.epoch != fetch->epoch;
 }
 
 um_delivery *um_fetch_find(const um_fetch *fetch, um_node *node, const um_receiver *receiver,
@@ -58,18 +61,17 @@ um_delivery *um_fetch_find(const um_fetch *fetch, um_node *node, const um_receiv
 static void give_up(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     fetch->is_given_up = fetch->gave_up_some = true;
-    um_late_join_give_up(session, delivery, now_ns);
+    um_fetch_protocol_give_up(session, delivery, now_ns);
 }
 
 int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, const uint8_t *received,
                   uint32_t length, uint8_t *out, uint32_t capacity, int64_t now_ns)
 {
-    um_late_join *join = &delivery->late_join;
     fetch->consumed = fetch->written = 0;
     fetch->has_heard |= length > fetch->left_over;
     if (delivery->starved || delivery->announcements_due)
         um_delivery_tick(delivery, now_ns);
-    int64_t used = um_late_join_receive(session, delivery, received, length, now_ns);
+    int64_t used = um_fetch_protocol_receive(session, delivery, received, length, now_ns);
     if (used < 0) {
         give_up(fetch, session, delivery, now_ns);
         return (int)used;
@@ -78,19 +80,20 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
     fetch->left_over = length - fetch->consumed;
     if (is_over(fetch, session, delivery))
         return -ENOENT;
-    if (fetch->retries && !join->awaits_range) { /* after what came, which answers the requests before */
-        um_late_join_retry(delivery);
+    if (fetch->retries &&
+        delivery->fetch.state != UM_FETCH_AWAITS_RANGE) { /* after what came, which answers the requests before */
+        um_fetch_protocol_retry(delivery);
         fetch->retries = false;
     }
     if (fetch->has_requested_range)
-        fetch->written = um_late_join_request(delivery, fetch->plan.outstanding_max, out, capacity);
+        fetch->written = um_fetch_protocol_request(delivery, fetch->plan.outstanding_max, out, capacity);
     if (fetch->written > 0)
         fetch->requested_ns = now_ns;
     fetch->next_sqn = delivery->next_sqn;
-    fetch->awaits_range = join->awaits_range;
+    fetch->awaits_range = delivery->fetch.state == UM_FETCH_AWAITS_RANGE;
     fetch->is_starved = delivery->starved || delivery->announcements_due;
-    fetch->is_left_to_transport = um_late_join_is_left_to_transport(delivery);
-    fetch->is_caught_up = !join->awaits_range && !um_serial_before(delivery->next_sqn, join->target);
+    fetch->is_left_to_transport = um_fetch_protocol_is_left_to_transport(delivery);
+    fetch->is_caught_up = !fetch->awaits_range && !um_serial_before(delivery->next_sqn, delivery->fetch.target);
     return 0;
 }
 
@@ -138,10 +141,10 @@ static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_
     fetch->progress_ns = now_ns;
     fetch->gave_up_some = true;
     if (fetch->is_caught_up) { /* an idle source: there is no more past */
-        um_late_join_give_up(session, delivery, now_ns);
+        um_fetch_protocol_give_up(session, delivery, now_ns);
         return -ENOENT;
     }
-    fetch->is_given_up = !um_late_join_pass_over(session, delivery, now_ns);
+    fetch->is_given_up = !um_fetch_protocol_pass_over(session, delivery, now_ns);
     return fetch->is_given_up ? -ENOENT : UM_FETCH_WAIT;
 }
 

@@ -6,7 +6,7 @@
  *        +---- DISCONNECT: no range in time, nothing heard; or the peer's end ----+-------------+
  *
  * The two differ in their plan only: off-transport recovery needs no range first, its intervals double, and it goes on
- * connecting until its message timeout. late_join.h decides what is requested.
+ * connecting until its message timeout. fetch_protocol.h decides which messages are requested.
  *
  * Sans-I/O: the owner has the connection (umstack/recovery, ffi/sim/request_connections.c), calls um_fetch_step with
  * what came and sends what it wrote, then does what um_fetch_attend says; again after a few milliseconds at the latest.
@@ -16,7 +16,7 @@
 #ifndef UM_CORE_FETCH_H
 #define UM_CORE_FETCH_H
 
-#include "core/receiver/late_join.h"
+#include "core/receiver/fetch_protocol.h"
 #include "core/receiver/node.h"
 #include "core/wire/range_request.h"
 

@@ -1,20 +1,20 @@
 #include "core/receiver/interest.h"
 
-#include "core/receiver/receiver_session.h"
-
 enum { TOPICS_MAX = 1024, RETRY_NS = 20000000, CONNECTED_NS = 1000000 };
 
-void um_interest_init(um_interest *interest)
+void um_interest_init(um_receiver_session *session)
 {
-    *interest = (um_interest){.due_ns = UM_NEVER_NS};
+    session->interest = (um_interest){0};
+    session->due_ns[UM_TIMER_INTEREST] = UM_NEVER_NS;
 }
 
 /* Not while an answer to what was sent last may be on its way. */
-static void want_to_send(um_interest *interest, int64_t now_ns)
+static void want_to_send(um_receiver_session *session, int64_t now_ns)
 {
+    um_interest *interest = &session->interest;
     int64_t again_ns = interest->version == 0 ? now_ns : interest->sent_ns + RETRY_NS;
     interest->attempts = 0;
-    interest->due_ns = interest->is_in_force || again_ns < now_ns ? now_ns : again_ns;
+    session->due_ns[UM_TIMER_INTEREST] = interest->is_in_force || again_ns < now_ns ? now_ns : again_ns;
     interest->is_in_force = false;
 }
 
@@ -41,7 +41,7 @@ void um_interest_on_mapped(um_receiver_session *session, um_delivery *delivery, 
     }
     delivery->awaits_interest = interest->version != 0; /* until something was sent, so is everything */
     interest->is_changed = true;
-    want_to_send(interest, now_ns);
+    want_to_send(session, now_ns);
 }
 
 void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *delivery)
@@ -50,7 +50,7 @@ void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *de
     if (!interest->is_offered || other_of_topic(session, delivery) != NULL)
         return;
     interest->is_changed = true;
-    want_to_send(interest, interest->sent_ns);
+    want_to_send(session, interest->sent_ns);
 }
 
 /* ---- what the source says ---- */
@@ -60,8 +60,9 @@ void um_interest_on_connected(um_receiver_session *session, int64_t now_ns)
     um_interest *interest = &session->interest;
     interest->is_told = interest->is_in_force = interest->has_been_in_force = false;
     interest->attempts = 0;
-    interest->due_ns = interest->is_offered ? now_ns + CONNECTED_NS
-                                            : UM_NEVER_NS; /* behind the acknowledgement that makes it a client */
+    session->due_ns[UM_TIMER_INTEREST] = interest->is_offered
+                                             ? now_ns + CONNECTED_NS
+                                             : UM_NEVER_NS; /* behind the acknowledgement that makes it a client */
 }
 
 /* What has come since then was not taken. */
@@ -93,18 +94,18 @@ void um_interest_on_report(um_receiver_session *session, const um_filter_report 
     interest->has_been_in_force |= report->version != 0 && um_interest_believes(interest, report);
     if (!interest->is_offered) {
         interest->is_offered = interest->is_changed = true;
-        want_to_send(interest, now_ns);
+        want_to_send(session, now_ns);
     } else if (report->version == interest->version && report->version != 0 && !interest->is_changed) {
         if (!interest->is_in_force)
             begin_topics(session, report->since_sqn);
         interest->is_in_force = true;
-        interest->due_ns = UM_NEVER_NS;
+        session->due_ns[UM_TIMER_INTEREST] = UM_NEVER_NS;
     } else if (report->version != 0 && um_serial_before(interest->version, report->version)) {
         interest->version = interest->first_version = report->version; /* another's: go on behind it */
         interest->is_changed = true;
-        want_to_send(interest, now_ns);
+        want_to_send(session, now_ns);
     } else if (interest->is_in_force) {
-        want_to_send(interest, now_ns);
+        want_to_send(session, now_ns);
     }
 }
 
@@ -159,12 +160,12 @@ static void begin_version(um_receiver_session *session)
 int64_t um_interest_tick(um_receiver_session *session, int64_t now_ns)
 {
     um_interest *interest = &session->interest;
-    if (UM_LIKELY(interest->due_ns == UM_NEVER_NS))
+    if (UM_LIKELY(session->due_ns[UM_TIMER_INTEREST] == UM_NEVER_NS))
         return UM_NEVER_NS;
     if (session->connection.state != UM_CONNECTION_ESTABLISHED || session->controller_count == 0)
         return UM_NEVER_NS; /* a new connection has it sent */
-    if (now_ns < interest->due_ns)
-        return interest->due_ns;
+    if (now_ns < session->due_ns[UM_TIMER_INTEREST])
+        return session->due_ns[UM_TIMER_INTEREST];
     if (interest->is_changed)
         begin_version(session);
     interest->is_changed = false;
@@ -174,6 +175,6 @@ int64_t um_interest_tick(um_receiver_session *session, int64_t now_ns)
     int64_t again_ns = (int64_t)RETRY_NS << (interest->attempts < 8 ? interest->attempts : 8);
     int64_t most_ns = session->config.acknowledgement_interval_ns;
     interest->attempts++;
-    interest->due_ns = now_ns + (again_ns < most_ns || most_ns < RETRY_NS ? again_ns : most_ns);
-    return interest->due_ns;
+    session->due_ns[UM_TIMER_INTEREST] = now_ns + (again_ns < most_ns || most_ns < RETRY_NS ? again_ns : most_ns);
+    return session->due_ns[UM_TIMER_INTEREST];
 }

@@ -15,34 +15,19 @@
 #ifndef UM_CORE_INTEREST_H
 #define UM_CORE_INTEREST_H
 
+#include "core/receiver/receiver_state.h"
 #include "core/wire/interest_message.h"
 
-struct um_receiver_session;
-struct um_delivery;
-
-typedef struct um_interest {
-    bool is_offered; /* the source filters */
-    bool is_told;    /* an interest was sent since it connected */
-    bool is_changed; /* topics have come or gone since `version` was sent */
-    bool is_in_force;
-    bool has_been_in_force; /* a version of its own, since it connected: what is passed over is for it */
-    uint32_t version;       /* sent last; 0: nothing was sent */
-    uint32_t first_version; /* of its own */
-    uint32_t attempts;      /* since something changed */
-    int64_t sent_ns;
-    int64_t due_ns;
-} um_interest;
-
-void um_interest_init(um_interest *interest);
+void um_interest_init(um_receiver_session *session);
 /* After a controller was mapped, and before one is unmapped. */
-void um_interest_on_mapped(struct um_receiver_session *session, struct um_delivery *delivery, int64_t now_ns);
-void um_interest_on_unmapped(struct um_receiver_session *session, const struct um_delivery *delivery);
+void um_interest_on_mapped(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
+void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *delivery);
 /* The source knows nothing any more of what it was told. */
-void um_interest_on_connected(struct um_receiver_session *session, int64_t now_ns);
+void um_interest_on_connected(um_receiver_session *session, int64_t now_ns);
 /* Whether what a report says is for this session: not for who received at its address before. */
 bool um_interest_believes(const um_interest *interest, const um_filter_report *report);
-void um_interest_on_report(struct um_receiver_session *session, const um_filter_report *report, int64_t now_ns);
+void um_interest_on_report(um_receiver_session *session, const um_filter_report *report, int64_t now_ns);
 /* Returns when the next call is due. */
-int64_t um_interest_tick(struct um_receiver_session *session, int64_t now_ns);
+int64_t um_interest_tick(um_receiver_session *session, int64_t now_ns);
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef UM_CORE_LATENCY_H
 #define UM_CORE_LATENCY_H
 
-#include "core/receiver/receiver_session.h"
+#include "core/receiver/receiver_state.h"
 
 /* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where
  * ours is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */

@@ -11,7 +11,7 @@ void um_nak_cutoff_set(um_receiver_session *session, uint32_t reasons)
         session->nak_budget.limited_ns = INT64_MIN;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->is_nak_free = !um_receiver_session_sends_naks(session);
-    session->tick_controllers_ns = INT64_MIN;
+    session->due_ns[UM_TIMER_CONTROLLERS] = INT64_MIN;
 }
 
 void um_nak_cutoff_on_receivers(um_receiver_session *session)

@@ -7,7 +7,7 @@
 #ifndef UM_CORE_NAK_CUTOFF_H
 #define UM_CORE_NAK_CUTOFF_H
 
-#include "core/receiver/receiver_session.h"
+#include "core/receiver/receiver_state.h"
 
 /* The reasons are these from now on. */
 void um_nak_cutoff_set(um_receiver_session *session, uint32_t reasons);

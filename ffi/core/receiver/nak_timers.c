@@ -1,82 +1,15 @@
 #include "core/receiver/nak_timers.h"
 
+#include "core/receiver/gaps.h"
 #include "core/receiver/nak_cutoff.h"
 #include "core/receiver/session_claims.h"
-#include "core/receiver/status_reports.h"
+#include "core/wire/framing.h"
 
 enum {
     NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
     UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
     BUDGET_CHECK_NS = 10000000, /* how soon to NAK again when the budget was used up */
 };
-
-/* ---- gaps ---- */
-
-static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reason_counter)
-{
-    UM_COUNT(*reason_counter, 1);
-    um_status_reports_on_gap_closed(session, loss->sqn);
-    um_receiver_session_claims_on_given_up(session, loss->sqn);
-    um_loss_map_remove(&session->losses, loss);
-}
-
-void um_nak_timers_give_up_too_long(um_receiver_session *session, um_loss *loss)
-{
-    give_up(session, loss, &session->counters.unrecovered_too_long);
-}
-
-/* Sqns [first, last] are a gap (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
- * again is not NAKed (UM-128), nor what the map has no space for. */
-void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
-{
-    um_receiver_transport_counters *counters = &session->counters;
-    UM_COUNT(counters->lost, last - first + 1);
-    UM_COUNT(session->gaps_found, 1);
-    if (um_serial_before(first, session->trail_sqn)) {
-        uint32_t end = um_serial_before(last, session->trail_sqn) ? last + 1 : session->trail_sqn;
-        UM_COUNT(counters->unrecovered_txw, end - first);
-        first = end;
-    }
-    uint32_t space = session->losses.capacity - session->losses.count;
-    if (last - first + 1 > space) { /* the newest are the likeliest to be had */
-        uint32_t excess = last - first + 1 - space;
-        UM_COUNT(counters->loss_map_overflows, excess);
-        UM_COUNT(counters->unrecovered_txw, excess);
-        first += excess;
-    }
-    int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
-    if (!um_receiver_session_sends_naks(session) && backoff_ns > session->config.nak_generation_ns)
-        backoff_ns = session->config.nak_generation_ns;
-    for (; first != last + 1; first++)
-        um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
-}
-
-/* ---- recovery ---- */
-
-void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)
-{
-    um_receiver_transport_counters *counters = &session->counters;
-    uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
-    if (retransmission) {
-        um_recovery_timing_on_retransmission(&session->timing, loss->naks_sent, loss->ncfs_seen, now_ns - loss->nak_ns);
-        um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
-    } else {
-        um_recovery_timing_on_reordered(&session->timing, (int64_t)waited);
-        UM_COUNT(counters->out_of_order, 1);
-    }
-    counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
-    counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
-    counters->nak_stm_mean = um_moving_mean(counters->nak_stm_mean, waited, session->recovered_count == 0);
-    uint64_t naks = loss->naks_sent;
-    counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
-    counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
-    counters->nak_tx_mean = um_moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count == 0);
-    UM_COUNT(session->recovered_count, 1);
-    uint32_t bucket = um_time_bucket(waited, UM_RECOVERY_OCTAVE_FIRST, UM_RECOVERY_BUCKETS);
-    UM_COUNT(session->recovery_buckets[bucket], 1);
-    um_status_reports_on_gap_closed(session, loss->sqn);
-    um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
-}
 
 /* ---- NCFs ---- */
 
@@ -139,15 +72,16 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     if (now_ns >= give_up_ns) {
         bool is_claim = um_receiver_session_claims_has(session, loss->sqn);
-        give_up(session, loss, is_claim ? &session->counters.claims_given_up : &session->counters.unrecovered_tmo);
+        um_gaps_give_up(session, loss,
+                        is_claim ? &session->counters.claims_given_up : &session->counters.unrecovered_tmo);
         return FIRED_NOT_NAKED;
     }
     if (um_serial_before(loss->sqn, session->trail_sqn)) {
-        give_up(session, loss, &session->counters.unrecovered_txw);
+        um_gaps_give_up(session, loss, &session->counters.unrecovered_txw);
         return FIRED_NOT_NAKED;
     }
     if (um_receiver_session_claims_is_ignored(&session->claims, loss, session->next_sqn)) {
-        give_up(session, loss, &session->counters.claims_given_up);
+        um_gaps_give_up(session, loss, &session->counters.claims_given_up);
         return FIRED_NOT_NAKED;
     }
     if (may_lie_unread(session, loss, now_ns)) {
@@ -186,8 +120,8 @@ int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *g
     enum fired fired = FIRED_NOT_NAKED;
     uint64_t naks_before = session->counters.nak_pckts_sent;
     um_loss *loss;
-    if (now_ns < session->nak_not_before_ns)
-        return um_loss_map_first(&session->losses) ? session->nak_not_before_ns : UM_NEVER_NS;
+    if (now_ns < session->due_ns[UM_TIMER_NAKS])
+        return um_loss_map_first(&session->losses) ? session->due_ns[UM_TIMER_NAKS] : UM_NEVER_NS;
     um_nak_budget_fill(&session->nak_budget, now_ns);
     while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
         uint32_t sqn = loss->sqn;
@@ -205,12 +139,12 @@ int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *g
     }
     send_naks(session, sqns, count);
     if (session->counters.nak_pckts_sent != naks_before)
-        session->nak_not_before_ns = now_ns + nak_gap_ns(session);
+        session->due_ns[UM_TIMER_NAKS] = now_ns + nak_gap_ns(session);
     if (fired == FIRED_OVER_BUDGET) {
-        session->nak_not_before_ns = now_ns + BUDGET_CHECK_NS;
+        session->due_ns[UM_TIMER_NAKS] = now_ns + BUDGET_CHECK_NS;
         um_nak_cutoff_on_limited(session);
     }
     if (loss == NULL)
         return UM_NEVER_NS;
-    return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;
+    return loss->deadline_ns > session->due_ns[UM_TIMER_NAKS] ? loss->deadline_ns : session->due_ns[UM_TIMER_NAKS];
 }

@@ -1,6 +1,8 @@
 #include "core/receiver/node.h"
 
 #include "core/receiver/nak_cutoff.h"
+#include "core/receiver/receiver_session.h"
+#include "core/receiver/status_reports.h"
 #include "core/wire/framing.h"
 
 enum { TABLE_MASK = 2 * UM_NODE_SESSIONS_MAX - 1 };
@@ -231,7 +233,7 @@ void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns)
 void um_node_after_batch(um_node *node, int64_t now_ns)
 {
     for (uint32_t i = 0; i < node->session_count; i++) {
-        um_receiver_session_after_batch(node->sessions[i], now_ns);
+        um_status_reports_after_batch(node->sessions[i], now_ns);
         /* New losses, gaps or starved controllers may have brought the next timer forward. */
         node->due_ns[i] = INT64_MIN;
     }
@@ -297,6 +299,6 @@ void um_node_wake(um_node *node, int64_t now_ns)
 {
     for (uint32_t i = 0; i < node->session_count; i++) {
         node->due_ns[i] = INT64_MIN;
-        node->sessions[i]->tick_controllers_ns = now_ns;
+        node->sessions[i]->due_ns[UM_TIMER_CONTROLLERS] = now_ns;
     }
 }

@@ -1,7 +1,11 @@
 /* One file, because what a datagram does to a session and what ends the session read and write the same few fields. */
 #include "core/receiver/receiver_session.h"
 
-#include "core/receiver/late_join.h"
+#include "core/delivery/delivery_controller.h"
+#include "core/receiver/connection.h"
+#include "core/receiver/fetch_protocol.h"
+#include "core/receiver/gaps.h"
+#include "core/receiver/interest.h"
 #include "core/receiver/latency.h"
 #include "core/receiver/nak_cutoff.h"
 #include "core/receiver/nak_timers.h"
@@ -49,7 +53,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->store = store;
     session->random.state = config->random_seed;
     um_connection_init(session, now_ns);
-    um_interest_init(&session->interest);
+    um_interest_init(session);
     um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
                             config->nak_backoff_ns, config->nak_suppress_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
@@ -58,8 +62,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->topics.mask = 2 * config->topic_capacity - 1;
     session->topics.last = &session->topics.slots[0];
     session->created_ns = session->last_activity_ns = now_ns;
-    session->status_due_ns = now_ns;
-    session->tick_controllers_ns = UM_NEVER_NS;
+    session->due_ns[UM_TIMER_STATUS] = now_ns;
+    session->due_ns[UM_TIMER_CONTROLLERS] = UM_NEVER_NS;
     um_nak_budget_init(&session->nak_budget, config->nak_rate_limit, now_ns);
     um_receiver_transport_counters_reset(&session->counters);
 }
@@ -117,8 +121,8 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     session->controllers = delivery;
     session->controller_count++;
     delivery->mapped_sqn = session->next_sqn;
-    session->tick_controllers_ns = now_ns;
-    session->status_due_ns = now_ns;
+    session->due_ns[UM_TIMER_CONTROLLERS] = now_ns;
+    session->due_ns[UM_TIMER_STATUS] = now_ns;
     um_interest_on_mapped(session, delivery, now_ns);
     um_delivery_register(delivery);
     if (session->active)
@@ -154,7 +158,7 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 /* Whether delivery may begin with what arrives: it waits for it, or a fetch may begin anew with it. */
 static bool may_begin(const um_delivery *delivery)
 {
-    return delivery->state == UM_DELIVERY_WAITING || delivery->late_join.is_active;
+    return delivery->state == UM_DELIVERY_WAITING || um_delivery_fetch_is_active(delivery);
 }
 
 static void on_tsni(um_receiver_session *session, const um_lbmc_message *message, um_arrival *arrival)
@@ -171,7 +175,7 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
             if (d->is_nak_free && d->gap_count > 0)
-                session->tick_controllers_ns = arrival->now_ns;
+                session->due_ns[UM_TIMER_CONTROLLERS] = arrival->now_ns;
         }
     }
 }
@@ -203,7 +207,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         if (UM_UNLIKELY(d->gap_count > 0))
-            session->tick_controllers_ns = arrival->now_ns;
+            session->due_ns[UM_TIMER_CONTROLLERS] = arrival->now_ns;
     }
 }
 
@@ -269,9 +273,9 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
     session->claims = (um_receiver_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
     session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
-    session->status_due_ns = now_ns;
+    session->due_ns[UM_TIMER_STATUS] = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
-        d->mapped_sqn = d->late_join.given_up_sqn = sqn;
+        d->mapped_sqn = d->fetch.given_up_sqn = sqn;
 }
 
 void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds)
@@ -322,8 +326,8 @@ void um_receiver_session_end(um_receiver_session *session, int64_t now_ns)
         return;
     session->ended = true;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        um_late_join_give_up(session, d, now_ns); /* the source is dead */
-        um_delivery_end(d, now_ns);               /* UM-105 */
+        um_fetch_protocol_give_up(session, d, now_ns); /* the source is dead */
+        um_delivery_end(d, now_ns);                    /* UM-105 */
     }
 }
 
@@ -334,7 +338,7 @@ static void drop_losses(um_receiver_session *session, uint32_t first, uint32_t c
         uint32_t sqn = losses->entries[i].sqn;
         if (sqn - first >= count)
             continue;
-        um_status_reports_on_gap_closed(session, sqn);
+        um_gaps_report_closed(session, sqn);
         um_loss_map_remove(losses, &losses->entries[i]);
     }
 }
@@ -368,7 +372,7 @@ static void on_filter_report(um_receiver_session *session, const um_filter_repor
 {
     if (session->has_base && report->count > 0 && um_interest_believes(&session->interest, report)) {
         pass_over(session, report->first_sqn, report->count, now_ns);
-        session->status_due_ns = INT64_MIN; /* the source may be waiting for this position */
+        session->due_ns[UM_TIMER_STATUS] = INT64_MIN; /* the source may be waiting for this position */
     }
     um_interest_on_report(session, report, now_ns);
 }
@@ -438,7 +442,7 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
             on_duplicate(session, packet, arrival->now_ns);
             return;
         }
-        um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
+        um_gaps_on_recovered(session, loss, retransmission, arrival->now_ns);
     } else {
         if (UM_UNLIKELY(ahead > 0))
             um_receiver_session_claims_add_gap(session, packet->sqn - 1, arrival->now_ns);
@@ -472,7 +476,7 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
     if (is_stray || !um_receiver_session_claims_on_lead(session, packet->lead, now_ns))
         UM_COUNT(session->counters.dgrams_dropped_other, 1);
     else if (session->status_sqn != session->next_sqn)
-        session->status_due_ns = now_ns; /* the source may be waiting for this position */
+        session->due_ns[UM_TIMER_STATUS] = now_ns; /* the source may be waiting for this position */
 }
 
 /* Data that this receiver has no space for (UX-26): its sequence number stays lost. A retransmission would be as long,
@@ -483,7 +487,7 @@ static void drop_too_long(um_receiver_session *session, const um_packet *packet,
     um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
     if (loss == NULL)
         return;
-    um_nak_timers_give_up_too_long(session, loss);
+    um_gaps_give_up(session, loss, &session->counters.unrecovered_too_long);
     if (session->starting_count > 0)
         um_start_gate_open(session, now_ns);
 }
@@ -555,15 +559,15 @@ static int64_t tick_connection(um_receiver_session *session, int64_t now_ns)
 
 static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
 {
-    if (now_ns < session->tick_controllers_ns)
-        return session->tick_controllers_ns;
+    if (now_ns < session->due_ns[UM_TIMER_CONTROLLERS])
+        return session->due_ns[UM_TIMER_CONTROLLERS];
     int64_t next_ns = UM_NEVER_NS;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        int64_t promised_ns = um_late_join_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
+        int64_t promised_ns = um_fetch_protocol_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
         due_ns = um_earliest_ns(promised_ns, due_ns);
         next_ns = um_earliest_ns(due_ns, next_ns);
     }
-    session->tick_controllers_ns = next_ns;
+    session->due_ns[UM_TIMER_CONTROLLERS] = next_ns;
     return next_ns;
 }
 

@@ -1,6 +1,6 @@
 #include "core/receiver/session_claims.h"
 
-#include "core/receiver/nak_timers.h"
+#include "core/receiver/gaps.h"
 
 enum {
     REACH_MAX = 256,     /* what one NAK datagram holds, or nearly */
@@ -19,7 +19,7 @@ static uint32_t reach(const um_receiver_session *session)
 static void add_run(um_receiver_session *session, uint32_t from, uint32_t end, int64_t now_ns)
 {
     if (from != end)
-        um_nak_timers_add_gap(session, from, end - 1, now_ns);
+        um_gaps_add(session, from, end - 1, now_ns);
 }
 
 /* What was claimed lies within the reach of next_sqn, or is far_sqn. */
@@ -119,21 +119,11 @@ void um_receiver_session_claims_on_data(um_receiver_session *session, uint32_t s
     um_receiver_session_claims *claims = &session->claims;
     um_loss *loss = um_loss_map_find(&session->losses, sqn);
     if (loss != NULL)
-        um_nak_timers_on_recovered(session, loss, retransmission, now_ns);
+        um_gaps_on_recovered(session, loss, retransmission, now_ns);
     claims->has_failed = claims->has_claimed = false;
     if (um_serial_before(sqn + 1, claims->end) && session->losses.count > 0)
         return;
     claims->has_any = claims->has_far = false;
-}
-
-void um_receiver_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn)
-{
-    um_receiver_session_claims *claims = &session->claims;
-    if (!claims->has_any || (sqn != session->next_sqn && !(claims->has_far && sqn == claims->far_sqn)))
-        return;
-    claims->has_failed = true;
-    claims->failed_end = claims->end;
-    session->status_due_ns = INT64_MIN; /* the source may be waiting for this position */
 }
 
 uint32_t um_receiver_session_claims_position(const um_receiver_session *session)

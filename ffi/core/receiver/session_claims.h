@@ -22,7 +22,7 @@
 #ifndef UM_CORE_SESSION_CLAIMS_H
 #define UM_CORE_SESSION_CLAIMS_H
 
-#include "core/receiver/receiver_session.h"
+#include "core/receiver/receiver_state.h"
 
 /* A session message with this lead was received. False: no source is so far ahead. */
 bool um_receiver_session_claims_on_lead(um_receiver_session *session, uint32_t lead, int64_t now_ns);
@@ -36,9 +36,6 @@ void um_receiver_session_claims_on_data(um_receiver_session *session, uint32_t s
 
 /* Adds [next_sqn, last], which data has shown to be lost, to the loss map but for what was claimed and is in it. */
 void um_receiver_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns);
-
-/* A number of the loss map was given up. */
-void um_receiver_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn);
 
 /* The position to report while nothing is lost. */
 uint32_t um_receiver_session_claims_position(const um_receiver_session *session);

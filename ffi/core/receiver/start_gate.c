@@ -1,5 +1,7 @@
 #include "core/receiver/start_gate.h"
 
+#include "core/delivery/delivery_controller.h"
+
 /* Controllers mapped at the same time start at the same place: it is decided once for all of them. */
 static const um_blocker_search *search_blocker(um_receiver_session *session, uint32_t from, uint32_t before)
 {
@@ -26,7 +28,7 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
  * none since the controller was mapped is cached until the next gap. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
-    if (delivery->late_join.is_active && delivery->late_join.awaits_range)
+    if (delivery->fetch.state == UM_FETCH_AWAITS_RANGE)
         return true;
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
         return false;

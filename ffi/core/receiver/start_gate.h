@@ -8,7 +8,7 @@
 #ifndef UM_CORE_START_GATE_H
 #define UM_CORE_START_GATE_H
 
-#include "core/receiver/receiver_session.h"
+#include "core/receiver/receiver_state.h"
 
 /* True while a lost datagram may carry something of the topic from before sqn `before`. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before);

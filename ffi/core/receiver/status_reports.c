@@ -1,5 +1,6 @@
 #include "core/receiver/status_reports.h"
 
+#include "core/receiver/connection.h"
 #include "core/receiver/session_claims.h"
 #include "core/wire/group_report.h"
 
@@ -35,7 +36,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     session->bytes_since_status = 0;
     session->counters.rcv_pos = status.next_sqn;
     session->counters.rcv_window = status.window_bytes;
-    session->status_due_ns = now_ns + session->config.status_interval_ns;
+    session->due_ns[UM_TIMER_STATUS] = now_ns + session->config.status_interval_ns;
     um_receiver_session_send_control(session, datagram,
                                      um_status_write(datagram, id, session->connection.client_id, &status));
     UM_COUNT(session->counters.status_messages_sent, 1);
@@ -53,15 +54,15 @@ static bool may_report(const um_receiver_session *session)
     return session->config.window_bytes != 0 && !session->ended && um_connection_is_known(&session->connection);
 }
 
-void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
+void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
 {
     if (!may_report(session))
         return;
-    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->status_due_ns)
+    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->due_ns[UM_TIMER_STATUS])
         send_status(session, 0, now_ns);
 }
 
-void um_receiver_session_leave(um_receiver_session *session)
+void um_status_reports_leave(um_receiver_session *session)
 {
     bool is_client = session->connection.has_client_id;
     if ((is_client || session->config.window_bytes != 0) && session->has_base && !session->ended)
@@ -76,10 +77,10 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
         return UM_NEVER_NS;
     bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
     if (small && offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
-        session->status_due_ns = now_ns;
-    if (now_ns >= session->status_due_ns)
+        session->due_ns[UM_TIMER_STATUS] = now_ns;
+    if (now_ns >= session->due_ns[UM_TIMER_STATUS])
         send_status(session, 0, now_ns);
     small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
     int64_t check_ns = now_ns + REOPEN_CHECK_NS;
-    return small ? um_earliest_ns(check_ns, session->status_due_ns) : session->status_due_ns;
+    return small ? um_earliest_ns(check_ns, session->due_ns[UM_TIMER_STATUS]) : session->due_ns[UM_TIMER_STATUS];
 }

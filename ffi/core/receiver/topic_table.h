@@ -8,7 +8,7 @@
 #ifndef UM_CORE_TOPIC_TABLE_H
 #define UM_CORE_TOPIC_TABLE_H
 
-#include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_state.h"
 
 typedef struct um_topic_slot {
     uint32_t topic_index;

@@ -1,0 +1,20 @@
+/* Live messages while a fetch is active, and the messages that the fetch cannot get: a live message is delivered, held,
+ * or dropped and fetched later; a message that cannot be fetched is lost (delivery_fetch.h).
+ *
+ * Threads: the context lock. Memory: in the controller. Errors: none.
+ */
+#ifndef UM_CORE_FETCH_LIVE_H
+#define UM_CORE_FETCH_LIVE_H
+
+#include "core/delivery/delivery_state.h"
+
+/* A live message, or a TSNI, has arrived. Returns true if it is dropped because it is too far ahead: it is fetched. */
+bool um_fetch_live_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_message, const um_arrival *arrival);
+
+/* Missing messages before `end` cannot be fetched. */
+void um_fetch_live_lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns);
+
+/* Messages before `end` that the source reported and did not send are lost, now that they are known to exist. */
+void um_fetch_live_lose_promised(um_delivery *delivery, uint32_t end, int64_t now_ns);
+
+#endif
