@@ -8,7 +8,7 @@
 #define UM_XSK_RINGS_STATE_H
 
 #include "xsk/passed_rings.h"
-#include "xsk/rings.h"
+#include "xsk/rings_config.h"
 
 #ifndef SOL_XDP
 #define SOL_XDP 283

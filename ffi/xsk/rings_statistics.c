@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 
 #include "os/lock.h"
+#include "xsk/rings.h"
 #include "xsk/rings_state.h"
 
 void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts)
