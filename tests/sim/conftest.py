@@ -1,4 +1,4 @@
-"""A world for each script, and a publisher with one subscriber where that is all it needs."""
+"""Fixtures: a world for each script, and a publisher with one subscriber."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELAY = 1 * MS
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """An empty world; it is ended after the test."""
+    """An empty world, destroyed after the test."""
     with World() as made:
         yield made
 

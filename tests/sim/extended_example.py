@@ -1,5 +1,5 @@
-"""The worked example of the reference up to its loss (UM-72..UM-80): sources A, B and C on one session, receivers of
-A and B, everything at the defaults. Other scripts begin where it ends.
+"""The worked example of Ultra Messaging up to its loss (UM-72..UM-80): sources A, B and C on one session, receivers of
+A and B, default options. Other scripts start where it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LARGE = bytes(range(256)) * 40  # 10240 bytes: two datagrams of at most 8192
 
 @dataclass
 class Example:
-    """What the example consists of."""
+    """The objects of the example."""
 
     world: World
     publisher: Host
@@ -30,7 +30,7 @@ class Example:
 
 
 def build(world: World) -> Example:
-    """Set up: nothing has been sent (UM-72, UM-73)."""
+    """Set up without sending anything (UM-72, UM-73)."""
     publisher, subscriber = world.host(), world.host()
     for host in (publisher, subscriber):
         host.set_faults(delay_ns=DELAY)
@@ -42,7 +42,7 @@ def build(world: World) -> Example:
 
 
 def play(example: Example) -> None:
-    """The normal part (UM-75, UM-78, UM-80): transport sqns 0 to 3, 100 ms apart."""
+    """Play the part without loss (UM-75, UM-78, UM-80): transport sqns 0 to 3, 100 ms apart."""
     example.a.send(b"A0", flush=True)
     example.world.run_for(100 * MS)
     example.b.send(b"B0")

@@ -1,6 +1,6 @@
-"""A simulated run of which everything is known: one loss of every kind, done to one receiver each, and a storm.
+"""Simulated runs with known events: one loss of every kind at one receiver each, and a storm.
 
-The simulator's trace says what became of every datagram (umstack.sim.truth); the script says what was done on purpose.
+The simulator's trace shows the fate of every datagram (umstack.sim.truth); the script records the deliberate losses.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PACE_NS = MS
 MESSAGE_BYTES = 200
 WINDOW_BYTES = 1 << 20
 QUIET_NS = 600 * MS
-"""Longer than any recovery here takes."""
+"""Longer than any recovery in these runs."""
 ROUND_TRIP_NS = 300 * US
 LONGEST_ROUND_TRIP_NS = 4 * MS
-"""Of what is lost in the tail."""
+"""Number of datagrams lost in the tail."""
 PEAK_DATAGRAMS_PER_SECOND = 1000
 STORMY_RECEIVERS = 4
 STORMY_DELAY_NS = 100 * US
-"""On the way to the first receiver, twice as much to the second, and so on."""
+"""Delay to the first receiver; twice as long to the second, and so on."""
 
 
 PLANNED, STORMY, RANDOM = "planned", "stormy", "random"
@@ -47,7 +47,7 @@ PLANNED, STORMY, RANDOM = "planned", "stormy", "random"
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """What was kept from a receiver on purpose: these numbers, and no others of one incident."""
+    """Deliberate losses of a receiver: the sqns of one incident."""
 
     cause: str
     receiver: str
@@ -56,7 +56,7 @@ class Injected:
 
 @dataclass(slots=True)
 class SimRun:
-    """The capture, its truth, and what was done."""
+    """The capture, its truth, and the deliberate losses."""
 
     kind: str
     capture: Path
@@ -65,13 +65,13 @@ class SimRun:
 
     @property
     def session(self) -> SessionTruth:
-        """What became of the run's only session."""
+        """The truth of the run's only session."""
         [found] = self.truth.sessions
         return found
 
 
 class _Script:
-    """Publishes, and keeps datagrams from receivers."""
+    """Publishes, and drops datagrams to receivers."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -103,20 +103,20 @@ class _Script:
         self.next_sqn += count
 
     def keep(self, cause: str, host: Host, *sqns: int) -> None:
-        """Keep the first sending of these from a host, of the numbers that are sent next (0 is the next one)."""
+        """Drop the first transmission of these sqns to a host, relative to the next sqn (0)."""
         chosen = tuple(self.next_sqn + number for number in sqns)
         for sqn in chosen:
             self.world.rule("drop", Type.DATA, receiver=host, retransmission=False, sqns=sqn)
         self.injected.append(Injected(cause, f"10.0.0.{1 + host.index}", chosen))
 
     def quiet(self) -> None:
-        """Let everybody get what is missing."""
+        """Wait until all recoveries are done."""
         self.world.run_for(QUIET_NS)
         self.world.clear_rules()
 
 
 def scripted(folder: Path, seed: int) -> SimRun:
-    """Carry it out; two seconds of virtual time."""
+    """Run the script; two seconds of virtual time."""
     with World(seed) as world:
         script = _Script(world, seed)
         one, two, three = script.hosts
@@ -153,9 +153,9 @@ def _captured(
 
 
 def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
-    """One receiver loses nearly every other datagram, repairs as well, until it gives up; others lose a few.
+    """One receiver loses nearly every other datagram and retransmission until it gives up; others lose a few.
 
-    There are a delay on the way to each, and copies.
+    Datagrams to each are delayed and duplicated.
     """
     with World(seed) as world:
         publisher = world.host()
@@ -177,7 +177,7 @@ def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
 
 
 def anything(folder: Path, seed: int) -> SimRun:
-    """What the simulator makes of a seed: sessions, options and faults of any kind."""
+    """Run a random world of a seed: any sessions, options and faults."""
     _, world = trace_seed(seed, Setup(recovers=False))
     with world:
         return _captured(RANDOM, world, folder / f"random{seed}.pcapng")

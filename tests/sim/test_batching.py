@@ -1,4 +1,4 @@
-"""Implicit, intelligent and explicit batching, with the reference's byte counts (UM-16..UM-40, C2..C4, UX-25)."""
+"""Implicit, intelligent and explicit batching, with byte counts of Ultra Messaging (UM-16..UM-40, C2..C4, UX-25)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ OPTION = 4  # START or END of an explicit batch
 
 
 def data(session: Session) -> list[Datagram]:
-    """The datagrams with messages a session has sent."""
+    """Return the datagrams with messages that a session has sent."""
     return [datagram for datagram in session.sent(Type.DATA) if datagram.fragments]
 
 
 def sizes(session: Session) -> list[list[int]]:
-    """The payload sizes each of them carries."""
+    """Return the payload sizes in each of them."""
     return [[len(f.payload) for f in datagram.fragments] for datagram in data(session)]
 
 
 def test_messages_of_any_topics_share_a_datagram(pair: Pair) -> None:
-    """UM-16, UM-4, UM-22: small messages of three topics wait together and go out as one datagram."""
+    """UM-16, UM-4, UM-22: small messages of three topics are sent as one datagram."""
     session = pair.publisher.session()
     sources = [session.source() for _ in range(3)]
     for source in sources:
@@ -49,13 +49,13 @@ def test_the_oldest_message_waits_the_interval(pair: Pair) -> None:
 
 
 def test_minimum_length_is_tested_after_appending(pair: Pair) -> None:
-    """UM-19a, UM-20, C2, C3: the batch goes out with the message that reaches the minimum, counted in user bytes."""
+    """UM-19a, UM-20, C2, C3: the batch is sent with the message that reaches the minimum, counted in user bytes."""
     session = pair.publisher.session(batch_minimum_bytes=2048)
     source = session.source()
     for length in (1000, 1000, 47):
         source.send(bytes(length))
     assert data(session) == []
-    source.send(b"x")  # 2048: reached, not passed
+    source.send(b"x")  # 2048: reached, not exceeded
     assert sizes(session) == [[1000, 1000, 47, 1]]
     source.send(bytes(2047))
     source.send(bytes(2047))
@@ -78,7 +78,7 @@ def test_two_messages_of_1900(pair: Pair) -> None:
 
 
 def test_the_datagram_maximum_is_tested_before_appending(pair: Pair) -> None:
-    """UM-19c, UM-21: what would not fit sends the batch first, and no datagram is ever larger than the maximum."""
+    """UM-19c, UM-21: a message that does not fit sends the batch first; no datagram exceeds the maximum."""
     session = pair.publisher.session(batch_minimum_bytes=8000, datagram_max_bytes=1472)
     source = session.source()
     for length in (700, 700, 30, 1):
@@ -91,7 +91,7 @@ def test_the_datagram_maximum_is_tested_before_appending(pair: Pair) -> None:
 
 
 def test_maximum_wins_over_minimum(pair: Pair) -> None:
-    """UM-21: a minimum no datagram can hold still fills datagrams to the maximum and not further."""
+    """UM-21: with a minimum above the maximum, datagrams are filled to the maximum."""
     session = pair.publisher.session(batch_minimum_bytes=8000, datagram_max_bytes=1000)
     source = session.source()
     for _ in range(100):
@@ -110,12 +110,12 @@ def test_a_flush_sends_everything_of_the_session(pair: Pair) -> None:
     second.send(b"3", flush=True)
     assert [(d.time_ns, len(d.fragments)) for d in data(session)] == [(5 * MS, 3)]
     first.send(b"4")
-    second.flush()  # UM-27: not its own message
+    second.flush()  # UM-27: not a message of this source
     assert sizes(session)[1:] == [[1]]
 
 
 def test_a_flushed_message_that_does_not_fit_follows_the_batch(pair: Pair) -> None:
-    """C4: the batch goes out first, then the message, both at once."""
+    """C4: the batch is sent first, then the message, both at once."""
     session = pair.publisher.session(batch_minimum_bytes=8000, datagram_max_bytes=1472)
     source = session.source()
     source.send(bytes(1000))
@@ -133,7 +133,7 @@ def test_a_minimum_of_one_turns_batching_off(pair: Pair) -> None:
 
 
 def test_options_of_the_session_hold_for_later_sources(pair: Pair) -> None:
-    """UM-18: batching belongs to the session: a second source is held by the same minimum."""
+    """UM-18: batching belongs to the session: the same minimum holds a second source's messages."""
     session = pair.publisher.session(batch_minimum_bytes=100)
     first = session.source()
     first.send(bytes(60))
@@ -174,8 +174,8 @@ def test_a_group_is_withheld_until_its_end(pair: Pair) -> None:
     assert {d.time_ns for d in data(session)} == {1 * SECOND}
 
 
-def test_the_end_hands_the_group_to_the_implicit_batcher(pair: Pair) -> None:
-    """UM-36: a small group still waits for the interval, together with what was sent before."""
+def test_the_end_of_a_group_starts_implicit_batching(pair: Pair) -> None:
+    """UM-36: a small group still waits for the interval, together with earlier messages."""
     session = pair.publisher.session()
     source, other = session.source(), session.source()
     other.send(b"before")
@@ -190,7 +190,7 @@ def test_the_end_hands_the_group_to_the_implicit_batcher(pair: Pair) -> None:
 
 
 def test_ten_messages_end_a_batch(pair: Pair) -> None:
-    """UM-38: minimum 8000, maximum 8192, 7899 held: the second of ten messages makes 8099 and goes; eight stay."""
+    """UM-38: minimum 8000, maximum 8192, 7899 held: the second of ten messages makes 8099 and is sent; eight wait."""
     session = pair.publisher.session(batch_minimum_bytes=8000, datagram_max_bytes=8192)
     source, other = session.source(), session.source()
     other.send(bytes(7899))
@@ -226,8 +226,8 @@ def test_the_marks_of_a_group_reach_the_receiver(pair: Pair) -> None:
     ]
 
 
-def test_a_flush_releases_a_group(pair: Pair) -> None:
-    """UM-40: FLUSH on a send, or a flush by itself, sends what the group holds back."""
+def test_a_flush_sends_an_open_group(pair: Pair) -> None:
+    """UM-40: FLUSH on a send, or a separate flush, sends the messages of an open group."""
     session = pair.publisher.session()
     source = session.source()
     source.send(b"1", batch="start")
@@ -240,7 +240,8 @@ def test_a_flush_releases_a_group(pair: Pair) -> None:
 
 
 def test_a_group_may_be_lost_in_part(pair: Pair) -> None:
-    """UM-39: a group that fills several datagrams is no transaction: its middle may be lost and its end delivered."""
+    """UM-39: a group that fills several datagrams is not a transaction: its middle may be lost and its end
+    delivered."""
     session = pair.publisher.session(batch_minimum_bytes=1, datagram_max_bytes=1000)
     source = session.source(tsni_interval_ns=0)
     receiver = pair.subscriber.receiver(loss_check_interval_ns=100 * MS)
@@ -255,7 +256,7 @@ def test_a_group_may_be_lost_in_part(pair: Pair) -> None:
 
 
 def test_many_messages_in_one_call_follow_the_same_rules(pair: Pair) -> None:
-    """UM-19a, UM-19c: sending a list fills datagrams as sending one by one does."""
+    """UM-19a, UM-19c: sending a list fills datagrams like single sends."""
     session = pair.publisher.session(batch_minimum_bytes=2048, datagram_max_bytes=1472)
     one, many = (
         session.source(),

@@ -1,4 +1,4 @@
-"""The delivery controller: demultiplexing, ordering, reassembly, what is told about loss (UM-7..UM-12, UM-53..UM-61,
+"""The delivery controller: demultiplexing, ordering, reassembly and loss events (UM-7..UM-12, UM-53..UM-61,
 UM-76, UM-81, UM-101, UX-6..UX-9, UX-22, UX-24, UX-25)."""
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ NAK_AT_ONCE = {"nak_initial_backoff_ns": 0}
 
 
 def messages(join: Join) -> list[tuple[int, bytes]]:
-    """When a message was delivered, and which."""
+    """Return delivery times and messages."""
     return [(row.time_ns, row.payload) for row in join.rows if row.kind is Kind.MESSAGE]
 
 
 def send_each(source: Source, *payloads: bytes) -> None:
-    """One datagram each, at the same time."""
+    """Send a datagram for each, at the same time."""
     for payload in payloads:
         source.send(payload, flush=True)
 
 
 def test_each_subscribed_topic_has_its_controller(pair: Pair) -> None:
-    """UM-7: two receivers of one topic get it each, one of another topic gets its own, the rest is dropped."""
+    """UM-7: two receivers of a topic each get it, one of another topic gets that; others are dropped."""
     session = pair.publisher.session()
     a, b, c = session.source(), session.source(), session.source()
     first, second, third = (pair.subscriber.receiver() for _ in range(3))
@@ -49,11 +49,11 @@ def test_one_receiver_follows_a_topic_of_two_sessions(pair: Pair) -> None:
     pair.world.run_for(100 * MS)
     assert [payload for _, payload in messages(joins[0])] == [b"a0", b"a1", b"a2"]
     assert [payload for _, payload in messages(joins[1])] == [b"b0", b"b1", b"b2"]
-    assert receiver.messages != sorted(receiver.messages)  # b was not kept waiting for a's repair
+    assert receiver.messages != sorted(receiver.messages)  # b did not wait for a's retransmission
 
 
 def test_sequence_order_waits_for_the_missing_one(pair: Pair) -> None:
-    """UM-8, UM-9, UM-55: what follows a gap waits in the order map and comes out behind the recovered message."""
+    """UM-8, UM-9, UM-55: messages behind a gap wait in the order map for the recovered message."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source, **NAK_AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
@@ -67,8 +67,8 @@ def test_sequence_order_waits_for_the_missing_one(pair: Pair) -> None:
     assert join.probe.held_count == 0
 
 
-def test_arrival_order_holds_nothing(pair: Pair) -> None:
-    """UM-12, UM-56, UM-8: newer messages at once, the recovered one when it comes."""
+def test_arrival_order_delivers_at_once(pair: Pair) -> None:
+    """UM-12, UM-56, UM-8: newer messages at once, the recovered one when it arrives."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(ordered_delivery=-1).join(source, **NAK_AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
@@ -78,7 +78,7 @@ def test_arrival_order_holds_nothing(pair: Pair) -> None:
 
 
 def test_loss_delays_only_the_topics_it_carried(pair: Pair) -> None:
-    """UM-11, UM-54: another topic of the same session is not held up."""
+    """UM-11, UM-54: another topic of the same session is not delayed."""
     session = pair.publisher.session()
     a, b = session.source(), session.source()
     join_a, join_b = (pair.subscriber.receiver().join(source) for source in (a, b))
@@ -112,8 +112,8 @@ def test_large_messages_are_one_callback(pair: Pair, mode: int) -> None:
     assert rows[1].payload == LARGE
 
 
-def test_fragments_as_they_come(pair: Pair) -> None:
-    """UM-53, UM-58: mode 0: each fragment is a callback that says where it belongs; small messages need nothing."""
+def test_mode_0_delivers_fragments_on_arrival(pair: Pair) -> None:
+    """UM-53, UM-58: mode 0: each fragment is a callback with its offset; small messages need none."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(ordered_delivery=0).join(source, **NAK_AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=2, retransmission=False)
@@ -130,17 +130,17 @@ def test_fragments_as_they_come(pair: Pair) -> None:
     assert (rows[0].fragment_offset, rows[0].message_length) == (0, 5)
 
 
-def test_a_fragment_that_never_comes(pair: Pair) -> None:
-    """UM-60, UM-56: mode 0 tells which fragment is lost; mode -1 and 1 drop the message and go on."""
+def test_a_lost_fragment(pair: Pair) -> None:
+    """UM-60, UM-56: mode 0 reports the lost fragment; modes -1 and 1 drop the message and continue."""
     source = pair.publisher.session().source(tsni_interval_ns=500 * MS)
     options = {"send_naks": False, "nak_generation_ns": 1 * SECOND}
     joins = [pair.subscriber.receiver(ordered_delivery=mode).join(source, **options) for mode in (0, -1, 1)]
     pair.world.rule("drop", Type.DATA, sqns=2)
     send_each(source, b"before", LARGE, b"behind")
     pair.world.run_for(3 * SECOND)
-    told = [[(row.kind, row.sequence_number) for row in join.rows[1:]] for join in joins]
+    reported = [[(row.kind, row.sequence_number) for row in join.rows[1:]] for join in joins]
     lost, got = (Kind.UNRECOVERABLE_LOSS, 2), Kind.MESSAGE
-    assert told == [
+    assert reported == [
         [(got, 0), (got, 1), (got, 3), (got, 4), lost],
         [(got, 0), (got, 4), lost],
         [(got, 0), lost, (got, 4)],
@@ -148,7 +148,7 @@ def test_a_fragment_that_never_comes(pair: Pair) -> None:
 
 
 def test_duplicates_are_dropped_in_every_mode(pair: Pair) -> None:
-    """UM-61, C9: a datagram that comes twice, or once more long after, is delivered once, also in modes -1 and 0."""
+    """UM-61, C9: a datagram that arrives twice, or again much later, is delivered once, also in modes -1 and 0."""
     source = pair.publisher.session().source()
     joins = [pair.subscriber.receiver(ordered_delivery=mode).join(source) for mode in (1, -1, 0)]
     pair.world.rule("duplicate", Type.DATA)
@@ -171,8 +171,8 @@ def test_one_event_for_each_lost_message(pair: Pair) -> None:
     pair.world.rule("drop", Type.DATA, sqns=(3, 7))
     send_each(source, *(bytes([n]) for n in range(10)))
     pair.world.run_for(3 * SECOND)
-    told = [(row.kind, row.sequence_number) for row in join.rows[1:]]
-    assert told == [
+    reported = [(row.kind, row.sequence_number) for row in join.rows[1:]]
+    assert reported == [
         *((Kind.MESSAGE, n) for n in range(3)),
         *((Kind.UNRECOVERABLE_LOSS, n) for n in range(3, 8)),
         *((Kind.MESSAGE, n) for n in (8, 9)),
@@ -181,7 +181,7 @@ def test_one_event_for_each_lost_message(pair: Pair) -> None:
 
 
 def test_a_long_gap_is_one_event(pair: Pair) -> None:
-    """UX-7, UM-101: 10 is lost, 11 to 30 wait, then 1055 comes: 9, one burst event, 1055; what is repaired later is
+    """UX-7, UM-101: 10 is lost, 11 to 30 wait, then 1055 arrives: 9, one burst event, 1055; later retransmissions are
     dropped."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(burst_loss_max=1024).join(source)
@@ -189,15 +189,15 @@ def test_a_long_gap_is_one_event(pair: Pair) -> None:
     pair.world.rule("drop", Type.DATA, sqns=(31, 1054), retransmission=False)
     send_each(source, *(n.to_bytes(2, "big") for n in range(1056)))
     pair.world.run_for(2 * SECOND)
-    told = [(row.kind, row.first_sequence_number, row.sequence_number) for row in join.rows[10:]]
-    assert told == [(Kind.MESSAGE, 9, 9), (Kind.BURST_LOSS, 10, 1054), (Kind.MESSAGE, 1055, 1055)]
+    reported = [(row.kind, row.first_sequence_number, row.sequence_number) for row in join.rows[10:]]
+    assert reported == [(Kind.MESSAGE, 9, 9), (Kind.BURST_LOSS, 10, 1054), (Kind.MESSAGE, 1055, 1055)]
     assert join.rows[-1].time_ns == DELAY
     assert join.counters["rxs_rcved"] == 1025
     assert join.probe.loss_count == 0
 
 
 def test_a_gap_at_the_threshold_is_not_a_burst(pair: Pair) -> None:
-    """UX-7: 1024 missing messages are waited for, and repaired."""
+    """UX-7: 1024 missing messages are recovered."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(burst_loss_max=1024).join(source)
     pair.world.rule("drop", Type.DATA, sqns=(10, 1032), retransmission=False)
@@ -207,8 +207,8 @@ def test_a_gap_at_the_threshold_is_not_a_burst(pair: Pair) -> None:
     assert {row.kind for row in join.rows[1:]} == {Kind.MESSAGE}
 
 
-def test_a_full_order_map_gives_the_oldest_gap_up(pair: Pair) -> None:
-    """UM-10, UX-6: beyond the bound the oldest gaps are declared lost and what follows is delivered."""
+def test_a_full_order_map_gives_up_the_oldest_gap(pair: Pair) -> None:
+    """UM-10, UX-6: beyond the bound the oldest gaps are declared lost, and the messages behind them are delivered."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(map_entries_max=10).join(source, send_naks=False)
     pair.world.rule("drop", Type.DATA, sqns=2)
@@ -219,14 +219,15 @@ def test_a_full_order_map_gives_the_oldest_gap_up(pair: Pair) -> None:
     assert join.probe.held_count == 9
     send_each(source, bytes([13]), bytes([14]))
     pair.world.run_for(10 * MS)
-    told = [(row.kind, row.sequence_number) for row in join.rows[3:]]
-    assert told == [(Kind.UNRECOVERABLE_LOSS, 2), *((Kind.MESSAGE, n) for n in range(3, 8))]
+    reported = [(row.kind, row.sequence_number) for row in join.rows[3:]]
+    assert reported == [(Kind.UNRECOVERABLE_LOSS, 2), *((Kind.MESSAGE, n) for n in range(3, 8))]
     assert join.probe.held_count == 6  # 9 to 14 still wait for 8
     assert join.receiver.counters["order_map_overflows"] == 1
 
 
-def test_a_full_reorder_buffer_gives_the_oldest_gap_up(pair: Pair) -> None:
-    """UM-10, UX-6: the store all order maps share is bounded too; what it cannot take is told as lost."""
+def test_a_full_reorder_buffer_gives_up_the_oldest_gap(pair: Pair) -> None:
+    """UM-10, UX-6: the buffer shared by all order maps is bounded, too; messages that do not fit are reported as
+    lost."""
     small = pair.world.host(hold_datagrams=4, hold_messages=64)
     small.set_faults(delay_ns=DELAY)
     source = pair.publisher.session().source()
@@ -234,8 +235,8 @@ def test_a_full_reorder_buffer_gives_the_oldest_gap_up(pair: Pair) -> None:
     pair.world.rule("drop", Type.DATA, sqns=2)
     send_each(source, *(bytes([n]) for n in range(20)))
     pair.world.run_for(10 * MS)
-    told = [(row.kind, row.sequence_number) for row in join.rows[1:]]
-    assert told == [
+    reported = [(row.kind, row.sequence_number) for row in join.rows[1:]]
+    assert reported == [
         (Kind.MESSAGE, 0),
         (Kind.MESSAGE, 1),
         (Kind.UNRECOVERABLE_LOSS, 2),
@@ -244,8 +245,8 @@ def test_a_full_reorder_buffer_gives_the_oldest_gap_up(pair: Pair) -> None:
     assert small.counters["hold_store_full"] == 1
 
 
-def test_the_last_message_behind_a_gap_is_not_lost_in_silence(pair: Pair) -> None:
-    """UX-8: the publisher is gone: a loss check tells in time; without one the end of the session does."""
+def test_the_loss_of_the_last_message_is_reported(pair: Pair) -> None:
+    """UX-8: without its publisher, a loss check reports it in time; without a loss check, the session's end does."""
     source = pair.publisher.session().source()
     plain = pair.subscriber.receiver().join(source)
     checking = pair.subscriber.receiver(loss_check_interval_ns=2500 * MS).join(source)
@@ -264,8 +265,8 @@ def test_the_last_message_behind_a_gap_is_not_lost_in_silence(pair: Pair) -> Non
         assert len(join.rows) == 5
 
 
-def test_the_session_begins_with_its_first_datagram(pair: Pair) -> None:
-    """UM-76, UM-81: BOS to every controller before any data; to one that comes later, at once."""
+def test_the_session_starts_with_its_first_datagram(pair: Pair) -> None:
+    """UM-76, UM-81: BOS to every controller before any data; to a later controller at once."""
     session = pair.publisher.session()
     a, b = session.source(), session.source()
     join_a, join_b = (pair.subscriber.receiver().join(source) for source in (a, b))
@@ -282,8 +283,8 @@ def test_the_session_begins_with_its_first_datagram(pair: Pair) -> None:
     ]
 
 
-def test_a_session_message_can_be_the_beginning(pair: Pair) -> None:
-    """UM-76, UM-113: a receiver that comes too late for the data begins with the next datagram, and misses no more."""
+def test_a_session_can_start_with_a_session_message(pair: Pair) -> None:
+    """UM-76, UM-113: a receiver too late for the data starts with the next datagram, and misses no more."""
     source = pair.publisher.session().source()
     send_each(source, b"0", b"1")
     pair.world.run_for(100 * MS)
@@ -297,7 +298,7 @@ def test_a_session_message_can_be_the_beginning(pair: Pair) -> None:
 
 
 def test_the_activity_timeout_is_reset_by_data_and_session_messages(pair: Pair) -> None:
-    """UX-9, UM-104: EOS comes the timeout after the last of either, not before."""
+    """UX-9, UM-104: EOS follows one timeout after the last of either, not before."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, activity_timeout_ns=3 * SECOND)
     send_each(source, b"0")
@@ -313,8 +314,8 @@ def test_the_activity_timeout_is_reset_by_data_and_session_messages(pair: Pair) 
     assert (join.rows[-1].time_ns, join.rows[-1].kind) == (last_ns + 3 * SECOND, Kind.END_OF_SESSION)
 
 
-def test_the_end_of_a_session_that_never_began(pair: Pair) -> None:
-    """UX-9: a dead session that is joined all the same ends without having begun."""
+def test_the_end_of_a_session_that_never_started(pair: Pair) -> None:
+    """UX-9: a joined dead session ends without BOS."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source)
     pair.world.run_for(61 * SECOND)
@@ -325,7 +326,7 @@ def test_the_end_of_a_session_that_never_began(pair: Pair) -> None:
 @pytest.mark.parametrize("transport_sqn", [0, 2**32 - 20, 2**31 - 20])
 @pytest.mark.parametrize("mode", [1, -1, 0])
 def test_sequence_numbers_wrap(pair: Pair, mode: int, transport_sqn: int, topic_sqn: int) -> None:
-    """UX-22: losses, repairs and session messages across the end of 32 bits, of both kinds of sqn."""
+    """UX-22: losses, retransmissions and session messages across the 32-bit wrap of both kinds of sqn."""
     source = pair.publisher.session(initial_sqn=transport_sqn).source(initial_sqn=topic_sqn)
     join = pair.subscriber.receiver(ordered_delivery=mode).join(source, **NAK_AT_ONCE)
     pair.world.host().receiver(ordered_delivery=mode).join(source)
@@ -344,8 +345,8 @@ def test_sequence_numbers_wrap(pair: Pair, mode: int, transport_sqn: int, topic_
     assert join.probe.transport_next_sqn == (transport_sqn + 40) % 2**32
 
 
-def test_receives_in_batches(pair: Pair) -> None:
-    """UX-24: datagrams that arrive together are delivered together and nothing changes."""
+def test_receiving_in_batches(pair: Pair) -> None:
+    """UX-24: datagrams that arrive together are delivered together, without other changes."""
     rows = []
     for batch in (1, 7, 64):
         host = pair.world.host(receive_batch=batch)
@@ -360,7 +361,7 @@ def test_receives_in_batches(pair: Pair) -> None:
 
 
 def test_a_refused_send_takes_no_sequence_number(pair: Pair) -> None:
-    """UX-23: neither too long a message, nor a full log, nor an aborted claim leaves a hole."""
+    """UX-23: neither an oversized message, nor a full log, nor an aborted claim leaves a hole."""
     session = pair.publisher.session(term_length=1 << 16, window_bytes=1 << 16, flow_policy=1)
     source = session.source()
     assert source.try_send(b"x") == -1001
@@ -384,9 +385,9 @@ def test_a_refused_send_takes_no_sequence_number(pair: Pair) -> None:
     assert {row.kind for row in receiver.rows} == {Kind.BEGINNING_OF_SESSION, Kind.MESSAGE}
 
 
-def test_giving_a_gap_up_leaves_alone_what_can_still_be_whole(pair: Pair) -> None:
-    """UM-99, UM-101: a message whose first fragment filled part of a gap waits for its own missing fragment, whose time
-    is not up yet, and is delivered when that is repaired."""
+def test_giving_up_a_gap_keeps_messages_that_can_be_completed(pair: Pair) -> None:
+    """UM-99, UM-101: a message whose first fragment filled part of a gap waits for its missing fragment, which has not
+    timed out yet, and is delivered after the retransmission."""
     source = pair.publisher.session(datagram_max_bytes=1000, ignore_interval_ns=0).source()
     join = pair.subscriber.receiver().join(source, nak_backoff_ns=20 * MS, nak_suppress_ns=0)
     world = pair.world
@@ -396,7 +397,7 @@ def test_giving_a_gap_up_leaves_alone_what_can_still_be_whole(pair: Pair) -> Non
     large = bytes(range(250)) * 10  # sqns 3, 4 and 5
     send_each(source, b"0", b"1", b"2", large)
     world.run_until(5050 * MS)
-    send_each(source, b"6")  # tells of 5
+    send_each(source, b"6")  # reveals 5
     world.run_until(10_050 * MS + DELAY)  # the TSNI, after the time of 2 and before that of 5
     assert [(row.kind, row.sequence_number) for row in join.rows[3:]] == [(Kind.UNRECOVERABLE_LOSS, 2)]
     world.clear_rules()

@@ -1,4 +1,4 @@
-"""The reference's extended example and its recovery example, every event and its time (UM-72..UM-90)."""
+"""The extended example and the recovery example of Ultra Messaging, with all times (UM-72..UM-90)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ BOS = Kind.BEGINNING_OF_SESSION
 
 
 def seen(receiver) -> list[tuple[int, Kind, int, bytes]]:
-    """What an application saw, and when."""
+    """Return the events of an application with their times."""
     return [(row.time_ns, row.kind, row.sequence_number, row.payload) for row in receiver.rows]
 
 
-def test_a_session_that_never_sent_is_silent(world: World) -> None:
+def test_a_session_that_never_sent_is_idle(world: World) -> None:
     """UM-72..UM-74: one joined session, a controller for each topic, and no datagram of any kind."""
     example = build(world)
     world.run_for(30 * SECOND)
@@ -22,8 +22,8 @@ def test_a_session_that_never_sent_is_silent(world: World) -> None:
     assert [join.probe.mapped for join in (example.join_a, example.join_b)] == [True, True]
 
 
-def test_normal_part(world: World) -> None:
-    """UM-75..UM-80: which datagram carries what, BOS to both receivers before the data, one callback for A1+A2."""
+def test_the_part_without_loss(world: World) -> None:
+    """UM-75..UM-80: the content of each datagram, BOS to both receivers before the data, one callback for A1+A2."""
     example = build(world)
     play(example)
     carried = [
@@ -49,7 +49,7 @@ def test_normal_part(world: World) -> None:
 
 
 def lose_c1(example) -> int:
-    """C sqn 1, transport sqn 4, is lost; B and C are deleted at once (UM-82). Returns when."""
+    """Lose C sqn 1, transport sqn 4, and delete B and C at once (UM-82). Return the time."""
     world = example.world
     world.rule("drop", Type.DATA, sqns=4, retransmission=False)
     example.c.send(b"C1", flush=True)
@@ -70,8 +70,8 @@ def test_loss_at_the_tail_is_invisible_at_first(world: World) -> None:
     assert len(example.receiver_a.rows) == 3
 
 
-def test_the_next_datagram_is_delivered_at_once_and_reveals_the_loss(world: World) -> None:
-    """UM-11, UM-84..UM-86, UM-88: A3 passes the gap; 4 is NAKed, sent again after C was deleted, and thrown away."""
+def test_the_next_datagram_is_delivered_and_reveals_the_loss(world: World) -> None:
+    """UM-11, UM-84..UM-86, UM-88: A3 passes the gap; 4 is NAKed, retransmitted after C was deleted, and dropped."""
     example = build(world)
     play(example)
     lose_c1(example)
@@ -95,7 +95,7 @@ def test_the_next_datagram_is_delivered_at_once_and_reveals_the_loss(world: Worl
 
 
 def test_a_session_message_reveals_the_loss_at_the_tail(world: World) -> None:
-    """UM-87, UM-71, C1, C5: without A3 the session message 0.2 s later says that 4 exists; the NAK cycle follows."""
+    """UM-87, UM-71, C1, C5: without A3, the session message 0.2 s later reveals 4; the NAK cycle follows."""
     example = build(world)
     play(example)
     lost_at = lose_c1(example)
@@ -110,7 +110,7 @@ def test_a_session_message_reveals_the_loss_at_the_tail(world: World) -> None:
 
 
 def test_deleting_the_last_source_ends_retransmission(world: World) -> None:
-    """UM-90: with its last source the session goes; a NAK finds nobody and the loss stays."""
+    """UM-90: the last source deletes the session; a NAK gets no response and the loss remains."""
     example = build(world)
     play(example)
     lose_c1(example)

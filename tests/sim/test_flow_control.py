@@ -1,4 +1,4 @@
-"""Positions, limits and status messages: what a publisher meets when receivers are slow, gone or many (AE-3..AE-49)."""
+"""Positions, limits and status messages, with slow, absent and many receivers (AE-3..AE-49)."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ STATUS_DATA = 32  # DATA header, control message, extended option, then the stat
 
 
 def status_of(datagram: Datagram) -> tuple[int, int, int]:
-    """Flags, next sqn and window of a status message."""
+    """Return flags, next sqn and window of a status message."""
     flags = datagram.data[STATUS_DATA + 1]
     next_sqn, window = struct.unpack_from(">II", datagram.data, STATUS_DATA + 4)
     return flags, next_sqn, window
 
 
 def open_session(pair: Pair, policy: int = FLOW_MIN, **options) -> Session:
-    """A session with flow control, small enough to fill."""
+    """Open a session with flow control, small enough to fill."""
     return pair.publisher.session(
         flow_policy=policy, term_length=1 << 17, window_bytes=1 << 17, batch_minimum_bytes=1, **options
     )
 
 
 def window(size: int = 32768, **options):
-    """Options of a join that reports a window."""
+    """Return the options of a join that reports a window."""
     return {"window_bytes": size, "status_interval_ns": 20 * MS, **options}
 
 
 def fill(source: Source, size: int = 1000) -> int:
-    """Publish until refused; returns how many were taken and leaves the refusal to be checked."""
+    """Publish until refused. Return the number of accepted messages."""
     taken = 0
     while (result := source.try_send(bytes(size))) >= 0:
         taken += 1
@@ -56,7 +56,7 @@ def fill(source: Source, size: int = 1000) -> int:
 
 
 def another(pair: Pair) -> Host:
-    """One more subscribing host."""
+    """Add another subscribing host."""
     host = pair.world.host()
     host.set_faults(delay_ns=DELAY)
     return host
@@ -65,8 +65,8 @@ def another(pair: Pair) -> Host:
 # ---- connection ----
 
 
-def test_nobody_is_there(pair: Pair) -> None:
-    """AE-3, AE-12, AE-14: before a receiver is known a publication is refused, and both positions are 0."""
+def test_without_receivers_publishing_is_refused(pair: Pair) -> None:
+    """AE-3, AE-12, AE-14: before a receiver is known, publishing is refused, and both positions are 0."""
     session = open_session(pair)
     source = session.source()
     assert source.try_send(b"x") == NOT_CONNECTED
@@ -83,8 +83,8 @@ def test_nobody_is_there(pair: Pair) -> None:
 
 
 def test_a_receiver_connects(pair: Pair) -> None:
-    """AE-15, AE-16, AE-19, AE-21: it knows no position yet and asks for one; the answer makes it report; that connects
-    and opens the publication limit in one step."""
+    """AE-15, AE-16, AE-19, AE-21: without a position, it requests one; after the answer it sends a status message,
+    which connects and opens the publication limit in one step."""
     session = open_session(pair, initial_sqn=77)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -100,8 +100,8 @@ def test_a_receiver_connects(pair: Pair) -> None:
     assert session.counters["receivers_known"] == 1
 
 
-def test_without_flow_control_nothing_waits(pair: Pair) -> None:
-    """AE-9: policy none sends with nobody there; status messages change nothing."""
+def test_without_flow_control_the_source_never_waits(pair: Pair) -> None:
+    """AE-9: policy none sends without receivers; status messages have no effect."""
     session = pair.publisher.session()
     source = session.source()
     assert source.send(b"x", flush=True) == 0
@@ -115,7 +115,7 @@ def test_without_flow_control_nothing_waits(pair: Pair) -> None:
 
 
 def blocked(pair: Pair) -> Source:
-    """A source whose receiver has granted 32768 bytes and then sent no more status messages."""
+    """Return a source whose receiver granted 32768 bytes and then sent no more status messages."""
     source = open_session(pair, flow_receiver_timeout_ns=100 * SECOND).source()
     pair.subscriber.receiver().join(source, **window())
     pair.world.run_for(10 * MS)
@@ -124,7 +124,7 @@ def blocked(pair: Pair) -> Source:
 
 
 SPAN = 1088
-"""What a message of 1000 bytes takes in the log: frame header, message header, to the end of a cache line."""
+"""Log space of a message of 1000 bytes: frame header and message header, rounded up to a cache line."""
 
 
 def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
@@ -139,13 +139,13 @@ def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
     assert counters["pub_pos"] == taken * SPAN
     assert (
         counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + SPAN
-    )  # AE-7: the last one straddles
+    )  # AE-7: the last one straddles the limit
     assert counters["back_pressured"] == 1
     assert counters["snd_bpe"] == 1
 
 
 def test_a_blocked_episode_is_counted_once(pair: Pair) -> None:
-    """AE-10: however often the sender tries; once it has sent something the next stop is another episode."""
+    """AE-10: for any number of attempts; after a send, the next stop is another episode."""
     source = blocked(pair)
     fill(source)
     for _ in range(5):
@@ -158,7 +158,7 @@ def test_a_blocked_episode_is_counted_once(pair: Pair) -> None:
     assert source.session.counters["snd_bpe"] == 2
 
 
-def test_the_limit_follows_what_is_received(pair: Pair) -> None:
+def test_the_limit_follows_the_received_positions(pair: Pair) -> None:
     """AE-17, AE-19, AE-23, AE-44: each status message moves the sender limit to its position plus its window."""
     session = open_session(pair)
     source = session.source()
@@ -172,8 +172,8 @@ def test_the_limit_follows_what_is_received(pair: Pair) -> None:
         assert probe.publication_limit == probe.sender_position + (1 << 16)
 
 
-def test_an_older_status_message_takes_nothing_back(pair: Pair) -> None:
-    """AE-19: the limit never retreats, whatever order status messages come in."""
+def test_an_older_status_message_never_lowers_the_limit(pair: Pair) -> None:
+    """AE-19: the limit never decreases, for any order of status messages."""
     session = open_session(pair)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -189,8 +189,8 @@ def test_an_older_status_message_takes_nothing_back(pair: Pair) -> None:
     assert session.probe.sender_limit == limit
 
 
-def test_an_impossible_position_is_refused(pair: Pair) -> None:
-    """AE-19: a status message from beyond what was sent counts nobody and moves nothing."""
+def test_an_impossible_position_is_ignored(pair: Pair) -> None:
+    """AE-19: a status message beyond the sent position neither adds a receiver nor moves the limit."""
     session = open_session(pair)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -205,7 +205,7 @@ def test_an_impossible_position_is_refused(pair: Pair) -> None:
 
 
 def test_status_messages_are_periodic(pair: Pair) -> None:
-    """AE-16: never one for each datagram: at the interval, and when a quarter of the window has come in."""
+    """AE-16: never one per datagram: at the interval, and after a quarter of the window was received."""
     source = open_session(pair).source()
     pair.subscriber.receiver().join(source, **window(32768, status_interval_ns=200 * MS))
     pair.world.run_for(10 * MS)
@@ -221,8 +221,8 @@ def test_status_messages_are_periodic(pair: Pair) -> None:
     assert len(pair.world.trace(Fate.SENT, Type.STATUS)) == before + 2
 
 
-def test_a_status_message_names_the_first_datagram_missing(pair: Pair) -> None:
-    """AE-17: what was received beyond a loss does not count: the window starts at the oldest datagram still missing."""
+def test_a_status_message_carries_the_first_missing_sqn(pair: Pair) -> None:
+    """AE-17: data beyond a loss does not count: the window starts at the oldest missing datagram."""
     source = open_session(pair).source()
     pair.subscriber.receiver().join(source, **window(send_naks=False))
     pair.world.run_for(10 * MS)
@@ -238,7 +238,7 @@ def test_a_status_message_names_the_first_datagram_missing(pair: Pair) -> None:
 
 
 def publish_for(pair: Pair, sources: list[Source], span_ns: int, retry_ns: int = 100 * US) -> dict[int, int]:
-    """Publish on each source as fast as it is taken; how many each took."""
+    """Publish on each source as fast as possible. Return the messages per source."""
     taken = {source.index: 0 for source in sources}
     end = pair.world.now_ns + span_ns
     while pair.world.now_ns < end:
@@ -250,7 +250,7 @@ def publish_for(pair: Pair, sources: list[Source], span_ns: int, retry_ns: int =
 
 
 def test_a_slow_reader_sets_the_pace(pair: Pair) -> None:
-    """AE-20: a publisher faster than its reader loses nothing, and goes at the reader's pace."""
+    """AE-20: a publisher faster than its reader loses nothing, and is slowed to the reader's rate."""
     source = open_session(pair).source()
     receiver = pair.subscriber.receiver(
         block_rows=64, block_bytes=1 << 14, message_max_bytes=1 << 16, read_interval_ns=1 * MS, read_rows=2
@@ -266,8 +266,8 @@ def test_a_slow_reader_sets_the_pace(pair: Pair) -> None:
     assert source.session.counters["snd_bpe"] > 0
 
 
-def test_a_reader_that_takes_half_opens_half_the_window(pair: Pair) -> None:
-    """AE-44: what is received but not read shrinks the window by as much."""
+def test_unread_data_reduces_the_window(pair: Pair) -> None:
+    """AE-44: received but unread data reduces the window by its size."""
     source = open_session(pair).source()
     receiver = pair.subscriber.receiver(
         block_rows=64, block_bytes=1 << 13, message_max_bytes=1 << 16, read_interval_ns=3600 * SECOND
@@ -290,7 +290,7 @@ def test_a_reader_that_takes_half_opens_half_the_window(pair: Pair) -> None:
 def two_receivers(
     pair: Pair, policy: int, tag_slow: int = 0, tag_fast: int = 0
 ) -> tuple[Source, Callable[[], list[int]]]:
-    """A receiver that never reads and one that reads at once; returns how many messages each has read."""
+    """Run a receiver that never reads and one that reads at once. Return the messages that each has read."""
     source = open_session(pair, policy, flow_group_tag=9).source()
     small = {"block_rows": 64, "block_bytes": 1 << 14, "message_max_bytes": 1 << 16}
     slow = pair.subscriber.receiver(**small, read_interval_ns=3600 * SECOND)
@@ -310,21 +310,21 @@ def test_min_waits_for_the_slowest(pair: Pair) -> None:
 
 
 def test_max_follows_the_fastest(pair: Pair) -> None:
-    """AE-9: the receiver that does not read is left behind."""
+    """AE-9: the receiver that does not read loses data."""
     source, read = two_receivers(pair, FLOW_MAX)
     publish_for(pair, [source], 200 * MS)
     assert read()[1] > 1000
 
 
 def test_tagged_waits_for_its_group_only(pair: Pair) -> None:
-    """AE-9: receivers without the tag are served but do not count."""
+    """AE-9: receivers without the tag get the data but do not count."""
     source, read = two_receivers(pair, FLOW_TAGGED, tag_slow=0, tag_fast=9)
     publish_for(pair, [source], 200 * MS)
     assert read()[1] > 1000
 
 
-def test_tagged_waits_for_the_slow_of_its_group(pair: Pair) -> None:
-    """AE-9: the slowest of the group sets the pace."""
+def test_tagged_waits_for_the_slowest_of_its_group(pair: Pair) -> None:
+    """AE-9: the slowest receiver of the group sets the rate."""
     source, read = two_receivers(pair, FLOW_TAGGED, tag_slow=9, tag_fast=9)
     publish_for(pair, [source], 200 * MS)
     assert read()[1] < 100
@@ -344,7 +344,7 @@ def test_a_group_must_be_complete(pair: Pair) -> None:
 
 
 def test_a_receiver_that_vanishes_stops_counting(pair: Pair) -> None:
-    """AE-20, AE-23: its host is killed: the others wait for the timeout, no longer, and then go on."""
+    """AE-20, AE-23: its host is killed: the others wait for the timeout only, and then continue."""
     session = open_session(pair, flow_receiver_timeout_ns=500 * MS)
     source = session.source()
     dead = another(pair)
@@ -363,7 +363,7 @@ def test_a_receiver_that_vanishes_stops_counting(pair: Pair) -> None:
 
 
 def test_the_last_receiver_vanishes(pair: Pair) -> None:
-    """AE-12, AE-23: nobody is left: not connected, and the publication limit falls back to the sender's position."""
+    """AE-12, AE-23: without receivers: not connected, and the publication limit returns to the sender's position."""
     session = open_session(pair, flow_receiver_timeout_ns=500 * MS)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -380,7 +380,7 @@ def test_the_last_receiver_vanishes(pair: Pair) -> None:
 
 
 def test_a_receiver_that_leaves_stops_counting_at_once(pair: Pair) -> None:
-    """AE-20: it says so on leaving."""
+    """AE-20: it sends a status message on leaving."""
     session = open_session(pair, flow_receiver_timeout_ns=100 * SECOND)
     source = session.source()
     join = pair.subscriber.receiver().join(source, **window())
@@ -391,9 +391,9 @@ def test_a_receiver_that_leaves_stops_counting_at_once(pair: Pair) -> None:
     assert session.counters["receivers_known"] == 0
 
 
-def test_small_datagrams_stay_repairable(pair: Pair) -> None:
-    """AE-9, AE-24: with flow control min nothing becomes unrecoverable, also where datagrams are so small that the
-    window's table of datagrams is full before its bytes are."""
+def test_small_datagrams_stay_recoverable(pair: Pair) -> None:
+    """AE-9, AE-24: with flow control min no loss is unrecoverable, even if datagrams are so small that the window's
+    table of datagrams is full before its bytes."""
     session = pair.publisher.session(
         flow_policy=FLOW_MIN, term_length=1 << 16, window_bytes=1 << 16, batch_minimum_bytes=1
     )
@@ -416,8 +416,8 @@ def test_small_datagrams_stay_repairable(pair: Pair) -> None:
 # ---- the sender and the log ----
 
 
-def test_whole_frames_as_many_as_fit(pair: Pair) -> None:
-    """AE-38..AE-41: one datagram takes the whole messages that fit: two of three."""
+def test_a_datagram_takes_the_frames_that_fit(pair: Pair) -> None:
+    """AE-38..AE-41: a datagram takes the complete messages that fit: two of three."""
     session = pair.publisher.session(datagram_max_bytes=1472, batch_minimum_bytes=1 << 15)
     source = session.source()
     for _ in range(3):
@@ -426,9 +426,9 @@ def test_whole_frames_as_many_as_fit(pair: Pair) -> None:
     assert [len(d.fragments) for d in session.sent(Type.DATA)] == [2, 1]
 
 
-def test_what_the_link_refuses_is_sent_later(pair: Pair) -> None:
-    """AE-42: a send of fewer datagrams than offered moves the position by those only; the rest follows, once."""
-    host = pair.world.host(link_bps=8_000_000)  # 1 ms for 1000 bytes, and nothing waits
+def test_datagrams_refused_by_the_link_are_sent_later(pair: Pair) -> None:
+    """AE-42: sending fewer datagrams than offered advances the position by those only; the rest follows once."""
+    host = pair.world.host(link_bps=8_000_000)  # 1 ms for 1000 bytes, without a queue
     session = host.session(batch_minimum_bytes=1, datagram_max_bytes=1000)
     source = session.source()
     source.send_many([bytes([n]) * 968 for n in range(5)])
@@ -442,8 +442,8 @@ def test_what_the_link_refuses_is_sent_later(pair: Pair) -> None:
     assert session.probe.sender_position == session.probe.tail
 
 
-def test_an_uncommitted_claim_blocks_what_follows(pair: Pair) -> None:
-    """AE-27..AE-29, AE-32, AE-34: nothing behind a claim goes out before its commit; then all of it does, in order of
+def test_an_uncommitted_claim_blocks_later_messages(pair: Pair) -> None:
+    """AE-27..AE-29, AE-32, AE-34: nothing behind a claim is sent before its commit; then everything is, in the order of
     the log."""
     session = pair.publisher.session(batch_minimum_bytes=1)
     source, other = session.source(), session.source()
@@ -460,7 +460,7 @@ def test_an_uncommitted_claim_blocks_what_follows(pair: Pair) -> None:
 
 
 def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
-    """AE-35, AE-36, UX-23: given up after 15 s; what waited goes out, nobody sees a gap, the late commit is told."""
+    """AE-35, AE-36, UX-23: aborted after 15 s; waiting messages are sent without a gap, and the late commit fails."""
     session = pair.publisher.session(batch_minimum_bytes=1)
     source = session.source()
     receiver = pair.subscriber.receiver(loss_check_interval_ns=1 * SECOND)
@@ -481,8 +481,8 @@ def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
     ]
 
 
-def test_an_aborted_claim_is_passed_over(pair: Pair) -> None:
-    """AE-36: abort gives the space back as padding at once."""
+def test_an_aborted_claim_is_skipped(pair: Pair) -> None:
+    """AE-36: abort turns the space into padding at once."""
     session = pair.publisher.session(batch_minimum_bytes=1)
     source = session.source()
     receiver = pair.subscriber.receiver()
@@ -496,7 +496,8 @@ def test_an_aborted_claim_is_passed_over(pair: Pair) -> None:
 
 
 def test_terms_rotate_under_load(pair: Pair) -> None:
-    """AE-2, AE-30, AE-45..AE-49: many terms' worth goes through, cleaned behind the sender, nothing lost or twice."""
+    """AE-2, AE-30, AE-45..AE-49: data of many terms passes, terms are cleaned behind the sender, nothing is lost or
+    duplicated."""
     session = pair.publisher.session(flow_policy=FLOW_MIN, term_length=1 << 16, window_bytes=1 << 16)
     source = session.source()
     receiver = pair.subscriber.receiver()

@@ -1,4 +1,4 @@
-"""What a source says while it has nothing to send: session messages and TSNIs (UM-62..UM-71)."""
+"""Session messages and TSNIs of idle sources (UM-62..UM-71)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from umstack.sim import MS, SECOND, Fate, Session, Type
 
 
 def seconds(datagrams) -> list[float]:
-    """When, to the microsecond."""
+    """Return the times of datagrams in seconds, rounded to microseconds."""
     return [round(d.time_ns / 1e9, 6) for d in datagrams]
 
 
 def tsnis(session: Session):
-    """The datagrams with TSNIs a session has sent."""
+    """Return the datagrams with TSNIs that a session has sent."""
     return [d for d in session.sent(Type.DATA) if d.tsnis]
 
 
@@ -26,8 +26,8 @@ def test_session_messages_double_up_to_the_maximum(pair: Pair) -> None:
     assert seconds(session.sent(Type.SM)) == [0.2, 0.6, 1.4, 3.0, 6.2, 12.6, 22.6, 32.6, 42.6, 52.6]
 
 
-def test_a_session_message_says_what_was_sent_last(pair: Pair) -> None:
-    """UM-71, UM-69: lead and trail, its own counter, and no data sqn taken."""
+def test_a_session_message_carries_lead_and_trail(pair: Pair) -> None:
+    """UM-71, UM-69: lead and trail, a separate counter, and no data sqn consumed."""
     session = pair.publisher.session()
     source = session.source(tsni_interval_ns=0)
     for _ in range(3):
@@ -39,8 +39,8 @@ def test_a_session_message_says_what_was_sent_last(pair: Pair) -> None:
     assert session.sent(Type.DATA)[-1].sqn == 3
 
 
-def test_traffic_puts_session_messages_off(pair: Pair) -> None:
-    """UM-70, C18: any other datagram of the session, a TSNI too, starts their schedule afresh."""
+def test_traffic_delays_session_messages(pair: Pair) -> None:
+    """UM-70, C18: any other datagram of the session, also a TSNI, restarts their schedule."""
     session = pair.publisher.session()
     first, second = session.source(tsni_interval_ns=2 * SECOND), session.source(tsni_interval_ns=0)
     for number in range(10):
@@ -55,7 +55,7 @@ def test_traffic_puts_session_messages_off(pair: Pair) -> None:
 
 
 def test_tsnis_of_an_idle_source(pair: Pair) -> None:
-    """UM-62..UM-65: 5 s after the last message and every 5 s, for 60 s, each a datagram with a transport sqn."""
+    """UM-62..UM-65: from 5 s after the last message, every 5 s for 60 s, each in a datagram with a transport sqn."""
     session = pair.publisher.session()
     source = session.source()
     for _ in range(3):
@@ -72,7 +72,7 @@ def test_tsnis_of_an_idle_source(pair: Pair) -> None:
 
 
 def test_tsnis_forever_or_never(pair: Pair) -> None:
-    """UM-64: threshold 0 never stops; interval 0 never starts; a source that never sent has nothing to say."""
+    """UM-64: threshold 0 never stops; interval 0 never starts; a source that never sent sends none."""
     forever, never = pair.publisher.session(), pair.publisher.session()
     forever.source(tsni_threshold_ns=0).send(b"x", flush=True)
     never.source(tsni_interval_ns=0).send(b"x", flush=True)
@@ -83,7 +83,7 @@ def test_tsnis_forever_or_never(pair: Pair) -> None:
 
 
 def test_tsnis_of_several_topics_share_a_datagram(pair: Pair) -> None:
-    """UM-66: what is due together goes together."""
+    """UM-66: TSNIs due at the same time are sent together."""
     session = pair.publisher.session()
     sources = [session.source() for _ in range(3)]
     for number, source in enumerate(sources):
@@ -96,19 +96,19 @@ def test_tsnis_of_several_topics_share_a_datagram(pair: Pair) -> None:
 
 
 def test_many_topics_take_several_datagrams(pair: Pair) -> None:
-    """UM-66: more records than one option holds are sent all the same."""
+    """UM-66: records beyond the capacity of one option are sent in further datagrams."""
     session = pair.publisher.session()
     sources = [session.source() for _ in range(50)]
     for source in sources:
         source.send(b"x")
     sources[0].flush()
     pair.world.run_for(6 * SECOND)
-    told = [topic for d in tsnis(session) for topic, _ in d.tsnis]
-    assert sorted(told) == [source.topic_index for source in sources]
+    reported = [topic for d in tsnis(session) for topic, _ in d.tsnis]
+    assert sorted(reported) == [source.topic_index for source in sources]
 
 
-def test_a_tsni_tells_of_a_loss_at_the_end_of_a_topic(pair: Pair) -> None:
-    """UM-63: the controller learns up to which sqn messages exist, without any traffic of the topic after the loss."""
+def test_a_tsni_reveals_a_loss_at_the_end_of_a_topic(pair: Pair) -> None:
+    """UM-63: the controller gets the last sqn of the topic without later messages of it."""
     session = pair.publisher.session()
     source = session.source()
     join = pair.subscriber.receiver().join(source, send_naks=False)
@@ -124,8 +124,8 @@ def test_a_tsni_tells_of_a_loss_at_the_end_of_a_topic(pair: Pair) -> None:
     assert join.counters["tsnis_rcved"] == 1
 
 
-def test_tsnis_do_not_promise_what_is_held_back(pair: Pair) -> None:
-    """UM-62, UM-35: a group that waits for its end has not been sent; the TSNI names what has."""
+def test_tsnis_exclude_held_messages(pair: Pair) -> None:
+    """UM-62, UM-35: an open group has not been sent; the TSNI has the last sqn sent."""
     session = pair.publisher.session()
     source = session.source()
     source.send(b"0", flush=True)
@@ -135,8 +135,8 @@ def test_tsnis_do_not_promise_what_is_held_back(pair: Pair) -> None:
     assert {sqn for d in tsnis(session) for _, sqn in d.tsnis} == {0}
 
 
-def test_idle_sessions_keep_receivers_alive(pair: Pair) -> None:
-    """UM-69, AE-43: session messages alone hold off the activity timeout for as long as the session lives."""
+def test_session_messages_prevent_the_activity_timeout(pair: Pair) -> None:
+    """UM-69, AE-43: session messages alone prevent the activity timeout while the session lives."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source)
     source.send(b"0", flush=True)

@@ -13,28 +13,28 @@ AT_ONCE = {"nak_initial_backoff_ns": 0}
 
 
 def naks(pair: Pair) -> list[Datagram]:
-    """The NAKs sent."""
+    """Return the NAKs sent."""
     return pair.world.trace(Fate.SENT, Type.NAK)
 
 
 def ncfs(session: Session) -> list[tuple[NcfReason, list[int]]]:
-    """The NCFs sent: reason and list."""
+    """Return reason and sqns of the NCFs sent."""
     return [(ncf.ncf_reason, ncf.sqns) for ncf in session.sent(Type.NCF)]
 
 
 def repairs(session: Session) -> list[Datagram]:
-    """The retransmissions sent."""
+    """Return the retransmissions sent."""
     return [datagram for datagram in session.sent(Type.DATA) if datagram.retransmission]
 
 
 def send_each(source, count: int, size: int = 1) -> None:
-    """So many datagrams at the same time."""
+    """Send `count` datagrams at the same time."""
     for _ in range(count):
         source.send(bytes(size), flush=True)
 
 
 def nak_by_hand(pair: Pair, session: Session, *sqns: int) -> None:
-    """A NAK that a receiver sends to the source."""
+    """Send a made-up NAK to the source."""
     options = session.options
     head = struct.pack(">BBHIHH", 3, 0, options.nak_port, options.session_id, len(sqns), 0)
     address = (0x0A000001 + pair.publisher.index, options.nak_port)
@@ -45,7 +45,7 @@ def nak_by_hand(pair: Pair, session: Session, *sqns: int) -> None:
 # ---- receivers ----
 
 
-def test_gaps_are_found_between_datagrams(pair: Pair) -> None:
+def test_gaps_are_detected_between_datagrams(pair: Pair) -> None:
     """UM-112, UM-113, UM-116, UM-3: transport sqns count datagrams of all topics; a hole in them is a loss."""
     session = pair.publisher.session()
     a, b = session.source(), session.source()
@@ -62,8 +62,8 @@ def test_gaps_are_found_between_datagrams(pair: Pair) -> None:
     assert [row.sequence_number for row in join.rows if row.kind is Kind.MESSAGE] == [0, 1, 2]
 
 
-def test_head_loss_is_nobodys(pair: Pair) -> None:
-    """UM-113, UM-114: what was lost before the first datagram received is not asked for."""
+def test_head_loss_is_not_naked(pair: Pair) -> None:
+    """UM-113, UM-114: datagrams lost before the first one received are not NAKed."""
     session = pair.publisher.session()
     source = session.source()
     join = pair.subscriber.receiver().join(source)
@@ -75,8 +75,8 @@ def test_head_loss_is_nobodys(pair: Pair) -> None:
     assert [row.sequence_number for row in join.rows[1:]] == [3, 4]
 
 
-def test_tail_loss_is_found_while_the_session_lives(pair: Pair) -> None:
-    """UM-113, UM-114, C1: the session message reveals it; where the session is gone nothing does."""
+def test_tail_loss_is_detected_while_the_session_lives(pair: Pair) -> None:
+    """UM-113, UM-114, C1: the session message reveals it; without the session, nothing does."""
     session, gone = pair.publisher.session(), pair.publisher.session(group=1)
     pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
     joins = []
@@ -115,8 +115,8 @@ def test_initial_back_off_is_uniform_around_its_nominal_value(pair: Pair) -> Non
     assert min(quarters) > 45
 
 
-def test_back_off_zero_asks_at_once(pair: Pair) -> None:
-    """UM-117, UM-119: an initial back-off of 0 sends the NAK with the detection; it lists the whole gap."""
+def test_back_off_zero_naks_at_once(pair: Pair) -> None:
+    """UM-117, UM-119: an initial back-off of 0 sends the NAK on detection; it lists the whole gap."""
     session = pair.publisher.session()
     source = session.source()
     pair.subscriber.receiver().join(source, **AT_ONCE)
@@ -126,8 +126,8 @@ def test_back_off_zero_asks_at_once(pair: Pair) -> None:
     assert [(nak.time_ns, sorted(nak.sqns)) for nak in naks(pair)] == [(DELAY, [1, 2, 3, 4, 5])]
 
 
-def test_a_datagram_that_comes_in_time_is_not_asked_for(pair: Pair) -> None:
-    """UM-118, UM-121, UM-127: reordering is a loss at once repaired: counted as lost and out of order, no NAK."""
+def test_a_reordered_datagram_is_not_naked(pair: Pair) -> None:
+    """UM-118, UM-121, UM-127: reordering is a loss recovered at once: counted as lost and out of order, no NAK."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source)
     pair.world.rule("delay", Type.DATA, sqns=1, delay_ns=20 * MS)
@@ -158,7 +158,7 @@ def test_naks_repeat_at_random_intervals(pair: Pair) -> None:
 
 
 def test_an_old_loss_is_given_up(pair: Pair) -> None:
-    """UM-123: after the generation interval the entry is gone: counted, without a re-NAK."""
+    """UM-123: after the generation interval the loss is removed and counted, without a re-NAK."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, nak_generation_ns=5 * SECOND)
     pair.world.rule("drop", Type.NAK)
@@ -173,8 +173,8 @@ def test_an_old_loss_is_given_up(pair: Pair) -> None:
     assert len(naks(pair)) == count
 
 
-def test_the_repair_another_receiver_asked_for_counts_too(pair: Pair) -> None:
-    """UM-121, UM-124, UM-127: both miss it, the quicker asks, the repair goes to all: the slower never asks."""
+def test_a_retransmission_for_another_receiver_recovers_the_loss(pair: Pair) -> None:
+    """UM-121, UM-124, UM-127: both lose it, the faster NAKs, all get the retransmission: the slower never NAKs."""
     source = pair.publisher.session().source()
     slow = pair.world.host()
     slow.set_faults(delay_ns=DELAY)
@@ -189,8 +189,8 @@ def test_the_repair_another_receiver_asked_for_counts_too(pair: Pair) -> None:
     assert slow_join.counters["naks_sent"] == 0
 
 
-def test_a_repair_nobody_here_needs_is_a_duplicate(pair: Pair) -> None:
-    """UM-124: a healthy receiver gets the others' retransmissions and drops them."""
+def test_an_unneeded_retransmission_is_a_duplicate(pair: Pair) -> None:
+    """UM-124: a receiver without loss gets the others' retransmissions and drops them."""
     source = pair.publisher.session().source()
     healthy = pair.world.host()
     lossy_join, healthy_join = (h.receiver().join(source, **AT_ONCE) for h in (pair.subscriber, healthy))
@@ -201,8 +201,8 @@ def test_a_repair_nobody_here_needs_is_a_duplicate(pair: Pair) -> None:
     assert [join.receiver.messages for join in (lossy_join, healthy_join)] == [[b"\0"] * 3] * 2
 
 
-def test_what_the_window_has_left_is_given_up_when_it_would_be_asked_for(pair: Pair) -> None:
-    """UM-125, UM-128: headers carry the trail; a sqn before it is unrecoverable at the next NAK time and left out."""
+def test_sqns_before_the_trail_are_given_up_at_nak_time(pair: Pair) -> None:
+    """UM-125, UM-128: headers carry the trail; a sqn before it is unrecoverable at the next NAK time and not NAKed."""
     session = pair.publisher.session(window_bytes=1 << 16, term_length=1 << 16)
     source = session.source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source)
@@ -220,8 +220,8 @@ def test_what_the_window_has_left_is_given_up_when_it_would_be_asked_for(pair: P
     assert naks(pair) == []
 
 
-def test_no_naks_when_they_are_turned_off(pair: Pair) -> None:
-    """UM-134: send_naks 0: gaps run out the generation interval."""
+def test_no_naks_with_send_naks_0(pair: Pair) -> None:
+    """UM-134: gaps wait for the generation interval."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, send_naks=False, nak_generation_ns=2 * SECOND)
     pair.world.rule("drop", Type.DATA, sqns=1)
@@ -232,7 +232,7 @@ def test_no_naks_when_they_are_turned_off(pair: Pair) -> None:
 
 
 def test_long_lists_are_split(pair: Pair) -> None:
-    """UM-119: a NAK never exceeds the datagram size; every sqn of a long gap is asked for once."""
+    """UM-119: a NAK never exceeds the datagram size; every sqn of a long gap is NAKed once."""
     source = pair.publisher.session().source()
     small = pair.world.host(path_bytes=500)
     small.set_faults(delay_ns=DELAY)
@@ -244,8 +244,8 @@ def test_long_lists_are_split(pair: Pair) -> None:
     assert max(len(nak.data) for nak in naks(pair)) <= 500
 
 
-def test_a_full_loss_map_gives_up_what_it_cannot_note(pair: Pair) -> None:
-    """UM-116: the map is bounded; what finds no space is counted, the rest is repaired."""
+def test_losses_beyond_a_full_loss_map_are_given_up(pair: Pair) -> None:
+    """UM-116: the map is bounded; losses beyond it are counted, the others are recovered."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver(burst_loss_max=10**9).join(source, loss_capacity=16)
     pair.world.rule("drop", Type.DATA, sqns=(1, 12), retransmission=False)
@@ -264,7 +264,7 @@ def test_a_full_loss_map_gives_up_what_it_cannot_note(pair: Pair) -> None:
 
 
 def test_a_nak_is_answered_at_once(pair: Pair) -> None:
-    """UM-115, UM-120, UM-133: straight from the window, in the order of the sqns, with the retransmission flag."""
+    """UM-115, UM-120, UM-133: directly from the window, in the order of the sqns, with the retransmission flag."""
     session = pair.publisher.session()
     source = session.source()
     send_each(source, 6)
@@ -276,8 +276,8 @@ def test_a_nak_is_answered_at_once(pair: Pair) -> None:
     assert ncfs(session) == []
 
 
-def test_naks_for_what_is_not_in_the_window_get_no_answer(pair: Pair) -> None:
-    """UM-129, C10: neither what has left the window nor what was never sent: silence, counted."""
+def test_naks_outside_the_window_get_no_response(pair: Pair) -> None:
+    """UM-129, C10: sqns that have left the window or were never sent: no response, but counted."""
     session = pair.publisher.session(window_bytes=4096)
     source = session.source()
     send_each(source, 10, 1000)
@@ -291,7 +291,7 @@ def test_naks_for_what_is_not_in_the_window_get_no_answer(pair: Pair) -> None:
 
 
 def test_one_refusal_in_an_ignore_interval(pair: Pair) -> None:
-    """UM-129, UM-130, C8: within 500 ms of a repair the first further NAK gets an NCF, the others nothing."""
+    """UM-129, UM-130, C8: within 500 ms of a retransmission the first further NAK gets an NCF, the others nothing."""
     session = pair.publisher.session()
     source = session.source()
     send_each(source, 3)
@@ -302,14 +302,14 @@ def test_one_refusal_in_an_ignore_interval(pair: Pair) -> None:
     assert ncfs(session) == [(NcfReason.IGNORED, [1])]
     counters = session.counters
     assert (counters["naks_ignored"], counters["naks_suppressed"]) == (1, 3)
-    nak_by_hand(pair, session, 1)  # 500 ms after the repair
+    nak_by_hand(pair, session, 1)  # 500 ms after the retransmission
     assert len(repairs(session)) == 2
     nak_by_hand(pair, session, 1)
     assert len(ncfs(session)) == 2
 
 
-def test_a_refused_receiver_is_silent_and_then_backs_off(pair: Pair) -> None:
-    """UM-131, C7: after an NCF nothing for 1 s, then a normal back-off, then the next NAK."""
+def test_a_refused_receiver_waits_and_then_backs_off(pair: Pair) -> None:
+    """UM-131, C7: after an NCF no NAK for 1 s, then a normal back-off, then the next NAK."""
     session = pair.publisher.session(ignore_interval_ns=400 * MS)
     source = session.source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source)
@@ -324,8 +324,8 @@ def test_a_refused_receiver_is_silent_and_then_backs_off(pair: Pair) -> None:
         assert quiet_until <= following.time_ns <= quiet_until + 200 * MS
 
 
-def test_an_ncf_does_not_keep_a_loss_beyond_its_time(pair: Pair) -> None:
-    """UM-123, UM-131: however often refused, a loss is given up after the generation interval."""
+def test_ncfs_do_not_delay_giving_up(pair: Pair) -> None:
+    """UM-123, UM-131: after any number of NCFs, a loss is given up after the generation interval."""
     session = pair.publisher.session()
     source = session.source(tsni_interval_ns=0)
     options = {"nak_generation_ns": 3 * SECOND, "nak_suppress_ns": 2 * SECOND}
@@ -338,18 +338,18 @@ def test_an_ncf_does_not_keep_a_loss_beyond_its_time(pair: Pair) -> None:
 
 
 def limited(pair: Pair, rate_bps: int) -> Session:
-    """A session whose retransmissions are limited."""
+    """Open a session with a retransmission rate limit."""
     host = pair.world.host(retransmit_rate_bps=rate_bps, rate_interval_ns=10 * MS)
     host.set_faults(delay_ns=DELAY)
     return host.session()
 
 
 def hand_nak(pair: Pair, session: Session, *sqns: int) -> None:
-    """As nak_by_hand, to the host of that session."""
+    """Like nak_by_hand, to the host of that session."""
     nak_by_hand(Pair(pair.world, session.host, pair.subscriber), session, *sqns)
 
 
-def test_beyond_the_retransmit_limit_repairs_are_put_off(pair: Pair) -> None:
+def test_beyond_the_rate_limit_retransmissions_are_delayed(pair: Pair) -> None:
     """UM-129, UM-132, UM-133, UX-4: NCF rx_delay and a queue, oldest first; receivers wait."""
     session = limited(pair, 1_000_000)  # 1250 bytes in 10 ms: one datagram of 1032
     source = session.source()
@@ -369,7 +369,7 @@ def test_beyond_the_retransmit_limit_repairs_are_put_off(pair: Pair) -> None:
 
 
 def test_when_the_queue_is_full_requests_are_shed(pair: Pair) -> None:
-    """UM-132: limiter and queue full: NCF shed, not retransmitted."""
+    """UM-132: limiter and queue full: NCF shed, no retransmission."""
     session = limited(pair, 10_000)
     source = session.source()
     send_each(source, 1200)
@@ -383,8 +383,8 @@ def test_when_the_queue_is_full_requests_are_shed(pair: Pair) -> None:
     assert max(len(ncf.data) for ncf in session.sent(Type.NCF)) <= session.options.datagram_max_bytes
 
 
-def test_repairs_precede_new_data(pair: Pair) -> None:
-    """UM-133, UX-4: when both wait for the data limit, the repair goes first; the limit covers both."""
+def test_retransmissions_precede_new_data(pair: Pair) -> None:
+    """UM-133, UX-4: if both wait for the data limit, the retransmission is sent first; the limit covers both."""
     host = pair.world.host(data_rate_bps=1_000_000, rate_interval_ns=10 * MS)
     session = host.session()
     source = session.source()
@@ -396,8 +396,8 @@ def test_repairs_precede_new_data(pair: Pair) -> None:
     assert order == [(0, 0, False), (10 * MS, 0, True), (20 * MS, 1, False)]
 
 
-def test_ncf_reasons_are_counted_apart(pair: Pair) -> None:
-    """UM-132: a receiver counts refusals by reason, one of an unknown code too, and the trace names them."""
+def test_ncf_reasons_are_counted_separately(pair: Pair) -> None:
+    """UM-132: a receiver counts NCFs by reason, also unknown ones, and the trace shows them."""
     session = pair.publisher.session()
     source = session.source()
     join = pair.subscriber.receiver().join(source)
@@ -422,7 +422,7 @@ def test_ncf_reasons_are_counted_apart(pair: Pair) -> None:
 
 
 def test_recovery_is_measured(pair: Pair) -> None:
-    """Reference 4.2: time and NAKs a recovery took; naks_sent is at least nak_pckts_sent."""
+    """Time and NAKs per recovery; naks_sent is at least nak_pckts_sent."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source, **AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=(1, 3), retransmission=False)

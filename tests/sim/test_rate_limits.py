@@ -10,17 +10,17 @@ HEADER = 32  # of a datagram with one message
 
 
 def limited(world: World, **options) -> Source:
-    """A source on a host with rate limits, every message its own datagram."""
+    """Create a source on a host with rate limits, with one message per datagram."""
     return world.host(**options).session(batch_minimum_bytes=1).source(tsni_interval_ns=0)
 
 
 def sent(session: Session) -> list[tuple[int, int]]:
-    """When, and how many bytes."""
+    """Return send times and bytes."""
     return [(d.time_ns, len(d.data)) for d in session.sent(Type.DATA)]
 
 
 def in_slices(datagrams: list[Datagram], slice_ns: int) -> dict[int, int]:
-    """Bytes by slice."""
+    """Return the bytes per slice."""
     found: dict[int, int] = {}
     for datagram in datagrams:
         number = datagram.time_ns // slice_ns
@@ -28,7 +28,7 @@ def in_slices(datagrams: list[Datagram], slice_ns: int) -> dict[int, int]:
     return found
 
 
-def test_the_datagram_that_overruns_is_queued_and_its_send_succeeds(world: World) -> None:
+def test_a_datagram_over_the_limit_is_queued(world: World) -> None:
     """UX-1: 1 Mbit/s and slices of 100 ms: 12 500 bytes; the next send in the slice waits, or is refused."""
     source = limited(world, data_rate_bps=1_000_000, rate_interval_ns=100 * MS)
     results = [source.try_send(bytes(1000 - HEADER)) for _ in range(15)]
@@ -42,7 +42,7 @@ def test_the_datagram_that_overruns_is_queued_and_its_send_succeeds(world: World
 
 
 def test_no_slice_exceeds_its_allowance(world: World) -> None:
-    """UX-1: whatever the publisher does, each slice carries at most its allowance, and idle time earns nothing."""
+    """UX-1: each slice carries at most its allowance, and idle time adds none."""
     source = limited(world, data_rate_bps=2_000_000, rate_interval_ns=10 * MS)
     world.run_for(1 * SECOND)
     for _ in range(4000):
@@ -53,9 +53,9 @@ def test_no_slice_exceeds_its_allowance(world: World) -> None:
     assert sum(slices.values()) >= 0.9 * 2_000_000 / 8
 
 
-def test_a_datagram_larger_than_a_slice_saves_up(world: World) -> None:
+def test_a_datagram_larger_than_a_slice_collects_credit(world: World) -> None:
     """UX-3: with a very small limit it waits several slices until there is enough credit."""
-    source = limited(world, data_rate_bps=100_000, rate_interval_ns=10 * MS)  # 125 bytes a slice
+    source = limited(world, data_rate_bps=100_000, rate_interval_ns=10 * MS)  # 125 bytes per slice
     for number in range(3):
         while source.try_send(bytes([number]) * (1000 - HEADER)) < 0:
             world.run_for(1 * MS)
@@ -74,8 +74,8 @@ def test_sessions_of_a_context_share_the_limit(world: World) -> None:
     assert second.try_send(b"x") == 0
 
 
-def test_retransmissions_have_a_limit_of_their_own(pair: Pair) -> None:
-    """UX-4: repairs obey both limits; new data is not held up by the one for repairs."""
+def test_retransmissions_have_a_separate_limit(pair: Pair) -> None:
+    """UX-4: retransmissions obey both limits; their own limit does not delay new data."""
     world = pair.world
     host = world.host(data_rate_bps=10_000_000, retransmit_rate_bps=1_000_000, rate_interval_ns=10 * MS)
     session = host.session(batch_minimum_bytes=1)

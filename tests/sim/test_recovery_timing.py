@@ -1,4 +1,4 @@
-"""NAK timers that are measured: what a lossy and a reordering path cost, and what fixed timers do there."""
+"""Measured NAK timers on lossy and reordering paths, compared with fixed timers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECEIVER = {"window_bytes": 65536, "adaptive_timers": RECEIVER_TIMERS}
 def send_tens(
     pair: Pair, tens: int, fault: str, adaptive: bool = True, **rule: int
 ) -> tuple[list[int], dict[str, int]]:
-    """Tens of messages, one of each dropped or delayed. How long each ten took to be there; the counters."""
+    """Send groups of ten messages, one of each dropped or delayed. Return the delivery times and the counters."""
     source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS * adaptive).source()
     timers = RECEIVER_TIMERS * adaptive
     join = pair.subscriber.receiver().join(source, window_bytes=65536, adaptive_timers=timers)
@@ -50,7 +50,7 @@ def nak_count(pair: Pair) -> int:
 
 
 def test_a_lossy_path_is_measured(pair: Pair) -> None:
-    """UM-117, UM-122: one receiver NAKs each loss at once and once, and knows the round trip."""
+    """UM-117, UM-122: one receiver NAKs each loss once and without delay, and measures the round trip."""
     waits, counters = send_tens(pair, 40, "drop")
     assert max(waits) <= ROUND_TRIP
     assert counters["naks_sent"] == counters["lost"] == 40
@@ -61,7 +61,7 @@ def test_a_lossy_path_is_measured(pair: Pair) -> None:
 
 
 def test_fixed_timers_stay_those_of_ultra_messaging(pair: Pair) -> None:
-    """UM-117: without adaptive timers, no loss is NAKed before half of 50 ms, however many were measured."""
+    """UM-117: without adaptive timers, no loss is NAKed before half of 50 ms, after any number of measurements."""
     waits, counters = send_tens(pair, 40, "drop", adaptive=False)
     assert min(waits) >= 25 * MS + ROUND_TRIP
     assert max(waits) <= 75 * MS + ROUND_TRIP
@@ -72,8 +72,8 @@ def test_fixed_timers_stay_those_of_ultra_messaging(pair: Pair) -> None:
     )
 
 
-def test_reordering_is_not_taken_for_loss(pair: Pair) -> None:
-    """UM-118, UM-127: a path that reorders by more than the first timer is soon left to do so."""
+def test_reordering_does_not_cause_naks(pair: Pair) -> None:
+    """UM-118, UM-127: on a path that reorders by more than the first timer, NAKs soon stop."""
     _, counters = send_tens(pair, 40, "delay", delay_ns=10 * MS)
     assert counters["out_of_order"] > 35
     assert counters["reordering"] > 5 * MS
@@ -82,7 +82,7 @@ def test_reordering_is_not_taken_for_loss(pair: Pair) -> None:
 
 @pytest.mark.parametrize("delay_ns", [50 * US, 1 * MS, 40 * MS])
 def test_a_lost_retransmission_takes_a_few_round_trips(pair: Pair, delay_ns: int) -> None:
-    """UM-122, UM-129, UM-131: the source does not ignore the second NAK, for it comes after a round trip."""
+    """UM-122, UM-129, UM-131: the source does not ignore the second NAK, because it arrives after a round trip."""
     for host in (pair.publisher, pair.subscriber):
         host.set_faults(delay_ns=delay_ns)
     source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
@@ -107,7 +107,7 @@ def test_a_lost_retransmission_takes_a_few_round_trips(pair: Pair, delay_ns: int
 
 
 def test_a_lost_last_datagram_is_revealed_within_a_few_round_trips(pair: Pair) -> None:
-    """UM-87, C1: session messages come early after a burst, once the round trip is known."""
+    """UM-87, C1: session messages are sent early after a burst, once the round trip is known."""
     session = pair.publisher.session(adaptive_timers=SOURCE_TIMERS)
     source = session.source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, **RECEIVER)
@@ -121,8 +121,8 @@ def test_a_lost_last_datagram_is_revealed_within_a_few_round_trips(pair: Pair) -
     assert join.rows[-1].time_ns - sent_ns <= 4 * ROUND_TRIP
 
 
-def test_a_lost_last_datagram_close_behind_others_is_revealed_as_soon(pair: Pair) -> None:
-    """UM-87, C1: what came just before it keeps a session message from being believed for a round trip, no longer."""
+def test_a_lost_last_datagram_close_to_others_is_revealed_soon(pair: Pair) -> None:
+    """UM-87, C1: datagrams just before it delay acceptance of a session message for one round trip only."""
     delay_ns = 25 * US
     for host in (pair.publisher, pair.subscriber):
         host.set_faults(delay_ns=delay_ns)
@@ -142,8 +142,8 @@ def test_a_lost_last_datagram_close_behind_others_is_revealed_as_soon(pair: Pair
     assert join.rows[-1].time_ns - sent_ns <= 2 * FLOOR + 4 * 2 * delay_ns
 
 
-def test_early_session_messages_back_off_as_ever(pair: Pair) -> None:
-    """UM-68: twice as far apart each time, up to 10 s."""
+def test_early_session_messages_back_off(pair: Pair) -> None:
+    """UM-68: their interval doubles, up to 10 s."""
     session = pair.publisher.session(adaptive_timers=lib.UM_ADAPTIVE_SM)
     session.source(tsni_interval_ns=0).send(b"x", flush=True)
     pair.world.run_for(60 * SECOND)
@@ -154,8 +154,8 @@ def test_early_session_messages_back_off_as_ever(pair: Pair) -> None:
     assert gaps[-1] == 10 * SECOND
 
 
-def test_a_receiver_is_told_how_many_there_are(pair: Pair) -> None:
-    """UM-74, UM-117: the source counts its receivers, tells them once, and nothing before its first message."""
+def test_receivers_get_the_size_of_their_group(pair: Pair) -> None:
+    """UM-74, UM-117: the source counts its receivers and reports their number once, not before its first message."""
     session = pair.publisher.session(adaptive_timers=SOURCE_TIMERS)
     source = session.source(tsni_interval_ns=0)
     joins = [pair.subscriber.receiver().join(source, **RECEIVER)]
@@ -173,7 +173,7 @@ def test_a_receiver_is_told_how_many_there_are(pair: Pair) -> None:
 
 @contextmanager
 def large_group(seed: int, count: int, **options: int) -> Iterator[tuple[World, Source, list[Join]]]:
-    """One source and so many receivers, DELAY away each way, which have been told how many they are."""
+    """Create a source and `count` receivers at DELAY, which have received the size of their group."""
     small = {"hold_datagrams": 16, "hold_messages": 64, "inbox_datagrams": 64, "datagram_max_bytes": 2048}
     world = World(seed)
     publisher = world.host(path_bytes=2048, inbox_datagrams=4096, hold_datagrams=16, hold_messages=64)
@@ -199,7 +199,7 @@ def large_group(seed: int, count: int, **options: int) -> Iterator[tuple[World, 
 
 
 def all_lose(seed: int, count: int = 1000) -> tuple[int, float]:
-    """Every receiver loses the same datagram: NAKs that reached the source, round trips until the last has it."""
+    """Lose the same datagram at every receiver. Return the NAKs at the source, and round trips until all have it."""
     with large_group(seed, count) as (world, source, joins):
         assert joins[0].counters["group_receivers"] > 0.9 * count
         before = source.session.counters["naks_rcved"]
@@ -215,19 +215,19 @@ def all_lose(seed: int, count: int = 1000) -> tuple[int, float]:
 
 
 def test_a_thousand_receivers_lose_the_same_datagram() -> None:
-    """UM-117, UM-124, UM-127: a few NAK, and their retransmission suppresses the others."""
+    """UM-117, UM-124, UM-127: a few NAK, and the retransmission suppresses the others."""
     runs = [all_lose(seed) for seed in range(1, 12)]
     assert median(naks for naks, _ in runs) <= 5
     assert median(waits for _, waits in runs) <= 4
 
 
 def main() -> None:
-    """Print the medians and the worst of `python -m tests.sim.test_recovery_timing SEEDS`."""
+    """Print the medians and maxima of `python -m tests.sim.test_recovery_timing SEEDS`."""
     runs = [all_lose(seed) for seed in range(1, int(sys.argv[1]) + 1)]
     for name, values in zip(("NAKs", "round trips"), zip(*runs, strict=True), strict=True):
         ordered = sorted(values)
         print(f"{name}: median {median(ordered):.2f}, 99 % {ordered[len(ordered) * 99 // 100]:.2f}")
-        print(f"{name}: most {ordered[-1]:.2f}, of {len(ordered)} seeds")
+        print(f"{name}: maximum {ordered[-1]:.2f}, of {len(ordered)} seeds")
 
 
 if __name__ == "__main__":

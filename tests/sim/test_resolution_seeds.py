@@ -1,4 +1,4 @@
-"""Topic resolution against an attacker, by seed: receivers find sources, tables and rates keep their bounds."""
+"""Topic resolution under attack, by seed: receivers find sources, tables and rates stay within their bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ RANDOM_SEEDS = 80
 
 
 def test_random_seeds_of_topic_resolution() -> None:
-    """UX-14, UX-15, UX-16, UX-5: whatever is forged, replayed or malformed, every source is found in bounded time."""
+    """UX-14, UX-15, UX-16, UX-5: in spite of forged, replayed and malformed records, every source is found in bounded
+    time."""
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
     results = list(run_resolution_seeds(first, RANDOM_SEEDS))
@@ -28,20 +29,20 @@ def test_random_seeds_of_topic_resolution() -> None:
 @pytest.mark.parametrize(
     "canary", [canary for canary in ResolutionCanary if canary is not ResolutionCanary.NONE]
 )
-def test_a_bound_that_is_taken_away_is_found(canary: ResolutionCanary) -> None:
-    """The checkers see: no rate limit, a cache without a bound, ended sessions that nobody is told of."""
+def test_a_removed_bound_is_detected(canary: ResolutionCanary) -> None:
+    """The checkers detect a missing rate limit, an unbounded cache, and unreported ended sessions."""
     assert any(result.violation for result in run_resolution_seeds(1, 60, canary))
 
 
-def test_a_seed_of_topic_resolution_is_a_run() -> None:
-    """Twice the same seed is twice the same run; another seed is another run."""
+def test_runs_of_topic_resolution_are_deterministic() -> None:
+    """The same seed gives the same run; another seed gives another run."""
     digests = [run_resolution_seed(seed).digest for seed in (1, 2, 3)]
     assert digests == [run_resolution_seed(seed).digest for seed in (1, 2, 3)]
     assert len(set(digests)) == 3
 
 
 def test_the_command_runs_topic_resolution() -> None:
-    """`umstack sim --resolution` runs seeds, and says what it refuses."""
+    """`umstack sim --resolution` runs seeds and explains invalid options."""
     done = CliRunner().invoke(command, ["--resolution", "--seeds", "3", "--first-seed", "1", "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)

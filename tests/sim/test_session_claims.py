@@ -1,4 +1,4 @@
-"""Session messages forged by anybody who has seen one datagram of the session: nothing is lost, nothing storms."""
+"""Session messages forged by an observer of the session cause neither losses nor NAK storms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAK_RATE = 50_000
 
 
 def session_message(session: Session, lead: int, trail: int) -> bytes:
-    """What the source would send."""
+    """Return a session message as the source would send it."""
     port = session.options.nak_port
     return struct.pack(
         ">BBHIIIIBBH", 2, 0, port, SESSION_ID, 7, lead & 0xFFFFFFFF, trail & 0xFFFFFFFF, 0x40, 0, 0
@@ -25,7 +25,7 @@ def session_message(session: Session, lead: int, trail: int) -> bytes:
 
 
 def forge(pair: Pair, session: Session, lead: int, trail: int) -> None:
-    """Hand the subscriber one, from the publisher's address."""
+    """Deliver a forged one to the subscriber, from the publisher's address."""
     data = session_message(session, lead, trail)
     pair.world.inject(data, pair.subscriber, GROUP, (PUBLISHER, 5555))
 
@@ -33,7 +33,7 @@ def forge(pair: Pair, session: Session, lead: int, trail: int) -> None:
 def stream(
     pair: Pair, attack: Callable[[Session, int], None], **options: int
 ) -> tuple[Session, Source, Join]:
-    """Publish 3,000 messages in 3 s, with the attack after each; then wait until everything is over."""
+    """Publish 3,000 messages in 3 s, with the attack after each; then wait until all recovery is over."""
     session = pair.publisher.session(session_id=SESSION_ID, batch_minimum_bytes=1, **options)
     source = session.source()
     receiver = pair.subscriber.receiver(loss_check_interval_ns=100 * MS)
@@ -48,13 +48,13 @@ def stream(
 
 
 def lost_events(join: Join) -> list[Kind]:
-    """Loss events the application was given."""
+    """Return the loss events of the application."""
     return [row.kind for row in join.rows if row.kind in (Kind.UNRECOVERABLE_LOSS, Kind.BURST_LOSS)]
 
 
 @pytest.mark.parametrize("every", [3000, 100, 1])
 @pytest.mark.parametrize("jump", [60_000, 250, 1_000_000])
-def test_lead_and_trail_forged_lose_nothing(pair: Pair, jump: int, every: int) -> None:
+def test_forged_lead_and_trail_lose_nothing(pair: Pair, jump: int, every: int) -> None:
     """UM-71, UM-128: lead and trail far ahead, once, thirty times and with each message: every message arrives."""
 
     def attack(session: Session, number: int) -> None:
@@ -70,7 +70,7 @@ def test_lead_and_trail_forged_lose_nothing(pair: Pair, jump: int, every: int) -
 
 
 def test_an_old_trail_starts_no_nak_storm(pair: Pair) -> None:
-    """UM-119: thirty phantom gaps of 60,000 numbers, while the stream flows and while it is idle: hardly a NAK."""
+    """UM-119: thirty phantom gaps of 60,000 sqns, while the stream is active and idle, cause almost no NAKs."""
 
     def attack(session: Session, number: int) -> None:
         if number % 100 == 50:
@@ -90,8 +90,8 @@ def test_an_old_trail_starts_no_nak_storm(pair: Pair) -> None:
     assert join.receiver.messages[-1] == b"and on"
 
 
-def test_a_source_that_flow_control_holds_goes_on(pair: Pair) -> None:
-    """AE-15, AE-19: the positions that a receiver reports are those of true session messages in the end."""
+def test_a_source_held_by_flow_control_continues(pair: Pair) -> None:
+    """AE-15, AE-19: a receiver finally reports the positions of true session messages."""
     window = {"flow_policy": FLOW_MIN, "window_bytes": 1 << 17, "sm_maximum_interval_ns": 400 * MS}
 
     def attack(session: Session, number: int) -> None:
@@ -112,8 +112,8 @@ def test_a_source_that_flow_control_holds_goes_on(pair: Pair) -> None:
     assert join.receiver.messages[-1] == b"and on"
 
 
-def test_naks_are_limited_by_the_second(pair: Pair) -> None:
-    """UM-119: one forged datagram with data, 65,000 ahead, makes as many losses; its NAKs keep to the rate."""
+def test_naks_per_second_are_limited(pair: Pair) -> None:
+    """UM-119: one forged DATA datagram, 65,000 ahead, causes as many losses; their NAKs stay within the rate."""
     rate = 5000
     session = pair.publisher.session(session_id=SESSION_ID, batch_minimum_bytes=1)
     source = session.source()
@@ -135,8 +135,9 @@ def test_naks_are_limited_by_the_second(pair: Pair) -> None:
         assert sum(len(nak.sqns) for nak in span) <= rate // 4 + rate
 
 
-def test_a_session_that_is_joined_again_reports_what_lies_between(pair: Pair) -> None:
-    """UM-99, UM-101, UM-104: after an outage what cannot be had is lost by event, and the rest comes."""
+def test_a_rejoined_session_reports_the_losses_in_between(pair: Pair) -> None:
+    """UM-99, UM-101, UM-104: after an outage, unrecoverable messages are reported as lost, and the rest is
+    delivered."""
     session = pair.publisher.session(
         session_id=SESSION_ID, batch_minimum_bytes=1, window_bytes=1 << 16, term_length=1 << 16
     )
@@ -161,16 +162,16 @@ def test_a_session_that_is_joined_again_reports_what_lies_between(pair: Pair) ->
     again = receiver.join(source, **options)
     publish(100)
     pair.world.run_for(2 * SECOND)
-    told = [row for row in receiver.rows if row.kind in (Kind.MESSAGE, Kind.UNRECOVERABLE_LOSS)]
-    assert [row.sequence_number for row in told] == list(sent)
-    lost = [row for row in told if row.kind is Kind.UNRECOVERABLE_LOSS]
+    reported = [row for row in receiver.rows if row.kind in (Kind.MESSAGE, Kind.UNRECOVERABLE_LOSS)]
+    assert [row.sequence_number for row in reported] == list(sent)
+    lost = [row for row in reported if row.kind is Kind.UNRECOVERABLE_LOSS]
     assert 700 < len(lost) < 1000
     assert all(row.join == again.index for row in lost)
-    assert all(row.payload == sent[row.sequence_number] for row in told if row.kind is Kind.MESSAGE)
+    assert all(row.payload == sent[row.sequence_number] for row in reported if row.kind is Kind.MESSAGE)
 
 
 def test_replayed_datagrams_end_a_session_but_lose_nothing_unreported(pair: Pair) -> None:
-    """UM-104, UX-9: old datagrams replayed end an idle session; joined again it goes on where it was."""
+    """UM-104, UX-9: replayed datagrams end an idle session; joined again, it resumes at its position."""
     session = pair.publisher.session(
         session_id=SESSION_ID, batch_minimum_bytes=1, window_bytes=1 << 16, term_length=1 << 16
     )

@@ -1,7 +1,7 @@
-"""Issue 4: the analyses of captures of simulated runs say exactly what happened in them.
+"""Analyses of captures of simulated runs are exact (issue 4).
 
-The simulator knows of every datagram what became of it at every host (umstack.sim.truth); nothing of that is in the
-capture. Where the capture can tell, the analyses have to be equal to it, to the nanosecond and the datagram.
+The simulator knows the fate of every datagram at every host (umstack.sim.truth); the capture does not hold it. Where
+the capture is sufficient, the analyses must equal the truth, to the nanosecond and the datagram.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class Seen:
     anywhere: Tables
     at_the_switch: Tables
     at_the_hosts: Tables
-    """Each point of capture by itself: `publisher` is followed by @ and the point."""
+    """Each capture point separately: `publisher` is followed by @ and the point."""
     lost_at_hosts: pl.DataFrame
-    """Of each host's losses, as its own port shows them."""
+    """Losses of each host, as captured at its own port."""
 
     def sessions(self, *kinds: str) -> Iterator[tuple[Key, SessionTruth]]:
-        """What became of each session, of all runs or of some."""
+        """Yield the truth of each session, of all runs or some."""
         for run in self.runs:
             if not kinds or run.kind in kinds:
                 yield from (((one.publisher, one.session_id), one) for one in run.truth.sessions)
 
     def losses(self, *kinds: str) -> dict[LossKey, Loss]:
-        """What receivers asked for."""
+        """Return the losses that receivers NAKed."""
         return {
             (key, loss.receiver, loss.sqn): loss
             for key, session in self.sessions(*kinds)
@@ -81,7 +81,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """Runs in which losses were made on purpose, one with a storm, and whatever comes of some seeds."""
+    """Runs with deliberate losses, one with a storm, and random worlds of some seeds."""
     folder = tmp_path_factory.mktemp("simulated")
     first = random.SystemRandom().randrange(2**24)
     print(f"seeds from {first}")
@@ -105,7 +105,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def at_each_point(captures: list[str]) -> dict[str, Facts]:
-    """The facts of every point of capture by itself."""
+    """Return the facts of every capture point separately."""
     found: dict[str, list[pa.RecordBatch]] = defaultdict(list)
     for capture in captures:
         for batch in decode(capture, only_ours=True):
@@ -116,24 +116,24 @@ def at_each_point(captures: list[str]) -> dict[str, Facts]:
 
 
 def rows(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """All rows."""
+    """Return all rows."""
     return table.to_dicts()
 
 
 def session_of(row: dict[str, Any]) -> Key:
-    """The session of a row, whatever its point of capture."""
+    """Return the session of a row, without its capture point."""
     return row["publisher"].partition("@")[0], row["session_id"]
 
 
 def by_loss(frame: pl.DataFrame) -> dict[LossKey, dict[str, Any]]:
-    """Losses, by the numbers on the wire."""
+    """Return losses by sqns on the wire."""
     return {(session_of(row), row["receiver"], row["sqn"] % WRAP): row for row in rows(frame)}
 
 
-def test_sessions_are_what_was_sent(seen: Seen) -> None:
-    """Datagrams, bytes, retransmissions and control by kind of every session; what repairs there were, and refusals.
+def test_sessions_match_the_sent_datagrams(seen: Seen) -> None:
+    """Datagrams, bytes, retransmissions and control by kind of every session; retransmissions and refusals.
 
-    What is called of no use gave no receiver anything.
+    A retransmission counted as useless gave no receiver a missing datagram.
     """
     found = {session_of(row): row for row in rows(seen.at_the_switch["sessions"])}
     repaired = {session_of(row): row for row in rows(seen.at_the_switch["repairs"])}
@@ -165,11 +165,11 @@ def test_sessions_are_what_was_sent(seen: Seen) -> None:
             assert row[f"refused_{reason}"] == session.refused.get(reason, 0)
 
 
-def test_losses_are_those_there_were(seen: Seen) -> None:
-    """By receiver and number: when it was sent, every NAK, and at the nanosecond what became of it.
+def test_losses_match_the_truth(seen: Seen) -> None:
+    """By receiver and sqn: send time, every NAK, and the outcome, to the nanosecond.
 
-    At a receiver's own port all is known, but for what came at first and was only late. At the switch nobody can know
-    whether an answer arrived: where all did, it is exact as well, else never later than it was.
+    At a receiver's own port all is known, except for a first transmission that was only late. At the switch the arrival
+    of a retransmission is unknown: if all arrived, times are exact as well, otherwise never later than the truth.
     """
     truth, planned = seen.losses(), seen.losses(PLANNED).keys()
     at_switch, at_hosts = by_loss(seen.at_the_switch["losses"]), by_loss(seen.lost_at_hosts)
@@ -189,13 +189,13 @@ def test_losses_are_those_there_were(seen: Seen) -> None:
 
 
 def rank(values: list[int], share: float) -> int:
-    """The smallest value that so large a share of all does not exceed."""
+    """Return the smallest value that a share of all values does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 @pytest.mark.parametrize(("kind", "end"), [(PLANNED, "repair_sent_ns"), (STORMY, "repaired_ns")])
 def test_recovery_latency_is_exact(seen: Seen, kind: str, end: str) -> None:
-    """Percentiles by receiver: at the switch as the source answered, at the receivers' ports as they waited."""
+    """Percentiles by receiver: at the switch by the source's responses, at the receivers' ports by their waiting."""
     frame = seen.at_the_switch["losses"] if kind == PLANNED else seen.lost_at_hosts
     lost: dict[tuple[Key, str], list[Loss]] = defaultdict(list)
     for (key, receiver, _), loss in seen.losses(kind).items():
@@ -208,15 +208,19 @@ def test_recovery_latency_is_exact(seen: Seen, kind: str, end: str) -> None:
         waits = [getattr(loss, end) - loss.naks_ns[0] for loss in came]
         assert (row["lost"], row["repaired"]) == (len(all_of_it), len(came))
         assert row["naks"] == sum(len(loss.naks_ns) for loss in all_of_it)
-        told = [row[f"request_{name}"] for name in ("p50", "p90", "p99", "p999", "max", "min")]
-        assert told == [*(rank(waits, share) for share in (0.5, 0.9, 0.99, 0.999)), max(waits), min(waits)]
+        reported = [row[f"request_{name}"] for name in ("p50", "p90", "p99", "p999", "max", "min")]
+        assert reported == [
+            *(rank(waits, share) for share in (0.5, 0.9, 0.99, 0.999)),
+            max(waits),
+            min(waits),
+        ]
         if kind == PLANNED:
             whole = [getattr(loss, end) - loss.sent_ns for loss in came]
             assert (row["recovery_p50"], row["recovery_max"]) == (rank(whole, 0.5), max(whole))
 
 
 def longest_run(numbers: list[int]) -> list[int]:
-    """The longest of the runs of numbers that follow each other."""
+    """Return the longest run of consecutive numbers."""
     runs = [[numbers[0]]]
     for number in numbers[1:]:
         if number != runs[-1][-1] + 1:
@@ -225,15 +229,15 @@ def longest_run(numbers: list[int]) -> list[int]:
     return max(runs, key=len)
 
 
-def test_incidents_are_what_was_done(seen: Seen) -> None:
-    """Head, sporadic, burst, connectivity, tail: each with its cause, receiver, numbers and times, and no other.
+def test_incidents_match_the_deliberate_losses(seen: Seen) -> None:
+    """Head, sporadic, burst, connectivity, tail: each with its cause, receiver, sqns and times, and no others.
 
-    What a receiver need not ask for, because another one did, is no loss that a switch can see. Where losses come thick
-    and fast, incidents are what a list of them, cut at quiet times, gives; bursts among other losses by themselves.
+    A loss that a receiver need not NAK, because another one did, is invisible at the switch. For frequent losses,
+    incidents equal a list of losses split at quiet times, with bursts separate from other losses.
     """
-    told = rows(seen.at_the_switch["incidents"])
+    reported = rows(seen.at_the_switch["incidents"])
     asked = seen.losses()
-    found = {(session_of(row), row["receiver"], row["first_sqn"] % WRAP): row for row in told}
+    found = {(session_of(row), row["receiver"], row["first_sqn"] % WRAP): row for row in reported}
     causes = Counter()
     for run in seen.runs:
         for one in run.injected:
@@ -254,7 +258,7 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
             assert row["longest_run_ns"] == sent[in_a_row[-1]] - sent[in_a_row[0]]
             causes[one.cause] += 1
     planned = {key for key, _ in seen.sessions(PLANNED)}
-    assert causes.total() == sum(session_of(row) in planned for row in told), "no incident but those"
+    assert causes.total() == sum(session_of(row) in planned for row in reported), "no other incidents"
     assert causes.keys() == {"head", "sporadic", "burst", "connectivity", "tail"}
     cut = Counter(
         (key, receiver, times[0], times[-1], len(times))
@@ -262,20 +266,20 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
         for part in parted(sorted(all_of_it), Thresholds().quiet_ns)
         for times in bursts_apart(part, run_starts(all_of_it))
     )
-    assert any(row["cause"] == "sporadic" for row in told if session_of(row) not in planned)
+    assert any(row["cause"] == "sporadic" for row in reported if session_of(row) not in planned)
     assert cut == Counter(
         (session_of(row), row["receiver"], row["start_ns"], row["end_ns"], row["lost"])
-        for row in told
+        for row in reported
         if session_of(row) not in planned
     )
 
 
 LostAt = tuple[int, int]
-"""When a number was lost, and which."""
+"""Time and sqn of a loss."""
 
 
 def lost_times(lost: dict[LossKey, Loss]) -> dict[tuple[Key, str], list[LostAt]]:
-    """When each receiver lost something."""
+    """Return the losses of each receiver with their times."""
     found: dict[tuple[Key, str], list[LostAt]] = defaultdict(list)
     for (key, receiver, sqn), loss in lost.items():
         found[key, receiver].append((loss.naks_ns[0] if loss.sent_ns is None else loss.sent_ns, sqn))
@@ -283,14 +287,14 @@ def lost_times(lost: dict[LossKey, Loss]) -> dict[tuple[Key, str], list[LostAt]]
 
 
 def parted(lost: list[LostAt], quiet_ns: int) -> Iterator[list[LostAt]]:
-    """Losses in order of time, parted where nothing happens for longer."""
+    """Yield losses in order of time, split at quiet times."""
     cuts = [i for i in range(1, len(lost)) if lost[i][0] - lost[i - 1][0] > quiet_ns]
     for low, high in zip([0, *cuts], [*cuts, len(lost)], strict=True):
         yield lost[low:high]
 
 
 def run_starts(lost: list[LostAt]) -> dict[int, int]:
-    """The first number of the run that each of a receiver's lost numbers is in; numbers wrap."""
+    """Return the first sqn of the run of each lost sqn; sqns wrap."""
     numbers, first = {sqn for _, sqn in lost}, {}
     for sqn in numbers:
         start = sqn
@@ -301,7 +305,7 @@ def run_starts(lost: list[LostAt]) -> dict[int, int]:
 
 
 def bursts_apart(part: list[LostAt], first: dict[int, int]) -> Iterator[list[int]]:
-    """The times of an incident, and of each burst in it by itself where less than half was lost in bursts."""
+    """Yield the times of an incident, and separately of each burst if less than half was lost in bursts."""
     runs: dict[int, list[int]] = defaultdict(list)
     for time_ns, sqn in part:
         runs[first[sqn]].append(time_ns)
@@ -314,8 +318,8 @@ def bursts_apart(part: list[LostAt], first: dict[int, int]) -> Iterator[list[int
     yield sorted(rest)
 
 
-def test_storms_are_of_the_receiver_that_made_them(seen: Seen) -> None:
-    """One receiver that loses nearly everything is a storm; all that was lost while a path was away is none."""
+def test_storms_belong_to_the_receiver_that_caused_them(seen: Seen) -> None:
+    """A receiver that loses nearly everything is a storm; the losses of a path outage are not."""
     storms = {session_of(row): row for row in rows(seen.at_the_switch["nak_storms"])}
     assert not storms.keys() & dict(seen.sessions(PLANNED)).keys()
     for key, session in seen.sessions(STORMY):
@@ -337,9 +341,9 @@ def test_storms_are_of_the_receiver_that_made_them(seen: Seen) -> None:
 
 
 def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
-    """At a receiver's port: the numbers that never came at first, asked for or not, and those that came again.
+    """At a receiver's port: sqns whose first transmission never arrived, NAKed or not, and duplicates.
 
-    A host of a random world may leave a session and join it again: what was sent meanwhile is a gap, and no loss.
+    A host of a random world may leave a session and join it again: datagrams in between are a gap, not a loss.
     """
 
     def at(row: dict[str, Any]) -> Where:
@@ -356,7 +360,7 @@ def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
         publisher, session_id, point = where = at(row)
         session = truth.get((publisher, session_id))
         if session is None:
-            continue  # a datagram that was mangled on its way
+            continue  # a datagram that was mangled in flight
         address = f"10.0.0.{1 + int(point.rpartition(':host')[2])}"
         low, high = row["low"], row["high"]
         never_came = [
@@ -373,10 +377,10 @@ def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
     assert compared.keys() == {PLANNED, STORMY, RANDOM}
 
 
-def test_latency_is_the_delay_of_each_way(seen: Seen) -> None:
-    """From the switch to each host of the storm: all that came at first, each as late as its way is long.
+def test_latency_is_the_delay_of_each_path(seen: Seen) -> None:
+    """From the switch to each host of the storm: first transmissions have the delay of their path.
 
-    Retransmissions come later and count for nothing; what two receivers are apart is the difference.
+    Retransmissions do not count; the skew of two receivers is the difference of their delays.
     """
     [run] = [run for run in seen.runs if run.kind == STORMY]
     of_run = seen.anywhere["latency"].filter(pl.col("session_id") == run.session.session_id)
@@ -391,15 +395,15 @@ def test_latency_is_the_delay_of_each_way(seen: Seen) -> None:
             loss for loss in run.session.losses if loss.receiver == address and not loss.came_at_first
         ]
         assert row["datagrams"] == run.session.datagrams - len(never_came)
-        told = [row[f"latency_{name}"] for name in ("min", "p50", "p999", "max")]
-        assert told == [(number + 1) * STORMY_DELAY_NS] * 4
+        reported = [row[f"latency_{name}"] for name in ("min", "p50", "p999", "max")]
+        assert reported == [(number + 1) * STORMY_DELAY_NS] * 4
         assert row["negative"] == 0
     apart = found["host1", "host4"]
     assert apart["latency_min"] == apart["latency_max"] == 3 * STORMY_DELAY_NS
 
 
-def test_suggestions_are_the_rules_of_what_was_done(seen: Seen) -> None:
-    """The longest round trip, the burst and the peak were chosen: so the backoffs and the window are known."""
+def test_suggestions_follow_from_the_deliberate_losses(seen: Seen) -> None:
+    """The longest round trip, burst and peak rate were chosen, so the back-offs and the window are known."""
     chosen = {(session_of(row), row["option"]): row for row in rows(seen.at_the_switch["suggestions"])}
     asked = seen.losses(PLANNED)
     for run in (run for run in seen.runs if run.kind == PLANNED):

@@ -1,4 +1,4 @@
-"""The reference's unrecoverable-loss timeline, defaults, every event and its time (UM-91..UM-106)."""
+"""The timeline of unrecoverable loss of Ultra Messaging, with default options (UM-91..UM-106)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from umstack.sim import MS, SECOND, Fate, Kind, Type, World
 
 @pytest.fixture
 def example(world: World) -> Example:
-    """Up to T = 0: transport sqns 0 to 5 are through, all NAKs are blocked, and A 4 = transport #6 is lost."""
+    """Up to T = 0: transport sqns 0 to 5 were received, all NAKs are blocked, and A 4 = transport #6 is lost."""
     made = build(world)
     play(made)
     made.c.send(b"C1", flush=True)
@@ -27,7 +27,7 @@ def example(world: World) -> Example:
 
 
 def since(start_ns: int, datagrams) -> list[float]:
-    """Seconds from T = 0, to the microsecond."""
+    """Return the seconds since T = 0, rounded to microseconds."""
     return [round((d.time_ns - start_ns) / 1e9, 6) for d in datagrams if d.time_ns >= start_ns]
 
 
@@ -79,7 +79,7 @@ def test_timeline(example: Example) -> None:
     )  # UM-98, UM-100: on the third TSNI
     assert since(start, [d for d in example.session.sent(Type.DATA) if d.tsnis]) == [5, 10, 15]
     assert len(example.receiver_a.rows) == rows_before + 1  # UM-101
-    assert example.receiver_b.rows[-1].kind is Kind.MESSAGE  # B has no event of it
+    assert example.receiver_b.rows[-1].kind is Kind.MESSAGE  # B gets no event for it
 
 
 def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
@@ -102,15 +102,15 @@ def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
     example.a.send(b"A5", flush=True)
     world.run_until(start + 20 * SECOND)
     assert receiver.rows[-1].time_ns == start + 7 * SECOND + DELAY
-    # A 5 itself told of the gap at once, but the TSNI at 5 s had already; the next of A's datagrams after 15 s is the
+    # A 5 reveals the gap, but the TSNI at 5 s has done so before; the next of the datagrams of A after 15 s is the
     # second TSNI after A 5.
-    told_at = start + 18 * SECOND + DELAY
+    reported_at = start + 18 * SECOND + DELAY
     tail = [(row.time_ns, row.kind, row.sequence_number, row.payload) for row in example.receiver_a.rows[-2:]]
-    assert tail == [(told_at, Kind.UNRECOVERABLE_LOSS, 4, b""), (told_at, Kind.MESSAGE, 5, b"A5")]
+    assert tail == [(reported_at, Kind.UNRECOVERABLE_LOSS, 4, b""), (reported_at, Kind.MESSAGE, 5, b"A5")]
 
 
-def test_a_later_message_after_the_time_is_up_brings_the_event(example: Example) -> None:
-    """UM-99, UM-100: a message of the topic that comes after 15 s finds the gap given up, and follows the event."""
+def test_a_message_after_the_timeout_triggers_the_event(example: Example) -> None:
+    """UM-99, UM-100: a message of the topic after 15 s gives up the gap, and follows the event."""
     world, start = example.world, example.world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 14 * SECOND)
@@ -119,13 +119,13 @@ def test_a_later_message_after_the_time_is_up_brings_the_event(example: Example)
     assert example.receiver_a.rows[-1].kind is Kind.MESSAGE
     example.a.send(b"A5", flush=True)
     world.run_until(start + 17 * SECOND)
-    told_at = start + 16 * SECOND + DELAY
+    reported_at = start + 16 * SECOND + DELAY
     tail = [(row.time_ns, row.kind, row.sequence_number) for row in example.receiver_a.rows[-2:]]
-    assert tail == [(told_at, Kind.UNRECOVERABLE_LOSS, 4), (told_at, Kind.MESSAGE, 5)]
+    assert tail == [(reported_at, Kind.UNRECOVERABLE_LOSS, 4), (reported_at, Kind.MESSAGE, 5)]
 
 
-def test_without_traffic_the_event_waits_unless_loss_is_checked(world: World) -> None:
-    """UM-100: nothing of the topic comes after the time is up: no event; a loss-check interval brings it."""
+def test_without_traffic_only_a_loss_check_triggers_the_event(world: World) -> None:
+    """UM-100: no message of the topic after the timeout: no event; a loss-check interval triggers it."""
     example = build(world)
     checking = example.subscriber.receiver(loss_check_interval_ns=2500 * MS)
     checking.join(example.a)
@@ -138,19 +138,19 @@ def test_without_traffic_the_event_waits_unless_loss_is_checked(world: World) ->
     example.a.send(b"A2", flush=True)
     world.run_for(100 * MS)
     found_at = world.now_ns - 100 * MS + DELAY
-    world.rule("drop", Type.DATA)  # no TSNI comes through
+    world.rule("drop", Type.DATA)  # no TSNI arrives
     world.run_for(30 * SECOND)
     assert example.receiver_a.rows[-1].sequence_number == 0
-    told = checking.rows[-2:]
-    assert [(row.kind, row.sequence_number) for row in told] == [
+    reported = checking.rows[-2:]
+    assert [(row.kind, row.sequence_number) for row in reported] == [
         (Kind.UNRECOVERABLE_LOSS, 1),
         (Kind.MESSAGE, 2),
     ]
-    assert found_at + 10 * SECOND <= told[0].time_ns <= found_at + 12.5 * SECOND
+    assert found_at + 10 * SECOND <= reported[0].time_ns <= found_at + 12.5 * SECOND
 
 
 def test_the_end_of_the_session(example: Example) -> None:
-    """UM-102..UM-106: deletion sends nothing; EOS to both receivers 60 s after the last traffic; receivers live on."""
+    """UM-102..UM-106: deletion sends nothing; EOS to both receivers 60 s after the last traffic; receivers remain."""
     world, start = example.world, example.world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 15_100 * MS)
@@ -158,7 +158,7 @@ def test_the_end_of_the_session(example: Example) -> None:
         *(0.2, 0.6, 1.4, 3.0),
         *(5.2, 5.6, 6.4, 8.0),
         *(10.2, 10.6, 11.4, 13.0),
-    ]  # UM-102; C18: a TSNI, like any datagram, starts the SMs afresh
+    ]  # UM-102; C18: a TSNI, like any datagram, restarts the SMs
     example.a.delete()
     deleted_at = world.now_ns
     last_ns = max(d.time_ns for d in world.trace(Fate.RECEIVED, Type.DATA, Type.SM))
@@ -171,7 +171,7 @@ def test_the_end_of_the_session(example: Example) -> None:
     for receiver in (
         example.receiver_a,
         example.receiver_b,
-    ):  # UM-104, UM-105: also B, whose source went long before
+    ):  # UM-104, UM-105: also B, whose source was deleted long before
         assert (receiver.rows[-1].time_ns, receiver.rows[-1].kind) == (
             last_ns + 60 * SECOND,
             Kind.END_OF_SESSION,

@@ -1,4 +1,4 @@
-"""The group is safe from its worst member: one receiver in a hundred that loses a fifth, and one that is invented."""
+"""Limits on a bad receiver: one in a hundred that loses a fifth of the datagrams, and a forged one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECEIVER_KNOWN = 6
 
 
 def last_event(session: Session) -> tuple[int, int]:
-    """Kind of the newest event about a receiver, and the receiver's address."""
+    """Return the kind of the newest receiver event, and the receiver's address."""
     event = lib.um_sim_last_event(session.world.handle, session.index)
     return (event.kind, event.receiver.ip) if event else (0, 0)
 
@@ -29,7 +29,8 @@ def run_group(
 ) -> tuple[int, dict[str, int], tuple[int, int], int]:
     """Publish for two seconds as fast as the limiter allows, to 99 honest receivers and one that loses.
 
-    Gives the fewest datagrams that an honest receiver got, the session's counters, the last event and the culprit.
+    Return the minimum of datagrams at an honest receiver, the session's counters, the last event and the lossy
+    receiver.
     """
     small = {"hold_datagrams": 64, "hold_messages": 1024, "inbox_datagrams": 256}
     with World() as world:
@@ -71,20 +72,21 @@ def run_group(
 
 @pytest.mark.parametrize("is_adaptive", [False, True], ids=["fixed", "adaptive"])
 def test_one_receiver_in_a_hundred_loses_a_fifth(is_adaptive: bool) -> None:
-    """UM-129, UX-4: repairs stay under their cap, the others keep 0.95 of their rate, and the culprit is named."""
+    """UM-129, UX-4: retransmissions stay below their limit, the others keep 0.95 of their rate, and an event names the
+    receiver."""
     alone, before, event, _ = run_group(0, is_adaptive)
     assert before["rxs_sent"] == 0
-    assert event[0] == RECEIVER_KNOWN  # and nothing worse
+    assert event[0] == RECEIVER_KNOWN  # and no later event
     fewest, counters, event, culprit = run_group(200_000, is_adaptive)
     assert counters["rxs_sent"] > 50
-    as_stranger = 65536 if is_adaptive else 0  # NAKs before the second status message makes it a member
-    assert counters["rx_bytes_sent"] <= as_stranger + 65536 + 2 * REPAIR_BPS // 4 // 8 + 1032
+    as_unknown = 65536 if is_adaptive else 0  # NAKs before the second status message makes it a member
+    assert counters["rx_bytes_sent"] <= as_unknown + 65536 + 2 * REPAIR_BPS // 4 // 8 + 1032
     assert fewest >= 0.95 * alone
     assert event == (NOISY, culprit)
 
 
-def test_a_receiver_over_its_share_is_cut_off() -> None:
-    """UX-21: by the policy, it is served no longer, and the others do not notice."""
+def test_a_receiver_over_its_share_is_no_longer_served() -> None:
+    """UX-21: by the policy, it gets no more retransmissions, without effect on the others."""
     fewest, counters, event, culprit = run_group(200_000, nak_cutoff_interval_ns=500 * MS)
     assert event == (CUT_OFF, culprit)
     assert counters["naks_cut_off"] > 0
@@ -92,8 +94,8 @@ def test_a_receiver_over_its_share_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize("timeout_ns", [0, 1 * SECOND])
-def test_an_invented_receiver_holds_the_source_for_a_bounded_time(pair: Pair, timeout_ns: int) -> None:
-    """AE-19, AE-20: window 0 again and again; the honest receiver gets 0.95 of its rate once the time is over."""
+def test_a_forged_receiver_holds_the_source_for_a_bounded_time(pair: Pair, timeout_ns: int) -> None:
+    """AE-19, AE-20: repeated window 0; the honest receiver gets 0.95 of its rate after the bound."""
     session = pair.publisher.session(
         flow_policy=FLOW_MIN, batch_minimum_bytes=1, session_id=0x77, flow_stall_timeout_ns=timeout_ns
     )
