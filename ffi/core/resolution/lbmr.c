@@ -14,7 +14,7 @@ enum {
     OPTION_HEAD_BYTES = 2,
     OPTION_TOTAL_LENGTH = 0,
     PACKET_OPTION_TOTAL_LENGTH = 0x80,
-    TOTAL_LENGTH_BYTES = 4, /* of either option that says it */
+    TOTAL_LENGTH_BYTES = 4, /* of either option with a total length */
 };
 
 typedef struct option {
@@ -68,7 +68,7 @@ static bool is_total(const option *found, uint8_t type)
     return found->type == type && found->bytes == TOTAL_LENGTH_BYTES;
 }
 
-/* The first says how long they all are. */
+/* The first option contains the length of all options. */
 static bool read_topic_options(um_lbmr_reader *reader, um_lbmr_advertisement *advertisement)
 {
     const uint8_t *start = reader->at;
@@ -84,7 +84,7 @@ static bool read_topic_options(um_lbmr_reader *reader, um_lbmr_advertisement *ad
     return reader->at - start == total;
 }
 
-/* The last says how long they all are. */
+/* The last option contains the length of all options. */
 bool um_lbmr_read_packet_options(um_lbmr_reader *reader)
 {
     if (!reader->has_packet_options)
@@ -120,7 +120,7 @@ static bool read_unicast(const uint8_t *info, uint32_t bytes, enum um_transport 
     return true;
 }
 
-/* Any other transport's information may be anything. */
+/* The information of unknown transports is not checked. */
 static bool read_transport(uint8_t transport, const uint8_t *info, uint32_t bytes, um_lbmr_advertisement *advertisement)
 {
     um_session_id *session = &advertisement->session;

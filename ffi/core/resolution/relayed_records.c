@@ -9,7 +9,7 @@ typedef struct place {
 
 struct um_relayed_records {
     um_siphash_key key;
-    uint64_t round; /* hashes of an earlier one match nothing */
+    uint64_t round; /* hashes of earlier rounds no longer match */
     place places[PLACES];
 };
 
@@ -30,7 +30,7 @@ void um_relayed_records_forget(um_relayed_records *records)
     records->round++;
 }
 
-/* Whether a record was relayed for the client within the last `repeat_ns`; if not, it is from now on. */
+/* Returns true if a record was relayed for the client within the last `repeat_ns`; else notes it as relayed now. */
 static bool is_repeated(um_relayed_records *records, const uint8_t *start, const uint8_t *end, uint64_t client,
                         int64_t now_ns, int64_t repeat_ns)
 {
@@ -59,7 +59,7 @@ bool um_relayed_records_take(um_relayed_records *records, const uint8_t *data, u
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *start = reader.at;
         bool is_query = i < reader.query_count;
-        /* Both were checked before. */
+        /* um_lbmr_check has read both without error. */
         (void)(is_query ? um_lbmr_read_query(&reader, &topic) : um_lbmr_read_advertisement(&reader, &advertisement));
         if (is_repeated(records, start, reader.at, client, now_ns, repeat_ns))
             continue;

@@ -1,4 +1,4 @@
-/* One file, because a source that comes or goes changes both tables, its topic's ring, the list by age and the free
+/* One file, because adding or removing a source changes both tables, its topic's ring, the list by age and the free
  * numbers together. */
 #include "core/resolution/resolver_cache.h"
 
@@ -7,27 +7,28 @@ enum {
     BUCKETS_MIN = 256,
     INTEREST_PLACES = 65536,
     SESSION_PLACES = 2 * UM_RESOLVER_SESSIONS_MAX,
-    AT_ONCE = 32, /* advertisements whose places are fetched together: the table is larger than the caches */
+    AT_ONCE = 32, /* advertisements whose entries are prefetched together: the table is larger than the caches */
 };
 
-/* What every advertisement is compared with; most names end within two cache lines. Sources are numbered from 1. */
+/* The fields that every advertisement is compared with; most names end within two cache lines. Sources are numbered
+ * from 1. */
 typedef struct source {
     UM_CACHE_ALIGNED uint64_t hash; /* of topic, topic index and session */
     uint64_t options_hash;          /* 0: none */
-    uint32_t next_of_hash;          /* in a bucket of the source table; of the free ones */
-    uint32_t settled_in;            /* the round in which it was settled; 0: in none */
+    uint32_t next_of_hash;          /* next in its bucket of the source table, or next free number */
+    uint32_t settled_in;            /* round in which it was settled; 0: never */
     um_session_id session;
     uint32_t topic_index;
-    bool is_heard_again; /* since it was added, or was spared */
-    uint8_t name_bytes;  /* 0: free */
+    bool was_repeated;  /* advertised again since it was added or spared */
+    uint8_t name_bytes; /* 0: free */
     uint8_t name[UM_LBMR_NAME_BYTES_MAX];
 } source;
 
-/* Its place among others. Those with a topic form a ring in the order of their first advertisements; the first of it,
+/* Links between sources. The sources of a topic form a ring in the order of their first advertisements; the first one,
  * the topic's head, is in the topic table. */
 typedef struct links {
-    uint64_t topic_hash;         /* of the name */
-    uint32_t next_of_topic_hash; /* a head's: in a bucket of the topic table */
+    uint64_t topic_hash;         /* hash of the name */
+    uint32_t next_of_topic_hash; /* head: next in its bucket of the topic table */
     uint32_t next_of_topic;
     uint32_t previous_of_topic;
     uint32_t older;
@@ -41,21 +42,21 @@ struct um_resolver_cache {
     links *links;
     uint32_t *source_buckets;
     uint32_t *topic_buckets;
-    uint8_t *interests[UM_TOPIC_INTERESTS]; /* by topic hash: how many topics; UINT8_MAX: that many or more, forever */
+    uint8_t *interests[UM_TOPIC_INTERESTS]; /* number of topics by topic hash; UINT8_MAX is final */
     uint32_t sources_max;
     uint32_t bucket_mask;
-    uint32_t used;  /* numbers that were ever taken */
-    uint32_t free;  /* the first number that was given back */
-    uint32_t count; /* sources */
+    uint32_t used;  /* numbers ever used */
+    uint32_t free;  /* head of the list of free numbers */
+    uint32_t count; /* number of sources */
     uint32_t oldest;
     uint32_t newest;
     uint32_t round;
     bool needs_all;
-    bool has_evicted_options; /* the owner may have options of sources that are not known here */
+    bool has_evicted_options; /* the owner may have options of sources that were evicted */
     uint64_t evictions;
 };
 
-/* An advertisement on its way to the table. */
+/* An advertisement that has been read but not looked up. */
 typedef struct arrival {
     um_lbmr_advertisement advertisement;
     uint64_t topic_hash;
@@ -110,7 +111,7 @@ static uint64_t hash_of_topic(const um_resolver_cache *cache, um_lbmr_name topic
     return um_siphash_bytes(cache->key, topic.text, topic.bytes);
 }
 
-/* Of what identifies a session, and two words more. */
+/* Hash of a session id and two further values. */
 static uint64_t hash_of_session(const um_resolver_cache *cache, const um_session_id *id, uint64_t word, uint32_t half)
 {
     uint64_t words[] = {
@@ -129,7 +130,7 @@ static void hash_arrival(const um_resolver_cache *cache, arrival *found)
     found->hash = hash_of_session(cache, &advertisement->session, found->topic_hash, advertisement->topic_index);
 }
 
-/* 0 for none. */
+/* Returns 0 if there are no options. */
 static uint64_t hash_of_options(const um_resolver_cache *cache, const um_lbmr_advertisement *advertisement)
 {
     if (advertisement->options_bytes == 0)
@@ -220,7 +221,7 @@ static void push_head(um_resolver_cache *cache, uint32_t number)
     *bucket = number;
 }
 
-/* As many buckets as sources, up to twice as many: few sources touch little memory. */
+/* Doubles the buckets once there are as many sources as buckets, so that few sources touch little memory. */
 static void grow(um_resolver_cache *cache)
 {
     size_t bytes = ((size_t)cache->bucket_mask + 1) * sizeof *cache->source_buckets;
@@ -253,7 +254,7 @@ static void make_newest(um_resolver_cache *cache, uint32_t number)
     cache->newest = number;
 }
 
-/* Coming and going */
+/* Adding and removing */
 
 static void unlink_head(um_resolver_cache *cache, uint32_t number)
 {
@@ -286,13 +287,13 @@ static void discard(um_resolver_cache *cache, uint32_t number)
     cache->count--;
 }
 
-/* The oldest that was not heard again makes space. One that was is spared, and made the newest: to move each whenever
- * it is heard again would touch three more. Each is spared once for each time that it was heard, so this ends. */
+/* Evicts the oldest source that was not advertised again. A source that was is spared and becomes the newest; moving
+ * each source at every advertisement would touch three other entries. Sparing clears the flag, so the loop ends. */
 static void make_space(um_resolver_cache *cache)
 {
-    while (cache->sources[cache->oldest].is_heard_again) {
+    while (cache->sources[cache->oldest].was_repeated) {
         uint32_t spared = cache->oldest;
-        cache->sources[spared].is_heard_again = false;
+        cache->sources[spared].was_repeated = false;
         unlink_by_age(cache, spared);
         make_newest(cache, spared);
     }
@@ -336,7 +337,7 @@ static uint32_t insert(um_resolver_cache *cache, const arrival *found)
     one->settled_in = 0;
     one->session = found->advertisement.session;
     one->topic_index = found->advertisement.topic_index;
-    one->is_heard_again = false;
+    one->was_repeated = false;
     one->name_bytes = (uint8_t)topic.bytes;
     memcpy(one->name, topic.text, topic.bytes);
     push_source(cache, number);
@@ -348,21 +349,21 @@ static uint32_t insert(um_resolver_cache *cache, const arrival *found)
 
 /* Datagrams */
 
-static bool may_have_receiver(const um_resolver_cache *cache, const arrival *found)
+static bool can_have_receiver(const um_resolver_cache *cache, const arrival *found)
 {
     return *interest_place(cache, found->topic_hash, UM_TOPIC_HAS_RECEIVER) > 0;
 }
 
-/* Whether the last advertisement of a source is the owner's. */
+/* Handles the last advertisement of a source. Returns true if it is passed to the owner. */
 static bool take_last(um_resolver_cache *cache, const arrival *found, uint32_t number)
 {
     bool had_options = number == NONE ? cache->has_evicted_options : cache->sources[number].options_hash != 0;
     if (number != NONE)
         discard(cache, number);
-    return had_options || may_have_receiver(cache, found);
+    return had_options || can_have_receiver(cache, found);
 }
 
-/* Whether an advertisement is the owner's. */
+/* Handles an advertisement. Returns true if it is passed to the owner. */
 static bool take_source(um_resolver_cache *cache, const arrival *found)
 {
     uint64_t options_hash = hash_of_options(cache, &found->advertisement);
@@ -375,15 +376,15 @@ static bool take_source(um_resolver_cache *cache, const arrival *found)
         number = insert(cache, found);
     source *one = &cache->sources[number];
     if (!is_new) {
-        one->is_heard_again = true;
+        one->was_repeated = true;
         if (one->settled_in == cache->round && one->options_hash == options_hash)
             return false;
         had_options = one->options_hash != 0;
     }
     one->options_hash = options_hash;
-    bool is_owners = had_options || options_hash != 0 || cache->needs_all || may_have_receiver(cache, found);
-    one->settled_in = is_owners ? 0 : cache->round;
-    return is_owners;
+    bool is_for_owner = had_options || options_hash != 0 || cache->needs_all || can_have_receiver(cache, found);
+    one->settled_in = is_for_owner ? 0 : cache->round;
+    return is_for_owner;
 }
 
 static void note(um_resolver_intake *intake, const uint8_t *data, const uint8_t *start, uint32_t bytes)
@@ -392,7 +393,7 @@ static void note(um_resolver_intake *intake, const uint8_t *data, const uint8_t 
     intake->records[intake->owner_records++] = (um_lbmr_place){(uint32_t)(start - data), bytes};
 }
 
-/* The datagram was checked: every record can be read. */
+/* The datagram has been checked, so every record can be read. */
 static void take_queries(um_resolver_cache *cache, um_lbmr_reader *reader, const uint8_t *data,
                          um_resolver_intake *intake)
 {
@@ -405,7 +406,7 @@ static void take_queries(um_resolver_cache *cache, um_lbmr_reader *reader, const
     intake->owner_queries = intake->owner_records;
 }
 
-/* The next advertisement that can be joined, and its hashes; false: there are no more. */
+/* Reads the next joinable advertisement and hashes it. Returns false if there are no more. */
 static bool read_arrival(const um_resolver_cache *cache, um_lbmr_reader *reader, uint32_t *left,
                          um_resolver_intake *intake, arrival *found)
 {
@@ -478,7 +479,7 @@ void um_resolver_cache_unsettle(um_resolver_cache *cache)
     cache->round = 1;
 }
 
-/* Numbers of sessions, from 1, by their hashes. */
+/* Looks a session up in `places`, a hash table of numbers of `sessions`, from 1. *place: its place, or a free one. */
 static bool find_session(const um_resolver_cache *cache, const uint16_t *places, const um_session_id *sessions,
                          const um_session_id *wanted, uint32_t *place)
 {
@@ -504,7 +505,7 @@ void um_resolver_cache_remove_sessions(um_resolver_cache *cache, const um_sessio
     }
 }
 
-/* What is known */
+/* Queries */
 
 uint32_t um_resolver_cache_count(const um_resolver_cache *cache)
 {

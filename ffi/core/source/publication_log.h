@@ -11,7 +11,7 @@
  * from the claim until the commit (AE-27) and zero where nothing was written. Both change in one store, so unblocking
  * and a late commit cannot each get half of it. Only a frame of positive length may be read (AE-28). Because the words
  * are apart, only they must be zeroed before space is used again (AE-45): no bytes in the terms can be mistaken for a
- * length, and a publisher that streams large messages writes each line of memory once, past the caches, instead of
+ * length, and a publisher of large messages writes each line of memory once, with non-temporal stores, instead of
  * twice.
  *
  * Threads: any number of publishers claim, commit and abort without a lock. One thread at a time is the conductor (the

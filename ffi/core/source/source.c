@@ -56,7 +56,7 @@ void um_source_flush_all(um_source_session *session)
     um_batcher_flush_all(session);
 }
 
-/* Writes a message that makes up a datagram: stages the datagram, and streams its copy to the log past the caches. */
+/* Writes a message that makes up a datagram: stages it, and writes its copy in the log with non-temporal stores. */
 static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const um_lbmc_layout *layout,
                           const uint8_t *payload)
 {
