@@ -15,6 +15,7 @@ from umstack._engine.transport_address import (
     fill_identity,
 )
 from umstack.config import ReceiverOptions, adaptive_timers
+from umstack.config.datagram_options import receiver_of
 from umstack.errors import OptionError
 
 _ADAPTIVE_RECEIVER_TIMERS = {
@@ -60,7 +61,7 @@ def receiver_session_config(
 
 
 def _fill_tcp_receiver(config: Any, options: ReceiverOptions, core: CoreContext) -> None:
-    """No NAKs and no status messages; the connection says when the session has ended (C16)."""
+    """Set the options of TCP: no NAKs and no status messages; the session ends with its connection (C16)."""
     config.activity_timeout_ns = NEVER_NS
     config.reconnect_interval_ns = options.transport_tcp_reconnect_interval_ns
     config.reconnect_timeout_ns = options.transport_tcp_reconnect_timeout_ns
@@ -72,26 +73,22 @@ def _fill_datagram_receiver(
     config: Any, address: LbtrmAddress | LbtruAddress, options: ReceiverOptions, core: CoreContext
 ) -> None:
     transport = "lbtru" if isinstance(address, LbtruAddress) else "lbtrm"
-
-    def own(name: str) -> Any:
-        return getattr(options, f"transport_{transport}_{name}")
+    own = receiver_of(options, transport)
 
     measured = options.adaptive_timers_of(transport)
     config.adaptive_timers = sum(_ADAPTIVE_RECEIVER_TIMERS[name] for name in measured)
-    # A ceiling: UM's 0 for LBT-RU would leave nothing to measure.
+    # The ceiling of a measured back-off is LBT-RM's, because Ultra Messaging's 0 for LBT-RU leaves nothing to measure.
     is_initial_measured = adaptive_timers.INITIAL_BACKOFF in measured
     initial = options.transport_lbtrm_nak_initial_backoff_interval_ns if is_initial_measured else None
-    config.nak_initial_backoff_ns = own("nak_initial_backoff_interval_ns") if initial is None else initial
-    config.nak_backoff_ns = own("nak_backoff_interval_ns")
-    config.nak_suppress_ns = own("nak_suppress_interval_ns")
+    config.nak_initial_backoff_ns = own.nak_initial_backoff_ns if initial is None else initial
+    config.nak_backoff_ns = own.nak_backoff_ns
+    config.nak_suppress_ns = own.nak_suppress_ns
     config.nak_generation_ns = (
-        options.effective_generation_interval_ns
-        if transport == "lbtrm"
-        else options.transport_lbtru_nak_generation_interval_ns
+        options.effective_generation_interval_ns if transport == "lbtrm" else own.nak_generation_ns
     )
-    config.activity_timeout_ns = own("activity_timeout_ns")
-    config.send_naks = own("send_naks")
-    config.nak_rate_limit = own("nak_rate_limit_naks_per_second")
+    config.activity_timeout_ns = own.activity_timeout_ns
+    config.send_naks = own.sends_naks
+    config.nak_rate_limit = own.nak_rate_limit
     if transport == "lbtrm":
         config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
         config.nak_cutoff_interval_ns = options.transport_lbtrm_nak_cutoff_interval_ns

@@ -21,6 +21,7 @@ from umstack._engine.transport_address import (
     transport_name,
 )
 from umstack.config import SourceOptions, adaptive_timers
+from umstack.config.datagram_options import rates_of, source_of
 from umstack.errors import OptionError, UmError
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
@@ -108,19 +109,16 @@ def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
 
 
 def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions) -> None:
-    """What LBT-RM and LBT-RU have, but for what one alone has."""
-
-    def own(name: str) -> Any:
-        return getattr(options, f"transport_{options.transport}_{name}")
-
-    window = own("transmission_window_size_bytes")
+    """Set the options that LBT-RM and LBT-RU share."""
+    own = source_of(options, options.transport)
+    window = own.transmission_window_bytes
     config.term_length = _term_bytes(window, core.datagram_max_bytes)
     config.window_bytes = window
     config.datagram_max_bytes = _datagram_max_bytes(core, options.transport)
-    config.coalesce_threshold = own("coalesce_threshold")
-    config.ignore_interval_ns = own("ignore_interval_ns")
-    config.sm_minimum_interval_ns = own("sm_minimum_interval_ns")
-    config.sm_maximum_interval_ns = own("sm_maximum_interval_ns")
+    config.coalesce_threshold = own.coalesce_threshold
+    config.ignore_interval_ns = own.ignore_interval_ns
+    config.sm_minimum_interval_ns = own.sm_minimum_interval_ns
+    config.sm_maximum_interval_ns = own.sm_maximum_interval_ns
     measured = options.adaptive_timers_of(options.transport)
     config.adaptive_timers = sum(_ADAPTIVE_SOURCE_TIMERS[name] for name in measured)
     if options.recovery_timing == "adaptive":
@@ -136,9 +134,8 @@ def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions
     config.flow_network_count = len(networks)
     for place, network in zip(config.flow_networks, networks, strict=False):
         place.ip, place.mask = int(network.network_address), int(network.netmask)
-    limit = f"transport_{options.transport}_retransmit_rate_limit_bits_per_second"
-    config.repair_budget_bps = getattr(core.options, limit)
-    config.nak_cutoff_interval_ns = own("nak_cutoff_interval_ns")
+    config.repair_budget_bps = rates_of(core.options, options.transport).retransmit
+    config.nak_cutoff_interval_ns = own.nak_cutoff_interval_ns
 
 
 def _datagram_max_bytes(core: CoreContext, transport: str) -> int:

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 
 from umstack.config.adaptive_timers import IGNORE_INTERVAL
 from umstack.config.context_options import ContextOptions
+from umstack.config.datagram_options import rates_of, receiver_of, source_of
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
@@ -168,22 +169,18 @@ def _lint_responses(context: ContextOptions, receiver: ReceiverOptions) -> Itera
         )
 
 
-def _value(options: object, transport: str, name: str, unit: str) -> int:
-    return int(getattr(options, f"transport_{transport}_{name}_{unit}"))
-
-
 def _lint_naks(transport: str, source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
     of = f"transport_{transport}_"
-    initial = _value(receiver, transport, "nak_initial_backoff_interval", "ns")
-    backoff = _value(receiver, transport, "nak_backoff_interval", "ns")
-    if _value(receiver, transport, "nak_generation_interval", "ns") < 2 * backoff:
+    own = receiver_of(receiver, transport)
+    initial, backoff = own.nak_initial_backoff_ns, own.nak_backoff_ns
+    if own.nak_generation_ns < 2 * backoff:
         yield LintWarning(
             (f"{of}nak_generation_interval", f"{of}nak_backoff_interval"),
             f"{of}nak_generation_interval is less than twice {of}nak_backoff_interval: "
             "datagrams are given up after a single NAK; lengthen it",
         )
     is_ignore_measured = IGNORE_INTERVAL in source.adaptive_timers_of(transport)
-    if not is_ignore_measured and 2 * _value(source, transport, "ignore_interval", "ns") > backoff:
+    if not is_ignore_measured and 2 * source_of(source, transport).ignore_interval_ns > backoff:
         yield LintWarning(
             (f"{of}ignore_interval", f"{of}nak_backoff_interval"),
             f"{of}ignore_interval is more than half of {of}nak_backoff_interval: "
@@ -207,8 +204,7 @@ def _lint_acknowledgements(source: SourceOptions, receiver: ReceiverOptions) -> 
 
 
 def _lint_rates(transport: str, context: ContextOptions) -> Iterator[LintWarning]:
-    data = _value(context, transport, "data_rate_limit", "bits_per_second")
-    retransmit = _value(context, transport, "retransmit_rate_limit", "bits_per_second")
+    data, retransmit = rates_of(context, transport)
     if data != 0 and (retransmit == 0 or retransmit >= data):
         yield LintWarning(
             (f"transport_{transport}_retransmit_rate_limit", f"transport_{transport}_data_rate_limit"),
@@ -221,8 +217,8 @@ def _lint_session_timeouts(
     transport: str, source: SourceOptions, receiver: ReceiverOptions
 ) -> Iterator[LintWarning]:
     of = f"transport_{transport}_"
-    generation = _value(receiver, transport, "nak_generation_interval", "ns")
-    activity = _value(receiver, transport, "activity_timeout", "ns")
+    own = receiver_of(receiver, transport)
+    generation, activity = own.nak_generation_ns, own.activity_timeout_ns
     loss_check = receiver.delivery_control_loss_check_interval_ns
     if activity <= loss_check + generation:
         yield LintWarning(
@@ -235,7 +231,7 @@ def _lint_session_timeouts(
             (f"{of}nak_generation_interval", "delivery_control_loss_check_interval"),
             f"delivery_control_loss_check_interval should be at most a quarter of {of}nak_generation_interval",
         )
-    if activity < 3 * _value(source, transport, "sm_maximum_interval", "ns"):
+    if activity < 3 * source_of(source, transport).sm_maximum_interval_ns:
         yield LintWarning(
             (f"{of}activity_timeout", f"{of}sm_maximum_interval"),
             f"{of}activity_timeout should be three times {of}sm_maximum_interval or more: "
