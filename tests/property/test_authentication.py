@@ -1,4 +1,4 @@
-"""Tags of arbitrary datagrams: as the oracle computes them, taken once, and never after a change."""
+"""Tags of arbitrary datagrams: equal to the oracle's, accepted once, and never after a change."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ datagrams = st.binary(max_size=1500)
 
 
 def tags(secret: bytes, identifier: int = 1, local: tuple[str, int] = LOCAL) -> closing[ResolutionTags]:
-    """Tags with one key."""
+    """Create tags with one key."""
     return closing(ResolutionTags((Key(identifier, secret),), TOLERANCE_NS, local))
 
 
 @given(secrets, st.integers(1, 255), datagrams)
 @settings(max_examples=200, deadline=None)
 def test_the_trailer_is_the_documented_one(secret: bytes, identifier: int, datagram: bytes) -> None:
-    """Byte for byte, with a time of now."""
+    """Byte for byte, with the current time."""
     with tags(secret, identifier) as sender:
         whole = sender.tagged(datagram)
     assert len(whole) == len(datagram) + TRAILER_BYTES
@@ -40,8 +40,10 @@ def test_the_trailer_is_the_documented_one(secret: bytes, identifier: int, datag
 
 @given(secrets, st.lists(datagrams, min_size=1, max_size=8), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_each_datagram_is_taken_once_in_any_order(secret: bytes, sent: list[bytes], random: object) -> None:
-    """As many as a window holds, overtaking one another and repeated."""
+def test_each_datagram_is_accepted_once_in_any_order(
+    secret: bytes, sent: list[bytes], random: object
+) -> None:
+    """As many as fit the window, reordered and repeated."""
     counters = ResolutionCounters()
     with tags(secret) as sender, tags(secret) as receiver:
         whole = [sender.tagged(one) for one in sent]
@@ -57,10 +59,10 @@ def test_each_datagram_is_taken_once_in_any_order(secret: bytes, sent: list[byte
 
 @given(secrets, datagrams, st.data())
 @settings(max_examples=200, deadline=None)
-def test_what_was_changed_is_refused_for_one_reason(
+def test_a_changed_datagram_is_rejected_for_one_reason(
     secret: bytes, datagram: bytes, data: st.DataObject
 ) -> None:
-    """A bit, a cut, another address, another key; and the right one is taken afterwards."""
+    """A flipped bit, a truncation, another address, another key; the original is accepted afterwards."""
     counters = ResolutionCounters()
     with tags(secret) as sender, tags(secret) as receiver:
         whole = sender.tagged(datagram)
@@ -73,7 +75,7 @@ def test_what_was_changed_is_refused_for_one_reason(
         assert receiver.verified(bytes(changed), LOCAL, counters) is None
         assert receiver.verified(whole[:cut], LOCAL, counters) is None
         assert receiver.verified(whole, (LOCAL[0], port), counters) is None
-        with tags(other) as stranger:
-            assert receiver.verified(stranger.tagged(datagram), LOCAL, counters) is None
+        with tags(other) as unknown:
+            assert receiver.verified(unknown.tagged(datagram), LOCAL, counters) is None
         assert sum(counters.as_dict().values()) == 4
         assert receiver.verified(whole, LOCAL, counters) == datagram

@@ -1,4 +1,4 @@
-"""Whatever datagrams a capture of any make holds, decode gives back what was put in, whole or in splits."""
+"""Decoding any capture returns the written datagrams, whole or in splits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def written(path: Path, make: str, packets: list[Packet]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES, st.sampled_from(["pcap-le", "pcap-be", "pcapng-le", "pcapng-be"]), st.integers(1, 600))
-def test_what_was_put_in_comes_out(
+def test_decode_returns_the_written_packets(
     cases: list[tuple[Case, int, list[int], int]], make: str, split_bytes: int
 ) -> None:
     """Round trip of generated packets."""

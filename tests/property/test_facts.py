@@ -24,7 +24,7 @@ TRAFFIC = Traffic(seed=5, sessions=2, receivers=3, messages_per_datagram=3, mess
 
 @pytest.fixture(scope="module", params=["LBT-RM", "LBT-RU", "LBT-TCP"])
 def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Give a capture with losses, of each transport (issue 29)."""
+    """Return a capture with losses of each transport (issue 29)."""
     path = tmp_path_factory.mktemp("facts") / "switch.pcap"
     if request.param == "LBT-RM":
         return str(generate(path, 3000, TRAFFIC).path)
@@ -34,7 +34,7 @@ def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def whole(capture: str) -> Facts:
-    """Give its facts."""
+    """Return its facts."""
     return facts_of([capture])
 
 
@@ -43,7 +43,7 @@ def whole(capture: str) -> Facts:
 def test_merging_parts_gives_the_whole(
     capture: str, whole: Facts, part_bytes: int, seed: int, fold: bool
 ) -> None:
-    """Cut anywhere, merge in any order, at once or one after another."""
+    """Split anywhere, merge in any order, at once or one by one."""
     parts = [facts_of([part]) for part in split(capture, part_bytes)]
     random.Random(seed).shuffle(parts)
     merged = Facts()
@@ -57,7 +57,7 @@ def test_merging_parts_gives_the_whole(
 
 
 def test_facts_of_other_packets_differ(capture: str, whole: Facts) -> None:
-    """A part that is left out, or counted twice, is seen."""
+    """A part that is omitted or counted twice is detected."""
     parts = [facts_of([part]) for part in split(capture, 100_000)]
     assert len(parts) > 2
     assert not Facts.merged(parts[1:]).equals(whole)
@@ -65,7 +65,7 @@ def test_facts_of_other_packets_differ(capture: str, whole: Facts) -> None:
 
 
 def test_no_facts_make_tables_without_rows(tmp_path: Path) -> None:
-    """Of nothing there are all tables, empty."""
+    """Without facts, all tables exist and are empty."""
     (tmp_path / "empty.pcap").write_bytes(b"")
     tables = tables_of(facts_of([str(tmp_path / "empty.pcap")]))
     assert {name for name, table in tables.items() if len(table)} == {"remarks"}

@@ -1,4 +1,4 @@
-"""What other processes and hosts send is read or refused, and never ends who reads it."""
+"""Input from other processes and hosts is decoded or rejected, and never ends the reader."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ REQUESTS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=600) | REQUESTS.map(lambda one: json.dumps(one).encode()))
 @settings(deadline=None)
-def test_a_request_to_the_broker_is_read_or_refused(message: bytes) -> None:
-    """What is read is a request, which is written as it was read; what is not is an XdpError."""
+def test_a_request_to_the_broker_is_decoded_or_rejected(message: bytes) -> None:
+    """Decoded input is a request that encodes to the same bytes; other input is an XdpError."""
     try:
         request = decode_request(message)
     except XdpError:
@@ -61,15 +61,15 @@ REFUSALS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=600) | REFUSALS.map(lambda one: json.dumps(one).encode()))
 @settings(deadline=None)
-def test_a_reply_of_the_broker_is_read_or_an_error(message: bytes) -> None:
-    """Whatever stands in a refusal, it is an XdpError."""
+def test_a_reply_of_the_broker_is_decoded_or_an_error(message: bytes) -> None:
+    """A refusal with any content is an XdpError."""
     with contextlib.suppress(XdpError):
         assert isinstance(decode_reply(message, Path("/run/broker")), dict)
 
 
 @given(st.binary(max_size=600))
-def test_a_resolution_datagram_is_read_or_dropped(data: bytes) -> None:
-    """Reading raises nothing, whatever the bytes."""
+def test_a_resolution_datagram_is_decoded_or_dropped(data: bytes) -> None:
+    """Decoding any bytes raises nothing."""
     decode_resolution(data)
 
 
@@ -81,7 +81,7 @@ LINES = st.lists(
 
 
 @given(st.text(max_size=200) | LINES.map(" ".join))
-def test_a_configuration_is_read_or_refused(text: str) -> None:
-    """A refusal is an UmError with its place."""
+def test_a_configuration_is_read_or_rejected(text: str) -> None:
+    """An error is an UmError with its position."""
     with contextlib.suppress(UmError):
         Config.parse(text)

@@ -22,12 +22,12 @@ KERNELS = st.tuples(st.integers(4, 7), st.integers(0, 20))
 
 
 def pairs(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
-    """A worse and a better one of values that have an order."""
+    """Pairs of a worse and a better value."""
     return st.tuples(values, values).map(lambda pair: (min(pair), max(pair)))
 
 
 def set_pairs(values: st.SearchStrategy[set[str]]) -> st.SearchStrategy[tuple[Any, Any]]:
-    """A set and one that holds it."""
+    """Pairs of a set and a superset."""
     return st.tuples(values, values).map(lambda pair: (frozenset(pair[0] & pair[1]), frozenset(pair[0])))
 
 
@@ -61,7 +61,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
 
 @given(any_facts(), st.data())
 def test_a_better_fact_never_gives_a_worse_mode(facts: Facts, data: st.DataObject) -> None:
-    """Whatever the rest is, improving one fact keeps the mode or betters it."""
+    """For any other facts, improving one fact keeps or improves the mode."""
     name = data.draw(st.sampled_from(sorted(BETTER)))
     worse, better = data.draw(BETTER[name])
     before = chosen(decide(replace(facts, **{name: worse})))
@@ -70,8 +70,8 @@ def test_a_better_fact_never_gives_a_worse_mode(facts: Facts, data: st.DataObjec
 
 
 @given(any_facts())
-def test_every_refusal_says_why_and_what_would_change_it(facts: Facts) -> None:
-    """A mode that cannot be has reasons with remedies; the socket is used whenever it can be and nothing better."""
+def test_every_excluded_mode_has_reasons_and_remedies(facts: Facts) -> None:
+    """An impossible mode has reasons with remedies; the socket is used if possible and nothing better is."""
     for step in decide(facts):
         assert all(reason.problem and reason.remedy for reason in step.reasons)
         assert bool(step.reasons) == (step.verdict == "cannot")

@@ -1,4 +1,4 @@
-"""Message properties under Hypothesis: what is encoded is decoded, and no bytes are read that are not there."""
+"""Message properties with Hypothesis: encoded properties decode, and no bytes beyond the block are read."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _MAPPINGS = st.dictionaries(_NAMES, _VALUES, min_size=1, max_size=20)
 
 
 def _bits(value: PropertyValue) -> object:
-    """A value with its type; NaN is equal to itself."""
+    """Return a value with its type; NaN equals itself."""
     return type(value), struct.pack("<d", value) if isinstance(value, float) else value
 
 
 @given(_MAPPINGS)
-def test_what_is_encoded_is_decoded(properties: dict[str, PropertyValue]) -> None:
+def test_encoded_properties_decode(properties: dict[str, PropertyValue]) -> None:
     """W1: names, types, values and their order."""
     block = encoded(properties)
     assert is_sound(block)
@@ -43,10 +43,10 @@ def test_what_is_encoded_is_decoded(properties: dict[str, PropertyValue]) -> Non
 
 
 @given(_MAPPINGS, st.data())
-def test_changed_blocks_are_refused_or_read(
+def test_changed_blocks_are_rejected_or_decoded(
     properties: dict[str, PropertyValue], data: st.DataObject
 ) -> None:
-    """W1: a block with bytes changed or cut off is either not sound, or read to its end without an error."""
+    """W1: a changed or truncated block is either invalid or decoded to its end without an error."""
     block = bytearray(encoded(properties))
     for _ in range(data.draw(st.integers(1, 4))):
         block[data.draw(st.integers(0, len(block) - 1))] = data.draw(st.integers(0, 255))
@@ -56,8 +56,8 @@ def test_changed_blocks_are_refused_or_read(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_behind_a_magic_are_refused_or_read(tail: bytes) -> None:
-    """W1: the same for bytes that nobody encoded, in both orders."""
+def test_any_bytes_behind_a_magic_are_rejected_or_decoded(tail: bytes) -> None:
+    """W1: the same for random bytes, in both byte orders."""
     for magic in (b"\xba\xda\xac\xab", b"\xab\xac\xda\xba"):
         if is_sound(magic + tail):
             dict(read_block(magic + tail))

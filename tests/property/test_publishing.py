@@ -1,4 +1,4 @@
-"""Whatever way messages are published, what was published arrives: each once, whole, in order, under its number."""
+"""Messages published in any way arrive: each once, complete, in order, with its sqn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def context() -> Iterator[Context]:
 
 
 class Publisher:
-    """Carries steps out and remembers what must arrive."""
+    """Executes steps and records the expected messages."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -57,7 +57,7 @@ class Publisher:
         self.returned: dict[int, int] = {}
 
     def content(self, length: int) -> bytes:
-        """A message like no other: its number, repeated."""
+        """Return a unique message: its number, repeated."""
         return (b"%d," % len(self.expected) * (length // 2 + 1))[:length]
 
     def note(self, content: bytes, returned: int | None = None) -> None:
@@ -122,8 +122,8 @@ class Publisher:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps, minimum=st.sampled_from([1, 200, 2048, 60000]), ordered=st.sampled_from([1, -1]))
-def test_what_is_published_arrives(context: Context, steps: list[Step], minimum: int, ordered: int) -> None:
-    """UM-16, UM-34, UM-42, UM-52, UM-57, UX-23: numbers follow each other without a hole, whatever was refused."""
+def test_published_messages_arrive(context: Context, steps: list[Step], minimum: int, ordered: int) -> None:
+    """UM-16, UM-34, UM-42, UM-52, UM-57, UX-23: sqns have no holes, in spite of refused sends."""
     source, receiver = connect(
         context,
         "anything",

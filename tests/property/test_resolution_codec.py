@@ -1,4 +1,4 @@
-"""LBMR: whatever can be said survives the wire, and whatever arrives is decoded or rejected, never worse."""
+"""LBMR: all records survive the wire, and any input is decoded or rejected."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ datagrams = st.builds(
 
 
 @given(datagrams)
-def test_what_is_encoded_decodes_to_itself(datagram: ResolutionDatagram) -> None:
-    """W1: encode and decode are inverse for everything the format can say."""
+def test_encoded_datagrams_decode_to_themselves(datagram: ResolutionDatagram) -> None:
+    """W1: encode and decode are inverse for all records of the format."""
     assert decode(encode(datagram)) == datagram
 
 
@@ -72,19 +72,19 @@ def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
 def test_a_spliced_datagram_is_decoded_or_rejected(
     datagram: ResolutionDatagram, place: int, noise: bytes
 ) -> None:
-    """The same for datagrams that are nearly right, which get further into the parser."""
+    """The same for nearly valid datagrams, which get further into the parser."""
     data = encode(datagram)
     place %= len(data)
     decode(data[:place] + noise + data[place + len(noise) :])
 
 
 def encoded(name: str) -> bytes:
-    """A name as it was in a record."""
+    """Return a name as in a record."""
     return name.encode("utf-8", errors="surrogateescape")
 
 
 def taken_by_c(data: bytes) -> tuple[Intake | None, list[KnownSource]]:
-    """What the decoder in C makes of a datagram, and which sources it knows then."""
+    """Return the result of the C decoder for a datagram, and the sources that it has then."""
     cache = ResolverCache(64)
     cache.set_needs_all(True)
     taken = cache.take(data)
@@ -93,7 +93,7 @@ def taken_by_c(data: bytes) -> tuple[Intake | None, list[KnownSource]]:
 
 
 def check_agreement(data: bytes) -> None:
-    """Both decoders take the same datagrams, and the same sources out of them."""
+    """Check that both decoders accept the same datagrams, with the same sources."""
     expected = decode(data)
     taken, known = taken_by_c(data)
     assert (taken is not None) == isinstance(expected, ResolutionDatagram)
@@ -123,7 +123,7 @@ def check_agreement(data: bytes) -> None:
 
 
 def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | OtherTransport) -> bool:
-    """Whether such a session could exist."""
+    """Return True if such a session can exist."""
     if isinstance(transport, OtherTransport):
         return False
     source = ipaddress.IPv4Address(transport.source_ip)
@@ -137,17 +137,17 @@ def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | OtherTrans
 
 @settings(deadline=None)
 @given(datagrams)
-def test_the_decoder_in_c_takes_what_is_encoded(datagram: ResolutionDatagram) -> None:
-    """W1: the resolver cache reads of a datagram what the codec reads."""
+def test_the_c_decoder_reads_encoded_datagrams(datagram: ResolutionDatagram) -> None:
+    """W1: the resolver cache reads the same from a datagram as the codec."""
     check_agreement(encode(datagram))
 
 
 @settings(deadline=None)
 @given(datagrams, st.integers(0, 3000), st.binary(max_size=8))
-def test_the_decoder_in_c_rejects_what_the_codec_rejects(
+def test_the_c_decoder_and_the_codec_reject_the_same(
     datagram: ResolutionDatagram, place: int, noise: bytes
 ) -> None:
-    """Issue "Bad input and faults": the same for datagrams that are nearly right."""
+    """Issue "Bad input and faults": the same for nearly valid datagrams."""
     data = encode(datagram)
     place %= len(data)
     check_agreement(data[:place] + noise + data[place + len(noise) :])

@@ -1,4 +1,4 @@
-"""scapy layers: what is built dissects to itself, and no bytes whatever make dissecting raise or lose a byte."""
+"""scapy layers: built packets dissect to themselves, and dissecting never raises or loses a byte."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHOLE = (layers.LBTRM, layers.LBTRU, layers.LBMR, layers.LBMC, layers.LBMCStream
 
 @pytest.fixture(autouse=True)
 def strict() -> Iterator[None]:
-    """Let scapy hide no exception behind a Raw of its own."""
+    """Prevent scapy from hiding exceptions behind Raw."""
     had, conf.debug_dissector = conf.debug_dissector, True
     yield
     conf.debug_dissector = had
@@ -57,7 +57,7 @@ payloads = st.binary(max_size=60)
 
 
 def value(field: Field[Any, Any]) -> st.SearchStrategy[Any]:
-    """Any value a scapy field can carry."""
+    """Any value of a scapy field."""
     if isinstance(field, IPField):
         return st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number)))
     if isinstance(field, StrNullField):
@@ -71,7 +71,7 @@ def value(field: Field[Any, Any]) -> st.SearchStrategy[Any]:
 
 
 def packets(kind: type[Packet], **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Packet]:
-    """Packets of a class, computed fields left open, lists as told."""
+    """Packets of a class, with computed fields None and lists as given."""
     own = {
         field.name: value(field)
         for field in kind.fields_desc
@@ -190,7 +190,7 @@ management = st.builds(
 
 
 def blocks(kind: type[Packet], entry: type[Packet]) -> st.SearchStrategy[Packet]:
-    """Blocks of properties, whether or not their offsets lie in them."""
+    """Blocks of properties, with valid or invalid offsets."""
     return packets(kind, table=st.lists(packets(entry), max_size=4))
 
 
@@ -210,7 +210,7 @@ EVERYTHING: dict[str, st.SearchStrategy[Packet]] = {
 
 
 def assert_same(built: Packet, read: Packet) -> None:
-    """Everything that was said is read; everything left open has been computed."""
+    """Check that all given fields are read, and all others computed."""
     assert type(built) is type(read), (built, read)
     for field in read.fields_desc:
         if isinstance(field, ConditionalField) and not field._evalcond(read):
@@ -234,14 +234,14 @@ def assert_same(built: Packet, read: Packet) -> None:
 
 
 def rebuilt(packet: Packet) -> bytes:
-    """Its bytes, made from its fields alone."""
+    """Return the bytes built from the fields alone."""
     packet.clear_cache()
     return bytes(packet)
 
 
 @pytest.mark.parametrize("kind", EVERYTHING)
-def test_what_is_built_dissects_to_itself(kind: str) -> None:
-    """Issue "scapy layers": round trip of every layer and option; lengths, counts and chains computed where open."""
+def test_built_packets_dissect_to_themselves(kind: str) -> None:
+    """Issue "scapy layers": round trip of every layer and option; lengths, counts and chains computed if None."""
 
     @settings(max_examples=40, deadline=None)
     @given(EVERYTHING[kind])
@@ -255,8 +255,8 @@ def test_what_is_built_dissects_to_itself(kind: str) -> None:
     check()
 
 
-def test_every_layer_is_among_those_tried() -> None:
-    """A class that is added must be given a strategy above."""
+def test_every_layer_has_a_strategy() -> None:
+    """A new class requires a strategy above."""
     others = {
         *WHOLE,
         *LBMC_ELEMENTS,
@@ -276,8 +276,8 @@ def test_every_layer_is_among_those_tried() -> None:
 
 
 @pytest.mark.parametrize("kind", EVERYTHING)
-def test_cut_or_spoilt_bytes_are_kept(kind: str) -> None:
-    """Issue "Bad input": dissecting never raises, and what is not understood stays behind, byte for byte."""
+def test_truncated_or_changed_bytes_are_kept(kind: str) -> None:
+    """Issue "Bad input": dissecting never raises, and unknown bytes remain, byte for byte."""
 
     @settings(max_examples=40, deadline=None)
     @given(EVERYTHING[kind], st.data())
@@ -296,7 +296,7 @@ def test_cut_or_spoilt_bytes_are_kept(kind: str) -> None:
 
 @pytest.mark.parametrize("layer", WHOLE, ids=lambda layer: layer.__name__)
 def test_any_bytes_are_kept(layer: Callable[[bytes], Packet]) -> None:
-    """Issue "Bad input": the same for bytes that nobody built."""
+    """Issue "Bad input": the same for random bytes."""
 
     @settings(max_examples=40, deadline=None)
     @given(st.binary(min_size=1, max_size=200))
@@ -315,19 +315,19 @@ def test_any_bytes_are_kept(layer: Callable[[bytes], Packet]) -> None:
     ),
     ids=lambda kind: kind.__name__,
 )
-def test_a_part_alone_may_be_cut_anywhere(kind: type[Packet]) -> None:
-    """Issue "Bad input": options and records alone are no less careful than the layers they lie in."""
+def test_a_single_part_may_be_truncated_anywhere(kind: type[Packet]) -> None:
+    """Issue "Bad input": single options and records are as robust as the layers that contain them."""
     data = bytes(kind(next_header=0) if issubclass(kind, ChainedOption) else kind())
     for length in range(1, len(data) + 1):
         assert rebuilt(kind(data[:length])) == data[:length]
 
 
-def test_an_unknown_option_needs_its_type_told() -> None:
-    """A chain names each option before it: what nobody knows cannot be named by itself."""
+def test_an_unknown_option_needs_its_type() -> None:
+    """The header before an option holds its type: an unknown option has none of its own."""
     unknown = UnknownOption(data=b"abcd")
     with pytest.raises(ValueError, match="set next_header"):
         bytes(layers.LBMC(options=[unknown]))
-    told = layers.LBMC(bytes(layers.LBMC(next_header=200, options=[unknown]) / b"x"))
-    assert [type(each) for each in told.options] == [UnknownOption]
-    assert told.options[0].data == b"abcd"
-    assert bytes(told.payload) == b"x"
+    typed = layers.LBMC(bytes(layers.LBMC(next_header=200, options=[unknown]) / b"x"))
+    assert [type(each) for each in typed.options] == [UnknownOption]
+    assert typed.options[0].data == b"abcd"
+    assert bytes(typed.payload) == b"x"

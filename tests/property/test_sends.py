@@ -1,4 +1,4 @@
-"""First sendings as runs: whatever was captured, in whatever pieces, says the same as numbers and times one by one."""
+"""First transmissions as runs: any capture, in any pieces, gives the same as single sqns and times."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pl: Any = pytest.importorskip("polars")
 KEY = ("switch", "10.0.0.1", 7, None)
 WRAP = 2**32
 
-# Runs that go on, leave gaps, step back, and repeat numbers: near the wrap, and over the edge of a bucket.
+# Runs that continue, leave gaps, step back and repeat sqns: near the wrap, and across the end of a bucket.
 runs = st.lists(st.tuples(st.integers(-6, 8), st.integers(1, 6)), max_size=12)
 starts = st.sampled_from([0, 100, (1 << BUCKET_BITS) - 9, WRAP - 20])
 
 
 @st.composite
 def captured(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Numbers that do not wrap, and times, in order of time."""
+    """Sqns that do not wrap, and times, in order of time."""
     found, number, time_ns = [], draw(starts) + 10, 1_000
     for step, length in draw(runs):
         number += step
@@ -42,14 +42,14 @@ def captured(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 def arrays(found: list[tuple[int, int]]) -> tuple[Any, Any]:
-    """As a capture has them."""
+    """Return them as arrays of a capture."""
     numbers = np.array([number % WRAP for number, _ in found], np.uint32)
     return numbers, np.array([time_ns for _, time_ns in found], np.int64)
 
 
 @given(captured(), st.data())
-def test_pieces_in_any_order_are_the_whole(found: list[tuple[int, int]], data: st.DataObject) -> None:
-    """The facts of parts, merged in any order, are those of the whole; with a file for the times as well."""
+def test_merging_in_any_order_gives_the_whole(found: list[tuple[int, int]], data: st.DataObject) -> None:
+    """The facts of parts, merged in any order, are those of the whole; also with a file for the times."""
     whole = Sends.of(*arrays(found))
     assert sorted(zip(whole.times_ns.tolist(), whole.sqns.tolist(), strict=True)) == sorted(
         (time_ns, number % WRAP) for number, time_ns in found
@@ -66,7 +66,7 @@ def test_pieces_in_any_order_are_the_whole(found: list[tuple[int, int]], data: s
 
 @given(captured())
 def test_times_in_a_file_are_the_same(found: list[tuple[int, int]]) -> None:
-    """As soon as there are many, times go to a file: piece by piece, in order or not."""
+    """Many times are stored in a file: piece by piece, in any order."""
     whole, most = Sends.of(*arrays(found)), sends_module._SPILL_SENDS
     sends_module._SPILL_SENDS = 4
     try:
@@ -81,16 +81,16 @@ def test_times_in_a_file_are_the_same(found: list[tuple[int, int]]) -> None:
 
 @given(captured())
 def test_analyses_of_runs(found: list[tuple[int, int]]) -> None:
-    """Coverage, gaps, copies and times of sending, against numbers one by one."""
+    """Coverage, gaps, copies and send times, compared with single sqns."""
     if not found:
         return
     pieces = Pieces()
     pieces.add_sends(KEY, Sends.of(*arrays(found)))
     first = min((time_ns, number % WRAP) for number, time_ns in found)
-    told = {"publisher": KEY[1], "session_id": KEY[2], "epoch": 0, "time_ns": first[0], "sqn": first[1]}
-    pieces.add("references", pl.DataFrame([told], frame_schema("references")))
+    stored = {"publisher": KEY[1], "session_id": KEY[2], "epoch": 0, "time_ns": first[0], "sqn": first[1]}
+    pieces.add("references", pl.DataFrame([stored], frame_schema("references")))
     everything = Numbered.of(pieces.facts()).everything
-    # What is unwrapped is so by the first one seen: the rest keeps its distance.
+    # Sqns are unwrapped relative to the first one.
     shift = first[1] - next(number for number, time_ns in found if (time_ns, number % WRAP) == first)
     seen = sorted((number + shift, time_ns) for number, time_ns in found)
     numbers = [number for number, _ in seen]
