@@ -67,7 +67,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("name", ["lbtru", "lbttcp", "filtered"])
-def test_the_core_counts_what_rows_would_be(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_core_counts_the_same_as_rows(name: str, request: pytest.FixtureRequest) -> None:
     """First sendings that the core counts make the facts that rows of them make; stored and read, they are the same."""
     capture = request.getfixturevalue(name)
     facts = facts_of([capture])

@@ -1,4 +1,4 @@
-"""A capture read twice, by the scapy layers and by tshark, and compared frame by frame and field by field."""
+"""Reads a capture with the scapy layers and with tshark, and compares them frame by frame and field by field."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LAYERS = (um.LBTRM, um.LBTRU, um.LBMR, um.LBMCStream)
 
 
 def top(packet: Packet) -> Packet | None:
-    """The layer of ours in a frame."""
+    """Return the stack's outermost layer of a frame."""
     return next((packet[layer] for layer in LAYERS if layer in packet), None)
 
 
 def trees(capture: Path) -> dict[int, Any]:
-    """What tshark shows of the frames that are ours, by their number."""
+    """Return tshark's dissections of the stack's frames by number."""
     text = tshark(capture, "-Y", CARRIED, "-T", "json", "--no-duplicate-keys")
     found = [packet["_source"]["layers"] for packet in json.loads(text)]
     return {int(tree["frame"]["frame.number"]): tree for tree in found}
 
 
 def assert_agreement(capture: Path) -> list[Packet]:
-    """Every frame that one of the two takes for ours is read alike by both; the layers of these."""
+    """Assert that both read all frames of the stack alike. Return their layers."""
     shown = trees(capture)
     read = {number: top(packet) for number, packet in enumerate(rdpcap(str(capture)), 1)}
     ours = {number: layer for number, layer in read.items() if layer is not None}

@@ -1,4 +1,4 @@
-"""The capture of everything the stack says, made once."""
+"""The capture of all packet types that the stack sends, made once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root
 
 
 def emitted(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
-    """What a script of this folder says on a loopback of its own: the folder of the capture and the facts."""
+    """Run a script of this folder on a separate loopback. Return the folder with the capture and the facts."""
     if missing := [tool for tool in ("tshark", "dumpcap", "unshare") if shutil.which(tool) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed")
     if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no network namespace can be made here: run as root")
+        pytest.skip("no network namespace can be created here: run as root")
     made: Path = tmp_path_factory.mktemp("wire")
     made.chmod(0o777)
     done = subprocess.run(
@@ -40,7 +40,7 @@ def emitted(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The capture and the facts, made once."""
+    """The folder with the capture and the facts, made once."""
     return emitted(tmp_path_factory, "emit")
 
 

@@ -1,4 +1,4 @@
-"""What tshark makes of a capture, frame by frame, with the marks it leaves on what it cannot read."""
+"""tshark's dissection of a capture, frame by frame, with its marks of malformed data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scapy.packet import Packet
 from umstack.scapy import LBTRM
 
 MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
-"""Matches nothing in a good capture. NAKs are warnings, so severity would not do."""
+"""Matches nothing in a good capture. Severity is unsuitable, because NAKs are warnings."""
 
 _OPTIONS = {
     "udp.try_heuristic_first": "TRUE",
@@ -24,14 +24,14 @@ _OPTIONS = {
 
 
 def tshark(capture: Path, *arguments: str) -> str:
-    """Run tshark over a capture and return what it prints."""
+    """Run tshark on a capture and return its output."""
     options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}:{value}")]
     command = ["tshark", "-2", "-r", str(capture), *options, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def values(tree: object, field: str) -> list[str]:
-    """Every value of a field anywhere in a dissection, in order."""
+    """Return all values of a field in a dissection, in order."""
     if isinstance(tree, list):
         return [value for item in tree for value in values(item, field)]
     if not isinstance(tree, dict):
@@ -46,14 +46,14 @@ def values(tree: object, field: str) -> list[str]:
 
 
 def number(tree: object, field: str) -> int:
-    """The one value of a field, as a number."""
+    """Return the only value of a field as a number."""
     found = values(tree, field)
     assert len(found) == 1, (field, found)
     return int(found[0], 0)
 
 
 def octets(tree: object, field: str) -> bytes:
-    """The one value of a field, as bytes."""
+    """Return the only value of a field as bytes."""
     found = values(tree, field)
     assert len(found) == 1, (field, found)
     return bytes.fromhex(found[0].replace(":", ""))
@@ -61,13 +61,13 @@ def octets(tree: object, field: str) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame's layers."""
+    """The layers of a frame."""
 
     layers: dict[str, Any]
 
     @property
     def is_lbtrm(self) -> bool:
-        """Whether tshark took it for LBT-RM."""
+        """True if tshark dissects it as LBT-RM."""
         return "lbtrm" in self.layers
 
     @property
@@ -77,7 +77,7 @@ class Frame:
 
     @property
     def session_id(self) -> int:
-        """The LBT-RM session."""
+        """The LBT-RM session id."""
         return number(self.layers["lbtrm"], "lbtrm.hdr.session_id")
 
     @property
@@ -88,26 +88,26 @@ class Frame:
 
     @property
     def destination(self) -> str:
-        """The IP address it goes to."""
+        """The IP destination address."""
         return str(self.layers["ip"]["ip.dst"])
 
     @property
     def payload_bytes(self) -> int:
-        """UDP payload, by the UDP header."""
+        """The length of the UDP payload, by the UDP header."""
         return number(self.layers["udp"], "udp.length") - 8
 
     @property
     def payload(self) -> bytes:
-        """The UDP payload itself."""
+        """The UDP payload."""
         return octets(self.layers["udp"], "udp.payload")
 
     @property
     def read(self) -> Packet:
-        """The LBT-RM datagram as the scapy layers read it."""
+        """Return the LBT-RM datagram as dissected by the scapy layers."""
         return LBTRM(self.payload)
 
 
 def frames(capture: Path) -> list[Frame]:
-    """The UDP frames of a capture."""
+    """Return the UDP frames of a capture."""
     text = tshark(capture, "-Y", "udp && !icmp", "-T", "json", "--no-duplicate-keys")
     return [Frame(packet["_source"]["layers"]) for packet in json.loads(text)]

@@ -1,7 +1,7 @@
-"""Makes the stack say everything it can say, on the loopback of a network namespace, and captures it.
+"""Makes the stack send all its packet types on the loopback of a network namespace, and captures them.
 
-Run inside a namespace of its own: `unshare --net python tests/wire/emit.py DIRECTORY`. Leaves wire.pcapng there, and
-facts.json: what was sent, as the senders recorded it. Frames carry one datagram each (no GSO), at an MTU of 1500.
+Run inside a separate namespace: `unshare --net python tests/wire/emit.py DIRECTORY`. Writes wire.pcapng there, and
+facts.json: the sent data, as recorded by the senders. Frames carry one datagram each (no GSO), at an MTU of 1500.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from umstack import Context, Message, Receiver
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 from umstack.scapy import LBMC, LBTRM, LBTRMData, LBTRMNak
 
-MARKER = b"everything was said"
+MARKER = b"the end of the capture"
 SECONDS = 20.0
 GROUP = "224.10.10.10"
 FORGED_SESSION = 0x5EED0001
 
 
 def set_up_loopback() -> None:
-    """Bring lo up, with the MTU of an Ethernet."""
+    """Bring lo up with the MTU of Ethernet."""
     with IPRoute() as route:
         route.link("set", index=socket.if_nametoindex("lo"), state="up", mtu=1500)
 
 
 @contextmanager
 def capturing(file: Path) -> Iterator[None]:
-    """Capture lo into the file, until the marker that is sent at the end is in it."""
+    """Capture lo into the file, until the file has the marker sent at the end."""
     command = ["dumpcap", "-q", "-i", "lo", "-B", "64", "-w", str(file)]
     capture = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert capture.stderr is not None
@@ -57,7 +57,7 @@ def capturing(file: Path) -> Iterator[None]:
 
 
 def nak(session: LbtrmAddress, *requests: list[int]) -> None:
-    """Ask a source for retransmissions, as any receiver may; several requests go out together."""
+    """Send NAKs to a source, as any receiver may; several at once."""
     header = LBTRM(nak_port=session.nak_port, session_id=session.session_id)
     datagrams = [bytes(header / LBTRMNak(sqns=numbers)) for numbers in requests]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -66,13 +66,13 @@ def nak(session: LbtrmAddress, *requests: list[int]) -> None:
 
 
 def address_of(transport: str) -> LbtrmAddress:
-    """The address a transport's name is made of."""
+    """Return the address in the name of a transport."""
     _, source_ip, nak_port, session_id, group, port = transport.split(":")
     return LbtrmAddress(source_ip, group, int(session_id, 16), int(port), int(nak_port))
 
 
 def take(receiver: Receiver, count: int) -> list[Message]:
-    """The next messages, this many of them."""
+    """Return the next `count` messages."""
     messages: list[Message] = []
     deadline = time.monotonic() + SECONDS
     while len(messages) < count:
@@ -83,12 +83,12 @@ def take(receiver: Receiver, count: int) -> list[Message]:
 
 
 def open_context(**options: Any) -> Context:
-    """A context whose every datagram is a frame of its own."""
+    """Open a context that sends every datagram in a separate frame."""
     return Context("lo", link_gso=0, link_gro=0, **options)
 
 
 def publish(facts: dict[str, Any]) -> None:
-    """Messages of every shape, silence for session messages and TSNIs, repairs, and a receiver that leaves."""
+    """Send messages of every kind, pause for session messages and TSNIs, retransmit, and let a receiver leave."""
     options: dict[str, Any] = {
         "flow_control": "min",
         "transport_lbtrm_multicast_address": GROUP,
@@ -142,7 +142,7 @@ def publish(facts: dict[str, Any]) -> None:
 
 
 def publish_timed(facts: dict[str, Any]) -> None:
-    """Messages that say when they were sent: whole, in a batch, and in fragments."""
+    """Send messages with send times: single, in a batch, and in fragments."""
     options: dict[str, Any] = {"send_timestamps": 1, "transport_lbtrm_multicast_address": "224.10.10.13"}
     with open_context() as publisher, open_context() as subscriber:
         receiver = subscriber.receiver("timed")
@@ -162,13 +162,13 @@ def publish_timed(facts: dict[str, Any]) -> None:
 
 
 def refuse(facts: dict[str, Any]) -> None:
-    """A retransmit limit that a flood of NAKs for small datagrams exceeds: some wait, some are shed."""
+    """Exceed the retransmission limit by many NAKs for small datagrams: some are delayed, some shed."""
     with open_context(
         transport_lbtrm_retransmit_rate_limit=80_000, transport_lbtrm_rate_interval=100
     ) as publisher:
         source = publisher.source("flooded", transport_lbtrm_multicast_address="224.10.10.11")
         session = address_of(source.transport)
-        # Two messages may share a datagram when the context sends as well, so it is datagrams that count.
+        # Two messages may share a datagram if the context sends, too, so datagrams are counted.
         while (source.stats()["msgs_sent"] or 0) < 1500:
             source.send(bytes(8), flush=True)
         nak(session, *[list(range(first, first + 300)) for first in range(0, 1500, 300)])
@@ -178,7 +178,7 @@ def refuse(facts: dict[str, Any]) -> None:
 
 
 def ask(facts: dict[str, Any]) -> None:
-    """A forged source with a gap in its datagrams: the stack's own NAK, and its first status message."""
+    """Forge a source with a gap in its datagrams, for the stack's own NAK and first status message."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, open_context() as subscriber:
         forger.bind(("127.0.0.1", 14399))
         forger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
@@ -188,27 +188,27 @@ def ask(facts: dict[str, Any]) -> None:
         forger.sendto(encode(ResolutionDatagram(advertisements=(advertisement,))), ("224.9.10.11", 12965))
         wait_for(lambda: receiver.stats()["delivery_controllers"], "resolution")
 
-        def say(number: int) -> None:
+        def send(number: int) -> None:
             message = LBMC(topic_index=77, sqn=number) / (b"%05d" % number)
             body = LBTRMData(sqn=number, trail=0, messages=[message])
             datagram = LBTRM(nak_port=14399, session_id=FORGED_SESSION) / body
             forger.sendto(bytes(datagram), ("224.10.10.12", 14400))
 
         for number in (0, 3, 4):
-            say(number)
+            send(number)
         asked: set[int] = set()
         while asked != {1, 2}:
-            assert select.select([forger], [], [], SECONDS)[0], "no NAK came"
+            assert select.select([forger], [], [], SECONDS)[0], "no NAK received"
             heard = LBTRM(forger.recv(2000))
             if LBTRMNak in heard:
                 asked.update(heard[LBTRMNak].sqns)
         for number in (1, 2):
-            say(number)
+            send(number)
         take(receiver, 5)
 
 
 def main() -> None:
-    """Say everything, and write it down."""
+    """Send everything, and write the facts."""
     directory = Path(sys.argv[1])
     facts: dict[str, Any] = {}
     set_up_loopback()

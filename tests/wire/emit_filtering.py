@@ -1,6 +1,6 @@
 """Two receivers of different topics of an LBT-RU session that filters, captured on the loopback of a network namespace.
 
-As emit.py: `unshare --net python tests/wire/emit_filtering.py DIRECTORY`. A session without keys and one with.
+Usage like emit.py: `unshare --net python tests/wire/emit_filtering.py DIRECTORY`. One session without keys, one with.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ OPTIONS: dict[str, Any] = {
     "transport_source_side_filtering_behavior": "inclusion",
 }
 COUNT = 300
-"""Messages of each topic."""
+"""Number of messages per topic."""
 
 
 def publish(topics: tuple[str, str], keys: dict[str, Any]) -> dict[str, Any]:
-    """Messages of both topics in turns, each a datagram, then many of the first alone; what was counted."""
+    """Send both topics in turns, a datagram per message, then many of the first alone. Return the counts."""
     with open_context(**keys) as publisher, open_context(**keys) as one, open_context(**keys) as other:
         sources = [publisher.source(topic, **OPTIONS, transport_session_name=topics[0]) for topic in topics]
         receivers = [context.receiver(topic) for context, topic in zip((one, other), topics, strict=True)]
         first = sources[0]
         wait_for(lambda: first.stats()["num_clients"] == 2, "the connections")
         first.wait_connected(timeout=SECONDS)
-        wait_for(lambda: (first.stats()["interests_rcved"] or 0) >= 2, "what the receivers want")
+        wait_for(lambda: (first.stats()["interests_rcved"] or 0) >= 2, "the receivers' interests")
         for number in range(COUNT):
             for source in sources:
                 source.send(b"%08d" % number, flush=True)
@@ -41,11 +41,11 @@ def publish(topics: tuple[str, str], keys: dict[str, Any]) -> dict[str, Any]:
         first.send_many([b"%08d" % number for number in range(COUNT)], flush=True)
         reports = first.stats()["filter_reports_sent"] or 0
         take(receivers[0], COUNT)
-        wait_for(lambda: (first.stats()["filter_reports_sent"] or 0) > reports, "a report of the run")
+        wait_for(lambda: (first.stats()["filter_reports_sent"] or 0) > reports, "a report on the run")
         sources[1].send(b"last", flush=True)
         take(receivers[1], 1)
         reports = first.stats()["filter_reports_sent"] or 0
-        wait_for(lambda: (first.stats()["filter_reports_sent"] or 0) > reports, "a report of the last")
+        wait_for(lambda: (first.stats()["filter_reports_sent"] or 0) > reports, "a report on the last")
         stats = first.stats()
         _, _, port, session_id = first.transport.split(":")
         names = ("rxs_sent", "naks_rcved", "copies_filtered", "filter_reports_sent")
@@ -57,7 +57,7 @@ def publish(topics: tuple[str, str], keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Say everything, and write it down."""
+    """Send everything, and write the facts."""
     directory = Path(sys.argv[1])
     set_up_loopback()
     write_new_key_file(directory / "keys", ["keyed*"])

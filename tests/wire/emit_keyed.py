@@ -1,7 +1,8 @@
-"""Makes the stack say what it says with keys, on the loopback of a network namespace, and captures it.
+"""Makes the stack send its packet types with keys on the loopback of a network namespace, and captures them.
 
-As emit.py, with authentication_scope all: `unshare --net python tests/wire/emit_keyed.py DIRECTORY`. What a second
-source and a second receiver say is made by tests/tag_oracle.py, so each believes the other only if both are right.
+Usage like emit.py, with authentication_scope all: `unshare --net python tests/wire/emit_keyed.py DIRECTORY`.
+tests/tag_oracle.py makes the datagrams of a second source and receiver, so each accepts the other only if both are
+right.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ _counts = count(1)
 
 
 def covered(plain: bytes) -> bytes:
-    """A datagram with its trailer up to the tag, with a stamp of now."""
+    """Return a datagram with its trailer up to the tag, with the current time."""
     stamp = int(time.time() * 4) << 22 | next(_counts)
     return plain + HEAD + b"\7" + stamp.to_bytes(7)
 
 
 def of_sender(secret: bytes, purpose: str, sender: tuple[str, int], plain: bytes) -> bytes:
-    """The datagram with its trailer, as a receiver or topic resolution sends it."""
+    """Return the datagram with its trailer, as sent by a receiver or topic resolution."""
     whole = covered(plain)
     return whole + sender_tag(secret, purpose, sender, whole)
 
 
 def of_source(plain: bytes) -> bytes:
-    """The datagram with its trailer, as the forged source sends it."""
+    """Return the datagram with its trailer, as sent by the forged source."""
     whole = covered(plain)
     source, group = (FORGED.source_ip, FORGED.nak_port), (FORGED.group, FORGED.destination_port)
     return whole + session_tag(SECRET, source, group, FORGED.session_id, whole)
 
 
 def publish(keys: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Messages of several shapes, session messages, TSNIs, repairs, an NCF, and a receiver that leaves."""
+    """Send messages of several kinds, session messages, TSNIs, retransmissions, an NCF; let a receiver leave."""
     options: dict[str, Any] = {
         "flow_control": "min",
         "transport_lbtrm_multicast_address": GROUP,
@@ -86,37 +87,37 @@ def publish(keys: dict[str, Any], facts: dict[str, Any]) -> None:
 
 
 def ask(keys: dict[str, Any]) -> None:
-    """A source made by the oracle, with a gap in its datagrams: the stack's own NAK."""
+    """Let the oracle act as a source with a gap in its datagrams, for the stack's own NAK."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, open_context(**keys) as subscriber:
         forger.bind((FORGED.source_ip, FORGED.nak_port))
         forger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         receiver = subscriber.receiver("forged")
         plain = encode(ResolutionDatagram(advertisements=(Advertisement("forged", 77, 60, FORGED),)))
-        told = of_sender(RESOLUTION_SECRET, "lbmr", forger.getsockname(), plain)
-        forger.sendto(told, ("224.9.10.11", 12965))
+        tagged = of_sender(RESOLUTION_SECRET, "lbmr", forger.getsockname(), plain)
+        forger.sendto(tagged, ("224.9.10.11", 12965))
         wait_for(lambda: receiver.stats()["delivery_controllers"], "resolution")
 
-        def say(number: int) -> None:
+        def send(number: int) -> None:
             message = LBMC(topic_index=77, sqn=number) / (b"%05d" % number)
             body = LBTRMData(sqn=number, trail=0, messages=[message])
             plain = bytes(LBTRM(nak_port=FORGED.nak_port, session_id=FORGED.session_id) / body)
             forger.sendto(of_source(plain), (FORGED.group, FORGED.destination_port))
 
         for number in (0, 3, 4):
-            say(number)
+            send(number)
         asked: set[int] = set()
         while asked != {1, 2}:
-            assert select.select([forger], [], [], SECONDS)[0], "no NAK came"
+            assert select.select([forger], [], [], SECONDS)[0], "no NAK received"
             heard = LBTRM(forger.recv(2000)[:-TRAILER_BYTES])
             if LBTRMNak in heard:
                 asked.update(heard[LBTRMNak].sqns)
         for number in (1, 2):
-            say(number)
+            send(number)
         take(receiver, 5)
 
 
 def main() -> None:
-    """Say it, and write it down."""
+    """Send everything, and write the facts."""
     directory = Path(sys.argv[1])
     facts: dict[str, Any] = {}
     file = directory / "keys"

@@ -1,6 +1,6 @@
-"""Makes the stack say what it says over LBT-RU, on the loopback of a network namespace, and captures it.
+"""Makes the stack send its LBT-RU packet types on the loopback of a network namespace, and captures them.
 
-As emit.py: `unshare --net python tests/wire/emit_lbtru.py DIRECTORY`.
+Usage like emit.py: `unshare --net python tests/wire/emit_lbtru.py DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CREQ, ACK, NAK = 6, 5, 3
 
 
 class Peer:
-    """A receiver by hand, at a port that tshark takes for one of LBT-RU."""
+    """A hand-made receiver at a port that tshark dissects as LBT-RU."""
 
     def __init__(self, port: int, session_id: int, source_port: int) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -38,22 +38,22 @@ class Peer:
         self._session = b"\2\x08\0\0" + session_id.to_bytes(4)
         self._to = ("127.0.0.1", source_port)
 
-    def say(self, kind: int, body: bytes, client_id: int) -> None:
-        """One datagram with both options."""
+    def send(self, kind: int, body: bytes, client_id: int) -> None:
+        """Send a datagram with both options."""
         options = self._session + b"\0\x08\0\0" + client_id.to_bytes(4)
         self.socket.sendto(bytes([kind, 1, 0, 0]) + body + options, self._to)
 
     def connect(self) -> int:
-        """Connect; the client id that the source gave."""
-        self.say(CREQ, b"", 1)
+        """Connect. Return the client id from the source."""
+        self.send(CREQ, b"", 1)
         answer = self.socket.recv(2000)
         client_id = int.from_bytes(answer[-4:])
-        self.say(ACK, answer[8:12], client_id)
+        self.send(ACK, answer[8:12], client_id)
         return client_id
 
 
 def filter_topics(facts: dict[str, Any]) -> None:
-    """Two topics of a session that filters, of which the receiver wants one."""
+    """Publish two topics of a filtering session with a receiver of one of them."""
     options = {
         **OPTIONS,
         "transport_source_side_filtering_behavior": "inclusion",
@@ -63,21 +63,21 @@ def filter_topics(facts: dict[str, Any]) -> None:
         wanted, other = (publisher.source(topic, **options) for topic in ("wanted", "unwanted"))
         receiver = subscriber.receiver("wanted")
         wanted.wait_connected(timeout=SECONDS)
-        wait_for(lambda: (wanted.stats()["interests_rcved"] or 0) >= 1, "what the receiver wants")
+        wait_for(lambda: (wanted.stats()["interests_rcved"] or 0) >= 1, "the receiver's interest")
         for number in range(3):
             other.send(b"%d" % number, flush=True)
         wanted.send(b"wanted", flush=True)
         other.send(b"last", flush=True)
         take(receiver, 1)
         reports = wanted.stats()["filter_reports_sent"] or 0
-        wait_for(lambda: (wanted.stats()["filter_reports_sent"] or 0) > reports, "a report of the last")
+        wait_for(lambda: (wanted.stats()["filter_reports_sent"] or 0) > reports, "a report on the last")
         _, _, port, session_id = wanted.transport.split(":")
         facts["filtered_session"], facts["filtered_port"] = int(session_id, 16), int(port)
         facts["wanted"], facts["unwanted"] = wanted.topic_index, other.topic_index
 
 
 def publish(facts: dict[str, Any], folder: Path) -> None:
-    """Messages, silence, repairs, an NCF, a reset, a receiver that leaves; without a session id, and keyed."""
+    """Send messages, retransmissions, an NCF, a reset; idle; let a receiver leave; without a session id, and keyed."""
     with open_context() as publisher, open_context() as subscriber:
         receiver = subscriber.receiver("orders")
         source = publisher.source("orders", **OPTIONS)
@@ -93,11 +93,11 @@ def publish(facts: dict[str, Any], folder: Path) -> None:
         client_id = peer.connect()
         wait_for(lambda: source.stats()["num_clients"] == 2, "the peer's connection")
         for _ in range(2):
-            peer.say(NAK, b"\0\1\0\0\0\0\0\0", client_id)
+            peer.send(NAK, b"\0\1\0\0\0\0\0\0", client_id)
         wait_for(lambda: source.stats()["naks_ignored"] == 1, "an NCF")
-        stranger = Peer(14379, int(session_id, 16), int(port))
-        stranger.say(ACK, bytes(4), 1)
-        facts["reset"] = stranger.socket.recv(100).hex()
+        other = Peer(14379, int(session_id, 16), int(port))
+        other.send(ACK, bytes(4), 1)
+        facts["reset"] = other.socket.recv(100).hex()
         receiver.close()
         wait_for(lambda: source.stats()["num_clients"] == 1, "the receiver's leave")
     with open_context() as publisher, open_context() as subscriber:
@@ -119,7 +119,7 @@ def publish(facts: dict[str, Any], folder: Path) -> None:
 
 
 def ask(facts: dict[str, Any]) -> None:
-    """A forged source with a gap in its datagrams: the stack's own NAK, under the client id that the source gave."""
+    """Forge a source with a gap in its datagrams, for the stack's own NAK with the source's client id."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, open_context() as subscriber:
         forger.bind(("127.0.0.1", FORGED_PORT))
         forger.settimeout(SECONDS)
@@ -138,26 +138,26 @@ def ask(facts: dict[str, Any]) -> None:
         syn = LBTRU(flags="syn") / LBTRUSm(sm_sqn=proposed, lead=99, trail=100, options=options)
         forger.sendto(bytes(syn), client)
 
-        def say(number: int) -> None:
+        def send(number: int) -> None:
             message = LBMC(topic_index=77, sqn=number) / (b"%05d" % number)
             body = LBTRUData(sqn=100 + number, trail=100, options=options[:1], messages=[message])
             forger.sendto(bytes(LBTRU() / body), client)
 
         for number in (0, 3):
-            say(number)
+            send(number)
         asked: set[int] = set()
         while asked != {101, 102}:
             heard = LBTRU(forger.recv(2000))
             if LBTRUNak in heard:
                 asked.update(heard[LBTRUNak].sqns)
         for number in (1, 2):
-            say(number)
+            send(number)
         take(receiver, 4)
         facts["receive_port"] = client[1]
 
 
 def main() -> None:
-    """Say everything, and write it down."""
+    """Send everything, and write the facts."""
     directory = Path(sys.argv[1])
     facts: dict[str, Any] = {}
     set_up_loopback()

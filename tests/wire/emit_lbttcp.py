@@ -1,6 +1,6 @@
-"""Makes the stack say what it says over LBT-TCP, on the loopback of a network namespace, and captures it.
+"""Makes the stack send its LBT-TCP packet types on the loopback of a network namespace, and captures them.
 
-As emit.py: `unshare --net python tests/wire/emit_lbttcp.py DIRECTORY`.
+Usage like emit.py: `unshare --net python tests/wire/emit_lbttcp.py DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tests.waiting import wait_for
 from tests.wire.emit import SECONDS, capturing, open_context, set_up_loopback, take
 
 FIRST, SECOND, THIRD = 300, 200, 100
-"""Messages to the first receiver alone, to both, and to the first alone again."""
+"""Numbers of messages to the first receiver alone, to both, and to the first alone again."""
 
 
 def publish(facts: dict[str, Any]) -> None:
-    """Messages to one receiver, to two, and to one again, when the second has gone; a large one at the end."""
+    """Send to one receiver, to two, and to one again after the second has left; a large message at the end."""
     with open_context() as publisher, open_context() as subscriber:
         receiver = subscriber.receiver("orders")
         source = publisher.source("orders", transport="tcp")
@@ -44,7 +44,7 @@ def publish(facts: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Say everything, and write it down."""
+    """Send everything, and write the facts."""
     directory = Path(sys.argv[1])
     facts: dict[str, Any] = {}
     set_up_loopback()

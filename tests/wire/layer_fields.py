@@ -1,4 +1,4 @@
-"""What tshark calls the fields of the scapy layers, so that both readings of a frame can be compared whole."""
+"""tshark's names of the scapy layers' fields, for comparing both dissections of a frame completely."""
 
 from __future__ import annotations
 
@@ -25,67 +25,67 @@ GENERATED = (
     ),
     *("lbtrm.transport", "lbtru.analysis", "lbtru.channel", "lbtru.transport"),
 )
-"""What tshark concludes from several frames, and no frame carries."""
+"""Fields that tshark derives from several frames, which no frame carries."""
 
 NOT_GENERATED = ("lbmc.topicname",)
 WITHOUT_VALUE = ("lbmc.apphdr.data", "lbmc.apphdr_chain.element.data")
-"""A place tshark marks without saying what is there."""
+"""A position that tshark marks without a value."""
 
 
 def held(packet: Packet, name: str) -> Any:
-    """The value of a field; None where the packet does not have it."""
+    """Return the value of a field, or None if the packet does not have it."""
     field = packet.get_field(name)
     absent = isinstance(field, ConditionalField) and not field._evalcond(packet)
     return None if absent else packet.getfieldval(name)
 
 
 def get(name: str) -> Getter:
-    """The field of that name."""
+    """Return a getter of a field."""
     return lambda packet: held(packet, name)
 
 
 def number(name: str) -> Getter:
-    """The field of that name as a number."""
+    """Return a getter of a field as a number."""
     return lambda packet: None if (value := held(packet, name)) is None else int(value)
 
 
 def eight(name: str) -> Getter:
-    """A 64-bit number that tshark shows as bytes."""
+    """Return a getter of a 64-bit number that tshark shows as bytes."""
     return lambda packet: packet.getfieldval(name).to_bytes(8, "big")
 
 
 def fields(prefix: str, **names: str) -> dict[str, Getter]:
-    """Fields with these names (tshark's to ours)."""
+    """Return the getters of fields by tshark's names."""
     return {f"{prefix}.{theirs}": get(ours) for theirs, ours in names.items()}
 
 
 def bit(ours: str, mask: int) -> Getter:
-    """Whether one bit of a field is set."""
+    """Return a getter of a bit of a field."""
     return lambda packet: None if (value := held(packet, ours)) is None else int(bool(int(value) & mask))
 
 
 def flags(prefix: str, ours: str = "flags", **bits: int) -> dict[str, Getter]:
-    """A field of flags, whole and bit by bit."""
+    """Return the getters of a flags field, whole and bit by bit."""
     return {prefix: number(ours)} | {f"{prefix}.{name}": bit(ours, mask) for name, mask in bits.items()}
 
 
 def chained(prefix: str) -> dict[str, Getter]:
-    """The head of an option of a chain."""
+    """Return the getters of the header of a chained option."""
     return fields(prefix, next_hdr="next_header", hdr_len="length")
 
 
 def typed(prefix: str) -> dict[str, Getter]:
-    """The head of an LBMR option."""
+    """Return the getters of the header of an LBMR option."""
     return fields(prefix, type="type", len="length")
 
 
 def fec_byte(packet: Packet) -> int:
-    """Flags and FEC type, which share a byte."""
+    """Return the byte with the flags and the FEC type."""
     return int(packet.flags) << 4 | packet.fec_type
 
 
 def fec(prefix: str, **bits: int) -> dict[str, Getter]:
-    """That byte, whole and bit by bit."""
+    """Return the getters of that byte, whole and bit by bit."""
     found: dict[str, Getter] = {prefix: fec_byte}
     for name, mask in bits.items():
         found[f"{prefix}.{name}"] = lambda packet, mask=mask: int(bool(fec_byte(packet) & mask))
@@ -93,12 +93,12 @@ def fec(prefix: str, **bits: int) -> dict[str, Getter]:
 
 
 def swapped(number: int) -> int:
-    """A number of 32 bits in the other byte order."""
+    """Return a 32-bit number in the other byte order."""
     return int.from_bytes(number.to_bytes(4, "little"), "big")
 
 
 def properties_block(packet: Packet) -> dict[str, list[Value]]:
-    """The names of a block and its values, by tshark's name of each type."""
+    """Return names and values of a properties block by tshark's field names."""
     found: dict[str, list[Value]] = {}
     for entry, (name, value) in zip(packet.table, packet.properties().items(), strict=True):
         kind = PROPERTY_VALUES[entry.type]
@@ -110,7 +110,7 @@ def properties_block(packet: Packet) -> dict[str, list[Value]]:
 
 
 def of_block(theirs: str) -> Getter:
-    """What tshark shows of each property of a block."""
+    """Return a getter of tshark's values of each property of a block."""
     return lambda packet: properties_block(packet).get(theirs)
 
 
@@ -224,7 +224,7 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
         proplen="bytes",
     ),
     layers.LBMCProperties: BLOCK,
-    # The dissector shows the magic as if all blocks were little-endian: it is how it tells them apart.
+    # The dissector shows the magic as little-endian for all blocks: it distinguishes them by it.
     layers.LBMCBigProperties: BLOCK
     | {"lbmc.lbm_msg_properties.data.magic": lambda packet: swapped(packet.magic)},
     layers.LBMCProperty: PROPERTY,
@@ -418,12 +418,12 @@ OWN_OPTIONS = (
 
 
 def own_as_extended(packet: Packet) -> Packet:
-    """The stack's own options as what they are to tshark: extended options with data."""
+    """Return the stack's own options as tshark dissects them: extended options with data."""
     return layers.LBMCExtended(bytes(packet)) if isinstance(packet, OWN_OPTIONS) else packet
 
 
 def parts(packet: Packet) -> Iterator[Packet]:
-    """A packet, the packets in its lists, and what it carries, as they lie."""
+    """Yield a packet, the packets in its lists, and its payloads, in the order of the frame."""
     yield own_as_extended(packet)
     for field in packet.fields_desc:
         if isinstance(field, ConditionalField) and not field._evalcond(packet):
@@ -437,7 +437,7 @@ def parts(packet: Packet) -> Iterator[Packet]:
 
 
 def getters(packet: Packet) -> dict[str, Getter]:
-    """tshark's names for the fields of one packet that it has."""
+    """Return the getters of a packet's fields by tshark's names."""
     if isinstance(packet, layers.LBMRUnicastInfo | layers.LBMRUnicastAddress | layers.LBMRHostInfo):
         name, names = INFO_NAMES[packet.parent.transport]
         has = {field.name for field in packet.fields_desc}
@@ -445,8 +445,8 @@ def getters(packet: Packet) -> dict[str, Getter]:
     return FIELDS.get(type(packet), {})
 
 
-def said_by_layers(packet: Packet) -> dict[str, list[Value]]:
-    """Every value by tshark's name of its field, in the order of the frame."""
+def values_of_layers(packet: Packet) -> dict[str, list[Value]]:
+    """Return all values by tshark's field names, in the order of the frame."""
     found: dict[str, list[Value]] = {}
     for part in parts(packet):
         for name, getter in getters(part).items():
@@ -457,18 +457,18 @@ def said_by_layers(packet: Packet) -> dict[str, list[Value]]:
 
 
 def is_carried(name: str) -> bool:
-    """Whether tshark's field stands in the frame, rather than being concluded."""
+    """Return True if the frame carries tshark's field, rather than tshark deriving it."""
     if not name.startswith(("lbtrm.", "lbmc.", "lbmr.", "lbtru.")) or name.endswith("_tree"):
         return False
     return name.startswith(NOT_GENERATED) or not (name.startswith(GENERATED) or name in WITHOUT_VALUE)
 
 
-def said_by_tshark(tree: object) -> dict[str, list[str]]:
-    """Every value tshark shows of fields that the frame carries, by name."""
+def values_of_tshark(tree: object) -> dict[str, list[str]]:
+    """Return tshark's values of the fields that the frame carries, by name."""
     found: dict[str, list[str]] = {}
     if isinstance(tree, list):
         for item in tree:
-            for name, shown in said_by_tshark(item).items():
+            for name, shown in values_of_tshark(item).items():
                 found.setdefault(name, []).extend(shown)
     elif isinstance(tree, dict):
         for key, item in tree.items():
@@ -476,19 +476,19 @@ def said_by_tshark(tree: object) -> dict[str, list[str]]:
             if is_carried(key) and isinstance(shown[0], str):
                 found.setdefault(key, []).extend(shown)
             elif not isinstance(item, str):
-                for name, inner in said_by_tshark(item).items():
+                for name, inner in values_of_tshark(item).items():
                     found.setdefault(name, []).extend(inner)
     return found
 
 
 def agree(ours: Value, theirs: str) -> bool:
-    """Whether both say the same, each in its own way of writing."""
+    """Return True if both values are equal, apart from the notation."""
     if isinstance(ours, bytes):
         text = ours.decode("utf-8", errors="replace")
         if theirs == ours.hex(":"):
             return True
-        # Before the pattern of a wildcard query some versions show the byte that says what kind it is; names that
-        # are not printable ASCII are escaped, differently by version.
+        # Some versions show the kind byte before the pattern of a wildcard query; names beyond printable ASCII are
+        # escaped, differently by version.
         return theirs.lstrip("\1\2") == text or not (text.isascii() and text.isprintable())
     if isinstance(ours, float):
         return float(theirs) == pytest.approx(ours, rel=1e-6)
@@ -496,8 +496,8 @@ def agree(ours: Value, theirs: str) -> bool:
 
 
 def differences(packet: Packet, tree: object) -> list[str]:
-    """Where the layers and tshark read a frame differently, fields that only one of them has included."""
-    ours, theirs = said_by_layers(packet), said_by_tshark(tree)
+    """Return the differences between the layers and tshark, including fields that only one of them has."""
+    ours, theirs = values_of_layers(packet), values_of_tshark(tree)
     found = []
     for name in sorted(ours.keys() | theirs.keys()):
         mine, other = ours.get(name, []), theirs.get(name, [])

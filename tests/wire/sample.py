@@ -1,4 +1,4 @@
-"""A capture of every packet the protocols have, built with the scapy layers: more kinds than the stack itself says."""
+"""A capture of all packets of the protocols, built with the scapy layers: more kinds than the stack sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EUR, GBP = 1001, 1002
 
 
 def frame(source: str, sport: int, destination: str, dport: int, packet: Packet) -> Packet:
-    """A UDP datagram in a frame."""
+    """Return a UDP datagram in a frame."""
     ends = IP(src=source, dst=destination, ttl=16) / UDP(sport=sport, dport=dport)
     return Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / ends / packet
 
@@ -158,7 +158,7 @@ def lbmr() -> Iterator[Packet]:
 
 
 def lbtru() -> Iterator[tuple[bool, Packet]]:
-    """A connection made, used, repaired and ended; whether it is the receiver's segment."""
+    """Yield the packets of a connection with a retransmission, and True for those of the receiver."""
     options = [um.LBTRUSessionId(session_id=0x5EED00AA), um.LBTRUClientId(client_id=7)]
     yield True, um.LBTRU() / um.LBTRUCreq(options=options)
     yield False, um.LBTRU(flags="syn") / um.LBTRUSm(sm_sqn=1, lead=500, trail=500, options=options)
@@ -176,7 +176,7 @@ def lbtru() -> Iterator[tuple[bool, Packet]]:
 
 
 def recovery() -> Iterator[Packet]:
-    """Requests of a late joiner over TCP."""
+    """Yield the requests of a late joiner over TCP."""
     request = um.LBMCLateJoinRequest(
         request_index=5, transport_index=77, topic_index=GBP, ip=RECEIVER, port=14392, request_max=100
     )
@@ -190,7 +190,7 @@ def recovery() -> Iterator[Packet]:
 
 
 def frames() -> list[Packet]:
-    """Every packet, in a frame from where it comes to where it goes."""
+    """Return all packets in frames with their addresses."""
     found = [frame(SOURCE, 40000, RESOLVER_GROUP, RESOLVER_PORT, packet) for packet in lbmr()]
     wildcard = um.LBMR(type="WILDCARD_QUERY", tqrs=[um.LBMRWildcardQuery(pattern=b"^MD\\..*")])
     found.append(frame(RECEIVER, 40000, RESOLVER_GROUP, RESOLVER_PORT, wildcard))

@@ -1,4 +1,4 @@
-"""Bulk decode agrees with tshark, which nobody here wrote, on every field of every row (captures: bulk decode)."""
+"""Bulk decode agrees with tshark, an independent implementation, on every field of every row."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ REFERENCE = Path(__file__).with_name("wire-sample.pcap")
 
 
 def integer(tree: object, field: str) -> int | None:
-    """The one value of a field, if it is there."""
+    """Return the only value of a field, or None."""
     return number(tree, field) if values(tree, field) else None
 
 
 def header_lengths(tree: object) -> Iterator[int]:
-    """The lengths of all option headers of an LBMC message."""
+    """Yield the lengths of all option headers of an LBMC message."""
     if isinstance(tree, dict):
         for key, item in tree.items():
             if key.endswith(".hdr_len"):
@@ -95,7 +95,7 @@ def header_lengths(tree: object) -> Iterator[int]:
 
 
 def records(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The TSNI records of an LBMC message."""
+    """Return the TSNI records of an LBMC message."""
     topics, sqns = values(found, "lbmc.tsni.tsni_rec.tidx"), values(found, "lbmc.tsni.tsni_rec.sqn")
     pairs = zip(topics, sqns, strict=True)
     empty = {
@@ -109,13 +109,13 @@ def records(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def sent_ns(found: dict[str, Any]) -> int | None:
-    """The publisher's time, which tshark shows as bytes of an extended option."""
+    """Return the publisher's time, which tshark shows as bytes of an extended option."""
     owner = integer(found, "lbmc.extopt.id"), integer(found, "lbmc.extopt.subtype")
     return int.from_bytes(octets(found, "lbmc.extopt.data"), "big") if owner == (STATUS_OPTION, 4) else None
 
 
 def messages(frame: Frame) -> Iterator[dict[str, Any]]:
-    """What tshark says of a datagram's messages, as our rows say it."""
+    """Yield tshark's dissection of a datagram's messages in the form of our rows."""
     for found in frame.messages:
         kind = number(found, "lbmc.type")
         topic = integer(found, "lbmc.tidx")
@@ -148,13 +148,13 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
 
 
 def advertisements(layers: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The topics tshark finds advertised with a session, as our rows say it; None where there are none."""
+    """Return the topics with sessions in tshark's dissection in the form of our rows, or None."""
     listed = layers.get("lbmr", {}).get("lbmr.tirs", {}).get("lbmr.tir", [])
-    told = []
+    decoded = []
     for one in listed if isinstance(listed, list) else [listed]:
         transport = TRANSPORTS[number(one, "lbmr.tir.transport_type")]
         address, port, session = INFORMATION[transport]
-        told.append(
+        decoded.append(
             {
                 "topic": one["lbmr.tir.name"],
                 "topic_index": number(one, "lbmr.tir.index"),
@@ -168,11 +168,11 @@ def advertisements(layers: dict[str, Any]) -> list[dict[str, Any]] | None:
                 "request_port": integer(one, "lbmr.topt.latejoin.src_tcp_port"),
             }
         )
-    return told or None
+    return decoded or None
 
 
 def expected(frame: Frame) -> dict[str, Any]:
-    """What tshark says of a UDP frame, as our row says it."""
+    """Return tshark's dissection of a UDP frame in the form of our row."""
     layers = frame.layers
     tags = [*values(layers, "ieee8021ad.id"), *values(layers, "vlan.id")]
     tags = [int(tag) for tag in tags] + [None] * (2 - len(tags))
@@ -239,7 +239,7 @@ def expected(frame: Frame) -> dict[str, Any]:
 
 
 def expected_of_lbtru(frame: Frame) -> dict[str, Any]:
-    """What tshark says of a datagram of LBT-RU, in the columns that it has."""
+    """Return tshark's dissection of an LBT-RU datagram in its columns."""
     lbtru = frame.layers["lbtru"]
     kind = LBTRU_TYPES[number(lbtru, "lbtru.hdr.type")]
     second = {"DATA": "flags", "SM": "flags", "CREQ": "request", "RST": "reason"}.get(kind, "res")
@@ -282,7 +282,7 @@ def expected_of_lbtru(frame: Frame) -> dict[str, Any]:
 
 
 def agree(capture: Path, dissected: list[Frame]) -> list[dict[str, Any]]:
-    """Compare every UDP row of a capture with its frame; the rows."""
+    """Compare every UDP row of a capture with its frame. Return the rows."""
     rows = [row for batch in decode(capture) for row in batch.to_pylist() if row["udp_bytes"] is not None]
     assert len(rows) == len(dissected)
     for row, frame in zip(rows, dissected, strict=True):
@@ -293,14 +293,14 @@ def agree(capture: Path, dissected: list[Frame]) -> list[dict[str, Any]]:
 
 
 def test_a_real_run_agrees(directory: Path, capture: list[Frame]) -> None:
-    """Everything the stack says, as dumpcap wrote it."""
+    """All packet types of the stack, as written by dumpcap."""
     rows = agree(directory / "wire.pcapng", capture)
     assert {row["packet_type"] for row in rows} == {*TYPES.values(), "LBMR", "STATUS", None}
     assert {row["interface_name"] for row in rows} == {"lo"}
 
 
 def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Issue 29: everything the stack says over LBT-RU, with a session id and without one, keyed and not."""
+    """Issue 29: all LBT-RU packet types of the stack, with and without session id, with and without keys."""
     path = emitted(tmp_path_factory, "emit_lbtru") / "wire.pcapng"
     rows = agree(path, frames(path))
     assert {row["packet_type"] for row in rows} == {*LBTRU_TYPES.values(), "LBMR", "STATUS", "FILTER", None}
@@ -309,23 +309,23 @@ def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) 
     assert {one["transport"] for row in rows for one in row["advertisements"] or ()} == {"LBT-RU"}
     status = [row for row in of_lbtru if row["packet_type"] == "STATUS"]
     interests = [row for row in status if row["next_sqn"] is None]
-    assert interests, "what a receiver wants is a receiver's, and no session's data"
+    assert interests, "an interest is sent by a receiver, and is not data of a session"
     assert all(row["next_sqn"] == row["transport_sqn"] for row in status if row not in interests)
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_lbtru_of_others_agrees(tmp_path: Path) -> None:
+def test_lbtru_of_other_senders_agrees(tmp_path: Path) -> None:
     """Issue 29: every type of LBT-RU packet, built by scapy: options in both orders, none at all, long lists, every NCF
     reason, flags that the stack itself never sets."""
     session, client = LBTRUSessionId(session_id=0x5EED00AA), LBTRUClientId(client_id=7)
     both = [session, client]
-    told = [LBMC(topic_index=9, sqn=number) / (b"%04d" % number) for number in (41, 42)]
+    decoded = [LBMC(topic_index=9, sqn=number) / (b"%04d" % number) for number in (41, 42)]
     downstream = [
-        LBTRU() / LBTRUData(sqn=500, trail=490, options=both, messages=told),
-        LBTRU() / LBTRUData(sqn=501, trail=490, options=[client, session], messages=told[:1]),
+        LBTRU() / LBTRUData(sqn=500, trail=490, options=both, messages=decoded),
+        LBTRU() / LBTRUData(sqn=501, trail=490, options=[client, session], messages=decoded[:1]),
         LBTRU(flags="retransmission")
-        / LBTRUData(sqn=2**32 - 1, trail=2**32 - 2, options=[session], messages=told),
-        LBTRU() / LBTRUData(sqn=0, trail=2**32 - 2, options=[], messages=told),
+        / LBTRUData(sqn=2**32 - 1, trail=2**32 - 2, options=[session], messages=decoded),
+        LBTRU() / LBTRUData(sqn=0, trail=2**32 - 2, options=[], messages=decoded),
         LBTRU(flags="syn") / LBTRUSm(sm_sqn=1, lead=99, trail=100, options=both),
         LBTRU() / LBTRUSm(sm_sqn=2**32 - 1, lead=2**31, trail=2**31 - 5, options=[session]),
         *(LBTRU() / LBTRUNcf(trail=490, reason=one, sqns=[500, 501], options=[session]) for one in range(4)),
@@ -351,8 +351,8 @@ def test_lbtru_of_others_agrees(tmp_path: Path) -> None:
     assert {row["packet_type"] for row in rows} == set(LBTRU_TYPES.values())
 
 
-def test_the_status_message_holds_what_was_sent(directory: Path) -> None:
-    """tshark shows an option of ours as bytes; its position is that of the datagram's own header."""
+def test_the_status_message_holds_the_sent_values(directory: Path) -> None:
+    """tshark shows the stack's option as bytes; its sqn equals that of the datagram's header."""
     rows = [row for batch in decode(directory / "wire.pcapng") for row in batch.to_pylist()]
     found = [row for row in rows if row["packet_type"] == "STATUS"]
     assert all(row["next_sqn"] == row["transport_sqn"] for row in found)
@@ -362,7 +362,7 @@ def test_the_status_message_holds_what_was_sent(directory: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_the_reference_sample_agrees() -> None:
-    """Packets written byte by byte from what tshark's dissectors understand."""
+    """Packets written byte by byte for tshark's dissectors."""
     rows = agree(REFERENCE, frames(REFERENCE))
     assert Counter(row["packet_type"] for row in rows) == {
         "LBMR": 5,
@@ -374,9 +374,9 @@ def test_the_reference_sample_agrees() -> None:
         "CREQ": 1,
         "RST": 1,
     }
-    told = [one for row in rows for one in row["advertisements"] or ()]
+    decoded = [one for row in rows for one in row["advertisements"] or ()]
     names = [("MD.EURUSD", 1001), ("MD.GBPUSD", 1002), ("RU.T", 2001)]
-    assert [(one["topic"], one["topic_index"]) for one in told] == names
+    assert [(one["topic"], one["topic_index"]) for one in decoded] == names
     kinds = {m["kind"] for row in rows for m in row["messages"] or ()}
     assert kinds == {"message", "end", "tsni", "control", "extended", "tag"}
 
@@ -406,8 +406,8 @@ def test_recovery_over_tcp_agrees() -> None:
     assert [len(row["messages"]) for row in rows] == [0, 0, 0, 1, 1, 2, 1]
 
 
-def test_a_real_run_over_lbttcp_is_in_facts_as_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Issue 29: what the stack sent over LBT-TCP, to two receivers of which one goes, once and by connection."""
+def test_facts_of_a_real_run_over_lbttcp_match_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Issue 29: the data sent over LBT-TCP to two receivers, one of which leaves, in total and per connection."""
     pytest.importorskip("polars")
     from umstack.analysis.tables import tables_of
     from umstack.facts.facts import facts_of
@@ -428,8 +428,8 @@ def test_a_real_run_over_lbttcp_is_in_facts_as_it_was(tmp_path_factory: pytest.T
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_lbttcp_agrees(tmp_path: Path) -> None:
-    """Issue 29: the segments of a session: who sends, the session that the receiver names, messages wherever they are
-    cut, a TSNI, the end; a connection without a session id is known by its messages."""
+    """Issue 29: the segments of a session: the sender, the session in the receiver's message, messages cut anywhere, a
+    TSNI, the end; a connection without a session id is recognized by its messages."""
     stream = b"".join(message(9, number, bytes(100 * number)) for number in range(1, 30))
     stream += bytes.fromhex("08200010ff0c0001000000090000001d") + b"\1\xff\0\4"
     named = bytes.fromhex("086b000cff0800005eed0001")
@@ -457,22 +457,22 @@ def test_lbttcp_agrees(tmp_path: Path) -> None:
     for name in names:
         command += ["-e", name]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    told: list[Any] = []
+    decoded: list[Any] = []
     shown: list[Any] = []
     for row, line in zip(rows, said, strict=True):
         flags, length, source, topics, sqns, tsni = line.split("\t")
         assert (row["tcp_flags"], row["tcp_bytes"]) == (int(flags, 16), int(length))
         assert row["to_source"] == (int(source) != 14371)
-        # tshark shows a message where it ends, a row where its headers do.
+        # tshark shows a message at its end, a row at the end of its headers.
         shown += zip(topics.split(","), sqns.split(","), strict=True) if topics else ()
         shown += [("tsni", sqn) for sqn in tsni.split(",") if sqn]
-        told += [
+        decoded += [
             (str(one["topic_index"]) if one["kind"] == "message" else "tsni", str(one["topic_sqn"]))
             for one in row["messages"]
             if one["topic_sqn"] is not None
         ]
-    assert told == shown
-    assert len(told) == 2 * 30
+    assert decoded == shown
+    assert len(decoded) == 2 * 30
     per_connection = len(segments)
     assert [row["session_id"] for row in rows[:per_connection]] == [None] * 2 + [0x5EED0001] * (
         per_connection - 2
@@ -487,8 +487,8 @@ def test_lbttcp_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_what_others_send_agrees(tmp_path: Path) -> None:
-    """Kinds of messages and options the stack itself does not send, on several links, with VLAN tags and IP options."""
+def test_packets_of_other_senders_agree(tmp_path: Path) -> None:
+    """Messages and options that the stack does not send, on several link types, with VLAN tags and IP options."""
     body = bytes.fromhex
     datagrams = [
         data(100, message(1001, 41, b"EUR 1.0842"), message(1002, 7, b"GBP 1.2611")),
@@ -534,8 +534,9 @@ def test_what_others_send_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_it_is_fifty_times_as_fast(tmp_path: Path) -> None:
-    """At least 50 packets are decoded, into all columns, in the time tshark takes for one and fewer fields."""
+def test_decoding_is_fifty_times_as_fast_as_tshark(tmp_path: Path) -> None:
+    """At least 50 packets are decoded, into all columns, in the time that tshark needs for one packet and fewer
+    fields."""
     path = tmp_path / "speed.pcap"
     packets = 60_000
     generate(path, packets, Traffic(snap_bytes=96))

@@ -1,4 +1,4 @@
-"""A capture of an LBT-RU session that filters: what a receiver is passed over is no loss, and a report is no repair."""
+"""A capture of a filtering LBT-RU session: filtered datagrams are not lost, and reports are not retransmissions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from umstack.report import make_report
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The capture of two sessions, without keys and with, and what their source counted."""
+    """The folder with the capture of two sessions, without and with keys, and their source's counts."""
     return emitted(tmp_path_factory, "emit_filtering")
 
 
@@ -35,7 +35,7 @@ def capture(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def counted(folder: Path) -> list[dict[str, Any]]:
-    """What the source of each session counted. Nothing was lost, so that nothing was sent again."""
+    """The counts of each session's source. Nothing was lost, so nothing was retransmitted."""
     found: list[dict[str, Any]] = json.loads((folder / "facts.json").read_text())
     assert [(one["rxs_sent"], one["naks_rcved"]) for one in found] == [(0, 0), (0, 0)]
     return found
@@ -53,8 +53,8 @@ def tables(facts: Facts) -> Tables:
     return tables_of(facts)
 
 
-def test_filter_reports_are_rows_of_their_own(capture: str, counted: list[dict[str, Any]]) -> None:
-    """UX-27: each is a `FILTER` with the first and last number of what was passed over, and is not sent again."""
+def test_filter_reports_are_separate_rows(capture: str, counted: list[dict[str, Any]]) -> None:
+    """UX-27: each is a `FILTER` with the first and last filtered sqn, and is not a retransmission."""
     rows = [row for batch in decode(capture) for row in batch.to_pylist() if row["transport"] == "LBT-RU"]
     assert not any(row["retransmission"] for row in rows)
     for one in counted:
@@ -69,8 +69,10 @@ def test_filter_reports_are_rows_of_their_own(capture: str, counted: list[dict[s
         assert [] in reports
 
 
-def test_filter_reports_are_no_repairs(facts: Facts, tables: Tables, counted: list[dict[str, Any]]) -> None:
-    """UX-27: the report counts no retransmission, needed or not, and no loss."""
+def test_filter_reports_are_not_retransmissions(
+    facts: Facts, tables: Tables, counted: list[dict[str, Any]]
+) -> None:
+    """UX-27: the report counts neither as a retransmission nor as a loss."""
     assert tables["sessions"]["retransmissions"].sum() == 0
     assert [len(tables[name]) for name in ("repairs", "losses", "incidents", "duplicates")] == [0, 0, 0, 0]
     assert tables["rates"]["retransmissions"].sum() == 0
@@ -78,14 +80,14 @@ def test_filter_reports_are_no_repairs(facts: Facts, tables: Tables, counted: li
     assert of_kind["packets"].sum() >= sum(one["filter_reports_sent"] for one in counted)
 
 
-def test_the_core_counts_what_rows_would_be(capture: str, facts: Facts) -> None:
-    """Whether the core counts or rows are made of everything, the facts are the same; stored and read, too."""
+def test_the_core_counts_the_same_as_rows(capture: str, facts: Facts) -> None:
+    """Facts are the same if the core counts or if all packets become rows; also after storing and reading."""
     assert facts_of_packets(decode(capture, only_ours=True)).equals(facts)
     assert unpacked([packed(facts)])[0].equals(facts)
 
 
-def test_what_is_passed_over_is_not_missing(tables: Tables) -> None:
-    """UX-27: no number lacks at either receiver, though each was sent about half of them."""
+def test_filtered_datagrams_are_not_missing(tables: Tables) -> None:
+    """UX-27: no sqn is missing at either receiver, although each received about half of them."""
     assert len(tables["gaps"]) == 0
     covered = tables["coverage"]
     assert covered["missing"].to_list() == [0] * 4
@@ -93,7 +95,7 @@ def test_what_is_passed_over_is_not_missing(tables: Tables) -> None:
 
 
 def test_a_copy_that_was_not_captured_is_missing(folder: Path, capture: str) -> None:
-    """UX-27: of a receiver that is passed over much, the one datagram that the capture lacks, and no other."""
+    """UX-27: only the one uncaptured datagram is missing at a receiver with many filtered ones."""
     [whole] = pa.Table.from_batches(decode(capture, only_ours=True)).combine_chunks().to_batches()
     first = json.loads((folder / "facts.json").read_text())[0]["session_id"]
     rows = whole.select(["session_id", "packet_type", "destination_port", "transport_sqn"]).to_pylist()
@@ -110,8 +112,8 @@ def test_a_copy_that_was_not_captured_is_missing(folder: Path, capture: str) -> 
     assert (gap["first_sqn"], gap["last_sqn"]) == (number - 1, number)
 
 
-def test_the_report_says_nothing_is_lost(capture: str, tmp_path: Path) -> None:
-    """UX-27: no sentence of losses, gaps or repairs of a capture that has none."""
+def test_the_report_shows_no_losses(capture: str, tmp_path: Path) -> None:
+    """UX-27: no sentence on losses, gaps or repairs for a capture without any."""
     report = make_report([capture], tmp_path / "out")
     assert not {one.topic for one in report.findings} & {"gaps", "repairs", "duplicates"}
     assert not any(one.topic.startswith("loss-") for one in report.findings)

@@ -18,7 +18,7 @@ LONG = bytes(4000)
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a context sent, by its tap."""
+    """The sent datagrams of a context, by its tap."""
     file = tmp_path_factory.mktemp("hot-failover") / "tap.pcapng"
     with open_context() as subscriber, open_context(tap=file) as publisher:
         receiver = subscriber.receiver("numbers")
@@ -38,8 +38,9 @@ def test_nothing_is_malformed(capture: Path) -> None:
     assert tshark(capture, "-d", "udp.port==14400,lbtrm", "-Y", MARKS) == ""
 
 
-def test_the_number_is_the_element_of_its_name(capture: Path) -> None:
-    """Reference 1: lbmc.apphdr_chain with "Hot failover sequence number", 4 or 8 bytes, the flags where UM reserves."""
+def test_the_number_has_its_element(capture: Path) -> None:
+    """lbmc.apphdr_chain with "Hot failover sequence number", 4 or 8 bytes, with the flags in the reserved bytes of
+    UM."""
     fields = ["first_chain_hdr", "element.next_hdr", "element.hdr_len", "element.res", "hdr_len"]
     columns = [word for field in fields for word in ("-e", f"lbmc.apphdr_chain.{field}")]
     said = tshark(
@@ -69,7 +70,7 @@ def test_the_number_is_the_element_of_its_name(capture: Path) -> None:
 
 
 def test_the_number_is_in_network_order(capture: Path) -> None:
-    """Reference 1: the data of the element, which the dissector shows as bytes."""
+    """The data of the element, which the dissector shows as bytes."""
     raw = tshark(capture, "-d", "udp.port==14400,lbtrm", "-Y", "lbmc.apphdr_chain", "-T", "jsonraw")
     data = [values(packet, "lbmc.apphdr_chain.element.data_raw")[0] for packet in json.loads(raw)]
     assert data[:4] == ["fffffff0", f"{HIGH:016x}", f"{HIGH + 1:016x}", f"{7:016x}"]

@@ -1,4 +1,4 @@
-"""What the stack says with keys, read by tshark, and every tag computed again without libcrypto."""
+"""The stack's datagrams with keys, dissected by tshark, with all tags recomputed without libcrypto."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GROUPS = {"224.10.10.10", "224.10.10.12"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The capture and the facts, made once."""
+    """The folder with the capture and the facts, made once."""
     return emitted(tmp_path_factory, "emit_keyed")
 
 
 @pytest.fixture(scope="module")
 def keyed(folder: Path) -> list[Frame]:
-    """Every UDP frame with a trailer, which is all but the marker."""
+    """All UDP frames with a trailer: all except the marker."""
     found = [
         frame for frame in frames(folder / "wire.pcapng") if "lbtrm" in frame.layers or "lbmr" in frame.layers
     ]
@@ -37,13 +37,13 @@ def keyed(folder: Path) -> list[Frame]:
     return found
 
 
-def test_tshark_finds_nothing_odd(folder: Path) -> None:
-    """W1: every datagram still decodes, trailer included."""
+def test_nothing_is_malformed(folder: Path) -> None:
+    """W1: every datagram decodes, including its trailer."""
     assert tshark(folder / "wire.pcapng", "-Y", MARKS) == ""
 
 
-def test_every_kind_of_datagram_is_there_and_every_tag_is_right(keyed: list[Frame], folder: Path) -> None:
-    """Over data, retransmissions, SM, NAK, NCF, status messages and topic resolution; no stamp comes twice."""
+def test_every_kind_of_datagram_has_a_correct_tag(keyed: list[Frame], folder: Path) -> None:
+    """Over data, retransmissions, SM, NAK, NCF, status messages and topic resolution; no timestamp occurs twice."""
     facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
     ports = {facts["session_id"]: facts["nak_port"], FORGED.session_id: FORGED.nak_port}
     kinds: Counter[str] = Counter()
@@ -75,8 +75,9 @@ def test_every_kind_of_datagram_is_there_and_every_tag_is_right(keyed: list[Fram
     assert set(stamps.values()) == {1}
 
 
-def test_tshark_shows_the_trailer_of_data_and_the_fields_of_the_rest(keyed: list[Frame]) -> None:
-    """DATA ends in a control message with an HMAC; behind the fields of the rest are exactly the trailer's bytes."""
+def test_tshark_shows_trailers(keyed: list[Frame]) -> None:
+    """DATA ends in a control message with an HMAC; behind the fields of other types are exactly the bytes of the
+    trailer."""
     full = 0
     for frame in keyed:
         if "lbmr" in frame.layers:
@@ -94,17 +95,17 @@ def test_tshark_shows_the_trailer_of_data_and_the_fields_of_the_rest(keyed: list
             listed = "lbtrm.nak.num_naks" if frame.kind == NAK else "lbtrm.ncf.num_ncfs"
             fixed = 12 if frame.kind == NAK else 16
             assert size == fixed + 4 * int(values(frame.layers["lbtrm"], listed)[0], 0)
-    assert full >= 1, "the longest message that fits is not split"
+    assert full >= 1, "the longest message that fits is not fragmented"
 
 
 def test_resolution_decodes_with_a_trailer(keyed: list[Frame]) -> None:
-    """Tshark reads the records, and passes over the trailer."""
+    """tshark dissects the records and skips the trailer."""
     resolution = [frame for frame in keyed if "lbmr" in frame.layers]
     topics = {topic for frame in resolution for topic in values(frame.layers["lbmr"], "lbmr.tir.name")}
     assert {"orders", "forged"} <= topics
 
 
-def test_our_decoder_names_the_tags(folder: Path) -> None:
+def test_our_decoder_shows_the_tags(folder: Path) -> None:
     """Every row is well formed, data has a tag among its messages, and `umstack decode` shows it on every line."""
     file = str(folder / "wire.pcapng")
     rows = [row for batch in decode(file, only_ours=True) for row in batch.to_pylist()]

@@ -1,4 +1,4 @@
-"""Late join and off-transport recovery as tshark decodes them: LBMC over TCP, both directions of real exchanges."""
+"""Late join and off-transport recovery as tshark decodes them: LBMC over TCP, both directions of real connections."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_tshark_decodes_requests_and_answers(tmp_path: Path) -> None:
 
 
 class Relay:
-    """Stands between a receiver and a source's request port, and keeps what each said on the last connection."""
+    """A relay between a receiver and a source's request port, which records both directions of the last connection."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -87,7 +87,7 @@ class Relay:
             peer, _ = self.listener.accept()
             try:
                 server = socket.create_connection(self.server)
-            except OSError:  # the source has gone
+            except OSError:  # the source has ended
                 peer.close()
                 continue
             self.asked, self.answered = bytearray(), bytearray()
@@ -111,7 +111,7 @@ def _fields(file: Path, *names: str) -> list[str]:
 
 
 def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """UM-138, UM-142: what a receiver says that lost messages 3 to 7, and what it is answered."""
+    """UM-138, UM-142: the requests of a receiver that lost messages 3 to 7, and the responses."""
     relay = Relay()
     at = Endpoint("127.0.0.1", relay.port)
     real: list[Any] = []
@@ -125,7 +125,7 @@ def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: p
     with open_context(**ports) as publisher, open_context(**ports) as subscriber:
         source = publisher.source("recovered", late_join=1, flow_control="none", **IDLE)
         relay.server = (real[0].ip, real[0].port)
-        # Long enough for a recovery on a busy machine, before the session, which is idle, ends once more.
+        # Long enough for a recovery on a busy machine, before the idle session ends again.
         soon_ended = {**SOON_ENDED, "transport_lbtrm_activity_timeout": 1500}
         account = Account(subscriber.receiver("recovered", use_late_join=0, **soon_ended))
         account.until_mapped()
@@ -137,7 +137,7 @@ def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: p
         deadline = time.monotonic() + 2 * SECONDS
         while account.numbers != list(
             range(sent)
-        ):  # the session is joined again, and lives while something comes
+        ):  # the session is joined again, and lives while data arrives
             assert time.monotonic() < deadline, (account.numbers, account.lost)
             source.send(b"%d" % sent, flush=True)
             sent += 1
@@ -161,7 +161,7 @@ def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: p
 
 
 def test_tshark_decodes_a_recovery_with_keys(tmp_path: Path) -> None:
-    """UM-138: greetings and headers of records are control messages with an HMAC option among the others."""
+    """UM-138: greetings and record headers are control messages with an HMAC option among the others."""
     secret = bytes(range(32))
     keys = tmp_path / "keys"
     keys.write_text(f"topic * 7 {secret.hex()}\n")

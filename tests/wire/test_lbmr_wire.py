@@ -1,4 +1,4 @@
-"""Topic resolution as tshark sees it: what the machine emits, written to a capture and dissected (W1)."""
+"""Datagrams of the topic resolution machine, written to a capture and dissected by tshark (W1)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write(path: Path, payloads: list[bytes]) -> None:
 
 
 def dissect(path: Path, payloads: list[bytes]) -> list[dict[str, Any]]:
-    """The LBMR layer of each datagram. Fails when one is not LBMR, is marked malformed, or scapy reads another."""
+    """Return the LBMR layer of each datagram. Fails if one is not LBMR or malformed, or if scapy differs."""
     write(path, payloads)
     assert tshark(path, "-Y", MARKS) == ""
     packets = json.loads(tshark(path, "-T", "json", "--no-duplicate-keys"))
@@ -89,7 +89,7 @@ def test_an_advertisement_has_every_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("session_id", [0x5EED00AA, 0])
 def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -> None:
-    """UX-28, W1: TIRs of LBT-RU and TCP carry source ip, port and, where there is one, the session id."""
+    """UX-28, W1: TIRs of LBT-RU and TCP carry source ip, port and the session id, if any."""
     resolver = machine()
     resolver.advertise("MD.U", 2001, LbtruAddress(HOST, session_id, 14380), Config().source_options(), 0)
     resolver.advertise("MD.T", 2002, TcpAddress(HOST, session_id, 14371), Config().source_options(), 0)
@@ -106,7 +106,7 @@ def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -
 
 
 def test_queries_and_advertisements_share_a_datagram(tmp_path: Path) -> None:
-    """Reference 5: TQRs first, then TIRs; the counts are those of the records."""
+    """TQRs first, then TIRs; the counts match the records."""
     resolver = machine()
     for number in range(3):
         resolver.query(f"wanted.{number}", Config().receiver_options(), 0)
@@ -120,7 +120,7 @@ def test_queries_and_advertisements_share_a_datagram(tmp_path: Path) -> None:
 
 
 def test_full_datagrams_are_complete(tmp_path: Path) -> None:
-    """Section 8: tshark ignores a count that is too small, so names are compared with what was asked for."""
+    """tshark ignores a count that is too small, so names are compared with the queries."""
     resolver = machine()
     names = [f"{'long' * 20}.{number:03}" for number in range(200)]
     for name in names:
@@ -133,7 +133,8 @@ def test_full_datagrams_are_complete(tmp_path: Path) -> None:
 
 
 def test_a_wildcard_query_has_its_pattern(tmp_path: Path) -> None:
-    """Wildcard TQR (type 1): one kind byte and the pattern, which tshark shows, and nothing else in the datagram."""
+    """Wildcard TQR (type 1): one kind byte and the pattern, which tshark shows, and no other records in the
+    datagram."""
     resolver = machine()
     resolver.match(1, TopicPattern.of_expression(r"^MD\..*"), Config().wildcard_receiver_options(), 0)
     payloads = resolver.datagrams_to_send(0)
@@ -144,7 +145,7 @@ def test_a_wildcard_query_has_its_pattern(tmp_path: Path) -> None:
 
 
 def test_final_advertisement_and_request(tmp_path: Path) -> None:
-    """Reference 3.9: the last word of a source (TTL 0), and the request for resolution."""
+    """The final advertisement of a source (TTL 0), and the request for resolution."""
     resolver = machine()
     polite = Config().source_options(resolver_send_final_advertisements=1)
     resolver.advertise("orders", 5, address(), polite, 0)
@@ -157,8 +158,8 @@ def test_final_advertisement_and_request(tmp_path: Path) -> None:
     assert values(final, "lbmr.tir.index") == ["5"]
 
 
-def test_what_tshark_reads_our_decoder_reads(tmp_path: Path) -> None:
-    """Two readers, one meaning: names with every kind of character a topic may have."""
+def test_tshark_and_our_decoder_agree(tmp_path: Path) -> None:
+    """Names with all kinds of characters of topics."""
     resolver = machine()
     names = ["a", "x" * 246, "prix/€", "with blank", "tab\there", "=+*^$"]
     for name in names:

@@ -1,4 +1,4 @@
-"""Everything the stack says, captured on a loopback of its own and read by tshark, which nobody here wrote (W1)."""
+"""All LBT-RM packet types of the stack, captured on a separate loopback and dissected by tshark (W1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEND_TIME_SUBTYPE = 4
 
 @pytest.fixture(scope="session")
 def session(capture: list[Frame], facts: dict[str, Any]) -> list[Frame]:
-    """The main session's frames, both ways."""
+    """The main session's frames, both directions."""
     return [frame for frame in capture if frame.is_lbtrm and frame.session_id == facts["session_id"]]
 
 
@@ -40,12 +40,12 @@ def batch_flags(message: object) -> int:
 
 
 def ncf_reason(frame: Frame) -> int | None:
-    """Reason of an NCF (tshark shows it shifted or not, by version: ask the layers)."""
+    """Return the reason of an NCF, by the layers, because tshark shifts it in some versions."""
     return frame.read[LBTRMNcf].reason if frame.kind == 4 else None
 
 
 def group_report(frame: Frame) -> LBMCGroupReport | None:
-    """The group report in a datagram to the group."""
+    """Return the group report in a datagram to the group."""
     if frame.kind != 0 or not to_group(frame):
         return None
     found = [message.option(LBMCGroupReport) for message in frame.read[LBTRMData].messages]
@@ -53,7 +53,7 @@ def group_report(frame: Frame) -> LBMCGroupReport | None:
 
 
 def status_flags(frame: Frame) -> int | None:
-    """The flags of a status message; None for any other frame."""
+    """Return the flags of a status message; None for other frames."""
     if frame.kind != 0 or to_group(frame):
         return None
     status = frame.read[LBTRMData].status()
@@ -70,7 +70,7 @@ EVERYTHING: dict[str, Callable[[Frame], bool]] = {
     "DATA, batch end": lambda f: f.kind == 0 and any(batch_flags(m) == 1 for m in f.messages),
     "DATA, batch of one": lambda f: f.kind == 0 and any(batch_flags(m) == 3 for m in f.messages),
     "DATA, fragment": lambda f: f.kind == 0 and has(f, "lbmc.frag.first_sqn"),
-    "DATA, time of sending": lambda f: f.kind == 0 and to_group(f) and has(f, "lbmc.extopt.subtype"),
+    "DATA, send time": lambda f: f.kind == 0 and to_group(f) and has(f, "lbmc.extopt.subtype"),
     "DATA, TSNI": lambda f: f.kind == 0 and has(f, "lbmc.tsni.num_recs"),
     "DATA, retransmission": lambda f: is_retransmission(f),
     "SM": lambda f: f.kind == 2,
@@ -86,18 +86,18 @@ EVERYTHING: dict[str, Callable[[Frame], bool]] = {
 
 
 @pytest.mark.parametrize("kind", EVERYTHING)
-def test_every_kind_of_packet_is_seen(capture: list[Frame], kind: str) -> None:
-    """Done when: tshark decodes every packet type the stack emits."""
+def test_every_kind_of_packet_is_captured(capture: list[Frame], kind: str) -> None:
+    """tshark decodes every packet type that the stack sends."""
     assert any(EVERYTHING[kind](frame) for frame in capture if frame.is_lbtrm)
 
 
 def test_nothing_is_malformed(directory: Path) -> None:
-    """Section 7: the marks match nothing."""
+    """The marks match nothing."""
     assert tshark(directory / "wire.pcapng", "-Y", MARKS) == ""
 
 
-def test_every_frame_is_what_it_should_be(capture: list[Frame]) -> None:
-    """Section 7: presence. Whatever goes to one of the stack's ports is LBT-RM or LBMR, and nothing else is sent."""
+def test_every_frame_is_of_the_stack(capture: list[Frame]) -> None:
+    """Datagrams to the stack's ports are LBT-RM or LBMR, and there are no others."""
     for frame in capture:
         port = number(frame.layers["udp"], "udp.dstport")
         assert frame.is_lbtrm == (port == 14400 or 14390 <= port <= 14399), port
@@ -119,7 +119,7 @@ def test_no_datagram_is_fragmented_by_ip(capture: list[Frame]) -> None:
     assert total >= 4, "two full fragments, the largest message, a retransmission"
 
 
-# ---- the length rules tshark does not enforce (section 7) ----
+# ---- the length rules tshark does not enforce ----
 
 
 def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
@@ -133,8 +133,8 @@ def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
         assert number(frame.layers, "lbtrm.data.fec_symbol") == 0
 
 
-def test_session_messages_keep_their_rules(capture: list[Frame]) -> None:
-    """L = 24; lead is at least trail - 1 in serial arithmetic; the SM counter is its own and counts by one (UM-71)."""
+def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
+    """L = 24; lead is at least trail - 1 in serial arithmetic; the separate SM counter counts by one (UM-71)."""
     counters: dict[int, list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):
         assert frame.payload_bytes == 24
@@ -158,14 +158,14 @@ def test_naks_and_ncfs_are_as_long_as_their_lists(capture: list[Frame]) -> None:
         assert len(listed) == len(set(listed)) == count
         body = frame.read.payload
         assert body.format == 0, "selective"
-        assert to_group(frame) == (frame.kind == 4), "NAKs to the source, confirmations to everybody (UM-124)"
+        assert to_group(frame) == (frame.kind == 4), "NAKs to the source, NCFs to the group (UM-124)"
         if frame.kind == 4:
             assert ncf_reason(frame) in (1, 2, 3)
             assert body.reserved == 0
 
 
 def test_control_messages_are_as_long_as_their_options(capture: list[Frame]) -> None:
-    """TSNI: header length 4 + 8n. Extended option: 8 + data, to be ignored by a receiver that does not know it."""
+    """TSNI: header length 4 + 8n. Extended option: 8 + data, ignored by receivers that do not know it."""
     for message in (m for frame in capture if frame.is_lbtrm for m in frame.messages):
         if values(message, "lbmc.tsni.num_recs"):
             count = number(message, "lbmc.tsni.num_recs")
@@ -178,26 +178,28 @@ def test_control_messages_are_as_long_as_their_options(capture: list[Frame]) -> 
             assert number(message, "lbmc.extopt.flags.more_fragments") == 0
 
 
-# ---- what the fields say ----
+# ---- the values of fields ----
 
 
 def new_data(frames: list[Frame]) -> list[Frame]:
     return [f for f in frames if f.kind == 0 and to_group(f) and not is_retransmission(f)]
 
 
-def test_transport_numbers_follow_each_other(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-75, UM-78, UM-112: one transport sqn a datagram, from 0, without a hole, TSNIs included (UM-65)."""
+def test_transport_sqns_have_no_holes(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-75, UM-78, UM-112: one transport sqn per datagram, from 0, without a hole, including TSNIs (UM-65)."""
     numbers = [number(frame.layers, "lbtrm.data.sqn") for frame in new_data(session)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= facts["publisher"]["msgs_sent"], "a TSNI may have followed"
     for frame in new_data(session):
-        assert number(frame.layers, "lbtrm.data.trail_sqn") == 0, "the window still holds everything (UM-125)"
+        assert number(frame.layers, "lbtrm.data.trail_sqn") == 0, (
+            "the window still holds all datagrams (UM-125)"
+        )
         assert number(frame.layers, "lbtrm.hdr.ucast_port") == facts["nak_port"]
         assert not values(frame.layers, "lbtrm.transport.data_sqn_gap")
 
 
-def test_topic_numbers_follow_each_other(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-52, UM-78: topic sqns count fragments, each topic its own; tshark names the topics from the TIRs."""
+def test_topic_sqns_have_no_holes(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-52, UM-78: topic sqns count the fragments of a topic; tshark gets the topic names from the TIRs."""
     by_topic: dict[str, list[int]] = {"orders": [], "trades": []}
     for message in (m for frame in new_data(session) for m in frame.messages):
         if number(message, "lbmc.type") == 0:
@@ -216,8 +218,8 @@ def test_one_flush_sends_messages_of_all_topics(session: list[Frame]) -> None:
     assert contents == [b"first of three", b"second of three", b"third of three"]
 
 
-def test_fragments_are_put_together_by_tshark(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-42, UM-80: 16-byte option, first sqn and total in every fragment, offsets end to end; tshark agrees."""
+def test_tshark_reassembles_fragments(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-42, UM-80: 16-byte option, first sqn and total in every fragment, contiguous offsets; tshark agrees."""
     fragments = [m for f in new_data(session) for m in f.messages if values(m, "lbmc.frag.first_sqn")]
     assert len(fragments) == 3
     reached = 0
@@ -228,16 +230,16 @@ def test_fragments_are_put_together_by_tshark(session: list[Frame], facts: dict[
         assert number(message, "lbmc.frag.offset") == reached
         reached += number(message, "lbmc.msglen") - 12 - 16
     assert reached == 4000
-    assert [number(m, "lbmc.msglen") for m in fragments[:2]] == [1452, 1452], "as full as they can be (UX-25)"
+    assert [number(m, "lbmc.msglen") for m in fragments[:2]] == [1452, 1452], "as full as possible (UX-25)"
     joined = [frame for frame in session if "4000" in values(frame.layers, "data.len")]
     assert joined
     assert len(values(joined[0].layers, "lbmc.reassembly.fragment")) == 3
     assert octets(joined[0].layers, "data.data") == bytes(range(250)) * 16
 
 
-def test_the_time_of_sending_is_an_option_of_its_own(capture: list[Frame], facts: dict[str, Any]) -> None:
+def test_the_send_time_is_a_separate_option(capture: list[Frame], facts: dict[str, Any]) -> None:
     """send_timestamps: every message and fragment carries the publisher's time behind the other options, sizes are
-    still exact, and what receivers were given is what was on the wire."""
+    still exact, and receivers return the times on the wire."""
     timed = [f for f in capture if f.is_lbtrm and f.session_id == facts["timed_session"] and to_group(f)]
     messages = [m for f in new_data(timed) for m in f.messages if number(m, "lbmc.type") == 0]
     assert len(messages) == 1 + 2 + 3
@@ -255,7 +257,7 @@ def test_the_time_of_sending_is_an_option_of_its_own(capture: list[Frame], facts
     assert [number(m, "lbmc.msglen") for m in messages[3:5]] == [1452, 1452]
 
 
-def test_a_batch_is_marked_where_it_begins_and_ends(session: list[Frame], facts: dict[str, Any]) -> None:
+def test_a_batch_is_marked_at_start_and_end(session: list[Frame], facts: dict[str, Any]) -> None:
     """UM-34, UM-37: the marks travel in a 4-byte option of the first and the last message."""
     wanted = dict(zip(facts["batch"], (2, 0, 1, 3), strict=True))
     found = {
@@ -267,7 +269,7 @@ def test_a_batch_is_marked_where_it_begins_and_ends(session: list[Frame], facts:
     assert found == wanted
 
 
-def test_a_session_message_tells_what_was_sent(session: list[Frame]) -> None:
+def test_a_session_message_carries_the_last_sqn(session: list[Frame]) -> None:
     """UM-68, UM-71, UM-87: lead is the last transport sqn before it."""
     last = -1
     for frame in session:
@@ -277,7 +279,7 @@ def test_a_session_message_tells_what_was_sent(session: list[Frame]) -> None:
             assert number(frame.layers, "lbtrm.sm.lead_sqn") == last % 2**32
 
 
-def test_a_tsni_repeats_the_last_number(session: list[Frame], facts: dict[str, Any]) -> None:
+def test_a_tsni_repeats_the_last_topic_sqn(session: list[Frame], facts: dict[str, Any]) -> None:
     """UM-62, UM-63: topic index and last topic sqn, in a control message that ends the option chain."""
     last = {facts["topics"]["orders"]: facts["messages"] + 1, facts["topics"]["trades"]: 0}
     tsnis = [m for f in new_data(session) for m in f.messages if values(m, "lbmc.tsni.num_recs")]
@@ -290,8 +292,8 @@ def test_a_tsni_repeats_the_last_number(session: list[Frame], facts: dict[str, A
         assert all(last[topic] == sqn for topic, sqn in zip(topics, numbers, strict=True))
 
 
-def test_a_retransmission_is_the_datagram_again(session: list[Frame]) -> None:
-    """UM-86, UM-120, UM-124, UM-133: same number and messages, to the group, only the flag differs."""
+def test_a_retransmission_repeats_the_datagram(session: list[Frame]) -> None:
+    """UM-86, UM-120, UM-124, UM-133: same sqn and messages, to the group, only the flag differs."""
     originals = {number(frame.layers, "lbtrm.data.sqn"): frame for frame in new_data(session)}
     repairs = [frame for frame in session if is_retransmission(frame)]
     assert [number(frame.layers, "lbtrm.data.sqn") for frame in repairs] == [0, 2]
@@ -306,8 +308,9 @@ def test_a_retransmission_is_the_datagram_again(session: list[Frame]) -> None:
         assert values(repair.layers, "lbtrm.transport.data_retransmission") != []
 
 
-def test_refusals_say_why(capture: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-129, UM-132: what was just repaired is ignored; beyond the limit NAKs wait; beyond the queue they are shed."""
+def test_ncfs_carry_their_reason(capture: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-129, UM-132: NAKs soon after a retransmission are ignored; beyond the limit NAKs wait; beyond the queue they
+    are shed."""
     lists: dict[tuple[int, int], list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 4):
         numbers = [int(value, 0) for value in values(frame.layers, "lbtrm.ncf.list.ncf")]
@@ -325,7 +328,7 @@ def test_refusals_say_why(capture: list[Frame], facts: dict[str, Any]) -> None:
         if f.is_lbtrm and f.session_id == facts["flooded"] and is_retransmission(f)
     ]
     assert repaired == sorted(repaired), "the oldest first (UM-133)"
-    assert set(delayed) | set(shed) | set(repaired) == set(range(1500)), "no NAK goes without an answer"
+    assert set(delayed) | set(shed) | set(repaired) == set(range(1500)), "every NAK has a response"
 
 
 def test_the_stacks_own_nak(capture: list[Frame]) -> None:
@@ -341,10 +344,10 @@ def test_the_stacks_own_nak(capture: list[Frame]) -> None:
 
 
 def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None:
-    """AE-16..AE-19, W1: flow control's only word, in an option of a control message, layout in docs/wire.md."""
-    told = [frame for frame in session if status_flags(frame) is not None]
+    """AE-16..AE-19, W1: the status message, in an option of a control message; layout in docs/wire.md."""
+    statuses = [frame for frame in session if status_flags(frame) is not None]
     receivers = set()
-    for frame in told:
+    for frame in statuses:
         (message,) = frame.messages
         assert number(message, "lbmc.type") == 8
         assert number(message, "lbmc.extopt.id") == STATUS_OPTION
@@ -368,12 +371,12 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         assert status.next_sqn <= len(new_data(session))
         assert flags != 0 or 0 < status.window_bytes <= 2 << 20
     assert len(receivers) == 1, "one subscriber, one identity"
-    assert status_flags(told[0]) == 1, "the first asks where the stream is"
-    assert status_flags(told[-1]) == 2, "the last says good-bye"
+    assert status_flags(statuses[0]) == 1, "the first solicits the position"
+    assert status_flags(statuses[-1]) == 2, "the last is sent on leaving"
 
 
 def test_the_group_report(session: list[Frame]) -> None:
-    """UM-117, W1: how many receivers there are, in an option of a control message that tshark decodes."""
+    """UM-117, W1: the number of receivers, in an option of a control message that tshark decodes."""
     frame = next(frame for frame in session if group_report(frame) is not None)
     (message,) = frame.messages
     assert number(message, "lbmc.type") == 8
@@ -386,8 +389,8 @@ def test_the_group_report(session: list[Frame]) -> None:
     assert (report.report_version, report.reserved, report.receivers, report.round_trip_us) == (1, 0, 1, 0)
 
 
-def test_topic_resolution_names_the_session(capture: list[Frame], facts: dict[str, Any]) -> None:
-    """UX-28: the TIR carries everything needed to join, and it is what the datagrams then use."""
+def test_topic_resolution_advertises_the_session(capture: list[Frame], facts: dict[str, Any]) -> None:
+    """UX-28: the TIR carries all parameters for joining, and the datagrams use them."""
     found = {
         name: index
         for frame in capture

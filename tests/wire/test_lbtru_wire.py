@@ -1,4 +1,4 @@
-"""What the stack says over LBT-RU, read by tshark, which nobody here wrote (W1)."""
+"""The stack's LBT-RU packet types, dissected by tshark (W1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAILER_BYTES = 28
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The capture and the facts, made once."""
+    """The folder with the capture and the facts, made once."""
     return emitted(tmp_path_factory, "emit_lbtru")
 
 
@@ -32,7 +32,7 @@ def said(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def lbtru(folder: Path) -> list[Frame]:
-    """Every frame of LBT-RU."""
+    """All LBT-RU frames."""
     return [frame for frame in frames(folder / "wire.pcapng") if "lbtru" in frame.layers]
 
 
@@ -56,17 +56,17 @@ def session_of(frame: Frame) -> int | None:
 
 
 def test_nothing_is_malformed(folder: Path) -> None:
-    """Section 7: the marks match nothing; keyed datagrams and those without a session id included."""
+    """The marks match nothing, including keyed datagrams and those without a session id."""
     assert tshark(folder / "wire.pcapng", "-Y", MARKS) == ""
 
 
-def test_every_kind_of_packet_is_seen(lbtru: list[Frame]) -> None:
-    """Issue 29: tshark decodes every packet type that is sent."""
+def test_every_kind_of_packet_is_captured(lbtru: list[Frame]) -> None:
+    """Issue 29: tshark decodes every packet type sent."""
     assert {kind(frame) for frame in lbtru} == {DATA, SM, NAK, NCF, ACK, CREQ, RST}
 
 
 def test_datagrams_of_a_source(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-28: DATA has 20 bytes of headers, one option, the session id, and the retransmission flag where it is one."""
+    """UX-28: DATA has 20 bytes of headers, one option, the session id, and the flag of retransmissions."""
     own = [frame for frame in of(lbtru, DATA) if session_of(frame) == said["session_id"]]
     of_source = [frame for frame in own if sent_from(frame) == said["source_port"]]
     assert of_source
@@ -84,8 +84,8 @@ def test_datagrams_of_a_source(lbtru: list[Frame], said: dict[str, Any]) -> None
         assert values(frame.messages, "lbmc.extopt.subtype") == ["1"]
 
 
-def test_an_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-11: CREQ, then SM with SYN and the client id, then ACKs that bear it; all name the session."""
+def test_the_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-11: CREQ, then SM with SYN and the client id, then ACKs with it; all have the session id."""
     first = of(lbtru, CREQ)[0]
     assert number(first.layers["lbtru"], "lbtru.hdr.request") == 0
     syn = next(frame for frame in of(lbtru, SM) if frame.payload[2] & 0x80)
@@ -100,8 +100,8 @@ def test_an_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, A
     assert plain.payload_bytes == 24
 
 
-def test_naks_and_their_confirmations(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-28: the stack's own NAK of what a forged source left out, and an NCF with its reason."""
+def test_naks_and_ncfs(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-28: the stack's own NAK for a gap of a forged source, and an NCF with its reason."""
     nak = next(frame for frame in of(lbtru, NAK) if sent_from(frame) == said["receive_port"])
     assert [int(one) for one in values(nak.layers["lbtru"], "lbtru.nak.list.nak")] == [101, 102]
     assert number(nak.layers["lbtru"], "lbtru.nak.num") == 2
@@ -114,13 +114,13 @@ def test_naks_and_their_confirmations(lbtru: list[Frame], said: dict[str, Any]) 
 
 
 def test_a_reset_has_no_options(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """The dissector reads options of an RST two bytes early, so there are none."""
+    """The dissector reads options of an RST two bytes early, so it has none."""
     assert said["reset"] == "07000000"
     assert all(frame.payload_bytes in (4, 4 + TRAILER_BYTES) for frame in of(lbtru, RST))
 
 
-def test_what_source_side_filtering_says(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-27: the receiver's interest, DATA that says how much it was passed over, and the source's reports."""
+def test_packets_of_source_side_filtering(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """UX-27: the receiver's interest, DATA with the number of filtered datagrams, and the source's reports."""
     own = [frame for frame in of(lbtru, DATA) if session_of(frame) == said["filtered_session"]]
     extended = [values(frame.messages, "lbmc.extopt.subtype") for frame in own]
     interest = own[extended.index(["5"])]
@@ -142,8 +142,8 @@ def test_what_source_side_filtering_says(lbtru: list[Frame], said: dict[str, Any
     assert [int.from_bytes(frame.payload[2:4]) for frame in with_data.values()] == [3]
 
 
-def test_scapy_reads_what_tshark_reads(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """Both readings of every frame of the session without keys are the same, field by field."""
+def test_scapy_and_tshark_agree(lbtru: list[Frame], said: dict[str, Any]) -> None:
+    """Both dissections of every frame of the session without keys are equal, field by field."""
     compared = [
         frame for frame in lbtru if session_of(frame) in (said["session_id"], said["filtered_session"])
     ]

@@ -1,4 +1,4 @@
-"""LBT-TCP as tshark decodes it: LBMC back to back on a TCP port, what a source sends and what its clients say."""
+"""LBT-TCP as tshark decodes it: LBMC back to back on a TCP port, from a source and its clients."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.wire.dissection import MARKS, octets, tshark, values
 from umstack._engine.transport_address import TcpAddress
 
 _SOURCE_PORT = 14371
-"""The first of the dissector's range of LBT-TCP source ports."""
+"""The first port of the dissector's range of LBT-TCP source ports."""
 _SEGMENT_BYTES = 1460
 _LONGEST = 65535
 _OPTIONS = ("-o", "lbmc.reassemble_fragments:FALSE")
-"""The dissector does not find the fragments of one message again over TCP, and calls that undecoded."""
+"""The dissector does not reassemble fragments over TCP, and reports them as undecoded."""
 
 
 def _stream(data: bytes, *, from_source: bool) -> list[Packet]:
-    """The bytes as TCP segments, which end anywhere in a message."""
+    """Return the bytes as TCP segments, which end anywhere in a message."""
     ports = (_SOURCE_PORT, 40000) if from_source else (40000, _SOURCE_PORT)
     ends = ("10.9.0.1", "10.9.0.2") if from_source else ("10.9.0.2", "10.9.0.1")
     return [
@@ -43,7 +43,7 @@ def _stream(data: bytes, *, from_source: bool) -> list[Packet]:
 
 
 def _dissected(folder: Path, packets: list[Packet]) -> list[dict[str, Any]]:
-    """Every LBMC message that tshark finds, with no mark of anything malformed."""
+    """Return tshark's LBMC messages; fails on marks of malformed data."""
     file = folder / "tcp.pcap"
     wrpcap(str(file), packets)
     assert tshark(file, *_OPTIONS, "-Y", MARKS) == ""
@@ -62,7 +62,7 @@ def _numbers(tree: object, field: str) -> list[int]:
 
 
 def _read_stream(client: RawClient, count: int) -> bytes:
-    """So many whole messages as they came."""
+    """Return the bytes of `count` messages as received."""
     data = b""
     for _ in range(count):
         head = client.exactly(4)
@@ -70,7 +70,7 @@ def _read_stream(client: RawClient, count: int) -> bytes:
     return data
 
 
-def test_tshark_decodes_what_a_source_sends(tmp_path: Path) -> None:
+def test_tshark_decodes_the_data_of_a_source(tmp_path: Path) -> None:
     """UM-46: messages, fragments of the longest length, an explicit batch, a TSNI and the end, back to back."""
     options = {"transport_topic_sequence_number_info_interval": 200}
     with open_context() as context:
@@ -103,7 +103,7 @@ def test_tshark_decodes_what_a_source_sends(tmp_path: Path) -> None:
 
 
 def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
-    """UX-27: the session id (option 107), the offer to filter (16), what a receiver includes and the answer (17)."""
+    """UX-27: the session id (option 107), the offer to filter (16), the receiver's interest and the answer (17)."""
     options = {"transport": "tcp", "transport_source_side_filtering_behavior": "inclusion"}
     with open_context() as context:
         source = context.source("offer", **options)
@@ -134,7 +134,7 @@ def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
     assert _numbers(answered, "lbmc.ssf_creq.flags.ignore") == [1]
     assert _numbers(answered, "lbmc.ssf_creq.transport_idx") == [session_id]
     assert _numbers(answered, "lbmc.ssf_creq.topic_idx") == [topic_index]
-    assert _numbers(answered, "lbmc.ssf_creq.client_idx") == [1]  # requests that are in force
+    assert _numbers(answered, "lbmc.ssf_creq.client_idx") == [1]  # effective requests
     greeting, request = _dissected(tmp_path, _stream(said, from_source=False))
     assert _numbers(greeting, "lbmc.tcp_sid.sid") == [session_id]
     assert _numbers(request, "lbmc.ssf_creq.mode") == [0]
@@ -160,7 +160,7 @@ def test_tshark_decodes_a_session_with_keys(tmp_path: Path) -> None:
             peer.send(peer.tags.seal(control_session_id(client.session_id)))
             heard = [peer.heard_greeting, peer.raw_record()]
             peer.send(peer.tags.seal(ssf_request(client.session_id, 0, source.topic_index)))
-            wait_for(lambda: source.send(b"?", flush=True) or _has_come(client), "the topic that is wanted")
+            wait_for(lambda: source.send(b"?", flush=True) or _has_come(client), "the requested topic")
             source.send_many([b"%02d" % n for n in range(50)], flush=True)
             source.send(bytes(60_000), flush=True)
             source.close()

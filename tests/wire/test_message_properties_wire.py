@@ -36,14 +36,14 @@ SHOWN = {
     "double_value": "-2.25",
     "string_value": "of words",
 }
-"""By tshark, which takes integers as unsigned."""
+"""By tshark, which reads integers as unsigned."""
 BLOCK = "lbmc.lbm_msg_properties"
 LONG = bytes(4000)
 
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a context sent, by its tap."""
+    """The sent datagrams of a context, by its tap."""
     file = tmp_path_factory.mktemp("properties") / "tap.pcapng"
     with open_context() as subscriber, open_context(tap=file) as publisher:
         receiver = subscriber.receiver("properties")
@@ -61,7 +61,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def packets(capture: Path) -> list[Any]:
-    """What tshark makes of the frames with a chain, in order."""
+    """tshark's dissections of the frames with a chain, in order."""
     text = tshark(capture, *LBTRM, "-Y", "lbmc.apphdr_chain", "-T", "json", "--no-duplicate-keys")
     return [packet["_source"]["layers"] for packet in json.loads(text)]
 
@@ -104,7 +104,7 @@ def test_every_field_of_a_block_is_read(packets: list[Any]) -> None:
     assert [int(element[name][0], 0) for name in ("next_hdr", "hdr_len", "res")] == [255, 8, 0]
 
 
-def test_properties_stand_beside_numbers_and_requests(packets: list[Any]) -> None:
+def test_properties_combine_with_numbers_and_requests(packets: list[Any]) -> None:
     """W1: two elements of one chain, a chain behind a request, and a message without data."""
     numbered, asked, empty = packets[1:4]
     assert values(numbered, "lbmc.apphdr_chain.first_chain_hdr") == ["0x06"]
@@ -116,8 +116,8 @@ def test_properties_stand_beside_numbers_and_requests(packets: list[Any]) -> Non
     assert int(values(empty, "lbmc.apphdr_chain.msgprop.proplen")[0]) == 8 + 16 + 2 + 4
 
 
-def test_fragments_are_put_together_with_the_block(packets: list[Any]) -> None:
-    """W1: the element is in every fragment, the block at the end of the whole, where tshark reads it."""
+def test_reassembly_includes_the_block(packets: list[Any]) -> None:
+    """W1: the element is in every fragment, the block at the end of the message, where tshark reads it."""
     fragments = packets[4:]
     assert len(fragments) == 3
     lengths = {values(packet, "lbmc.apphdr_chain.msgprop.proplen")[0] for packet in fragments}
@@ -128,7 +128,7 @@ def test_fragments_are_put_together_with_the_block(packets: list[Any]) -> None:
 
 
 def test_the_scapy_layers_read_the_same(capture: Path) -> None:
-    """W1: the mapping that the layers find is the one that was sent."""
+    """W1: the layers return the mapping that was sent."""
     um.load()
     try:
         found = [frame[um.LBMCProperties] for frame in rdpcap(str(capture)) if um.LBMCProperties in frame]

@@ -1,4 +1,4 @@
-"""Requests and responses as tshark decodes them: what a source multicast, and what a responder sent over TCP."""
+"""Requests and responses as tshark decodes them: multicast requests of a source, and responses over TCP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEGMENT_BYTES = 1400
 
 
 _DATA_PORT = ("-d", "udp.port==14400,lbtrm")
-"""The tests' groups are not those that the dissector knows."""
+"""The dissector does not know the groups of the tests."""
 
 
 def _fields(file: Path, display: str, *names: str) -> list[list[str]]:
@@ -54,7 +54,7 @@ def test_tshark_decodes_a_request(tmp_path: Path) -> None:
         *("lbmc.tcp_request.transport", "lbmc.tcp_request.qidx", "lbmc.tcp_request.port"),
         *("lbmc.tcp_request.ipaddr", "lbmc.frag.offset", "lbmc.tcp_request_flags.ignore"),
     )
-    sent = {tuple(row) for row in found}  # the tap sees what is sent, and what comes back over loopback
+    sent = {tuple(row) for row in found}  # the tap records the sent datagrams, and their copies over loopback
     own = [str(port), "127.0.0.1"]
     chunk = 1472 - 20 - 12 - 16 - 16
     assert sent == {
@@ -65,7 +65,7 @@ def test_tshark_decodes_a_request(tmp_path: Path) -> None:
 
 @pytest.fixture
 def responses() -> tuple[int, bytes]:
-    """A request's number, and all that was sent for it: a short response, an empty one, one in two fragments."""
+    """The number of a request, and its responses: a short one, an empty one, one in two fragments."""
     requests: list[Request] = []
 
     def on_message(message: Any) -> None:
@@ -170,7 +170,7 @@ def test_tshark_decodes_keyed_responses(tmp_path: Path) -> None:
 
 
 def test_scapy_dissects_responses(responses: tuple[int, bytes]) -> None:
-    """Issue 29: the layers of `umstack.scapy` tell the same."""
+    """Issue 29: the layers of `umstack.scapy` agree."""
     index, data = responses
     first = LBMCStream(data[: 48 + 5])
     assert first[LBMCRequest].request_index == index

@@ -1,4 +1,4 @@
-"""The scapy layers read every field of every frame as tshark does: what they build, and what the stack says (W1)."""
+"""The scapy layers dissect every field as tshark does: their own packets and the stack's (W1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.wire.layer_fields import FIELDS, parts
 from tests.wire.sample import SESSION, data, frames
 
 REFERENCE = Path(__file__).with_name("wire-sample.pcap")
-"""Written byte by byte from what the dissectors understand, without the layers and without the stack."""
+"""Packets written byte by byte for the dissectors, without the layers and the stack."""
 
 SHOWN = re.compile(r"[\s|]*(?:###\[ (.+) \]###|(\w+)\s*=|\\(\w+)\s*\\)")
 """A line of show(): the name of a layer, of a field, or of a field that holds packets."""
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark i
 
 @pytest.fixture(autouse=True)
 def loaded() -> Iterator[None]:
-    """The layers on their default ports, exceptions in the open; afterwards as before."""
+    """Load the layers on their default ports, without hiding exceptions; restore the state afterwards."""
     had, conf.debug_dissector = conf.debug_dissector, True
     um.load()
     yield
@@ -40,8 +40,8 @@ def loaded() -> Iterator[None]:
     conf.debug_dissector = had
 
 
-def test_what_the_layers_build_is_what_tshark_reads(tmp_path: Path) -> None:
-    """Issue "scapy layers": every layer and option, every field, nothing malformed, nothing only one of them sees."""
+def test_tshark_agrees_on_packets_built_by_the_layers(tmp_path: Path) -> None:
+    """Issue "scapy layers": all layers, options and fields, nothing malformed, no field that only one of them has."""
     capture = tmp_path / "sample.pcap"
     wrpcap(str(capture), frames())
     assert tshark(capture, "-Y", MARKS) == ""
@@ -50,7 +50,7 @@ def test_what_the_layers_build_is_what_tshark_reads(tmp_path: Path) -> None:
     assert not set(FIELDS) - seen - {um.LBMRTopicOriginatingTransport}
 
 
-def test_what_the_stack_says_is_read_alike(directory: Path) -> None:
+def test_tshark_agrees_on_packets_of_the_stack(directory: Path) -> None:
     """Issue "scapy layers": agreement over a real run, with NAKs, NCFs, retransmissions and status messages."""
     read = assert_agreement(directory / "wire.pcapng")
     kinds = {layer.type for layer in read if isinstance(layer, um.LBTRM)}
@@ -62,12 +62,12 @@ def test_what_the_stack_says_is_read_alike(directory: Path) -> None:
         assert bytes(layer) == data
 
 
-def test_the_reference_sample_is_read_alike() -> None:
-    """Issue "scapy layers": agreement over packets that neither the layers nor the stack have built."""
+def test_tshark_agrees_on_the_reference_sample() -> None:
+    """Issue "scapy layers": agreement on packets built neither by the layers nor by the stack."""
     assert tshark(REFERENCE, "-Y", MARKS) == ""
     read = assert_agreement(REFERENCE)
     assert {type(layer) for layer in read} == {um.LBTRM, um.LBTRU, um.LBMR, um.LBMCStream}
-    assert len(read) == 33, "all frames but those that open the TCP connection"
+    assert len(read) == 33, "all frames except those that open the TCP connection"
     for layer in read:
         whole = bytes(layer)
         open_up(layer)
@@ -75,7 +75,7 @@ def test_the_reference_sample_is_read_alike() -> None:
 
 
 def open_up(packet: Packet) -> None:
-    """Forget everything that can be computed."""
+    """Set all computable fields to None."""
     for part in parts(packet):
         for name in (
             "length",
@@ -91,7 +91,7 @@ def open_up(packet: Packet) -> None:
     packet.clear_cache()
 
 
-def test_what_the_c_core_leaves_out_is_computed_alike(directory: Path) -> None:
+def test_computed_fields_equal_those_of_the_c_core(directory: Path) -> None:
     """W1: lengths, counts and chains that the layers compute are those the C encoders wrote."""
     compared = 0
     for frame in rdpcap(str(directory / "wire.pcapng")):
@@ -105,7 +105,7 @@ def test_what_the_c_core_leaves_out_is_computed_alike(directory: Path) -> None:
 
 
 def test_answers(directory: Path) -> None:
-    """Issue "scapy layers": retransmissions and NCFs answer a NAK before them, and nothing else does."""
+    """Issue "scapy layers": retransmissions and NCFs answer an earlier NAK, and no other packets do."""
     read = [layer for frame in rdpcap(str(directory / "wire.pcapng")) if (layer := top(frame))]
     naks: list[Packet] = []
     answers = 0
@@ -127,7 +127,7 @@ def test_answers(directory: Path) -> None:
 
 
 def test_answers_of_multicast() -> None:
-    """LBT-RM: NCF and retransmission answer the NAK of their session that asks for them, and no other."""
+    """LBT-RM: NCF and retransmission answer the NAK of their session that requests them, and no other."""
     layers = [frame[um.LBTRM] for frame in frames() if um.LBTRM in frame]
     (nak,) = (layer for layer in layers if um.LBTRMNak in layer)
     answering = [layer for layer in layers if layer.answers(nak)]
@@ -144,7 +144,7 @@ def test_answers_of_multicast() -> None:
 
 
 def names(packet: Packet) -> Iterator[str]:
-    """The names of a packet's layers and fields, each layer's before those it carries, lists in their place."""
+    """Yield the names of a packet's layers and fields in the order of show()."""
     yield str(packet.name)
     for field in packet.fields_desc:
         if isinstance(field, ConditionalField) and not field._evalcond(packet):
@@ -159,19 +159,19 @@ def names(packet: Packet) -> Iterator[str]:
 
 
 def shown(text: str) -> list[str]:
-    """The names of layers and fields in what show() prints."""
+    """Return the names of layers and fields in the output of show()."""
     found = (SHOWN.match(line) for line in text.splitlines() if line.strip())
     return [next(filter(None, line.groups())) for line in found if line is not None]
 
 
 @pytest.mark.parametrize("number", range(len(frames())))
-def test_show_names_every_layer_and_field(number: int) -> None:
-    """Issue "scapy layers": show() and show2() of every kind of packet; show2() has everything computed."""
+def test_show_lists_every_layer_and_field(number: int) -> None:
+    """Issue "scapy layers": show() and show2() of every kind of packet; show2() has all computed fields."""
     frame = frames()[number]
     assert shown(str(frame.show(dump=True))) == list(names(frame))
     computed = str(frame.show2(dump=True))
     assert shown(computed) == list(names(Ether(bytes(frame))))
-    # A reset is a header without a body: there is no byte to read one from.
+    # A reset is a header without a body.
     assert set(names(frame)) - {um.LBTRURst().name} <= set(shown(computed))
     assert "= None" not in computed
 
@@ -187,7 +187,7 @@ def test_answers_of_unicast() -> None:
 
 
 def test_other_ports_and_no_port_at_all() -> None:
-    """`bind_ports` and `guess_everywhere` are asked for, and `unload` takes all of it back."""
+    """`bind_ports` and `guess_everywhere` bind on request, and `unload` undoes them."""
     nak = um.LBTRM(session_id=5) / um.LBTRMNak(sqns=[1])
     raw = bytes(UDP(sport=1, dport=5000) / Raw(bytes(nak)))
     assert um.LBTRM not in UDP(raw)
@@ -208,13 +208,13 @@ def test_other_ports_and_no_port_at_all() -> None:
 
 
 def test_default_ports_are_filled_in() -> None:
-    """With the layers loaded, UDP knows where they go."""
+    """With the layers loaded, UDP has their default ports."""
     assert (UDP() / um.LBTRM()).dport == 14400
     assert (UDP() / um.LBMR()).dport == 12965
 
 
 def test_options_of_the_lbtrm_header(tmp_path: Path) -> None:
-    """Section 3: option headers lie behind the type header; tshark skips them when it is told what they are."""
+    """Option headers follow the type header; tshark skips them by the next-header value."""
     options = [um.LBTRMOption(data=b"\1\2\3\4"), um.LBTRMOption()]
     message = um.LBMC(topic_index=1, sqn=2) / Raw(b"behind options")
     packet = um.LBTRM(session_id=5) / um.LBTRMData(sqn=9, trail=9, options=options, messages=[message])
@@ -223,8 +223,8 @@ def test_options_of_the_lbtrm_header(tmp_path: Path) -> None:
     assert read[um.LBTRMData].messages[0][Raw].load == b"behind options"
 
 
-def test_messages_on_tcp_are_put_together() -> None:
-    """Section 6: a stream of LBMC is framed by the messages' own lengths, however it was cut."""
+def test_messages_on_tcp_are_reassembled() -> None:
+    """A stream of LBMC is framed by the lengths of its messages, for any segmentation."""
     whole = bytes(um.LBMC(type=10, topic_index=1, sqn=2) / Raw(b"x" * 100))
     assert um.LBMCStream.tcp_reassemble(whole + whole[:50], {}, {}) is None
     assert um.LBMCStream.tcp_reassemble(whole[:3], {}, {}) is None

@@ -1,4 +1,5 @@
-"""The Wireshark profile (packaging/wireshark): its preferences are the stack's defaults, and tshark takes all of it."""
+"""The Wireshark profile (packaging/wireshark): its preferences are the stack's defaults, and tshark accepts all of
+it."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark
 
 
 def preferences() -> dict[str, str]:
-    """The protocols' preferences of the profile."""
+    """Return the protocol preferences of the profile."""
     text = (PROFILE / "preferences").read_text()
     return dict(re.findall(r"^(lb\w+\.\w+): (.+)$", text, re.MULTILINE))
 
 
 def tshark(home: Path, *arguments: str) -> list[str]:
-    """What tshark prints with the profile in force; it must have nothing to complain of."""
+    """Return the output of tshark with the profile; fails if it reports errors."""
     folder = home / "wireshark" / "profiles" / "umstack"
     if not folder.exists():
         shutil.copytree(PROFILE, folder)
@@ -55,22 +56,22 @@ def tshark(home: Path, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("preference", DEFAULTS)
 def test_addresses_and_ports_are_the_options_defaults(preference: str) -> None:
-    """Issue 31, Wireshark: what the profile says of groups and ports is what a context uses untold."""
+    """Issue 31, Wireshark: groups and ports of the profile are the defaults of a context."""
     scope, name = DEFAULTS[preference]
     assert preferences()[preference] == str(find_option(scope, name).default)
 
 
 @needs_tshark
 def test_every_preference_is_known(tmp_path: Path) -> None:
-    """Issue 31, Wireshark: tshark refuses a preference it does not know, and a value that is none, when it is told."""
-    told = [f"-o{name}:{value}" for name, value in preferences().items()]
-    assert len(told) == 14
-    assert tshark(tmp_path, *told, "-r", str(SAMPLE), "-c", "1")
+    """Issue 31, Wireshark: tshark rejects unknown preferences and invalid values given as options."""
+    given = [f"-o{name}:{value}" for name, value in preferences().items()]
+    assert len(given) == 14
+    assert tshark(tmp_path, *given, "-r", str(SAMPLE), "-c", "1")
 
 
 @needs_tshark
-def test_columns_tell_a_repair(tmp_path: Path) -> None:
-    """Issue 31, Wireshark: the columns show what was NAKed and what was retransmitted."""
+def test_columns_show_a_recovery(tmp_path: Path) -> None:
+    """Issue 31, Wireshark: the columns show NAKed and retransmitted sqns."""
     lines = tshark(tmp_path, "-r", str(SAMPLE))
     assert any(" NAK " in line and "103,104" in line for line in lines), lines
     assert any("DATA(RX) sqn 0x67" in line for line in lines), lines
