@@ -1,4 +1,4 @@
-/* The tap's ring with many producers, and the file it becomes. Runs under AddressSanitizer and ThreadSanitizer. */
+/* The tap's ring with many producers, and the file written from it. Runs under AddressSanitizer and ThreadSanitizer. */
 #include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ static um_address address_of(uint32_t number)
     return (um_address){0x0a000001 + number, (uint16_t)(1000 + number)};
 }
 
-/* Single datagrams, and every so often a coalesced run whose last datagram is shorter. */
+/* Appends single datagrams, and sometimes a coalesced run with a shorter last datagram. */
 static void *produce(void *argument)
 {
     producer *p = argument;
@@ -84,7 +84,7 @@ static bool checksums_are_right(const uint8_t *ip, uint32_t length)
                um_internet_sum(ip + UM_IPV4_HEADER_BYTES, udp_bytes, um_internet_pseudo_sum(ip, udp_bytes))) == 0;
 }
 
-/* Reads the packets of a file of this machine's byte order: each is whole, and a producer's are in its order. */
+/* Checks the packets of a file in this machine's byte order: each is complete, and those of a producer are in order. */
 static uint64_t check_file(const char *path)
 {
     int64_t last[THREADS] = {-1, -1, -1};
@@ -119,7 +119,7 @@ static uint64_t check_file(const char *path)
     return packets;
 }
 
-TEST("W6", "a tap fed by several threads has each datagram whole, in its producer's order, and counts what it lacks")
+TEST("W6", "a tap with several producers writes each datagram whole, in its producer's order, and counts lost ones")
 {
     char path[] = "/tmp/um-test-tap-XXXXXX";
     CHECK(close(mkstemp(path)) == 0);
@@ -142,7 +142,7 @@ TEST("W6", "a tap fed by several threads has each datagram whole, in its produce
     free(tap);
 }
 
-TEST("W6", "a tap that is stopped under its producers loses none it had taken, and takes no more")
+TEST("W6", "a tap stopped while producers run writes all accepted datagrams, and accepts no more")
 {
     char path[] = "/tmp/um-test-tap-XXXXXX";
     CHECK(close(mkstemp(path)) == 0);
@@ -165,7 +165,7 @@ TEST("W6", "a tap that is stopped under its producers loses none it had taken, a
     free(tap);
 }
 
-/* Datagrams in the whole files of a directory, each checked; the directory is emptied and removed. */
+/* Counts and checks the datagrams in the complete files of a directory, then removes the directory. */
 static uint64_t check_series(const char *directory, uint32_t *file_count)
 {
     DIR *files = opendir(directory);
@@ -187,8 +187,7 @@ static uint64_t check_series(const char *directory, uint32_t *file_count)
     return datagrams;
 }
 
-TEST("W6",
-     "a tap's series of files has every datagram it wrote, in files of the configured size, or the last few of them")
+TEST("W6", "a tap's series has all datagrams written, in files of the configured size, or only the last files")
 {
     enum { KEPT = 3, FILE_BYTES = 1 << 20 };
     um_tap *tap = aligned_alloc(UM_CACHE_LINE_BYTES, um_align_up(sizeof *tap, UM_CACHE_LINE_BYTES));

@@ -1,5 +1,5 @@
-/* The file of a capture: its contents, from either writing thread, and its end when a write fails. Runs
- * under AddressSanitizer and ThreadSanitizer. */
+/* The file of a capture: its contents, from either writing thread, and its end after a failed write. Runs under
+ * AddressSanitizer and ThreadSanitizer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,14 +12,14 @@
 
 enum {
     RECORDS = 4000,
-    RECORD_BYTES_MAX = 20000, /* in all some forty units: several times around the memory */
+    RECORD_BYTES_MAX = 20000, /* about forty units in total: several times around the memory */
     SPARSE_RECORDS = 40,
     FILE_LIMIT_BYTES = 10 * UM_FILE_UNIT_BYTES + 12345,
 };
 
 typedef struct record_head {
     uint32_t number;
-    uint32_t bytes; /* of the whole record */
+    uint32_t bytes; /* length of the record */
 } record_head;
 
 static uint8_t filler(uint32_t number)
@@ -37,7 +37,7 @@ static void put_record(um_unit_file *file, um_random *random, uint32_t number)
     um_unit_file_mark(file, number + 1);
 }
 
-/* Reads the file, which must have whole records only, numbered from 0. Returns how many. */
+/* Reads the file, which must have complete records only, numbered from 0. Returns their number. */
 static uint32_t records_in(const char *path)
 {
     static uint8_t body[RECORD_BYTES_MAX];
@@ -57,7 +57,7 @@ static uint32_t records_in(const char *path)
     return count;
 }
 
-/* Makes a file under a name of its own. On a disk: a file system in memory may know no direct writing. */
+/* Creates a file with a unique name on a disk, because a file system in memory may not support direct writing. */
 static void open_file(um_unit_file *file, char *path)
 {
     strcpy(path, "/var/tmp/um-test-file-XXXXXX");
@@ -65,7 +65,7 @@ static void open_file(um_unit_file *file, char *path)
     CHECK(um_unit_file_open(file, path) == 0);
 }
 
-TEST("issue 4", "records are in the file in order, however units, flushes and the disk fall together")
+TEST("issue 4", "records are in the file in order, for any timing of units, flushes and the disk")
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
         um_random random = {seed};
@@ -86,7 +86,7 @@ TEST("issue 4", "records are in the file in order, however units, flushes and th
     }
 }
 
-TEST("issue 4", "a small file needs no thread and is there once it is flushed")
+TEST("issue 4", "a small file needs no thread and is written by a flush")
 {
     um_random random = {7};
     um_unit_file file;
@@ -103,7 +103,7 @@ TEST("issue 4", "a small file needs no thread and is there once it is flushed")
     unlink(path);
 }
 
-/* What is found when nothing more goes into the file: an error, what was flushed, and a file that ends with it. */
+/* Checks a file that cannot grow: there is an error, and the file ends with the flushed records. */
 static void check_cut(um_unit_file *file, const char *path, bool is_flushed_often)
 {
     um_random random = {11};
@@ -121,7 +121,7 @@ static void check_cut(um_unit_file *file, const char *path, bool is_flushed_ofte
     CHECK(records_in(path) == file->flushed.count);
 }
 
-TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
+TEST("issue 4", "a file that cannot grow is truncated to its last complete record")
 {
     struct rlimit limit = {FILE_LIMIT_BYTES, FILE_LIMIT_BYTES};
     signal(SIGXFSZ, SIG_IGN);
@@ -135,7 +135,7 @@ TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
     }
 }
 
-/* Everything is in the file, from either writing thread. */
+/* Checks that all records are in the file, from either writing thread. */
 static void check_filled(um_unit_file *file, const char *path)
 {
     um_random random = {13};
@@ -146,7 +146,7 @@ static void check_filled(um_unit_file *file, const char *path)
     unlink(path);
 }
 
-TEST("issue 4", "where a file cannot be written directly it is written as any")
+TEST("issue 4", "without direct writing, a file is written through the page cache")
 {
     um_unit_file file;
     char path[40];
@@ -158,7 +158,7 @@ TEST("issue 4", "where a file cannot be written directly it is written as any")
     CHECK(!file.has_thread);
 }
 
-TEST("issue 4", "a direct write that is refused is made through the page cache")
+TEST("issue 4", "a refused direct write is repeated through the page cache")
 {
     um_unit_file file;
     char path[40];

@@ -365,8 +365,8 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         flags = int(status.status_flags)
         assert flags in (0, 1, 2)
         receivers.add(status.receiver_id)
-        told_sqns = {number(frame.layers, "lbtrm.data.sqn"), number(frame.layers, "lbtrm.data.trail_sqn")}
-        assert told_sqns == {status.next_sqn}
+        reported_sqns = {number(frame.layers, "lbtrm.data.sqn"), number(frame.layers, "lbtrm.data.trail_sqn")}
+        assert reported_sqns == {status.next_sqn}
         assert number(frame.layers["udp"], "udp.dstport") == facts["nak_port"]
         assert status.next_sqn <= len(new_data(session))
         assert flags != 0 or 0 < status.window_bytes <= 2 << 20
