@@ -1,5 +1,5 @@
 /* The test harness: every test is a function with a name and the requirements it proves, and runs in a process of its
- * own, so that one that crashes or hangs does not take the others along. A test program includes this once and ends in
+ * own, so that a crash or hang does not end the others. A test program includes this once and ends in
  * CHECK_MAIN.
  *
  *   TEST("AE-4", "initial tails") { CHECK_EQ(tail, 0x3ed00000000); }
@@ -93,7 +93,7 @@ static inline uint64_t check_seed(void)
     return seed;
 }
 
-/* Runs one test in a child and prints one line; what it said comes before that when it failed. */
+/* Runs one test in a child process and prints one line, preceded by the test's output if it failed. */
 static inline int check_run(const check_test *test, const char *program)
 {
     int output[2];

@@ -1,6 +1,6 @@
-/* What the tests of the sending half share: memory exactly as large as requested (so that AddressSanitizer sees one
- * byte too many), a link that records what it is given and lends frames where a test wants it, and a source session
- * with its defaults.
+/* Shared by the tests of the sending half: memory of the exact size requested (so that AddressSanitizer detects one
+ * byte too many), a link that records its datagrams and lends frames if a test needs them, and a source session
+ * with default options.
  */
 #ifndef UM_TESTS_SUPPORT_H
 #define UM_TESTS_SUPPORT_H
@@ -31,14 +31,14 @@ typedef struct capture {
     bool oversize;
 } capture;
 
-/* Takes at most `space` datagrams, then is full; `error`, if set, is what it answers instead. */
+/* Accepts at most `space` datagrams, then is full; returns `error` instead if it is set. */
 typedef struct capture_link {
     um_link base;
     uint32_t space;
     int error;
-    uint32_t pieces;    /* runs of bytes that lay one behind the other */
-    const uint8_t *end; /* of the last */
-    uint32_t borrowed;  /* pieces that are neither back nor sent */
+    uint32_t pieces;    /* contiguous runs of bytes */
+    const uint8_t *end; /* end of the last run */
+    uint32_t borrowed;  /* pieces neither returned nor sent */
     uint32_t borrowed_max;
     uint32_t sent_from_borrowed;
     uint32_t count;
@@ -63,7 +63,7 @@ static inline void capture_return(um_link *base, uint8_t *const *pieces, uint32_
     link->borrowed -= count;
 }
 
-/* The link takes the borrowed frame with the datagram in it, whose sum is right. */
+/* The link takes the borrowed frame; the sum of its datagram is correct. */
 static inline void capture_send_borrowed(capture_link *link, const um_tx *tx)
 {
     um_borrowed_frame *borrowed = tx->borrowed;
@@ -149,7 +149,7 @@ typedef struct fixture {
     void *memory;
     int64_t now_ns;
     uint32_t actions;
-    um_address from; /* of the control datagrams that follow */
+    um_address from; /* sender of the next control datagrams */
 } fixture;
 
 static inline um_source_session_config default_config(void)
@@ -299,7 +299,7 @@ static inline void status(fixture *f, um_status_message message)
     control(f, datagram, um_status_encode(datagram, config->session_id, config->nak_port, &message));
 }
 
-/* A session with space for datagrams of 8 KiB, as UM's default is. */
+/* A session with space for datagrams of 8 KiB, UM's default. */
 static inline um_source_session_config config_8k(uint32_t batch_minimum_bytes)
 {
     um_source_session_config config = default_config();

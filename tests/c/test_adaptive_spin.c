@@ -1,11 +1,11 @@
-/* Adaptive spin by itself, under made-up times. */
+/* Adaptive spin in isolation, with simulated times. */
 #include "core/foundation/adaptive_spin.h"
 
 #include "support.h"
 
 enum { LIMIT = 100 };
 
-/* Events `gap` apart, from where the last one was; returns in how many of the waits it polled. */
+/* Adds events `gap` apart after the last one; returns in how many of the waits it polled. */
 static uint32_t polled_waits(um_adaptive_spin *spin, int64_t gap, uint32_t count)
 {
     uint32_t polled = 0;
@@ -24,7 +24,7 @@ static um_adaptive_spin spin_at(int64_t first_event_ns)
     return spin;
 }
 
-TEST("UM-13", "polls from the second event on when they come within the limit, and for no longer than that")
+TEST("UM-13", "polls from the second event on if events arrive within the limit, and for no longer than the limit")
 {
     um_adaptive_spin spin = spin_at(1000);
     CHECK(um_adaptive_spin_until_ns(&spin) < 1000);
@@ -33,7 +33,7 @@ TEST("UM-13", "polls from the second event on when they come within the limit, a
     CHECK_EQ(polled_waits(&spin, LIMIT, 5000), 5000);
 }
 
-TEST("UM-13", "an event that took the limit twice to come, waking included, is worth one attempt")
+TEST("UM-13", "an event within twice the limit, wake-up included, causes one attempt")
 {
     um_adaptive_spin spin = spin_at(0);
     um_adaptive_spin_on_event(&spin, 2 * LIMIT);
@@ -43,20 +43,20 @@ TEST("UM-13", "an event that took the limit twice to come, waking included, is w
     CHECK(um_adaptive_spin_until_ns(&spin) < 0);
 }
 
-TEST("UM-13", "a stream that is always just too slow is hardly polled for")
+TEST("UM-13", "a stream that is always slightly too slow causes few attempts")
 {
     um_adaptive_spin spin = spin_at(0);
     CHECK(polled_waits(&spin, 2 * LIMIT, 2048) <= 12);
     CHECK(polled_waits(&spin, 2 * LIMIT, 100 * UM_SPIN_EARN_MAX) <= 100);
 }
 
-TEST("UM-13", "a slow stream is never polled for")
+TEST("UM-13", "a slow stream causes no attempt")
 {
     um_adaptive_spin spin = spin_at(0);
     CHECK_EQ(polled_waits(&spin, 10 * LIMIT, 10000), 0);
 }
 
-TEST("UM-13", "one late event does not end the polling of a fast stream for long")
+TEST("UM-13", "a late event interrupts the polling of a fast stream only briefly")
 {
     um_adaptive_spin spin = spin_at(0);
     polled_waits(&spin, LIMIT / 4, 10);
@@ -65,7 +65,7 @@ TEST("UM-13", "one late event does not end the polling of a fast stream for long
     CHECK_EQ(spin.earn, 1);
 }
 
-TEST("UM-13", "without a limit nothing is polled for")
+TEST("UM-13", "with a limit of 0 it never polls")
 {
     um_adaptive_spin spin;
     um_adaptive_spin_init(&spin, 0);

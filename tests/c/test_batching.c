@@ -49,7 +49,7 @@ TEST("UM-19a UM-20 C2", "the minimum length is tested after appending, and reach
     session_close(f);
 }
 
-TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by itself")
+TEST("UM-17 UM-19b UM-22 UM-26", "a message that has waited for the interval is sent")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -60,7 +60,7 @@ TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by 
     int64_t started_ns = f->now_ns;
     f->now_ns += 150 * NS_PER_MS;
     send_text(f, source, "two", 0);
-    CHECK(!(f->actions & UM_ACTION_BATCH_STARTED)); /* the interval is the oldest message's */
+    CHECK(!(f->actions & UM_ACTION_BATCH_STARTED)); /* the interval is that of the oldest message */
     CHECK_EQ(um_source_session_tick(f->session, f->now_ns), started_ns + config.batch_interval_ns);
     f->now_ns = started_ns + config.batch_interval_ns - 1;
     um_source_session_tick(f->session, f->now_ns);
@@ -71,7 +71,7 @@ TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by 
     session_close(f);
 }
 
-TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is deferred before it")
+TEST("UM-19c UM-21", "a message that does not fit the datagram flushes the deferred messages")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -89,14 +89,14 @@ TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is 
     session_close(f);
 }
 
-TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more does not")
+TEST("UM-19c UM-21", "a message that fits to the last byte joins the datagram, one byte more does not")
 {
     um_source_session_config config = default_config();
     for (uint32_t more = 0; more <= 1; more++) {
         fixture *f = session_open(&config);
         um_source *source = source_open(f, ORDERS, 0);
         send_bytes(f, source, 700, 0, 0);
-        send_bytes(f, source, 728 + more, 0, 0); /* 712 + 740 LBMC bytes are what a datagram takes */
+        send_bytes(f, source, 728 + more, 0, 0); /* a datagram holds 712 + 740 LBMC bytes */
         run_sender(f);
         CHECK_EQ(f->link.count, more);
         um_source_flush(source, f->now_ns, &f->actions);
@@ -107,7 +107,7 @@ TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more 
     }
 }
 
-TEST("C4 UM-19d", "a flushed message that would not fit: first what is deferred, then the message")
+TEST("C4 UM-19d", "a flushed message that does not fit is sent after the deferred messages")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -181,7 +181,7 @@ TEST("UM-34 UM-35 UM-36 UM-37", "a group is withheld until its end, then enters 
     CHECK_EQ(send_text(f, other, "x", UM_SEND_FLUSH), 0);
     run_sender(f);
     um_lbmc_message m[8];
-    CHECK_EQ(f->link.count, 1); /* only the other topic's: the minimum does not count what is withheld */
+    CHECK_EQ(f->link.count, 1); /* only the other topic's: withheld messages do not count for the minimum */
     CHECK_EQ(messages_at(f, 0, m, 8), 1);
     CHECK_EQ(send_bytes(f, source, 5, 0, UM_SEND_END_BATCH), 2);
     run_sender(f);
@@ -210,7 +210,7 @@ TEST("UM-34 UM-37", "a complete batch of one message carries both marks")
     session_close(f);
 }
 
-TEST("UM-40", "a flush releases what an open batch withholds")
+TEST("UM-40", "a flush releases the messages that an open batch withholds")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -228,7 +228,7 @@ TEST("UM-40", "a flush releases what an open batch withholds")
     session_close(f);
 }
 
-TEST("UM-39", "a group longer than can be withheld leaves in parts, in order")
+TEST("UM-39", "a group too long to be withheld is sent in parts, in order")
 {
     um_source_session_config config = default_config();
     config.batch_minimum_bytes = 0;
@@ -281,7 +281,7 @@ TEST("UM-35 UX-23", "back-pressure in the middle of a release loses and repeats 
     session_close(f);
 }
 
-TEST("UM-34 W4", "the path shrinks while a message is withheld: its sequence numbers hold")
+TEST("UM-34 W4", "a withheld message keeps its sequence numbers when the path shrinks")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);

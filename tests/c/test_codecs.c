@@ -1,4 +1,4 @@
-/* LBT-RM, LBMC and status message codecs: bytes that Wireshark's dissector was seen to decode, and round trips. */
+/* LBT-RM, LBMC and status message codecs: bytes that Wireshark's dissector decodes, and round trips. */
 #include "core/foundation/random.h"
 #include "core/wire/lbtrm_run.h"
 #include "core/wire/status_message.h"
@@ -110,7 +110,7 @@ static enum um_dgram_status status_of(const char *text)
 {
     bytes b = hex(text);
     um_packet packet;
-    uint8_t *copy = malloc(b.length ? b.length : 1); /* so that a byte too many is seen */
+    uint8_t *copy = malloc(b.length ? b.length : 1); /* so that AddressSanitizer detects one byte too many */
     memcpy(copy, b.data, b.length);
     enum um_dgram_status status = um_lbtrm_decode(copy, b.length, &packet);
     free(copy);
@@ -238,7 +238,7 @@ TEST("W1 UM-37", "batch start and end")
     }
 }
 
-TEST("W1", "an application header and an extended option are stepped over")
+TEST("W1", "an application header and an extended option are skipped")
 {
     bytes golden = hex("00060038 000003e9 00000031 fe0c8123 0011223344556677 0014c009 00010000"
                        "8899aabbccddeeff01020304 77697468206f7074696f6e73");
@@ -294,7 +294,7 @@ TEST("W1", "malformed messages are refused by reason")
     CHECK_EQ(message_status("0000000b 000003e9 00000001"), UM_DGRAM_HDR);
     CHECK_EQ(message_status("00000000 000003e9 00000001"), UM_DGRAM_HDR);
     CHECK_EQ(message_status("08ff0003"), UM_DGRAM_HDR);
-    CHECK_EQ(message_status("0063000c 000003e9 00000001"), UM_DGRAM_HDR);          /* an option, but no space */
+    CHECK_EQ(message_status("0063000c 000003e9 00000001"), UM_DGRAM_HDR);          /* no space for the option */
     CHECK_EQ(message_status("00630010 000003e9 00000001 00030000"), UM_DGRAM_HDR); /* shorter than its head */
     CHECK_EQ(message_status("00630010 000003e9 00000001 00058000"), UM_DGRAM_HDR); /* past the message */
     CHECK_EQ(message_status("00630010 000003e9 00000001 00040000"), UM_DGRAM_HDR); /* unknown and not ignorable */
@@ -323,7 +323,7 @@ TEST("W1 UM-42", "fragments that contradict themselves are refused")
     CHECK_EQ(message_status("08010014 ff100000 00000005 00000000 00000008"), UM_DGRAM_HDR); /* not a message */
 }
 
-TEST("W1", "what is written is read back, for any layout")
+TEST("W1", "any layout is read back as it was written")
 {
     um_random random = {check_seed()};
     uint8_t *out = malloc(UM_LBMC_MESSAGE_BYTES_MAX);
@@ -407,13 +407,12 @@ static void add_datagram(bytes *run, uint32_t session_id, uint32_t sqn, uint32_t
     for (uint32_t i = 0; i < 2; i++) {
         const um_lbmc_layout layout = {.topic_index = 7, .sqn = 2 * sqn + i, .payload_length = payload_bytes};
         uint8_t *payload = um_lbmc_write_message(run->data + run->length, &layout);
-        memset(payload, 0, payload_bytes); /* as the first bytes of a header are */
+        memset(payload, 0, payload_bytes); /* like the first bytes of a header */
         run->length = (uint32_t)(payload - run->data) + payload_bytes;
     }
 }
 
-TEST("issue 4, capture",
-     "the length of each datagram of a run is found; a single datagram, or anything else, is no run")
+TEST("issue 4, capture", "finds the length of each datagram of a run; a single datagram, or other data, is no run")
 {
     bytes run = {.length = 0};
     add_datagram(&run, SESSION, 1, 300);
@@ -422,7 +421,7 @@ TEST("issue 4, capture",
     add_datagram(&run, SESSION, 2, 300);
     add_datagram(&run, SESSION, 3, 10);
     CHECK_EQ(um_lbtrm_run_segment(run.data, run.length), segment);
-    for (uint32_t length = 0; length < run.length; length++) { /* as much of it as a capture has */
+    for (uint32_t length = 0; length < run.length; length++) { /* any captured part of it */
         uint8_t *copy = malloc(length + 1);
         CHECK(copy != NULL);
         memcpy(copy + 1, run.data, length); /* AddressSanitizer sees one byte too many */
@@ -430,7 +429,7 @@ TEST("issue 4, capture",
         free(copy);
     }
     run.length = segment;
-    add_datagram(&run, SESSION + 1, 2, 300); /* another session is no run with this one */
+    add_datagram(&run, SESSION + 1, 2, 300); /* datagrams of two sessions are no run */
     CHECK_EQ(um_lbtrm_run_segment(run.data, run.length), 0);
     uint8_t status[UM_LBTRM_SM_BYTES];
     CHECK_EQ(um_lbtrm_run_segment(status, um_lbtrm_write_sm(status, SESSION, NAK_PORT, 1, 2, 1)), 0);

@@ -2,7 +2,7 @@
 #include "core/wire/datagram_size.h"
 #include "support.h"
 
-TEST("W4", "a payload is the MTU without its headers, and never wraps")
+TEST("W4", "the payload is the MTU minus the headers, and never wraps")
 {
     CHECK_EQ(um_datagram_size_of_mtu(0), 0);
     CHECK_EQ(um_datagram_size_of_mtu(27), 0);
@@ -16,7 +16,7 @@ TEST("W4", "a payload is the MTU without its headers, and never wraps")
     CHECK_EQ(um_datagram_size_of_mtu(UINT32_MAX), 65507);
 }
 
-TEST("W4", "a frame's size is what its headers leave")
+TEST("W4", "a frame's payload is its size minus the headers")
 {
     CHECK_EQ(um_datagram_size_in(2048 - 256, 42), 1750);
     CHECK_EQ(um_datagram_size_in(41, 42), 0);

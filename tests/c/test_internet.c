@@ -22,7 +22,7 @@ static void fill(um_random *random, uint8_t *data, uint32_t length)
         data[i] = all_ones ? 0xff : (uint8_t)um_random_below(random, 256);
 }
 
-TEST("W6", "a sum and a copy of every length, from every alignment, and not one octet beyond")
+TEST("W6", "sums and copies any length at any alignment, and reads no octet beyond")
 {
     um_random random = {check_seed()};
     for (uint32_t length = 0; length <= BYTES_MAX; length++) {
@@ -41,7 +41,7 @@ TEST("W6", "a sum and a copy of every length, from every alignment, and not one 
     }
 }
 
-TEST("W6", "parts of any length add up, at odd places too")
+TEST("W6", "sums of parts of any length add up, also at odd offsets")
 {
     um_random random = {check_seed()};
     uint8_t data[BYTES_MAX];
@@ -57,7 +57,7 @@ TEST("W6", "parts of any length add up, at odd places too")
     }
 }
 
-TEST("W6", "a UDP checksum is never written as none")
+TEST("W6", "a UDP checksum is never 0")
 {
     const uint8_t ones[] = {0xff, 0xff};
     CHECK_EQ(um_internet_checksum(um_internet_sum(ones, sizeof ones, 0)), 0);

@@ -11,7 +11,7 @@ static void check_golden(const char *hex, const uint8_t *data, uint32_t length)
     CHECK_BYTES(data, golden, length);
 }
 
-TEST("W1 UX-11 UX-28", "LBT-RU datagrams are those of the wire reference, frames 22 to 29")
+TEST("W1 UX-11 UX-28", "LBT-RU datagrams have the bytes that Wireshark's dissector decodes")
 {
     uint8_t out[256];
     uint32_t sqn = 0x1f6;
@@ -45,7 +45,7 @@ TEST("W1 UX-11 UX-28", "LBT-RU datagrams are those of the wire reference, frames
     CHECK_EQ(decoded(out, UM_LBTRU_DATA_BYTES).session_id, 0);
 }
 
-TEST("UX-28", "LBT-RU datagrams that contradict themselves are refused, whatever is cut off or changed")
+TEST("UX-28", "inconsistent LBT-RU datagrams are refused, and any cut or change is safe")
 {
     uint8_t out[256];
     uint32_t sqns[3] = {1, 2, 3}, lengths[4] = {um_lbtru_write_nak(out, &BOTH, sqns, 3)};
@@ -59,11 +59,11 @@ TEST("UX-28", "LBT-RU datagrams that contradict themselves are refused, whatever
                  {"09000000", UM_DGRAM_TYPE},
                  {"01000000", UM_DGRAM_TYPE},
                  {"0700", UM_DGRAM_SIZE},
-                 {"06030000 00080000 00000001", UM_DGRAM_HDR},                   /* an option that is not known */
-                 {"06010000 00070000 00000001", UM_DGRAM_HDR},                   /* of another length */
-                 {"06010000 01080000 00000001 00080000 00000002", UM_DGRAM_HDR}, /* twice the same */
-                 {"06010000 02080000 00000001", UM_DGRAM_SIZE},                  /* one announced that is not there */
-                 {"00010000 00000001 00000002 00080000 00000001", UM_DGRAM_HDR}, /* before its trail */
+                 {"06030000 00080000 00000001", UM_DGRAM_HDR},                   /* an unknown option */
+                 {"06010000 00070000 00000001", UM_DGRAM_HDR},                   /* an option of another length */
+                 {"06010000 01080000 00000001 00080000 00000002", UM_DGRAM_HDR}, /* the same option twice */
+                 {"06010000 02080000 00000001", UM_DGRAM_SIZE},                  /* a missing second option */
+                 {"00010000 00000001 00000002 00080000 00000001", UM_DGRAM_HDR}, /* sqn before the trail */
                  {"02010000 00000001 00000001 00000003 00080000 00000001", UM_DGRAM_HDR},
                  {"03000000 ffff 0000 00000001", UM_DGRAM_SIZE},
                  {"03000000 0001 0001 00000001", UM_DGRAM_HDR}};
@@ -75,22 +75,22 @@ TEST("UX-28", "LBT-RU datagrams that contradict themselves are refused, whatever
 
 TEST("UX-11", "client ids are SipHash-2-4 of the address")
 {
-    /* The first vectors of the reference implementation have other lengths than 8; that of eight octets 0..7. */
+    /* The reference implementation's vector for the eight octets 0..7. */
     um_siphash_key key = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
     CHECK_EQ(um_siphash(key, 0x0706050403020100u), 0x93f5f5799a932462u);
 }
 
 /* ---- the source ---- */
 
-TEST("UX-11", "a receiver that requests and acknowledges is a client, and is sent what is sent from then on")
+TEST("UX-11", "a receiver that requests and acknowledges becomes a client, and is sent all later datagrams")
 {
     fixture *f = lbtru_open(8);
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "before", UM_SEND_FLUSH);
-    CHECK_EQ(run_sender(f), 1); /* to nobody */
+    CHECK_EQ(run_sender(f), 1); /* no client yet */
     CHECK_EQ(f->link.count, 0);
     creq(f, A);
-    CHECK_EQ(f->session->clients.count, 0); /* costs no memory until its address is known to be its own */
+    CHECK_EQ(f->session->clients.count, 0); /* no memory until the address is confirmed */
     uint32_t id = answered_id(f, A);
     ack(f, A, id);
     um_source_session_snapshot(f->session);
@@ -110,7 +110,7 @@ TEST("UX-11", "a receiver that requests and acknowledges is a client, and is sen
     session_close(f);
 }
 
-TEST("UX-11", "a client is dropped when it acknowledges nothing for the client activity timeout, and not before")
+TEST("UX-11", "a client is dropped once it has not acknowledged for the client activity timeout")
 {
     fixture *f = lbtru_open(8);
     uint32_t id = connect_client(f, A);
@@ -129,13 +129,13 @@ TEST("UX-11", "a client is dropped when it acknowledges nothing for the client a
     CHECK_EQ(f->session->clients.count, 1);
     CHECK(um_client_map_find(&f->session->clients, B) == NULL);
     CHECK_EQ(f->session->events.ring[f->session->events.count - 1].kind, UM_SOURCE_CLIENT_DISCONNECTED);
-    /* It is let in again at once: its id is that of its address still. */
+    /* It is accepted again at once: the id of its address has not changed. */
     ack(f, B, um_client_map_id(&f->session->clients, B));
     CHECK_EQ(f->session->clients.count, 2);
     session_close(f);
 }
 
-TEST("UX-11", "a client that leaves is sent nothing more")
+TEST("UX-11", "a client that leaves is sent no further datagrams")
 {
     fixture *f = lbtru_open(8);
     uint32_t id = connect_client(f, A);
@@ -149,8 +149,7 @@ TEST("UX-11", "a client that leaves is sent nothing more")
     session_close(f);
 }
 
-TEST("UX-11",
-     "forged connection requests and acknowledgements make no client, and are answered with little, and little often")
+TEST("UX-11", "forged connection requests and acknowledgements make no client, and get few and short responses")
 {
     fixture *f = lbtru_open(8);
     uint64_t bytes_in = 0, bytes_out = 0;
@@ -172,11 +171,11 @@ TEST("UX-11",
     capture_clear(&f->link);
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
-    CHECK_EQ(f->link.count, 0); /* nobody is sent data who did not ask for it */
+    CHECK_EQ(f->link.count, 0); /* no data is sent to addresses that did not connect */
     session_close(f);
 }
 
-TEST("UX-11", "a connection request without a client id, which its answer would exceed by more, is not answered")
+TEST("UX-11", "a connection request without a client id is not answered, because the response would be much longer")
 {
     fixture *f = lbtru_open(8);
     uint8_t out[UM_LBTRU_CREQ_BYTES];
@@ -192,7 +191,7 @@ TEST("UX-11", "a connection request without a client id, which its answer would 
     session_close(f);
 }
 
-TEST("UX-11", "what is forged under a client's address neither ends it nor keeps it nor has anything retransmitted")
+TEST("UX-11", "forged datagrams from a client's address neither end nor keep it, and cause no retransmission")
 {
     fixture *f = lbtru_open(8);
     um_source *source = source_open(f, ORDERS, 0);
@@ -218,7 +217,7 @@ TEST("UX-11", "what is forged under a client's address neither ends it nor keeps
     session_close(f);
 }
 
-TEST("UX-11", "a datagram with another session id, and one from who is no client, are dropped and counted")
+TEST("UX-11", "datagrams with another session id, and from addresses that are no clients, are dropped and counted")
 {
     fixture *f = lbtru_open(8);
     uint8_t out[64];
@@ -229,12 +228,12 @@ TEST("UX-11", "a datagram with another session id, and one from who is no client
     CHECK_EQ(f->link.count, 0);
     from_client(f, A, out, um_lbtru_write_nak(out, &BOTH, &sqn, 1));
     CHECK_EQ(f->session->counters.dgrams_dropped_client, 1);
-    CHECK_EQ(f->link.count, 1); /* a reset, by which a receiver that was dropped connects anew */
+    CHECK_EQ(f->link.count, 1); /* a reset, after which a dropped receiver connects again */
     CHECK_EQ(decoded(f->link.datagrams[0].data, f->link.datagrams[0].length).type, UM_LBTRU_RST);
     session_close(f);
 }
 
-TEST("UX-11", "a full table takes nobody more, and one who was refused is taken when there is space")
+TEST("UX-11", "a full table refuses clients, and accepts them once there is space")
 {
     fixture *f = lbtru_open(2);
     connect_client(f, A);
@@ -255,7 +254,7 @@ TEST("UX-11", "a full table takes nobody more, and one who was refused is taken 
     session_close(f);
 }
 
-TEST("UX-11", "the table finds each of many clients, whichever are removed")
+TEST("UX-11", "the table finds each of many clients after any removals")
 {
     enum { MANY = 500 };
     um_client_map map;
@@ -280,7 +279,7 @@ TEST("UX-11", "the table finds each of many clients, whichever are removed")
     free(memory);
 }
 
-TEST("UX-11 UM-124", "retransmissions and session messages go to every client")
+TEST("UX-11 UM-124", "retransmissions and session messages are sent to every client")
 {
     fixture *f = lbtru_open(8);
     um_source *source = source_open(f, ORDERS, 0);
@@ -295,7 +294,7 @@ TEST("UX-11 UM-124", "retransmissions and session messages go to every client")
     CHECK(sent_to(f, A) == 1 && sent_to(f, B) == 1);
     um_packet packet = decoded(f->link.datagrams[0].data, f->link.datagrams[0].length);
     CHECK(packet.flags == UM_LBTRM_FLAG_RETRANSMISSION && packet.sqn == 0);
-    from_client(f, A, out, um_lbtru_write_nak(out, &options, &sqn, 1)); /* in the ignore interval: an NCF */
+    from_client(f, A, out, um_lbtru_write_nak(out, &options, &sqn, 1)); /* within the ignore interval: an NCF */
     CHECK(sent_to(f, A) == 2 && sent_to(f, B) == 2);
     packet = decoded(f->link.datagrams[2].data, f->link.datagrams[2].length);
     CHECK(packet.type == UM_LBTRM_NCF && packet.ncf_reason == UM_NCF_IGNORED && packet.list_count == 1);
@@ -308,7 +307,7 @@ TEST("UX-11 UM-124", "retransmissions and session messages go to every client")
     session_close(f);
 }
 
-TEST("UX-11", "a link that is full in the middle of the copies: the others are sent the same datagrams later")
+TEST("UX-11", "if the link is full after some copies, the other clients are sent the same datagrams later")
 {
     enum { CLIENTS = 3, MESSAGES = 40 };
     fixture *f = lbtru_open(8);
@@ -336,10 +335,10 @@ TEST("UX-11", "a link that is full in the middle of the copies: the others are s
         um_packet packet = decoded(one->data, one->length);
         for (uint32_t k = 0; k < CLIENTS; k++)
             if (um_address_equal(one->to, clients[k]))
-                CHECK_EQ(packet.sqn, next[k]++); /* each, once, in order */
+                CHECK_EQ(packet.sqn, next[k]++); /* each sqn once, in order */
         if (first[packet.sqn] == 0)
             first[packet.sqn] = i + 1;
-        const capture *same = &f->link.datagrams[first[packet.sqn] - 1]; /* nobody else was sent anything else */
+        const capture *same = &f->link.datagrams[first[packet.sqn] - 1]; /* the same bytes for all clients */
         CHECK_EQ(same->length, one->length);
         CHECK_BYTES(same->data + UM_LBTRU_DATA_BYTES, one->data + UM_LBTRU_DATA_BYTES,
                     one->length - UM_LBTRU_DATA_BYTES);
@@ -359,26 +358,26 @@ TEST("UX-1 UX-4", "the data rate limit counts every copy, and new data only")
     connect_client(f, B);
     capture_clear(&f->link);
     for (uint32_t i = 0; i < 20; i++)
-        send_bytes(f, source, 968, 0, UM_SEND_FLUSH); /* 1000 bytes each: 10 a slice, and so 5 for two clients */
+        send_bytes(f, source, 968, 0, UM_SEND_FLUSH); /* 1000 bytes each: 10 per slice, so 5 for two clients */
     run_sender(f);
     CHECK_EQ(f->link.count, 10);
     uint8_t out[64];
     um_lbtru_options options = {SID, id, true};
     from_client(f, A, out, um_lbtru_write_nak(out, &options, &sqn, 1));
-    CHECK_EQ(f->link.count, 12); /* the data limit is used up, which a retransmission does not ask */
+    CHECK_EQ(f->link.count, 12); /* retransmissions do not count against the used-up data limit */
     session_close(f);
 }
 
 /* ---- the receiver ---- */
 
-TEST("UX-11 UX-9", "connection requests each 100 ms, 600 of them without an answer, then the session ends")
+TEST("UX-11 UX-9", "connection requests are sent every 100 ms; after 600 without a response the session ends")
 {
     connecting *c = connecting_open();
     pass(c->r, 1);
     CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 1);
     pass(c->r, 1000);
     CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 11);
-    CHECK_EQ(c->link.count, 11); /* and nothing else: no status message before there is a connection */
+    CHECK_EQ(c->link.count, 11); /* no status message before there is a connection */
     c->r->session->config.activity_timeout_ns = UM_NEVER_NS / 2;
     pass(c->r, 58998);
     CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 600);
@@ -389,7 +388,8 @@ TEST("UX-11 UX-9", "connection requests each 100 ms, 600 of them without an answ
     connecting_close(c);
 }
 
-TEST("UX-11 UM-76", "an answer is acknowledged at once, begins the session, and is kept alive each 500 ms")
+TEST("UX-11 UM-76",
+     "a response is acknowledged at once, starts the session, and an acknowledgement follows every 500 ms")
 {
     connecting *c = connecting_open();
     pass(c->r, 1);
@@ -410,7 +410,7 @@ TEST("UX-11 UM-76", "an answer is acknowledged at once, begins the session, and 
     connecting_close(c);
 }
 
-TEST("UX-11", "forged resets end nothing: they cost a connection request a connect interval at most")
+TEST("UX-11", "forged resets end no session: they cause at most one connection request per connect interval")
 {
     connecting *c = connecting_open();
     uint8_t out[64];
@@ -426,14 +426,14 @@ TEST("UX-11", "forged resets end nothing: they cost a connection request a conne
     CHECK(sent_of(c, UM_LBTRU_CREQ) >= 5 && sent_of(c, UM_LBTRU_CREQ) <= 11);
     CHECK(!c->r->session->ended);
     CHECK_EQ(c->r->ended, 0);
-    /* What arrives meanwhile is received. */
+    /* Data that arrives meanwhile is received. */
     um_lbtru_write_data(out, SID, 1, 1, false);
     from_source(c, out, UM_LBTRU_DATA_BYTES);
     CHECK_EQ(c->r->session->counters.msgs_rcved, 1);
     connecting_close(c);
 }
 
-TEST("UX-11", "answers that were not asked for change no client id")
+TEST("UX-11", "unsolicited responses change no client id")
 {
     connecting *c = connecting_open();
     pass(c->r, 1);
@@ -443,7 +443,7 @@ TEST("UX-11", "answers that were not asked for change no client id")
     connecting_close(c);
 }
 
-TEST("UX-11", "an answer that does not repeat what the request proposed is a forgery: it gives no client id")
+TEST("UX-11", "a response that does not repeat the proposed id is forged and sets no client id")
 {
     connecting *c = connecting_open();
     uint8_t out[64];
@@ -454,16 +454,16 @@ TEST("UX-11", "an answer that does not repeat what the request proposed is a for
     CHECK_EQ(sent_of(c, UM_LBTRU_ACK), 0);
     numbered_syn(c, proposed, CLIENT, 0);
     from_source(c, out, um_lbtru_write_rst(out));
-    numbered_syn(c, proposed + 1, CLIENT + 1, 0); /* as if the reset had been true */
+    numbered_syn(c, proposed + 1, CLIENT + 1, 0); /* as after a genuine reset */
     CHECK_EQ(c->r->session->connection.client_id, CLIENT);
     CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_CONNECTING);
-    numbered_syn(c, proposed, CLIENT + 2, 0); /* the source's, to an address that was changed on the way */
+    numbered_syn(c, proposed, CLIENT + 2, 0); /* the source's response to an address that changed on the way */
     CHECK_EQ(c->r->session->connection.client_id, CLIENT + 2);
     CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_ESTABLISHED);
     connecting_close(c);
 }
 
-TEST("UX-11", "after a forged reset, and with answers kept away, a receiver acknowledges and NAKs as before")
+TEST("UX-11", "after a forged reset, and without responses, a receiver acknowledges and NAKs as before")
 {
     connecting *c = connecting_open();
     uint8_t out[64];
@@ -487,7 +487,7 @@ TEST("UX-11", "after a forged reset, and with answers kept away, a receiver ackn
     connecting_close(c);
 }
 
-TEST("UX-11", "a source that sends is not given up because its answers do not come")
+TEST("UX-11", "a source that sends data is not given up if its responses are lost")
 {
     connecting *c = connecting_open();
     uint8_t out[64];
@@ -503,11 +503,12 @@ TEST("UX-11", "a source that sends is not given up because its answers do not co
     }
     CHECK(!c->r->session->ended);
     pass(c->r, 60200);
-    CHECK(c->r->session->ended); /* it sends nothing more */
+    CHECK(c->r->session->ended); /* the source has stopped sending */
     connecting_close(c);
 }
 
-TEST("UX-11", "strays with another session id are dropped and counted, and what comes from elsewhere is no one's")
+TEST("UX-11",
+     "datagrams with another session id are dropped and counted, and datagrams from other addresses match no session")
 {
     connecting *c = connecting_open();
     uint8_t out[64];
@@ -550,7 +551,7 @@ TEST("UM-111 UM-117 UM-126", "a gap is NAKed at once with no initial back-off, u
     connecting_close(c);
 }
 
-TEST("UX-11", "identities of different transports never meet")
+TEST("UX-11", "sessions of different transports never match")
 {
     um_session_id of_lbtru = {{1, 2}, {0, 0}, SID, UM_TRANSPORT_LBTRU}, other = of_lbtru;
     CHECK(um_session_id_equal(&of_lbtru, &other));

@@ -41,16 +41,16 @@ TEST("UX-1", "an idle slice earns nothing")
     CHECK_EQ(take_all(&limiter, 3600 * (int64_t)NS_PER_S, 1250), 0);
 }
 
-TEST("UX-3", "a datagram larger than a slice saves up over several")
+TEST("UX-3", "a datagram larger than a slice waits for several slices")
 {
-    um_rate_limiter limiter = limiter_of(80000, 10 * (int64_t)NS_PER_MS); /* 100 bytes a slice */
+    um_rate_limiter limiter = limiter_of(80000, 10 * (int64_t)NS_PER_MS); /* 100 bytes per slice */
     for (int64_t slice = 0; slice < 14; slice++)
         CHECK_EQ(take_all(&limiter, slice * 10 * NS_PER_MS, 1472), 0);
     CHECK_EQ(take_all(&limiter, 14 * 10 * (int64_t)NS_PER_MS, 1472), 1);
     CHECK(limiter.credit_bytes < 100);
 }
 
-TEST("UX-3", "a rate below one byte a slice still lets something through")
+TEST("UX-3", "a rate below one byte per slice is not zero")
 {
     um_rate_limiter limiter = limiter_of(1, NS_PER_MS);
     CHECK_EQ(limiter.allowance_bytes, 1);
@@ -65,7 +65,7 @@ TEST("UX-1", "no limit")
     CHECK(um_rate_limiter_can_take(&limiter, UINT32_MAX));
 }
 
-TEST("UX-1 UX-3", "over any second the rate holds, whatever is requested and when")
+TEST("UX-1 UX-3", "the rate holds over any second, for any sequence of requests")
 {
     um_random random = {check_seed()};
     for (uint32_t run = 0; run < 200; run++) {
@@ -144,7 +144,7 @@ TEST("AE-9", "tagged: the slowest of the group, once the group is large enough")
     CHECK(!um_flow_is_connected(&flow));
 }
 
-TEST("AE-19", "an old status message takes nothing back")
+TEST("AE-19", "an old status message does not lower the limit")
 {
     um_flow_control flow = flow_of(UM_FLOW_MIN);
     um_flow_on_status(&flow, 1, 0, 100, 0);
@@ -173,7 +173,7 @@ TEST("AE-9", "the table is bounded, and a full one is reported")
         um_flow_on_status(&flow, id, 0, 100, (int64_t)id);
     CHECK_EQ(flow.receiver_count, UM_FLOW_RECEIVERS_MAX);
     CHECK_EQ(flow.refused_count, 10);
-    um_flow_on_status(&flow, 5, 0, 150, 5); /* a receiver that counts goes on counting */
+    um_flow_on_status(&flow, 5, 0, 150, 5); /* a known receiver still counts */
     CHECK_EQ(flow.refused_count, 10);
     um_flow_expire(&flow, TIMEOUT_NS + 9);
     CHECK_EQ(flow.receiver_count, UM_FLOW_RECEIVERS_MAX - 10);
@@ -190,7 +190,7 @@ TEST("AE-19", "the position all receivers have reached")
     um_flow_note_position(&flow, 1, 40);
     um_flow_note_position(&flow, 2, 30);
     um_flow_note_position(&flow, 2, 20);
-    um_flow_note_position(&flow, 3, 10); /* not known */
+    um_flow_note_position(&flow, 3, 10); /* unknown receiver */
     CHECK_EQ(um_flow_reached(&flow), 30);
 }
 

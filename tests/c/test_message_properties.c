@@ -1,5 +1,5 @@
-/* Message properties: their options on the wire, which blocks can be read, how a source sends them, and what a
- * receiving session makes of them. */
+/* Message properties: their options on the wire, valid blocks, how a source sends them, and how a
+ * receiving session delivers them. */
 #include "core/delivery/hot_failover.h"
 #include "core/foundation/random.h"
 #include "core/wire/message_properties.h"
@@ -61,7 +61,7 @@ TEST("W1", "the properties' length is an element of the chain option, before tha
     }
 }
 
-TEST("W1", "an element of another length, or of no bytes, and a chain that is not whole are no properties")
+TEST("W1", "an element of another length, or of no bytes, and an incomplete chain are no properties")
 {
     static const struct {
         const char *message;
@@ -86,7 +86,7 @@ TEST("W1", "an element of another length, or of no bytes, and a chain that is no
 
 /* ---- blocks ---- */
 
-/* The block in memory of its own size, so that the sanitizer sees what is read beyond it. */
+/* The block in memory of the exact size, so that AddressSanitizer detects a read beyond it. */
 static bool is_sound(const uint8_t *block, uint32_t bytes)
 {
     uint8_t *copy = malloc(bytes + 1);
@@ -96,7 +96,7 @@ static bool is_sound(const uint8_t *block, uint32_t bytes)
     return is;
 }
 
-TEST("W1", "a block is read in either byte order, and no part of one is a block")
+TEST("W1", "a block is read in either byte order, and no part of a block is valid")
 {
     const char *blocks[] = {little, big};
     for (uint32_t k = 0; k < 2; k++) {
@@ -108,32 +108,32 @@ TEST("W1", "a block is read in either byte order, and no part of one is a block"
     }
 }
 
-TEST("W1", "a block whose fields cannot be is refused, and a type that is none of ours is not looked at")
+TEST("W1", "a block with invalid fields is refused, and values of unknown types are not checked")
 {
     static const struct {
         uint32_t at;
         uint32_t value; /* little-endian */
         bool is_sound;
     } changes[] = {
-        {0, 0xabacdabb, false},                     /* the magic */
-        {0, 0xbadaacab, false},                     /* that of the other order, with counts of this one */
-        {FIRST_PROPERTY, BLOCK_BYTES, false},       /* a name behind the block */
-        {FIRST_PROPERTY, UINT32_MAX, false},        /* */
-        {FIRST_PROPERTY, 0x29, false},              /* a name of 0 bytes */
-        {FIRST_PROPERTY, BLOCK_BYTES - 1, false},   /* the same at the end */
-        {FIRST_PROPERTY, BLOCK_BYTES - 2, true},    /* a name that is the end of a string */
-        {FIRST_PROPERTY + VALUE_OFFSET, 52, true},  /* a value that ends where the block does */
-        {FIRST_PROPERTY + VALUE_OFFSET, 53, false}, /* */
+        {0, 0xabacdabb, false},               /* wrong magic */
+        {0, 0xbadaacab, false},               /* magic of the other byte order, counts of this one */
+        {FIRST_PROPERTY, BLOCK_BYTES, false}, /* a name beyond the block */
+        {FIRST_PROPERTY, UINT32_MAX, false},
+        {FIRST_PROPERTY, 0x29, false},             /* a name of 0 bytes */
+        {FIRST_PROPERTY, BLOCK_BYTES - 1, false},  /* the same at the end */
+        {FIRST_PROPERTY, BLOCK_BYTES - 2, true},   /* a name inside another string */
+        {FIRST_PROPERTY + VALUE_OFFSET, 52, true}, /* a value that ends where the block does */
+        {FIRST_PROPERTY + VALUE_OFFSET, 53, false},
         {FIRST_PROPERTY + VALUE_OFFSET, BLOCK_BYTES, false},
         {FIRST_PROPERTY + VALUE_OFFSET, UINT32_MAX - 1, false},
-        {FIRST_PROPERTY + TYPE, UM_PROPERTY_LONG, true}, /* eight bytes from there on are there */
+        {FIRST_PROPERTY + TYPE, UM_PROPERTY_LONG, true}, /* its eight bytes are inside the block */
         {FIRST_PROPERTY + TYPE, 0, true},
         {FIRST_PROPERTY + TYPE, 9, true},
         {FIRST_PROPERTY + TYPE, UINT32_MAX, true},
-        {FIRST_PROPERTY + UM_PROPERTY_BYTES + VALUE_OFFSET, BLOCK_BYTES, false},    /* a string behind the block */
-        {FIRST_PROPERTY + UM_PROPERTY_BYTES + VALUE_OFFSET, BLOCK_BYTES - 1, true}, /* an empty one */
-        {BLOCK_BYTES - 4, 0x41414141, false},                                       /* a string that nothing ends */
-        {4, 3, false}, /* more properties than the block has space for */
+        {FIRST_PROPERTY + UM_PROPERTY_BYTES + VALUE_OFFSET, BLOCK_BYTES, false},    /* a string beyond the block */
+        {FIRST_PROPERTY + UM_PROPERTY_BYTES + VALUE_OFFSET, BLOCK_BYTES - 1, true}, /* an empty string */
+        {BLOCK_BYTES - 4, 0x41414141, false},                                       /* a string without a NUL */
+        {4, 3, false}, /* more properties than the block can hold */
         {4, 1, true},
         {4, 0, true},
     };
@@ -230,7 +230,7 @@ typedef struct delivered {
     uint32_t payload_bytes;
     uint32_t message_length;
     uint32_t properties_bytes;
-    bool is_as_sent; /* the payload's bytes are the sqn of the first fragment, the properties those of `block` */
+    bool is_as_sent; /* the payload's bytes are the sqn of the first fragment, the properties are `block` */
 } delivered;
 
 static uint32_t take_delivered(recovering *f, const uint8_t *block, delivered *out, uint32_t most)
@@ -257,7 +257,7 @@ static uint32_t take_delivered(recovering *f, const uint8_t *block, delivered *o
     return count;
 }
 
-/* A message of `payload_bytes` and the block behind them, from `offset` on `bytes` of both, in a datagram. */
+/* A datagram with `bytes` of a message from `offset` on: `payload_bytes` of payload, then the block. */
 static void arrive_with(recovering *f, uint32_t transport_sqn, um_lbmc_layout layout, uint32_t payload_bytes,
                         const uint8_t *block, uint32_t block_bytes, uint32_t said_bytes)
 {
@@ -293,7 +293,7 @@ static void arrive_part(recovering *f, uint32_t sqn, uint32_t first, uint32_t of
     arrive_with(f, sqn, layout, payload_bytes, block, BLOCK_BYTES, BLOCK_BYTES);
 }
 
-TEST("UM-53 UM-56", "properties come with their message: delivered at once, held, or put together")
+TEST("UM-53 UM-56", "properties are delivered with their message: at once, held, or reassembled")
 {
     static const um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     uint8_t block[128];
@@ -324,7 +324,7 @@ TEST("UM-53 UM-56", "properties come with their message: delivered at once, held
     }
 }
 
-TEST("UM-58", "with ordered_delivery 0 they come with the fragment that has them whole, and otherwise not")
+TEST("UM-58", "with ordered_delivery 0 properties are delivered with the fragment that contains all of them, else not")
 {
     uint8_t block[128];
     from_hex(little, block);
@@ -350,7 +350,7 @@ TEST("UM-58", "with ordered_delivery 0 they come with the fragment that has them
     recovering_close(f);
 }
 
-TEST("W1", "a block that cannot be read is left out, more bytes than there are are payload; both are counted")
+TEST("W1", "an invalid block is left out, a length beyond the payload is ignored; both are counted")
 {
     static const um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL, UM_ORDERED_FRAGMENTS};
     for (uint32_t k = 0; k < 3; k++) {
@@ -374,7 +374,7 @@ TEST("W1", "a block that cannot be read is left out, more bytes than there are a
 
 /* ---- the queue ---- */
 
-TEST("W9", "payloads and properties of a queue's block never meet, and a block is closed for either")
+TEST("W9", "payloads and properties of a queue's block never overlap, and a lack of space for either closes a block")
 {
     enum { BLOCKS = 4, ROWS = 64, CAPACITY = 4096, LONGEST = UM_QUEUE_MESSAGE_BYTES_MIN };
     um_random random = {check_seed()};

@@ -1,5 +1,5 @@
-/* What LBT-TCP is made of below its sockets: messages out of a byte stream cut anywhere, the backlog of a client, the
- * topics that a client wants, and control messages.
+/* The parts of LBT-TCP below its sockets: messages from a byte stream cut anywhere, the backlog of a client, the
+ * topics that a client needs, and control messages.
  */
 #include "authentication/stream_tags.h"
 #include "core/foundation/byte_ring.h"
@@ -11,7 +11,7 @@
 
 enum { TEXT_BYTES = 400000, RUN_MAX = 9000 };
 
-/* Messages of topics and control messages of random lengths, the last the longest there is. Returns bytes. */
+/* Topic and control messages of random lengths, the last of maximum length. Returns the bytes. */
 static uint32_t write_messages(uint8_t *out, um_random *random, uint32_t *messages)
 {
     uint32_t bytes = 0;
@@ -28,7 +28,7 @@ static uint32_t write_messages(uint8_t *out, um_random *random, uint32_t *messag
     return bytes;
 }
 
-/* Everything that can be taken now, appended to `out`: runs are whole messages, no longer than they may be. */
+/* Appends everything that can be taken now to `out`: runs are whole messages within the limit. */
 static enum um_stream_part take_all(um_message_stream *stream, uint8_t *out, uint32_t *taken)
 {
     const uint8_t *data;
@@ -49,7 +49,7 @@ static enum um_stream_part take_all(um_message_stream *stream, uint8_t *out, uin
     return part;
 }
 
-TEST("UM-46", "a stream that is cut anywhere gives the messages that were put into it")
+TEST("UM-46", "a stream cut anywhere returns the messages written to it")
 {
     um_random random = {check_seed()};
     uint8_t *sent = zeroed(TEXT_BYTES), *received = zeroed(TEXT_BYTES);
@@ -92,7 +92,7 @@ static enum um_stream_part first_of(const uint8_t *bytes, uint32_t length, uint3
     CHECK(length <= space);
     um_message_stream_add(&stream, length);
     enum um_stream_part part = um_message_stream_next(&stream, RUN_MAX, &data, &run_length);
-    /* A broken stream stays broken, whatever comes. */
+    /* A broken stream stays broken. */
     if (part == UM_STREAM_BROKEN)
         CHECK_EQ(um_message_stream_next(&stream, RUN_MAX, &data, &run_length), UM_STREAM_BROKEN);
     *broken_by = stream.broken_by;
@@ -111,7 +111,7 @@ static um_stream_tags *tags_of(bool is_server, uint8_t secret)
     return tags;
 }
 
-TEST("UM-46", "records cut anywhere give the messages that were put into them, each record whole")
+TEST("UM-46", "records cut anywhere return the messages written to them, each record as a whole")
 {
     um_random random = {check_seed()};
     uint8_t *sent = zeroed(TEXT_BYTES), *received = zeroed(TEXT_BYTES);
@@ -122,7 +122,7 @@ TEST("UM-46", "records cut anywhere give the messages that were put into them, e
     um_message_stream_init(&stream, memory, 192 * 1024, UM_LBMC_MESSAGE_BYTES_MAX);
     um_message_stream_verify(&stream, um_stream_tags_verifier(receiver));
     for (uint32_t at = 0, length; at < bytes; at += length) {
-        length = 0; /* whole messages, as many as a random record holds */
+        length = 0; /* whole messages, as many as fit a record of random length */
         uint32_t most = 1 + (uint32_t)um_random_below(&random, 60000);
         do
             length += um_load_be16(sent + at + length + 2);
@@ -151,7 +151,7 @@ TEST("UM-46", "records cut anywhere give the messages that were put into them, e
     free(record);
 }
 
-/* What a stream says of these bytes, of which it is to believe nothing. */
+/* Returns the stream's error for these bytes, from which it must return no message. */
 static um_message_stream refused(const uint8_t *data, uint32_t length, uint32_t capacity)
 {
     um_stream_tags *receiver = tags_of(false, 1);
@@ -163,14 +163,14 @@ static um_message_stream refused(const uint8_t *data, uint32_t length, uint32_t 
     memcpy(memory, data, length);
     um_message_stream_add(&stream, length);
     CHECK_EQ(take_all(&stream, taken, &taken_bytes), UM_STREAM_BROKEN);
-    CHECK_EQ(take_all(&stream, taken, &taken_bytes), UM_STREAM_BROKEN); /* for good */
+    CHECK_EQ(take_all(&stream, taken, &taken_bytes), UM_STREAM_BROKEN); /* it stays broken */
     CHECK_EQ(taken_bytes, 0);
     um_stream_tags_close(receiver);
     free(memory);
     return stream;
 }
 
-TEST("UM-108", "of what is no right record nothing is taken, and the stream says why")
+TEST("UM-108", "no message of an invalid record is returned, and the stream reports the reason")
 {
     enum { MESSAGE = 40, RECORD = UM_RECORD_HEADER_BYTES + MESSAGE };
     um_lbmc_layout layout = {.topic_index = 7, .payload_length = MESSAGE - UM_LBMC_HEADER_BYTES};
@@ -182,7 +182,7 @@ TEST("UM-108", "of what is no right record nothing is taken, and the stream says
         memcpy(changed, record, RECORD);
         changed[bit / 8] ^= (uint8_t)(1 << bit % 8);
         if (bit / 8 >= 8 && bit / 8 < 12 && um_load_be32(changed + 8) > MESSAGE)
-            continue; /* it claims more than has come: waited for, and wrong then */
+            continue; /* longer than the bytes received: the stream waits, and then the tag is wrong */
         CHECK(refused(changed, RECORD, RECORD).refused_by != UM_TAG_OK);
     }
     CHECK_EQ(refused(record + UM_RECORD_HEADER_BYTES, MESSAGE, RECORD).refused_by, UM_TAG_MISSING);
@@ -190,23 +190,23 @@ TEST("UM-108", "of what is no right record nothing is taken, and the stream says
     CHECK_EQ(um_stream_greeting_write(greeting, &said), 0);
     CHECK_EQ(refused(greeting, sizeof greeting, RECORD).refused_by, UM_TAG_MISSING);
     memcpy(changed, record, RECORD);
-    changed[7] = 9; /* the key that it names is not there */
+    changed[7] = 9; /* an unknown key */
     CHECK_EQ(refused(changed, RECORD, RECORD).refused_by, UM_TAG_KEY_UNKNOWN);
     CHECK_EQ(um_stream_tags_seal(other, changed, MESSAGE), 0);
     CHECK_EQ(refused(changed, RECORD, RECORD).refused_by, UM_TAG_WRONG);
-    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE), 0); /* the second, without the first */
+    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE), 0); /* the second record without the first */
     CHECK_EQ(refused(record, RECORD, RECORD).refused_by, UM_TAG_REPLAYED);
     um_stream_tags_close(source);
     source = tags_of(true, 1);
-    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE - 1), 0); /* a message and no end to it */
+    CHECK_EQ(um_stream_tags_seal(source, record, MESSAGE - 1), 0); /* an incomplete message */
     CHECK_EQ(refused(record, RECORD - 1, RECORD).broken_by, UM_DGRAM_SIZE);
-    um_store_be32(record + 8, RECORD); /* longer than there is space for */
+    um_store_be32(record + 8, RECORD); /* longer than the space */
     CHECK_EQ(refused(record, RECORD - 1, RECORD).broken_by, UM_DGRAM_SIZE);
     um_stream_tags_close(source);
     um_stream_tags_close(other);
 }
 
-TEST("UM-46", "what cannot be LBMC breaks the stream at once, and nothing of it is believed")
+TEST("UM-46", "bytes that cannot be LBMC break the stream at once, and no message is returned")
 {
     static const struct {
         uint8_t bytes[8];
@@ -214,12 +214,12 @@ TEST("UM-46", "what cannot be LBMC breaks the stream at once, and nothing of it 
         enum um_dgram_status broken_by;
     } cases[] = {
         {{0x00, 0, 0, 11}, UM_STREAM_BROKEN, UM_DGRAM_HDR},     /* shorter than its header */
-        {{0x00, 0, 0, 0}, UM_STREAM_BROKEN, UM_DGRAM_HDR},      /* a length that would go on forever */
-        {{0x08, 255, 0, 3}, UM_STREAM_BROKEN, UM_DGRAM_HDR},    /* the same of a control message */
+        {{0x00, 0, 0, 0}, UM_STREAM_BROKEN, UM_DGRAM_HDR},      /* a length that would never advance */
+        {{0x08, 255, 0, 3}, UM_STREAM_BROKEN, UM_DGRAM_HDR},    /* the same in a control message */
         {{0x10, 0, 0, 20}, UM_STREAM_BROKEN, UM_DGRAM_VERSION}, /* version 1 */
         {{'G', 'E', 'T', ' '}, UM_STREAM_BROKEN, UM_DGRAM_VERSION},
-        {{0x02, 0, 0, 20}, UM_STREAM_BROKEN, UM_DGRAM_TYPE}, /* of recovery */
-        {{0x00, 0, 1, 1}, UM_STREAM_BROKEN, UM_DGRAM_SIZE},  /* longer than is taken here */
+        {{0x02, 0, 0, 20}, UM_STREAM_BROKEN, UM_DGRAM_TYPE}, /* a recovery message */
+        {{0x00, 0, 1, 1}, UM_STREAM_BROKEN, UM_DGRAM_SIZE},  /* longer than the maximum */
         {{0x00, 0, 0, 20}, UM_STREAM_MORE, UM_DGRAM_OK},
         {{0x01, 255, 0, 4}, UM_STREAM_END, UM_DGRAM_OK},
     };
@@ -230,7 +230,7 @@ TEST("UM-46", "what cannot be LBMC breaks the stream at once, and nothing of it 
     }
 }
 
-TEST("UM-108", "a client's backlog gives its bytes in order, whatever is taken at once")
+TEST("UM-108", "a client's backlog returns its bytes in order, in pieces of any size")
 {
     enum { CAPACITY = 100 };
     um_random random = {check_seed()};
@@ -254,7 +254,7 @@ TEST("UM-108", "a client's backlog gives its bytes in order, whatever is taken a
     free(memory);
 }
 
-TEST("UX-27", "a set of topics takes as many as it has space for, and loses none")
+TEST("UX-27", "a set of topics holds as many as its capacity, and loses none")
 {
     um_random random = {check_seed()};
     void *memory = zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
@@ -281,7 +281,7 @@ TEST("UX-27", "a set of topics takes as many as it has space for, and loses none
     free(memory);
 }
 
-TEST("UX-27", "of messages, those of wanted topics pass; of a TSNI, their records")
+TEST("UX-27", "a topic filter copies messages of its topics, and of a TSNI their records")
 {
     void *memory = zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
     uint8_t sent[4096], passed[4096], expected[4096];
@@ -303,7 +303,7 @@ TEST("UX-27", "of messages, those of wanted topics pass; of a TSNI, their record
     uint32_t topics_wanted[2] = {5, 0}, sqns_wanted[2] = {50, 90};
     bytes += um_lbmc_write_tsni(sent + bytes, topics, sqns, 4);
     wanted += um_lbmc_write_tsni(expected + wanted, topics_wanted, sqns_wanted, 2);
-    bytes += um_lbmc_write_tsni(sent + bytes, topics, sqns, 1); /* nothing of it passes */
+    bytes += um_lbmc_write_tsni(sent + bytes, topics, sqns, 1); /* no record of it is copied */
     CHECK_EQ(um_topic_filter_copy(&filter, sent, bytes, passed), wanted);
     CHECK_BYTES(passed, expected, wanted);
     um_topic_filter_remove(&filter, 0);
@@ -320,7 +320,7 @@ static um_tcp_control only_control(const uint8_t *message, uint32_t length)
     return control;
 }
 
-TEST("UX-27", "control messages of LBT-TCP say what they were written with")
+TEST("UX-27", "control messages of LBT-TCP are read back as they were written")
 {
     uint8_t bytes[UM_TCP_CONTROL_BYTES_MAX];
     um_tcp_control control = only_control(bytes, um_tcp_write_session_id(bytes, 0x5eed0001));
@@ -336,7 +336,7 @@ TEST("UX-27", "control messages of LBT-TCP say what they were written with")
         CHECK(answer.kind == control.kind && answer.session_id == 0x5eed0003 && answer.topic_index == 99);
         CHECK_EQ(answer.client_index, 4000000000);
     }
-    /* Every message is whole for the stream, too, and cut short it says nothing that is not there. */
+    /* The stream accepts each message as a whole, and a message cut short yields no option that is not there. */
     uint32_t length = um_tcp_write_session_id(bytes, 1);
     for (uint32_t cut = UM_LBMC_CONTROL_BYTES; cut < length; cut++) {
         um_tcp_control_reader reader = um_tcp_control_read(bytes, cut);

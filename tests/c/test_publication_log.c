@@ -18,7 +18,7 @@ static log_fixture *log_open(uint32_t initial_term_id)
     return f;
 }
 
-/* With receivers known and the limit where that puts it. */
+/* A log with known receivers, and the limit that results. */
 static log_fixture *log_open_connected(uint32_t initial_term_id)
 {
     log_fixture *f = log_open(initial_term_id);
@@ -61,7 +61,7 @@ static void publish_next(log_fixture *f, uint32_t span)
         um_frame_publish(&f->log, c.frames, span - UM_FRAME_HEADER_BYTES);
 }
 
-/* Publishes frames of `span` bytes up to `position`, the conductor following. */
+/* Publishes frames of `span` bytes up to `position`; the conductor follows. */
 static void fill_to(log_fixture *f, int64_t position, uint32_t span)
 {
     while (um_log_tail(&f->log) < position) {
@@ -85,7 +85,7 @@ static bool all_zero(const uint8_t *memory, size_t bytes)
     return true;
 }
 
-/* Whether no place in [from, from + bytes) says that a frame begins there. */
+/* True if no frame starts in [from, from + bytes). */
 static bool is_clean(const um_publication_log *log, int64_t from, uint32_t bytes)
 {
     for (uint32_t i = 0; i < bytes; i += UM_FRAME_ALIGNMENT)
@@ -94,7 +94,7 @@ static bool is_clean(const um_publication_log *log, int64_t from, uint32_t bytes
     return true;
 }
 
-TEST("AE-2 AE-3", "three zeroed terms, not connected, no term used up")
+TEST("AE-2 AE-3", "a new log has three zeroed terms and is not connected")
 {
     log_fixture *f = log_open(1005);
     CHECK_EQ(um_log_footprint(TERM), 3 * TERM + 3 * TERM / UM_FRAME_ALIGNMENT * sizeof(um_frame_state));
@@ -162,7 +162,7 @@ TEST("AE-7 AE-24", "one claim may straddle the limit, the next is refused")
     log_close(f);
 }
 
-TEST("AE-12", "before a connection nothing can be claimed")
+TEST("AE-12", "nothing can be claimed before a connection")
 {
     log_fixture *f = log_open(1);
     um_claim c;
@@ -173,7 +173,7 @@ TEST("AE-12", "before a connection nothing can be claimed")
     log_close(f);
 }
 
-TEST("AE-13 AE-21", "connected, but not conducted yet: back-pressured")
+TEST("AE-13 AE-21", "a connected log that was not conducted yet is back-pressured")
 {
     log_fixture *f = log_open(1);
     um_claim c;
@@ -184,7 +184,7 @@ TEST("AE-13 AE-21", "connected, but not conducted yet: back-pressured")
     log_close(f);
 }
 
-/* A log whose next claim reaches the last position there is. */
+/* A log whose next claim reaches the maximum position. */
 static log_fixture *log_open_at_end(void)
 {
     log_fixture *f = log_open_connected(1005);
@@ -197,7 +197,7 @@ static log_fixture *log_open_at_end(void)
     return f;
 }
 
-TEST("AE-14", "closed goes before the end of positions, that before back-pressure")
+TEST("AE-14", "closed is reported before the end of positions, and that before back-pressure")
 {
     log_fixture *f = log_open_at_end();
     um_claim c;
@@ -265,17 +265,17 @@ TEST("AE-30", "a term filled to the last byte needs no padding")
     CHECK_EQ(atomic_load(&f->log.active_term_count), 0);
     um_claim c;
     CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_ADMIN_ACTION);
-    CHECK_EQ(um_log_frame_length(&f->log, TERM - 128), 0); /* still the claimer's */
+    CHECK_EQ(um_log_frame_length(&f->log, TERM - 128), 0); /* not committed yet */
     CHECK_EQ(um_log_frame_length(&f->log, TERM), 0);
     CHECK_EQ(claim(f, 64).position, TERM);
     log_close(f);
 }
 
-TEST("AE-30 AE-35", "a term closed by a publisher that then died does not stop the others")
+TEST("AE-30 AE-35", "a publisher that dies while it closes a term does not stop the others")
 {
     log_fixture *f = log_open_connected(1005);
     fill_to(f, TERM - 128, 64);
-    atomic_store(&f->log.tails[0], (uint64_t)1005 << 32 | (TERM + 64)); /* closed, neither padded nor moved on */
+    atomic_store(&f->log.tails[0], (uint64_t)1005 << 32 | (TERM + 64)); /* closed, but neither padded nor rotated */
     CHECK_EQ(um_log_tail(&f->log), TERM);
     um_claim c;
     CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_ADMIN_ACTION);
@@ -288,7 +288,7 @@ TEST("AE-30 AE-35", "a term closed by a publisher that then died does not stop t
     log_close(f);
 }
 
-TEST("AE-5 AE-30 UX-22", "twenty terms, the term id wrapping on the way")
+TEST("AE-5 AE-30 UX-22", "the term id wraps within twenty terms")
 {
     log_fixture *f = log_open_connected(UINT32_MAX - 3);
     fill_to(f, 20 * (int64_t)TERM + 4096, 1088);
@@ -312,7 +312,7 @@ TEST("AE-32 AE-34", "a borrowed frame cannot be read before it is returned and p
     log_close(f);
 }
 
-/* Looks each second; returns the second at which unblocking happened. */
+/* Checks once per second; returns the second at which unblocking happened. */
 static int64_t unblocked_after(log_fixture *f, int64_t position)
 {
     for (int64_t s = 100; s < 200; s++)
@@ -368,7 +368,7 @@ TEST("AE-35", "a hole without a claim becomes padding up to the next frame")
     log_close(f);
 }
 
-TEST("AE-35", "a hole with nothing behind it ends where claiming did")
+TEST("AE-35", "a hole without a later frame ends at the tail")
 {
     log_fixture *f = log_open_connected(1);
     publish(f, 64, 1);
@@ -379,7 +379,7 @@ TEST("AE-35", "a hole with nothing behind it ends where claiming did")
     log_close(f);
 }
 
-TEST("AE-35", "a claim at the end of its term")
+TEST("AE-35", "a claim at the end of its term is unblocked")
 {
     log_fixture *f = log_open_connected(1);
     fill_to(f, TERM - 256, 64);
@@ -394,7 +394,7 @@ TEST("AE-35", "a claim at the end of its term")
     log_close(f);
 }
 
-TEST("AE-35", "a frame being written is not unblocked, however long it takes")
+TEST("AE-35", "a frame that the stack is writing is never unblocked")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, 64);
@@ -429,7 +429,7 @@ TEST("AE-35", "the clock starts again for the next frame")
     log_close(f);
 }
 
-TEST("AE-36", "an aborted claim is padding")
+TEST("AE-36", "an aborted claim becomes padding")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
@@ -457,10 +457,10 @@ TEST("AE-45 AE-46 AE-47", "cleaning stops one term behind the sender")
     log_close(f);
 }
 
-TEST("AE-29 AE-45", "what lies in space that is used again is not taken for a frame")
+TEST("AE-29 AE-45", "old bytes in reused space are not taken for a frame")
 {
     log_fixture *f = log_open_connected(1);
-    memset(f->memory, 0x7f, 3 * TERM); /* as if a lap of messages had left it */
+    memset(f->memory, 0x7f, 3 * TERM); /* as messages of an earlier round would leave it */
     CHECK_EQ(um_log_frame_length(&f->log, 0), 0);
     um_claim c = claim(f, 128);
     um_frame_begin(&f->log, c.frames, 100);
@@ -470,7 +470,7 @@ TEST("AE-29 AE-45", "what lies in space that is used again is not taken for a fr
     log_close(f);
 }
 
-TEST("AE-48 AE-49", "cleaning goes by its budget, wherever frames begin")
+TEST("AE-48 AE-49", "cleaning keeps to its budget, at any frame boundaries")
 {
     log_fixture *f = log_open_connected(1);
     fill_to(f, TERM, 64);
@@ -482,14 +482,14 @@ TEST("AE-48 AE-49", "cleaning goes by its budget, wherever frames begin")
         CHECK(is_clean(&f->log, 0, 192 * i));
         CHECK(!is_clean(&f->log, 192 * i, 64));
     }
-    um_log_conduct(&f->log, TERM + TERM / 4, 64); /* one place */
+    um_log_conduct(&f->log, TERM + TERM / 4, 64); /* one word */
     CHECK_EQ(f->log.clean_position, 1984);
     um_log_conduct(&f->log, TERM + TERM / 4, 63);
     CHECK_EQ(f->log.clean_position, 1984);
     log_close(f);
 }
 
-TEST("AE-45 AE-48", "cleaning stops at the end of a term and goes on in the next")
+TEST("AE-45 AE-48", "cleaning stops at the end of a term and continues in the next")
 {
     log_fixture *f = log_open_connected(1);
     fill_to(f, 2 * TERM - 64, 64);
@@ -503,7 +503,7 @@ TEST("AE-45 AE-48", "cleaning stops at the end of a term and goes on in the next
     log_close(f);
 }
 
-/* A log of long terms in which the publishers are at `position`, everything before it in use. */
+/* A log of long terms with the publishers at `position`; everything before it is in use. */
 static void long_log_init(um_publication_log *log, uint8_t *memory, uint32_t term_length, int64_t position)
 {
     um_log_init(log, memory, term_length, 1, NS_PER_S);
@@ -539,12 +539,13 @@ TEST("AE-45 AE-46 AE-47 AE-48",
     CHECK_EQ(atomic_load(&log.writable_end), tail + UM_LOG_CLEAN_AHEAD_BYTES);
     CHECK(!is_clean(&log, 4096 + UM_LOG_CLEAN_AHEAD_BYTES, 64));
     CHECK_EQ(atomic_load(&log.publication_limit), sent + LONG_TERM / 2);
-    um_log_conduct(&log, tail - 2 * (int64_t)LONG_TERM - 64, UINT32_MAX); /* a sender so far behind keeps its term */
+    um_log_conduct(&log, tail - 2 * (int64_t)LONG_TERM - 64, UINT32_MAX); /* a term not sent yet is not cleaned */
     CHECK_EQ(atomic_load(&log.writable_end), tail + UM_LOG_CLEAN_AHEAD_BYTES);
     free(memory);
 }
 
-TEST("AE-7 AE-23 AE-48", "a claim that meets what is not clean is refused, and cleaning then makes space for its like")
+TEST("AE-7 AE-23 AE-48",
+     "a claim that meets unclean space is refused, and cleaning then makes space for claims of its length")
 {
     um_publication_log log;
     uint8_t *memory = zeroed(um_log_footprint(LONG_TERM));
@@ -560,7 +561,8 @@ TEST("AE-7 AE-23 AE-48", "a claim that meets what is not clean is refused, and c
     CHECK_EQ(um_log_claim(&log, length, &c), 0);
     CHECK(is_clean(&log, c.position, length));
     CHECK(um_log_needs_cleaning(&log, tail));
-    um_log_conduct(&log, tail, UINT32_MAX); /* the sender stands: publishers go on up to the publication limit */
+    um_log_conduct(&log, tail,
+                   UINT32_MAX); /* the sender does not advance: publishers continue up to the publication limit */
     while (um_log_claim(&log, 4096, &c) == 0) {
         CHECK(is_clean(&log, c.position, c.length));
         if (um_log_needs_cleaning(&log, tail))

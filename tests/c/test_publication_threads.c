@@ -20,7 +20,7 @@ typedef struct publisher {
     uint32_t number;
 } publisher;
 
-/* A body names its writer and which of its frames it is, and repeats a byte that depends on both. */
+/* A body contains its writer and the number of the frame, and repeats a byte that depends on both. */
 static uint8_t filler(uint32_t number, uint32_t count)
 {
     return (uint8_t)(count * 7 + number * 61 + 1);
@@ -34,7 +34,7 @@ static um_claim claim_waiting(um_publication_log *log, uint32_t length)
     return claim;
 }
 
-/* Every fifth frame is borrowed and returned, and before every fiftieth one is claimed and given up. */
+/* Every fifth frame is borrowed and returned; before every fiftieth one a claim is aborted. */
 static void *publish_frames(void *argument)
 {
     publisher *p = argument;
@@ -104,7 +104,7 @@ TEST("AE-7 AE-11 AE-26 AE-27 AE-28 AE-30 AE-36 AE-48",
         }
         position += (int64_t)um_align_up((uint32_t)length, UM_FRAME_ALIGNMENT);
         int64_t ahead = um_log_tail(log) - atomic_load(&log->publication_limit);
-        CHECK(ahead < (int64_t)um_frame_span(BODY_MAX)); /* one claim straddles the limit, not one a thread */
+        CHECK(ahead < (int64_t)um_frame_span(BODY_MAX)); /* one claim straddles the limit, not one per thread */
         um_log_conduct(log, position, UINT32_MAX);
     }
     for (uint32_t i = 0; i < THREADS; i++)
@@ -114,7 +114,7 @@ TEST("AE-7 AE-11 AE-26 AE-27 AE-28 AE-30 AE-36 AE-48",
     free(log);
 }
 
-/* ---- cleaning: the first word goes last ---- */
+/* ---- cleaning: the first word is zeroed last ---- */
 
 enum { CLEANED_WORDS = 256, CLEANED_BYTES = CLEANED_WORDS * UM_FRAME_ALIGNMENT };
 
@@ -124,7 +124,7 @@ typedef struct cleaning {
     atomic_int done;
 } cleaning;
 
-/* In each round, waits for the first word to be zero: then everything behind it must be. */
+/* In each round, waits until the first word is zero: then all later words must be zero. */
 static void *watch_cleaning(void *argument)
 {
     cleaning *c = argument;
@@ -170,7 +170,7 @@ typedef struct counting_link {
     um_link base;
     uint64_t messages;
     uint32_t next_sqn;
-    uint32_t next[THREADS]; /* of each topic */
+    uint32_t next[THREADS]; /* per topic */
     bool shared_topic;
     uint64_t topic_sqn_sum;
 } counting_link;
@@ -216,7 +216,7 @@ typedef struct inline_publisher {
     atomic_int *round; /* of the lost wake-up test */
 } inline_publisher;
 
-/* What a publishing thread does after a send: io/publishing.c. */
+/* The steps of a publishing thread after a send. */
 static void run_inline(um_source_session *session)
 {
     while (um_source_session_has_pending(session) && um_lock_try(&session->sender_lock)) {
@@ -252,7 +252,7 @@ static void *publish_messages(void *argument)
 
 enum { PIECE = 8, PIECE_BYTES_MAX = 1400 };
 
-/* Publishes a piece as a context does: staged as datagrams when the sender is free, else as usual. */
+/* Publishes a piece as a context does: staged as datagrams if the sender is free, else as usual. */
 static int64_t send_piece(inline_publisher *p, um_messages *messages, uint64_t *done_bytes)
 {
     uint32_t actions = 0;
@@ -340,7 +340,7 @@ static void publish_from_all(inline_fixture *f, bool shared_topic, void *(*publi
     CHECK_EQ(atomic_load(&f->session->sender_position), um_log_tail(&f->session->log));
 }
 
-TEST("AE-11 AE-26 UM-4 UM-54", "four threads, a topic each: everything flushed has left when they are done")
+TEST("AE-11 AE-26 UM-4 UM-54", "four threads, a topic each: everything flushed has been sent when they finish")
 {
     inline_fixture *f = inline_open(THREADS);
     publish_from_all(f, false, publish_messages);
@@ -356,7 +356,7 @@ TEST("AE-26 UX-23", "four threads on one topic: every sequence number once")
     inline_close(f);
 }
 
-TEST("AE-11 AE-26 AE-31 W9", "four threads, a topic each, lay datagrams out and send for each other")
+TEST("AE-11 AE-26 AE-31 W9", "four threads, a topic each, stage datagrams and send for each other")
 {
     inline_fixture *f = inline_open(THREADS);
     publish_from_all(f, false, publish_pieces);
@@ -375,7 +375,7 @@ static void *send_unflushed(void *argument)
     return NULL;
 }
 
-TEST("AE-11 UM-27", "a flush by one thread takes a frame that another has claimed and not yet committed along")
+TEST("AE-11 UM-27", "a flush covers a frame that another thread has claimed but not committed")
 {
     inline_fixture *f = inline_open(2);
     atomic_int round = 0;

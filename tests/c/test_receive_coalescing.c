@@ -1,4 +1,4 @@
-/* Receive coalescing by itself, under made-up times. */
+/* Receive coalescing in isolation, with simulated times. */
 #include "core/foundation/receive_coalescing.h"
 
 #include "support.h"
@@ -18,7 +18,7 @@ static int64_t next_ns(um_receive_coalescing *coalescing, uint32_t frames, uint6
     return um_coalescing_next_ns(coalescing, RING_FRAMES, WINDOW_BYTES, FAR_NS);
 }
 
-TEST("UM-13", "a loop coalesces once enough datagrams came together, and for a bounded time")
+TEST("UM-13", "a loop coalesces once enough datagrams arrive together, and for a bounded time")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -52,7 +52,7 @@ TEST("UM-13", "replies to sends are no load, other datagrams are")
     CHECK(um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "replies that never come excuse a bounded number of datagrams")
+TEST("UM-13", "replies that never arrive excuse a bounded number of datagrams")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -61,7 +61,7 @@ TEST("UM-13", "replies that never come excuse a bounded number of datagrams")
     CHECK(um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "an interval of 0 is never")
+TEST("UM-13", "an interval of 0 turns coalescing off")
 {
     um_receive_coalescing coalescing;
     um_coalescing_init(&coalescing, 0, 0);
@@ -83,7 +83,7 @@ TEST("UM-13", "over rings the interval grows to its maximum while little gathers
     for (int i = 0; i < 100; i++)
         CHECK(next_ns(&coalescing, 1, 1) <= MAX_NS);
     CHECK_EQ(next_ns(&coalescing, 1, 1), MAX_NS);
-    CHECK_EQ(next_ns(&coalescing, RING_FRAMES / 5, 1), MAX_NS); /* neither little nor much */
+    CHECK_EQ(next_ns(&coalescing, RING_FRAMES / 5, 1), MAX_NS); /* between the two thresholds */
 }
 
 TEST("UM-13", "over rings the interval is halved when frames or the window run low, to a lower bound")
@@ -92,7 +92,7 @@ TEST("UM-13", "over rings the interval is halved when frames or the window run l
     CHECK_EQ(next_ns(&coalescing, RING_FRAMES / 4 + 1, 1), INTERVAL_NS / 2);
     CHECK_EQ(next_ns(&coalescing, 1, WINDOW_BYTES / 8 * 5 + 1), UM_COALESCING_MIN_NS);
     CHECK_EQ(next_ns(&coalescing, RING_FRAMES, 1), UM_COALESCING_MIN_NS);
-    CHECK(next_ns(&coalescing, 0, 0) > UM_COALESCING_MIN_NS); /* what gathered before is not counted again */
+    CHECK(next_ns(&coalescing, 0, 0) > UM_COALESCING_MIN_NS); /* frames gathered before are not counted again */
 }
 
 TEST("UM-13", "a timer waits no longer than it would over sockets")
@@ -104,7 +104,7 @@ TEST("UM-13", "a timer waits no longer than it would over sockets")
     CHECK_EQ(um_coalescing_next_ns(&coalescing, RING_FRAMES, WINDOW_BYTES, INTERVAL_NS + 1), INTERVAL_NS + 1);
 }
 
-TEST("UM-13", "a load that begins starts with the configured interval, one that goes on keeps what it learned")
+TEST("UM-13", "a new load starts with the configured interval, a load that continues keeps its interval")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;

@@ -1,5 +1,5 @@
-/* LBMR and the resolver cache: bytes at their bounds, and what a datagram costs. What it does is compared with a model
- * in tests/unit/test_resolver_cache.py. */
+/* LBMR and the resolver cache: bytes at their bounds, and the cost of a datagram. tests/unit/test_resolver_cache.py
+ * compares its behaviour with a model. */
 #include "core/resolution/resolver_cache.h"
 #include "support.h"
 
@@ -32,7 +32,7 @@ static void put_name(datagram *to, char letter, uint32_t bytes)
     put(to, name, bytes + 1);
 }
 
-/* From a block of its very size, so that a sanitizer sees a read behind it. */
+/* In a block of the exact size, so that AddressSanitizer detects a read beyond it. */
 static bool check(const datagram *made, uint32_t bytes)
 {
     um_lbmr_reader reader;
@@ -49,7 +49,7 @@ static um_resolver_cache *cache_of(uint32_t sources_max, uint8_t **memory)
     return um_resolver_cache_init(*memory, sources_max, (um_siphash_key){3, 4});
 }
 
-TEST("W1", "a datagram of topic resolution that is cut anywhere is malformed")
+TEST("W1", "a topic resolution datagram cut anywhere is malformed")
 {
     static const uint8_t options[] = {0, 4, 0, 7, 9, 3, 5}, packet_options[] = {5, 3, 1, 0x80, 4, 0, 7};
     datagram made = datagram_of(1, 2);
@@ -85,7 +85,7 @@ TEST("W1", "names of topics have 1 to 246 bytes")
     }
 }
 
-TEST("W1", "another version, another type and a count that nothing follows are not taken")
+TEST("W1", "another version, another type and a count without records are refused")
 {
     uint8_t *memory;
     um_resolver_cache *cache = cache_of(4, &memory);
@@ -100,7 +100,7 @@ TEST("W1", "another version, another type and a count that nothing follows are n
     free(memory);
 }
 
-TEST("UX-16", "a cache grows to its bound, and every source of it is found")
+TEST("UX-16", "a cache grows to its bound, and every source is found")
 {
     enum { SOURCES = 1000 };
     uint8_t *memory;

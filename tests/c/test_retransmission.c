@@ -1,4 +1,4 @@
-/* NAK service: what is sent again, what is refused and how, and what is dropped without a response. */
+/* NAK service: datagrams that are retransmitted, refused with an NCF, or dropped without a response. */
 #include "core/foundation/random.h"
 #include "support.h"
 
@@ -16,7 +16,7 @@ static fixture *sent_session(um_source_session_config config, uint32_t count, ui
     return f;
 }
 
-/* Captured datagram `again` is `original` sent again: equal but for the flag and the trail. */
+/* Captured datagram `again` is `original` retransmitted: equal except for the flag and the trail. */
 static void check_retransmission(fixture *f, const capture *original, uint32_t again)
 {
     const capture *copy = &f->link.datagrams[again];
@@ -28,7 +28,7 @@ static void check_retransmission(fixture *f, const capture *original, uint32_t a
     CHECK(um_address_equal(copy->to, original->to));
 }
 
-/* The one NCF captured at `at`: its reason; sqns must be the list. */
+/* Checks that the NCF captured at `at` lists `sqns`; returns its reason. */
 static enum um_ncf_reason check_ncf(fixture *f, uint32_t at, const uint32_t *sqns, uint32_t count)
 {
     um_packet ncf = packet_at(f, at);
@@ -57,7 +57,8 @@ TEST("UM-3 UM-86 UM-120 UM-124 UM-133 AE-47", "a NAK is served at once, to the g
     session_close(f);
 }
 
-TEST("UM-133 W4 W6", "a link that fails is named, tried again, not in a circle, and the retransmission is not lost")
+TEST("UM-133 W4 W6",
+     "a link error is reported, the link is tried again without a busy loop, and the retransmission is not lost")
 {
     fixture *f = sent_session(default_config(), 20, 0);
     f->link.error = -EMSGSIZE;
@@ -74,7 +75,7 @@ TEST("UM-133 W4 W6", "a link that fails is named, tried again, not in a circle, 
     session_close(f);
 }
 
-TEST("UM-133", "the oldest goes first")
+TEST("UM-133", "the oldest datagram is retransmitted first")
 {
     fixture *f = sent_session(default_config(), 20, 0);
     nak(f, (const uint32_t[]){7, 3, 19, 0, 11}, 5);
@@ -84,7 +85,7 @@ TEST("UM-133", "the oldest goes first")
     session_close(f);
 }
 
-TEST("UM-133 UX-22", "the oldest goes first, across the wrap")
+TEST("UM-133 UX-22", "the oldest datagram is retransmitted first, across the wrap")
 {
     um_source_session_config config = default_config();
     config.initial_sqn = UINT32_MAX - 2;
@@ -96,7 +97,7 @@ TEST("UM-133 UX-22", "the oldest goes first, across the wrap")
     session_close(f);
 }
 
-TEST("UM-88 UM-89 UM-90", "a closed source's datagrams can still be had")
+TEST("UM-88 UM-89 UM-90", "a closed source's datagrams are still retransmitted")
 {
     fixture *f = sent_session(default_config(), 3, 0);
     source_close(f->session->sources);
@@ -107,7 +108,7 @@ TEST("UM-88 UM-89 UM-90", "a closed source's datagrams can still be had")
 }
 
 TEST("AE-36 AE-47 UM-120",
-     "datagrams over aborted claims, unblocked ones and the end of a term come again as they were")
+     "datagrams across aborted and unblocked claims and the end of a term are retransmitted unchanged")
 {
     um_random random = {check_seed()};
     um_source_session_config config = default_config();
@@ -126,7 +127,7 @@ TEST("AE-36 AE-47 UM-120",
                     um_source_claim_abort(source, &claim, &f->actions);
                 break;
             case 1:
-                CHECK(um_source_claim_begin(source, length, &claim) != 0 || claim.length == length); /* forgotten */
+                CHECK(um_source_claim_begin(source, length, &claim) != 0 || claim.length == length); /* abandoned */
                 break;
             default:
                 send_bytes(f, source, length, (uint8_t)i, 0);
@@ -155,7 +156,7 @@ TEST("UM-129 C10", "outside the window: no response")
 {
     um_source_session_config config = default_config();
     config.window_bytes = 3100;
-    fixture *f = sent_session(config, 10, 0); /* 7, 8 and 9 are held */
+    fixture *f = sent_session(config, 10, 0); /* 7, 8 and 9 are in the window */
     nak(f, (const uint32_t[]){0, 6, 10, 11, 1u << 31, UINT32_MAX}, 6);
     CHECK_EQ(f->link.count, 10);
     CHECK_EQ(f->session->counters.naks_out_of_window, 3);
@@ -201,9 +202,9 @@ TEST("UM-129 UM-130 UM-132", "within the ignore interval one NCF, then no respon
     session_close(f);
 }
 
-TEST("UM-129 UM-132", "a limiter that is full puts off: queued, announced by an NCF, sent in the next slice")
+TEST("UM-129 UM-132", "a full limiter delays: the sqn is queued, announced by an NCF, and sent in the next slice")
 {
-    fixture *f = sent_session(default_config(), 10, 8 * 2 * 1032 * 100); /* two a slice of 10 ms */
+    fixture *f = sent_session(default_config(), 10, 8 * 2 * 1032 * 100); /* two per slice of 10 ms */
     nak(f, (const uint32_t[]){5, 4, 3, 2}, 4);
     CHECK_EQ(f->link.count, 13);
     CHECK_EQ(packet_at(f, 10).sqn, 2);
@@ -212,7 +213,7 @@ TEST("UM-129 UM-132", "a limiter that is full puts off: queued, announced by an 
     CHECK_EQ(f->session->counters.naks_rx_delay_ignored, 2);
     um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.rctlr_rx_msgs, 2);
-    nak_one(f, 5); /* it waits already, and was told so */
+    nak_one(f, 5); /* already queued and announced */
     CHECK_EQ(f->link.count, 13);
     CHECK_EQ(f->session->counters.naks_suppressed, 1);
     int64_t next_ns = um_source_session_tick(f->session, f->now_ns);
@@ -225,7 +226,7 @@ TEST("UM-129 UM-132", "a limiter that is full puts off: queued, announced by an 
     session_close(f);
 }
 
-TEST("UM-130 UM-132", "a full queue sheds: one NCF an ignore interval, not queued")
+TEST("UM-130 UM-132", "a full queue sheds: one NCF per ignore interval")
 {
     um_source_session_config config = default_config();
     config.term_length = 1 << 22;
@@ -288,7 +289,7 @@ TEST("UM-132 W4", "NCF lists fit the smallest datagram")
     session_close(f);
 }
 
-TEST("UM-120", "the same number twice in a NAK is one retransmission")
+TEST("UM-120", "the same sqn twice in a NAK causes one retransmission")
 {
     fixture *f = sent_session(default_config(), 3, 0);
     nak(f, (const uint32_t[]){1, 1, 1, 1}, 4);
@@ -299,7 +300,7 @@ TEST("UM-120", "the same number twice in a NAK is one retransmission")
 
 /* ---- links and windows that move ---- */
 
-TEST("W6 UM-132", "a full link puts retransmissions off too, and they are tried again soon")
+TEST("W6 UM-132", "a full link delays retransmissions, which are soon tried again")
 {
     fixture *f = sent_session(default_config(), 10, 0);
     f->link.space = 2;
@@ -316,9 +317,9 @@ TEST("W6 UM-132", "a full link puts retransmissions off too, and they are tried 
     session_close(f);
 }
 
-TEST("W6 UM-132", "what a full link did not take is not charged to the limiter")
+TEST("W6 UM-132", "datagrams that a full link did not accept do not count against the limit")
 {
-    fixture *f = sent_session(default_config(), 8, 8 * 9 * 1032 * 100); /* nine a slice of 10 ms */
+    fixture *f = sent_session(default_config(), 8, 8 * 9 * 1032 * 100); /* nine per slice of 10 ms */
     const uint32_t sqns[] = {0, 1, 2, 3, 4, 5, 6, 7};
     f->link.space = 0;
     nak(f, sqns, 8);
@@ -330,7 +331,7 @@ TEST("W6 UM-132", "what a full link did not take is not charged to the limiter")
     session_close(f);
 }
 
-TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
+TEST("UM-125 UM-129", "a queued sqn that leaves the window is not sent")
 {
     um_source_session_config config = default_config();
     config.window_bytes = 3100;
@@ -349,7 +350,8 @@ TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
     session_close(f);
 }
 
-TEST("UM-120 UM-133", "random NAKs under a limiter: each retransmission is what was sent, none twice in an interval")
+TEST("UM-120 UM-133",
+     "random NAKs under a limiter: each retransmission repeats the original, none twice in an interval")
 {
     um_random random = {check_seed()};
     um_source_session_config config = default_config();
@@ -397,7 +399,7 @@ TEST("UM-120 UM-133", "random NAKs under a limiter: each retransmission is what 
 
 /* ---- the NAK port ---- */
 
-TEST("UX-11 UX-28", "what is not for us is dropped and counted by reason")
+TEST("UX-11 UX-28", "datagrams for other sessions are dropped and counted by reason")
 {
     fixture *f = sent_session(default_config(), 3, 0);
     uint8_t bytes[64];

@@ -1,4 +1,4 @@
-/* The time of sending in messages: on the wire, by every way of publishing, and what a receiving session makes of it.
+/* The send time in messages: on the wire, with every way of publishing, and in a receiving session.
  */
 #include "core/delivery/delivery_controller.h"
 #include "core/foundation/random.h"
@@ -13,7 +13,7 @@ enum { TOPIC = 7, AHEAD_NS = 1000, SESSION = 77, NAK_PORT = 30000 };
 
 /* ---- the option ---- */
 
-TEST("W1", "the time of sending is an extended option behind the others")
+TEST("W1", "the send time is an extended option after the others")
 {
     uint8_t out[64] = {0};
     um_lbmc_layout layout = {.topic_index = 0x3ea, .sqn = 7, .payload_length = 2, .sent_ns = 0x17979cfe362a0000};
@@ -39,7 +39,7 @@ TEST("W1", "the time of sending is an extended option behind the others")
     CHECK_EQ(message.total, 100);
 }
 
-TEST("W1", "what is no time is none: another owner, subtype or length, and a time that no clock shows")
+TEST("W1", "another owner, subtype or length, or an impossible time, is no send time")
 {
     static const struct {
         const char *message;
@@ -73,7 +73,7 @@ static um_source *timed_source(fixture *f)
     return source;
 }
 
-TEST("W4 UX-25", "with the time any length is whole if it fits, full fragments if not, and each carries it")
+TEST("W4 UX-25", "a message with a send time is whole if it fits, full fragments if not, and each carries the time")
 {
     um_random random = {check_seed()};
     for (uint32_t i = 0; i < 400; i++) {
@@ -104,7 +104,7 @@ TEST("W4 UX-25", "with the time any length is whole if it fits, full fragments i
     }
 }
 
-TEST("AE-31", "batches and staged datagrams carry the time, and nothing else changes")
+TEST("AE-31", "batches and staged datagrams carry the send time, and nothing else changes")
 {
     um_random random = {check_seed()};
     for (uint32_t round = 0; round < 2; round++) {
@@ -146,7 +146,7 @@ TEST("AE-31", "batches and staged datagrams carry the time, and nothing else cha
     }
 }
 
-TEST("AE-32 UM-35", "a claim has the time of its commit, a message of an explicit batch that of its send")
+TEST("AE-32 UM-35", "a claim carries the time of its commit, a message of an explicit batch that of its send")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -173,12 +173,12 @@ TEST("AE-32 UM-35", "a claim has the time of its commit, a message of an explici
     session_close(f);
 }
 
-TEST("W2", "the wall clock's offset: a reading that took long does not move it, unless the clock was set")
+TEST("W2", "a slow reading does not change the wall clock's offset, unless the clock was set")
 {
     const int64_t offset_ns = 5000000;
     const um_wall_reading quick = {1000, 1000 + 5000007 + 50, 1100};
     CHECK_EQ(um_wall_offset_after(&quick, offset_ns), 5000007);
-    const um_wall_reading interrupted = {1000, 1000 + 5000000 + 80000, 101000}; /* before, or behind, the pause */
+    const um_wall_reading interrupted = {1000, 1000 + 5000000 + 80000, 101000}; /* before or after the pause */
     CHECK_EQ(um_wall_offset_after(&interrupted, offset_ns), offset_ns);
     const um_wall_reading set = {1000, 1000 + 9000000, 101000};
     CHECK_EQ(um_wall_offset_after(&set, offset_ns), 9000000 - 50000);
@@ -260,7 +260,7 @@ static void receive_at(receiving *r, uint32_t sqn, um_lbmc_layout layout, int64_
     um_node_on_data(&r->node, &rx, NS_PER_S);
 }
 
-TEST("UX-9", "latency is counted where it is one; clocks that disagree and messages without a time are kept apart")
+TEST("UX-9", "latency is counted; negative latencies and messages without a time are counted separately")
 {
     receiving *r = receiving_open(UM_ORDERED_SEQUENCE);
     const um_receiver_transport_counters *counters = &r->session.counters;
@@ -299,7 +299,7 @@ static uint32_t take_times(receiving *r, int64_t *times, uint32_t most)
     return count;
 }
 
-TEST("UM-53", "a row has the time of its message: delivered at once, held for its turn, or put together")
+TEST("UM-53", "a row has the send time of its message: delivered at once, held, or reassembled")
 {
     int64_t times[8];
     receiving *r = receiving_open(UM_ORDERED_SEQUENCE);

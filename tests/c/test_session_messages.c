@@ -4,7 +4,7 @@
 
 enum { TERM = UM_LOG_TERM_BYTES_MIN, ORDERS = 0x3e9, TRADES = 0x3ea };
 
-/* Runs the timers for `seconds`; stores when session messages went out, relative to the start, in ms. */
+/* Runs the timers for `seconds`; stores the times of session messages, relative to the start, in ms. */
 static uint32_t session_message_times(fixture *f, uint32_t seconds, uint32_t *times_ms, uint32_t most)
 {
     int64_t start_ns = f->now_ns, next_ns = f->now_ns;
@@ -62,7 +62,7 @@ TEST("UM-70 C18", "data starts the idle interval again, from 200 ms")
     session_close(f);
 }
 
-TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has a counter of its own and takes no number")
+TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has its own counter and takes no sqn")
 {
     um_source_session_config config = default_config();
     config.initial_sqn = 500;
@@ -88,7 +88,7 @@ TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has a coun
     session_close(f);
 }
 
-TEST("UM-68", "after a long absence one session message goes out, not all that were missed")
+TEST("UM-68", "after a long pause of the caller one session message is sent, not all that were missed")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);

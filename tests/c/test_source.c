@@ -50,7 +50,7 @@ TEST("UX-25 UM-5 UM-42 UM-52 UM-57", "1441 bytes become fragments of 1424 and 17
     session_close(f);
 }
 
-/* Puts the fragments of captured datagrams together again and checks them against the rule. */
+/* Reassembles the fragments of captured datagrams and checks them against the rule. */
 static void check_fragments(fixture *f, uint32_t length, uint32_t datagram_max)
 {
     uint32_t body_max = datagram_max - UM_LBTRM_DATA_BYTES, offset = 0;
@@ -94,7 +94,7 @@ TEST("UX-25 UM-21 UM-42 UM-45 W4", "any length, any datagram size: whole if it f
     }
 }
 
-TEST("UM-42", "the longest message, and one byte more")
+TEST("UM-42", "the longest message is sent, one byte more is refused")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -108,7 +108,7 @@ TEST("UM-42", "the longest message, and one byte more")
     session_close(f);
 }
 
-TEST("UM-42", "an empty message is a message")
+TEST("UM-42", "an empty message is sent")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -168,7 +168,7 @@ TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
     session_close(f);
 }
 
-TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and makes space")
+TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail is sent and makes space")
 {
     um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
@@ -185,7 +185,7 @@ TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and m
 
 /* ---- claims ---- */
 
-TEST("AE-32 AE-33", "a claim is written in place, and no longer than a datagram takes")
+TEST("AE-32 AE-33", "a claim is written in place, and is no longer than a datagram can hold")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -206,7 +206,7 @@ TEST("AE-32 AE-33", "a claim is written in place, and no longer than a datagram 
     session_close(f);
 }
 
-TEST("AE-34 UM-27", "a claim not committed holds back what follows, and its commit lets everything go")
+TEST("AE-34 UM-27", "an uncommitted claim holds back later frames, and its commit releases them")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -216,7 +216,7 @@ TEST("AE-34 UM-27", "a claim not committed holds back what follows, and its comm
     CHECK_EQ(send_text(f, source, "after", UM_SEND_FLUSH), 0);
     CHECK(um_source_session_has_pending(f->session));
     CHECK_EQ(run_sender(f), 0);
-    CHECK(!um_source_session_has_pending(f->session)); /* or its owner would turn in circles */
+    CHECK(!um_source_session_has_pending(f->session)); /* else its owner would loop */
     memcpy(claim.payload, "held", 4);
     f->actions = 0;
     CHECK_EQ(um_source_claim_commit(source, &claim, 0, f->now_ns, &f->actions), 1);
@@ -230,7 +230,7 @@ TEST("AE-34 UM-27", "a claim not committed holds back what follows, and its comm
     session_close(f);
 }
 
-TEST("AE-36 UX-23", "an aborted claim leaves no trace in the datagram and no gap in the numbers")
+TEST("AE-36 UX-23", "an aborted claim leaves no bytes in the datagram and no gap in the sqns")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -254,7 +254,7 @@ TEST("AE-36 UX-23", "an aborted claim leaves no trace in the datagram and no gap
     session_close(f);
 }
 
-TEST("AE-35 UX-23", "a claim unblocked away cannot be committed and takes no sequence number")
+TEST("AE-35 UX-23", "an unblocked claim cannot be committed and takes no sqn")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -280,7 +280,7 @@ TEST("AE-35 UX-23", "a claim unblocked away cannot be committed and takes no seq
 
 /* ---- many at once ---- */
 
-/* Lengths of n messages, mostly small, some in need of fragments. */
+/* Lengths of n messages, mostly small, some longer than a datagram. */
 static uint32_t make_lengths(um_random *random, uint32_t *lengths, uint32_t count)
 {
     uint32_t total = 0;
@@ -291,7 +291,7 @@ static uint32_t make_lengths(um_random *random, uint32_t *lengths, uint32_t coun
     return total;
 }
 
-TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
+TEST("W9 UM-16 UM-42", "send_many sends the same datagrams as single sends")
 {
     um_random random = {check_seed()};
     enum { COUNT = 2000 };
@@ -339,7 +339,7 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
     session_close(by_offsets);
 }
 
-TEST("AE-13 UX-23 W9", "send_many returns how many it took, and goes on from there")
+TEST("AE-13 UX-23 W9", "send_many returns how many it published, and continues from there")
 {
     um_source_session_config config =
         default_config(); /* the smallest term: a group must not claim more than it allows */
@@ -380,7 +380,7 @@ TEST("AE-13 UX-23 W9", "send_many returns how many it took, and goes on from the
     session_close(f);
 }
 
-TEST("W9 UM-42", "lengths that cannot be are refused, whatever they add up to")
+TEST("W9 UM-42", "invalid lengths are refused, whatever their sum")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -426,7 +426,7 @@ static void check_sent(um_source *source, uint64_t messages, uint64_t fragments)
     CHECK_EQ(source->counters.fragments_sent, fragments);
 }
 
-TEST("UM-35 UX-25", "messages and fragments count when they are sent, over the end of the topic's numbers as well")
+TEST("UM-35 UX-25", "messages and fragments are counted when they are sent, also across the wrap of topic sqns")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -448,7 +448,7 @@ TEST("UM-35 UX-25", "messages and fragments count when they are sent, over the e
 
 /* ---- TSNIs ---- */
 
-/* Runs the session's timers up to a time; returns the datagrams sent on the way. */
+/* Runs the session's timers up to a time; returns the number of datagrams sent. */
 static uint32_t run_until(fixture *f, int64_t until_ns)
 {
     uint32_t before = f->link.count;
@@ -463,7 +463,7 @@ static uint32_t run_until(fixture *f, int64_t until_ns)
     return f->link.count - before;
 }
 
-/* TSNI datagrams among the captured ones from `first` on; the last one's records. */
+/* Counts the TSNI datagrams among the captured ones from `first` on; stores the last one. */
 static uint32_t tsni_count(fixture *f, uint32_t first, um_lbmc_message *last)
 {
     uint32_t count = 0;
@@ -477,7 +477,7 @@ static uint32_t tsni_count(fixture *f, uint32_t first, um_lbmc_message *last)
     return count;
 }
 
-TEST("UM-62 UM-63 UM-64 UM-65", "an idle topic announces its last number every 5 s, for 60 s")
+TEST("UM-62 UM-63 UM-64 UM-65", "an idle topic announces its last sqn every 5 s, for 60 s")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -496,7 +496,7 @@ TEST("UM-62 UM-63 UM-64 UM-65", "an idle topic announces its last number every 5
     CHECK_EQ(m.tsni_count, 1);
     CHECK_EQ(um_load_be32(m.tsni), ORDERS);
     CHECK_EQ(um_load_be32(m.tsni + 4), 1);
-    CHECK_EQ(packet_at(f, f->link.count - 1).sqn, 1); /* it takes a transport number */
+    CHECK_EQ(packet_at(f, f->link.count - 1).sqn, 1); /* it takes a transport sqn */
     run_until(f, sent_ns + 60 * (int64_t)NS_PER_S);
     CHECK_EQ(tsni_count(f, 0, &m), 12);
     run_until(f, sent_ns + 600 * (int64_t)NS_PER_S);
@@ -560,7 +560,7 @@ TEST("UM-64", "an interval of 0 turns TSNIs off, a threshold of 0 never stops th
     session_close(f);
 }
 
-TEST("UM-35 UM-62", "a TSNI does not announce what an open batch withholds")
+TEST("UM-35 UM-62", "a TSNI does not announce messages that an open batch withholds")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);

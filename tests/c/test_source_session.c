@@ -1,4 +1,4 @@
-/* A source session: packing, the transmission window, session messages, limits, flow control, links that refuse. */
+/* A source session: packing, the transmission window, session messages, limits, flow control, links that are full. */
 #include "core/foundation/random.h"
 #include "support.h"
 
@@ -29,7 +29,7 @@ TEST("AE-1", "the five counters of a new publication are 0")
     session_close(f);
 }
 
-TEST("W4 AE-2", "configurations that cannot be are refused")
+TEST("W4 AE-2", "invalid configurations are refused")
 {
     um_source_session_config config = default_config();
     CHECK(um_source_session_footprint(&config) > 3 * TERM);
@@ -48,7 +48,7 @@ TEST("W4 AE-2", "configurations that cannot be are refused")
     CHECK_EQ(um_source_session_footprint(&config), 0);
 }
 
-TEST("UM-70 UM-74", "a session that never had a message sends nothing")
+TEST("UM-70 UM-74", "a session that never had a message sends no datagrams")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -82,7 +82,7 @@ TEST("UM-3 UM-8 UM-44 AE-38 AE-40 AE-41 W1", "two topics in one datagram, byte f
     }
 }
 
-TEST("AE-39 AE-40 UM-21", "of three messages two fit, the third goes next")
+TEST("AE-39 AE-40 UM-21", "if two of three messages fit, the third is in the next datagram")
 {
     um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
@@ -98,7 +98,7 @@ TEST("AE-39 AE-40 UM-21", "of three messages two fit, the third goes next")
     session_close(f);
 }
 
-TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allow, never over")
+TEST("UM-21 UM-44 W4", "datagrams of any mix of sizes are as full as whole frames allow, and never too long")
 {
     um_random random = {check_seed()};
     for (uint32_t run = 0; run < 30; run++) {
@@ -118,7 +118,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
             CHECK(messages_at(f, i, m, 200) > 0 && f->link.datagrams[i].length <= 1472);
             bool is_fragment = m[0].flags & UM_MESSAGE_FRAGMENT;
             uint32_t first_bytes = um_lbmc_overhead(is_fragment, false, false) + m[0].payload_length;
-            CHECK(i == 0 || previous + first_bytes > 1472); /* it would not have fit the one before */
+            CHECK(i == 0 || previous + first_bytes > 1472); /* it did not fit the previous datagram */
             previous = f->link.datagrams[i].length;
         }
         CHECK_EQ(messages_sent(source), sent);
@@ -126,7 +126,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
     }
 }
 
-TEST("UM-44 W6", "a contiguous link gets every datagram in one piece, the same bytes as one that gets parts")
+TEST("UM-44 W6", "a link that is faster in one piece gets every datagram in one piece, with the same bytes")
 {
     um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
@@ -151,10 +151,10 @@ TEST("UM-44 W6", "a contiguous link gets every datagram in one piece, the same b
     session_close(fixtures[1]);
 }
 
-/* A message whose frame ends where the next one's begins. */
+/* A message that fills its frame exactly. */
 enum { WHOLE_LINES = 22 * UM_FRAME_ALIGNMENT - UM_FRAME_HEADER_BYTES - UM_LBMC_HEADER_BYTES };
 
-TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one behind the other, and again")
+TEST("UM-44 W3 W6", "messages that fill a datagram are sent in place from the log, end to end, also when retransmitted")
 {
     um_source_session_config config = default_config();
     config.ignore_interval_ns = 0;
@@ -186,14 +186,15 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
 
 /* ---- the transmission window ---- */
 
-TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, every header carries the trail")
+TEST("UM-115 UM-125",
+     "the window holds its bytes of payload, the oldest datagrams leave it, every header carries the trail")
 {
     um_source_session_config config = default_config();
     config.window_bytes = 3100;
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 10; i++) {
-        send_bytes(f, source, 1000, 0, UM_SEND_FLUSH); /* 1012 LBMC bytes: three fit */
+        send_bytes(f, source, 1000, 0, UM_SEND_FLUSH); /* 1012 LBMC bytes: three fit the window */
         run_sender(f);
         CHECK_EQ(packet_at(f, i).sqn, i);
         CHECK_EQ(packet_at(f, i).trail, i < 3 ? 0 : i - 2);
@@ -204,7 +205,7 @@ TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, eve
     session_close(f);
 }
 
-TEST("UM-125", "the same when many datagrams leave at once")
+TEST("UM-125", "the window holds when many datagrams are sent at once")
 {
     um_source_session_config config = default_config();
     config.window_bytes = 3100;
@@ -222,7 +223,7 @@ TEST("UM-125", "the same when many datagrams leave at once")
     session_close(f);
 }
 
-TEST("UM-125 UX-22", "the window across the wrap of the sequence numbers")
+TEST("UM-125 UX-22", "the window works across the wrap of sequence numbers")
 {
     um_source_session_config config = default_config();
     config.window_bytes = 3100;
@@ -238,7 +239,7 @@ TEST("UM-125 UX-22", "the window across the wrap of the sequence numbers")
     session_close(f);
 }
 
-TEST("UM-125 AE-46 AE-47", "nothing stays in the window whose log space may be cleaned")
+TEST("UM-125 AE-46 AE-47", "no datagram stays in the window after its log space may be cleaned")
 {
     um_source_session_config config = default_config();
     config.window_bytes = TERM;
@@ -258,19 +259,19 @@ TEST("UM-125 AE-46 AE-47", "nothing stays in the window whose log space may be c
     session_close(f);
 }
 
-TEST("UX-1", "what a slice does not allow is queued, the send succeeds, later sends wait for the next slice")
+TEST("UX-1", "a datagram over the slice's limit is queued and its send succeeds; later sends wait for the next slice")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open_limited(&config, 1000000, 0, 100 * (int64_t)NS_PER_MS);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t accepted = 0;
     int64_t result;
-    while ((result = send_bytes(f, source, 1218, 0, UM_SEND_FLUSH)) >= 0) { /* 1250 bytes a datagram */
+    while ((result = send_bytes(f, source, 1218, 0, UM_SEND_FLUSH)) >= 0) { /* 1250 bytes per datagram */
         run_sender(f);
         accepted++;
     }
     CHECK_EQ(result, UM_RATE_LIMITED);
-    CHECK_EQ(accepted, 11); /* ten left, the eleventh is queued */
+    CHECK_EQ(accepted, 11); /* ten were sent, the eleventh is queued */
     CHECK_EQ(f->link.count, 10);
     CHECK(!um_source_session_has_pending(f->session));
     int64_t slice_ns = f->now_ns + 100 * (int64_t)NS_PER_MS;
@@ -289,7 +290,7 @@ TEST("UX-4", "retransmissions count against the data limit too, new data not aga
     fixture *f = session_open_limited(&config, 8000000, 800000, 10 * (int64_t)NS_PER_MS); /* 10,000 and 1,000 B */
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 5; i++) {
-        send_bytes(f, source, 468, 0, UM_SEND_FLUSH); /* 500 bytes a datagram */
+        send_bytes(f, source, 468, 0, UM_SEND_FLUSH); /* 500 bytes per datagram */
         run_sender(f);
     }
     CHECK_EQ(f->link.count, 5);
@@ -309,7 +310,7 @@ TEST("UX-4", "retransmissions count against the data limit too, new data not aga
     session_close(f);
 }
 
-TEST("UX-1 W6", "what the link refuses costs no allowance")
+TEST("UX-1 W6", "datagrams that the link refuses do not use up the limit")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open_limited(&config, 8000000, 8000000, 10 * (int64_t)NS_PER_MS);
@@ -347,7 +348,7 @@ TEST("AE-12 AE-13 AE-15 AE-19 AE-21", "connected by the first status message, wh
     session_close(f);
 }
 
-TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "nothing passes the sender limit; one episode is counted once")
+TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "no datagram passes the sender limit, and an episode at the limit is counted once")
 {
     um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
@@ -374,7 +375,7 @@ TEST("AE-8 AE-9 AE-10 AE-20 AE-44", "nothing passes the sender limit; one episod
     session_close(f);
 }
 
-TEST("AE-19", "a status message that is late, from the future or far too old changes nothing")
+TEST("AE-19", "a status message that is late, in the future or far too old has no effect")
 {
     um_source_session_config config = flow_config();
     config.window_bytes = 2100;
@@ -393,13 +394,13 @@ TEST("AE-19", "a status message that is late, from the future or far too old cha
     status_at(f, 1, 0 - (TERM / 64), 1 << 30);
     CHECK_EQ(f->session->sender_limit, limit);
     CHECK_EQ(f->session->counters.status_out_of_range, 3);
-    status_at(f, 2, 2, 500); /* behind the window: taken for its trail */
+    status_at(f, 2, 2, 500); /* before the window: counted as its trail */
     CHECK_EQ(f->session->flow.receivers[1].limit,
              um_source_session_sent(f->session, f->session->trail_sqn)->position + 500);
     session_close(f);
 }
 
-TEST("AE-19 UM-125", "a receiver's window counts no further than what can be sent again")
+TEST("AE-19 UM-125", "a receiver's window is limited to the retransmittable bytes")
 {
     um_source_session_config config = flow_config();
     config.window_bytes = 5000;
@@ -411,7 +412,8 @@ TEST("AE-19 UM-125", "a receiver's window counts no further than what can be sen
     session_close(f);
 }
 
-TEST("AE-12 AE-16 AE-23", "the last receiver vanishes: not connected any more, the limit drops to the sender")
+TEST("AE-12 AE-16 AE-23",
+     "when the last receiver times out, the session is no longer connected and the limit drops to the sender")
 {
     um_source_session_config config = flow_config();
     fixture *f = session_open(&config);
@@ -446,7 +448,7 @@ TEST("AE-16 AE-20", "a receiver that leaves stops counting at once")
     session_close(f);
 }
 
-TEST("AE-15 AE-19 UM-74", "a receiver without a possible position elicits a session message, but no storm of them")
+TEST("AE-15 AE-19 UM-74", "a receiver without a valid position elicits session messages at a bounded rate")
 {
     um_source_session_config config = flow_config();
     config.initial_sqn = 100;
@@ -464,7 +466,8 @@ TEST("AE-15 AE-19 UM-74", "a receiver without a possible position elicits a sess
     session_close(f);
 }
 
-TEST("UM-74 UM-76", "without flow control, too, a receiver without a position elicits a session message, and no storm")
+TEST("UM-74 UM-76",
+     "without flow control, a receiver without a position also elicits session messages at a bounded rate")
 {
     um_source_session_config config = default_config();
     config.initial_sqn = 100;
@@ -480,7 +483,7 @@ TEST("UM-74 UM-76", "without flow control, too, a receiver without a position el
     session_close(f);
 }
 
-TEST("AE-9", "without flow control status messages are no business of ours")
+TEST("AE-9", "without flow control status messages have no effect")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -492,7 +495,7 @@ TEST("AE-9", "without flow control status messages are no business of ours")
 
 /* ---- links ---- */
 
-TEST("W6 AE-42", "a full link takes the rest later, in order, once")
+TEST("W6 AE-42", "a full link is sent the rest later, in order and once")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -518,7 +521,7 @@ TEST("W6 AE-42", "a full link takes the rest later, in order, once")
     session_close(f);
 }
 
-TEST("W6", "a link that fails is tried again, not in a circle, and nothing is lost")
+TEST("W6", "a link that fails is tried again without a busy loop, and no datagram is lost")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -536,7 +539,7 @@ TEST("W6", "a link that fails is tried again, not in a circle, and nothing is lo
     session_close(f);
 }
 
-TEST("W6 W8", "a link that was full for a moment leaves no flush behind")
+TEST("W6 W8", "a link that was full for a moment leaves no flush unsent")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -553,7 +556,7 @@ TEST("W6 W8", "a link that was full for a moment leaves no flush behind")
     session_close(f);
 }
 
-TEST("W4", "the path shrinks: what is built already goes out as oversize, what comes after fits")
+TEST("W4", "when the path shrinks, datagrams already built are sent as oversize, later ones fit")
 {
     um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
@@ -590,7 +593,7 @@ TEST("W4", "the path shrinks: what is built already goes out as oversize, what c
     session_close(f);
 }
 
-TEST("W4", "a path is never taken for larger than configured, nor for smaller than the least datagram")
+TEST("W4", "the path size is limited to the configured size and the smallest datagram")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -605,7 +608,7 @@ TEST("W4", "a path is never taken for larger than configured, nor for smaller th
 
 /* ---- the log underneath ---- */
 
-TEST("AE-34 AE-35", "an unfinished claim becomes padding after the timeout, and the sender goes on")
+TEST("AE-34 AE-35", "an abandoned claim becomes padding after the timeout, and the sender continues")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -633,7 +636,7 @@ TEST("AE-34 AE-35", "an unfinished claim becomes padding after the timeout, and 
     session_close(f);
 }
 
-TEST("AE-30 AE-36 AE-39", "padding at the end of a term is not sent, and datagrams go on across it")
+TEST("AE-30 AE-36 AE-39", "padding at the end of a term is not sent, and datagrams continue after it")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -667,7 +670,7 @@ TEST("AE-30 AE-36 AE-39", "padding at the end of a term is not sent, and datagra
     session_close(f);
 }
 
-TEST("UM-88 UX-17", "a closed source takes no more, a closed session neither; what is in the log still leaves")
+TEST("UM-88 UX-17", "a closed source or session refuses messages; messages in the log are still sent")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -687,7 +690,7 @@ TEST("UM-88 UX-17", "a closed source takes no more, a closed session neither; wh
     session_close(f);
 }
 
-/* Whether a message that fills the largest datagram leaves when a receiver grants a window of so many bytes. */
+/* True if a message that fills the largest datagram is sent when a receiver grants this window. */
 static bool leaves_with_window(uint32_t window_bytes)
 {
     um_source_session_config config = default_config();
@@ -706,7 +709,7 @@ static bool leaves_with_window(uint32_t window_bytes)
     return left;
 }
 
-TEST("AE-16 AE-18", "the smallest window that can be set, 64 KiB, takes the largest datagram; a smaller one would not")
+TEST("AE-16 AE-18", "the smallest configurable window, 64 KiB, allows the largest datagram; a smaller one would not")
 {
     CHECK(leaves_with_window(65536));
     CHECK(!leaves_with_window(65535));

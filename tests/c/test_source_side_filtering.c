@@ -1,4 +1,5 @@
-/* Source-side filtering over LBT-RU: a client is sent what it wants, told of the rest, and loses nothing. */
+/* Source-side filtering over LBT-RU: a client is sent the datagrams it needs, gets reports of the others, and loses
+ * none. */
 #include "core/delivery/delivery_controller.h"
 #include "core/receiver/receiver_session.h"
 #include "core/source/client_interest.h"
@@ -10,7 +11,7 @@ enum { T1 = 0x101, T2 = 0x102, T3 = 0x103 };
 
 /* ---- on the wire ---- */
 
-TEST("UX-27 W1", "interests and filter reports say what they were written with, and nothing when they are cut")
+TEST("UX-27 W1", "interests and filter reports are read back as they were written, and refused if they are cut")
 {
     uint8_t out[UM_INTEREST_BYTES_MAX];
     um_interest_part part = {.version = 9, .part = 1, .part_count = 3}, read_part;
@@ -28,7 +29,8 @@ TEST("UX-27 W1", "interests and filter reports say what they were written with, 
     um_filter_report report = {7, 8, 9, 10}, read;
     CHECK_EQ(um_filter_report_write(out, SID, 100, &report), UM_FILTER_REPORT_BYTES);
     packet = decoded(out, UM_FILTER_REPORT_BYTES);
-    CHECK(packet.flags == UM_LBTRM_FLAG_RETRANSMISSION && packet.sqn == 99); /* for others a duplicate */
+    CHECK(packet.flags == UM_LBTRM_FLAG_RETRANSMISSION &&
+          packet.sqn == 99); /* a duplicate for receivers that do not know it */
     CHECK(um_filter_report_decode(&packet, &read));
     CHECK(read.first_sqn == 7 && read.count == 8 && read.version == 9 && read.since_sqn == 10);
     CHECK(!um_interest_decode(&packet, &read_part, &topics));
@@ -53,7 +55,7 @@ static fixture *filtering_open(uint32_t capacity)
     return session_open(&config);
 }
 
-/* One part of what a client wants. */
+/* Sends one part of a client's interest. */
 static void interest(fixture *f, um_address from, uint32_t id, const um_interest_part *part, const uint32_t *topics,
                      uint32_t count)
 {
@@ -71,7 +73,7 @@ static void wants(fixture *f, um_address from, uint32_t id, uint32_t version, ui
     interest(f, from, id, &part, &topic, 1);
 }
 
-/* The last report to a client; count UINT32_MAX: there is none. */
+/* The last report to a client; count UINT32_MAX: none. */
 static um_filter_report last_report(const fixture *f, um_address to)
 {
     um_filter_report report, found = {.count = UINT32_MAX};
@@ -83,13 +85,13 @@ static um_filter_report last_report(const fixture *f, um_address to)
     return found;
 }
 
-TEST("UX-27", "a client is sent the datagrams with topics that it wants, and each says how many it was not sent before")
+TEST("UX-27", "a client is sent the datagrams with its topics, and each carries how many were passed over before it")
 {
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
     uint32_t id = connect_client(f, A);
-    connect_client(f, B);                   /* says nothing, and is sent everything */
-    CHECK_EQ(last_report(f, A).version, 0); /* it is told that the source filters */
+    connect_client(f, B);                   /* sends no interest, and is sent everything */
+    CHECK_EQ(last_report(f, A).version, 0); /* the report shows that the source filters */
     wants(f, A, id, 5, T1);
     um_filter_report report = last_report(f, A);
     CHECK(report.version == 5 && report.since_sqn == 0 && report.count == 0);
@@ -115,7 +117,7 @@ TEST("UX-27", "a client is sent the datagrams with topics that it wants, and eac
     session_close(f);
 }
 
-TEST("UX-27", "a datagram with several topics is sent to who wants any of them, and a TSNI to who wants its topic")
+TEST("UX-27", "a datagram is sent to clients that need any of its topics, a TSNI to clients that need its topic")
 {
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
@@ -140,7 +142,7 @@ TEST("UX-27", "a datagram with several topics is sent to who wants any of them, 
     session_close(f);
 }
 
-TEST("UX-27", "who has said nothing, not all of it, or too much, is sent everything")
+TEST("UX-27", "a client whose interest is missing, incomplete or too large is sent everything")
 {
     enum { MANY = UM_CLIENT_TOPICS_MAX + 1, PART = UM_INTEREST_PART_TOPICS_MAX };
     fixture *f = filtering_open(8);
@@ -178,7 +180,7 @@ TEST("UX-27", "who has said nothing, not all of it, or too much, is sent everyth
     capture_clear(&f->link);
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
-    CHECK_EQ(sent_to(f, A), 1); /* more than there is space for */
+    CHECK_EQ(sent_to(f, A), 1); /* more topics than there is space for */
     session_close(f);
 }
 
@@ -199,8 +201,7 @@ TEST("UX-27 UX-11", "an interest without the client id of its address changes no
     session_close(f);
 }
 
-TEST("UX-27",
-     "a receiver that begins anew at the same address is sent everything again until it has said what it wants")
+TEST("UX-27", "a receiver that restarts at the same address is sent everything until its new interest has arrived")
 {
     fixture *f = filtering_open(8);
     um_source *source = source_open(f, T2, 0);
@@ -215,12 +216,12 @@ TEST("UX-27",
     run_sender(f);
     CHECK_EQ(sent_to(f, A), 1);
     CHECK_EQ(decoded(f->link.datagrams[0].data, f->link.datagrams[0].length).passed, 0);
-    wants(f, A, id, 3, T1); /* an older number, of another receiver */
+    wants(f, A, id, 3, T1); /* an older version, of another receiver */
     CHECK_EQ(last_report(f, A).version, 3);
     session_close(f);
 }
 
-TEST("UX-27 UM-124", "a NAK of what a client does not want is answered with a report, another's wish with the datagram")
+TEST("UX-27 UM-124", "a NAK of a datagram that a client does not need gets a report, other NAKs the datagram")
 {
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
@@ -248,7 +249,7 @@ TEST("UX-27 UM-124", "a NAK of what a client does not want is answered with a re
         repaired |= 1u << packet.sqn;
     }
     CHECK_EQ(repaired, 1u << 0 | 1u << 4);
-    /* What is wanted later is wanted of what was sent before, too. */
+    /* A topic added later also applies to datagrams sent before. */
     wants(f, A, of_a, 2, T2);
     capture_clear(&f->link);
     from_client(f, A, out, um_lbtru_write_nak(out, &options, sqns + 1, 1));
@@ -256,7 +257,8 @@ TEST("UX-27 UM-124", "a NAK of what a client does not want is answered with a re
     session_close(f);
 }
 
-TEST("UX-27 UM-68 UX-9", "what a client was not sent it is told before session messages, in time, and in good time")
+TEST("UX-27 UM-68 UX-9",
+     "filter reports are sent before session messages, in time, and before a client's position is out of date")
 {
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
@@ -266,7 +268,7 @@ TEST("UX-27 UM-68 UX-9", "what a client was not sent it is told before session m
     send_text(f, one, "x", UM_SEND_FLUSH);
     run_sender(f);
     CHECK_EQ(f->link.count, 0);
-    /* Others are sent so much that no session message is due. */
+    /* Other clients are sent so much that no session message is due. */
     for (uint32_t i = 0; i < 19; i++) {
         f->now_ns += 10 * NS_PER_MS;
         send_text(f, one, "x", UM_SEND_FLUSH);
@@ -285,7 +287,7 @@ TEST("UX-27 UM-68 UX-9", "what a client was not sent it is told before session m
     CHECK(f->link.count == 2 && report.first_sqn == 20 && report.count == 1);
     CHECK_EQ(decoded(f->link.datagrams[1].data, f->link.datagrams[1].length).type, UM_LBTRM_SM);
     capture_clear(&f->link);
-    for (uint32_t i = 0; i < 100; i++) { /* flow control would wait for its position */
+    for (uint32_t i = 0; i < 100; i++) { /* flow control would wait for the client's position */
         send_bytes(f, one, 1400, 0, UM_SEND_FLUSH);
         run_sender(f);
     }
@@ -298,13 +300,13 @@ TEST("UX-27 UM-68 UX-9", "what a client was not sent it is told before session m
     session_close(f);
 }
 
-/* What one client has of the stream: each number once, sent or passed over. */
+/* Sqns that one client has received or that were passed over for it, each once. */
 typedef struct has_all {
     uint32_t next;
     uint32_t sent;
 } has_all;
 
-TEST("UX-27", "whatever the link refuses, every client has each number once: sent if it wants it, else passed over")
+TEST("UX-27", "whatever the link refuses, each client gets each sqn once: sent if it needs it, else passed over")
 {
     enum { CLIENTS = 3, MESSAGES = 400, TOPICS = 3 };
     um_source_session_config config = lbtru_config(8);
@@ -374,7 +376,7 @@ TEST("UX-27 UX-1", "the data rate limit counts the copies that are sent")
     wants(f, B, of_b, 1, T2);
     capture_clear(&f->link);
     for (uint32_t i = 0; i < 20; i++)
-        send_bytes(f, source, 968, 0, UM_SEND_FLUSH); /* 1000 bytes each: 10 a slice */
+        send_bytes(f, source, 968, 0, UM_SEND_FLUSH); /* 1000 bytes each: 10 per slice */
     run_sender(f);
     CHECK(sent_to(f, A) == 10 && sent_to(f, B) == 0);
     session_close(f);
@@ -402,7 +404,7 @@ static void report_of(connecting *c, uint32_t first, uint32_t count, uint32_t ve
     from_source(c, out, um_filter_report_write(out, SID, 0, &report));
 }
 
-/* The last interest that was sent; part_count 0: there is none. */
+/* The last interest sent; part_count 0: none. */
 static um_interest_part last_interest(const connecting *c, um_packet *topics)
 {
     um_interest_part part, found = {0};
@@ -417,13 +419,13 @@ static um_interest_part last_interest(const connecting *c, um_packet *topics)
     return found;
 }
 
-/* Connected, with the interest of the one topic in force since the first datagram. Returns its version. */
+/* Connects, with the interest in one topic in force since the first datagram. Returns its version. */
 static uint32_t filtered(connecting *c)
 {
     um_packet topics;
     pass(c->r, 1);
     syn(c, CLIENT, 0);
-    CHECK_EQ(last_interest(c, &topics).part_count, 0); /* not before the source has said that it filters */
+    CHECK_EQ(last_interest(c, &topics).part_count, 0); /* no interest before a report shows that the source filters */
     report_of(c, 0, 0, 0, 0);
     pass(c->r, 1);
     um_interest_part part = last_interest(c, &topics);
@@ -435,7 +437,7 @@ static uint32_t filtered(connecting *c)
     return part.version;
 }
 
-TEST("UX-27", "what is passed over is neither lost nor NAKed; what lacks before it is")
+TEST("UX-27", "datagrams passed over are neither lost nor NAKed; datagrams missing before them are")
 {
     connecting *c = connecting_open();
     um_receiver_session *session = c->r->session;
@@ -444,11 +446,11 @@ TEST("UX-27", "what is passed over is neither lost nor NAKed; what lacks before 
     data_of(c, 5, 3, TOPIC, 2);
     CHECK(session->next_sqn == 6 && session->losses.count == 0 && session->counters.lost == 0);
     CHECK_EQ(session->counters.dgrams_passed_over, 3);
-    data_of(c, 10, 2, TOPIC, 4); /* 6 and 7 lack */
+    data_of(c, 10, 2, TOPIC, 4); /* 6 and 7 are missing */
     CHECK(session->losses.count == 2 && um_loss_map_find(&session->losses, 7) != NULL);
     report_of(c, 11, 20, version, 1);
     CHECK(session->next_sqn == 31 && session->losses.count == 2);
-    report_of(c, 6, 1, version, 1); /* the answer to a NAK */
+    report_of(c, 6, 1, version, 1); /* in response to a NAK */
     CHECK(session->losses.count == 1 && um_loss_map_find(&session->losses, 6) == NULL);
     pass(c->r, 5);
     CHECK(sent_of(c, UM_LBTRM_NAK) >= 1);
@@ -458,21 +460,21 @@ TEST("UX-27", "what is passed over is neither lost nor NAKed; what lacks before 
     connecting_close(c);
 }
 
-TEST("UX-27", "nothing is passed over that another's interest, or none, let the source leave out")
+TEST("UX-27", "datagrams left out for another client's interest, or without an interest, are not passed over")
 {
     connecting *c = connecting_open();
     um_receiver_session *session = c->r->session;
     um_packet topics;
     pass(c->r, 1);
     syn(c, CLIENT, 0);
-    data_of(c, 3, 2, TOPIC, 1); /* it has not said what it wants */
+    data_of(c, 3, 2, TOPIC, 1); /* no interest was sent */
     CHECK(session->losses.count == 2 && session->counters.dgrams_passed_over == 0);
     report_of(c, 1, 2, 77, 1);
     CHECK_EQ(session->losses.count, 2);
     pass(c->r, 1);
     um_interest_part part = last_interest(c, &topics);
     CHECK(part.version != 0 && part.version != 77);
-    data_of(c, 6, 2, TOPIC, 2); /* said, but not in force */
+    data_of(c, 6, 2, TOPIC, 2); /* sent, but not in force */
     report_of(c, 4, 2, part.version + 1, 1);
     CHECK_EQ(session->losses.count, 4);
     report_of(c, 4, 2, part.version, 1);
@@ -480,19 +482,19 @@ TEST("UX-27", "nothing is passed over that another's interest, or none, let the 
     connecting_close(c);
 }
 
-TEST("UX-27", "an interest is repeated until it is in force, and sent anew when the source knows another one")
+TEST("UX-27", "an interest is repeated until it is in force, and sent again if the source has another one")
 {
     connecting *c = connecting_open();
     um_packet topics;
     uint32_t version = filtered(c);
     pass(c->r, 3000);
     CHECK_EQ(last_interest(c, &topics).part_count, 0);
-    report_of(c, 0, 0, 0, 0); /* it was forgotten */
+    report_of(c, 0, 0, 0, 0); /* the source has lost it */
     pass(c->r, 2000);
     CHECK_EQ(last_interest(c, &topics).version, version);
     uint32_t sent = (uint32_t)c->r->session->counters.interests_sent;
-    CHECK(sent > 5 && sent < 15);         /* further apart each time, up to the acknowledgement interval */
-    report_of(c, 0, 0, version + 500, 0); /* of who was here before */
+    CHECK(sent > 5 && sent < 15);         /* at growing intervals, up to the acknowledgement interval */
+    report_of(c, 0, 0, version + 500, 0); /* of an earlier receiver */
     pass(c->r, 1000);
     version = last_interest(c, &topics).version;
     CHECK(version == c->r->session->interest.version);
@@ -503,7 +505,7 @@ TEST("UX-27", "an interest is repeated until it is in force, and sent anew when 
     connecting_close(c);
 }
 
-TEST("UX-27 UM-8", "a topic that is wanted anew begins where the source says that it is sent whole, not before")
+TEST("UX-27 UM-8", "a re-added topic starts where the source reports that all of it is sent, not before")
 {
     connecting *c = connecting_open();
     recovering *r = c->r;
@@ -513,7 +515,7 @@ TEST("UX-27 UM-8", "a topic that is wanted anew begins where the source says tha
     um_delivery_init(later, &r->receiver, 2, 0, T2, r->session->config.nak_generation_ns);
     CHECK(um_receiver_session_map(r->session, later, r->now_ns));
     um_node_wake(&r->node, r->now_ns);
-    data_of(c, 1, 0, T2, 70); /* from when everything was sent, or in a datagram with another topic */
+    data_of(c, 1, 0, T2, 70); /* sent before filtering, or in a datagram with another topic */
     CHECK(later->state == UM_DELIVERY_WAITING && r->session->counters.msgs_before_interest == 1);
     pass(r, 30);
     um_interest_part part = last_interest(c, &topics);
@@ -534,7 +536,7 @@ TEST("UX-27 UM-8", "a topic that is wanted anew begins where the source says tha
     connecting_close(c);
 }
 
-TEST("UX-27 UX-11", "a reset has the interest said again once it is connected anew")
+TEST("UX-27 UX-11", "after a reset the interest is sent again once the receiver is connected")
 {
     connecting *c = connecting_open();
     um_packet topics;

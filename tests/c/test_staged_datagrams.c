@@ -1,5 +1,5 @@
-/* Staged datagrams: the ring they lie in, or frames borrowed from the link, and that they say what
- * the log keeps. */
+/* Staged datagrams, in the ring buffer or in frames borrowed from the link, have the same bytes as
+ * the log. */
 #include "core/foundation/random.h"
 #include "core/source/source.h"
 #include "core/source/source_session.h"
@@ -24,7 +24,7 @@ static um_staged_datagrams *ring_open(void)
     return staged;
 }
 
-TEST("AE-31 AE-38", "a staged datagram is found until it is dropped, and nothing is written over it")
+TEST("AE-31 AE-38", "a staged datagram is found until it is dropped, and is not overwritten")
 {
     um_random random = {check_seed()};
     um_staged_datagrams *staged = ring_open();
@@ -68,7 +68,7 @@ TEST("AE-31 AE-38", "a staged datagram is found until it is dropped, and nothing
     free(staged);
 }
 
-TEST("AE-31", "the ring takes so many datagrams and no more, however small")
+TEST("AE-31", "the ring holds a maximum number of datagrams, however small")
 {
     um_staged_datagrams *staged = ring_open();
     for (int64_t i = 0; i < UM_STAGED_MAX; i++) {
@@ -91,7 +91,7 @@ typedef struct batch {
     uint32_t lengths[COUNT];
 } batch;
 
-/* Mostly messages that fill a datagram, some small, some in need of fragments. */
+/* Mostly messages that fill a datagram, some small, some longer than a datagram. */
 static batch *batch_make(um_random *random)
 {
     batch *b = zeroed(sizeof *b);
@@ -109,7 +109,7 @@ static batch *batch_make(um_random *random)
     return b;
 }
 
-/* A log that holds back-pressure off, whatever the link takes. */
+/* A log large enough to avoid back-pressure, whatever the link accepts. */
 static um_source_session_config config_8m(void)
 {
     um_source_session_config config = default_config();
@@ -118,7 +118,7 @@ static um_source_session_config config_8m(void)
     return config;
 }
 
-/* Sends the batch in pieces of `at_once`, after each as much as the link has space for. Returns what was staged. */
+/* Sends the batch in pieces of `at_once`, after each as much as the link has space for. Returns the number staged. */
 static uint32_t send_in_pieces(fixture *f, const batch *b, bool stages, uint32_t at_once, um_random *random)
 {
     um_source *source = source_open(f, 7, 0);
@@ -160,8 +160,7 @@ static void check_same_datagrams(fixture *a, fixture *b)
         check_same_bodies(a, i, b, i);
 }
 
-TEST("W9 AE-31 AE-38 UM-42",
-     "staged by the publisher or not, the same datagrams leave, whatever the link takes at once")
+TEST("W9 AE-31 AE-38 UM-42", "the same datagrams are sent, staged or not, however many the link accepts at once")
 {
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
@@ -180,7 +179,7 @@ TEST("W9 AE-31 AE-38 UM-42",
     free(b);
 }
 
-/* The link lends memory for datagrams of the usual size. */
+/* The link lends frames for datagrams of the usual size. */
 static fixture *lending_open(const um_source_session_config *config)
 {
     fixture *f = session_open(config);
@@ -189,8 +188,7 @@ static fixture *lending_open(const um_source_session_config *config)
     return f;
 }
 
-TEST("W6 AE-31 AE-38",
-     "staged in borrowed frames, the same datagrams leave with their sums, and no frame stays borrowed")
+TEST("W6 AE-31 AE-38", "in borrowed frames the same datagrams are sent with their sums, and no frame stays borrowed")
 {
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
@@ -222,7 +220,7 @@ static void send_alike(fixture *f, uint32_t count, uint32_t bytes)
     CHECK_EQ(um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes), count);
 }
 
-TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an MTU that shrank, an end")
+TEST("W4 W6", "frames that cannot be sent in place are returned: the MTU shrank, or the session closes")
 {
     um_source_session_config config = config_8m();
     fixture *f = lending_open(&config);
@@ -240,7 +238,7 @@ TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an 
     session_close(f);
 }
 
-TEST("W4 W6", "a path that takes more than a frame holds: datagrams lie in the ring, behind those in borrowed frames")
+TEST("W4 W6", "datagrams larger than a frame are staged in the ring, after those in borrowed frames")
 {
     um_source_session_config config = config_8m();
     fixture *f = lending_open(&config);

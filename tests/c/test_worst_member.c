@@ -1,4 +1,4 @@
-/* The group is safe from its worst member: shares of the repair budget, NAK cutoff, receivers that stall flow control.
+/* The group is protected from its worst member: repair budget shares, NAK cutoff, receivers that stall flow control.
  */
 #include "core/source/receiver_accounting.h"
 #include "core/source/repair_budget.h"
@@ -41,7 +41,7 @@ static void become_member(fixture *f, um_address from)
     report_from(f, from, from.ip, 2, 1 << 20);
 }
 
-/* NAKs the numbers from `first` on, as many as one datagram lists; returns the bytes of retransmissions they caused. */
+/* NAKs the sqns from `first` on, as many as one datagram lists; returns the bytes of retransmissions this causes. */
 static uint64_t nak_run(fixture *f, um_address from, uint32_t first)
 {
     uint32_t sqns[NAK_LIST];
@@ -61,7 +61,7 @@ static const um_source_event *last_event(const fixture *f)
     return &events->ring[(events->count - 1) % UM_SOURCE_EVENTS_MAX];
 }
 
-TEST("UM-129", "a stranger's NAKs cause a tenth of the budget, send no NCFs for the rest, and it is named")
+TEST("UM-129", "a non-member's NAKs cause a tenth of the budget, get no NCFs for the rest, and are reported")
 {
     fixture *f = guarded_session(guarded_config(), SENT);
     capture_clear(&f->link);
@@ -72,17 +72,17 @@ TEST("UM-129", "a stranger's NAKs cause a tenth of the budget, send no NCFs for 
     uint64_t attacked_ns = NS_PER_S;
     for (uint32_t i = 0; i < 100; i++) {
         f->now_ns += attacked_ns / 100;
-        f->from = (um_address){HOSTILE.ip, (uint16_t)(i + 1)}; /* from another port each time: one share all the same */
+        f->from = (um_address){HOSTILE.ip, (uint16_t)(i + 1)}; /* from another port each time, but with one share */
         caused += nak_run(f, f->from, (i % 10) * NAK_LIST);
     }
     CHECK(caused <= 65536 + BUDGET_BPS / 8 / 10);
     CHECK(f->session->counters.naks_over_share > 10000);
     CHECK_EQ(f->session->counters.ncfs_sent, f->session->counters.naks_ignored);
-    CHECK_EQ(f->session->events.count, 1); /* whatever port they come from */
+    CHECK_EQ(f->session->events.count, 1); /* one event for all ports */
     session_close(f);
 }
 
-TEST("UM-129", "a member is served while strangers flood")
+TEST("UM-129", "a member is served while non-members flood")
 {
     fixture *f = guarded_session(guarded_config(), SENT);
     become_member(f, HONEST);
@@ -90,7 +90,7 @@ TEST("UM-129", "a member is served while strangers flood")
     for (uint32_t i = 0; i < 500; i++) {
         f->now_ns += 5 * NS_PER_MS;
         nak_run(f, HOSTILE, (i * 37) % 3000);
-        uint32_t wanted = 3500 + i % 500; /* not among what is NAKed by the stranger */
+        uint32_t wanted = 3500 + i % 500; /* not NAKed by the non-member */
         uint64_t before = f->session->counters.rxs_sent;
         f->from = HONEST;
         nak_one(f, wanted);
@@ -101,7 +101,7 @@ TEST("UM-129", "a member is served while strangers flood")
     session_close(f);
 }
 
-TEST("UM-129", "members that NAK at once have equal parts")
+TEST("UM-129", "members that NAK at once get equal parts")
 {
     fixture *f = guarded_session(guarded_config(), SENT);
     enum { MEMBERS = 4 };
@@ -110,7 +110,7 @@ TEST("UM-129", "members that NAK at once have equal parts")
         become_member(f, (um_address){0x0a000010 + m, 40000});
     for (uint32_t i = 0; i < 400; i++) {
         f->now_ns += 10 * NS_PER_MS;
-        for (uint32_t m = 0; m < MEMBERS; m++) /* the first asks four times as often */
+        for (uint32_t m = 0; m < MEMBERS; m++) /* the first one NAKs four times as often */
             for (uint32_t again = 0; again < (m == 0 ? 4u : 1u); again++)
                 bytes[m] += nak_run(f, (um_address){0x0a000010 + m, 40000}, (m * 900 + i * 7 + again * 100) % 3600);
     }
@@ -121,7 +121,7 @@ TEST("UM-129", "members that NAK at once have equal parts")
     session_close(f);
 }
 
-TEST("UX-21", "NAKs of a receiver that is cut off are not served, by call and until the call that takes it back")
+TEST("UX-21", "NAKs of a receiver that a call cut off are not served until another call revokes it")
 {
     fixture *f = guarded_session(guarded_config(), 20);
     CHECK(um_source_session_set_nak_cutoff(f->session, HONEST, true, f->now_ns));
@@ -140,7 +140,7 @@ TEST("UX-21", "NAKs of a receiver that is cut off are not served, by call and un
     session_close(f);
 }
 
-TEST("UX-21", "a receiver over its share for the cutoff interval is cut off; one that rests a second is not")
+TEST("UX-21", "a receiver over its share for the cutoff interval is cut off; one that pauses for a second is not")
 {
     um_source_session_config config = guarded_config();
     config.nak_cutoff_interval_ns = 2 * (int64_t)NS_PER_S;
@@ -163,7 +163,7 @@ TEST("UX-21", "a receiver over its share for the cutoff interval is cut off; one
     session_close(f);
 }
 
-TEST("UM-125", "a publisher is told, once in ten seconds, that a receiver NAKs what has left the window")
+TEST("UM-125", "an event reports, once in ten seconds, that a receiver NAKs datagrams that have left the window")
 {
     um_source_session_config config = guarded_config();
     config.window_bytes = 3100;
@@ -180,7 +180,7 @@ TEST("UM-125", "a publisher is told, once in ten seconds, that a receiver NAKs w
     session_close(f);
 }
 
-TEST("UM-129", "the table of accounts is bounded: strangers give way, members and the cut off stay")
+TEST("UM-129", "the table of accounts is bounded: non-members are replaced, members and receivers cut off stay")
 {
     um_receiver_accounting *accounting = zeroed(sizeof *accounting);
     for (uint32_t sqn = 1; sqn <= 2; sqn++)
@@ -197,7 +197,7 @@ TEST("UM-129", "the table of accounts is bounded: strangers give way, members an
     free(accounting);
 }
 
-TEST("UM-129", "a budget's credit is bounded after any idle time, and no budget refuses nothing")
+TEST("UM-129", "a budget's credit is bounded after any idle time, and without a budget every NAK is served")
 {
     um_repair_budget budget = {BUDGET_BPS, {0, INT64_MIN}}, none = {0, {0, INT64_MIN}};
     CHECK(um_repair_budget_take(&budget, NULL, 0, 1000, 0));
@@ -223,7 +223,7 @@ static fixture *flow_session(void)
     return f;
 }
 
-/* Publishes what is taken for a while, with an honest receiver that follows, and another that repeats `again`. */
+/* Publishes as much as is accepted, with an honest receiver that follows, and another that repeats `again`. */
 static uint32_t publish_for(fixture *f, uint32_t ms, const um_status_message *again, um_address from)
 {
     uint32_t first = f->session->next_sqn;
@@ -240,7 +240,8 @@ static uint32_t publish_for(fixture *f, uint32_t ms, const um_status_message *ag
     return f->session->next_sqn - first;
 }
 
-TEST("AE-19 AE-20", "a receiver that reports and never advances holds the sender for the stall timeout and is named")
+TEST("AE-19 AE-20",
+     "a receiver that reports but never advances holds the sender for the stall timeout, and is reported")
 {
     fixture *f = flow_session();
     report_from(f, HONEST, 1, 0, 65536);
@@ -255,15 +256,15 @@ TEST("AE-19 AE-20", "a receiver that reports and never advances holds the sender
     CHECK(last_event(f)->count >= (uint64_t)STALL_MS * NS_PER_MS);
     um_source_session_snapshot(f->session);
     CHECK_EQ(f->session->counters.receivers_known, 1);
-    CHECK(publish_for(f, 1000, &forged, HOSTILE) > during + 500); /* it goes on reporting, and nobody waits */
-    forged.receiver_id = 100;                                     /* another name of the same host is on probation */
+    CHECK(publish_for(f, 1000, &forged, HOSTILE) > during + 500); /* it still reports, but does not hold the sender */
+    forged.receiver_id = 100; /* another id at a stalled address starts as stalled */
     forged.next_sqn = f->session->next_sqn;
     CHECK(publish_for(f, 1000, &forged, HOSTILE) > 500);
     CHECK_EQ(f->session->counters.receivers_stalled, 1);
     session_close(f);
 }
 
-TEST("AE-19", "a receiver that stalled counts again when it advances inside the window, not when it repeats itself")
+TEST("AE-19", "a stalled receiver counts again once it advances inside the window, not if it repeats its report")
 {
     fixture *f = flow_session();
     const um_address slow = {0x0a000003, 40000};
@@ -281,7 +282,7 @@ TEST("AE-19", "a receiver that stalled counts again when it advances inside the 
     session_close(f);
 }
 
-TEST("AE-20", "a receiver that is slow but advances is waited for")
+TEST("AE-20", "a receiver that advances slowly holds the sender")
 {
     fixture *f = flow_session();
     report_from(f, HONEST, 1, 0, 65536);

@@ -1,5 +1,5 @@
-/* What the tests of LBT-RU share: a source session with clients, and a receiving session that connects, each with a
- * link that records what it is given.
+/* Shared by the tests of LBT-RU: a source session with clients, and a receiving session that connects, each with a
+ * link that records its datagrams.
  */
 #ifndef UM_TESTS_UNICAST_H
 #define UM_TESTS_UNICAST_H
@@ -64,7 +64,7 @@ static inline void ack(fixture *f, um_address from, uint32_t client_id)
     from_client(f, from, out, um_lbtru_write_ack(out, &options, true, f->session->next_sqn - 1));
 }
 
-/* The client id in the answer to a connection request, which is the last datagram sent. */
+/* The client id in the response to a connection request, which is the last datagram sent. */
 static inline uint32_t answered_id(fixture *f, um_address to)
 {
     CHECK(f->link.count > 0);
@@ -155,7 +155,7 @@ static inline void numbered_syn(connecting *c, uint32_t number, uint32_t client_
     from_source(c, out, um_lbtru_write_sm(out, &options, true, number, lead, lead + 1));
 }
 
-/* As the source answers: with the client id that the request proposes. */
+/* The source's response, with the client id that the request proposes. */
 static inline void syn(connecting *c, uint32_t client_id, uint32_t lead)
 {
     numbered_syn(c, c->r->session->connection.proposed_id, client_id, lead);
