@@ -32,8 +32,13 @@ QUICK = ("--seconds", "0.1", "--rounds", "1", "--json")
 
 
 def bench(*arguments: str) -> list[dict[str, Any]]:
-    """The results of a sub-command that succeeded, all of them of the schema, the stack's without a fault."""
-    command = [sys.executable, "-m", "umstack", "bench", *arguments, *QUICK]
+    """Run a sub-command of `umstack bench` and return its results, checked as `measured` does."""
+    return measured("umstack", "bench", *arguments)
+
+
+def measured(*module: str) -> list[dict[str, Any]]:
+    """Run a module and return its results: each follows the schema, and the stack's show no fault."""
+    command = [sys.executable, "-m", *module, *QUICK]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -88,8 +93,8 @@ def test_latency_stands_next_to_raw_sockets() -> None:
 
 
 def test_requests_stand_next_to_a_tcp_connection() -> None:
-    """Issue 29, `umstack bench request`: a response's way next to a plain TCP round trip."""
-    own, tcp = bench("request", "--count", "200")
+    """Issue 29, `tests.bench.measure_requests`: a response's way next to a plain TCP round trip."""
+    own, tcp = measured("tests.bench.measure_requests", "--count", "200")
     assert (own["what"], tcp["what"]) == ("umstack", "raw-tcp")
     assert own["ratios"]["raw-tcp"] > 0
     assert min(own["detail"]["samples"], tcp["detail"]["samples"]) > 0
@@ -149,7 +154,7 @@ def test_flow_control_finds_the_pace_of_the_slowest() -> None:
 
 def test_a_stream_beside_a_capture_is_compared_with_one_alone() -> None:
     """What it costs is measured on a stream that it really captures."""
-    captured, alone = bench("capture", "--size", "1400", "--link", "socket")
+    captured, alone = measured("tests.bench.measure_capture", "--size", "1400", "--link", "socket")
     report = captured["detail"]["capture"]
     assert report["at"] == "subscriber"
     assert report["packets"] > 0

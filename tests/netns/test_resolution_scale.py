@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umstack.bench.resolution import ResolutionPlan, measure
+from tests.bench.measure_resolution import ResolutionPlan, measure
 
 
 def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None:

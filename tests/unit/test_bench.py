@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from umstack.bench import capture, compare, flow, latency, recovery, scale, targets, throughput, upkeep
+from tests.bench import measure_capture, measure_upkeep
+from umstack.bench import capture, compare, flow, latency, recovery, scale, targets, throughput
 from umstack.bench.children import BenchError, ThisMachine, running
 from umstack.bench.compare import ComparePlan, Row
 from umstack.bench.plot import check_plot, draw_comparison
@@ -292,7 +293,7 @@ def test_all_prints_one_object_with_results_and_targets(monkeypatch: pytest.Monk
     assert {"what", "measured", "bound", "met"} <= found["targets"][0].keys()
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "scale", "capture", "all"])
+@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "scale", "all"])
 def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every sub-command has a table, an example in its help, and the options it names."""
     monkeypatch.setattr(
@@ -302,7 +303,6 @@ def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: st
             "recovery": recovery,
             "flow": flow,
             "scale": scale,
-            "capture": capture,
         }.get(name, throughput),
         "measure",
         lambda *_: [],
@@ -313,6 +313,24 @@ def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: st
     assert done.exit_code == 0, done.output
     assert done.stdout.strip()
     assert "Example: umstack bench" in run(name, "--help").output
+
+
+def test_the_capture_measurement_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script beside the tests, like a sub-command, has a table and an example in its help."""
+    monkeypatch.setattr(capture, "measure", lambda *_: [])
+    done = CliRunner().invoke(measure_capture.command, [])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip()
+    helped = CliRunner().invoke(measure_capture.command, ["--help"]).output
+    assert "Example: python -m tests.bench.measure_capture" in " ".join(helped.split())
+
+
+@pytest.mark.parametrize(
+    "name", ["upkeep", "wildcard", "resolution", "monitor", "capture", "late-join", "request"]
+)
+def test_a_measurement_beside_the_tests_is_no_command(name: str) -> None:
+    """What only maintainers measure is not part of the product."""
+    assert run(name).exit_code == 2
 
 
 def test_lost_messages_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +462,9 @@ def test_upkeep_is_measured_and_in_its_bounds() -> None:
     """Each figure of the time that starting and watching takes; the bounds are those of a machine that is busy."""
     figures = {
         one["what"]: one["median"]
-        for one in upkeep.measure(upkeep.UpkeepPlan(rounds=3, seconds=2.0), lambda _text: None)
+        for one in measure_upkeep.measure(
+            measure_upkeep.UpkeepPlan(rounds=3, seconds=2.0), lambda _text: None
+        )
     }
     bounds = {
         "interpreter alone": 500,

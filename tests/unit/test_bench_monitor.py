@@ -1,4 +1,4 @@
-"""What `umstack bench monitor` measures with: a capture written as if it grew, and when its windows were told."""
+"""`tests.bench.measure_monitor`: a capture is written as it would grow, and each window's delay is measured."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from umstack.bench.monitoring import _behind, _feed
-from umstack.cli.bench_tables import monitor_table
+from tests.bench.measure_monitor import _behind, _feed, monitor_table
 
 
 def test_a_capture_is_written_as_it_would_have_grown(tmp_path: Path) -> None:

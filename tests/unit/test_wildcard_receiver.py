@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.bench.measure_wildcard import WildcardPlan, measure
 from tests.unit.loopback import SHARED, open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import Closed, Context, Message, WildcardReceiver
-from umstack.bench.wildcard import WildcardPlan, measure
 from umstack.errors import OptionError, TopicNameError
 from umstack.events import Event
 
@@ -184,7 +184,7 @@ def test_a_thousand_topics_share_one_queue() -> None:
 
 
 def test_what_a_wildcard_receiver_costs_is_measured_in_turns() -> None:
-    """`umstack bench wildcard`: every message of every round is read by both, and the ratio is of the same rounds."""
+    """Both receivers read every message of every round, and each ratio compares the same round."""
     said: list[str] = []
     found = measure(WildcardPlan(topics=30, messages=640, rounds=3), said.append)
     assert len(found["detail"]["rounds"]) == 3

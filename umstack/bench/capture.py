@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class CapturePlan:
-    """What `umstack bench capture` measures."""
+    """The streams to measure with and without a capture, and how."""
 
     specs: Sequence[StreamSpec]
     place: Place = "subscriber"

@@ -1,107 +1,30 @@
-"""Requests: how long a response takes to come, and a message there and back over a plain TCP connection or ZeroMQ."""
+"""Round trips over a plain TCP connection or ZeroMQ, which round trips of the stack are compared with."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.request_ends import RequestSpec
-from umstack.bench.result import Result, merged, p50, ratio, result
+from umstack.bench.result import Result, result
 from umstack.bench.tcp_peers import peers
-from umstack.bench.throughput import Pins, Progress
+from umstack.bench.throughput import Pins
 from umstack.lab import Lab
 
 Other = Literal["raw-tcp", "zmq-pair-python"]
 """What goes there and back over TCP beside the stack: a plain connection, and ZeroMQ."""
 
-_MODULE = "umstack.bench.request_ends"
-_GROUP = "239.255.7.7"
+MODULE = "umstack.bench.request_ends"
+GROUP = "239.255.7.7"
 BASELINE: Other = "raw-tcp"
 _ROLES: Mapping[Other, tuple[str, str]] = {
     "raw-tcp": ("tcp-ask", "tcp-respond"),
     "zmq-pair-python": ("zmq-ask", "zmq-respond"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RequestPlan:
-    """What `umstack bench request` measures."""
-
-    specs: Sequence[RequestSpec]
-    rounds: int = 3
-    loss: float = 0.0
-    is_pinned: bool = True
-
-
-def measure(plan: RequestPlan, progress: Progress) -> list[Result]:
-    """Every spec and its baseline, in turns, as many rounds as asked for."""
-    pins = Pins.apart() if plan.is_pinned else Pins()
-    own: list[list[Result]] = [[] for _ in plan.specs]
-    others: list[list[Result]] = [[] for _ in plan.specs]
-    with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
-        for number in range(1, plan.rounds + 1):
-            for spec, found, baseline in zip(plan.specs, own, others, strict=True):
-                progress(f"round {number} of {plan.rounds}: requests of {spec.size} bytes, {spec.mode}")
-                found.append(measure_requests(lab, spec, pins))
-                progress(f"round {number} of {plan.rounds}: {BASELINE}, {spec.size} bytes")
-                baseline.append(measure_other(lab, spec, pins))
-    results = []
-    for found, baseline in zip(own, others, strict=True):
-        best = merged(found, p50)
-        best["ratios"] = {BASELINE: ratio(found, baseline, p50)}
-        results += [best, merged(baseline, p50)]
-    return results
-
-
-def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
-    """Requests from host 0 of the lab, responses from host 1."""
-    asking, responding = lab.hosts[:2]
-    config = f"{spec.config}\nsource transport_lbtrm_multicast_address {_GROUP}\n"
-    with ExitStack() as stack:
-
-        def start(host: Any, role: str, cpu: int | None) -> Child:
-            told = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
-            return stack.enter_context(running(host, _MODULE, told.as_arguments(role)))
-
-        server = start(responding, "respond", pins.subscriber)
-        client = start(asking, "ask", pins.publisher)
-        ends = (server, client)
-        for end in ends:
-            end.receive(READY_SECONDS)
-        for end in ends:
-            end.tell(meet=True)
-        for end in ends:
-            end.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
-        lab.await_join(_GROUP, responding.number)
-        for end in ends:
-            end.tell(go=True)
-        asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
-        responded = server.receive(CHILD_SLACK_SECONDS)
-        for end in ends:
-            end.tell(stop=True)
-    context, link = asked["stats"]["context"], asked["stats"]
-    return _result(
-        "umstack",
-        spec,
-        asked,
-        responded,
-        transport=spec.transport,
-        link=link["link"],
-        mode=link["link_mode"],
-        duplicates=context["uim_dup_msgs_rcved"],
-        retransmissions=sum(one["rxs_sent"] for one in link["source_transports"]),
-        unrecoverable=sum(one["unrecoverable_loss_events"] for one in responded["stats"]["receivers"]),
-        detail={
-            "operational_mode": spec.mode,
-            "responses_late": context["responses_late"],
-            "response_connections": responded["stats"]["context"]["response_connections_opened"],
-        },
-    )
 
 
 def round_trip_peers(named: Sequence[str]) -> list[Other]:
@@ -117,7 +40,7 @@ def measure_other(lab: Lab, spec: RequestSpec, pins: Pins, what: Other = BASELIN
 
         def start(host: Any, role: str, cpu: int | None) -> Child:
             told = dataclasses.replace(spec, interface=responding.address, cpu=cpu)
-            return stack.enter_context(running(host, _MODULE, told.as_arguments(role)))
+            return stack.enter_context(running(host, MODULE, told.as_arguments(role)))
 
         server = start(responding, respond, pins.subscriber)
         client = start(asking, ask, pins.publisher)
@@ -128,10 +51,10 @@ def measure_other(lab: Lab, spec: RequestSpec, pins: Pins, what: Other = BASELIN
         for end in (server, client):
             end.tell(stop=True)
     fixed = {"transport": "tcp", "link": "socket", "duplicates": 0, "unrecoverable": 0}
-    return _result(what, spec, asked, responded, **fixed)
+    return trip_result(what, spec, asked, responded, **fixed)
 
 
-def _result(
+def trip_result(
     what: str, spec: RequestSpec, asked: dict[str, Any], responded: dict[str, Any], **more: Any
 ) -> Result:
     return result(
@@ -155,6 +78,3 @@ def _result(
             },
         },
     )
-
-
-__all__ = ["BASELINE", "RequestPlan", "measure"]

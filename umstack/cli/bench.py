@@ -9,21 +9,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from umstack.bench import (
-    capture,
     compare,
     environment,
     flow,
-    late_join,
     latency,
     pipeline,
     recovery,
@@ -31,42 +26,45 @@ from umstack.bench import (
     scale,
     targets,
     throughput,
-    upkeep,
 )
 from umstack.bench.plot import check_plot, draw_comparison
-from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, Reads, StreamSpec
-from umstack.bench.throughput import Progress, Segmentation
-from umstack.cli import bench_requests, bench_resolution
-from umstack.cli.bench_options import OPTION_LINES, PEERS, PIN, ROUNDS, TRANSPORT
+from umstack.bench.throughput import Segmentation
+from umstack.cli.bench_options import (
+    JSON,
+    OPTION_LINES,
+    PEERS,
+    ROUNDS,
+    TRANSPORT,
+    common_options,
+    describe,
+    print_table,
+    progress_shown,
+    report_results,
+    size_option,
+    sizes_option,
+)
 from umstack.cli.bench_tables import (
-    capture_table,
     comparison_table,
     flow_table,
-    late_join_table,
     latency_table,
     live_table,
-    monitor_table,
     pipeline_table,
     recovery_table,
     scale_table,
     target_table,
     throughput_table,
-    upkeep_table,
 )
-from umstack.cli.capture import PRIORITY_OPTION
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.errors import UmError, Unsupported
 
-_FILE_WIDTH = 160
 _EXAMPLES = """\b
 Examples:
   umstack bench throughput --size 64 --size 1024
   umstack bench throughput --size 64 --api message --seconds 5
   umstack bench latency --wait busy --loop core
   umstack bench recovery --loss 1%
-  umstack bench late-join
   umstack bench compare --plot links.svg
   umstack bench all
   umstack bench throughput -o source.transport_lbtrm_transmission_window_size=50331648
@@ -84,7 +82,6 @@ def _rate(text: str) -> float:
     return rate
 
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 _LINK = click.option(
     "--link",
     type=click.Choice(["auto", "socket", "xdp"]),
@@ -119,86 +116,8 @@ _MODE = click.option(
 )
 
 
-def _size(maximum: int, what: str = "Message size in bytes.", *, default: int = 64) -> Callable[[Any], Any]:
-    return click.option(
-        "--size", type=click.IntRange(8, maximum), default=default, show_default=True, help=what
-    )
-
-
-def _sizes(*default: int) -> Callable[[Any], Any]:
-    return click.option(
-        "--size",
-        "sizes",
-        type=click.IntRange(8, 65000),
-        multiple=True,
-        default=default,
-        show_default=True,
-        help="Message size in bytes; may be given again.",
-    )
-
-
 def _loss(default: str, what: str = "Datagrams lost.") -> Callable[[Any], Any]:
     return click.option("--loss", type=_rate, metavar="RATE", default=default, show_default=True, help=what)
-
-
-def _common(seconds: float) -> Callable[[Any], Any]:
-    """The options every measurement has, with the seconds it takes by default."""
-    length = click.option(
-        "--seconds",
-        type=click.FloatRange(min=0.05),
-        default=seconds,
-        show_default=True,
-        help="Length of each measurement.",
-    )
-
-    def decorate(function: Any) -> Any:
-        for option in (_JSON, OPTION_LINES, PIN, ROUNDS, length):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[Progress]:
-    """Say on standard error what is being measured."""
-    console = Console(stderr=True)
-    with console.status(title) as status:
-        if console.is_terminal:
-            yield lambda text: status.update(f"{title}: {text}")
-        else:
-            yield lambda text: console.print(f"{title}: {text}", highlight=False)
-
-
-def _report(
-    results: Sequence[Result],
-    described: dict[str, Any],
-    as_json: bool,
-    table: Callable[[Sequence[Result]], Table],
-    **more: Any,
-) -> None:
-    """Print what was found; a stack that did not keep its promise is a failure."""
-    if as_json:
-        click.echo(json.dumps({"environment": described, "results": results, **more}))
-    else:
-        _print_table(table(results))
-    broken = faults(results)
-    for fault in broken:
-        click.echo(f"umstack bench: {fault}", err=True)
-    if broken:
-        raise click.exceptions.Exit(1)
-
-
-def _print_table(table: Table) -> None:
-    console = Console()
-    # A table in a file is not cut to the width a terminal would have had.
-    Console(width=None if console.is_terminal else _FILE_WIDTH).print(table)
-
-
-def _describe(config: str, is_pinned: bool, segmentation: str = "real", **of_run: Any) -> dict[str, Any]:
-    return environment.describe(
-        mtu=1500, segmentation=segmentation, pinned=is_pinned, options=config.split("\n"), **of_run
-    )
 
 
 @click.group(epilog=_EXAMPLES)
@@ -211,7 +130,7 @@ def command() -> None:
 
 
 @command.command("throughput", epilog="Example: umstack bench throughput --size 64 --size 1024 --seconds 3")
-@_sizes(64, 1024)
+@sizes_option(64, 1024)
 @click.option(
     "--api",
     type=click.Choice(get_args(Api)),
@@ -271,7 +190,7 @@ def command() -> None:
 @_MODE
 @_LINK
 @TRANSPORT
-@_common(2.0)
+@common_options(2.0)
 def _throughput(
     sizes: Sequence[int],
     form: Input,
@@ -294,10 +213,10 @@ def _throughput(
         StreamSpec(size=size, input=form, config=config, mode=mode or "embedded", **stream) for size in sizes
     ]
     plan = throughput.ThroughputPlan(specs, segmentation, rounds, is_pinned, has_baselines, others)
-    with _progress("throughput") as progress:
+    with progress_shown("throughput") as progress:
         results = throughput.measure(plan, progress)
-    described = _describe(config, is_pinned, segmentation, rounds=rounds)
-    _report(results, described, as_json, throughput_table)
+    described = describe(config, is_pinned, segmentation, rounds=rounds)
+    report_results(results, described, as_json, throughput_table)
 
 
 @command.command("latency", epilog="Example: umstack bench latency --wait busy --loop core")
@@ -311,7 +230,7 @@ def _throughput(
     show_default=True,
     help="Where the loop runs that sends and waits.",
 )
-@_size(1024)
+@size_option(1024)
 @click.option(
     "--count",
     "samples",
@@ -332,7 +251,7 @@ def _throughput(
 @_MODE
 @_LINK
 @TRANSPORT
-@_common(2.0)
+@common_options(2.0)
 def _latency(
     waits: Sequence[Wait],
     loops: Sequence[Loop],
@@ -356,37 +275,15 @@ def _latency(
         for loop in loops
     ]
     plan = latency.LatencyPlan(specs, rounds, loss, is_pinned, napi, others)
-    with _progress("latency") as progress:
+    with progress_shown("latency") as progress:
         results = latency.measure(plan, progress)
-    described = _describe(config, is_pinned, rounds=rounds, loss=loss, napi=napi)
-    _report(results, described, as_json, latency_table)
-
-
-@command.command("upkeep", epilog="Example: umstack bench upkeep --rounds 15")
-@click.option("--rounds", default=15, show_default=True, help="Rounds; the figures are medians.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.5),
-    default=10.0,
-    show_default=True,
-    help="How long `umstack top` is watched.",
-)
-@_JSON
-def _upkeep(rounds: int, seconds: float, as_json: bool) -> None:
-    """What starting and watching a process costs: import, first message, scrapes, `umstack top`. Needs no root."""
-    with _progress("upkeep") as progress:
-        figures = upkeep.measure(upkeep.UpkeepPlan(rounds, seconds), progress)
-    if as_json:
-        click.echo(
-            json.dumps({"environment": _describe("", is_pinned=False, rounds=rounds), "figures": figures})
-        )
-    else:
-        _print_table(upkeep_table(figures))
+    described = describe(config, is_pinned, rounds=rounds, loss=loss, napi=napi)
+    report_results(results, described, as_json, latency_table)
 
 
 @command.command("recovery", epilog="Example: umstack bench recovery --loss 1% --size 1024")
 @_loss("1%")
-@_size(65000, "Message size of the stream in bytes.")
+@size_option(65000, "Message size of the stream in bytes.")
 @_RECEIVERS
 @click.option("--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips too.")
 @click.option(
@@ -399,7 +296,7 @@ def _upkeep(rounds: int, seconds: float, as_json: bool) -> None:
 @PEERS
 @_LINK
 @TRANSPORT
-@_common(2.0)
+@common_options(2.0)
 def _recovery(
     loss: float,
     has_round_trip: bool,
@@ -423,36 +320,10 @@ def _recovery(
     trip = recovery.round_trip_spec(config, seconds, is_tuned, transport)
     trip = dataclasses.replace(trip, link=link, loop=loop)
     plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned, others)
-    with _progress("recovery") as progress:
+    with progress_shown("recovery") as progress:
         results = recovery.measure(plan, progress)
-    described = _describe(spec.config, is_pinned, rounds=rounds, loss=loss, round_trip_options=trip.config)
-    _report(results, described, as_json, recovery_table)
-
-
-@command.command("late-join", epilog="Example: umstack bench late-join --size 64")
-@_size(65000)
-@click.option(
-    "--backlog",
-    type=click.IntRange(min=1000),
-    help="Messages retained; otherwise as many as are 100 MB, two million at most.",
-)
-@_common(2.0)
-def _late_join(
-    size: int,
-    backlog: int | None,
-    seconds: float,
-    options: Sequence[str],
-    rounds: int,
-    is_pinned: bool,
-    as_json: bool,
-) -> None:
-    """How fast a receiver that joins late fetches what is retained, and what that costs a live stream."""
-    config = throughput.options_text("min", "real", options)
-    count = backlog or min(2_000_000, 100_000_000 // size)
-    plan = late_join.LateJoinPlan(size, count, config, seconds=seconds, rounds=rounds, is_pinned=is_pinned)
-    with _progress("late join") as progress:
-        results = late_join.measure(plan, progress)
-    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, late_join_table)
+    described = describe(spec.config, is_pinned, rounds=rounds, loss=loss, round_trip_options=trip.config)
+    report_results(results, described, as_json, recovery_table)
 
 
 @command.command("flow", epilog="Example: umstack bench flow --cost-us 10")
@@ -463,7 +334,7 @@ def _late_join(
     show_default=True,
     help="What the slowest subscriber spends on a message.",
 )
-@_size(65000)
+@size_option(65000)
 @click.option(
     "--receivers",
     type=click.IntRange(1, 16),
@@ -472,16 +343,16 @@ def _late_join(
     help="Subscribers, one of them slow.",
 )
 @_LINK
-@_common(2.0)
+@common_options(2.0)
 def _flow(
     cost_us: float, options: Sequence[str], rounds: int, is_pinned: bool, as_json: bool, **stream: Any
 ) -> None:
     """Whether a publisher with flow control finds the pace of its slowest subscriber, and loses nothing."""
     config = throughput.options_text("min", "real", options)
     plan = flow.FlowPlan(StreamSpec(config=config, **stream), cost_us, rounds, is_pinned)
-    with _progress("flow control") as progress:
+    with progress_shown("flow control") as progress:
         results = flow.measure(plan, progress)
-    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, flow_table)
+    report_results(results, describe(config, is_pinned, rounds=rounds), as_json, flow_table)
 
 
 @command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")
@@ -501,9 +372,9 @@ def _flow(
     show_default=True,
     help="Subscribers of one topic.",
 )
-@_size(1400)
+@size_option(1400)
 @_LINK
-@_common(1.0)
+@common_options(1.0)
 def _scale(
     topics: Sequence[int],
     receivers: Sequence[int],
@@ -516,9 +387,9 @@ def _scale(
     """What a message costs as topics and subscribers become many; compared with the first number given."""
     config = throughput.options_text("min", "real", options)
     plan = scale.ScalePlan(StreamSpec(config=config, **stream), topics, receivers, rounds, is_pinned)
-    with _progress("scale") as progress:
+    with progress_shown("scale") as progress:
         results = scale.measure(plan, progress)
-    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, scale_table)
+    report_results(results, describe(config, is_pinned, rounds=rounds), as_json, scale_table)
 
 
 @command.command("compare", epilog="Example: umstack bench compare --seconds 2 --plot links.svg")
@@ -539,7 +410,7 @@ def _scale(
     metavar="FILE.svg|png",
     help="Draw the comparison into a file.",
 )
-@_common(1.0)
+@common_options(1.0)
 def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
     """Kernel sockets against AF_XDP: throughput, processor time a message and round trips at several sizes.
 
@@ -548,86 +419,37 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
     if plot is not None:
         check_plot(plot)
     plan = compare.ComparePlan(**asked)
-    with _progress("comparison") as progress:
+    with progress_shown("comparison") as progress:
         results, rows = compare.measure(plan, progress)
     if plot is not None:
         draw_comparison(rows, plan.waits, plot)
-    described = _describe(
+    described = describe(
         throughput.options_text("min", "real", plan.options),
         plan.is_pinned,
         rounds=plan.rounds,
         jumbo_mtu=9000,
     )
     listed = [row.as_json() for row in rows]
-    _report(results, described, as_json, lambda _: comparison_table(rows, plan.waits), comparison=listed)
-
-
-@command.command(
-    "capture", epilog="Example: umstack bench capture --size 64 --size 1400 --link socket --link xdp"
-)
-@_sizes(64, 1400)
-@click.option(
-    "--link",
-    "links",
-    type=click.Choice(["socket", "xdp"]),
-    multiple=True,
-    default=("socket", "xdp"),
-    show_default=True,
-    help="The link; may be given again.",
-)
-@click.option(
-    "--at",
-    "place",
-    type=click.Choice(get_args(capture.Place)),
-    default="subscriber",
-    show_default=True,
-    help="Whose interface is captured; over AF_XDP only the switch sees the data.",
-)
-@click.option(
-    "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Keep so much of a frame; else all of it."
-)
-@PRIORITY_OPTION
-@_common(1.0)
-def _capture(
-    sizes: Sequence[int],
-    links: Sequence[str],
-    place: capture.Place,
-    snaplen: int | None,
-    priority: str,
-    seconds: float,
-    options: Sequence[str],
-    rounds: int,
-    is_pinned: bool,
-    as_json: bool,
-) -> None:
-    """What `umstack capture` costs a stream that it captures: the same with and without, in turn."""
-    config = throughput.options_text("min", "real", options)
-    specs = [
-        StreamSpec(size=size, link=link, seconds=seconds, config=config, mode="embedded")
-        for link in links
-        for size in sizes
-    ]
-    told = ["--priority", priority, *(("--snaplen", str(snaplen)) if snaplen else ())]
-    with _progress("capture") as progress:
-        results = capture.measure(capture.CapturePlan(specs, place, told, rounds, is_pinned), progress)
-    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, capture_table)
+    report_results(
+        results, described, as_json, lambda _: comparison_table(rows, plan.waits), comparison=listed
+    )
 
 
 @command.command("rings", epilog="Example: umstack bench rings --seconds 2 --rounds 5")
-@_common(1.0)
+@common_options(1.0)
 def _rings(as_json: bool, **asked: Any) -> None:
     """The AF_XDP link against the figures the project set itself for it (docs/performance.md).
 
     The exit status says whether everything was measured and delivered; which targets were met the table says.
     """
     plan = compare.ComparePlan(**asked)
-    with _progress("rings") as progress:
+    with progress_shown("rings") as progress:
         results, reached = ring_targets.measure(plan, progress)
-    described = _describe(
+    described = describe(
         throughput.options_text("min", "real", plan.options), plan.is_pinned, rounds=plan.rounds
     )
     listed = [target.as_json() for target in reached]
-    _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
+    report_results(results, described, as_json, lambda _: target_table(reached), targets=listed)
 
 
 def _packets(default: int) -> Callable[[Any], Any]:
@@ -649,10 +471,10 @@ _SNAPLEN = click.option(
 @_packets(2_000_000)
 @_SNAPLEN
 @ROUNDS
-@_JSON
+@JSON
 def _decode(packets: int, snaplen: int, rounds: int, as_json: bool) -> None:
     """How fast a generated capture is decoded into columns by one thread, next to tshark where it is installed."""
-    with _progress("decode") as progress:
+    with progress_shown("decode") as progress:
         found = pipeline.measure_decode(pipeline.PipelinePlan(packets, snaplen, rounds), progress)
     _report_pipeline(found, as_json)
 
@@ -660,19 +482,19 @@ def _decode(packets: int, snaplen: int, rounds: int, as_json: bool) -> None:
 @command.command("report", epilog="Example: umstack bench report --packets 10000000")
 @_packets(10_000_000)
 @_SNAPLEN
-@_JSON
+@JSON
 def _report_bench(packets: int, snaplen: int, as_json: bool) -> None:
     """How long `umstack report` takes for a generated capture on this machine, and how much memory."""
-    with _progress("report") as progress:
+    with progress_shown("report") as progress:
         found = pipeline.measure_report(pipeline.PipelinePlan(packets, snaplen), progress)
     _report_pipeline(found, as_json)
 
 
 def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"environment": _describe("", is_pinned=False), "results": [found]}))
+        click.echo(json.dumps({"environment": describe("", is_pinned=False), "results": [found]}))
     else:
-        _print_table(pipeline_table(found))
+        print_table(pipeline_table(found))
 
 
 @command.command("live", epilog="Example: umstack bench live --rate 200000 --size 100 --seconds 15")
@@ -683,7 +505,7 @@ def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
     show_default=True,
     help="Messages published a second.",
 )
-@_size(65000, default=100)
+@size_option(65000, default=100)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.05),
@@ -692,7 +514,7 @@ def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
     help="How long they are published.",
 )
 @OPTION_LINES
-@_JSON
+@JSON
 def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json: bool) -> None:
     """Whether a live query of Spark keeps up with a publisher, and how much memory it takes.
 
@@ -706,7 +528,7 @@ def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json:
     plan = live.LivePlan(rate, size, seconds, options)
     stop = threading.Event()
     try:
-        with _progress("live") as progress, terminable(once=True), stoppable(stop.set):
+        with progress_shown("live") as progress, terminable(once=True), stoppable(stop.set):
             found = live.measure(plan, progress, stop)
     except (KeyboardInterrupt, UmError) as error:
         # An interrupt from the terminal reaches the publisher too, which may end first.
@@ -716,49 +538,10 @@ def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json:
         raise SystemExit(INTERRUPTED_STATUS) from None
     reached = live.judged(found)
     if not as_json:
-        _print_table(live_table(found))
+        print_table(live_table(found))
     listed = [target.as_json() for target in reached]
     described = environment.describe(interface="lo", pinned=False, options=plan.config().splitlines())
-    _report([found], described, as_json, lambda _: target_table(reached), targets=listed)
-
-
-@command.command("monitor", epilog="Example: umstack bench monitor --rate 20000 --messages 10")
-@click.option(
-    "--rate",
-    type=click.IntRange(1, 10_000_000),
-    default=200_000,
-    show_default=True,
-    help="Datagrams captured a second.",
-)
-@click.option(
-    "--messages",
-    type=click.IntRange(1, 10),
-    default=1,
-    show_default=True,
-    help="Messages of 100 bytes in each.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=5),
-    default=30.0,
-    show_default=True,
-    help="How long they are captured.",
-)
-@_JSON
-def _monitor_bench(rate: int, messages: int, seconds: float, as_json: bool) -> None:
-    """How far `umstack monitor` is behind a capture that grows, and how many cores it takes, fed and idle."""
-    try:
-        from umstack.bench import monitoring
-    except ImportError as error:
-        raise Unsupported(
-            f"watching needs {error.name}", hint="pip install 'umstack[spark,report]'"
-        ) from None
-    with _progress("monitor") as progress:
-        found = monitoring.measure(monitoring.MonitorPlan(rate, messages, seconds), progress)
-    if as_json:
-        click.echo(json.dumps({"environment": _describe("", is_pinned=False), "results": [found]}))
-    else:
-        _print_table(monitor_table(found))
+    report_results([found], described, as_json, lambda _: target_table(reached), targets=listed)
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")
@@ -770,20 +553,15 @@ def _monitor_bench(rate: int, messages: int, seconds: float, as_json: bool) -> N
     show_default=True,
     help="Messages over which memory must not grow.",
 )
-@_common(1.0)
+@common_options(1.0)
 def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) -> None:
     """Everything, at short settings, against the figures the project set itself (docs/performance.md).
 
     The exit status says whether everything was measured and delivered; which targets were met the table says.
     """
     config = throughput.options_text("min", "real", options)
-    with _progress("everything") as progress:
+    with progress_shown("everything") as progress:
         results, reached = targets.measure_all(targets.AllPlan(config, is_pinned=is_pinned, **plan), progress)
-    described = _describe(config, is_pinned, rounds=plan["rounds"], loss=plan["loss"])
+    described = describe(config, is_pinned, rounds=plan["rounds"], loss=plan["loss"])
     listed = [target.as_json() for target in reached]
-    _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
-
-
-command.add_command(bench_requests.command)
-command.add_command(bench_resolution.command)
-command.add_command(bench_resolution.wildcard_command)
+    report_results(results, described, as_json, lambda _: target_table(reached), targets=listed)

@@ -1,9 +1,19 @@
-"""What the measurements of `umstack bench` have in common on the command line."""
+"""Options and output that the measurements share: commands of `umstack bench`, and scripts of `tests/bench`."""
 
 from __future__ import annotations
 
-import click
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import click
+from rich.console import Console
+from rich.table import Table
+
+from umstack.bench import environment
+from umstack.bench.result import Result, faults
+from umstack.bench.throughput import Progress
 from umstack.config import Config
 from umstack.errors import OptionError
 
@@ -50,3 +60,85 @@ PEERS = click.option(
     help="Measure another stack in the same rounds: zmq is ZeroMQ over TCP (pyzmq): streams in C and in Python, round "
     "trips in Python.",
 )
+_FILE_WIDTH = 160
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def size_option(
+    maximum: int, what: str = "Message size in bytes.", *, default: int = 64
+) -> Callable[[Any], Any]:
+    return click.option(
+        "--size", type=click.IntRange(8, maximum), default=default, show_default=True, help=what
+    )
+
+
+def sizes_option(*default: int) -> Callable[[Any], Any]:
+    return click.option(
+        "--size",
+        "sizes",
+        type=click.IntRange(8, 65000),
+        multiple=True,
+        default=default,
+        show_default=True,
+        help="Message size in bytes; may be given again.",
+    )
+
+
+def common_options(seconds: float) -> Callable[[Any], Any]:
+    """The options every measurement has, with the seconds it takes by default."""
+    length = click.option(
+        "--seconds",
+        type=click.FloatRange(min=0.05),
+        default=seconds,
+        show_default=True,
+        help="Length of each measurement.",
+    )
+
+    def decorate(function: Any) -> Any:
+        for option in (JSON, OPTION_LINES, PIN, ROUNDS, length):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@contextmanager
+def progress_shown(title: str) -> Iterator[Progress]:
+    """Say on standard error what is being measured."""
+    console = Console(stderr=True)
+    with console.status(title) as status:
+        if console.is_terminal:
+            yield lambda text: status.update(f"{title}: {text}")
+        else:
+            yield lambda text: console.print(f"{title}: {text}", highlight=False)
+
+
+def report_results(
+    results: Sequence[Result],
+    described: dict[str, Any],
+    as_json: bool,
+    table: Callable[[Sequence[Result]], Table],
+    **more: Any,
+) -> None:
+    """Print what was found; a stack that did not keep its promise is a failure."""
+    if as_json:
+        click.echo(json.dumps({"environment": described, "results": results, **more}))
+    else:
+        print_table(table(results))
+    broken = faults(results)
+    for fault in broken:
+        click.echo(f"umstack bench: {fault}", err=True)
+    if broken:
+        raise click.exceptions.Exit(1)
+
+
+def print_table(table: Table) -> None:
+    console = Console()
+    # A table in a file is not cut to the width a terminal would have had.
+    Console(width=None if console.is_terminal else _FILE_WIDTH).print(table)
+
+
+def describe(config: str, is_pinned: bool, segmentation: str = "real", **of_run: Any) -> dict[str, Any]:
+    return environment.describe(
+        mtu=1500, segmentation=segmentation, pinned=is_pinned, options=config.split("\n"), **of_run
+    )

@@ -15,7 +15,7 @@ from umstack.bench.targets import Target
 _BASELINES = ("raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp")
 
 
-def _table(left: Sequence[str], right: Sequence[str]) -> Table:
+def empty_table(left: Sequence[str], right: Sequence[str]) -> Table:
     table = Table(box=SIMPLE, show_edge=False)
     for column in left:
         table.add_column(column)
@@ -24,19 +24,19 @@ def _table(left: Sequence[str], right: Sequence[str]) -> Table:
     return table
 
 
-def _rate(per_second: float | None) -> str:
+def rate_text(per_second: float | None) -> str:
     """A rate in as few digits as tell something."""
     if per_second is None:
         return ""
     return f"{per_second / 1e6:.3f} M" if per_second >= 100_000 else f"{per_second:,.0f}"
 
 
-def _ratio(one: Mapping[str, Any], baseline: str) -> str:
+def ratio_text(one: Mapping[str, Any], baseline: str) -> str:
     found = (one["ratios"] or {}).get(baseline)
     return f"{found:.2f}" if found is not None else ""
 
 
-def _count(value: int | None) -> str:
+def count_text(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
@@ -63,26 +63,26 @@ def throughput_table(results: Sequence[Result]) -> Table:
         "receive",
         "lost",
     )
-    table = _table(left, (*right, "disordered", "retransmitted"))
+    table = empty_table(left, (*right, "disordered", "retransmitted"))
     for one in results:
         table.add_row(
             one["what"],
             str(one["size"]),
             one["api"] or "",
-            _rate(one["messages_per_second"]),
-            _rate(one["datagrams_per_second"]),
-            *(_ratio(one, baseline) for baseline in _BASELINES),
+            rate_text(one["messages_per_second"]),
+            rate_text(one["datagrams_per_second"]),
+            *(ratio_text(one, baseline) for baseline in _BASELINES),
             *_cpu(one),
-            _count(one["lost"]),
-            _count(one["out_of_order"]),
-            _count(one["retransmissions"]),
+            count_text(one["lost"]),
+            count_text(one["out_of_order"]),
+            count_text(one["retransmissions"]),
         )
     return table
 
 
 def latency_table(results: Sequence[Result]) -> Table:
     """Round trips in microseconds."""
-    table = _table(
+    table = empty_table(
         ("what", "wait", "loop"),
         ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "x TCP", "x ZeroMQ", "round trips"),
     )
@@ -93,11 +93,11 @@ def latency_table(results: Sequence[Result]) -> Table:
             one["wait"],
             one["loop"],
             *(f"{trip[key]:.1f}" for key in ("p50", "p99", "p999")),
-            _ratio(one, "raw-udp"),
-            _ratio(one, "raw-xdp"),
-            _ratio(one, "raw-tcp"),
-            _ratio(one, "zmq-pair-python"),
-            _count((one["detail"] or {}).get("samples")),
+            ratio_text(one, "raw-udp"),
+            ratio_text(one, "raw-xdp"),
+            ratio_text(one, "raw-tcp"),
+            ratio_text(one, "zmq-pair-python"),
+            count_text((one["detail"] or {}).get("samples")),
         )
     return table
 
@@ -105,7 +105,7 @@ def latency_table(results: Sequence[Result]) -> Table:
 def recovery_table(results: Sequence[Result]) -> Table:
     """Rates with and without loss, and how what was lost came back."""
     right = ("messages/s", "x lossless", "lost by the switch", "NAKs each", "recovery ms", "longest")
-    table = _table(("what", "size", "loss"), (*right, "unrecoverable", "p50 us", "p99 us", "p99.9 us"))
+    table = empty_table(("what", "size", "loss"), (*right, "unrecoverable", "p50 us", "p99 us", "p99.9 us"))
     for one in results:
         detail, trip = one["detail"], one["round_trip_us"]
         naks, took = detail.get("naks_per_datagram_dropped"), detail.get("recovery_ms") or {}
@@ -113,12 +113,12 @@ def recovery_table(results: Sequence[Result]) -> Table:
             f"{one['what']} round trip" if trip else one["what"],
             str(one["size"]),
             f"{detail.get('loss', 0):.2%}",
-            "" if trip else _rate(one["messages_per_second"]),
-            _ratio(one, "lossless"),
-            _count(detail.get("datagrams_dropped")),
+            "" if trip else rate_text(one["messages_per_second"]),
+            ratio_text(one, "lossless"),
+            count_text(detail.get("datagrams_dropped")),
             "" if naks is None else f"{naks:.3f}",
             *(f"{took[key]:.2f}" if took.get(key) else "" for key in ("mean", "max")),
-            _count(one["unrecoverable"]),
+            count_text(one["unrecoverable"]),
             *(f"{trip[key]:.0f}" if trip else "" for key in ("p50", "p99", "p999")),
         )
     return table
@@ -126,7 +126,9 @@ def recovery_table(results: Sequence[Result]) -> Table:
 
 def flow_table(results: Sequence[Result]) -> Table:
     """The rate a stream settled at, next to what its slowest subscriber can take."""
-    table = _table(("what", "size"), ("subscribers", "us a message", "own maximum", "settled", "x", "lost"))
+    table = empty_table(
+        ("what", "size"), ("subscribers", "us a message", "own maximum", "settled", "x", "lost")
+    )
     for one in results:
         detail = one["detail"]
         table.add_row(
@@ -134,46 +136,10 @@ def flow_table(results: Sequence[Result]) -> Table:
             str(one["size"]),
             str(detail["receivers"]),
             f"{detail['cost_us']:g}",
-            _rate(detail["own_maximum"]),
-            _rate(one["messages_per_second"]),
-            _ratio(one, "own_maximum"),
-            _count(one["lost"]),
-        )
-    return table
-
-
-def late_join_table(results: Sequence[Result]) -> Table:
-    """How fast a backlog is drained next to the live rate, and a live stream beside a late join next to it alone."""
-    table = _table(("what", "size"), ("backlog", "messages/s", "x the live rate", "x alone", "lost"))
-    for one in results:
-        table.add_row(
-            {"drained": "late join, drained", "live": "live stream beside it"}[one["mode"]],
-            str(one["size"]),
-            _count(one["detail"]["backlog"]),
-            _rate(one["messages_per_second"]),
-            _ratio(one, "live") if one["mode"] == "drained" else "",
-            _ratio(one, "alone") if one["mode"] == "live" else "",
-            _count(one["lost"]),
-        )
-    return table
-
-
-def capture_table(results: Sequence[Result]) -> Table:
-    """What a stream reached beside a capture, next to what it reached without, and what the capture kept."""
-    right = ("messages/s", "datagrams/s", "x without", "captured", "dropped", "cpu s: capture", "lost")
-    table = _table(("link", "size", "capture"), right)
-    for one in results:
-        report = one["detail"].get("capture", {})
-        table.add_row(
-            one["link"],
-            str(one["size"]),
-            f"at the {report['at']}" if report else "none",
-            _rate(one["messages_per_second"]),
-            _rate(one["datagrams_per_second"]),
-            _ratio(one, "without_capture"),
-            *(f"{report[name]:,}" if report else "" for name in ("packets", "dropped")),
-            f"{report['cpu_seconds']:.2f}" if report else "",
-            _count(one["lost"]),
+            rate_text(detail["own_maximum"]),
+            rate_text(one["messages_per_second"]),
+            ratio_text(one, "own_maximum"),
+            count_text(one["lost"]),
         )
     return table
 
@@ -181,7 +147,7 @@ def capture_table(results: Sequence[Result]) -> Table:
 def scale_table(results: Sequence[Result]) -> Table:
     """What a message costs at both ends, by the number of topics and of subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")
-    table = _table(("what", "size"), (*right, "lost"))
+    table = empty_table(("what", "size"), (*right, "lost"))
     for one in results:
         detail = one["detail"]
         sent = detail["sent"]
@@ -192,10 +158,10 @@ def scale_table(results: Sequence[Result]) -> Table:
             str(one["size"]),
             str(detail.get("topics", "")),
             str(detail["receivers"]),
-            _rate(one["messages_per_second"]),
+            rate_text(one["messages_per_second"]),
             *(f"{seconds / sent * 1e9:,.0f}" for seconds in spent),
             ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in ratios.items()),
-            _count(one["lost"]),
+            count_text(one["lost"]),
         )
     return table
 
@@ -204,7 +170,7 @@ def comparison_table(rows: Sequence[Row], waits: Sequence[str]) -> Table:
     """Both links and the raw ends, size by size."""
     trips = [f"{wait}: {key} us" for wait in waits for key in ("p50", "p99")]
     right = ("messages/s", "datagrams/s", "x sockets", "cpu ns: send", "receive", *trips)
-    table = _table(("size", "what"), right)
+    table = empty_table(("size", "what"), right)
     for row, before in zip(rows, [None, *rows], strict=False):
         if before is not None and before.size != row.size:
             table.add_section()
@@ -212,8 +178,8 @@ def comparison_table(rows: Sequence[Row], waits: Sequence[str]) -> Table:
         table.add_row(
             str(row.size) if before is None or before.size != row.size else "",
             row.what,
-            _rate(row.messages_per_second),
-            _rate(row.datagrams_per_second),
+            rate_text(row.messages_per_second),
+            rate_text(row.datagrams_per_second),
             "" if row.to_sockets is None else f"{row.to_sockets:.2f}",
             *("" if spent is None else f"{spent:,.0f}" for spent in (row.publisher_ns, row.subscriber_ns)),
             *("" if time is None else f"{time:.1f}" for time in times),
@@ -223,7 +189,7 @@ def comparison_table(rows: Sequence[Row], waits: Sequence[str]) -> Table:
 
 def target_table(targets: Sequence[Target]) -> Table:
     """Every target, what was measured and whether it was met."""
-    table = _table(("target",), ("measured", "demanded", "aim", "met"))
+    table = empty_table(("target",), ("measured", "demanded", "aim", "met"))
     for target in targets:
         verdict = "[green]yes[/]" if target.is_met else "[red]no[/]"
         aim = "" if target.aim is None else f"{target.aim:g}"
@@ -239,12 +205,12 @@ def target_table(targets: Sequence[Target]) -> Table:
 
 def pipeline_table(found: Mapping[str, Any]) -> Table:
     """What decoding, or a report, reached: one line for each figure."""
-    table = _table((str(found["what"]),), ("",))
+    table = empty_table((str(found["what"]),), ("",))
     table.add_row("packets", f"{found['packets']:,}")
-    table.add_row("packets/s", _rate(found["packets_per_second"]))
+    table.add_row("packets/s", rate_text(found["packets_per_second"]))
     if found["what"] == "decode":
-        table.add_row("packets/s of tshark", _rate(found["tshark_packets_per_second"]) or "not installed")
-        table.add_row("x tshark", _ratio(found, "tshark"))
+        table.add_row("packets/s of tshark", rate_text(found["tshark_packets_per_second"]) or "not installed")
+        table.add_row("x tshark", ratio_text(found, "tshark"))
         return table
     table.add_row("seconds", f"{found['seconds']:.1f}")
     table.add_row("cpu s", f"{found['cpu_seconds']:.1f}")
@@ -259,42 +225,18 @@ def _add_memory(table: Table, found: Mapping[str, Any]) -> None:
 
 def live_table(found: Mapping[str, Any]) -> Table:
     """What a live query reached: one line for each figure."""
-    table = _table(("live",), ("",))
+    table = empty_table(("live",), ("",))
     table.add_row("messages", f"{found['messages']:,}")
-    table.add_row("messages/s: offered", _rate(found["rate_offered"]))
-    table.add_row("messages/s: sent", _rate(found["rate_sent"]))
+    table.add_row("messages/s: offered", rate_text(found["rate_offered"]))
+    table.add_row("messages/s: sent", rate_text(found["rate_sent"]))
     table.add_row("s behind at the end", f"{found['seconds_behind']:.2f}")
-    table.add_row("messages behind at most", _count(found["backlog_messages"]))
+    table.add_row("messages behind at most", count_text(found["backlog_messages"]))
     for fault in ("lost", "duplicates", "out_of_order"):
-        table.add_row(fault.replace("_", " "), _count(found[fault]))
+        table.add_row(fault.replace("_", " "), count_text(found[fault]))
     table.add_row("cores", str(found["cores"]))
     for kind, spent in found["cpu_seconds"].items():
         table.add_row(f"cpu s: {kind.replace('_', ' ')}", f"{spent:.1f}")
     table.add_row("cpu s: whole machine", f"{found['machine_cpu_seconds']:.1f}")
     _add_memory(table, found)
     table.add_row("MiB at most: together", f"{found['together_memory_bytes'] / (1 << 20):,.0f}")
-    return table
-
-
-def monitor_table(found: Mapping[str, Any]) -> Table:
-    """How far the monitor was behind: one line for each figure."""
-    table = _table(("monitor",), ("",))
-    table.add_row("datagrams/s", _rate(found["rate"]))
-    table.add_row("messages in each", str(found["messages_per_datagram"]))
-    table.add_row("windows told", str(found["windows"]))
-    table.add_row("s from a window's end to its findings, at most", f"{max(found['seconds_behind']):.1f}")
-    table.add_row("cores: fed", f"{found['cores_fed']:.2f}")
-    table.add_row("cores: idle", f"{found['cores_idle']:.3f}")
-    table.add_row("MiB at most: together", f"{found['together_memory_bytes'] / (1 << 20):,.0f}")
-    return table
-
-
-def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
-    """What watching and starting cost."""
-    table = _table(["what"], ["median", "least", "rounds"])
-    for one in figures:
-        shown = [
-            f"{one[key]:,.{3 if one['unit'] == 'x' else 1}f} {one['unit']}" for key in ("median", "least")
-        ]
-        table.add_row(one["what"], *shown, str(len(one["rounds"])))
     return table

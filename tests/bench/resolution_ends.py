@@ -1,6 +1,6 @@
 """The contexts of the resolution measurement on one host: each has sources of its own and receivers of another's.
 
-`python -m umstack.bench.resolution_ends resolve SPEC`, the spec being a `ResolutionSpec` in JSON.
+`python -m tests.bench.resolution_ends resolve SPEC`, the spec being a `ResolutionSpec` in JSON.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import socket
@@ -12,14 +13,19 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+from rich.table import Table
+
 import umstack
 from umstack.bench.throughput import Progress
+from umstack.cli.bench_options import JSON, describe, print_table, progress_shown
+from umstack.cli.bench_tables import empty_table
 from umstack.errors import LinkError
 
 Figure = dict[str, Any]
@@ -47,7 +53,7 @@ _STARTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class UpkeepPlan:
-    """What `umstack bench upkeep` measures."""
+    """Number of rounds, and how long `umstack top` is watched."""
 
     rounds: int = 15
     seconds: float = 10.0
@@ -243,3 +249,40 @@ def _keep_busy(source: umstack.Source, receiver: umstack.Receiver, terminal: int
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+    """What watching and starting cost."""
+    table = empty_table(["what"], ["median", "least", "rounds"])
+    for one in figures:
+        shown = [
+            f"{one[key]:,.{3 if one['unit'] == 'x' else 1}f} {one['unit']}" for key in ("median", "least")
+        ]
+        table.add_row(one["what"], *shown, str(len(one["rounds"])))
+    return table
+
+
+@click.command(epilog="Example: python -m tests.bench.measure_upkeep --rounds 15")
+@click.option("--rounds", default=15, show_default=True, help="Rounds; the figures are medians.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.5),
+    default=10.0,
+    show_default=True,
+    help="How long `umstack top` is watched.",
+)
+@JSON
+def command(rounds: int, seconds: float, as_json: bool) -> None:
+    """What starting and watching a process costs: import, first message, scrapes, `umstack top`. Needs no root."""
+    with progress_shown("upkeep") as progress:
+        figures = measure(UpkeepPlan(rounds, seconds), progress)
+    if as_json:
+        click.echo(
+            json.dumps({"environment": describe("", is_pinned=False, rounds=rounds), "figures": figures})
+        )
+    else:
+        print_table(upkeep_table(figures))
+
+
+if __name__ == "__main__":
+    command()

@@ -1,6 +1,6 @@
 """The share of its rate that an honest stream keeps under each attack at 1 Mbit/s: a table, or JSON with --json.
 
-    python -m tests.netns.measure_attacks [--rounds 5] [--seconds 2] [--rate 20000] [--json] [ATTACK]...
+    python -m tests.bench.measure_attacks [--rounds 5] [--seconds 2] [--rate 20000] [--json] [ATTACK]...
 
 A publisher, a subscriber and an attacking host in a lab of three. A round measures the rate without and with the
 attack, in turns; the figure is the median of their ratios. Invented receivers may hold the source for the stall

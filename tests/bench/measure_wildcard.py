@@ -5,16 +5,22 @@ Both are in one process, over loopback, with the protocol on this thread: only t
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import click
+from rich.console import Console
+
 import umstack
+from umstack.bench import environment
 from umstack.bench.result import Result, result
 from umstack.bench.throughput import Progress
+from umstack.cli.stack_options import JSON_OPTION
 
 _SECONDS = 120.0
 _BATCH = 64
@@ -49,7 +55,7 @@ _OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class WildcardPlan:
-    """What `umstack bench wildcard` measures."""
+    """Number of topics and messages of a measurement."""
 
     topics: int = 10_000
     messages: int = 200_000
@@ -146,3 +152,32 @@ def measure(plan: WildcardPlan, progress: Progress) -> Result:
             "rounds": ratios,
         },
     )
+
+
+_PLAN = WildcardPlan()
+
+
+@click.command(epilog="Example: python -m tests.bench.measure --topics 10000")
+@click.option("--topics", type=click.IntRange(1), default=_PLAN.topics, show_default=True, help="They match.")
+@click.option(
+    "--messages", type=click.IntRange(64), default=_PLAN.messages, show_default=True, help="A round."
+)
+@click.option("--rounds", type=click.IntRange(1), default=_PLAN.rounds, show_default=True, help="In turns.")
+@JSON_OPTION
+def command(as_json: bool, **asked: int) -> None:
+    """What a message costs a wildcard receiver of many topics, next to a plain receiver. Over loopback, no root."""
+    console = Console(stderr=True)
+    found = measure(replace(_PLAN, **asked), lambda text: console.print(f"wildcard: {text}", highlight=False))
+    detail = found["detail"]
+    if as_json:
+        described = environment.describe(mtu=65536, segmentation="auto", pinned=False, options=[])
+        click.echo(json.dumps({"environment": described, "results": [found]}))
+    else:
+        click.echo(
+            f"{detail['topics']:,} topics: {detail['wildcard_ns']:.0f} ns a message, {detail['plain_ns']:.0f} ns in a "
+            f"plain receiver: {found['ratios']['plain']:.2f} x, median of {len(detail['rounds'])} rounds in turns"
+        )
+
+
+if __name__ == "__main__":
+    command()

@@ -5,22 +5,27 @@ What is written to Parquet says when it was told: the time of a file, less the e
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow.parquet as pq
+from rich.table import Table
 
 from umstack.bench.children import BenchError
 from umstack.bench.pipeline import Progress
 from umstack.bench.process_watch import ProcessWatch
 from umstack.capture.generate import Traffic, generate
+from umstack.cli.bench_options import JSON, describe, print_table, progress_shown
+from umstack.cli.bench_tables import empty_table, rate_text
 
 WINDOW_SECONDS = 5.0
 _WARM = Traffic(seed=1, datagrams_per_second=2000, receivers=3, loss=0.001)
@@ -155,3 +160,53 @@ def _behind(folder: Path, began: float) -> list[float]:
         if last > began:
             found.append(round(file.stat().st_mtime - last, 2))
     return found
+
+
+def monitor_table(found: Mapping[str, Any]) -> Table:
+    """How far the monitor was behind: one line for each figure."""
+    table = empty_table(("monitor",), ("",))
+    table.add_row("datagrams/s", rate_text(found["rate"]))
+    table.add_row("messages in each", str(found["messages_per_datagram"]))
+    table.add_row("windows told", str(found["windows"]))
+    table.add_row("s from a window's end to its findings, at most", f"{max(found['seconds_behind']):.1f}")
+    table.add_row("cores: fed", f"{found['cores_fed']:.2f}")
+    table.add_row("cores: idle", f"{found['cores_idle']:.3f}")
+    table.add_row("MiB at most: together", f"{found['together_memory_bytes'] / (1 << 20):,.0f}")
+    return table
+
+
+@click.command(epilog="Example: python -m tests.bench.measure_monitor --rate 20000 --messages 10")
+@click.option(
+    "--rate",
+    type=click.IntRange(1, 10_000_000),
+    default=200_000,
+    show_default=True,
+    help="Datagrams captured a second.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10),
+    default=1,
+    show_default=True,
+    help="Messages of 100 bytes in each.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=5),
+    default=30.0,
+    show_default=True,
+    help="How long they are captured.",
+)
+@JSON
+def command(rate: int, messages: int, seconds: float, as_json: bool) -> None:
+    """How far `umstack monitor` is behind a capture that grows, and how many cores it takes, fed and idle."""
+    with progress_shown("monitor") as progress:
+        found = measure(MonitorPlan(rate, messages, seconds), progress)
+    if as_json:
+        click.echo(json.dumps({"environment": describe("", is_pinned=False), "results": [found]}))
+    else:
+        print_table(monitor_table(found))
+
+
+if __name__ == "__main__":
+    command()

@@ -1,6 +1,6 @@
 """The ends of the late join measurement: a publisher that retains, and subscribers that count.
 
-`python -m umstack.bench.late_join_ends publish|subscribe SPEC`, the spec being a `LateJoinSpec` in JSON.
+`python -m tests.bench.late_join_ends publish|subscribe SPEC`, the spec being a `LateJoinSpec` in JSON.
 """
 
 from __future__ import annotations

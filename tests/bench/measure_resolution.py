@@ -9,18 +9,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
+from rich.console import Console
+
+from tests.bench.resolution_ends import ResolutionSpec
+from umstack.bench import environment
 from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, running
-from umstack.bench.resolution_ends import ResolutionSpec
 from umstack.bench.result import Result, result
 from umstack.bench.throughput import Progress
+from umstack.cli.stack_options import JSON_OPTION
 from umstack.config import RESOLVER_DAEMON_PORT
 from umstack.lab import Host, Lab
 
-_ENDS = "umstack.bench.resolution_ends"
+_ENDS = "tests.bench.resolution_ends"
 _OPEN_SECONDS = 60.0
 # One small session a context: what is measured is resolution, and a hundred contexts share the machine's memory.
 _SMALL = """
@@ -35,7 +40,7 @@ receiver receiver_queue_block_length 65536
 
 @dataclass(frozen=True, slots=True)
 class ResolutionPlan:
-    """What `umstack bench resolution` measures."""
+    """Number of topics, contexts, hosts and daemons."""
 
     topics: int = 10_000
     contexts: int = 100
@@ -129,3 +134,70 @@ def _summed(
             "counters": {name: sum(one["sums"][name] for one in found) for name in found[0]["sums"]},
         },
     )
+
+
+_PLAN = ResolutionPlan()
+
+
+@click.command(
+    epilog="Example: python -m tests.bench.measure_resolution --topics 1000 --contexts 20 --daemons 2"
+)
+@click.option(
+    "--topics", type=click.IntRange(1), default=_PLAN.topics, show_default=True, help="Of all contexts."
+)
+@click.option(
+    "--contexts", type=click.IntRange(2), default=_PLAN.contexts, show_default=True, help="How many."
+)
+@click.option(
+    "--hosts", type=click.IntRange(1, 100), default=_PLAN.hosts, show_default=True, help="They are on."
+)
+@click.option(
+    "--daemons", type=click.IntRange(1, 4), default=_PLAN.daemons, show_default=True, help="How many."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=_PLAN.seconds, show_default=True, help="When to give up."
+)
+@JSON_OPTION
+def command(as_json: bool, **asked: float) -> None:
+    """How long it takes until every context knows every topic, through daemons, on hosts without multicast.
+
+    Each context has its share of the topics as sources, and receivers of the topics of another; with default schedules
+    and rate limits. Fails when that is not done in time.
+    """
+    plan = replace(_PLAN, **asked)  # type: ignore[arg-type]
+    console = Console(stderr=True)
+    found = measure(plan, lambda text: console.print(f"resolution: {text}", highlight=False))
+    if as_json:
+        described = environment.describe(mtu=1500, segmentation="auto", pinned=False, options=[])
+        click.echo(json.dumps({"environment": described, "results": [found]}))
+    else:
+        _print(found)
+    if found["detail"]["resolved_seconds"] is None:
+        raise SystemExit(1)
+
+
+def _print(found: Result) -> None:
+    detail, counters = found["detail"], found["detail"]["counters"]
+    seconds = detail["resolved_seconds"]
+    click.echo(f"{detail['topics']:,} topics of {detail['contexts']} contexts on {detail['hosts']} hosts:")
+    if seconds is None:
+        click.echo(
+            f"  not resolved: {detail['unresolved']:,} receivers, {detail['least_known']:,} topics known at least"
+        )
+    else:
+        click.echo(f"  resolved after {seconds:.1f} s")
+    cpu = found["cpu_seconds"]
+    click.echo(f"  processor time: daemons {cpu['daemons']:.1f} s, contexts {cpu['contexts']:.1f} s")
+    click.echo(
+        f"  contexts sent {counters['tr_dgrams_sent']:,} datagrams and received {counters['tr_dgrams_rcved']:,}, "
+        f"{counters['tr_advertisements_rcved'] + counters['tr_queries_rcved']:,} records"
+    )
+    for daemon in detail["daemons"]:
+        click.echo(
+            f"  daemon {daemon['address']}: received {daemon['datagrams_received']:,}, "
+            f"relayed {daemon['datagrams_relayed']:,}, not sent {daemon['send_failed']:,}"
+        )
+
+
+if __name__ == "__main__":
+    command()

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import click
+from rich.table import Table
+
+from tests.bench.late_join_ends import LateJoinSpec
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
-from umstack.bench.late_join_ends import LateJoinSpec
 from umstack.bench.result import Result, merged, rate, result
-from umstack.bench.throughput import Pins, Progress
+from umstack.bench.throughput import Pins, Progress, options_text
+from umstack.cli.bench_options import common_options, describe, progress_shown, report_results, size_option
+from umstack.cli.bench_tables import count_text, empty_table, rate_text, ratio_text
 from umstack.lab import Host, Lab
 
-_ENDS = "umstack.bench.late_join_ends"
+_ENDS = "tests.bench.late_join_ends"
 _HEADERS_BYTES = 12
 _LEAST_RETAINED_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
 class LateJoinPlan:
-    """What `umstack bench late-join` measures."""
+    """The size of the backlog and of its messages, and how often both are measured."""
 
     size: int
     backlog: int
@@ -154,3 +159,49 @@ def _result(what: str, plan: LateJoinPlan, said: dict[str, Any]) -> Result:
         unrecoverable=stats["unrecoverable_loss_events"] + stats["burst_loss_events"],
         detail={"backlog": plan.backlog, "late_join_messages": stats["late_join_messages"]},
     )
+
+
+def late_join_table(results: Sequence[Result]) -> Table:
+    """How fast a backlog is drained next to the live rate, and a live stream beside a late join next to it alone."""
+    table = empty_table(("what", "size"), ("backlog", "messages/s", "x the live rate", "x alone", "lost"))
+    for one in results:
+        table.add_row(
+            {"drained": "late join, drained", "live": "live stream beside it"}[one["mode"]],
+            str(one["size"]),
+            count_text(one["detail"]["backlog"]),
+            rate_text(one["messages_per_second"]),
+            ratio_text(one, "live") if one["mode"] == "drained" else "",
+            ratio_text(one, "alone") if one["mode"] == "live" else "",
+            count_text(one["lost"]),
+        )
+    return table
+
+
+@click.command(epilog="Example: python -m tests.bench.measure_late_join --size 64")
+@size_option(65000)
+@click.option(
+    "--backlog",
+    type=click.IntRange(min=1000),
+    help="Messages retained; otherwise as many as are 100 MB, two million at most.",
+)
+@common_options(2.0)
+def command(
+    size: int,
+    backlog: int | None,
+    seconds: float,
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+) -> None:
+    """How fast a receiver that joins late fetches what is retained, and what that costs a live stream."""
+    config = options_text("min", "real", options)
+    count = backlog or min(2_000_000, 100_000_000 // size)
+    plan = LateJoinPlan(size, count, config, seconds=seconds, rounds=rounds, is_pinned=is_pinned)
+    with progress_shown("late join") as progress:
+        results = measure(plan, progress)
+    report_results(results, describe(config, is_pinned, rounds=rounds), as_json, late_join_table)
+
+
+if __name__ == "__main__":
+    command()
