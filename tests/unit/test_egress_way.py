@@ -25,7 +25,7 @@ UNKNOWN = Unknown("nobody tells")
 def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
     """Issue 4, capture: the sender is spared where nothing speaks against it."""
     choice = choose("auto", GOOD, filter_fits=True)
-    assert (choice.way, choice.costs_sender) == ("tc", False)
+    assert (choice.way, choice.is_costly) == ("tc", False)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
 def test_each_doubt_keeps_to_the_device(change: dict[str, Any], reason: str) -> None:
     """Issue 4, capture: what may show something else than what leaves is not chosen, and why is said."""
     choice = choose("auto", replace(GOOD, **change), filter_fits=True)
-    assert (choice.way, choice.costs_sender) == ("device", True)
+    assert (choice.way, choice.is_costly) == ("device", True)
     assert reason in choice.reason
 
 
 def test_a_device_that_cuts_runs_itself_is_left_to_it() -> None:
     """Issue 4, capture: runs are seen whole there, so nothing is saved, whatever else there is."""
     choice = choose("auto", replace(GOOD, segments_udp=True, programs=3), filter_fits=False)
-    assert (choice.way, choice.costs_sender) == ("device", False)
+    assert (choice.way, choice.is_costly) == ("device", False)
 
 
 def test_a_filter_without_space_keeps_to_the_device() -> None:
@@ -82,4 +82,4 @@ def test_asked_for_tc_fails_with_what_is_missing() -> None:
 def test_asked_for_device_is_device() -> None:
     """CLI rule: a forced mode is not second-guessed."""
     choice = choose("device", GOOD, filter_fits=True)
-    assert (choice.way, choice.costs_sender) == ("device", False)
+    assert (choice.way, choice.is_costly) == ("device", False)

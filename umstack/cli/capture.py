@@ -187,7 +187,7 @@ def _check_live(has_files: bool) -> None:
 
 
 def _note_cost(capture: InterfaceCapture) -> None:
-    if capture.egress.costs_sender:
+    if capture.egress.is_costly:
         click.echo(
             f"note: a sender on this host pays for every datagram captured: {capture.egress.reason}", err=True
         )

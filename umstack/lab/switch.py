@@ -129,16 +129,16 @@ def _is_snooping(probe: socket.socket, watch: socket.socket, token: bytes) -> bo
     """Send a pair of probes. Return True if only the broadcast one arrived."""
     # Probes cannot be sent before the cables have a carrier; the next attempt may succeed.
     with contextlib.suppress(OSError):
-        probe.sendto(token + b" to nobody", (_PROBE_GROUP, _PROBE_PORT))
-        probe.sendto(token + b" to everybody", ("255.255.255.255", _PROBE_PORT))
+        probe.sendto(token + b" to an unused group", (_PROBE_GROUP, _PROBE_PORT))
+        probe.sendto(token + b" to broadcast", ("255.255.255.255", _PROBE_PORT))
     flooded = False
     deadline = time.monotonic() + _PROBE_INTERVAL_SECONDS
     while (left_seconds := deadline - time.monotonic()) > 0:
         if not select.select([watch], [], [], left_seconds)[0]:
             return False
         frame = watch.recv(2048)
-        flooded = flooded or frame.endswith(token + b" to nobody")
-        if frame.endswith(token + b" to everybody"):
+        flooded = flooded or frame.endswith(token + b" to an unused group")
+        if frame.endswith(token + b" to broadcast"):
             select.select([], [], [], left_seconds if flooded else 0)
             return not flooded
     return False

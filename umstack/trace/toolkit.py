@@ -106,7 +106,7 @@ def _version(build: Path) -> list[int]:
 
 
 def _common_half(build: Path) -> Path | None:
-    """Where the headers proper are: here, or in the sibling Debian splits them off to."""
+    """Return the directory of the headers proper: `build`, or the sibling to which Debian splits them off."""
     for candidate in (build, build.with_name(f"{build.name.rpartition('-')[0]}-common")):
         if (candidate / "include/linux/kconfig.h").exists():
             return candidate

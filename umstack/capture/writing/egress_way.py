@@ -36,7 +36,7 @@ class EgressChoice:
 
     way: Way
     reason: str
-    costs_sender: bool = False
+    is_costly: bool = False
     """True if senders on this host pay for every single datagram, which tc egress would avoid."""
     copied: str = ""
     """At tc egress: the reason why runs of datagrams are copied, which costs the sender; empty: mirrored."""
@@ -55,7 +55,7 @@ def choose(wanted: WantedWay, facts: EgressFacts, *, filter_fits: bool) -> Egres
         return EgressChoice("device", "it cuts runs of datagrams itself, so they are whole there")
     reasons = [*missing, *_doubts(facts)]
     if reasons:
-        return EgressChoice("device", "; ".join(reasons), costs_sender=True)
+        return EgressChoice("device", "; ".join(reasons), is_costly=True)
     return EgressChoice("tc", "the device does not cut runs of datagrams; the kernel does, behind tc egress")
 
 
@@ -144,6 +144,6 @@ def open_egress(
     except XdpError as error:
         if wanted == "tc":
             raise CaptureError(error.message, hint=error.hint) from error
-        return EgressChoice("device", error.message.splitlines()[0], costs_sender=True), None
+        return EgressChoice("device", error.message.splitlines()[0], is_costly=True), None
     except OSError as error:
         raise error_from_os(error, f"inspecting {name}") from error

@@ -179,14 +179,14 @@ class InterfaceCapture(Closing):
             limit_bytes = self._settings.rotate_bytes
             result = lib.um_interface_capture_write(self._handle, self._arrivals, limit_bytes)
             self._failed = result < 0  # packets of a removed interface are still written
-        if self._lacks_reader(result):
+        if self._has_lost_reader(result):
             self.stop()
         elif result < 0 and -result in _DISK_ERRORS:
             raise self._failure(-result)
         elif result < 0:
             raise error_from_result(result, f"capturing {self.interface}")
 
-    def _lacks_reader(self, result: int) -> bool:
+    def _has_lost_reader(self, result: int) -> bool:
         """Return True if the reader has closed the pipe, which ends a live capture."""
         return self._settings.stream is not None and result == -errno.EPIPE
 
@@ -215,7 +215,7 @@ class InterfaceCapture(Closing):
         self._opened_at = time.monotonic()
         result = lib.um_interface_capture_begin_file(self._handle, os.fsencode(self._part))
         self._failed = result < 0
-        if self._lacks_reader(result):
+        if self._has_lost_reader(result):
             self.stop()
         elif result < 0:
             raise self._failure(-result)
@@ -237,7 +237,7 @@ class InterfaceCapture(Closing):
         while self._settings.keep_files and len(self._files) > self._settings.keep_files:
             self._removals.append(self._remover.submit(self._files[0].unlink, missing_ok=True))
             self._files.popleft()
-        if result < 0 and not self._lacks_reader(result):
+        if result < 0 and not self._has_lost_reader(result):
             self._failed = True
             raise CaptureError(
                 f"capturing {self.interface} to {whole}: {os.strerror(-result)}", errno=-result
