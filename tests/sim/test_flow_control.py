@@ -205,7 +205,7 @@ def test_an_impossible_position_is_ignored(pair: Pair) -> None:
 
 
 def test_status_messages_are_periodic(pair: Pair) -> None:
-    """AE-16: never one per datagram: at the interval, and after a quarter of the window was received."""
+    """AE-16: sent at the interval and after a quarter of the window was received, never per datagram."""
     source = open_session(pair).source()
     pair.subscriber.receiver().join(source, **window(32768, status_interval_ns=200 * MS))
     pair.world.run_for(10 * MS)

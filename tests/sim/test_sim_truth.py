@@ -131,7 +131,7 @@ def by_loss(frame: pl.DataFrame) -> dict[LossKey, dict[str, Any]]:
 
 
 def test_sessions_match_the_sent_datagrams(seen: Seen) -> None:
-    """Datagrams, bytes, retransmissions and control by kind of every session; retransmissions and refusals.
+    """Datagrams, bytes, retransmissions, refusals and control packets by kind of every session.
 
     A retransmission counted as useless gave no receiver a missing datagram.
     """

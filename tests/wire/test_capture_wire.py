@@ -315,7 +315,7 @@ def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_lbtru_of_other_senders_agrees(tmp_path: Path) -> None:
-    """Issue 29: every type of LBT-RU packet, built by scapy: options in both orders, none at all, long lists, every NCF
+    """Issue 29: every type of LBT-RU packet, built by scapy: options in both orders, no options, long lists, every NCF
     reason, flags that the stack itself never sets."""
     session, client = LBTRUSessionId(session_id=0x5EED00AA), LBTRUClientId(client_id=7)
     both = [session, client]

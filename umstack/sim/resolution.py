@@ -196,7 +196,7 @@ class _Host:
                 raise _Violation(f"{self.ip}: {name} has {size} entries, the limit is {limit}")
 
     def sent(self, datagrams: list[bytes], now_ns: int) -> None:
-        """Check the rate limits over a second, whatever was received."""
+        """Check the rate limits over a second, for any received datagrams."""
         self._wakeups.append(now_ns)
         for datagram in datagrams:
             records = datagram[1] + int.from_bytes(datagram[2:4], "big")
