@@ -1,5 +1,5 @@
-/* Authentication: the tags against answers computed without libcrypto (tests/tag_oracle.py), what a receiver refuses,
- * stamps and windows where they wrap, rotation, and sizes.
+/* Authentication: tags against answers computed without libcrypto (tests/tag_oracle.py), datagrams that are refused,
+ * stamps and windows at their wrap, rotation, and sizes.
  */
 #include "authentication/resolution.h"
 #include "authentication/tagging_link.h"
@@ -46,7 +46,7 @@ static void check_tag(const uint8_t *datagram, uint32_t length, const char *hex)
     CHECK(strcmp(text, hex) == 0);
 }
 
-TEST("", "known answers, from an implementation without libcrypto")
+TEST("", "tags match known answers from an implementation without libcrypto")
 {
     uint8_t datagram[64];
     um_key key = key_of(7);
@@ -57,7 +57,7 @@ TEST("", "known answers, from an implementation without libcrypto")
 
 /* ---- stamps and windows ---- */
 
-TEST("", "stamps ascend, whatever the clock does, and count on from datagram to datagram")
+TEST("", "stamps ascend whatever the clock does, and their count increases with each datagram")
 {
     uint64_t stamp = um_stamp_next(5, NOW_NS), before = stamp;
     CHECK_EQ(stamp & 0x3fffff, 6);
@@ -69,7 +69,7 @@ TEST("", "stamps ascend, whatever the clock does, and count on from datagram to 
     CHECK_EQ(stamp >> UM_STAMP_COUNT_BITS, 1800000001ull * 4);
 }
 
-TEST("", "a count that wraps within a quarter second goes on in the next")
+TEST("", "a count that wraps within a quarter second carries into the next")
 {
     uint64_t last = 1800000000ull * 4 << UM_STAMP_COUNT_BITS | 0x3fffff;
     uint64_t stamp = um_stamp_next(last, NOW_NS);
@@ -81,7 +81,7 @@ TEST("", "a count that wraps within a quarter second goes on in the next")
     CHECK(um_stamp_is_fresh(stamp, NOW_NS, NS_PER_S));
 }
 
-TEST("", "a window takes each stamp once, in any order as far as it reaches")
+TEST("", "a window accepts each stamp once, in any order within its reach")
 {
     uint64_t places[8] = {0}, base = 1800000000ull * 4 << UM_STAMP_COUNT_BITS | 77;
     const uint32_t order[] = {3, 1, 2, 0, 7, 6, 10, 4, 9};
@@ -93,7 +93,7 @@ TEST("", "a window takes each stamp once, in any order as far as it reaches")
     CHECK(!um_replay_window_take(places, 3, base + 5 - 8));
 }
 
-TEST("", "fresh is within the tolerance, on either side")
+TEST("", "a stamp is fresh within the tolerance, on either side")
 {
     uint64_t stamp = um_stamp_next(0, NOW_NS);
     CHECK(um_stamp_is_fresh(stamp, NOW_NS + TOLERANCE_NS, TOLERANCE_NS));
@@ -110,7 +110,7 @@ static um_senders_verifier senders_verifier;
 
 static enum um_tag_status verify(um_verifier *verifier, um_address from, const uint8_t *data, uint32_t length)
 {
-    uint8_t *exact = malloc(length > 0 ? length : 1); /* so that a read beyond it is seen */
+    uint8_t *exact = malloc(length > 0 ? length : 1); /* so that AddressSanitizer detects a read beyond it */
     memcpy(exact, data, length);
     uint32_t left = length;
     enum um_tag_status status = verifier->verify(verifier, from, exact, &left, NOW_NS);
@@ -137,7 +137,7 @@ static void close_verifiers(void)
     um_senders_verifier_close(&senders_verifier);
 }
 
-TEST("", "right once, replayed the second time, wrong with any bit flipped")
+TEST("", "a datagram is accepted once, then replayed, and wrong with any bit flipped")
 {
     um_key_set keys = set_of(7, 0);
     uint8_t datagram[64];
@@ -156,7 +156,7 @@ TEST("", "right once, replayed the second time, wrong with any bit flipped")
     close_verifiers();
 }
 
-TEST("", "missing, of any length")
+TEST("", "a datagram of any length without a trailer has no tag")
 {
     um_key_set keys = set_of(7, 0);
     um_verifier *verifier = open_session_verifier(&keys);
@@ -167,20 +167,20 @@ TEST("", "missing, of any length")
     close_verifiers();
 }
 
-TEST("", "each reason is told apart")
+TEST("", "each reason for refusal is reported")
 {
     um_key_set keys = set_of(7, 0);
-    um_key stranger = key_of(7), other = key_of(8);
-    stranger.secret[0] ^= 1;
+    um_key outsider = key_of(7), other = key_of(8);
+    outsider.secret[0] ^= 1;
     um_verifier *verifier = open_session_verifier(&keys);
     uint8_t datagram[64];
     uint64_t stamp = um_stamp_next(0, NOW_NS);
-    uint32_t length = tagged_sm(datagram, UM_MAC_SESSION, &stranger, stamp);
+    uint32_t length = tagged_sm(datagram, UM_MAC_SESSION, &outsider, stamp);
     CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_WRONG);
     length = tagged_sm(datagram, UM_MAC_SESSION, &other, stamp);
     CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_KEY_UNKNOWN);
     length = tagged_sm(datagram, UM_MAC_CONTROL, &keys.keys[0], stamp);
-    CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_WRONG); /* for another purpose */
+    CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_WRONG); /* a key derived for another purpose */
     length = tagged_sm(datagram, UM_MAC_SESSION, &keys.keys[0], um_stamp_next(0, NOW_NS - 2 * TOLERANCE_NS));
     CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_STALE);
     length = tagged_sm(datagram, UM_MAC_SESSION, &keys.keys[0], stamp);
@@ -188,15 +188,15 @@ TEST("", "each reason is told apart")
     close_verifiers();
 }
 
-TEST("", "a wrong tag leaves no trace: the right datagram is taken afterwards")
+TEST("", "a wrong tag has no effect: the right datagram is accepted afterwards")
 {
     um_key_set keys = set_of(7, 0);
-    um_key stranger = key_of(7);
-    stranger.secret[31] ^= 0x80;
+    um_key outsider = key_of(7);
+    outsider.secret[31] ^= 0x80;
     um_verifier *verifier = open_senders_verifier(&keys);
     uint8_t datagram[64];
     uint64_t stamp = um_stamp_next(0, NOW_NS);
-    uint32_t length = tagged_sm(datagram, UM_MAC_CONTROL, &stranger, stamp);
+    uint32_t length = tagged_sm(datagram, UM_MAC_CONTROL, &outsider, stamp);
     for (uint32_t i = 0; i < 5000; i++)
         CHECK_EQ(verify(verifier, (um_address){RECEIVER.ip + i, (uint16_t)i}, datagram, length), UM_TAG_WRONG);
     CHECK_EQ(senders_verifier.sender_count, 0);
@@ -206,7 +206,7 @@ TEST("", "a wrong tag leaves no trace: the right datagram is taken afterwards")
     close_verifiers();
 }
 
-TEST("", "what one address sent is no good from another")
+TEST("", "a datagram replayed from another address is refused")
 {
     um_key_set keys = set_of(7, 0);
     um_verifier *verifier = open_senders_verifier(&keys);
@@ -218,7 +218,7 @@ TEST("", "what one address sent is no good from another")
     close_verifiers();
 }
 
-TEST("", "with control alone, DATA passes and control does not")
+TEST("", "with scope control, untagged DATA is accepted and untagged control is not")
 {
     um_key_set keys = set_of(7, 0);
     CHECK_EQ(um_session_verifier_open(&session_verifier, &keys, UM_AUTHENTICATE_CONTROL, TOLERANCE_NS, &SESSION), 0);
@@ -233,7 +233,7 @@ TEST("", "with control alone, DATA passes and control does not")
     close_verifiers();
 }
 
-TEST("", "a sender that was replaced cannot be replayed as a new one")
+TEST("", "datagrams of a replaced sender cannot be replayed as a new sender's")
 {
     um_key_set keys = set_of(7, 0);
     um_mac mac;
@@ -244,7 +244,7 @@ TEST("", "a sender that was replaced cannot be replayed as a new one")
     CHECK_EQ(um_mac_open(&mac, UM_MAC_CONTROL, &keys.keys[0], NULL), 0);
     uint32_t plain = um_lbtrm_write_sm(datagram, 1, 1, 1, 1, 1), length = plain + UM_TRAILER_BYTES;
     uint32_t covered = plain + UM_TRAILER_COVERED_BYTES;
-    for (uint32_t i = 0; i < 4 * UM_SENDERS_MAX; i++) { /* the first is the victim */
+    for (uint32_t i = 0; i < 4 * UM_SENDERS_MAX; i++) { /* the first one is replaced */
         um_address from = {victim.ip + i, 1};
         um_trailer_write(datagram + plain, 7, stamp + i);
         CHECK(um_mac_tag(&mac, from, datagram, covered, datagram + covered));
@@ -258,7 +258,7 @@ TEST("", "a sender that was replaced cannot be replayed as a new one")
     close_verifiers();
 }
 
-TEST("", "rotation: two keys at once, then the old one is refused, and the window stays")
+TEST("", "during rotation two keys are valid, then the old one is refused; the window is kept")
 {
     um_key_set old = set_of(7, 8), new = set_of(8, 0);
     um_verifier *verifier = open_session_verifier(&old);
@@ -275,7 +275,7 @@ TEST("", "rotation: two keys at once, then the old one is refused, and the windo
     close_verifiers();
 }
 
-TEST("", "topic resolution: tagged, verified, replayed, rotated")
+TEST("", "topic resolution datagrams are tagged, verified, refused as replays, and rotated")
 {
     um_key_set keys = set_of(7, 8), later = set_of(8, 7), last = set_of(9, 0);
     um_resolution_tags *sender = um_resolution_tags_open(&keys, TOLERANCE_NS, RECEIVER, 5);
@@ -299,7 +299,7 @@ TEST("", "topic resolution: tagged, verified, replayed, rotated")
 
 static um_tagging_link tagging;
 
-TEST("", "what a session sends fits the path with its trailer, and no stamp is used twice")
+TEST("", "a session's datagrams fit the path with their trailers, and no stamp is used twice")
 {
     um_key_set keys = set_of(7, 0);
     um_source_session_config config = default_config();
@@ -313,7 +313,7 @@ TEST("", "what a session sends fits the path with its trailer, and no stamp is u
     f->session->link = f->session->staged.link = &tagging.base;
     send_bytes(f, source, 1472 - UM_LBTRM_DATA_BYTES - UM_LBMC_HEADER_BYTES - UM_TRAILER_BYTES, 1, UM_SEND_FLUSH);
     run_sender(f);
-    CHECK_EQ(f->link.count, 1); /* fills a datagram */
+    CHECK_EQ(f->link.count, 1); /* it fills a datagram */
     CHECK_EQ(f->link.datagrams[0].length, 1472);
     send_bytes(f, source, 4000, 1, UM_SEND_FLUSH);
     for (uint32_t i = 0; i < 40; i++)
@@ -322,7 +322,7 @@ TEST("", "what a session sends fits the path with its trailer, and no stamp is u
     f->now_ns += NS_PER_S;
     um_source_session_tick(f->session, f->now_ns); /* sends a session message */
     nak_one(f, 0);
-    nak_one(f, 0); /* less than an ignore interval ago: an NCF */
+    nak_one(f, 0); /* within the ignore interval: an NCF */
     um_verifier *verifier = open_session_verifier(&keys);
     uint64_t last = 0;
     uint32_t types = 0;
@@ -346,7 +346,7 @@ TEST("", "what a session sends fits the path with its trailer, and no stamp is u
     session_close(f);
 }
 
-TEST("", "a full link is offered the rest with new stamps")
+TEST("", "a link that was full is offered the rest with new stamps")
 {
     um_key_set keys = set_of(7, 0);
     static capture_link link;

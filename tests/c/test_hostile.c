@@ -1,5 +1,5 @@
-/* Forged and absurd datagrams against the receiving half at the sizes it ships with: every call ends soon, nothing is
- * carried off, what the true source sends afterwards still arrives.
+/* Forged and absurd datagrams against the receiving half at its default sizes: every call ends soon, the position
+ * does not jump, and datagrams that the true source sends afterwards still arrive.
  */
 #include <time.h>
 
@@ -20,7 +20,7 @@ enum {
 static const um_address source_address = {0x0a090001, 5555};
 static const um_address group = {0xe00a0a0a, 14400};
 
-/* A call may take 50 ms; instrumented code is slower, so this many of the thread's own time stand for them. */
+/* A call may take 50 ms; instrumented code is slower and gets this much time of its thread. */
 static const int64_t call_max_ns = 300 * (int64_t)NS_PER_MS;
 
 typedef struct receiving {
@@ -35,7 +35,7 @@ typedef struct receiving {
     int64_t longest_call_ns;
     uint64_t naks;
     uint64_t losses, bursts, messages, ends;
-    uint32_t last_sqn; /* of the last message */
+    uint32_t last_sqn; /* sqn of the last message */
 } receiving;
 
 static int count_naks(um_link *link, um_address to, const um_tx *batch, uint32_t count)
@@ -183,7 +183,7 @@ static void receive_sm(receiving *f, uint32_t sm_sqn, uint32_t lead, uint32_t tr
     receive(f, out, um_lbtrm_write_sm(out, SESSION, NAK_PORT, sm_sqn, lead, trail));
 }
 
-/* A stream of one topic is received: numbers 100 .. 149 of the transport, 0 .. 49 of the topic. */
+/* Receives a stream of one topic: transport sqns 100 .. 149, topic sqns 0 .. 49. */
 static receiving *streaming(uint32_t burst_loss_max, um_ordered_delivery mode)
 {
     receiving *f = receiving_open(1, burst_loss_max, mode);
@@ -193,7 +193,7 @@ static receiving *streaming(uint32_t burst_loss_max, um_ordered_delivery mode)
     return f;
 }
 
-/* The stream goes on as if nothing had been. */
+/* The stream continues undisturbed. */
 static void check_goes_on(receiving *f)
 {
     uint64_t before = f->messages;
@@ -204,7 +204,7 @@ static void check_goes_on(receiving *f)
     CHECK_EQ(f->losses + f->bursts + f->ends, 0);
 }
 
-TEST("UM-116 UM-128", "a forged datagram far ahead does not carry the session off")
+TEST("UM-116 UM-128", "a forged datagram far ahead does not move the session")
 {
     uint32_t jumps[] = {LOSS_CAPACITY + 2, 1 << 20, 1u << 30, INT32_MAX};
     for (uint32_t i = 0; i < 4; i++) {
@@ -212,14 +212,14 @@ TEST("UM-116 UM-128", "a forged datagram far ahead does not carry the session of
         receive_message(f, 149 + jumps[i], 0, 1000000);
         CHECK_EQ(f->session.losses.count, 0);
         CHECK_EQ(f->session.counters.dgrams_dropped_other, 1);
-        receive_message(f, 149 + jumps[i], 0, 1000000); /* the network doubled it */
+        receive_message(f, 149 + jumps[i], 0, 1000000); /* duplicated by the network */
         CHECK_EQ(f->session.losses.count, 0);
         check_goes_on(f);
         receiving_close(f);
     }
 }
 
-TEST("UM-71 UM-87", "a forged session message far ahead neither, not even doubled")
+TEST("UM-71 UM-87", "a forged session message far ahead does not move the session, not even if duplicated")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     receive_sm(f, 7, 1u << 30, 1u << 29);
@@ -230,7 +230,7 @@ TEST("UM-71 UM-87", "a forged session message far ahead neither, not even double
     receiving_close(f);
 }
 
-TEST("UM-71 UM-128", "session messages alone, lead and trail forged alike, lose nothing")
+TEST("UM-71 UM-128", "session messages alone, with forged lead and trail, cause no loss")
 {
     uint32_t leads[] = {1000, LOSS_CAPACITY / 16, 60000, LOSS_CAPACITY};
     for (uint32_t l = 0; l < 4; l++) {
@@ -251,7 +251,8 @@ TEST("UM-71 UM-128", "session messages alone, lead and trail forged alike, lose 
     }
 }
 
-TEST("UM-71 UM-123", "what only forged session messages told of is bounded and given up, and such data still counts")
+TEST("UM-71 UM-123",
+     "sqns claimed only by forged session messages are bounded and given up, and their data is still accepted")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     tick(f, NS_PER_S);
@@ -269,7 +270,7 @@ TEST("UM-71 UM-123", "what only forged session messages told of is bounded and g
     for (uint32_t s = 0; s < 12; s++)
         tick(f, NS_PER_S);
     uint64_t naks = f->naks;
-    receive_sm(f, 8, 149 + 100, 100); /* nothing new: not claimed again */
+    receive_sm(f, 8, 149 + 100, 100); /* no new lead: not claimed again */
     for (uint32_t s = 0; s < 12; s++)
         tick(f, NS_PER_S);
     CHECK_EQ(f->naks, naks);
@@ -280,7 +281,7 @@ TEST("UM-71 UM-123", "what only forged session messages told of is bounded and g
     receiving_close(f);
 }
 
-TEST("UM-71 UM-116", "data that is lost where a forged session message claimed is NAKed all the same")
+TEST("UM-71 UM-116", "lost data in a range claimed by a forged session message is NAKed")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     tick(f, NS_PER_S);
@@ -300,9 +301,9 @@ TEST("UM-71 UM-116", "data that is lost where a forged session message claimed i
     receiving_close(f);
 }
 
-TEST("UM-76", "a session that begins with a forged session message begins where its data is")
+TEST("UM-76", "a session that starts with a forged session message starts at its data")
 {
-    uint32_t leads[] = {50000, 1u << 20, 1u << 30, 3u << 30, 2}; /* data is at 100 */
+    uint32_t leads[] = {50000, 1u << 20, 1u << 30, 3u << 30, 2}; /* data starts at 100 */
     for (uint32_t l = 0; l < 5; l++) {
         receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
         receive_sm(f, 7, leads[l], leads[l]);
@@ -316,7 +317,7 @@ TEST("UM-76", "a session that begins with a forged session message begins where 
     }
 }
 
-TEST("UM-71 UM-116", "a claim and a confirmed jump far across it: bounded")
+TEST("UM-71 UM-116", "a claim and a confirmed jump far beyond it are bounded")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     tick(f, NS_PER_S);
@@ -342,12 +343,12 @@ TEST("UM-71", "forged session messages from before the stream do not end an idle
     receiving_close(f);
 }
 
-TEST("UM-110 UM-116 UX-7", "after a long outage the stream goes on, the gap said to be lost")
+TEST("UM-110 UM-116 UX-7", "after a long outage the stream continues, and the gap is reported as lost")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     for (uint32_t i = 0; i < 50; i++)
         receive_message(f, 10000000 + i, 0, 9000000 + i);
-    CHECK_EQ(f->messages, 50 + 49); /* the first is taken for a forgery until the second confirms it */
+    CHECK_EQ(f->messages, 50 + 49); /* the first counts as forged until the second confirms it */
     CHECK_EQ(f->bursts, 1);
     CHECK(f->session.losses.count <= LOSS_CAPACITY);
     CHECK_EQ(f->session.next_sqn, 10000050);
@@ -359,7 +360,7 @@ TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     tick(f, NS_PER_S);
     receive_sm(f, 7, 10000000, 9999991);
-    CHECK_EQ(f->session.losses.count, 1); /* the last one, whose retransmission shows that it exists */
+    CHECK_EQ(f->session.losses.count, 1); /* the last one, whose retransmission proves that it exists */
     tick(f, NS_PER_S);
     CHECK(f->naks >= 1);
     uint8_t out[64];
@@ -373,14 +374,14 @@ TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the
     receiving_close(f);
 }
 
-TEST("UM-119", "a NAK budget: what is over it is put off, counted once, and sent when there is space")
+TEST("UM-119", "NAKs over the NAK budget are delayed, counted once, and sent later")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     um_nak_budget_init(&f->session.nak_budget, 10000, f->now_ns);
     uint8_t out[64];
     receive(f, out, data_header(out, 150 + 60000, 100));
     tick(f, 100 * NS_PER_MS);
-    CHECK_EQ(f->naks, 2500); /* a quarter of a second's */
+    CHECK_EQ(f->naks, 2500); /* the budget of a quarter of a second */
     CHECK_EQ(f->session.counters.naks_rate_limited, 0);
     for (uint32_t i = 0; i < 50; i++)
         tick(f, 10 * NS_PER_MS);
@@ -393,11 +394,11 @@ TEST("UM-119", "a NAK budget: what is over it is put off, counted once, and sent
     receiving_close(f);
 }
 
-TEST("UM-116 UM-123", "a gap as long as the loss map: bounded, NAKed, given up")
+TEST("UM-116 UM-123", "a gap as long as the loss map is bounded, NAKed and given up")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
-    uint32_t at = data_header(out, 150 + LOSS_CAPACITY, 100); /* all of it in the window still */
+    uint32_t at = data_header(out, 150 + LOSS_CAPACITY, 100); /* all of it is still in the window */
     receive(f, out, at);
     CHECK_EQ(f->session.losses.count, LOSS_CAPACITY);
     for (uint32_t i = 0; i < 12; i++)
@@ -408,7 +409,7 @@ TEST("UM-116 UM-123", "a gap as long as the loss map: bounded, NAKed, given up")
     receiving_close(f);
 }
 
-TEST("UM-116", "when the map is full the newest are NAKed, the oldest given up")
+TEST("UM-116", "if the loss map is full, the newest sqns are NAKed and the oldest given up")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -420,7 +421,7 @@ TEST("UM-116", "when the map is full the newest are NAKed, the oldest given up")
     receiving_close(f);
 }
 
-TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can be joined anew")
+TEST("UX-22 UM-104", "if the first datagram was forged, the session ends and can be joined again")
 {
     receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
     receive_message(f, 1u << 30, 0, 1u << 30);
@@ -432,7 +433,7 @@ TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can
     receiving_close(f);
 }
 
-TEST("UM-76 UM-128", "a first datagram that was forged half the number space behind: what is true is delivered")
+TEST("UM-76 UM-128", "if the first datagram was forged half the sqn space behind, the true data is delivered")
 {
     receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -440,14 +441,14 @@ TEST("UM-76 UM-128", "a first datagram that was forged half the number space beh
     for (uint32_t i = 0; i < 100; i++)
         receive_message(f, 99 + i, 0, i);
     for (uint32_t second = 0; second < 12; second++)
-        tick(f, NS_PER_S);     /* until what seems lost before them is given up */
-    CHECK_EQ(f->messages, 99); /* the first is taken for a forgery until the second confirms it */
+        tick(f, NS_PER_S);     /* until the apparent losses before them are given up */
+    CHECK_EQ(f->messages, 99); /* the first counts as forged until the second confirms it */
     CHECK_EQ(f->last_sqn, 99);
     receiving_close(f);
 }
 
-/* The datagrams between are not sent: the session is put where they would have left it. */
-TEST("UM-9 UM-76", "a topic that begins after more datagrams than half the number space is delivered")
+/* The datagrams in between are not sent; the session is set to the state after them. */
+TEST("UM-9 UM-76", "a topic that starts after more datagrams than half the sqn space is delivered")
 {
     receiving *f = receiving_open(2, 1024, UM_ORDERED_SEQUENCE);
     uint32_t sqn = 100;
@@ -462,7 +463,7 @@ TEST("UM-9 UM-76", "a topic that begins after more datagrams than half the numbe
     receiving_close(f);
 }
 
-TEST("UX-22 UM-104", "the same when it claims a window that would take the true numbers in")
+TEST("UX-22 UM-104", "a forged first datagram whose window includes the true sqns ends the session, too")
 {
     for (uint32_t as_session_message = 0; as_session_message < 2; as_session_message++) {
         receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
@@ -473,7 +474,7 @@ TEST("UX-22 UM-104", "the same when it claims a window that would take the true 
             receive(f, out, data_header(out, 1u << 30, 50));
         for (uint32_t i = 0; i < 100; i++)
             receive_message(f, 100 + i, 0, i);
-        /* Data is believed, so that the session has to end; a session message alone gives way to the first data. */
+        /* Forged data moves the session, so it must end; a session message alone is superseded by the first data. */
         CHECK_EQ(f->session.ended, !as_session_message);
         CHECK_EQ(f->ends, !as_session_message);
         CHECK_EQ(f->messages, as_session_message ? 100 : f->messages);
@@ -481,7 +482,7 @@ TEST("UX-22 UM-104", "the same when it claims a window that would take the true 
     }
 }
 
-TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else")
+TEST("UX-9 UM-121", "old duplicates are only counted")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     for (uint32_t round = 0; round < 10; round++) {
@@ -497,7 +498,7 @@ TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else"
 
 /* ---- topics ---- */
 
-TEST("UX-7 UM-101", "a topic number that runs ahead of the transport is not believed")
+TEST("UX-7 UM-101", "a topic sqn too far ahead of the transport is ignored")
 {
     uint32_t jumps[] = {2 * UM_LBMC_PER_DATAGRAM_MAX + 1, 1 << 20, INT32_MAX, 1u << 31};
     for (uint32_t burst = 0; burst < 2; burst++) {
@@ -514,7 +515,7 @@ TEST("UX-7 UM-101", "a topic number that runs ahead of the transport is not beli
     }
 }
 
-TEST("UM-62 UM-63 UX-7", "nor one in a TSNI")
+TEST("UM-62 UM-63 UX-7", "a topic sqn too far ahead in a TSNI is ignored")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -527,7 +528,8 @@ TEST("UM-62 UM-63 UX-7", "nor one in a TSNI")
     receiving_close(f);
 }
 
-TEST("UM-100 UM-101", "a gap of a million topic numbers, no burst: a row each, the queue's worth a call")
+TEST("UM-100 UM-101",
+     "a gap of a million topic sqns without burst loss: one row each, per call as many as the queue holds")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -542,7 +544,7 @@ TEST("UM-100 UM-101", "a gap of a million topic numbers, no burst: a row each, t
     receiving_close(f);
 }
 
-TEST("UM-9 UM-81", "messages far apart while delivery waits for earlier datagrams")
+TEST("UM-9 UM-81", "messages far apart are delivered after delivery waited for earlier datagrams")
 {
     receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -560,9 +562,9 @@ TEST("UM-9 UM-81", "messages far apart while delivery waits for earlier datagram
     receiving_close(f);
 }
 
-TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what is held is delivered")
+TEST("UM-9 UM-81", "a TSNI half the sqn space away while delivery waits does not stop held messages")
 {
-    for (uint32_t off = 0; off < 3; off++) { /* before, at and behind the number that is as far ahead as behind */
+    for (uint32_t off = 0; off < 3; off++) { /* before, at and after half the sqn space */
         receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
         uint8_t out[64];
         receive(f, out, data_header(out, 100, 90));
@@ -578,7 +580,7 @@ TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what
         CHECK_EQ(f->deliveries[0].state, UM_DELIVERY_RUNNING);
         CHECK_EQ(f->messages, 4);
         CHECK_EQ(f->last_sqn, 1003);
-        receiving_close(f); /* which sees that no entry is left */
+        receiving_close(f); /* checks that no entry is left */
     }
 }
 
@@ -589,7 +591,7 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     um_recovery_timing_init(&f->session.timing, 0, 10 * (int64_t)NS_PER_S, NS_PER_MS, 0);
     f->session.config.nak_generation_ns = 60 * (int64_t)NS_PER_S;
-    receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after half of the back-off at the earliest */
+    receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after at least half the back-off */
     um_loss *loss = um_loss_map_find(&f->session.losses, 150);
     CHECK(loss != NULL);
     int64_t due_ns = loss->deadline_ns;
@@ -606,12 +608,12 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     receiving_close(f);
 }
 
-TEST("UM-128", "what the source can send no more is given up when its timer runs out, without a NAK")
+TEST("UM-128", "sqns that have left the source's window are given up when their timer expires, without a NAK")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     receive_message(f, 151, 0, 51); /* 150 is lost */
     uint8_t out[64];
-    receive(f, out, data_header(out, 152, 151)); /* the source's window has passed it */
+    receive(f, out, data_header(out, 152, 151)); /* it has left the source's window */
     CHECK_EQ(f->session.losses.count, 1);
     tick(f, NS_PER_S);
     CHECK_EQ(f->session.losses.count, 0);
@@ -620,7 +622,7 @@ TEST("UM-128", "what the source can send no more is given up when its timer runs
     receiving_close(f);
 }
 
-TEST("UM-116 UM-128", "a forged duplicate does not carry the trail half the number space ahead")
+TEST("UM-116 UM-128", "a forged duplicate does not move the trail half the sqn space ahead")
 {
     for (uint32_t older = 1; older <= 1001; older += 500) {
         receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
@@ -628,7 +630,7 @@ TEST("UM-116 UM-128", "a forged duplicate does not carry the trail half the numb
         uint8_t out[64];
         receive(f, out, data_header(out, forged, forged - INT32_MAX));
         CHECK_EQ(f->session.trail_sqn, trail);
-        receive_message(f, 151, 0, 51); /* 150 is lost, and can be had */
+        receive_message(f, 151, 0, 51); /* 150 is lost and still in the source's window */
         CHECK_EQ(f->session.losses.count, 1);
         receive_message(f, 150, 0, 50);
         CHECK_EQ(f->messages, 52);
@@ -639,7 +641,7 @@ TEST("UM-116 UM-128", "a forged duplicate does not carry the trail half the numb
 
 /* ---- fragments ---- */
 
-TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and holds nothing up")
+TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and does not delay others")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -658,7 +660,7 @@ TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and holds noth
     }
 }
 
-TEST("UM-5 UM-42", "a message that promises more than comes is given up when the next one is there")
+TEST("UM-5 UM-42", "a message with missing bytes is given up once the next one is there")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -677,7 +679,7 @@ TEST("UM-5 UM-42", "a message that promises more than comes is given up when the
     }
 }
 
-TEST("UM-5 UM-42", "fragments with all bytes of a message, but not end to end, are no message")
+TEST("UM-5 UM-42", "fragments with all bytes of a message that do not join are no message")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -696,12 +698,13 @@ TEST("UM-5 UM-42", "fragments with all bytes of a message, but not end to end, a
     }
 }
 
-TEST("UM-5 UM-42", "fragments that overlap, disagree or repeat, behind a gap: bounded, and over with it")
+TEST("UM-5 UM-42",
+     "overlapping, inconsistent or repeated fragments after a gap are bounded, and discarded with the gap")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
         receiving *f = streaming(1024, modes[m]);
-        for (uint32_t i = 0; i < 4000; i++) { /* 50 is lost; a byte each, more than enough, never end to end */
+        for (uint32_t i = 0; i < 4000; i++) { /* 50 is lost; one byte each, more than enough, but they never join */
             uint32_t offset = i < 1000 ? i : (i - 1) % 2000;
             receive_fragment(
                 f, 151 + i,
@@ -718,7 +721,7 @@ TEST("UM-5 UM-42", "fragments that overlap, disagree or repeat, behind a gap: bo
 
 /* ---- many topics, many losses ---- */
 
-TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a datagram names them all")
+TEST("UM-9 UM-11 UM-62", "a datagram names thousands of waiting topics while the loss map is full")
 {
     static uint8_t out[65507];
     receiving *f = receiving_open(TOPICS, 1024, UM_ORDERED_SEQUENCE);
@@ -726,7 +729,7 @@ TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a data
     receive(f, out, data_header(out, 101 + LOSS_CAPACITY, 50));
     CHECK_EQ(f->session.losses.count, LOSS_CAPACITY);
     uint32_t next = 102 + LOSS_CAPACITY;
-    for (uint32_t round = 0; round < 3; round++) { /* records for all of them, over and over */
+    for (uint32_t round = 0; round < 3; round++) { /* records for all of them, repeatedly */
         uint32_t at = data_header(out, next++, 50), topics[31], sqns[31];
         while (at + 256 < sizeof out) {
             for (uint32_t i = 0; i < 31; i++) {
@@ -750,7 +753,7 @@ TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a data
     receiving_close(f);
 }
 
-TEST("UM-119 UM-134", "a back-off of 0 is no endless loop")
+TEST("UM-119 UM-134", "a back-off of 0 causes no endless loop")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     um_recovery_timing_init(&f->session.timing, 0, 0, 0, 0);

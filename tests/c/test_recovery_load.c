@@ -1,5 +1,5 @@
-/* The receiving half under load: asking again only for what has had a chance to arrive, telling the source at once when
- * it may go on, and counting how long recovery took.
+/* The receiving half under load: re-NAKs only for datagrams that could have arrived, status messages at once when
+ * the position advances, and recovery times.
  */
 #include "core/receiver/receiver_session.h"
 #include "core/receiver/status_reports.h"
@@ -56,7 +56,7 @@ static void receiving_close(receiving *r)
     free(r);
 }
 
-/* A data datagram without messages: the session looks at its sqn only. */
+/* A data datagram without messages: the session only uses its sqn. */
 static void arrive(receiving *r, uint32_t sqn, bool retransmission, int64_t now_ns)
 {
     uint8_t datagram[1000] = {0};
@@ -92,7 +92,7 @@ TEST("UM-119", "a receiver that has yet to read its buffer does not re-NAK")
     receiving_close(r);
 }
 
-TEST("UM-119 UM-123", "a receiver that never catches up re-NAKs all the same, and gives up in time")
+TEST("UM-119 UM-123", "a receiver that never catches up still re-NAKs, and gives up in time")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
@@ -117,7 +117,7 @@ static uint32_t reported_sqn(const receiving *r)
     return status.next_sqn;
 }
 
-TEST("AE-15 AE-17", "a status message goes out at once when the gap that held the position back is closed")
+TEST("AE-15 AE-17", "a status message is sent at once when the gap that held the position back is closed")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
@@ -131,7 +131,7 @@ TEST("AE-15 AE-17", "a status message goes out at once when the gap that held th
     receiving_close(r);
 }
 
-TEST("AE-15", "a gap that is given up lets the position go on as well")
+TEST("AE-15", "a gap that is given up lets the position advance, too")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
@@ -145,7 +145,7 @@ TEST("AE-15", "a gap that is given up lets the position go on as well")
     receiving_close(r);
 }
 
-TEST("UX-9", "recovery times are counted four buckets to an octave")
+TEST("UX-9", "recovery times are counted in four buckets per octave")
 {
     /* microseconds, bucket */
     static const uint32_t cases[][2] = {{1, 0},      {65, 0},       {66, 0},       {82, 1},

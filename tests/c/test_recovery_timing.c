@@ -1,4 +1,4 @@
-/* The measured NAK timers by themselves, with made-up times. */
+/* The measured NAK timers in isolation, with simulated times. */
 #include "core/foundation/random.h"
 #include "core/receiver/recovery_timing.h"
 #include "core/source/source_timing.h"
@@ -30,7 +30,7 @@ static void answer(um_recovery_timing *timing, int64_t waited_ns, uint32_t times
         um_recovery_timing_on_retransmission(timing, 1, 0, waited_ns);
 }
 
-TEST("UM-117 UM-122 UM-131", "fixed timers are the configured ones, whatever is measured and told")
+TEST("UM-117 UM-122 UM-131", "fixed timers are the configured ones, whatever is measured or reported")
 {
     um_recovery_timing timing = timing_of(0, 1);
     um_random random = {1}, same = {1};
@@ -45,7 +45,7 @@ TEST("UM-117 UM-122 UM-131", "fixed timers are the configured ones, whatever is 
              SUPPRESS_NS + um_random_backoff_ns(&same, BACKOFF_NS));
 }
 
-TEST("UM-117 UM-122 UM-131", "each timer is measured by itself")
+TEST("UM-117 UM-122 UM-131", "each timer is measured separately")
 {
     um_recovery_timing timing = timing_of(UM_ADAPTIVE_BACKOFF, 1);
     answer(&timing, 300 * US, 100);
@@ -58,12 +58,13 @@ TEST("UM-117 UM-122 UM-131", "each timer is measured by itself")
     CHECK(um_recovery_timing_suppress_ns(&timing) <= 450 * US);
 }
 
-TEST("UM-117 UM-122", "a receiver alone NAKs at once, and again after a round trip and its margin")
+TEST("UM-117 UM-122", "a single receiver NAKs at once, and again after a round trip and its margin")
 {
     um_recovery_timing timing = timing_of(ALL, 1);
     um_random random = {1};
     CHECK_EQ(um_recovery_timing_draw_initial_ns(&timing, &random), 0);
-    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), 6 * NS_PER_MS); /* 2 ms assumed, 1 varies */
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1),
+             6 * NS_PER_MS); /* 2 ms assumed, with a variance of 1 ms */
     answer(&timing, 800 * US, 1);
     CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), (800 + 4 * 400) * US);
     answer(&timing, 800 * US, 100);
@@ -73,7 +74,7 @@ TEST("UM-117 UM-122", "a receiver alone NAKs at once, and again after a round tr
     CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 4000000000u), BACKOFF_NS + BACKOFF_NS / 2);
 }
 
-TEST("UM-122", "the back-off covers a round trip that varies")
+TEST("UM-122", "the back-off covers the variance of the round trip")
 {
     um_recovery_timing timing = timing_of(ALL, 1);
     for (uint32_t i = 0; i < 200; i++)
@@ -95,7 +96,7 @@ TEST("UM-122", "a retransmission after several NAKs, or an NCF, is no sample; th
     CHECK(um_recovery_timing_backoff_ns(&timing) < 3 * NS_PER_MS);
 }
 
-TEST("UM-117 UM-127", "reordering widens the initial back-off beyond what was seen, and samples narrow it again")
+TEST("UM-117 UM-127", "reordering widens the initial back-off beyond the observed delay, and samples narrow it again")
 {
     um_recovery_timing timing = timing_of(ALL, 1);
     um_random random = {1};
@@ -106,7 +107,8 @@ TEST("UM-117 UM-127", "reordering widens the initial back-off beyond what was se
     CHECK(um_recovery_timing_draw_initial_ns(&timing, &random) < US);
 }
 
-TEST("UM-117 UM-127", "an original that comes after its repair was reordered; any other duplicate says nothing")
+TEST("UM-117 UM-127",
+     "an original that arrives after its retransmission was reordered; other duplicates have no effect")
 {
     um_recovery_timing timing = timing_of(ALL, 1);
     answer(&timing, 500 * US, 50);
@@ -120,12 +122,12 @@ TEST("UM-117 UM-127", "an original that comes after its repair was reordered; an
     CHECK_EQ(timing.reordering_ns, 4 * NS_PER_MS);
 }
 
-TEST("UM-127", "a receiver that sees retransmissions it did not cause is not alone, whatever it is told")
+TEST("UM-127", "a receiver that sees retransmissions it did not cause assumes other receivers, whatever the reports")
 {
     um_recovery_timing timing = timing_of(ALL, 1);
     answer(&timing, 500 * US, 1);
     um_recovery_timing_on_repaired(&timing, 7, 1000);
-    um_recovery_timing_on_duplicate(&timing, 7, true, 2000); /* its own, again */
+    um_recovery_timing_on_duplicate(&timing, 7, true, 2000); /* its own retransmission again */
     CHECK_EQ(um_recovery_timing_receivers(&timing), 1);
     um_recovery_timing_on_duplicate(&timing, 9, true, 2000);
     CHECK_EQ(um_recovery_timing_receivers(&timing), 2);
@@ -136,7 +138,7 @@ TEST("UM-127", "a receiver that sees retransmissions it did not cause is not alo
     CHECK_EQ(um_recovery_timing_receivers(&timing), 2);
 }
 
-/* Receivers with the same loss: how many NAK before the first retransmission is back, in the mean. */
+/* Mean number of receivers with the same loss that NAK before the first retransmission arrives. */
 static double naks_in_the_mean(uint32_t receivers, uint32_t rounds)
 {
     um_recovery_timing timing = timing_of(ALL, receivers);
@@ -156,7 +158,7 @@ static double naks_in_the_mean(uint32_t receivers, uint32_t rounds)
     return (double)naks / rounds;
 }
 
-TEST("UM-117 UM-127", "the spread grows with the receivers, so that some four NAK however many there are")
+TEST("UM-117 UM-127", "the spread grows with the receivers, so that about four NAK, however many there are")
 {
     CHECK(naks_in_the_mean(2, 300) < 2.1);
     CHECK(naks_in_the_mean(20, 300) < 4.5);
@@ -167,7 +169,7 @@ TEST("UM-117 UM-127", "the spread grows with the receivers, so that some four NA
     CHECK_EQ(um_recovery_timing_initial_ns(&timing) / (10 * US), 790); /* ln(1 + 999 e) is 7.907 */
 }
 
-TEST("UM-117", "what the source tells counts until there is a sample")
+TEST("UM-117", "the reported round trip is used until there is a sample")
 {
     um_recovery_timing timing = timing_of(ALL, 0);
     CHECK_EQ(um_recovery_timing_receivers(&timing), UM_RECOVERY_RECEIVERS_ASSUMED);
@@ -213,7 +215,7 @@ TEST("UM-117 UM-122 UM-131", "forged samples and forged reports stay within floo
     CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), 15 * US);
 }
 
-/* ---- the source's ---- */
+/* ---- the source's timers ---- */
 
 static um_source_timing *source_timing(uint32_t adaptive)
 {
@@ -252,7 +254,7 @@ TEST("UM-129 UM-130", "a NAK is ignored for the round trip of the receiver that 
     CHECK_EQ(um_source_timing_ignore_ns(timing, &hasty), 500 * NS_PER_MS);
 }
 
-TEST("UM-68", "the first session message comes after the shortest round trip, within floor and ceiling")
+TEST("UM-68", "the first session message is sent after the shortest round trip, within floor and ceiling")
 {
     um_source_timing *timing = source_timing(ALL_OF_SOURCE);
     CHECK_EQ(um_source_timing_first_sm_ns(timing), 20 * NS_PER_MS);
@@ -262,11 +264,12 @@ TEST("UM-68", "the first session message comes after the shortest round trip, wi
     CHECK_EQ(um_source_timing_first_sm_ns(timing), 300 * US);
     um_source_timing_on_status(timing, NULL, 2, 1, 0);
     CHECK_EQ(um_source_timing_first_sm_ns(timing), UM_RECOVERY_FLOOR_NS);
-    um_source_timing_on_status(timing, NULL, 1, UINT32_MAX, 3 * (int64_t)NS_PER_S); /* the short ones are over */
+    um_source_timing_on_status(timing, NULL, 1, UINT32_MAX,
+                               3 * (int64_t)NS_PER_S); /* the intervals with short ones are over */
     CHECK_EQ(um_source_timing_first_sm_ns(timing), 200 * NS_PER_MS);
 }
 
-TEST("UM-117", "a census counts receivers of the last second or two, and no more than its bits")
+TEST("UM-117", "a census counts the receivers of the last one or two seconds, at most as many as it has bits")
 {
     um_receiver_census census;
     um_census_init(&census, 0);
@@ -296,7 +299,7 @@ static bool is_due(um_source_timing *timing, uint32_t next_sqn, int64_t now_ms)
     return due;
 }
 
-TEST("UM-117", "receivers are told when the first have been counted, when they double, and when one comes")
+TEST("UM-117", "a group report is sent when the first receivers are counted, when they double, and for a new one")
 {
     um_source_timing *timing = source_timing(ALL_OF_SOURCE);
     CHECK(!is_due(timing, 1, 0));
@@ -316,10 +319,10 @@ TEST("UM-117", "receivers are told when the first have been counted, when they d
             um_source_timing_on_status(timing, NULL, id, 0, ms * NS_PER_MS);
         CHECK(!is_due(timing, 4, ms));
     }
-    CHECK(is_due(timing, 5, 60000)); /* there was data since */
+    CHECK(is_due(timing, 5, 60000)); /* data was sent since */
 }
 
-TEST("UM-117", "a group report travels whole, and nothing else is taken for one")
+TEST("UM-117", "a group report is read back as it was written, and no other message is taken for one")
 {
     uint8_t bytes[UM_GROUP_REPORT_BYTES];
     um_group_report report = {1000, 123456}, found;

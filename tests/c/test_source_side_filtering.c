@@ -67,7 +67,7 @@ static void interest(fixture *f, um_address from, uint32_t id, const um_interest
     from_client(f, from, out, length);
 }
 
-static void wants(fixture *f, um_address from, uint32_t id, uint32_t version, uint32_t topic)
+static void send_interest(fixture *f, um_address from, uint32_t id, uint32_t version, uint32_t topic)
 {
     um_interest_part part = {.version = version, .part_count = 1};
     interest(f, from, id, &part, &topic, 1);
@@ -92,7 +92,7 @@ TEST("UX-27", "a client is sent the datagrams with its topics, and each carries 
     uint32_t id = connect_client(f, A);
     connect_client(f, B);                   /* sends no interest, and is sent everything */
     CHECK_EQ(last_report(f, A).version, 0); /* the report shows that the source filters */
-    wants(f, A, id, 5, T1);
+    send_interest(f, A, id, 5, T1);
     um_filter_report report = last_report(f, A);
     CHECK(report.version == 5 && report.since_sqn == 0 && report.count == 0);
     capture_clear(&f->link);
@@ -122,9 +122,9 @@ TEST("UX-27", "a datagram is sent to clients that need any of its topics, a TSNI
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
     uint32_t of_a = connect_client(f, A), of_b = connect_client(f, B), of_c = connect_client(f, C);
-    wants(f, A, of_a, 1, T1);
-    wants(f, B, of_b, 1, T2);
-    wants(f, C, of_c, 1, T3);
+    send_interest(f, A, of_a, 1, T1);
+    send_interest(f, B, of_b, 1, T2);
+    send_interest(f, C, of_c, 1, T3);
     capture_clear(&f->link);
     send_text(f, one, "x", 0);
     send_text(f, two, "y", UM_SEND_FLUSH);
@@ -189,10 +189,10 @@ TEST("UX-27 UX-11", "an interest without the client id of its address changes no
     fixture *f = filtering_open(8);
     um_source *source = source_open(f, T1, 0);
     uint32_t id = connect_client(f, A);
-    wants(f, A, id, 1, T1);
+    send_interest(f, A, id, 1, T1);
     capture_clear(&f->link);
-    wants(f, A, id + 1, 2, T2);
-    wants(f, B, id, 2, T2);
+    send_interest(f, A, id + 1, 2, T2);
+    send_interest(f, B, id, 2, T2);
     CHECK(f->session->counters.dgrams_dropped_client == 2 && f->session->counters.interests_rcved == 1);
     capture_clear(&f->link);
     send_text(f, source, "x", UM_SEND_FLUSH);
@@ -206,7 +206,7 @@ TEST("UX-27", "a receiver that restarts at the same address is sent everything u
     fixture *f = filtering_open(8);
     um_source *source = source_open(f, T2, 0);
     uint32_t id = connect_client(f, A);
-    wants(f, A, id, 500, T1);
+    send_interest(f, A, id, 500, T1);
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
     connect_client(f, A);
@@ -216,7 +216,7 @@ TEST("UX-27", "a receiver that restarts at the same address is sent everything u
     run_sender(f);
     CHECK_EQ(sent_to(f, A), 1);
     CHECK_EQ(decoded(f->link.datagrams[0].data, f->link.datagrams[0].length).passed, 0);
-    wants(f, A, id, 3, T1); /* an older version, of another receiver */
+    send_interest(f, A, id, 3, T1); /* an older version, of another receiver */
     CHECK_EQ(last_report(f, A).version, 3);
     session_close(f);
 }
@@ -226,8 +226,8 @@ TEST("UX-27 UM-124", "a NAK of a datagram that a client does not need gets a rep
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
     uint32_t of_a = connect_client(f, A), of_b = connect_client(f, B);
-    wants(f, A, of_a, 1, T1);
-    wants(f, B, of_b, 1, T2);
+    send_interest(f, A, of_a, 1, T1);
+    send_interest(f, B, of_b, 1, T2);
     um_source *order[] = {one, two, two, two, one, two};
     for (uint32_t i = 0; i < 6; i++)
         send_bytes(f, order[i], 1000, 0, UM_SEND_FLUSH);
@@ -250,7 +250,7 @@ TEST("UX-27 UM-124", "a NAK of a datagram that a client does not need gets a rep
     }
     CHECK_EQ(repaired, 1u << 0 | 1u << 4);
     /* A topic added later also applies to datagrams sent before. */
-    wants(f, A, of_a, 2, T2);
+    send_interest(f, A, of_a, 2, T2);
     capture_clear(&f->link);
     from_client(f, A, out, um_lbtru_write_nak(out, &options, sqns + 1, 1));
     CHECK(sent_to(f, A) == 1 && sent_to(f, B) == 1);
@@ -263,7 +263,7 @@ TEST("UX-27 UM-68 UX-9",
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
     uint32_t id = connect_client(f, A);
-    wants(f, A, id, 1, T2);
+    send_interest(f, A, id, 1, T2);
     capture_clear(&f->link);
     send_text(f, one, "x", UM_SEND_FLUSH);
     run_sender(f);
@@ -372,8 +372,8 @@ TEST("UX-27 UX-1", "the data rate limit counts the copies that are sent")
     fixture *f = session_open_limited(&config, 8 * 1000 * 1000, 0, 10 * NS_PER_MS);
     um_source *source = source_open(f, T1, 0);
     uint32_t of_a = connect_client(f, A), of_b = connect_client(f, B);
-    wants(f, A, of_a, 1, T1);
-    wants(f, B, of_b, 1, T2);
+    send_interest(f, A, of_a, 1, T1);
+    send_interest(f, B, of_b, 1, T2);
     capture_clear(&f->link);
     for (uint32_t i = 0; i < 20; i++)
         send_bytes(f, source, 968, 0, UM_SEND_FLUSH); /* 1000 bytes each: 10 per slice */

@@ -1,4 +1,4 @@
-/* Tags on connections of the request protocol: what a side seals the other accepts once and in order, and nothing else.
+/* Tags on connections of the request protocol: each side accepts records of the other once and in order, and no others.
  */
 #include "authentication/stream_tags.h"
 #include "support.h"
@@ -23,7 +23,7 @@ static void seal(um_stream_tags *tags, uint8_t *record, uint8_t fill)
     CHECK_EQ(um_stream_tags_seal(tags, record, MESSAGES), 0);
 }
 
-TEST("UM-138", "both directions, each in its order")
+TEST("UM-138", "records are accepted in both directions, each in its order")
 {
     um_stream_tags *receiver = side(false, 1, CONNECTION), *source = side(true, 1, CONNECTION);
     uint8_t record[RECORD];
@@ -38,17 +38,17 @@ TEST("UM-138", "both directions, each in its order")
     um_stream_tags_close(source);
 }
 
-TEST("UM-138", "any bit flipped is wrong, and leaves the right record to be accepted")
+TEST("UM-138", "a record with any bit flipped is refused, and the right record is still accepted")
 {
     um_stream_tags *receiver = side(false, 1, CONNECTION), *source = side(true, 1, CONNECTION);
     uint8_t record[RECORD];
     seal(receiver, record, 5);
-    for (uint32_t bit = 8 * 12; bit < 8 * RECORD; bit++) { /* the head and the length are read before */
+    for (uint32_t bit = 8 * 12; bit < 8 * RECORD; bit++) { /* the head and the length are checked first */
         record[bit / 8] ^= (uint8_t)(1 << bit % 8);
         CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_WRONG);
         record[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
-    record[11]--; /* a record that claims to be shorter */
+    record[11]--; /* a shorter length */
     CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_WRONG);
     record[11]++;
     CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_OK);
@@ -56,7 +56,7 @@ TEST("UM-138", "any bit flipped is wrong, and leaves the right record to be acce
     um_stream_tags_close(source);
 }
 
-TEST("UM-138", "a record is accepted in its place only")
+TEST("UM-138", "a record is accepted only in its place")
 {
     um_stream_tags *receiver = side(false, 1, CONNECTION), *source = side(true, 1, CONNECTION);
     uint8_t first[RECORD], second[RECORD];
@@ -70,7 +70,7 @@ TEST("UM-138", "a record is accepted in its place only")
     um_stream_tags_close(source);
 }
 
-TEST("UM-138", "nothing of another key, connection or direction is right")
+TEST("UM-138", "records of another key, connection or direction are refused")
 {
     um_stream_tags *source = side(true, 1, CONNECTION);
     um_stream_tags *others[] = {side(false, 2, CONNECTION), side(false, 1, "another"), side(true, 1, CONNECTION)};
@@ -83,13 +83,13 @@ TEST("UM-138", "nothing of another key, connection or direction is right")
     um_stream_tags_close(source);
 }
 
-TEST("UM-138", "headers are told from greetings and from all else as soon as they can be")
+TEST("UM-138", "headers, greetings and other bytes are distinguished as early as possible")
 {
     um_stream_tags *source = side(true, 1, CONNECTION);
     uint8_t record[RECORD];
     seal(source, record, 1);
     for (uint32_t length = 0; length < UM_RECORD_HEADER_BYTES; length++) {
-        uint8_t *exact = malloc(length > 0 ? length : 1); /* so that a read beyond it is seen */
+        uint8_t *exact = malloc(length > 0 ? length : 1); /* so that AddressSanitizer detects a read beyond it */
         memcpy(exact, record, length);
         CHECK_EQ(um_stream_record_bytes(exact, length), -EAGAIN);
         if (length > 0) {
@@ -107,7 +107,7 @@ TEST("UM-138", "headers are told from greetings and from all else as soon as the
     um_stream_tags_close(source);
 }
 
-TEST("UM-138", "a greeting says its kind, subject and key, and has a nonce of its own")
+TEST("UM-138", "a greeting carries its kind, subject and key, and its own nonce")
 {
     uint8_t first[UM_RECORD_HEADER_BYTES], second[UM_RECORD_HEADER_BYTES];
     for (int kind = 0; kind < UM_STREAM_KINDS; kind++) {
@@ -121,7 +121,7 @@ TEST("UM-138", "a greeting says its kind, subject and key, and has a nonce of it
         CHECK_EQ(read.kind, said.kind);
         CHECK_EQ(read.subject, said.subject);
         CHECK_EQ(read.key_id, said.key_id);
-        for (uint32_t byte = 0; byte < 12; byte++) { /* what is no greeting, or of no kind that is known */
+        for (uint32_t byte = 0; byte < 12; byte++) { /* no greeting, or an unknown kind */
             memcpy(second, first, sizeof second);
             second[byte] ^= 0x40;
             CHECK(!um_stream_greeting_read(second, &read));
@@ -143,14 +143,14 @@ TEST("UM-138", "kinds of connections share no keys")
     um_stream_tags_close(server);
 }
 
-TEST("UM-138", "keys of one identifier have checks of their own")
+TEST("UM-138", "different keys with one identifier have different checks")
 {
     um_key first = {.id = 7}, second = {.id = 7, .secret = {1}};
     CHECK(um_stream_key_check(&first) != um_stream_key_check(&second));
     CHECK_EQ(um_stream_key_check(&first), um_stream_key_check(&first));
 }
 
-TEST("UM-108", "a direction goes on with another key, which its next record names")
+TEST("UM-108", "a direction changes its key, which its next record names")
 {
     um_key old = {.id = 7, .secret = {1}}, new = {.id = 8, .secret = {2}};
     const um_key_set both = {2, {old, new}}, turned = {2, {new, old}}, last = {1, {new}};
@@ -161,23 +161,23 @@ TEST("UM-108", "a direction goes on with another key, which its next record name
     CHECK_EQ(um_stream_tags_set_keys(source, &turned), 0);
     seal(source, record, 1);
     CHECK_EQ(record[7], new.id);
-    CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_KEY_UNKNOWN); /* it has not heard of it yet */
+    CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_KEY_UNKNOWN); /* not known to the receiver yet */
     CHECK_EQ(um_stream_tags_set_keys(receiver, &both), 0);
     CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_OK);
     seal(source, record, 2);
     CHECK_EQ(record[7], 0); /* named once */
     CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_OK);
-    seal(receiver, record, 3); /* the other direction has its key still */
+    seal(receiver, record, 3); /* the other direction still uses its old key */
     CHECK_EQ(record[7], 0);
     CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_OK);
     seal(receiver, record, 4);
     CHECK_EQ(um_stream_tags_set_keys(source, &last), 0);
-    CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_KEY_UNKNOWN); /* the old one is in use no more */
+    CHECK_EQ(um_stream_tags_verify(source, record), UM_TAG_KEY_UNKNOWN); /* the old key is no longer in use */
     um_stream_tags_close(source);
     um_stream_tags_close(receiver);
 }
 
-TEST("UM-138", "more than a key is derived from is refused")
+TEST("UM-138", "a connection identity too long for key derivation is refused")
 {
     um_key key = {.id = 1};
     uint8_t connection[4096] = {0};

@@ -1,5 +1,5 @@
-/* The fan-out of a source over TCP, on pairs of sockets: what each client reads is what was sent, whatever it takes at
- * once; or, source-paced, whole messages of it.
+/* The fan-out of a source over TCP, on pairs of sockets: each client reads the messages sent, in pieces of any size;
+ * source-paced, it reads some of them, each whole.
  */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -75,7 +75,7 @@ static uint32_t write_datagram(fan_out_fixture *f, uint8_t *out)
     return bytes;
 }
 
-/* A batch of datagrams, in one part or in two, offered until the link takes all of it or none. */
+/* Offers a batch of datagrams, in one part or two, until the link accepts all of it or none. */
 static uint32_t send_batch(fan_out_fixture *f)
 {
     static uint8_t memory[16][4096];
@@ -104,7 +104,7 @@ static uint32_t send_batch(fan_out_fixture *f)
     return (uint32_t)taken;
 }
 
-/* A client reads at most so many bytes; what made space is used. */
+/* A client reads at most this many bytes; the fan-out then uses the space. */
 static void read_some(fan_out_fixture *f, int number, uint32_t most)
 {
     client_end *end = &f->ends[number];
@@ -124,7 +124,7 @@ static void read_all(fan_out_fixture *f)
     CHECK_EQ(um_tcp_fan_out_backlog_bytes(&f->fan_out), 0);
 }
 
-TEST("UM-108", "receiver-paced: every client reads everything that was taken, and the slowest holds the rest")
+TEST("UM-108", "receiver-paced: every client reads every message accepted, and the slowest holds the source")
 {
     fan_out_fixture *f = fixture_open(false, false);
     uint32_t refused = 0;
@@ -145,7 +145,7 @@ TEST("UM-108", "receiver-paced: every client reads everything that was taken, an
     fixture_close(f);
 }
 
-/* Whole messages, their numbers ascending. Returns how many; `topic`: the only one there is, or TOPICS. */
+/* Checks for whole messages with ascending sqns. Returns how many; `topic`: the only topic, or TOPICS. */
 static uint32_t check_messages(const client_end *end, uint32_t topic)
 {
     uint32_t count = 0, length, next = 0;
@@ -160,7 +160,7 @@ static uint32_t check_messages(const client_end *end, uint32_t topic)
     return count;
 }
 
-TEST("UM-108", "source-paced: a slow client loses whole messages, each counted, and is named; a fast one loses none")
+TEST("UM-108", "source-paced: a slow client loses whole messages, each counted, and is reported; a fast one loses none")
 {
     fan_out_fixture *f = fixture_open(true, false);
     for (uint32_t i = 0; i < 3000 && f->sent_bytes < STREAM_MAX - (1 << 20); i++) {
@@ -183,7 +183,7 @@ TEST("UM-108", "source-paced: a slow client loses whole messages, each counted, 
 }
 
 TEST("UM-108 AE-22",
-     "receiver-paced: a client with a penalty holds nobody until that is over and it has read everything")
+     "receiver-paced: a client with a penalty does not hold the source until it is over and all is read")
 {
     fan_out_fixture *f = fixture_open(false, false);
     um_tcp_client *stalled = &f->fan_out.clients[2];
@@ -198,12 +198,12 @@ TEST("UM-108 AE-22",
     }
     CHECK(stalled->lost_messages > 0);
     CHECK_EQ(f->ends[0].length, f->sent_bytes);
-    stalled->waited_from_ns = 1; /* it is over, and the backlog is full */
+    stalled->waited_from_ns = 1; /* the wait is over, and the backlog is full */
     CHECK(send_batch(f) > 0);
     read_all(f);
     CHECK_EQ(check_messages(&f->ends[2], TOPICS), f->sent_messages - stalled->lost_messages);
     uint64_t lost = stalled->lost_messages;
-    for (uint32_t i = 0; i < 1000; i++) { /* it has read everything: it is waited for, and loses nothing more */
+    for (uint32_t i = 0; i < 1000; i++) { /* it has read everything: it holds the source again, and loses no more */
         send_batch(f);
         for (int k = 0; k < 2; k++)
             read_some(f, k, 1 << 20);
@@ -214,7 +214,7 @@ TEST("UM-108 AE-22",
     fixture_close(f);
 }
 
-TEST("UX-27", "a filtered client reads the topics that it wants, whole and in order")
+TEST("UX-27", "a filtered client reads its topics, whole and in order")
 {
     fan_out_fixture *f = fixture_open(false, true);
     CHECK(um_topic_filter_add(&f->fan_out.clients[0].filter, 1));
@@ -233,7 +233,7 @@ TEST("UX-27", "a filtered client reads the topics that it wants, whole and in or
     fixture_close(f);
 }
 
-TEST("UM-110", "a client that has left takes nobody along")
+TEST("UM-110", "a client that leaves does not affect the others")
 {
     fan_out_fixture *f = fixture_open(false, false);
     close(f->ends[1].fd);
