@@ -66,8 +66,8 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
 bool um_event_queue_is_ready(um_event_queue *queue)
 {
     if (UM_LIKELY(queue->hot_failover == NULL))
-        return um_queue_ready(&queue->core);
-    return um_hot_failover_ready(queue->hot_failover, um_clock_ns());
+        return um_queue_is_ready(&queue->core);
+    return um_hot_failover_is_ready(queue->hot_failover, um_clock_ns());
 }
 
 int um_event_queue_hot_failover(um_event_queue *queue, const um_hot_failover_config *config)
@@ -193,7 +193,7 @@ static void materialize_all(um_event_queue *queue)
 {
     um_message_queue *core = &queue->core;
     for (uint32_t i = 0; i < core->block_count && core->pinned_count > 0; i++)
-        if (core->blocks[i].in_use)
+        if (core->blocks[i].is_in_use)
             um_rows_materialize(&core->blocks[i], 0, core->row_capacity);
     um_queue_return_frames(core);
 }
@@ -272,9 +272,9 @@ void um_event_queues_notify(um_event_queues *queues)
         return;
     for (um_event_queue *q = queues->first; q != NULL; q = q->next) {
         um_event_queue *reader = atomic_load_explicit(&q->joined_to, memory_order_acquire);
-        if (UM_UNLIKELY(reader != NULL) && um_queue_holds_rows(&q->core))
+        if (UM_UNLIKELY(reader != NULL) && um_queue_has_rows(&q->core))
             wake_waiting(reader);
-        if (!atomic_load_explicit(&q->waiting, memory_order_relaxed) || !um_queue_holds_rows(&q->core))
+        if (!atomic_load_explicit(&q->waiting, memory_order_relaxed) || !um_queue_has_rows(&q->core))
             continue;
         wake_waiting(q);
     }

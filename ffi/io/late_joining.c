@@ -79,7 +79,7 @@ int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch)
     um_delivery *delivery = um_fetch_find(fetch, &receiving->node, &subscription->core, &session);
     int64_t now_ns = um_clock_ns();
     int action = delivery == NULL ? -ENOENT : um_fetch_attend(fetch, session, delivery, now_ns);
-    bool wakes = delivery != NULL && fetch->gave_up_some;
+    bool wakes = delivery != NULL && fetch->has_given_up_some;
     if (wakes) {
         um_event_queues_notify(subscription->queue->queues);
         um_receiving_report_recoveries(receiving);

@@ -80,7 +80,7 @@ static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
     bool never_sleeps = loop->config.busy_wait || wait_until_ns == 0;
     bool coalesces = wait_until_ns > now_ns && !never_sleeps && um_coalescing_is_active(&loop->coalescing, now_ns);
     /* A ring set that was emptied: what came since gathers for the next pass. */
-    bool emptied = rings != NULL && !loop->receiving->node.behind;
+    bool emptied = rings != NULL && !loop->receiving->node.is_behind;
     if (loop->last_batch > 0 && !(coalesces && emptied)) { /* there may be more: do not wait for it */
         wait_until_ns = 0;
         coalesces = false;
@@ -185,7 +185,7 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     }
     bool requested = um_reactor_take_request(reactor, now_ns);
     loop->receiving->pass_datagrams = 0;
-    node->behind = false;
+    node->is_behind = false;
     int handled = receive(loop, events, count, plan.reads_directly, now_ns);
     if (loop->receiving->pass_datagrams > 0)
         um_node_after_batch(node, now_ns);
@@ -193,7 +193,7 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
         loop->next_due_ns = run_timers(loop, requested, now_ns);
     if (reactor->request_due_ns < loop->next_due_ns)
         loop->next_due_ns = reactor->request_due_ns;
-    bool pressured = um_node_pressured(node, now_ns);
+    bool pressured = um_node_is_pressured(node, now_ns);
     um_receiving_pause_groups(loop->receiving, pressured);
     if (pressured)
         um_loop_leader_note_load(loop->leader, now_ns + UM_LEADER_PRESSURED_NS);

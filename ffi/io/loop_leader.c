@@ -100,7 +100,7 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
     int64_t due_ns = UM_NEVER_NS;
     um_reactor_lock(reactor);
     receiving->pass_datagrams = 0;
-    node->behind = false;
+    node->is_behind = false;
     um_receiving_receive_groups(receiving, now_ns);
     uint32_t received = receiving->pass_datagrams;
     if (received > 0) {
@@ -109,7 +109,7 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
         um_event_queues_notify(leader->queues);
         um_receiving_report_recoveries(receiving);
     }
-    bool pressured = um_node_pressured(node, now_ns);
+    bool pressured = um_node_is_pressured(node, now_ns);
     uint32_t sends = atomic_load_explicit(&leader->links->send_count, memory_order_relaxed);
     bool same_groups = receiving->group_changes == leader->group_changes;
     UM_COUNT(node->counters.loop_passes_led, 1);

@@ -356,7 +356,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
             return result;
         session = &block->core;
     }
-    if (session->ended)
+    if (session->has_ended)
         return -EAGAIN;
     if (session->config.key_set != config->key_set) {
         receiving->reactor->error_step = "key set";
@@ -369,7 +369,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         return -ENOMEM;
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
-    delivery->is_nak_free = !um_receiver_session_sends_naks(session);
+    delivery->is_nak_free = !um_receiver_session_can_nak(session);
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
         um_tcp_connection *connection = connection_of(session);
         if (connection != NULL)
@@ -484,7 +484,7 @@ static int receive_connection(um_receiving *receiving, um_group *group, int64_t 
     bool more;
     int delivered = um_tcp_connection_receive(group->connection, now_ns, &more);
     receiving->pass_datagrams += (uint32_t)delivered;
-    receiving->node.behind |= more;
+    receiving->node.is_behind |= more;
     return delivered;
 }
 
@@ -525,13 +525,13 @@ int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t 
         return 0;
     if (group->connection != NULL)
         return receive_connection(receiving, group, now_ns);
-    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&receiving->node, now_ns); i++) {
+    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_is_pressured(&receiving->node, now_ns); i++) {
         int count = receive_batch(receiving, group, now_ns);
         handled += count > 0 ? count : 0;
         if (count < (int)receiving->config.batch)
             return handled;
     }
-    receiving->node.behind = true;
+    receiving->node.is_behind = true;
     return handled;
 }
 
@@ -616,21 +616,21 @@ static int receive_ring_batch(um_receiving *receiving, int64_t now_ns)
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns)
 {
     int handled = 0;
-    for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_node_pressured(&receiving->node, now_ns); i++) {
+    for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_node_is_pressured(&receiving->node, now_ns); i++) {
         int count = receive_ring_batch(receiving, now_ns);
         handled += count;
         if (count == 0 || !receiving->links->rings->more)
             return handled;
     }
-    receiving->node.behind = true;
+    receiving->node.is_behind = true;
     return handled;
 }
 
 void um_receiving_report_recoveries(um_receiving *receiving)
 {
-    if (!receiving->node.otr_begun)
+    if (!receiving->node.has_begun_otr)
         return;
-    receiving->node.otr_begun = false;
+    receiving->node.has_begun_otr = false;
     if (receiving->recoveries_fd >= 0)
         eventfd_write(receiving->recoveries_fd, 1);
 }
@@ -639,7 +639,7 @@ static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery 
 {
     uint32_t count = 0;
     for (um_delivery *d = session->controllers; d != NULL && count < max; d = d->next) {
-        if (!um_delivery_fetch_is_active(d) || d->fetch.kind != UM_FETCH_OFF_TRANSPORT || d->fetch.is_taken)
+        if (!um_delivery_fetch_is_active(d) || d->fetch.kind != UM_DELIVERY_FETCH_OFF_TRANSPORT || d->fetch.is_taken)
             continue;
         d->fetch.is_taken = true;
         /* A receiver is the first thing in its subscription. */

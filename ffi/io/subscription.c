@@ -19,7 +19,7 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
     subscription->core.queue = &queue->core;
     subscription->core.store = &receiving->node.store;
     subscription->core.context_counters = &receiving->node.counters;
-    subscription->core.otr_begun = &receiving->node.otr_begun;
+    subscription->core.has_begun_otr = &receiving->node.has_begun_otr;
     um_receiver_counters_reset(&subscription->core.counters);
     um_reactor_lock(reactor);
     bool is_open = !um_gate_is_shut(&queue->gate);

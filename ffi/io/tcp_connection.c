@@ -104,7 +104,7 @@ static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
     connection->has_rest = connection->is_filtered = connection->is_answered = connection->must_announce = false;
     connection->request_count = 0;
     for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
-        d->awaits_interest = false; /* what was on its way is gone */
+        d->is_awaiting_interest = false; /* what was on its way is gone */
     if (was_good) {
         connection->lost_since_ns = now_ns;
         connection->interval_ns = config->reconnect_interval_ns;
@@ -233,11 +233,11 @@ void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery
     if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
         return;
     if (other != NULL) {
-        delivery->awaits_interest = other->awaits_interest;
+        delivery->is_awaiting_interest = other->is_awaiting_interest;
         delivery->request_count = other->request_count;
         return;
     }
-    delivery->awaits_interest = connection->is_answered;
+    delivery->is_awaiting_interest = connection->is_answered;
     delivery->request_count = connection->request_count + NOT_REQUESTED;
     if (put_request(connection, delivery->topic_index, true))
         delivery->request_count = connection->request_count;
@@ -356,9 +356,9 @@ static void on_answer(um_tcp_connection *connection, uint32_t request_count)
 {
     um_receiver_session *session = connection->session;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        if (!d->awaits_interest || um_serial_before(request_count, d->request_count))
+        if (!d->is_awaiting_interest || um_serial_before(request_count, d->request_count))
             continue;
-        d->awaits_interest = false;
+        d->is_awaiting_interest = false;
         d->mapped_sqn = session->next_sqn;
     }
 }
@@ -393,7 +393,7 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
     if (connection->keys != NULL && connection->tags == NULL && !take_greeting(connection, now_ns))
         return connection->state == UM_TCP_CONNECTED;
     while (!um_message_stream_is_empty(&connection->stream)) {
-        connection->has_rest = um_node_pressured(connection->node, now_ns);
+        connection->has_rest = um_node_is_pressured(connection->node, now_ns);
         if (connection->has_rest)
             return false;
         switch (um_message_stream_next(&connection->stream, run_max, &data, &length)) {
@@ -429,7 +429,7 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
         connection->has_proved = true;
         deliver(connection, data, length, received_ns, now_ns);
         ++*delivered;
-        if (connection->session->ended)
+        if (connection->session->has_ended)
             return false;
     }
     return true;

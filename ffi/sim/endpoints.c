@@ -164,7 +164,7 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
                                                  .loss_check_interval_ns = config->loss_check_interval_ns};
     receiver->core.queue = &receiver->queue;
     receiver->core.store = &receiver->host->node->store;
-    receiver->core.otr_begun = &receiver->host->node->otr_begun;
+    receiver->core.has_begun_otr = &receiver->host->node->has_begun_otr;
     receiver->core.context_counters = &receiver->host->node->counters;
     um_receiver_counters_reset(&receiver->core.counters);
     if (!um_node_add_queue(receiver->host->node, &receiver->queue))
@@ -218,7 +218,7 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
                               session_config->transport};
     full.receiver_id = um_sim_receiver_id(host);
     um_receiver_session *session = um_node_find_session(host->node, &full.id);
-    if (session != NULL && session->ended)
+    if (session != NULL && session->has_ended)
         return -EAGAIN;
     um_sim_join_state *join = um_sim_take(world, sizeof *join);
     if (session == NULL)

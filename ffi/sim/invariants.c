@@ -147,7 +147,7 @@ static void check_gaps(um_sim_world *world, const um_delivery *delivery)
     uint32_t from = delivery->next_sqn;
     for (uint32_t i = 0; i < delivery->gap_count; i++) {
         const um_gap *gap = &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
-        if (delivery->starved && um_serial_before(gap->last, from))
+        if (delivery->is_starved && um_serial_before(gap->last, from))
             continue; /* filled; removed when the queue has space again */
         REQUIRE(world, !um_serial_before(gap->last, gap->first) && !um_serial_before(gap->last, from),
                 "delivery %u: gap %u..%u after %u", delivery->id, gap->first, gap->last, from);

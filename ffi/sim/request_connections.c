@@ -158,12 +158,12 @@ bool um_sim_begin_late_join(um_sim_world *world, um_sim_join_state *join)
 void um_sim_take_recoveries(um_sim_host *host)
 {
     um_sim_world *world = host->world;
-    host->node->otr_begun = false;
+    host->node->has_begun_otr = false;
     for (uint32_t i = 0; i < world->join_count; i++) {
         um_sim_join_state *join = world->joins[i];
         um_delivery_fetch *fetch = &join->core.fetch;
-        if (join->receiver->host != host || join->session == NULL || fetch->state == UM_FETCH_IDLE ||
-            fetch->kind != UM_FETCH_OFF_TRANSPORT || fetch->is_taken)
+        if (join->receiver->host != host || join->session == NULL || fetch->state == UM_DELIVERY_FETCH_IDLE ||
+            fetch->kind != UM_DELIVERY_FETCH_OFF_TRANSPORT || fetch->is_taken)
 
             continue;
         fetch->is_taken = true;
@@ -219,7 +219,7 @@ static void check_outstanding(um_sim_world *world, um_sim_join_state *join)
 {
     const um_delivery_fetch *fetch = &join->core.fetch;
     uint32_t most = join->connection->fetch.plan.outstanding_max, outstanding = 0;
-    if (fetch->state == UM_FETCH_IDLE || fetch->state == UM_FETCH_AWAITS_RANGE)
+    if (fetch->state == UM_DELIVERY_FETCH_IDLE || fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE)
         return;
     for (uint32_t sqn = join->core.next_sqn; um_serial_before(sqn, fetch->requested); sqn++)
         outstanding += um_order_map_is_gap(&join->core, sqn) && !um_delivery_is_past_lost(&join->core, sqn);

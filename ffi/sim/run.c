@@ -105,7 +105,7 @@ static void expect_of_recovery(const um_sim_run_state *run, um_sim_row_checker *
     bool is_whole = um_sim_recovery_is_whole(&run->recovery, session, receiver) && !is_harsh;
     checker->is_lied_to =
         !run->recovery.is_faithful[session] &&
-        (config->use_late_join || run->world->joins[checker->join]->core.fetch.state != UM_FETCH_IDLE);
+        (config->use_late_join || run->world->joins[checker->join]->core.fetch.state != UM_DELIVERY_FETCH_IDLE);
     checker->is_loss_forbidden =
         is_whole ? checker->is_loss_forbidden || config->use_otr : checker->is_loss_forbidden && !config->use_late_join;
     checker->can_leave_out = !is_whole && config->use_otr;
@@ -340,7 +340,7 @@ static bool is_beyond_recovery(const um_sim_run_state *run, uint32_t join, uint3
     const um_sim_join_state *of = run->world->joins[join];
     uint32_t receiver = of->receiver->index, next_sqn = um_sim_next_published(&run->topics[topic]);
     bool is_lied_to = run->checkers[join].is_lied_to;
-    if (is_lied_to && of->core.fetch.kind == UM_FETCH_RESUMED && um_serial_before(next_sqn, of->core.next_sqn))
+    if (is_lied_to && of->core.fetch.kind == UM_DELIVERY_FETCH_RESUMED && um_serial_before(next_sqn, of->core.next_sqn))
         return true;
     return run->recovery.receivers[receiver].use_late_join && (is_lied_to || !run->recovery.is_patient[receiver]) &&
            of->core.gap_count > 0 && of->session->losses.count == 0;
@@ -351,7 +351,7 @@ static bool is_join_idle(const um_sim_run_state *run, uint32_t join, uint32_t to
     const um_sim_topic *topic = &run->topics[topic_index];
     um_sim_join_state *of = run->world->joins[join];
     const um_delivery *d = &of->core;
-    bool unread = um_queue_ready(&of->receiver->queue);
+    bool unread = um_queue_is_ready(&of->receiver->queue);
     if (of->session == NULL) {
         snprintf(why->text, sizeof why->text, "join %u has ended", join);
         return false;

@@ -123,7 +123,7 @@ static inline recovering *recovering_open(um_ordered_delivery mode, uint32_t bas
                                 .queue = &f->queue,
                                 .store = &f->node.store,
                                 .context_counters = &f->node.counters,
-                                .otr_begun = &f->otr_begun};
+                                .has_begun_otr = &f->otr_begun};
     f->resume_memory = zeroed(um_resume_points_footprint(4));
     um_resume_points_init(&f->node.resume_points, f->resume_memory, 4);
     f->session = zeroed(sizeof *f->session);
@@ -253,7 +253,7 @@ static inline void pass(recovering *f, int64_t ms)
 {
     for (; ms > 0; ms--) {
         f->now_ns += NS_PER_MS;
-        um_node_pressured(&f->node, f->now_ns);
+        um_node_is_pressured(&f->node, f->now_ns);
         um_node_tick(&f->node, f->now_ns);
         read_all(f);
     }

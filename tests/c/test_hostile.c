@@ -143,7 +143,7 @@ static void tick(receiving *f, int64_t later_ns)
 {
     f->now_ns += later_ns;
     um_node_wake(&f->node, f->now_ns);
-    um_node_pressured(&f->node, f->now_ns);
+    um_node_is_pressured(&f->node, f->now_ns);
     int64_t started_ns = thread_time_ns();
     um_node_tick(&f->node, f->now_ns);
     note_time(f, started_ns);
@@ -244,7 +244,7 @@ TEST("UM-71 UM-128", "session messages alone, with forged lead and trail, cause 
             }
             CHECK_EQ(f->messages, 3050);
             CHECK_EQ(f->losses + f->bursts, 0);
-            CHECK(!f->session.ended);
+            CHECK(!f->session.has_ended);
             CHECK(!um_serial_before(f->session.next_sqn, f->session.trail_sqn));
             receiving_close(f);
         }
@@ -312,7 +312,7 @@ TEST("UM-76", "a session that starts with a forged session message starts at its
         for (uint32_t s = 0; s < 12; s++)
             tick(f, NS_PER_S);
         CHECK_EQ(f->messages, 200);
-        CHECK(!f->session.ended);
+        CHECK(!f->session.has_ended);
         receiving_close(f);
     }
 }
@@ -427,7 +427,7 @@ TEST("UX-22 UM-104", "if the first datagram was forged, the session ends and can
     receive_message(f, 1u << 30, 0, 1u << 30);
     for (uint32_t i = 0; i < 100; i++)
         receive_message(f, 100 + i, 0, i);
-    CHECK(f->session.ended);
+    CHECK(f->session.has_ended);
     CHECK_EQ(f->ends, 1);
     CHECK(um_node_finished_session(&f->node) == &f->session);
     receiving_close(f);
@@ -475,7 +475,7 @@ TEST("UX-22 UM-104", "a forged first datagram whose window includes the true sqn
         for (uint32_t i = 0; i < 100; i++)
             receive_message(f, 100 + i, 0, i);
         /* Forged data moves the session, so it must end; a session message alone is superseded by the first data. */
-        CHECK_EQ(f->session.ended, !as_session_message);
+        CHECK_EQ(f->session.has_ended, !as_session_message);
         CHECK_EQ(f->ends, !as_session_message);
         CHECK_EQ(f->messages, as_session_message ? 100 : f->messages);
         receiving_close(f);
@@ -490,7 +490,7 @@ TEST("UX-9 UM-121", "old duplicates are only counted")
             receive_message(f, 100 + i, 0, i);
         receive_message(f, 150 + round, 0, 50 + round);
     }
-    CHECK(!f->session.ended);
+    CHECK(!f->session.has_ended);
     CHECK_EQ(f->session.counters.duplicate_data, 300);
     CHECK_EQ(f->messages, 60);
     receiving_close(f);

@@ -175,9 +175,9 @@ TEST("W1", "a number that no line brings is lost once its time is over, one that
     CHECK_EQ(take(f, rows, 8), 1);
     f->now_ns += DELAY_NS - 1;
     CHECK_EQ(take(f, rows, 8), 0);
-    CHECK(!um_hot_failover_ready(&f->hf, f->now_ns));
+    CHECK(!um_hot_failover_is_ready(&f->hf, f->now_ns));
     f->now_ns++;
-    CHECK(um_hot_failover_ready(&f->hf, f->now_ns));
+    CHECK(um_hot_failover_is_ready(&f->hf, f->now_ns));
     CHECK_EQ(take(f, rows, 8), 3);
     CHECK(rows[0].kind == UM_ROW_UNRECOVERABLE_LOSS && rows[0].sqn == 2);
     CHECK(rows[1].kind == UM_ROW_UNRECOVERABLE_LOSS && rows[1].sqn == 3);

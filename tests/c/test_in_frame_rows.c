@@ -301,7 +301,7 @@ static void *read_rows(void *argument)
 static void materialize_all(um_message_queue *queue)
 {
     for (uint32_t i = 0; i < queue->block_count; i++) {
-        if (!queue->blocks[i].in_use)
+        if (!queue->blocks[i].is_in_use)
             continue;
         lock_block(&queue->blocks[i]);
         um_block_materialize(&queue->blocks[i], 0, ROW_CAPACITY);

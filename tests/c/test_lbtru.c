@@ -381,9 +381,9 @@ TEST("UX-11 UX-9", "connection requests are sent every 100 ms; after 600 without
     c->r->session->config.activity_timeout_ns = UM_NEVER_NS / 2;
     pass(c->r, 58998);
     CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 600);
-    CHECK(!c->r->session->ended);
+    CHECK(!c->r->session->has_ended);
     pass(c->r, 101);
-    CHECK(c->r->session->ended);
+    CHECK(c->r->session->has_ended);
     CHECK_EQ(c->link.count, 600);
     connecting_close(c);
 }
@@ -424,7 +424,7 @@ TEST("UX-11", "forged resets end no session: they cause at most one connection r
             syn(c, CLIENT, 0);
     }
     CHECK(sent_of(c, UM_LBTRU_CREQ) >= 5 && sent_of(c, UM_LBTRU_CREQ) <= 11);
-    CHECK(!c->r->session->ended);
+    CHECK(!c->r->session->has_ended);
     CHECK_EQ(c->r->ended, 0);
     /* Data that arrives meanwhile is received. */
     um_lbtru_write_data(out, SID, 1, 1, false);
@@ -501,9 +501,9 @@ TEST("UX-11", "a source that sends data is not given up if its responses are los
         pass(c->r, 50);
         capture_clear(&c->link);
     }
-    CHECK(!c->r->session->ended);
+    CHECK(!c->r->session->has_ended);
     pass(c->r, 60200);
-    CHECK(c->r->session->ended); /* the source has stopped sending */
+    CHECK(c->r->session->has_ended); /* the source has stopped sending */
     connecting_close(c);
 }
 

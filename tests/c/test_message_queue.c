@@ -84,11 +84,11 @@ TEST("W9 UM-10", "a configuration that cannot be is refused")
 TEST("UM-8", "rows come out in order, of one block at a time")
 {
     queue_fixture *f = queue_open();
-    CHECK(!um_queue_ready(&f->queue));
+    CHECK(!um_queue_is_ready(&f->queue));
     CHECK_EQ(um_queue_take(&f->queue, 10).count, 0);
     for (uint32_t n = 0; n < 100; n++)
         CHECK(append(&f->queue, n));
-    CHECK(um_queue_ready(&f->queue));
+    CHECK(um_queue_is_ready(&f->queue));
     uint32_t next = 0;
     for (um_rows rows; (rows = um_queue_take(&f->queue, 7)).count > 0;) {
         CHECK(rows.count <= 7);
@@ -96,7 +96,7 @@ TEST("UM-8", "rows come out in order, of one block at a time")
             check_row(rows.block, rows.first + i, next++);
     }
     CHECK_EQ(next, 100);
-    CHECK(!um_queue_ready(&f->queue));
+    CHECK(!um_queue_is_ready(&f->queue));
     queue_close(f);
 }
 

@@ -16,7 +16,7 @@ TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly
     CHECK(!is_fetching(f));
     CHECK_EQ(f->delivered, 10);
     pass(f, 2);
-    CHECK(is_fetching(f) && f->otr_begun && f->delivery->fetch.kind == UM_FETCH_OFF_TRANSPORT);
+    CHECK(is_fetching(f) && f->otr_begun && f->delivery->fetch.kind == UM_DELIVERY_FETCH_OFF_TRANSPORT);
     uint32_t indices[64];
     CHECK_EQ(requests(f, 100, indices, 64), 5);
     for (uint32_t r = 0; r < 5; r++)
@@ -301,7 +301,7 @@ TEST("UM-106 UM-142", "a source found again goes on where its session ended: no 
     CHECK_EQ(f->delivered, 30);
     answer_range(f, f->base, f->base + 20); /* of another stream: it ends before what was delivered */
     take(f);
-    CHECK(f->delivery->fetch.state == UM_FETCH_AWAITS_RANGE);
+    CHECK(f->delivery->fetch.state == UM_DELIVERY_FETCH_AWAITS_RANGE);
     CHECK_EQ(f->receiver.counters.late_join_refused, 1);
     f->retained_from = 35;
     answer_range(f, f->base + 35, f->base + f->sent - 1);

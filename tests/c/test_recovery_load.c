@@ -84,10 +84,10 @@ TEST("UM-119", "a receiver that has yet to read its buffer does not re-NAK")
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
     arrive(r, 3, false, 0);
-    r->session.behind = true; /* the first NAK is not held back */
+    r->session.is_behind = true; /* the first NAK is not held back */
     CHECK_EQ(tick_through(r, 0, 20 * NS_PER_MS), 1);
     CHECK_EQ(tick_through(r, 20 * NS_PER_MS, 400 * NS_PER_MS), 0);
-    r->session.behind = false;
+    r->session.is_behind = false;
     CHECK_EQ(tick_through(r, 400 * NS_PER_MS, 402 * NS_PER_MS), 1);
     receiving_close(r);
 }
@@ -97,7 +97,7 @@ TEST("UM-119 UM-123", "a receiver that never catches up still re-NAKs, and gives
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
     arrive(r, 3, false, 0);
-    r->session.behind = true;
+    r->session.is_behind = true;
     uint64_t naks = tick_through(r, 0, 9 * (int64_t)NS_PER_S);
     CHECK(naks >= 3 && naks <= 13);
     tick_through(r, 9 * (int64_t)NS_PER_S, 11 * (int64_t)NS_PER_S);

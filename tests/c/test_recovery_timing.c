@@ -20,7 +20,7 @@ static um_recovery_timing timing_of(uint32_t adaptive, uint32_t receivers)
 {
     um_recovery_timing timing;
     um_recovery_timing_init(&timing, adaptive, INITIAL_NS, BACKOFF_NS, SUPPRESS_NS);
-    um_recovery_timing_on_told(&timing, receivers, 0);
+    um_recovery_timing_on_group_report(&timing, receivers, 0);
     return timing;
 }
 
@@ -173,12 +173,12 @@ TEST("UM-117", "the reported round trip is used until there is a sample")
 {
     um_recovery_timing timing = timing_of(ALL, 0);
     CHECK_EQ(um_recovery_timing_receivers(&timing), UM_RECOVERY_RECEIVERS_ASSUMED);
-    um_recovery_timing_on_told(&timing, 5, 40 * NS_PER_MS);
+    um_recovery_timing_on_group_report(&timing, 5, 40 * NS_PER_MS);
     CHECK_EQ(timing.round_trip_ns, 40 * NS_PER_MS);
     CHECK_EQ(um_recovery_timing_receivers(&timing), 5);
     CHECK_EQ(um_recovery_timing_crossing_ns(&timing), 0);
     answer(&timing, 1 * NS_PER_MS, 1);
-    um_recovery_timing_on_told(&timing, 6, 40 * NS_PER_MS);
+    um_recovery_timing_on_group_report(&timing, 6, 40 * NS_PER_MS);
     CHECK_EQ(timing.round_trip_ns, 1 * NS_PER_MS);
     CHECK_EQ(um_recovery_timing_receivers(&timing), 6);
     CHECK_EQ(um_recovery_timing_crossing_ns(&timing), 2 * NS_PER_MS);
@@ -198,7 +198,7 @@ TEST("UM-117 UM-122 UM-131", "forged samples and forged reports stay within floo
             um_recovery_timing_on_reordered(&timing, sample_ns);
             break;
         case 1:
-            um_recovery_timing_on_told(&timing, counts[um_random_below(&random, 5)], sample_ns);
+            um_recovery_timing_on_group_report(&timing, counts[um_random_below(&random, 5)], sample_ns);
             break;
         default:
             um_recovery_timing_on_retransmission(&timing, many, (uint32_t)um_random_below(&random, 2), sample_ns);

@@ -150,7 +150,7 @@ static void open_world(fuzz_input *input)
     w.receiver.queue = &w.queue;
     w.receiver.store = &w.store;
     w.receiver.context_counters = &w.counters;
-    w.queue.any_full = &w.any_full;
+    w.queue.is_any_full = &w.any_full;
     um_delivery_init(&w.delivery, &w.receiver, 1, 77, TOPIC, GIVE_UP_NS);
     w.transport_sqn = choice & 128 ? UINT32_MAX - 20 : 1000;
     w.delivery.mapped_sqn = w.transport_sqn - 10;
@@ -252,9 +252,9 @@ static bool read_rows(uint32_t most)
 /* What the node does before it takes more datagrams. */
 static void look_at_pressure(void)
 {
-    if (w.queue.full)
-        w.queue.full = !um_queue_has_free_blocks(&w.queue, 1);
-    w.any_full = w.queue.full;
+    if (w.queue.is_full)
+        w.queue.is_full = !um_queue_has_free_blocks(&w.queue, 1);
+    w.any_full = w.queue.is_full;
 }
 
 /* ---- arrivals ---- */
@@ -263,7 +263,8 @@ static void look_at_pressure(void)
  * tells of one while the queue is full is not kept, the next one tells of it again. */
 static void note_known(uint32_t index)
 {
-    if (!w.made_up && (w.delivery.starved || w.queue.full) && um_serial_before(w.delivery.highest_sqn, w.base + index))
+    if (!w.made_up && (w.delivery.is_starved || w.queue.is_full) &&
+        um_serial_before(w.delivery.highest_sqn, w.base + index))
         return;
     for (uint32_t i = index + 1; i-- > 0 && !w.pieces[i].known;)
         w.pieces[i].known = true;
@@ -312,7 +313,7 @@ static void deliver(fuzz_input *input, bool earlier_lost)
     um_queue_return_frames(&w.queue);
     uint8_t *frame = free_frame(), *datagram = frame != NULL ? frame : memory;
     uint32_t length = 0, count = 1 + take_u8(input) % 4;
-    if (w.queue.full)
+    if (w.queue.is_full)
         return;
     for (uint32_t i = 0; i < count; i++) {
         uint8_t choice = take_u8(input);
@@ -333,7 +334,7 @@ static void deliver(fuzz_input *input, bool earlier_lost)
                           .transport_sqn = w.transport_sqn++,
                           .datagram_bytes = length,
                           .frames = frame != NULL ? &w.frames : NULL,
-                          .earlier_lost = earlier_lost};
+                          .has_earlier_losses = earlier_lost};
     um_lbmc_message message;
     uint32_t message_length;
     um_reorder_begin_datagram(&w.store, datagram, length);
@@ -351,7 +352,7 @@ static void deliver(fuzz_input *input, bool earlier_lost)
 static void announce(fuzz_input *input)
 {
     um_arrival arrival = {.now_ns = w.now_ns, .received_ns = w.now_ns, .transport_sqn = w.transport_sqn++};
-    if (w.queue.full)
+    if (w.queue.is_full)
         return;
     uint32_t index = w.cursor + take_u8(input) % 8;
     index = index < w.piece_count ? index : w.piece_count - 1;
@@ -424,7 +425,7 @@ static void finish(void)
     um_delivery_end(&w.delivery, w.now_ns);
     if (starting)
         note_start(lowest);
-    while (w.delivery.state != UM_DELIVERY_ENDED || um_queue_ready(&w.queue)) {
+    while (w.delivery.state != UM_DELIVERY_ENDED || um_queue_is_ready(&w.queue)) {
         bool more = read_rows(UINT32_MAX);
         release_taken();
         look_at_pressure();

@@ -53,7 +53,7 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    bool is_recoverable = delivery->fetch.state != UM_FETCH_IDLE || um_otr_is_offered(delivery);
+    bool is_recoverable = delivery->fetch.state != UM_DELIVERY_FETCH_IDLE || um_otr_is_offered(delivery);
     uint32_t burst_max = delivery->receiver->config.burst_loss_max;
     if (arrival->is_stream && burst_max > STREAM_BURST_MAX)
         burst_max = STREAM_BURST_MAX;
@@ -179,7 +179,7 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
     bool whole = !(message->flags & (UM_MESSAGE_FRAGMENT | WITH_MORE)) ||
                  (!(message->flags & WITH_MORE) && delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS);
     if (delivery->state != UM_DELIVERY_RUNNING || message->sqn != delivery->next_sqn || delivery->held_count != 0 ||
-        !whole || delivery->starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
+        !whole || delivery->is_starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
         return false;
     bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
     um_row row = {.flags = message->flags,
@@ -190,7 +190,7 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .source = delivery->source,
                   .received_ns = arrival->received_ns,
                   .sent_ns = message->sent_ns};
-    bool in_frame = um_delivery_may_pin(message, arrival) && !delivery->receiver->config.is_hot_failover &&
+    bool in_frame = um_delivery_can_pin(message, arrival) && !delivery->receiver->config.is_hot_failover &&
                     um_delivery_append_in_frame(delivery, &row, message, arrival);
     if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return false;
@@ -216,7 +216,7 @@ static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arr
 static bool resume(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     uint32_t ahead = sqn - delivery->resume_sqn;
-    bool resumes = delivery->has_resume && delivery->fetch.state == UM_FETCH_IDLE;
+    bool resumes = delivery->has_resume && delivery->fetch.state == UM_DELIVERY_FETCH_IDLE;
     if (!resumes || ahead > SPAN_MAX || !is_plausible(delivery, ahead + 1, arrival))
         return false;
     delivery->has_resume = false;
@@ -233,7 +233,7 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
     delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->start_sqn = arrival->transport_sqn;
     delivery->lowest_held = message->sqn;
-    if (arrival->earlier_lost)
+    if (arrival->has_earlier_losses)
         delivery->state = UM_DELIVERY_STARTING;
     else
         start_at(delivery, message->sqn);
@@ -290,13 +290,13 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
 static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
-    if (fetch->kind == UM_FETCH_RESUMED && fetch->state == UM_FETCH_AWAITS_RANGE &&
+    if (fetch->kind == UM_DELIVERY_FETCH_RESUMED && fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE &&
         um_serial_before(sqn, fetch->resume_sqn)) {
         UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
         return true;
     }
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
-    bool is_known = fetch->has_seen_live || fetch->kind == UM_FETCH_RESUMED;
+    bool is_known = fetch->has_seen_live || fetch->kind == UM_DELIVERY_FETCH_RESUMED;
     if (!is_known || ahead <= 0 || is_plausible(delivery, (uint32_t)ahead, arrival))
         return false;
     UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
@@ -314,7 +314,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE) &&
+    if (UM_UNLIKELY(delivery->fetch.state != UM_DELIVERY_FETCH_IDLE) &&
         (is_strange(delivery, message->sqn, arrival) ||
          um_fetch_live_leaves_out(delivery, message->sqn, true, arrival)))
         return;
@@ -339,7 +339,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     }
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
         deliver_on_arrival(delivery, message->sqn);
-    if (!um_loss_still_waits(delivery, message->sqn, arrival->now_ns))
+    if (!um_loss_is_unchanged(delivery, message->sqn, arrival->now_ns))
         um_loss_drain(delivery, arrival->now_ns, true);
 }
 
@@ -347,11 +347,11 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 {
     if (is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE) &&
+    if (UM_UNLIKELY(delivery->fetch.state != UM_DELIVERY_FETCH_IDLE) &&
         (is_strange(delivery, sqn, arrival) || um_fetch_live_leaves_out(delivery, sqn, false, arrival)))
         return;
     bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
-    if (begins && !arrival->earlier_lost) {
+    if (begins && !arrival->has_earlier_losses) {
         delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
@@ -478,13 +478,13 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
     if (delivery->state == UM_DELIVERY_ENDING)
         finish(delivery, now_ns);
     if (delivery->state < UM_DELIVERY_RUNNING) /* it has nothing to deliver but the beginning */
-        delivery->starved = delivery->announcements_due != 0;
+        delivery->is_starved = delivery->announcements_due != 0;
     if (delivery->state != UM_DELIVERY_RUNNING)
         return UM_NEVER_NS;
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
     bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
     /* A gap that was being given up when the queue was full must go on. */
-    if (delivery->starved || check || now_ns >= gap_due_ns(delivery) ||
+    if (delivery->is_starved || check || now_ns >= gap_due_ns(delivery) ||
         (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
         um_loss_drain(delivery, now_ns, true);
     if (interval_ns == 0 || delivery->gap_count == 0)
@@ -492,7 +492,7 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)
         delivery->loss_check_ns = now_ns + interval_ns;
     /* While the queue is full it is the reader that is waited for. */
-    bool waits = delivery->gap_count > 0 && !delivery->starved && !delivery->announcements_due;
+    bool waits = delivery->gap_count > 0 && !delivery->is_starved && !delivery->announcements_due;
     int64_t otr_ns = waits ? um_otr_due_ns(delivery) : UM_NEVER_NS;
     int64_t gap_ns = gap_due_ns(delivery);
     if (gap_ns <= now_ns) /* it is being fetched, or the queue is full */

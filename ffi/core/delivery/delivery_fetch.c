@@ -4,11 +4,12 @@
 
 void um_delivery_fetch_begin(um_delivery *delivery, uint32_t caching_proximity)
 {
-    delivery->fetch = (um_delivery_fetch){
-        .state = UM_FETCH_AWAITS_RANGE, .caching_proximity = caching_proximity, .epoch = delivery->fetch.epoch + 1};
+    delivery->fetch = (um_delivery_fetch){.state = UM_DELIVERY_FETCH_AWAITS_RANGE,
+                                          .caching_proximity = caching_proximity,
+                                          .epoch = delivery->fetch.epoch + 1};
     if (!delivery->has_resume)
         return;
-    delivery->fetch.kind = UM_FETCH_RESUMED;
+    delivery->fetch.kind = UM_DELIVERY_FETCH_RESUMED;
     delivery->fetch.resume_sqn = delivery->resume_sqn;
     delivery->highest_sqn = delivery->resume_sqn - 1;
 }
@@ -23,8 +24,8 @@ void um_delivery_fetch_to(um_delivery *delivery, uint32_t end)
 
 void um_delivery_fetch_begin_with_live(um_delivery *delivery)
 {
-    delivery->fetch.state = UM_FETCH_IDLE;
-    delivery->fetch.has_promised = false;
+    delivery->fetch.state = UM_DELIVERY_FETCH_IDLE;
+    delivery->fetch.has_reported = false;
     delivery->state = UM_DELIVERY_WAITING;
     delivery->has_resume = true;
     delivery->resume_sqn = delivery->next_sqn;
@@ -71,13 +72,13 @@ static bool has_missing(um_delivery *delivery)
 void um_delivery_fetch_end_if_complete(um_delivery *delivery)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
-    bool is_given_up = fetch->state == UM_FETCH_GIVEN_UP;
-    if ((fetch->state != UM_FETCH_RUNNING && !is_given_up) || has_missing(delivery))
+    bool is_given_up = fetch->state == UM_DELIVERY_FETCH_GIVEN_UP;
+    if ((fetch->state != UM_DELIVERY_FETCH_RUNNING && !is_given_up) || has_missing(delivery))
         return;
     if (um_delivery_fetch_is_ahead_of_stream(delivery) && !is_given_up)
         return; /* it is given up unless an arriving message proves the range */
     if (fetch->has_seen_live || um_serial_before(fetch->target, delivery->next_sqn)) { /* delivered directly */
-        fetch->state = UM_FETCH_IDLE;
+        fetch->state = UM_DELIVERY_FETCH_IDLE;
     } else if (is_given_up && fetch->has_lost && delivery->held_count == 0 && um_delivery_fetch_is_unproved(delivery)) {
         um_delivery_fetch_begin_with_live(delivery);
     }

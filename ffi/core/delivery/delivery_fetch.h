@@ -57,7 +57,7 @@ bool um_delivery_fetch_is_ahead_of_stream(const um_delivery *delivery);
 /* True if a fetch is active and requests messages. */
 static inline bool um_delivery_fetch_is_running(const um_delivery *delivery)
 {
-    return delivery->fetch.state != UM_FETCH_IDLE && delivery->fetch.state != UM_FETCH_GIVEN_UP;
+    return delivery->fetch.state != UM_DELIVERY_FETCH_IDLE && delivery->fetch.state != UM_DELIVERY_FETCH_GIVEN_UP;
 }
 
 #endif

@@ -16,10 +16,10 @@ static inline uint8_t *um_delivery_reserve_row(um_delivery *delivery, uint32_t b
     uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
     if (UM_UNLIKELY(payload == NULL)) {
         um_message_queue *queue = delivery->receiver->queue;
-        delivery->starved = true;
-        if (!queue->full)
+        delivery->is_starved = true;
+        if (!queue->is_full)
             UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
-        queue->full = *queue->any_full = true;
+        queue->is_full = *queue->is_any_full = true;
     }
     return payload;
 }
@@ -121,7 +121,7 @@ bool um_delivery_append_any(um_delivery *delivery, um_row *row, const uint8_t *p
                             const uint8_t *request, uint32_t properties_bytes);
 
 /* A frame is worth pinning for a message that fills most of its datagram. */
-static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)
+static inline bool um_delivery_can_pin(const um_lbmc_message *message, const um_arrival *arrival)
 {
     return message->payload_length >= UM_QUEUE_PINNED_BYTES_MIN &&
            message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;

@@ -41,8 +41,8 @@ typedef struct um_receiver {
     um_receiver_counters counters;
     um_reorder_buffer *store;
     um_context_counters *context_counters;
-    bool is_cut_off; /* it wants no NAKs (nak_cutoff.h) */
-    bool *otr_begun; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
+    bool is_cut_off;     /* it wants no NAKs (nak_cutoff.h) */
+    bool *has_begun_otr; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
     uint32_t controller_count;
 } um_receiver;
 
@@ -64,18 +64,18 @@ enum um_delivery_state {
 
 /* The two uses of a fetch, and a late join of a source that was left before. */
 enum um_delivery_fetch_kind {
-    UM_FETCH_LATE_JOIN = 0,     /* the past of a topic before its present */
-    UM_FETCH_RESUMED = 1,       /* a late join that continues at resume_sqn, where the source's last session ended */
-    UM_FETCH_OFF_TRANSPORT = 2, /* gaps that the transport may still recover, too (off_transport.h) */
+    UM_DELIVERY_FETCH_LATE_JOIN = 0, /* the past of a topic before its present */
+    UM_DELIVERY_FETCH_RESUMED = 1, /* a late join that continues at resume_sqn, where the source's last session ended */
+    UM_DELIVERY_FETCH_OFF_TRANSPORT = 2, /* gaps that the transport may still recover, too (off_transport.h) */
 };
 
 /* The states of a fetch; delivery_fetch.h draws them. */
 enum um_delivery_fetch_state {
-    UM_FETCH_IDLE = 0,         /* nothing is fetched */
-    UM_FETCH_AWAITS_RANGE = 1, /* the source has not reported yet which messages it retains */
-    UM_FETCH_STARTING = 2,     /* the range has arrived; nothing is delivered while delivery is set up for it */
-    UM_FETCH_RUNNING = 3,      /* missing messages of [next_sqn, target) are requested */
-    UM_FETCH_GIVEN_UP = 4,     /* fetching has stopped; missing messages will time out */
+    UM_DELIVERY_FETCH_IDLE = 0,         /* nothing is fetched */
+    UM_DELIVERY_FETCH_AWAITS_RANGE = 1, /* the source has not reported yet which messages it retains */
+    UM_DELIVERY_FETCH_STARTING = 2, /* the range has arrived; nothing is delivered while delivery is set up for it */
+    UM_DELIVERY_FETCH_RUNNING = 3,  /* missing messages of [next_sqn, target) are requested */
+    UM_DELIVERY_FETCH_GIVEN_UP = 4, /* fetching has stopped; missing messages will time out */
 };
 
 /* A fetch of one controller: missing messages that its source retains, over TCP. */
@@ -88,16 +88,16 @@ typedef struct um_delivery_fetch {
     bool has_target;
     bool has_lost;
     bool has_shown;
-    bool has_promised;
+    bool has_reported;
     uint32_t epoch;             /* number of this fetch; it differs from that of the previous one */
-    uint32_t resume_sqn;        /* of UM_FETCH_RESUMED */
+    uint32_t resume_sqn;        /* of UM_DELIVERY_FETCH_RESUMED */
     uint32_t target;            /* missing messages before it are fetched */
     uint32_t lost_to;           /* missing messages before it cannot be fetched */
     uint32_t requested;         /* the next sqn to request */
     uint32_t caching_proximity; /* sqns ahead of delivery within which live messages are kept; off transport: entries */
     uint32_t shown_end;         /* everything before it exists: a message or a TSNI has shown it */
-    uint32_t promised_end; /* end of a range that the source reported, that was given up and that nothing has shown */
-    int64_t promised_until_ns; /* when the promised messages are declared lost, shown or not */
+    uint32_t reported_end; /* end of a range that the source reported, that was given up and that nothing has shown */
+    int64_t reported_until_ns; /* when the promised messages are declared lost, shown or not */
     uint32_t given_up_sqn;     /* datagrams from this transport sqn on were sent after the fetch was given up */
     uint32_t passed_to;        /* everything before it was passed because the source reported that it has no more */
     uint32_t taken_since;      /* messages fetched since something was given up */
@@ -118,12 +118,12 @@ typedef struct um_delivery {
     uint32_t held_count;
     uint32_t gap_count;
     uint32_t source; /* the owner's number of the source, stored in rows */
-    bool starved;
+    bool is_starved;
     bool is_begun;             /* the beginning of the session was announced, or is due */
     uint8_t announcements_due; /* um_announcement */
     bool has_eos;              /* the end of the session is in the queue */
     bool is_deregistered;      /* so is the end of the source */
-    bool awaits_interest;      /* the source has yet to say since when it sends the topic (interest.h) */
+    bool is_awaiting_interest; /* the source has yet to say since when it sends the topic (interest.h) */
     bool has_blocker;
     bool
         is_nak_free; /* of a session without NAKs: gaps are given up when their time is up, whether something arrives */
@@ -155,30 +155,30 @@ typedef struct um_arrival {
     int64_t received_ns;
     uint32_t transport_sqn;
     uint32_t datagram_bytes;
-    um_frames *frames; /* whose frame the datagram lies in, or NULL */
-    bool earlier_lost; /* datagrams since the controller was mapped are lost */
-    bool is_stream;    /* it came in order over a connection: what lacks was never sent, however much that is */
+    um_frames *frames;       /* whose frame the datagram lies in, or NULL */
+    bool has_earlier_losses; /* datagrams since the controller was mapped are lost */
+    bool is_stream;          /* it came in order over a connection: what lacks was never sent, however much that is */
 } um_arrival;
 
 /* True while anything is fetched, or a fetch that was given up has missing messages. */
 static inline bool um_delivery_fetch_is_active(const um_delivery *delivery)
 {
-    return delivery->fetch.state != UM_FETCH_IDLE;
+    return delivery->fetch.state != UM_DELIVERY_FETCH_IDLE;
 }
 
 /* True if this missing sqn cannot be fetched. */
 static inline bool um_delivery_is_past_lost(const um_delivery *delivery, uint32_t sqn)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
-    return fetch->state != UM_FETCH_IDLE && fetch->has_lost && um_serial_before(sqn, fetch->lost_to);
+    return fetch->state != UM_DELIVERY_FETCH_IDLE && fetch->has_lost && um_serial_before(sqn, fetch->lost_to);
 }
 
 /* True if the next sqn is being fetched. */
-static inline bool um_delivery_awaits_past(const um_delivery *delivery)
+static inline bool um_delivery_is_fetching_next(const um_delivery *delivery)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
-    return fetch->state != UM_FETCH_IDLE &&
-           (fetch->state == UM_FETCH_STARTING || um_serial_before(delivery->next_sqn, fetch->target)) &&
+    return fetch->state != UM_DELIVERY_FETCH_IDLE &&
+           (fetch->state == UM_DELIVERY_FETCH_STARTING || um_serial_before(delivery->next_sqn, fetch->target)) &&
            !um_delivery_is_past_lost(delivery, delivery->next_sqn);
 }
 

@@ -7,7 +7,7 @@
 static void meet_live(um_delivery *delivery, uint32_t end, const um_arrival *arrival)
 {
     delivery->fetch.has_seen_live = true;
-    if (delivery->fetch.state != UM_FETCH_GIVEN_UP)
+    if (delivery->fetch.state != UM_DELIVERY_FETCH_GIVEN_UP)
         um_delivery_fetch_to(delivery, end);
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
@@ -22,7 +22,7 @@ static bool has_place(const um_delivery *delivery, uint32_t sqn)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
     bool is_bounded = fetch->caching_proximity != 0 && delivery->held_count >= fetch->caching_proximity;
-    if (fetch->kind == UM_FETCH_OFF_TRANSPORT)
+    if (fetch->kind == UM_DELIVERY_FETCH_OFF_TRANSPORT)
         return delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE ||
                (um_reorder_is_roomy(delivery->receiver->store) &&
                 (!is_bounded || um_serial_before(sqn, fetch->target)));
@@ -44,14 +44,14 @@ void um_fetch_live_lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns)
     um_loss_drain(delivery, now_ns, true);
 }
 
-void um_fetch_live_lose_promised(um_delivery *delivery, uint32_t end, int64_t now_ns)
+void um_fetch_live_lose_reported(um_delivery *delivery, uint32_t end, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
-    if (!fetch->has_promised || delivery->state != UM_DELIVERY_RUNNING)
+    if (!fetch->has_reported || delivery->state != UM_DELIVERY_RUNNING)
         return;
-    fetch->has_promised = false;
-    if (um_serial_before(fetch->promised_end, end))
-        end = fetch->promised_end;
+    fetch->has_reported = false;
+    if (um_serial_before(fetch->reported_end, end))
+        end = fetch->reported_end;
     if (!um_serial_before(delivery->next_sqn, end))
         return;
     um_delivery_fetch_note_missing(delivery, end - 1, now_ns);
@@ -64,12 +64,13 @@ bool um_fetch_live_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messa
     um_delivery_fetch *fetch = &delivery->fetch;
     bool was_unproved = um_delivery_fetch_is_unproved(delivery);
     um_delivery_fetch_note_shown(fetch, sqn + 1);
-    if (fetch->state == UM_FETCH_AWAITS_RANGE && !is_message)
+    if (fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE && !is_message)
         return true;
     um_delivery_fetch_end_if_complete(delivery);
-    if (fetch->state == UM_FETCH_IDLE)
+    if (fetch->state == UM_DELIVERY_FETCH_IDLE)
         return false;
-    if (!fetch->has_seen_live && fetch->state == UM_FETCH_GIVEN_UP && um_serial_before(sqn, delivery->next_sqn)) {
+    if (!fetch->has_seen_live && fetch->state == UM_DELIVERY_FETCH_GIVEN_UP &&
+        um_serial_before(sqn, delivery->next_sqn)) {
         bool is_other_present = is_message || sqn + 1 != delivery->next_sqn;
         if (!is_other_present || !was_unproved || um_serial_before(arrival->transport_sqn, fetch->given_up_sqn))
             return true; /* it was delivered, or sent before the fetch was given up */
@@ -78,7 +79,7 @@ bool um_fetch_live_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messa
     }
     if (!fetch->has_seen_live) {
         meet_live(delivery, is_message ? sqn : sqn + 1, arrival);
-        um_fetch_live_lose_promised(delivery, fetch->shown_end, arrival->now_ns);
+        um_fetch_live_lose_reported(delivery, fetch->shown_end, arrival->now_ns);
     }
     um_delivery_fetch_end_if_complete(delivery);
     if (!is_message || !um_delivery_fetch_is_running(delivery) || delivery->state == UM_DELIVERY_WAITING ||

@@ -15,6 +15,6 @@ bool um_fetch_live_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messa
 void um_fetch_live_lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns);
 
 /* Messages before `end` that the source reported and did not send are lost, now that they are known to exist. */
-void um_fetch_live_lose_promised(um_delivery *delivery, uint32_t end, int64_t now_ns);
+void um_fetch_live_lose_reported(um_delivery *delivery, uint32_t end, int64_t now_ns);
 
 #endif

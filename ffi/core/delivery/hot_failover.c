@@ -188,7 +188,7 @@ static bool reset(um_hot_failover *hf)
     UM_COUNT(hf->counters.hf_resets, 1);
     hf->next_sqn = hf->reset_sqn;
     hf->has_begun = true;
-    hf->reset_is_due = false;
+    hf->is_reset_due = false;
     return true;
 }
 
@@ -199,11 +199,11 @@ static um_hf_source *find_source(um_hot_failover *hf, uint32_t number)
 {
     for (uint32_t i = 0; i < UM_HF_SOURCES; i++) {
         um_hf_source *source = &hf->sources[(number + i) % UM_HF_SOURCES];
-        if (source->in_use && source->number == number)
+        if (source->is_in_use && source->number == number)
             return source;
-        if (!source->in_use) {
+        if (!source->is_in_use) {
             memset(source, 0, sizeof *source);
-            source->in_use = true;
+            source->is_in_use = true;
             source->number = number;
             source->resets = hf->resets;
             return source;
@@ -267,7 +267,7 @@ static void on_reset(um_hot_failover *hf, um_block *block, uint32_t row, uint64_
     uint64_t of_source = source != NULL ? ++source->resets : hf->resets + 1;
     if (of_source > hf->resets) {
         hf->resets = of_source;
-        hf->reset_is_due = true;
+        hf->is_reset_due = true;
         hf->reset_sqn = sqn;
         hf->reset_source = block->sources[row];
     }
@@ -287,8 +287,8 @@ static uint64_t widened(const um_hot_failover *hf, const um_lbmc_hot_failover *n
 static bool jump_is_confirmed(um_hot_failover *hf, uint64_t sqn)
 {
     uint64_t beyond = sqn - hf->jump_sqn;
-    bool is_confirmed = hf->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
-    hf->jump_seen = !is_confirmed;
+    bool is_confirmed = hf->has_jumped && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
+    hf->has_jumped = !is_confirmed;
     hf->jump_sqn = sqn;
     return is_confirmed;
 }
@@ -370,11 +370,11 @@ static bool merge_input(um_hot_failover *hf, uint32_t input)
     if (taken->count == 0)
         *taken = um_queue_take(hf->inputs[input], TAKEN_TOGETHER);
     while (taken->count > 0) {
-        if ((hf->reset_is_due && !reset(hf)) || !has_space(hf) || !on_row(hf, input, taken->block, taken->first))
+        if ((hf->is_reset_due && !reset(hf)) || !has_space(hf) || !on_row(hf, input, taken->block, taken->first))
             return false;
         taken->first++;
         taken->count--;
-        if ((hf->reset_is_due && !reset(hf)) || !drain(hf, false))
+        if ((hf->is_reset_due && !reset(hf)) || !drain(hf, false))
             return false;
     }
     return true;
@@ -389,11 +389,11 @@ static uint64_t waiting(const um_message_queue *queue)
 um_rows um_hot_failover_take(um_hot_failover *hf, uint32_t max, int64_t now_ns)
 {
     hf->now_ns = now_ns;
-    bool goes_on = (!hf->reset_is_due || reset(hf)) && drain(hf, false), is_caught_up = false;
+    bool goes_on = (!hf->is_reset_due || reset(hf)) && drain(hf, false), is_caught_up = false;
     while (goes_on && !is_caught_up && waiting(&hf->out) < max) {
         is_caught_up = true;
         for (uint32_t i = 0; i < hf->input_count && goes_on; i++) {
-            is_caught_up &= hf->taken[i].count == 0 && !um_queue_ready(hf->inputs[i]);
+            is_caught_up &= hf->taken[i].count == 0 && !um_queue_is_ready(hf->inputs[i]);
             goes_on = merge_input(hf, i);
         }
     }
@@ -403,10 +403,10 @@ um_rows um_hot_failover_take(um_hot_failover *hf, uint32_t max, int64_t now_ns)
     return um_queue_take(&hf->out, max);
 }
 
-bool um_hot_failover_ready(um_hot_failover *hf, int64_t now_ns)
+bool um_hot_failover_is_ready(um_hot_failover *hf, int64_t now_ns)
 {
-    bool is_ready = um_queue_ready(&hf->out) || now_ns >= um_hot_failover_deadline_ns(hf);
+    bool is_ready = um_queue_is_ready(&hf->out) || now_ns >= um_hot_failover_deadline_ns(hf);
     for (uint32_t i = 0; i < hf->input_count && !is_ready; i++)
-        is_ready = hf->taken[i].count > 0 || um_queue_ready(hf->inputs[i]);
+        is_ready = hf->taken[i].count > 0 || um_queue_is_ready(hf->inputs[i]);
     return is_ready;
 }

@@ -51,7 +51,7 @@ typedef struct um_hf_neighbour {
 } um_hf_neighbour;
 
 typedef struct um_hf_source {
-    bool in_use;
+    bool is_in_use;
     uint32_t number;
     uint64_t resets;
     um_hf_neighbour by_last[UM_HF_NEIGHBOURS];  /* by the topic sqn of the last fragment */
@@ -67,9 +67,9 @@ typedef struct um_hot_failover {
     um_hf_slot *slots;
     uint32_t held_count;
     bool has_begun;
-    bool jump_seen; /* jump_sqn was too far ahead to be believed */
+    bool has_jumped; /* jump_sqn was too far ahead to be believed */
     uint64_t jump_sqn;
-    bool reset_is_due; /* reset_sqn, of reset_source */
+    bool is_reset_due; /* reset_sqn, of reset_source */
     uint32_t reset_source;
     uint64_t reset_sqn;
     uint64_t resets;   /* that were delivered */
@@ -87,7 +87,7 @@ void um_hot_failover_init(um_hot_failover *hf, void *memory, const um_hot_failov
 /* Takes what the inputs have and may be delivered, at most `max` rows. */
 um_rows um_hot_failover_take(um_hot_failover *hf, uint32_t max, int64_t now_ns);
 /* Whether a take may find rows. */
-bool um_hot_failover_ready(um_hot_failover *hf, int64_t now_ns);
+bool um_hot_failover_is_ready(um_hot_failover *hf, int64_t now_ns);
 /* When the oldest gap is declared lost; UM_NEVER_NS: there is none. */
 int64_t um_hot_failover_deadline_ns(const um_hot_failover *hf);
 

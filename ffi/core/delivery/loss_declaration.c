@@ -14,7 +14,7 @@ static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t coun
     um_receiver_counters *counters = &delivery->receiver->counters;
     if (!um_delivery_is_past_lost(delivery, first))
         return;
-    if (delivery->fetch.kind != UM_FETCH_LATE_JOIN)
+    if (delivery->fetch.kind != UM_DELIVERY_FETCH_LATE_JOIN)
         UM_COUNT(counters->otr_lost, count);
     else
         UM_COUNT(counters->late_join_lost, count);
@@ -177,7 +177,7 @@ static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t 
 {
     return now_ns - gap->detected_ns >= delivery->give_up_ns ||
            (um_delivery_is_past_lost(delivery, gap->first) &&
-            (delivery->fetch.kind != UM_FETCH_OFF_TRANSPORT || delivery->fetch.is_transport_done));
+            (delivery->fetch.kind != UM_DELIVERY_FETCH_OFF_TRANSPORT || delivery->fetch.is_transport_done));
 }
 
 /* What a fetch has not got yet, of a gap that begins behind what it could not get. */
@@ -188,20 +188,20 @@ static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
            !um_delivery_is_past_lost(delivery, gap->first);
 }
 
-bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+bool um_loss_is_unchanged(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     const um_gap *oldest = um_order_map_gap(delivery, 0);
     return sqn != delivery->next_sqn && delivery->gap_count > 0 && oldest->first == delivery->next_sqn &&
-           !delivery->starved && !delivery->announcements_due && !is_over_bound(delivery) &&
+           !delivery->is_starved && !delivery->announcements_due && !is_over_bound(delivery) &&
            !has_expired(delivery, oldest, now_ns) && !um_otr_is_due(delivery, oldest, false, now_ns);
 }
 
 static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
-    delivery->starved = false;
+    delivery->is_starved = false;
     if (delivery->announcements_due && !um_delivery_announce(delivery))
         return false;
-    if (delivery->fetch.state == UM_FETCH_STARTING)
+    if (delivery->fetch.state == UM_DELIVERY_FETCH_STARTING)
         return true;
     for (;;) {
         enum head_result result;
@@ -210,9 +210,10 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
-        if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE)) { /* what lacks behind it has not been tried yet */
+        if (UM_UNLIKELY(delivery->fetch.state !=
+                        UM_DELIVERY_FETCH_IDLE)) { /* what lacks behind it has not been tried yet */
             um_delivery_fetch_end_if_complete(delivery);
-            if (um_delivery_awaits_past(delivery))
+            if (um_delivery_is_fetching_next(delivery))
                 return true;
         }
         const um_gap *gap = um_order_map_oldest_gap(delivery);
@@ -245,7 +246,7 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     bool has_space = drain(delivery, now_ns, may_give_up);
-    if (UM_UNLIKELY(delivery->fetch.state != UM_FETCH_IDLE))
+    if (UM_UNLIKELY(delivery->fetch.state != UM_DELIVERY_FETCH_IDLE))
         um_delivery_fetch_end_if_complete(delivery);
     return has_space;
 }

@@ -19,7 +19,7 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up);
 bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns);
 
 /* Whether the arrival of sqn changed nothing at the head: the gap there is another one, and not due. */
-bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns);
+bool um_loss_is_unchanged(um_delivery *delivery, uint32_t sqn, int64_t now_ns);
 
 /* UX-7: a gap too long to wait for is one event, and what was held before it goes too. */
 bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns);

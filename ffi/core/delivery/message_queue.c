@@ -96,7 +96,7 @@ void um_queue_return_frames(um_message_queue *queue)
             return_frames(queue, block);
     }
     for (uint32_t i = 0; i < queue->block_count && queue->pinned_count > 0; i++)
-        if (queue->blocks[i].in_use)
+        if (queue->blocks[i].is_in_use)
             return_frames(queue, &queue->blocks[i]);
 }
 
@@ -182,7 +182,7 @@ static void open_block(um_message_queue *queue, uint32_t index)
     return_frames(queue, block);
     atomic_store_explicit(&block->pinned_count, 0, memory_order_relaxed);
     block->pinned_returned = 0;
-    block->in_use = true;
+    block->is_in_use = true;
     block->payload_bytes = 0;
     block->payload_limit = queue->payload_capacity;
     block->properties_begin = payload_space(queue->payload_capacity, queue->message_max_bytes);
@@ -212,7 +212,7 @@ void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, 
 
 static bool is_free(const um_message_queue *queue, const um_block *block)
 {
-    if (!block->in_use)
+    if (!block->is_in_use)
         return true;
     return block != queue->current && block->ordinal < atomic_load_explicit(&queue->read_block, memory_order_acquire) &&
            atomic_load_explicit(&block->released_count, memory_order_acquire) ==
@@ -336,7 +336,7 @@ um_rows um_queue_take(um_message_queue *queue, uint32_t max)
     return rows;
 }
 
-bool um_queue_ready(um_message_queue *queue)
+bool um_queue_is_ready(um_message_queue *queue)
 {
     const um_block *block = reading_block(queue);
     return atomic_load_explicit(&block->published_count, memory_order_acquire) > queue->read_row;

@@ -68,7 +68,7 @@ typedef struct um_properties_place {
 typedef struct um_block {
     _Atomic uint32_t published_count;
     _Atomic uint32_t released_count;
-    bool in_use;      /* producer only */
+    bool is_in_use;   /* producer only */
     uint64_t ordinal; /* producer only: the k-th block opened */
     uint32_t payload_bytes;
     uint32_t payload_limit;    /* soft: the block is closed beyond it; what properties take is taken off it */
@@ -106,8 +106,8 @@ typedef struct um_message_queue {
     _Atomic uint64_t appended_count; /* rows, ever */
     const int64_t *clock_ns;         /* what each row's enqueued_ns is read from; NULL: nobody asks for it */
     uint32_t pinned_count;           /* frames that have not gone back */
-    bool full;                       /* the last reservation was refused; the owner tries again */
-    bool *any_full;                  /* the owner's: some queue is */
+    bool is_full;                    /* the last reservation was refused; the owner tries again */
+    bool *is_any_full;               /* the owner's: some queue is */
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
     uint32_t read_row;
@@ -158,7 +158,7 @@ void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const ui
 void um_queue_return_frames(um_message_queue *queue);
 
 /* True when rows wait that the consumer has not taken. Producer's view. */
-static inline bool um_queue_holds_rows(const um_message_queue *queue)
+static inline bool um_queue_has_rows(const um_message_queue *queue)
 {
     return atomic_load_explicit(&queue->appended_count, memory_order_relaxed) !=
            atomic_load_explicit(&queue->taken_count, memory_order_acquire);
@@ -176,7 +176,7 @@ typedef struct um_rows {
 /* Takes up to max rows; count is 0 when there are none now. */
 um_rows um_queue_take(um_message_queue *queue, uint32_t max);
 /* Anything to take? Consumer. */
-bool um_queue_ready(um_message_queue *queue);
+bool um_queue_is_ready(um_message_queue *queue);
 
 /* These read payloads of rows that have not been released. pinned_lock held, unless nothing of the block is in-frame.
  * Copies what is still in frames, so that the payloads of the rows lie end to end in the block. */

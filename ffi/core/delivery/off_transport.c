@@ -5,7 +5,7 @@
 static bool is_out(const um_delivery *delivery)
 {
     return um_otr_is_offered(delivery) && delivery->state == UM_DELIVERY_RUNNING &&
-           delivery->fetch.state == UM_FETCH_IDLE;
+           delivery->fetch.state == UM_DELIVERY_FETCH_IDLE;
 }
 
 bool um_otr_is_due(const um_delivery *delivery, const um_gap *gap, bool is_over, int64_t now_ns)
@@ -24,8 +24,8 @@ int64_t um_otr_due_ns(um_delivery *delivery)
 void um_otr_begin(um_delivery *delivery)
 {
     um_receiver *receiver = delivery->receiver;
-    delivery->fetch = (um_delivery_fetch){.state = UM_FETCH_RUNNING,
-                                          .kind = UM_FETCH_OFF_TRANSPORT,
+    delivery->fetch = (um_delivery_fetch){.state = UM_DELIVERY_FETCH_RUNNING,
+                                          .kind = UM_DELIVERY_FETCH_OFF_TRANSPORT,
                                           .has_seen_live = true,
                                           .has_target = true,
                                           .has_shown = true,
@@ -35,6 +35,6 @@ void um_otr_begin(um_delivery *delivery)
                                           .caching_proximity = receiver->config.map_entries_max,
                                           .epoch = delivery->fetch.epoch + 1};
     UM_COUNT(receiver->counters.otr_begun, 1);
-    if (receiver->otr_begun != NULL)
-        *receiver->otr_begun = true;
+    if (receiver->has_begun_otr != NULL)
+        *receiver->has_begun_otr = true;
 }

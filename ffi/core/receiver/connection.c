@@ -32,7 +32,7 @@ static void send_acknowledgement(um_receiver_session *session, int64_t now_ns)
     um_lbtru_options options = {session->config.id.session_id, session->connection.client_id, true};
     session->due_ns[UM_TIMER_ACKNOWLEDGE] = now_ns + session->config.acknowledgement_interval_ns;
     um_receiver_session_send_control(
-        session, datagram, um_lbtru_write_ack(datagram, &options, !session->interest.is_told, session->next_sqn - 1));
+        session, datagram, um_lbtru_write_ack(datagram, &options, !session->interest.was_sent, session->next_sqn - 1));
     UM_COUNT(session->counters.acks_sent, 1);
 }
 
@@ -61,16 +61,15 @@ void um_connection_on_reset(um_receiver_session *session, int64_t now_ns)
     session->due_ns[UM_TIMER_CONNECT] = next_ns > now_ns ? next_ns : now_ns;
 }
 
-/* Returns when the next request is due. */
-static int64_t tick_requests(um_receiver_session *session, int64_t now_ns, bool *is_refused)
+int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *is_refused)
 {
     um_connection *connection = &session->connection;
-    if (connection->state != UM_CONNECTION_CONNECTING)
+    if (UM_LIKELY(connection->state != UM_CONNECTION_CONNECTING))
         return UM_NEVER_NS;
     if (now_ns < session->due_ns[UM_TIMER_CONNECT])
         return session->due_ns[UM_TIMER_CONNECT];
     if (session->last_activity_ns > connection->requested_ns)
-        connection->attempts = 0; /* a source that sends is not dead, though its answers are kept away */
+        connection->attempts = 0; /* a source that sends is alive, even if its answers do not arrive */
     if (connection->attempts < session->config.maximum_connect_attempts)
         send_request(session, now_ns);
     else
@@ -78,15 +77,11 @@ static int64_t tick_requests(um_receiver_session *session, int64_t now_ns, bool 
     return session->due_ns[UM_TIMER_CONNECT];
 }
 
-int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *is_refused)
+int64_t um_connection_acknowledge_tick(um_receiver_session *session, int64_t now_ns)
 {
-    um_connection *connection = &session->connection;
-    if (UM_LIKELY(connection->state == UM_CONNECTION_NONE))
+    if (UM_LIKELY(!session->connection.has_client_id))
         return UM_NEVER_NS;
-    int64_t due_ns = tick_requests(session, now_ns, is_refused);
-    if (!connection->has_client_id)
-        return due_ns;
     if (now_ns >= session->due_ns[UM_TIMER_ACKNOWLEDGE])
         send_acknowledgement(session, now_ns);
-    return um_earliest_ns(due_ns, session->due_ns[UM_TIMER_ACKNOWLEDGE]);
+    return session->due_ns[UM_TIMER_ACKNOWLEDGE];
 }

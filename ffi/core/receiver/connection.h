@@ -30,7 +30,12 @@ void um_connection_init(um_receiver_session *session, int64_t now_ns);
 /* A session message with the SYN flag, after it has told where the stream is, as any does. */
 void um_connection_on_syn(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 void um_connection_on_reset(um_receiver_session *session, int64_t now_ns);
-/* Returns when the next call is due; *is_refused: every attempt went without an answer. */
+
+/* Sends a connection request if one is due. Returns when the next call is due. *is_refused is set if no attempt was
+ * answered. */
 int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *is_refused);
+
+/* Sends an acknowledgement if one is due. Returns when the next call is due. */
+int64_t um_connection_acknowledge_tick(um_receiver_session *session, int64_t now_ns);
 
 #endif

@@ -10,7 +10,7 @@ void um_fetch_begin(um_fetch *fetch)
                         .topic_index = fetch->topic_index,
                         .epoch = fetch->epoch,
                         .plan = fetch->plan,
-                        .awaits_range = !fetch->plan.is_otr,
+                        .is_awaiting_range = !fetch->plan.is_otr,
                         .attempt_interval_ns = fetch->plan.attempt_minimum_ns,
                         .request_interval_ns = fetch->plan.request_minimum_ns};
 }
@@ -33,10 +33,10 @@ uint32_t um_fetch_request_range(um_fetch *fetch, uint8_t *out)
                                 .request_index = fetch->plan.request_index,
                                 .outstanding_max = fetch->plan.outstanding_max,
                                 .bounds = fetch->plan.bounds};
-    if (fetch->has_progressed && !fetch->awaits_range) /* the bounds that began it would move with the stream */
+    if (fetch->has_progressed && !fetch->is_awaiting_range) /* the bounds that began it would move with the stream */
         request.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = fetch->next_sqn};
     fetch->has_requested_range = true;
-    fetch->retries = true;
+    fetch->needs_retry = true;
     return um_range_request_write(out, &request);
 }
 
@@ -47,7 +47,7 @@ void um_fetch_on_disconnect(um_fetch *fetch)
 
 static bool is_over(const um_fetch *fetch, const um_receiver_session *session, const um_delivery *delivery)
 {
-    return session->ended || !um_delivery_fetch_is_running(delivery) || delivery->fetch.epoch != fetch->epoch;
+    return session->has_ended || !um_delivery_fetch_is_running(delivery) || delivery->fetch.epoch != fetch->epoch;
 }
 
 um_delivery *um_fetch_find(const um_fetch *fetch, um_node *node, const um_receiver *receiver,
@@ -60,7 +60,7 @@ um_delivery *um_fetch_find(const um_fetch *fetch, um_node *node, const um_receiv
 
 static void give_up(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
-    fetch->is_given_up = fetch->gave_up_some = true;
+    fetch->is_given_up = fetch->has_given_up_some = true;
     um_fetch_protocol_give_up(session, delivery, now_ns);
 }
 
@@ -69,7 +69,7 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
 {
     fetch->consumed = fetch->written = 0;
     fetch->has_heard |= length > fetch->left_over;
-    if (delivery->starved || delivery->announcements_due)
+    if (delivery->is_starved || delivery->announcements_due)
         um_delivery_tick(delivery, now_ns);
     int64_t used = um_fetch_protocol_receive(session, delivery, received, length, now_ns);
     if (used < 0) {
@@ -80,34 +80,35 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
     fetch->left_over = length - fetch->consumed;
     if (is_over(fetch, session, delivery))
         return -ENOENT;
-    if (fetch->retries &&
-        delivery->fetch.state != UM_FETCH_AWAITS_RANGE) { /* after what came, which answers the requests before */
+    if (fetch->needs_retry &&
+        delivery->fetch.state !=
+            UM_DELIVERY_FETCH_AWAITS_RANGE) { /* after what came, which answers the requests before */
         um_fetch_protocol_retry(delivery);
-        fetch->retries = false;
+        fetch->needs_retry = false;
     }
     if (fetch->has_requested_range)
         fetch->written = um_fetch_protocol_request(delivery, fetch->plan.outstanding_max, out, capacity);
     if (fetch->written > 0)
         fetch->requested_ns = now_ns;
     fetch->next_sqn = delivery->next_sqn;
-    fetch->awaits_range = delivery->fetch.state == UM_FETCH_AWAITS_RANGE;
-    fetch->is_starved = delivery->starved || delivery->announcements_due;
+    fetch->is_awaiting_range = delivery->fetch.state == UM_DELIVERY_FETCH_AWAITS_RANGE;
+    fetch->is_starved = delivery->is_starved || delivery->announcements_due;
     fetch->is_left_to_transport = um_fetch_protocol_is_left_to_transport(delivery);
-    fetch->is_caught_up = !fetch->awaits_range && !um_serial_before(delivery->next_sqn, delivery->fetch.target);
+    fetch->is_caught_up = !fetch->is_awaiting_range && !um_serial_before(delivery->next_sqn, delivery->fetch.target);
     return 0;
 }
 
 /* Whether something came, or need not; a receiver whose reader is slow goes on. */
 static bool has_progress(um_fetch *fetch, int64_t now_ns)
 {
-    bool is_new = !fetch->has_progressed || fetch->awaits_range != fetch->awaited_range ||
-                  (!fetch->awaits_range && fetch->next_sqn != fetch->progress_sqn);
+    bool is_new = !fetch->has_progressed || fetch->is_awaiting_range != fetch->was_awaiting_range ||
+                  (!fetch->is_awaiting_range && fetch->next_sqn != fetch->progress_sqn);
     if (!is_new && !fetch->is_starved && !fetch->is_left_to_transport)
         return false;
     fetch->progress_ns = now_ns;
     fetch->has_progressed = true;
-    fetch->awaited_range = fetch->awaits_range;
-    if (fetch->awaits_range)
+    fetch->was_awaiting_range = fetch->is_awaiting_range;
+    if (fetch->is_awaiting_range)
         return true;
     fetch->progress_sqn = fetch->next_sqn;
     if (fetch->is_connected) {
@@ -139,7 +140,7 @@ static int try_connect(um_fetch *fetch, um_receiver_session *session, um_deliver
 static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     fetch->progress_ns = now_ns;
-    fetch->gave_up_some = true;
+    fetch->has_given_up_some = true;
     if (fetch->is_caught_up) { /* an idle source: there is no more past */
         um_fetch_protocol_give_up(session, delivery, now_ns);
         return -ENOENT;
@@ -158,7 +159,7 @@ static int request_again(um_fetch *fetch, int64_t now_ns)
     fetch->requested_ns = now_ns;
     if (is_answered)
         return UM_FETCH_WAIT;
-    fetch->retries = true;
+    fetch->needs_retry = true;
     fetch->request_interval_ns = doubled(fetch->request_interval_ns, fetch->plan.request_maximum_ns);
     return disconnects ? UM_FETCH_DISCONNECT : UM_FETCH_WAIT;
 }
@@ -167,7 +168,7 @@ static int check_progress(um_fetch *fetch, um_receiver_session *session, um_deli
 {
     if (has_progress(fetch, now_ns))
         return UM_FETCH_WAIT;
-    if (fetch->awaits_range && !fetch->plan.is_otr) {
+    if (fetch->is_awaiting_range && !fetch->plan.is_otr) {
         bool is_late = fetch->is_connected && now_ns - fetch->attempt_ns >= fetch->attempt_interval_ns;
         return is_late ? UM_FETCH_DISCONNECT : UM_FETCH_WAIT;
     }
@@ -180,7 +181,7 @@ static int check_progress(um_fetch *fetch, um_receiver_session *session, um_deli
 
 int um_fetch_attend(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
-    fetch->gave_up_some = false;
+    fetch->has_given_up_some = false;
     if (is_over(fetch, session, delivery))
         return -ENOENT;
     int action = check_progress(fetch, session, delivery, now_ns);

@@ -42,22 +42,22 @@ typedef struct um_fetch {
     uint32_t consumed; /* of the last step: bytes of what was received */
     uint32_t written;  /* and bytes to be sent */
     uint32_t next_sqn; /* the first not delivered */
-    bool awaits_range;
+    bool is_awaiting_range;
     bool is_starved;           /* the queue is full: call again soon */
     bool is_caught_up;         /* nothing is lacking now */
     bool is_left_to_transport; /* what comes next is not retained, and its time is not up */
     bool is_given_up;          /* it is over because of that */
-    bool gave_up_some;         /* of the last um_fetch_attend: something was given up, so there may be rows to read */
+    bool has_given_up_some;    /* of the last um_fetch_attend: something was given up, so there may be rows to read */
 
     bool is_connected;
     bool has_requested_range; /* on this connection */
     bool has_heard;           /* something came since the last request */
-    bool retries;             /* what was requested is to be requested again */
+    bool needs_retry;         /* what was requested is to be requested again */
     bool has_attempted;
     bool has_progressed;
-    bool awaited_range; /* at the last progress, as progress_sqn */
-    uint32_t left_over; /* bytes of what was received: half a message, or what the queue has no space for */
-    uint32_t attempts;  /* since the last progress */
+    bool was_awaiting_range; /* at the last progress, as progress_sqn */
+    uint32_t left_over;      /* bytes of what was received: half a message, or what the queue has no space for */
+    uint32_t attempts;       /* since the last progress */
     uint32_t progress_sqn;
     int64_t attempt_ns;
     int64_t attempt_interval_ns;

@@ -16,12 +16,12 @@ enum {
 int64_t um_fetch_protocol_tick(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
-    if (fetch->state == UM_FETCH_IDLE || !fetch->has_promised)
+    if (fetch->state == UM_DELIVERY_FETCH_IDLE || !fetch->has_reported)
         return UM_NEVER_NS;
-    if (now_ns < fetch->promised_until_ns)
-        return fetch->promised_until_ns;
+    if (now_ns < fetch->reported_until_ns)
+        return fetch->reported_until_ns;
     fetch->given_up_sqn = session->next_sqn;
-    um_fetch_live_lose_promised(delivery, fetch->promised_end, now_ns);
+    um_fetch_live_lose_reported(delivery, fetch->reported_end, now_ns);
     return UM_NEVER_NS;
 }
 
@@ -32,7 +32,7 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
 {
     um_delivery_fetch *fetch = &delivery->fetch;
     um_delivery_begin(delivery);
-    fetch->state = UM_FETCH_STARTING;
+    fetch->state = UM_DELIVERY_FETCH_STARTING;
     delivery->has_resume = false;
     if (delivery->state == UM_DELIVERY_STARTING) {
         uint32_t held_from = delivery->lowest_held;
@@ -49,13 +49,13 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
         um_delivery_fetch_note_missing(delivery, fetch->target - 1, now_ns);
     }
     fetch->requested = fetch->passed_to = delivery->next_sqn;
-    fetch->state = UM_FETCH_RUNNING;
+    fetch->state = UM_DELIVERY_FETCH_RUNNING;
 }
 
 /* Where a late join begins: at the first sqn the source has, or where its last session ended. */
 static uint32_t beginning(const um_delivery_fetch *fetch, uint32_t low)
 {
-    if (fetch->kind == UM_FETCH_RESUMED)
+    if (fetch->kind == UM_DELIVERY_FETCH_RESUMED)
         return fetch->resume_sqn;
     return um_serial_before(fetch->target, low) ? fetch->target : low;
 }
@@ -66,7 +66,7 @@ static bool is_possible(const um_delivery_fetch *fetch, uint32_t low, uint32_t h
 {
     if (um_serial_before(high + 1, low) || high + 1 - low > RANGE_MAX)
         return false;
-    return fetch->kind != UM_FETCH_RESUMED || !um_serial_before(high + 1, fetch->resume_sqn);
+    return fetch->kind != UM_DELIVERY_FETCH_RESUMED || !um_serial_before(high + 1, fetch->resume_sqn);
 }
 
 static void on_range(um_receiver_session *session, um_delivery *delivery, uint32_t low, uint32_t high, int64_t now_ns)
@@ -77,8 +77,8 @@ static void on_range(um_receiver_session *session, um_delivery *delivery, uint32
         return;
     }
     /* The first range starts with the requested messages, so messages before it and behind a live one may exist. */
-    bool is_first = fetch->state == UM_FETCH_AWAITS_RANGE && fetch->kind == UM_FETCH_LATE_JOIN;
-    if (fetch->state == UM_FETCH_AWAITS_RANGE) {
+    bool is_first = fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE && fetch->kind == UM_DELIVERY_FETCH_LATE_JOIN;
+    if (fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE) {
         if (!fetch->has_target)
             um_delivery_fetch_to(delivery, high + 1);
         start(session, delivery, beginning(fetch, low), now_ns);
@@ -116,7 +116,7 @@ static void count_recovered(um_delivery *delivery, uint32_t sqn)
     um_delivery_fetch_note_shown(&delivery->fetch, sqn + 1);
     um_receiver_counters *counters = &delivery->receiver->counters;
     delivery->fetch.taken_since++;
-    if (delivery->fetch.kind != UM_FETCH_LATE_JOIN)
+    if (delivery->fetch.kind != UM_DELIVERY_FETCH_LATE_JOIN)
         UM_COUNT(counters->otr_messages, 1);
     else
         UM_COUNT(counters->late_join_messages, 1);
@@ -128,7 +128,7 @@ static bool is_wanted(um_delivery *delivery, const um_lbmc_message *message)
     const um_delivery_fetch *fetch = &delivery->fetch;
     uint32_t requested =
         um_serial_before(fetch->requested, delivery->next_sqn) ? 0 : fetch->requested - delivery->next_sqn;
-    return fetch->state != UM_FETCH_AWAITS_RANGE && message->topic_index == delivery->topic_index &&
+    return fetch->state != UM_DELIVERY_FETCH_AWAITS_RANGE && message->topic_index == delivery->topic_index &&
            message->sqn - delivery->next_sqn < requested && um_serial_before(message->sqn, fetch->target) &&
            um_order_map_is_gap(delivery, message->sqn);
 }
@@ -144,7 +144,7 @@ static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *recovered
         UM_COUNT(delivery->receiver->counters.late_join_refused, 1); /* not requested, twice, or here by now */
         return TAKEN;
     }
-    recovered->flags |= fetch->kind != UM_FETCH_LATE_JOIN ? UM_MESSAGE_OTR : UM_MESSAGE_RETRANSMIT;
+    recovered->flags |= fetch->kind != UM_DELIVERY_FETCH_LATE_JOIN ? UM_MESSAGE_OTR : UM_MESSAGE_RETRANSMIT;
     if (UM_UNLIKELY(delivery->receiver->config.is_hot_failover))
         message = um_delivery_with_options(recovered, &changed);
     bool whole =
@@ -173,7 +173,7 @@ static int64_t receive(um_receiver_session *session, um_delivery *delivery, cons
     uint32_t at = 0, message_length, epoch = delivery->fetch.epoch;
     if (delivery->announcements_due && !um_delivery_announce(delivery))
         return 0;
-    while (at < length && !delivery->starved && delivery->fetch.state != UM_FETCH_IDLE &&
+    while (at < length && !delivery->is_starved && delivery->fetch.state != UM_DELIVERY_FETCH_IDLE &&
            delivery->fetch.epoch == epoch) {
         uint32_t left = length - at;
         const uint8_t *from = data + at;
@@ -213,10 +213,10 @@ int64_t um_fetch_protocol_receive(um_receiver_session *session, um_delivery *del
     int64_t used = receive(session, delivery, data, length, now_ns);
     if (um_fetch_protocol_is_left_to_transport(delivery))
         delivery->fetch.is_transport_done = is_transport_done(session, delivery);
-    if (delivery->state == UM_DELIVERY_RUNNING && !delivery->starved)
+    if (delivery->state == UM_DELIVERY_RUNNING && !delivery->is_starved)
         um_loss_drain(delivery, now_ns, true);
     um_delivery_fetch_end_if_complete(delivery);
-    if (delivery->fetch.state == UM_FETCH_IDLE && delivery->state == UM_DELIVERY_RUNNING)
+    if (delivery->fetch.state == UM_DELIVERY_FETCH_IDLE && delivery->state == UM_DELIVERY_RUNNING)
         um_loss_drain(delivery, now_ns, true);
     return used;
 }
@@ -244,7 +244,7 @@ uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t outstanding, 
 {
     um_delivery_fetch *fetch = &delivery->fetch;
     uint32_t written = 0, base = request_base(delivery);
-    if (fetch->state == UM_FETCH_IDLE || fetch->state == UM_FETCH_AWAITS_RANGE ||
+    if (fetch->state == UM_DELIVERY_FETCH_IDLE || fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE ||
         delivery->state != UM_DELIVERY_RUNNING)
         return 0;
     if (um_serial_before(fetch->requested, base))
@@ -282,8 +282,9 @@ static void start_without_range(um_receiver_session *session, um_delivery *deliv
 {
     um_delivery_fetch *fetch = &delivery->fetch;
     if (delivery->state == UM_DELIVERY_STARTING) {
-        start(session, delivery, fetch->kind == UM_FETCH_RESUMED ? fetch->resume_sqn : delivery->lowest_held, now_ns);
-    } else if (fetch->kind == UM_FETCH_RESUMED) {
+        start(session, delivery, fetch->kind == UM_DELIVERY_FETCH_RESUMED ? fetch->resume_sqn : delivery->lowest_held,
+              now_ns);
+    } else if (fetch->kind == UM_DELIVERY_FETCH_RESUMED) {
         if (!fetch->has_target)
             um_delivery_fetch_to(delivery, fetch->resume_sqn);
         start(session, delivery, fetch->resume_sqn, now_ns);
@@ -293,7 +294,7 @@ static void start_without_range(um_receiver_session *session, um_delivery *deliv
 /* What only the peer said to exist is not lost: were it passed over, the source's next messages would be, too, and what
  * the transport still recovers would come after its loss event. If it does exist, the transport
  * shows it in time. */
-static void forget_promised(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+static void forget_reported(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
     uint32_t end = fetch->has_shown && um_serial_before(delivery->next_sqn, fetch->shown_end) ? fetch->shown_end
@@ -301,9 +302,9 @@ static void forget_promised(um_receiver_session *session, um_delivery *delivery,
     if (!um_serial_before(end, fetch->target))
         return;
     um_order_map_cut(delivery, end);
-    fetch->has_promised = !fetch->has_seen_live;
-    fetch->promised_end = fetch->target;
-    fetch->promised_until_ns = now_ns + delivery->give_up_ns;
+    fetch->has_reported = !fetch->has_seen_live;
+    fetch->reported_end = fetch->target;
+    fetch->reported_until_ns = now_ns + delivery->give_up_ns;
     session->due_ns[UM_TIMER_CONTROLLERS] = now_ns;
     fetch->target = end;
 }
@@ -311,29 +312,29 @@ static void forget_promised(um_receiver_session *session, um_delivery *delivery,
 void um_fetch_protocol_give_up(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
-    if (fetch->state == UM_FETCH_IDLE)
+    if (fetch->state == UM_DELIVERY_FETCH_IDLE)
         return;
-    if (fetch->state == UM_FETCH_GIVEN_UP) {
-        if (session->ended) /* nothing will show it any more */
-            um_fetch_live_lose_promised(delivery, fetch->promised_end, now_ns);
+    if (fetch->state == UM_DELIVERY_FETCH_GIVEN_UP) {
+        if (session->has_ended) /* nothing will show it any more */
+            um_fetch_live_lose_reported(delivery, fetch->reported_end, now_ns);
         return;
     }
-    if (fetch->state == UM_FETCH_AWAITS_RANGE)
+    if (fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE)
         start_without_range(session, delivery, now_ns);
-    fetch->state = UM_FETCH_GIVEN_UP;
+    fetch->state = UM_DELIVERY_FETCH_GIVEN_UP;
     fetch->given_up_sqn = session->next_sqn;
     if (delivery->state == UM_DELIVERY_WAITING) {
-        fetch->state = UM_FETCH_IDLE;
+        fetch->state = UM_DELIVERY_FETCH_IDLE;
         return;
     }
-    fetch->has_seen_live |= fetch->kind == UM_FETCH_RESUMED; /* the stream is where it was left */
+    fetch->has_seen_live |= fetch->kind == UM_DELIVERY_FETCH_RESUMED; /* the stream is where it was left */
     if (um_delivery_fetch_is_ahead_of_stream(delivery)) {
         um_order_map_clear(delivery); /* of what does not exist */
         um_delivery_fetch_begin_with_live(delivery);
         return;
     }
-    if ((fetch->has_seen_live || !session->ended) && delivery->state == UM_DELIVERY_RUNNING)
-        forget_promised(session, delivery, now_ns);
+    if ((fetch->has_seen_live || !session->has_ended) && delivery->state == UM_DELIVERY_RUNNING)
+        forget_reported(session, delivery, now_ns);
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->next_sqn, fetch->target))
         um_fetch_live_lose_to(delivery, fetch->target, now_ns);
     um_delivery_fetch_end_if_complete(delivery);
@@ -342,7 +343,7 @@ void um_fetch_protocol_give_up(um_receiver_session *session, um_delivery *delive
 bool um_fetch_protocol_pass_over(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
-    const um_gap *gap = fetch->state == UM_FETCH_AWAITS_RANGE ? NULL : um_order_map_oldest_gap(delivery);
+    const um_gap *gap = fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE ? NULL : um_order_map_oldest_gap(delivery);
     uint32_t end = gap == NULL || !um_serial_before(gap->first, fetch->requested)
                        ? fetch->requested
                        : um_order_map_first_held(delivery, gap->first, fetch->requested);

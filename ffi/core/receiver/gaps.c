@@ -41,7 +41,7 @@ void um_gaps_add(um_receiver_session *session, uint32_t first, uint32_t last, in
         first += excess;
     }
     int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
-    if (!um_receiver_session_sends_naks(session) && backoff_ns > session->config.nak_generation_ns)
+    if (!um_receiver_session_can_nak(session) && backoff_ns > session->config.nak_generation_ns)
         backoff_ns = session->config.nak_generation_ns;
     for (; first != last + 1; first++)
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);

@@ -34,12 +34,12 @@ void um_interest_on_mapped(um_receiver_session *session, um_delivery *delivery, 
     if (!interest->is_offered)
         return;
     if (other != NULL) { /* as the topic is sent already, or will be */
-        delivery->awaits_interest = other->awaits_interest;
+        delivery->is_awaiting_interest = other->is_awaiting_interest;
         if (um_serial_before(delivery->mapped_sqn, other->mapped_sqn))
             delivery->mapped_sqn = other->mapped_sqn;
         return;
     }
-    delivery->awaits_interest = interest->version != 0; /* until something was sent, so is everything */
+    delivery->is_awaiting_interest = interest->version != 0; /* until something was sent, so is everything */
     interest->is_changed = true;
     want_to_send(session, now_ns);
 }
@@ -58,7 +58,7 @@ void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *de
 void um_interest_on_connected(um_receiver_session *session, int64_t now_ns)
 {
     um_interest *interest = &session->interest;
-    interest->is_told = interest->is_in_force = interest->has_been_in_force = false;
+    interest->was_sent = interest->is_in_force = interest->has_been_in_force = false;
     interest->attempts = 0;
     session->due_ns[UM_TIMER_INTEREST] = interest->is_offered
                                              ? now_ns + CONNECTED_NS
@@ -71,14 +71,14 @@ static void begin_topics(um_receiver_session *session, uint32_t since_sqn)
     if (um_serial_before(since_sqn, session->next_sqn))
         since_sqn = session->next_sqn;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        if (!d->awaits_interest)
+        if (!d->is_awaiting_interest)
             continue;
-        d->awaits_interest = false;
+        d->is_awaiting_interest = false;
         d->mapped_sqn = since_sqn;
     }
 }
 
-bool um_interest_believes(const um_interest *interest, const um_filter_report *report)
+bool um_interest_is_report_valid(const um_interest *interest, const um_filter_report *report)
 {
     if (interest->version == 0)
         return false;
@@ -91,7 +91,7 @@ void um_interest_on_report(um_receiver_session *session, const um_filter_report 
 {
     um_interest *interest = &session->interest;
     UM_COUNT(session->counters.filter_reports_rcved, 1);
-    interest->has_been_in_force |= report->version != 0 && um_interest_believes(interest, report);
+    interest->has_been_in_force |= report->version != 0 && um_interest_is_report_valid(interest, report);
     if (!interest->is_offered) {
         interest->is_offered = interest->is_changed = true;
         want_to_send(session, now_ns);
@@ -169,7 +169,7 @@ int64_t um_interest_tick(um_receiver_session *session, int64_t now_ns)
     if (interest->is_changed)
         begin_version(session);
     interest->is_changed = false;
-    interest->is_told = true;
+    interest->was_sent = true;
     interest->sent_ns = now_ns;
     send_parts(session);
     int64_t again_ns = (int64_t)RETRY_NS << (interest->attempts < 8 ? interest->attempts : 8);

@@ -25,7 +25,7 @@ void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *de
 /* The source knows nothing any more of what it was told. */
 void um_interest_on_connected(um_receiver_session *session, int64_t now_ns);
 /* Whether what a report says is for this session: not for who received at its address before. */
-bool um_interest_believes(const um_interest *interest, const um_filter_report *report);
+bool um_interest_is_report_valid(const um_interest *interest, const um_filter_report *report);
 void um_interest_on_report(um_receiver_session *session, const um_filter_report *report, int64_t now_ns);
 /* Returns when the next call is due. */
 int64_t um_interest_tick(um_receiver_session *session, int64_t now_ns);

@@ -58,7 +58,7 @@ static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32
 static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
 {
     enum { BEHIND_BACKOFFS = 16 };
-    return session->behind && loss->naks_sent > 0 &&
+    return session->is_behind && loss->naks_sent > 0 &&
            now_ns - loss->detected_ns <
                BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
 }
@@ -89,7 +89,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
         return FIRED_NOT_NAKED;
     }
     int64_t limited_ns = session->nak_budget.limited_ns;
-    bool sends_naks = um_receiver_session_sends_naks(session);
+    bool sends_naks = um_receiver_session_can_nak(session);
     if (sends_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
         return FIRED_OVER_BUDGET;
     UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);

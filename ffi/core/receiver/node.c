@@ -54,7 +54,7 @@ um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, 
     uint32_t of_source = 0;
     for (uint32_t i = 0; i < node->session_count; i++) {
         um_receiver_session *session = node->sessions[i];
-        if (session->active || session->ended)
+        if (session->is_active || session->has_ended)
             continue;
         if (oldest == NULL || session->created_ns < oldest->created_ns)
             oldest = session;
@@ -118,7 +118,7 @@ bool um_node_add_queue(um_node *node, um_message_queue *queue)
 {
     if (node->queue_count == UM_NODE_QUEUES_MAX)
         return false;
-    queue->any_full = &node->any_full;
+    queue->is_any_full = &node->has_full_queue;
     node->queues[node->queue_count++] = queue;
     return true;
 }
@@ -248,19 +248,19 @@ uint64_t um_node_window_bytes(const um_node *node)
     return window;
 }
 
-bool um_node_pressured(um_node *node, int64_t now_ns)
+bool um_node_is_pressured(um_node *node, int64_t now_ns)
 {
-    if (UM_LIKELY(!node->any_full))
+    if (UM_LIKELY(!node->has_full_queue))
         return false;
     bool pressured = false;
     for (uint32_t i = 0; i < node->queue_count; i++) {
         um_message_queue *queue = node->queues[i];
-        if (UM_LIKELY(!queue->full))
+        if (UM_LIKELY(!queue->is_full))
             continue;
-        queue->full = !um_queue_has_free_blocks(queue, 1);
-        pressured |= queue->full;
+        queue->is_full = !um_queue_has_free_blocks(queue, 1);
+        pressured |= queue->is_full;
     }
-    node->any_full = pressured;
+    node->has_full_queue = pressured;
     um_node_wake(node, now_ns); /* controllers that waited for space go on */
     return pressured;
 }
@@ -271,7 +271,7 @@ int64_t um_node_tick(um_node *node, int64_t now_ns)
     node->now_ns = now_ns;
     for (uint32_t i = 0; i < node->session_count; i++) {
         if (node->due_ns[i] <= now_ns) {
-            node->sessions[i]->behind = node->behind;
+            node->sessions[i]->is_behind = node->is_behind;
             node->due_ns[i] = um_receiver_session_tick(node->sessions[i], now_ns);
         }
         next_ns = um_earliest_ns(node->due_ns[i], next_ns);
@@ -284,7 +284,7 @@ um_receiver_session *um_node_finished_session(um_node *node)
 {
     for (uint32_t i = 0; i < node->session_count; i++) {
         um_receiver_session *session = node->sessions[i];
-        if (!session->ended)
+        if (!session->has_ended)
             continue;
         const um_delivery *d = session->controllers;
         while (d != NULL && d->state == UM_DELIVERY_ENDED)

@@ -23,10 +23,10 @@ typedef struct um_node {
     um_message_queue *queues[UM_NODE_QUEUES_MAX]; /* each once, however many receivers it has */
     uint32_t queue_count;
     int64_t now_ns; /* of what is being done, for queues that note when rows came */
-    bool any_full;
-    bool otr_begun;  /* off-transport recovery of some controller: the owner clears it */
-    bool behind;     /* the owner's word before a tick: datagrams that have arrived are yet to be read */
-    bool is_cut_off; /* no session NAKs (nak_cutoff.h) */
+    bool has_full_queue;
+    bool has_begun_otr; /* off-transport recovery of some controller: the owner clears it */
+    bool is_behind;     /* the owner's word before a tick: datagrams that have arrived are yet to be read */
+    bool is_cut_off;    /* no session NAKs (nak_cutoff.h) */
     um_reorder_buffer store;
     um_resume_points resume_points; /* none unless the owner gives memory */
     um_context_counters counters;
@@ -63,7 +63,7 @@ uint64_t um_node_window_bytes(const um_node *node);
 
 /* True while some queue is full: the owner leaves datagrams where they are (its reader is slow). Call
  * it before each batch; it retries full queues. */
-bool um_node_pressured(um_node *node, int64_t now_ns);
+bool um_node_is_pressured(um_node *node, int64_t now_ns);
 
 /* Runs the timers that are due. Returns when the next one is. */
 int64_t um_node_tick(um_node *node, int64_t now_ns);

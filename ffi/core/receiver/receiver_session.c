@@ -125,7 +125,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     session->due_ns[UM_TIMER_STATUS] = now_ns;
     um_interest_on_mapped(session, delivery, now_ns);
     um_delivery_register(delivery);
-    if (session->active)
+    if (session->is_active)
         um_delivery_begin(delivery);
     um_nak_cutoff_on_receivers(session);
     return true;
@@ -168,9 +168,9 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
         for (um_delivery *d = um_topic_table_slot(&session->topics, um_load_be32(record))->first; d != NULL;
              d = d->next_of_topic) {
-            if (d->awaits_interest)
+            if (d->is_awaiting_interest)
                 continue;
-            arrival->earlier_lost = may_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
+            arrival->has_earlier_losses = may_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
@@ -186,11 +186,11 @@ static void on_group_report(um_receiver_session *session, const um_lbmc_message 
     um_group_report report;
     if (!um_group_report_decode(message, &report))
         return;
-    if (session->was_told && um_serial_before(arrival->transport_sqn, session->told_sqn))
+    if (session->has_group_report && um_serial_before(arrival->transport_sqn, session->group_report_sqn))
         return;
-    session->was_told = true;
-    session->told_sqn = arrival->transport_sqn;
-    um_recovery_timing_on_told(&session->timing, report.receivers, report.round_trip_ns);
+    session->has_group_report = true;
+    session->group_report_sqn = arrival->transport_sqn;
+    um_recovery_timing_on_group_report(&session->timing, report.receivers, report.round_trip_ns);
 }
 
 static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, const um_lbmc_message *message,
@@ -198,12 +198,12 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
 {
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
         bool was_starting = d->state == UM_DELIVERY_STARTING;
-        if (UM_UNLIKELY(d->awaits_interest)) {
+        if (UM_UNLIKELY(d->is_awaiting_interest)) {
             UM_COUNT(session->counters.msgs_before_interest, 1);
             continue;
         }
         if (UM_UNLIKELY(may_begin(d)))
-            arrival->earlier_lost = um_start_gate_is_closed(session, d, arrival->transport_sqn);
+            arrival->has_earlier_losses = um_start_gate_is_closed(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         if (UM_UNLIKELY(d->gap_count > 0))
@@ -231,7 +231,7 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
     for (uint32_t at = 0, message_length; at < length; at += message_length) {
         enum um_dgram_status status = um_lbmc_decode(body + at, length - at, &message, &message_length);
         if (UM_UNLIKELY(status != UM_DGRAM_OK)) {
-            um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
+            um_receiver_session_drop(session, status);
             return;
         }
         if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {
@@ -256,9 +256,9 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
 static void note_activity(um_receiver_session *session, int64_t now_ns)
 {
     session->last_activity_ns = now_ns;
-    if (UM_LIKELY(session->active))
+    if (UM_LIKELY(session->is_active))
         return;
-    session->active = true;
+    session->is_active = true;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         um_delivery_begin(d);
 }
@@ -283,7 +283,7 @@ void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn,
     if (session->has_base)
         return;
     set_base(session, next_sqn, session->created_ns);
-    session->resumes = true;
+    session->is_resumed = true;
     session->resume_rounds = rounds;
 }
 
@@ -293,9 +293,9 @@ void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn,
 static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
 {
     uint32_t beyond = sqn - session->jump_sqn;
-    bool near = session->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool near = session->has_jumped && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
     bool confirmed = near || um_loss_map_find(&session->losses, sqn) != NULL;
-    session->jump_seen = !confirmed;
+    session->has_jumped = !confirmed;
     session->jump_sqn = sqn;
     if (!confirmed)
         UM_COUNT(session->counters.dgrams_dropped_other, 1);
@@ -322,9 +322,9 @@ static void keep_mappings_near(um_receiver_session *session, uint32_t next_sqn)
 
 void um_receiver_session_end(um_receiver_session *session, int64_t now_ns)
 {
-    if (session->ended)
+    if (session->has_ended)
         return;
-    session->ended = true;
+    session->has_ended = true;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
         um_fetch_protocol_give_up(session, d, now_ns); /* the source is dead */
         um_delivery_end(d, now_ns);                    /* UM-105 */
@@ -362,7 +362,7 @@ static void pass_over(um_receiver_session *session, uint32_t first, uint32_t cou
         session->next_sqn = last + 1;
         session->has_data = true; /* it shows where the stream is as data does */
         session->claims.last_data_ns = now_ns;
-        session->jump_seen = false;
+        session->has_jumped = false;
     }
     if (session->starting_count > 0)
         um_start_gate_open(session, now_ns);
@@ -370,7 +370,7 @@ static void pass_over(um_receiver_session *session, uint32_t first, uint32_t cou
 
 static void on_filter_report(um_receiver_session *session, const um_filter_report *report, int64_t now_ns)
 {
-    if (session->has_base && report->count > 0 && um_interest_believes(&session->interest, report)) {
+    if (session->has_base && report->count > 0 && um_interest_is_report_valid(&session->interest, report)) {
         pass_over(session, report->first_sqn, report->count, now_ns);
         session->due_ns[UM_TIMER_STATUS] = INT64_MIN; /* the source may be waiting for this position */
     }
@@ -400,7 +400,7 @@ static bool begin_with_data(um_receiver_session *session, const um_packet *packe
                 (!is_long_jump(session, packet->sqn) || um_loss_map_find(&session->losses, packet->sqn) != NULL);
     if (!fits && packet->flags & UM_LBTRM_FLAG_RETRANSMISSION)
         return false;
-    if (session->resumes && um_serial_before(packet->sqn, session->next_sqn)) {
+    if (session->is_resumed && um_serial_before(packet->sqn, session->next_sqn)) {
         on_duplicate(session, packet, now_ns);
         return false;
     }
@@ -451,7 +451,7 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
         session->next_sqn = packet->sqn + 1;
         session->claims.last_data_ns = arrival->now_ns;
     }
-    session->jump_seen = false;
+    session->has_jumped = false;
     session->stray_count = 0;
     UM_COUNT(counters->msgs_rcved, 1);
     UM_COUNT(counters->bytes_rcved, length);
@@ -470,7 +470,7 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
     UM_COUNT(session->counters.session_messages_rcved, 1);
     uint32_t end = packet->lead + 1;
     bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
-    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes))
+    if (!session->has_base || (is_elsewhere && !session->has_data && !session->is_resumed))
         set_base(session, end, now_ns);
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
     if (is_stray || !um_receiver_session_claims_on_lead(session, packet->lead, now_ns))
@@ -495,7 +495,7 @@ static void drop_too_long(um_receiver_session *session, const um_packet *packet,
 void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns)
 {
-    if (UM_UNLIKELY(session->ended))
+    if (UM_UNLIKELY(session->has_ended))
         return;
     um_arrival arrival = {.now_ns = now_ns,
                           .received_ns = rx->received_ns,
@@ -536,7 +536,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
 
 static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
 {
-    int64_t timeout_ns = session->active || session->config.preactivity_timeout_ns == 0
+    int64_t timeout_ns = session->is_active || session->config.preactivity_timeout_ns == 0
                              ? session->config.activity_timeout_ns
                              : session->config.preactivity_timeout_ns;
     int64_t due_ns = session->last_activity_ns + timeout_ns;
@@ -563,32 +563,36 @@ static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
         return session->due_ns[UM_TIMER_CONTROLLERS];
     int64_t next_ns = UM_NEVER_NS;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        int64_t promised_ns = um_fetch_protocol_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
-        due_ns = um_earliest_ns(promised_ns, due_ns);
+        int64_t reported_ns = um_fetch_protocol_tick(session, d, now_ns), due_ns = um_delivery_tick(d, now_ns);
+        due_ns = um_earliest_ns(reported_ns, due_ns);
         next_ns = um_earliest_ns(due_ns, next_ns);
     }
     session->due_ns[UM_TIMER_CONTROLLERS] = next_ns;
     return next_ns;
 }
 
-int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
+static int64_t tick_naks(um_receiver_session *session, int64_t now_ns)
 {
-    if (session->ended)
-        return tick_controllers(session, now_ns);
     bool gave_up = false;
-    keep_mappings_near(session, session->next_sqn);
-    int64_t claims_due_ns = um_receiver_session_claims_tick(session, now_ns);
-    int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
+    int64_t due_ns = um_nak_timers_tick(session, now_ns, &gave_up);
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);
-    int64_t due_ns[] = {claims_due_ns,
-                        tick_controllers(session, now_ns),
-                        um_status_reports_tick(session, now_ns),
-                        tick_activity(session, now_ns),
-                        tick_connection(session, now_ns),
-                        um_interest_tick(session, now_ns)};
-    for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
-        next_ns = um_earliest_ns(due_ns[i], next_ns);
+    return due_ns;
+}
+
+int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
+{
+    /* In the order in which they run. Each acts if it is due and returns its next deadline. */
+    static int64_t (*const ticks[])(um_receiver_session *,
+                                    int64_t) = {um_receiver_session_claims_tick, tick_naks,       tick_controllers,
+                                                um_status_reports_tick,          tick_activity,   tick_connection,
+                                                um_connection_acknowledge_tick,  um_interest_tick};
+    if (session->has_ended)
+        return tick_controllers(session, now_ns);
+    keep_mappings_near(session, session->next_sqn);
+    int64_t next_ns = UM_NEVER_NS;
+    for (size_t i = 0; i < sizeof ticks / sizeof ticks[0]; i++)
+        next_ns = um_earliest_ns(ticks[i](session, now_ns), next_ns);
     session->counters.loss_map_entries = session->losses.count;
     return next_ns;
 }

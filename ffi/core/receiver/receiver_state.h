@@ -34,7 +34,7 @@ typedef struct um_connection {
 
 typedef struct um_interest {
     bool is_offered; /* the source filters */
-    bool is_told;    /* an interest was sent since it connected */
+    bool was_sent;   /* an interest was sent since it connected */
     bool is_changed; /* topics have come or gone since `version` was sent */
     bool is_in_force;
     bool has_been_in_force; /* a version of its own, since it connected: what is passed over is for it */
@@ -51,8 +51,8 @@ typedef struct um_blocker_search {
     uint32_t from;
     uint32_t before;
     uint64_t change_count; /* of the loss map then */
-    bool found;
-    bool found_later; /* one that is lost at or after before */
+    bool has_found;
+    bool has_found_later; /* one that is lost at or after before */
     uint32_t sqn;
 } um_blocker_search;
 
@@ -141,11 +141,11 @@ typedef struct um_receiver_session {
     um_random random;
     um_loss_map losses;
     um_recovery_timing timing;
-    um_connection connection; /* LBT-RU */
-    um_interest interest;     /* LBT-RU */
-    um_address local;         /* LBT-RU: where its datagrams go to; the owner sets it after init */
-    uint32_t told_sqn;        /* of the newest group report */
-    bool was_told;
+    um_connection connection;  /* LBT-RU */
+    um_interest interest;      /* LBT-RU */
+    um_address local;          /* LBT-RU: where its datagrams go to; the owner sets it after init */
+    uint32_t group_report_sqn; /* of the newest group report */
+    bool has_group_report;
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
@@ -154,21 +154,21 @@ typedef struct um_receiver_session {
     uint32_t starting_count; /* controllers in state STARTING */
     uint64_t gaps_found;
     um_blocker_search search;
-    bool jump_seen; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
+    bool has_jumped; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
     uint32_t jump_sqn;
     uint32_t stray_count; /* datagrams in a row from before the source's window */
 
-    bool active; /* a datagram has been seen: BOS is out */
-    bool ended;
-    bool has_base; /* next_sqn is known */
-    bool has_data; /* from a datagram with data, not only from a session message */
-    bool resumes;  /* next_sqn is that of an earlier session of this identity */
+    bool is_active; /* a datagram has been seen: BOS is out */
+    bool has_ended;
+    bool has_base;   /* next_sqn is known */
+    bool has_data;   /* from a datagram with data, not only from a session message */
+    bool is_resumed; /* next_sqn is that of an earlier session of this identity */
     uint32_t resume_rounds;
     uint32_t next_sqn; /* 1 + the highest number received as data */
     uint32_t trail_sqn;
     uint32_t mappings_sqn; /* next_sqn when the controllers' mapped_sqn were last looked at */
     um_receiver_session_claims claims;
-    bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
+    bool is_behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
     int64_t created_ns;
     int64_t last_activity_ns;
 
@@ -186,7 +186,7 @@ typedef struct um_receiver_session {
 } um_receiver_session;
 
 /* True if the session sends NAKs now. */
-static inline bool um_receiver_session_sends_naks(const um_receiver_session *session)
+static inline bool um_receiver_session_can_nak(const um_receiver_session *session)
 {
     return session->config.send_naks && session->nak_cutoff == 0;
 }

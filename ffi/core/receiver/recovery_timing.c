@@ -73,7 +73,7 @@ void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, in
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, bool retransmission, int64_t now_ns)
 {
     um_repaired *repaired = &timing->repaired[sqn % UM_REPAIRED_SLOTS];
-    bool was_missed = repaired->used && repaired->sqn == sqn;
+    bool was_missed = repaired->is_used && repaired->sqn == sqn;
     if (retransmission) {
         if (!was_missed)
             timing->others_seen = OTHERS_SEEN_SAMPLES;
@@ -81,11 +81,11 @@ void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, b
     }
     if (!was_missed)
         return;
-    repaired->used = false;
+    repaired->is_used = false;
     um_recovery_timing_on_reordered(timing, now_ns - repaired->detected_ns);
 }
 
-void um_recovery_timing_on_told(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns)
+void um_recovery_timing_on_group_report(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns)
 {
     timing->receivers = receivers < UM_RECOVERY_RECEIVERS_MAX ? receivers : UM_RECOVERY_RECEIVERS_MAX;
     if (timing->sample_count > 0 || round_trip_ns <= 0)

@@ -47,7 +47,7 @@ enum {
 };
 
 typedef struct um_repaired {
-    bool used;
+    bool is_used;
     uint32_t sqn;
     int64_t detected_ns;
 } um_repaired;
@@ -81,7 +81,7 @@ void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, in
 /* A datagram came that was not missing. */
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, bool retransmission, int64_t now_ns);
 /* The source tells how many receivers it knows and their longest round trip; 0: it knows none. */
-void um_recovery_timing_on_told(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns);
+void um_recovery_timing_on_group_report(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns);
 
 /* Draws a timer. naks_sent: with the one that is being sent; ncfs_seen: with the one that is being handled. */
 int64_t um_recovery_timing_draw_initial_ns(const um_recovery_timing *timing, um_random *random);

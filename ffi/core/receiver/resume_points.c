@@ -28,7 +28,7 @@ static um_resume_point *take_place(um_resume_points *points, uint32_t *gave_way)
 /* How many rounds a point of this session is good for; 0: it is refuted. */
 static uint32_t rounds_of(const um_receiver_session *session)
 {
-    if (session->resumes && !session->has_data)
+    if (session->is_resumed && !session->has_data)
         return session->resume_rounds - (session->stray_count > 0);
     return session->counters.msgs_rcved >= PROVED_BY ? ROUNDS_MAX : 1;
 }
@@ -36,7 +36,7 @@ static uint32_t rounds_of(const um_receiver_session *session)
 uint32_t um_resume_points_save(um_resume_points *points, const um_receiver_session *session)
 {
     uint32_t gave_way = 0, rounds = rounds_of(session);
-    if (points->capacity == 0 || !session->ended)
+    if (points->capacity == 0 || !session->has_ended)
         return 0;
     for (const um_delivery *d = session->controllers; d != NULL; d = d->next) {
         um_resume_point point = {.id = session->config.id,

@@ -14,9 +14,9 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
         if (um_serial_before(sqn, from))
             continue;
         if (!um_serial_before(sqn, before)) {
-            search->found_later = true;
-        } else if (!search->found || um_serial_before(search->sqn, sqn)) {
-            search->found = true;
+            search->has_found_later = true;
+        } else if (!search->has_found || um_serial_before(search->sqn, sqn)) {
+            search->has_found = true;
             search->sqn = sqn;
         }
     }
@@ -28,7 +28,7 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
  * none since the controller was mapped is cached until the next gap. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
-    if (delivery->fetch.state == UM_FETCH_AWAITS_RANGE)
+    if (delivery->fetch.state == UM_DELIVERY_FETCH_AWAITS_RANGE)
         return true;
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
         return false;
@@ -36,11 +36,11 @@ bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery
         um_loss_map_find(&session->losses, delivery->blocker_sqn) != NULL)
         return true;
     const um_blocker_search *search = search_blocker(session, delivery->mapped_sqn, before);
-    delivery->has_blocker = search->found;
+    delivery->has_blocker = search->has_found;
     delivery->blocker_sqn = search->sqn;
-    if (!search->found && !search->found_later)
+    if (!search->has_found && !search->has_found_later)
         delivery->gaps_examined = session->gaps_found;
-    return search->found;
+    return search->has_found;
 }
 
 /* Controllers that wait for datagrams from before their first one start when none of those is lost any more. */

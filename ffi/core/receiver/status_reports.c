@@ -51,7 +51,7 @@ static uint64_t report_after_bytes(const um_receiver_session *session)
 
 static bool may_report(const um_receiver_session *session)
 {
-    return session->config.window_bytes != 0 && !session->ended && um_connection_is_known(&session->connection);
+    return session->config.window_bytes != 0 && !session->has_ended && um_connection_is_known(&session->connection);
 }
 
 void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
@@ -65,7 +65,7 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
 void um_status_reports_leave(um_receiver_session *session)
 {
     bool is_client = session->connection.has_client_id;
-    if ((is_client || session->config.window_bytes != 0) && session->has_base && !session->ended)
+    if ((is_client || session->config.window_bytes != 0) && session->has_base && !session->has_ended)
         send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
 }
 
