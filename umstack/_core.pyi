@@ -214,19 +214,19 @@ class um_fetch(CData):
     consumed: int
     written: int
     next_sqn: int
-    awaits_range: bool
+    is_awaiting_range: bool
     is_starved: bool
     is_caught_up: bool
     is_left_to_transport: bool
     is_given_up: bool
-    gave_up_some: bool
+    has_given_up_some: bool
     is_connected: bool
     has_requested_range: bool
     has_heard: bool
-    retries: bool
+    needs_retry: bool
     has_attempted: bool
     has_progressed: bool
-    awaited_range: bool
+    was_awaiting_range: bool
     left_over: int
     attempts: int
     progress_sqn: int

@@ -1,4 +1,4 @@
-/* One file, because what a message does depends on every state that the beginning and the end of a session leave. */
+/* One file, because the handling of a message depends on all states of a controller, from its beginning to its end. */
 #include "core/delivery/delivery_controller.h"
 
 #include "core/delivery/delivery_fetch.h"
@@ -10,11 +10,11 @@
 #include "core/delivery/reassembly.h"
 
 enum {
-    STREAM_BURST_MAX = 1024, /* a longer gap of a stream is one event: nothing of it is waited for, and an outage may
-                                have been long */
-    WITH_MORE = UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES, /* of which a row is not all */
+    STREAM_BURST_MAX = 1024, /* a longer gap of a TCP stream is one event: it cannot be recovered, and after an outage
+                                it may be very long */
+    WITH_MORE = UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES, /* the message needs more than a row */
     SPAN_MAX = 1 << 30,                                     /* sqns distinguishable from next_sqn on, with a margin */
-    GAP_CHECK_NS = 10000000, /* how soon to look again at a gap whose time is up and that could not be given up */
+    GAP_CHECK_NS = 10000000, /* interval of checks on a gap that is due and could not be given up */
 };
 
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
@@ -33,16 +33,16 @@ void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id,
 
 /* ---- arrivals ---- */
 
-/* A topic has no more fragments than its transport's datagrams can carry. A sequence number beyond that was not sent
- * by the source, and accepting it would give up everything before it. A connection proves its peer, and a source does
- * not count what it did not send to a client. */
+/* A topic has no more fragments than its transport's datagrams can carry. The source did not send a sequence number
+ * beyond that, and accepting it would give up everything before it. A TCP connection proves its peer, and its datagrams
+ * do not count the messages that the source filtered. */
 static bool is_plausible(const um_delivery *delivery, uint32_t ahead, const um_arrival *arrival)
 {
     uint64_t datagrams = (uint64_t)(arrival->transport_sqn - delivery->highest_transport_sqn) + 1;
     return arrival->is_stream || ahead <= datagrams * UM_LBMC_PER_DATAGRAM_MAX;
 }
 
-/* Learns that sqn exists; false when it cannot be taken now, or not at all. */
+/* Records that sqn exists. Returns false if it cannot be accepted now, or is implausible. */
 static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, const um_arrival *arrival)
 {
     int64_t now_ns = arrival->now_ns;
@@ -53,7 +53,7 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    bool is_recoverable = delivery->fetch.state != UM_DELIVERY_FETCH_IDLE || um_otr_is_offered(delivery);
+    bool is_recoverable = um_delivery_fetch_is_active(delivery) || um_otr_is_offered(delivery);
     uint32_t burst_max = delivery->receiver->config.burst_loss_max;
     if (arrival->is_stream && burst_max > STREAM_BURST_MAX)
         burst_max = STREAM_BURST_MAX;
@@ -83,15 +83,15 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
            message->total > delivery->receiver->queue->message_max_bytes;
 }
 
-/* Puts a fragment or an early message into the order map; the newest there is has no entry yet. False when there is no
- * space for it. */
+/* Puts a fragment or an early message into the order map; `newest`: it has no entry yet. Returns false if there is no
+ * space. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
     um_reorder_entry *entry =
         newest ? um_order_map_add(delivery, message->sqn) : um_order_map_find_or_add(delivery, message->sqn);
     if (entry == NULL)
         return false;
-    if (is_too_long(delivery, message)) { /* it must not crowd the store */
+    if (is_too_long(delivery, message)) { /* it must not fill the reorder buffer */
         entry->state = UM_REORDER_REFUSED;
         UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
     } else if (!um_reorder_attach(delivery->receiver->store, entry, message->payload, message->payload_length)) {
@@ -119,8 +119,8 @@ bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *me
     return hold_message(delivery, message, arrival, false);
 }
 
-/* The store is full: what finds no space is fetched, where something is. Else give the oldest gap up to make space,
- * once; then the message itself is lost, and the gap it leaves will say so. */
+/* If the reorder buffer is full, the message is fetched later if a fetch runs. Otherwise the oldest gap is given up
+ * once to make space; if that is not enough, the message is lost and leaves a gap. */
 static bool hold_or_make_space(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
                                bool newest)
 {
@@ -140,8 +140,7 @@ static bool hold_or_make_space(um_delivery *delivery, const um_lbmc_message *mes
     return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival, false);
 }
 
-/* Arrival order: a message that is whole with the fragment `sqn` goes out at once and only its sqns are remembered
- * (UM-56). */
+/* Arrival order: delivers the message that fragment `sqn` has completed; only its sqns are remembered (UM-56). */
 static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
     um_reorder_entry *entry = um_order_map_find(delivery, sqn);
@@ -172,8 +171,8 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
     return entry != NULL && entry->state != UM_REORDER_EXPECTED;
 }
 
-/* In order, whole, nothing held: straight from the datagram into the queue. Requests, of which there are few, and
- * messages with properties take the way through the order map, so that the others need not be looked at for them. */
+/* Delivers a whole message in order, with nothing held, straight from the datagram into the queue. Requests, which are
+ * rare, and messages with properties take the path through the order map, so that other messages need no check. */
 static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     bool whole = !(message->flags & (UM_MESSAGE_FRAGMENT | WITH_MORE)) ||
@@ -204,15 +203,15 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
     return true;
 }
 
-/* Recovered from before the controller was mapped. To begin with it would make all of the topic that came between
- * look lost. */
+/* True for a message recovered from before the controller was mapped. Starting with it would declare later messages of
+ * the topic lost. */
 static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arrival)
 {
     return delivery->state < UM_DELIVERY_RUNNING && um_serial_before(arrival->transport_sqn, delivery->mapped_sqn);
 }
 
-/* Goes on where an earlier session ended, now that sqn is known to exist. False when that cannot be: the source has
- * begun anew. */
+/* Continues where an earlier session ended, now that sqn is known to exist. Returns false if sqn is implausible after
+ * that position, because the source has restarted. */
 static bool resume(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     uint32_t ahead = sqn - delivery->resume_sqn;
@@ -239,15 +238,14 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
         start_at(delivery, message->sqn);
 }
 
-/* Widens the range that is waited for to take sqn in, at the end it is nearer to. What lies too far off for that ends
- * the wait: false. Distances are taken around the number space, for a number half of it away is neither before nor
- * after. */
+/* Extends the range of held sqns to sqn, at the nearer end. A sqn too far from both ends the wait: returns false.
+ * Distances wrap around the number space, because a number half of it away is neither before nor after. */
 static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     uint32_t capacity = delivery->receiver->store->entry_capacity;
     uint32_t from_lowest = sqn - delivery->lowest_held, to_highest = delivery->highest_sqn - sqn;
     if (from_lowest < capacity) {
-        if (from_lowest >= delivery->highest_sqn + 1 - delivery->lowest_held) { /* which is 0 at first */
+        if (from_lowest >= delivery->highest_sqn + 1 - delivery->lowest_held) { /* that is 0 at first */
             delivery->highest_sqn = sqn;
             delivery->highest_transport_sqn = arrival->transport_sqn;
         }
@@ -260,15 +258,15 @@ static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_ar
     return true;
 }
 
-/* Holds a message until delivery starts. One that finds no space ends the wait, too, and is to be taken like any other:
- * false. */
+/* Holds a message until delivery starts. If there is no space, delivery starts at once and the result is false: the
+ * caller handles the message like any other. */
 static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     if (is_duplicate(delivery, message->sqn))
         return true;
     uint32_t lowest = delivery->lowest_held, capacity = delivery->receiver->store->entry_capacity;
     bool is_far = message->sqn - lowest >= capacity && delivery->highest_sqn - message->sqn >= capacity;
-    if (is_far && um_delivery_fetch_is_running(delivery)) { /* delivery starts with the past, not here */
+    if (is_far && um_delivery_fetch_is_running(delivery)) { /* delivery will start with the past */
         um_delivery_fetch_to(delivery, message->sqn + 1);
         return true;
     }
@@ -285,8 +283,8 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
     return false;
 }
 
-/* While the past is fetched: a sqn that cannot be of the stream as it is known would carry off what is fetched; one
- * from before the place where a source that was found again is gone on with was delivered. */
+/* During a fetch: true for a sqn that cannot belong to the stream as it is known, which would mislead the fetch, and
+ * for one before the position where a rediscovered source resumes, which was delivered. */
 static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
@@ -314,7 +312,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->fetch.state != UM_DELIVERY_FETCH_IDLE) &&
+    if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
         (is_strange(delivery, message->sqn, arrival) ||
          um_fetch_live_leaves_out(delivery, message->sqn, true, arrival)))
         return;
@@ -333,7 +331,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     if (!note_exists(delivery, message->sqn, true, arrival))
         return;
     if (!hold_or_make_space(delivery, message, arrival, newest)) {
-        if (newest) /* otherwise a gap covers it already */
+        if (newest) /* otherwise it is in a gap already */
             um_order_map_add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
         return;
     }
@@ -347,7 +345,7 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 {
     if (is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->fetch.state != UM_DELIVERY_FETCH_IDLE) &&
+    if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
         (is_strange(delivery, sqn, arrival) || um_fetch_live_leaves_out(delivery, sqn, false, arrival)))
         return;
     bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
@@ -377,7 +375,7 @@ void um_delivery_register(um_delivery *delivery)
     um_delivery_announce(delivery);
 }
 
-/* The end of what um_delivery_register began; false when there is no space for it. */
+/* Announces the deletion of the source. Returns false if there is no space. */
 static bool deregister(um_delivery *delivery)
 {
     if (delivery->receiver->config.source_notification && !delivery->is_deregistered)
@@ -396,7 +394,7 @@ void um_delivery_begin(um_delivery *delivery)
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
-/* Takes one that was held while starting into account; false when there is none, or no space to count its bytes. */
+/* Counts an entry that was held while starting. Returns false if there is none, or no space to count its bytes. */
 static bool adopt(um_delivery *delivery, uint32_t sqn)
 {
     um_reorder_entry *entry = um_order_map_find(delivery, sqn);
@@ -413,7 +411,7 @@ void um_delivery_start(um_delivery *delivery, uint32_t next_sqn, int64_t now_ns)
 {
     uint32_t end = delivery->highest_sqn + 1, gap_start = delivery->lowest_held;
     start_at(delivery, next_sqn);
-    /* What is still lost between the messages held is a gap like any other from now on. */
+    /* Sqns still lost between the held messages are ordinary gaps from now on. */
     for (uint32_t sqn = gap_start; sqn != end; sqn++) {
         if (!adopt(delivery, sqn))
             continue;
@@ -463,7 +461,7 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns)
     finish(delivery, now_ns);
 }
 
-/* When the oldest gap of a controller without NAKs is to be given up. */
+/* Returns when the oldest gap of a controller without NAKs is given up. */
 static int64_t gap_due_ns(um_delivery *delivery)
 {
     if (!delivery->is_nak_free || delivery->gap_count == 0)
@@ -477,13 +475,13 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
         um_delivery_announce(delivery);
     if (delivery->state == UM_DELIVERY_ENDING)
         finish(delivery, now_ns);
-    if (delivery->state < UM_DELIVERY_RUNNING) /* it has nothing to deliver but the beginning */
+    if (delivery->state < UM_DELIVERY_RUNNING) /* only announcements can be due */
         delivery->is_starved = delivery->announcements_due != 0;
     if (delivery->state != UM_DELIVERY_RUNNING)
         return UM_NEVER_NS;
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
     bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
-    /* A gap that was being given up when the queue was full must go on. */
+    /* Giving up a gap must continue if the queue was full. */
     if (delivery->is_starved || check || now_ns >= gap_due_ns(delivery) ||
         (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
         um_loss_drain(delivery, now_ns, true);
@@ -491,11 +489,11 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)
         delivery->loss_check_ns = now_ns + interval_ns;
-    /* While the queue is full it is the reader that is waited for. */
+    /* While the queue is full, the controller waits for the reader. */
     bool waits = delivery->gap_count > 0 && !delivery->is_starved && !delivery->announcements_due;
     int64_t otr_ns = waits ? um_otr_due_ns(delivery) : UM_NEVER_NS;
     int64_t gap_ns = gap_due_ns(delivery);
-    if (gap_ns <= now_ns) /* it is being fetched, or the queue is full */
+    if (gap_ns <= now_ns) /* the gap is being fetched, or the queue is full */
         gap_ns = now_ns + GAP_CHECK_NS;
     otr_ns = um_earliest_ns(otr_ns, gap_ns);
     return um_earliest_ns(otr_ns, delivery->loss_check_ns);

@@ -29,7 +29,7 @@ void um_delivery_fetch_begin_with_live(um_delivery *delivery)
     delivery->state = UM_DELIVERY_WAITING;
     delivery->has_resume = true;
     delivery->resume_sqn = delivery->next_sqn;
-    delivery->mapped_sqn = delivery->fetch.given_up_sqn; /* earlier datagrams prove nothing */
+    delivery->mapped_sqn = delivery->fetch.given_up_sqn; /* earlier datagrams do not show where the stream is */
 }
 
 void um_delivery_fetch_note_shown(um_delivery_fetch *fetch, uint32_t end)
@@ -60,8 +60,7 @@ bool um_delivery_fetch_is_ahead_of_stream(const um_delivery *delivery)
     return fetch->has_seen_live && fetch->has_shown && um_delivery_fetch_is_unproved(delivery);
 }
 
-/* True if a message before the target is missing. A message that is held may still miss a fragment behind the target.
- */
+/* True if a message before the target is missing. A held message may still miss a fragment behind the target. */
 static bool has_missing(um_delivery *delivery)
 {
     const um_gap *gap =
@@ -76,7 +75,7 @@ void um_delivery_fetch_end_if_complete(um_delivery *delivery)
     if ((fetch->state != UM_DELIVERY_FETCH_RUNNING && !is_given_up) || has_missing(delivery))
         return;
     if (um_delivery_fetch_is_ahead_of_stream(delivery) && !is_given_up)
-        return; /* it is given up unless an arriving message proves the range */
+        return; /* it will be given up, unless messages that arrive until then show that the range was true */
     if (fetch->has_seen_live || um_serial_before(fetch->target, delivery->next_sqn)) { /* delivered directly */
         fetch->state = UM_DELIVERY_FETCH_IDLE;
     } else if (is_given_up && fetch->has_lost && delivery->held_count == 0 && um_delivery_fetch_is_unproved(delivery)) {

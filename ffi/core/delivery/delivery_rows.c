@@ -8,7 +8,7 @@ static void append_without_properties(um_delivery *delivery, um_row *row, uint32
     um_delivery_append_message(delivery, row, payload_bytes);
 }
 
-/* Where there are not so many bytes, all are payload; a block that cannot be read is left out. */
+/* If the row is shorter than its properties, all bytes are payload. Unreadable properties are dropped. */
 void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *space, uint32_t length,
                                         uint32_t properties_bytes)
 {
@@ -24,7 +24,7 @@ void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, cons
     }
 }
 
-/* Appends a fragment as it is. The properties of its message come with the fragment that has all of them, or not. */
+/* Appends a single fragment. The properties are appended with it only if it holds all of them. */
 static void append_fragment_with_properties(um_delivery *delivery, um_row *row, const uint8_t *space, uint32_t length,
                                             uint32_t properties_bytes)
 {

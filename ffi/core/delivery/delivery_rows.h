@@ -1,9 +1,9 @@
 /* Rows that a delivery controller appends to its receiver's queue: messages, copied or left in their frames, and events
  * (UM-53..UM-61, UM-76, UM-101). Private to the controller's files.
  *
- * Threads: the context lock. Memory: the queue's. Complexity: linear in the bytes copied. Errors: false, or NULL, when
- * the queue is full; the controller is starved then and nothing has happened. Inline: this runs once a message; what
- * few messages have is in delivery_rows.c.
+ * Threads: the context lock. Memory: the queue's. Complexity: linear in the bytes copied. Errors: false or NULL if the
+ * queue is full; the controller is starved then and nothing has changed. Inline because it runs once per message;
+ * delivery_rows.c has the rare cases.
  */
 
 #ifndef UM_CORE_DELIVERY_ROWS_H
@@ -38,7 +38,7 @@ static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_k
     return true;
 }
 
-/* Appends the rows that are due before anything else, in their order; those without space stay due. */
+/* Appends the rows of announcements_due in order. Those that find no space stay due. */
 static inline bool um_delivery_announce(um_delivery *delivery)
 {
     static const struct {
@@ -57,8 +57,8 @@ static inline bool um_delivery_announce(um_delivery *delivery)
     return true;
 }
 
-/* What is lost before the first message delivered is counted, not reported (UM-135). Nothing was delivered as long as
- * every loss follows the last one. */
+/* Messages lost before the first delivered one are counted, not reported (UM-135). Nothing was delivered as long as
+ * every loss starts where the previous one ended. */
 static inline bool um_delivery_is_leading(um_delivery *delivery, uint32_t first, uint32_t last)
 {
     delivery->is_leading &= first == delivery->leading_sqn;
@@ -103,31 +103,31 @@ static inline bool um_delivery_append_payload(um_delivery *delivery, const um_ro
     return true;
 }
 
-/* For the row that is appended next, which is reserved: where responses go, as its option in the message says. */
+/* Stores where responses go, from the option of a request, in the reserved row. */
 static inline void um_delivery_note_request(um_delivery *delivery, const uint8_t *option)
 {
     um_request request = um_lbmc_read_request(option);
     um_queue_note_request(delivery->receiver->queue, &request);
 }
 
-/* Appends the row that is reserved, whose space holds `length` bytes: a whole message, the last bytes of which are
- * properties. Properties that cannot be read are dropped and counted. */
+/* Appends the reserved row, whose space holds `length` bytes: a whole message that ends with properties. Properties
+ * that cannot be read are dropped and counted. */
 void um_delivery_append_with_properties(um_delivery *delivery, um_row *row, const uint8_t *space, uint32_t length,
                                         uint32_t properties_bytes);
 
-/* Appends a whole message or a fragment as it is, whatever its flags: `request` is the option of one with
- * UM_MESSAGE_REQUEST, `properties_bytes` of one with UM_MESSAGE_PROPERTIES. */
+/* Appends a whole message or a single fragment with any flags. `request` is the option of a message with
+ * UM_MESSAGE_REQUEST, `properties_bytes` the length of the properties of one with UM_MESSAGE_PROPERTIES. */
 bool um_delivery_append_any(um_delivery *delivery, um_row *row, const uint8_t *payload, uint32_t length,
                             const uint8_t *request, uint32_t properties_bytes);
 
-/* A frame is worth pinning for a message that fills most of its datagram. */
+/* True if a message fills most of its datagram, so that pinning the frame is cheaper than a copy. */
 static inline bool um_delivery_can_pin(const um_lbmc_message *message, const um_arrival *arrival)
 {
     return message->payload_length >= UM_QUEUE_PINNED_BYTES_MIN &&
            message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
 }
 
-/* False when the queue is full or the frame cannot be pinned. */
+/* Returns false if the queue is full or the frame cannot be pinned. */
 static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
                                                const um_arrival *arrival)
 {
@@ -139,8 +139,8 @@ static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_r
     return true;
 }
 
-/* The message as a hot failover receiver has it: its options are the beginning of its payload, once for a message in
- * fragments, all of which have the same. */
+/* Returns the message as a hot failover receiver gets it: its payload starts with the hot failover options, which all
+ * fragments of a message repeat and which are delivered once. */
 static inline const um_lbmc_message *um_delivery_with_options(const um_lbmc_message *message, um_lbmc_message *changed)
 {
     if (!(message->flags & UM_MESSAGE_HOT_FAILOVER))
@@ -155,7 +155,7 @@ static inline const um_lbmc_message *um_delivery_with_options(const um_lbmc_mess
         changed->payload -= before;
         changed->payload_length += before;
     }
-    if (message->flags & UM_MESSAGE_REQUEST) /* it is not in front of the payload any more */
+    if (message->flags & UM_MESSAGE_REQUEST) /* the request option no longer precedes the payload */
         changed->flags &= (uint16_t)~UM_MESSAGE_REQUEST;
     return changed;
 }

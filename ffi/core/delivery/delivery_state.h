@@ -1,8 +1,8 @@
 /* The state of a delivery controller and of the receiver it delivers to: the structs that every file of this folder
  * works on. delivery_controller.h has the entry points.
  *
- * Threads: the context lock. Memory: the owner's; a controller has no memory of its own beside the context's reorder
- * buffer.
+ * Threads: the context lock. Memory: the owner's. A controller allocates nothing; it holds messages in the context's
+ * reorder buffer.
  */
 #ifndef UM_CORE_DELIVERY_STATE_H
 #define UM_CORE_DELIVERY_STATE_H
@@ -26,27 +26,27 @@ typedef struct um_receiver_config {
     uint32_t map_entries_max;       /* order map bound of one controller; 0: the store's */
     uint32_t burst_loss_max;        /* longer gaps are one burst event */
     int64_t loss_check_interval_ns; /* 0: off */
-    bool use_otr;                   /* off-transport recovery, of sources that offer it (off_transport.h) */
-    bool source_notification;       /* a row for each source that comes and goes */
-    bool is_hot_failover; /* rows of messages with hot failover's option begin with it, and none stay in frames */
-    int64_t otr_initial_delay_ns;
-    uint32_t otr_caching_threshold; /* order map entries */
+    bool use_otr;                   /* recover off the transport, from sources that offer it (off_transport.h) */
+    bool source_notification;       /* append a row when a source appears and when it is deleted */
+    bool is_hot_failover;           /* rows start with the hot failover option of their message; none stay in frames */
+    int64_t otr_initial_delay_ns;   /* off-transport recovery starts for gaps older than this */
+    uint32_t otr_caching_threshold; /* order map entries above which off-transport recovery starts */
 } um_receiver_config;
 
-/* One subscription: what its controllers share. Owned by the context. Several receivers may have the same queue: it
- * takes their rows as they come, and the controller's source number distinguishes them. */
+/* A subscription: the state that its controllers share. Owned by the context. Several receivers may share a queue,
+ * which takes their rows in arrival order; rows carry the controller's source number. */
 typedef struct um_receiver {
     um_receiver_config config;
     um_message_queue *queue;
     um_receiver_counters counters;
     um_reorder_buffer *store;
     um_context_counters *context_counters;
-    bool is_cut_off;     /* it wants no NAKs (nak_cutoff.h) */
-    bool *has_begun_otr; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
+    bool is_cut_off;     /* the application has stopped NAKs for this receiver (nak_cutoff.h) */
+    bool *has_begun_otr; /* the owner's, set when a controller starts off-transport recovery; may be NULL */
     uint32_t controller_count;
 } um_receiver;
 
-/* A range of lost topic sqns, when it was found, and by the datagram of which transport sqn. */
+/* A range of lost topic sqns, with the time of detection and the transport sqn of the datagram that revealed it. */
 typedef struct um_gap {
     uint32_t first;
     uint32_t last;
@@ -55,10 +55,10 @@ typedef struct um_gap {
 } um_gap;
 
 enum um_delivery_state {
-    UM_DELIVERY_WAITING = 0,  /* nothing of the topic has been seen */
-    UM_DELIVERY_STARTING = 1, /* datagrams from before the first one seen may still be recovered: hold */
+    UM_DELIVERY_WAITING = 0,  /* no message or TSNI of the topic has arrived */
+    UM_DELIVERY_STARTING = 1, /* messages are held: lost datagrams before the first one may still be recovered */
     UM_DELIVERY_RUNNING = 2,
-    UM_DELIVERY_ENDING = 3, /* the session is over: what is held goes out, then the end */
+    UM_DELIVERY_ENDING = 3, /* the session has ended: held messages are delivered, then the end of session */
     UM_DELIVERY_ENDED = 4,
 };
 
@@ -82,85 +82,84 @@ enum um_delivery_fetch_state {
 typedef struct um_delivery_fetch {
     enum um_delivery_fetch_state state;
     enum um_delivery_fetch_kind kind;
-    bool has_seen_live;     /* a message of the present has arrived from the transport */
-    bool is_taken;          /* off transport: the owner of the connection has started to serve the fetch */
-    bool is_transport_done; /* off transport: the transport has given up the next missing message as well */
-    bool has_target;
-    bool has_lost;
-    bool has_shown;
-    bool has_reported;
-    uint32_t epoch;             /* number of this fetch; it differs from that of the previous one */
-    uint32_t resume_sqn;        /* of UM_DELIVERY_FETCH_RESUMED */
+    bool has_seen_live;         /* the transport has delivered a live message */
+    bool is_taken;              /* off transport: the owner of the connection serves the fetch */
+    bool is_transport_done;     /* off transport: the transport has given up the next missing message as well */
+    bool has_target;            /* target is valid */
+    bool has_lost;              /* lost_to is valid */
+    bool has_shown;             /* shown_end is valid */
+    bool has_reported;          /* reported_end and reported_until_ns are valid */
+    uint32_t epoch;             /* number of this fetch; differs from that of the previous one */
+    uint32_t resume_sqn;        /* for UM_DELIVERY_FETCH_RESUMED: the first sqn to fetch */
     uint32_t target;            /* missing messages before it are fetched */
     uint32_t lost_to;           /* missing messages before it cannot be fetched */
     uint32_t requested;         /* the next sqn to request */
-    uint32_t caching_proximity; /* sqns ahead of delivery within which live messages are kept; off transport: entries */
-    uint32_t shown_end;         /* everything before it exists: a message or a TSNI has shown it */
-    uint32_t reported_end; /* end of a range that the source reported, that was given up and that nothing has shown */
-    int64_t reported_until_ns; /* when the promised messages are declared lost, shown or not */
-    uint32_t given_up_sqn;     /* datagrams from this transport sqn on were sent after the fetch was given up */
-    uint32_t passed_to;        /* everything before it was passed because the source reported that it has no more */
-    uint32_t taken_since;      /* messages fetched since something was given up */
-    int64_t received_ns;       /* wall clock of the bytes that are being received */
+    uint32_t caching_proximity; /* live messages fewer sqns ahead are kept; off transport: limit of order map entries */
+    uint32_t shown_end;         /* everything before it exists, as a message or a TSNI has shown */
+    uint32_t reported_end;      /* end of a given-up range that the source reported and the transport has not shown */
+    int64_t reported_until_ns;  /* when the messages before reported_end are declared lost */
+    uint32_t given_up_sqn;      /* datagrams from this transport sqn on were sent after the fetch was given up */
+    uint32_t passed_to;   /* sqns before it were passed because the source reported that it does not retain them */
+    uint32_t taken_since; /* messages fetched since the last one was given up */
+    int64_t received_ns;  /* wall clock at which the current bytes were received */
 } um_delivery_fetch;
 
-/* Rows that come before what is delivered next and found no space yet, in their order. */
+/* Bits of rows that must precede the next message and wait for space in the queue, in this order. */
 enum um_announcement { UM_ANNOUNCE_SOURCE = 1, UM_ANNOUNCE_BEGINNING = 2, UM_ANNOUNCE_NAK_CUTOFF = 4 };
 
-/* What each message touches comes first: with many topics it is the caches that count. */
+/* Fields that every message touches are first, because cache misses dominate with many topics. */
 typedef struct um_delivery {
     um_receiver *receiver;
-    struct um_delivery *next_of_topic; /* same topic index, another receiver */
+    struct um_delivery *next_of_topic; /* the controller of another receiver for the same topic index */
     enum um_delivery_state state;
     uint32_t next_sqn;              /* everything before it is delivered or given up */
     uint32_t highest_sqn;           /* highest topic sqn known to exist */
-    uint32_t highest_transport_sqn; /* of the datagram that showed it */
-    uint32_t held_count;
+    uint32_t highest_transport_sqn; /* transport sqn of the datagram that revealed highest_sqn */
+    uint32_t held_count;            /* entries in the order map */
     uint32_t gap_count;
-    uint32_t source; /* the owner's number of the source, stored in rows */
-    bool is_starved;
-    bool is_begun;             /* the beginning of the session was announced, or is due */
-    uint8_t announcements_due; /* um_announcement */
+    uint32_t source;           /* the owner's number of the source, stored in rows */
+    bool is_starved;           /* the queue is full; delivery continues at the next tick */
+    bool is_begun;             /* the beginning of the session is in the queue, or due */
+    uint8_t announcements_due; /* bits of um_announcement */
     bool has_eos;              /* the end of the session is in the queue */
-    bool is_deregistered;      /* so is the end of the source */
-    bool is_awaiting_interest; /* the source has yet to say since when it sends the topic (interest.h) */
-    bool has_blocker;
-    bool
-        is_nak_free; /* of a session without NAKs: gaps are given up when their time is up, whether something arrives */
-    bool is_leading; /* nothing was delivered: what is lost at leading_sqn is before the first message (UM-135) */
-    bool has_resume; /* resume_sqn: where an earlier session was, or this one was when it ended */
+    bool is_deregistered;      /* the deletion of the source is in the queue */
+    bool is_awaiting_interest; /* the source has not reported since when it sends the topic (interest.h) */
+    bool has_blocker;          /* blocker_sqn is valid */
+    bool is_nak_free;          /* the session sends no NAKs: gaps time out even if nothing arrives */
+    bool is_leading;           /* no message was delivered: losses from leading_sqn on precede the first (UM-135) */
+    bool has_resume;           /* resume_sqn is valid: the position of an earlier session, or of this one at its end */
 
-    uint32_t id; /* owner of its holds, never 0, never reused within a context */
+    uint32_t id; /* owner of its reorder buffer entries; never 0, never reused within a context */
     uint32_t topic_index;
-    uint32_t request_count; /* over TCP: of the connection, with the one for the topic, while it awaits the answer */
-    uint32_t mapped_sqn;    /* transport sqn from which on the topic may be in datagrams that are lost */
-    uint32_t start_sqn;     /* transport sqn of the first datagram seen with the topic */
+    uint32_t request_count; /* TCP: requests on the connection up to the topic's; an answer to as many ends the wait */
+    uint32_t mapped_sqn;    /* lost datagrams from this transport sqn on may carry the topic */
+    uint32_t start_sqn;     /* transport sqn of the first datagram that carried the topic */
     int64_t give_up_ns;     /* NAK generation interval of the session (C16) */
-    uint32_t lowest_held;   /* while starting */
+    uint32_t lowest_held;   /* in state STARTING: the lowest sqn held */
     uint32_t resume_sqn;
-    uint32_t blocker_sqn; /* the session's: a lost datagram that may carry the topic */
+    uint32_t blocker_sqn; /* transport sqn of a lost datagram that may carry the topic (start_gate.h) */
     int64_t loss_check_ns;
-    uint64_t gaps_examined;   /* gaps of the session that had been found when there was none */
-    struct um_delivery *next; /* the session's list */
+    uint64_t gaps_examined;   /* um_receiver_session.gaps_found when no lost datagram could carry the topic */
+    struct um_delivery *next; /* next controller of the session */
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     uint32_t leading_sqn;
-    um_address request_port; /* where the source takes requests; ip 0: it does not */
+    um_address request_port; /* where the source takes recovery requests; ip 0: nowhere */
     um_delivery_fetch fetch;
 } um_delivery;
 
-/* The transport's facts about a datagram whose messages it delivers. */
+/* Properties of the datagram that a message arrived in. */
 typedef struct um_arrival {
     int64_t now_ns;
     int64_t received_ns;
     uint32_t transport_sqn;
     uint32_t datagram_bytes;
-    um_frames *frames;       /* whose frame the datagram lies in, or NULL */
-    bool has_earlier_losses; /* datagrams since the controller was mapped are lost */
-    bool is_stream;          /* it came in order over a connection: what lacks was never sent, however much that is */
+    um_frames *frames;       /* the frames that hold the datagram; NULL: it is not in a frame */
+    bool has_earlier_losses; /* a lost datagram may carry earlier messages of the topic (start_gate.h) */
+    bool is_stream;          /* received over TCP, in order: a gap of any size means the data was never sent */
 } um_arrival;
 
-/* True while anything is fetched, or a fetch that was given up has missing messages. */
+/* True while messages are fetched, or a fetch that was given up has missing messages. */
 static inline bool um_delivery_fetch_is_active(const um_delivery *delivery)
 {
     return delivery->fetch.state != UM_DELIVERY_FETCH_IDLE;

@@ -3,7 +3,7 @@
 #include "core/delivery/delivery_fetch.h"
 #include "core/delivery/loss_declaration.h"
 
-/* The first live message: messages between the past and it are fetched as long as the fetch runs. */
+/* On the first live message: missing messages between the past and it are fetched, unless the fetch was given up. */
 static void meet_live(um_delivery *delivery, uint32_t end, const um_arrival *arrival)
 {
     delivery->fetch.has_seen_live = true;
@@ -15,20 +15,20 @@ static void meet_live(um_delivery *delivery, uint32_t end, const um_arrival *arr
     um_delivery_fetch_note_missing(delivery, end - 1, arrival->now_ns);
 }
 
-/* True if a live message may be kept. Off-transport recovery keeps as many as the order map may hold, and all that it
- * would have to fetch; where messages are delivered on arrival the map holds no payload of them. Its caching threshold
- * only starts it (C12): a message dropped at 10000 entries would have to be retained until it is fetched. */
+/* True if the order map takes this live message. Off-transport recovery keeps as many as the map may hold, and all that
+ * it would have to fetch; if messages are delivered on arrival, the map holds no payload of them. Its caching threshold
+ * only starts it (C12): messages dropped at that threshold would have to be retained until they are fetched. */
 static bool has_place(const um_delivery *delivery, uint32_t sqn)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
     bool is_bounded = fetch->caching_proximity != 0 && delivery->held_count >= fetch->caching_proximity;
     if (fetch->kind == UM_DELIVERY_FETCH_OFF_TRANSPORT)
         return delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE ||
-               (um_reorder_is_roomy(delivery->receiver->store) &&
+               (um_reorder_has_quarter_free(delivery->receiver->store) &&
                 (!is_bounded || um_serial_before(sqn, fetch->target)));
     bool starts = delivery->state == UM_DELIVERY_STARTING;
     int32_t ahead = um_serial_diff(sqn, starts ? delivery->lowest_held : delivery->next_sqn);
-    if (ahead < 0 && starts) /* it is fetched, because the target is behind it */
+    if (ahead < 0 && starts) /* it will be fetched, because the target is behind it */
         return false;
     return ahead < (int64_t)fetch->caching_proximity;
 }

@@ -1,5 +1,5 @@
-/* Live messages while a fetch is active, and the messages that the fetch cannot get: a live message is delivered, held,
- * or dropped and fetched later; a message that cannot be fetched is lost (delivery_fetch.h).
+/* Live messages during a fetch (delivery_fetch.h): each is delivered, held, or dropped and fetched later. Messages that
+ * cannot be fetched are declared lost here.
  *
  * Threads: the context lock. Memory: in the controller. Errors: none.
  */

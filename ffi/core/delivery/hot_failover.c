@@ -55,7 +55,7 @@ static uint32_t length_of(const um_block *block, uint32_t row)
     return (uint32_t)(block->offsets[row + 1] - block->offsets[row]);
 }
 
-/* Delivers a row of an input without its first `skipped` bytes, and releases it. There is space. */
+/* Delivers a row of an input without its first `skipped` bytes, and releases it. The output has space. */
 static void deliver(um_hot_failover *hf, um_block *block, uint32_t row, uint32_t skipped, uint16_t flags,
                     const uint64_t *sqn)
 {
@@ -98,7 +98,7 @@ static uint32_t source_of_head(const um_hot_failover *hf)
     return slot->block->sources[slot->row];
 }
 
-/* Declares [next_sqn, end) lost. False when there is no space for all of it. */
+/* Declares [next_sqn, end) lost. Returns false if there is no space for all of it. */
 static bool give_up(um_hot_failover *hf, uint64_t end, uint32_t source)
 {
     while (hf->next_sqn < end) {
@@ -133,7 +133,7 @@ static void deliver_held(um_hot_failover *hf)
     hf->next_sqn++;
 }
 
-/* The blocks of an input are half used up by what waits: the context would stop receiving. */
+/* True if waiting messages use half of an input's blocks, so that the context would soon stop receiving. */
 static bool crowds(const um_hot_failover *hf, const um_hf_slot *slot)
 {
     const um_message_queue *input = hf->inputs[slot->input];
@@ -141,8 +141,8 @@ static bool crowds(const um_hot_failover *hf, const um_hf_slot *slot)
     return opened - slot->block->ordinal > input->block_count / 2;
 }
 
-/* Delivers what is next, passes what does not exist, gives up what has run out of time: that only once every input was
- * looked at, in which what lacks may have waited as long. False when there is no space. */
+/* Delivers the next messages, passes numbers that do not exist, and gives up those that have timed out. Timeouts count
+ * only when every input was read, because the missing number may wait there. Returns false if there is no space. */
 static bool drain(um_hot_failover *hf, bool is_caught_up)
 {
     while (hf->held_count > 0) {
@@ -173,7 +173,7 @@ int64_t um_hot_failover_deadline_ns(const um_hot_failover *hf)
     return hf->held_count == 0 ? UM_NEVER_NS : slot_of(hf, hf->lowest)->arrived_ns + hf->config.max_delay_ns;
 }
 
-/* Everything that is held goes out, then the reset. False when there is no space; it is due still. */
+/* Delivers everything held, then the reset. Returns false if there is no space; the reset stays due. */
 static bool reset(um_hot_failover *hf)
 {
     while (hf->held_count > 0) {
@@ -194,7 +194,7 @@ static bool reset(um_hot_failover *hf)
 
 /* ---- sources ---- */
 
-/* NULL when there are too many: gaps on purpose of others are not known, and take their time. */
+/* Returns NULL if there are too many sources: skipped numbers of the others are not recognized and time out. */
 static um_hf_source *find_source(um_hot_failover *hf, uint32_t number)
 {
     for (uint32_t i = 0; i < UM_HF_SOURCES; i++) {
@@ -218,7 +218,7 @@ static const um_hf_neighbour *find_neighbour(const um_hf_neighbour *table, uint3
     return found->is_known && found->topic_sqn == topic_sqn ? found : NULL;
 }
 
-/* Remembers a message, and finds the one before it; where the one behind it waits already, that learns of it. */
+/* Remembers a message and returns the one before it. If the one behind it waits already, its slot is updated. */
 static const um_hf_neighbour *note_neighbours(um_hot_failover *hf, um_hf_source *source, uint32_t first, uint32_t last,
                                               uint64_t sqn)
 {
@@ -258,7 +258,7 @@ static void on_other_row(um_hot_failover *hf, um_block *block, uint32_t row)
     UM_COUNT(hf->counters.hf_line_losses,
              is_burst ? block->sequence_numbers[row] - block->first_sequence_numbers[row] + 1 : 1);
     if (source != NULL)
-        source->resets = hf->resets; /* a reset may have been in it */
+        source->resets = hf->resets; /* the gap may have contained a reset */
     um_queue_release(block, 1);
 }
 
@@ -274,7 +274,7 @@ static void on_reset(um_hot_failover *hf, um_block *block, uint32_t row, uint64_
     um_queue_release(block, 1);
 }
 
-/* The number as 64 bits: one of 32 bits is the nearest to what is expected. */
+/* Returns the number as 64 bits. A 32-bit number is extended to the value nearest to the expected one. */
 static uint64_t widened(const um_hot_failover *hf, const um_lbmc_hot_failover *number)
 {
     if (number->is_64_bits || !hf->has_begun)
@@ -282,8 +282,8 @@ static uint64_t widened(const um_hot_failover *hf, const um_lbmc_hot_failover *n
     return hf->next_sqn + (uint64_t)(int64_t)(int32_t)((uint32_t)number->sqn - (uint32_t)hf->next_sqn);
 }
 
-/* A jump beyond the slots would give up all that it passes. It is believed when another message confirms it, so that
- * one that is forged or mangled cannot carry the stream off. */
+/* A jump beyond the slots would give up everything that it passes. It is accepted when another message confirms it, so
+ * that one forged or damaged message cannot derail the stream. */
 static bool jump_is_confirmed(um_hot_failover *hf, uint64_t sqn)
 {
     uint64_t beyond = sqn - hf->jump_sqn;
@@ -307,8 +307,8 @@ static void hold(um_hot_failover *hf, uint32_t input, um_block *block, uint32_t 
         hf->lowest = sqn;
 }
 
-/* Takes a row in; there is space for one. False when it has to be given again: there is none for the losses that it
- * declares. */
+/* Handles a row; there is space for one. Returns false if the caller must repeat it, because there is no space for the
+ * losses that it reveals. */
 static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_t row)
 {
     um_lbmc_hot_failover number;
@@ -325,7 +325,7 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
         on_reset(hf, block, row, number.sqn, source);
         return true;
     }
-    if (source != NULL && source->resets < hf->resets) { /* from before the reset */
+    if (source != NULL && source->resets < hf->resets) { /* sent before the reset */
         drop(hf, block, row, sqn, skipped);
         return true;
     }
@@ -340,7 +340,7 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
         drop(hf, block, row, sqn, skipped);
         return true;
     }
-    /* What follows another message of its source closely is no jump, however long a gap holds everything up. */
+    /* A number shortly after another one of its source is no jump, however long a gap blocks delivery. */
     bool follows = previous != NULL && (previous->sqn < hf->next_sqn || sqn - previous->sqn < hf->config.capacity);
     bool is_jump = sqn - hf->next_sqn >= hf->config.capacity && !follows;
     if (sqn - hf->next_sqn > UM_HF_GAP_MAX || (is_jump && !jump_is_confirmed(hf, sqn))) {

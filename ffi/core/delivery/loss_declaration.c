@@ -6,9 +6,9 @@
 #include "core/delivery/order_map.h"
 #include "core/delivery/reassembly.h"
 
-enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that is not to be had is one event (UX-7) */
+enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that cannot be fetched is one event (UX-7) */
 
-/* Of what late join or off-transport recovery did not have either. */
+/* Counts messages that neither late join nor off-transport recovery could fetch. */
 static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t count)
 {
     um_receiver_counters *counters = &delivery->receiver->counters;
@@ -20,7 +20,7 @@ static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t coun
         UM_COUNT(counters->late_join_lost, count);
 }
 
-/* Everything of one topic sqn that is passed over as lost. */
+/* Declares one topic sqn lost and removes its entry. Returns false if the queue is full. */
 static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     if (!um_delivery_append_loss(delivery, sqn, now_ns))
@@ -33,10 +33,10 @@ static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 
 enum head_result { HEAD_PASSED, HEAD_WAITS, QUEUE_FULL };
 
-/* The fragment at the head: its message is delivered, refused, waited for, or can never be complete. */
+/* Handles the fragment at the head: its message is delivered, refused, incomplete, or can never become complete. */
 static enum head_result deliver_head_fragment(um_delivery *delivery, um_reorder_entry *head, int64_t now_ns)
 {
-    if (head->first_sqn != head->sqn) { /* the message's beginning was given up or never seen */
+    if (head->first_sqn != head->sqn) { /* the first fragment was given up or never seen */
         um_order_map_remove(delivery, head);
         delivery->next_sqn++;
         return HEAD_PASSED;
@@ -77,8 +77,8 @@ static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
     return HEAD_PASSED;
 }
 
-/* Passes the first sqn that is lost, and with it what was received of the message that lacks it. The event goes out
- * before anything is dropped: where the queue is full nothing has happened. */
+/* Passes the first lost sqn and the received fragments of its message. The event is appended before anything is
+ * dropped, so that nothing has changed if the queue is full. */
 static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
 {
     uint32_t lost = delivery->next_sqn;
@@ -93,7 +93,7 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
     return true;
 }
 
-/* The last sqn of a gap that is given up with it: not what is being fetched yet. */
+/* Returns the last sqn of a gap that is given up with it; later ones are still being fetched. */
 static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
 {
     uint32_t lost_to = delivery->fetch.lost_to;
@@ -101,7 +101,8 @@ static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
                                                                                                       : gap->last;
 }
 
-/* A long run at the head, of which nothing is to be had, as one event. False when there is no space for it. */
+/* Declares a long run at the head lost in one event, if none of it can be fetched. Returns false if the queue is full.
+ */
 static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
 {
     if (!um_delivery_is_past_lost(delivery, last) || last - delivery->next_sqn < RUN_EVENTS_MAX ||
@@ -116,14 +117,14 @@ static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
     count_past_lost(delivery, delivery->next_sqn, count);
     UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
     UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, count);
-    /* Entries that only count bytes: of messages whose first fragment is in the run. */
+    /* Entries that only count bytes belong to messages whose first fragment is in the run. */
     for (uint32_t sqn; (sqn = um_order_map_first_entry(delivery, delivery->next_sqn, end)) != end;)
         um_order_map_remove(delivery, um_order_map_find(delivery, sqn));
     delivery->next_sqn = end;
     return true;
 }
 
-/* What is lost before the first message is counted in one step: no event bounds how long that takes (UM-135). */
+/* Counts losses before the first message in one step, because no event limits how long the run is (UM-135). */
 static void pass_leading(um_delivery *delivery, uint32_t last)
 {
     if (!delivery->is_leading || um_serial_before(last, delivery->next_sqn))
@@ -154,12 +155,12 @@ bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_n
         if (!pass_incomplete(delivery, now_ns))
             return false;
     }
-    um_order_map_oldest_gap(delivery); /* takes the passed one off */
+    um_order_map_oldest_gap(delivery); /* removes the passed gap */
     return true;
 }
 
-/* There is no gap, yet the message at the head is not complete: unless its end is still to come, its fragments
- * contradict each other and it never will be. */
+/* There is no gap, but the message at the head is incomplete. True unless later fragments are still to arrive: the
+ * fragments contradict each other, and the message will never be complete. */
 static bool is_contradicted(um_delivery *delivery)
 {
     const um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);
@@ -180,7 +181,7 @@ static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t 
             (delivery->fetch.kind != UM_DELIVERY_FETCH_OFF_TRANSPORT || delivery->fetch.is_transport_done));
 }
 
-/* What a fetch has not got yet, of a gap that begins behind what it could not get. */
+/* True if the gap starts behind the messages that cannot be fetched, and a fetch will still close it. */
 static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
@@ -210,8 +211,7 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
-        if (UM_UNLIKELY(delivery->fetch.state !=
-                        UM_DELIVERY_FETCH_IDLE)) { /* what lacks behind it has not been tried yet */
+        if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery))) { /* later missing messages may still be fetched */
             um_delivery_fetch_end_if_complete(delivery);
             if (um_delivery_is_fetching_next(delivery))
                 return true;
@@ -246,7 +246,7 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     bool has_space = drain(delivery, now_ns, may_give_up);
-    if (UM_UNLIKELY(delivery->fetch.state != UM_DELIVERY_FETCH_IDLE))
+    if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)))
         um_delivery_fetch_end_if_complete(delivery);
     return has_space;
 }

@@ -57,7 +57,7 @@ static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
 
 /* ---- frames ---- */
 
-/* How many of a block's frames have no reader any more: their rows are released or materialized. */
+/* Returns how many of a block's frames need no reader: their rows are released or materialized. */
 static uint32_t done_with(const um_block *block)
 {
     uint32_t count = atomic_load_explicit(&block->pinned_count, memory_order_relaxed), done = block->pinned_returned;
@@ -84,8 +84,8 @@ static void return_frames(um_message_queue *queue, um_block *block)
     }
 }
 
-/* In the order in which they came, blocks that a reader has held for long last: the kernel fills frames in the order
- * they are given to it, and finds what it knows of each in its caches as long as they lie one behind the other. */
+/* Returns frames in arrival order, except that blocks held long by a reader come last: the kernel fills frames in the
+ * order of their return, and its per-frame data stays in the caches if they are adjacent. */
 void um_queue_return_frames(um_message_queue *queue)
 {
     uint64_t opened = atomic_load_explicit(&queue->opened_count, memory_order_relaxed);
@@ -100,7 +100,7 @@ void um_queue_return_frames(um_message_queue *queue)
             return_frames(queue, &queue->blocks[i]);
 }
 
-/* The first entry of this row or a later one. */
+/* Returns the first entry for this row or a later one. */
 static uint32_t find_pinned(const um_block *block, uint32_t count, uint32_t row)
 {
     uint32_t low = 0;
@@ -119,7 +119,7 @@ static uint32_t length_of(const um_block *block, uint32_t row)
     return (uint32_t)(block->offsets[row + 1] - block->offsets[row]);
 }
 
-/* Another processor wrote it. */
+/* Prefetches a payload, which another processor wrote. */
 static void prefetch_pinned(const um_block *block, uint32_t at)
 {
     um_prefetch(block->pinned[at].payload, length_of(block, block->pinned[at].row));
@@ -142,7 +142,7 @@ void um_block_materialize(um_block *block, uint32_t first, uint32_t count)
     }
 }
 
-/* Where the payload of a row lies; `at` is its entry, or the first of a later row. */
+/* Returns the payload of a row. `at`: the row's entry, or the first of a later row. */
 static const uint8_t *payload_of(const um_block *block, uint32_t row, uint32_t at, uint32_t pinned_count)
 {
     const um_pinned_row *pinned = &block->pinned[at];
@@ -250,7 +250,7 @@ static bool next_block(um_message_queue *queue)
 
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
 {
-    (void)payload_bytes; /* only checked: blocks have space for the longest message beyond their capacity */
+    (void)payload_bytes; /* only asserted: beyond its capacity each block has space for the longest message */
     um_debug_assert(payload_bytes <= queue->message_max_bytes);
     um_block *block = queue->current;
     bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= block->payload_limit;
@@ -296,7 +296,7 @@ void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payloa
     atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
 }
 
-/* There is space for both: what lies below the limit with all properties leaves the longest message free. */
+/* There is space for both: the limit, reduced by all properties, leaves space for the longest message. */
 void um_queue_append_with_properties(um_message_queue *queue, const um_row *row, uint32_t payload_bytes,
                                      uint32_t properties_bytes)
 {
@@ -311,7 +311,7 @@ void um_queue_append_with_properties(um_message_queue *queue, const um_row *row,
     um_queue_append(queue, row, payload_bytes);
 }
 
-/* The block the consumer stands in, stepping to the next when it has taken all of one that is complete. */
+/* Returns the block that the consumer reads; moves to the next one if all rows of a complete block are taken. */
 static um_block *reading_block(um_message_queue *queue)
 {
     uint64_t ordinal = atomic_load_explicit(&queue->read_block, memory_order_relaxed);

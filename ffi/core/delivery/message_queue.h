@@ -1,23 +1,22 @@
-/* The queue from the context to one reader, of one receiver's rows or of many: blocks of columns, so that a batch is
- * shown to Python as views and to Arrow as buffers without copying a payload again (W9).
+/* The queue from the context to one reader, with rows of one or several receivers: blocks of columns, so that a batch
+ * becomes Python views and Arrow buffers without another copy of a payload (W9).
  *
- *   block: offsets[n+1] | sequence numbers | ... | payload bytes, laid end to end
+ *   block: offsets[n+1] | sequence numbers | ... | payload bytes, contiguous
  *
- * A block is filled in order, closed when full, and free again when the reader has released every row of it.
+ * A block is filled in order, closed when full, and free again when the reader has released all of its rows.
  * Events (beginning and end of session, loss) are rows too, so they stay in order with messages.
  *
- * A large payload can stay in the frame it was received in, which is pinned (um_frames, core/foundation/link.h). It has
- * its place in the block, too: a reader that needs the payloads end to end materializes them there, another reads the
- * frame, so that a payload without a reader is never fetched from the processor that received it. A frame is unpinned
- * once its row is materialized, or all rows of its block have been released.
+ * A large payload can stay in the frame it was received in, which is pinned (um_frames, core/foundation/link.h). Its
+ * space in the block is reserved, too: a reader that needs contiguous payloads materializes them there; other readers
+ * use the frame, so that a payload without a reader is never moved from the cache of the receiving processor. A frame
+ * is unpinned once its row is materialized, or all rows of its block have been released.
  *
- * Properties of messages lie at the other end of the payload memory and grow towards the payloads.
+ * Properties of messages are stored at the other end of the payload memory and grow towards the payloads.
  *
- * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row
- * count with release, the consumer reads it with acquire; the consumer gives rows back with a release addition
- * that the producer acquires before it reuses the block. Releasing may happen on any thread.
- * Reading payloads takes the block's pinned_lock, so that a queue can materialize all that is left before frames go
- * away.
+ * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row count
+ * with release, the consumer reads it with acquire; the consumer releases rows with a release addition that the
+ * producer acquires before it reuses the block. Any thread may release rows. Reading payloads takes the block's
+ * pinned_lock, so that a queue can materialize its remaining rows before frames disappear.
  */
 #ifndef UM_CORE_MESSAGE_QUEUE_H
 #define UM_CORE_MESSAGE_QUEUE_H
@@ -27,8 +26,8 @@
 
 enum {
     UM_QUEUE_BLOCKS_MAX = 64,
-    UM_QUEUE_PINNED_BYTES_MIN = 512,    /* shorter payloads are copied: a frame is dearer than that */
-    UM_QUEUE_MESSAGE_BYTES_MIN = 65536, /* any single datagram's message fits */
+    UM_QUEUE_PINNED_BYTES_MIN = 512,    /* shorter payloads are copied, which costs less than holding a frame */
+    UM_QUEUE_MESSAGE_BYTES_MIN = 65536, /* the message of any single datagram fits */
 };
 
 enum um_row_kind {
@@ -37,14 +36,14 @@ enum um_row_kind {
     UM_ROW_END_OF_SESSION = 2,
     UM_ROW_UNRECOVERABLE_LOSS = 3, /* sequence_number is lost */
     UM_ROW_BURST_LOSS = 4,         /* first_sequence_number .. sequence_number are lost */
-    UM_ROW_SOURCE_CREATED = 5,     /* a delivery controller for the source; before any other row of it */
-    UM_ROW_SOURCE_DELETED = 6,     /* its end; the last row of it */
+    UM_ROW_SOURCE_CREATED = 5,     /* the source has a delivery controller; precedes every other row of the source */
+    UM_ROW_SOURCE_DELETED = 6,     /* the controller has ended; the last row of the source */
     UM_ROW_NO_SOURCE = 7,          /* sequence_number queries were not answered */
     UM_ROW_HF_RESET = 8,           /* hot failover: the next number is first_sequence_number << 32 | sequence_number */
-    UM_ROW_NAK_CUTOFF = 9,         /* the source's session has stopped its NAKs by itself */
+    UM_ROW_NAK_CUTOFF = 9,         /* the source's session has stopped its own NAKs */
 };
 
-/* The um_row_kind of a row with these flags: four bits, between those of the message's flags. */
+/* Returns the um_row_kind of a row with these flags: the low four bits of the high byte. */
 static inline uint32_t um_row_kind_of(uint16_t flags)
 {
     return flags >> 8 & 0xf;
@@ -55,10 +54,10 @@ typedef struct um_pinned_row {
     const uint8_t *payload;
     um_frames *frames;
     uint32_t row;
-    _Atomic uint32_t materialized; /* it is in the block, too, and the frame is not looked at again */
+    _Atomic uint32_t materialized; /* the payload was copied into the block; the frame is no longer read */
 } um_pinned_row;
 
-/* Where the properties of a row lie in the payload memory of its block. */
+/* The position of a row's properties in the payload memory of its block. */
 typedef struct um_properties_place {
     uint32_t offset;
     uint32_t bytes;
@@ -69,13 +68,13 @@ typedef struct um_block {
     _Atomic uint32_t published_count;
     _Atomic uint32_t released_count;
     bool is_in_use;   /* producer only */
-    uint64_t ordinal; /* producer only: the k-th block opened */
+    uint64_t ordinal; /* producer only: number of this block among all blocks opened */
     uint32_t payload_bytes;
-    uint32_t payload_limit;    /* soft: the block is closed beyond it; what properties take is taken off it */
+    uint32_t payload_limit;    /* soft: the block is closed beyond it; properties reduce it */
     uint32_t properties_begin; /* the lowest offset of properties in the payload memory */
     um_lock pinned_lock;
     _Atomic uint32_t pinned_count;
-    uint32_t pinned_returned; /* producer only: of those, how many frames have gone back */
+    uint32_t pinned_returned; /* producer only: how many of pinned_count have been unpinned */
     um_pinned_row *pinned;    /* ascending by row */
     int32_t *offsets;
     uint32_t *sequence_numbers;
@@ -85,10 +84,10 @@ typedef struct um_block {
     uint32_t *sources;          /* the owner's number of the source */
     int64_t *received_ns;
     int64_t *enqueued_ns; /* written when the queue has a clock */
-    int64_t *sent_ns;     /* by the publisher's wall clock; 0: it does not say */
+    int64_t *sent_ns;     /* by the publisher's wall clock; 0: the message carries no send time */
     uint16_t *flags;      /* um_row_kind << 8 | UM_MESSAGE_* */
-    um_request *requests; /* of rows with UM_MESSAGE_REQUEST; others are not written, and the memory not touched */
-    um_properties_place *properties; /* the same of rows with UM_MESSAGE_PROPERTIES */
+    um_request *requests; /* written for rows with UM_MESSAGE_REQUEST only, so that unused memory is not touched */
+    um_properties_place *properties; /* written for rows with UM_MESSAGE_PROPERTIES only */
     uint8_t *payload;
 } um_block;
 
@@ -98,35 +97,36 @@ typedef struct um_message_queue {
     uint32_t payload_capacity; /* soft: a block is closed beyond it, properties included */
     uint32_t message_max_bytes;
     um_block blocks[UM_QUEUE_BLOCKS_MAX];
-    uint32_t sequence[UM_QUEUE_BLOCKS_MAX]; /* block index of the k-th block opened, k modulo block_count */
+    uint32_t sequence[UM_QUEUE_BLOCKS_MAX]; /* index of the block with ordinal k, at k modulo block_count */
 
     UM_CACHE_ALIGNED _Atomic uint64_t opened_count; /* blocks opened so far */
     um_block *current;
     uint32_t current_row;
-    _Atomic uint64_t appended_count; /* rows, ever */
-    const int64_t *clock_ns;         /* what each row's enqueued_ns is read from; NULL: nobody asks for it */
-    uint32_t pinned_count;           /* frames that have not gone back */
-    bool is_full;                    /* the last reservation was refused; the owner tries again */
-    bool *is_any_full;               /* the owner's: some queue is */
+    _Atomic uint64_t appended_count; /* rows appended so far */
+    const int64_t *clock_ns;         /* source of each row's enqueued_ns; NULL: enqueued_ns is not written */
+    uint32_t pinned_count;           /* frames that are still pinned */
+    bool is_full;                    /* the last reservation was refused; the owner retries */
+    bool *is_any_full;               /* the owner's: true if any of its queues is full */
 
-    UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
+    UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of its current block, which is not reused */
     uint32_t read_row;
-    _Atomic uint64_t taken_count; /* rows, ever */
+    _Atomic uint64_t taken_count; /* rows taken so far */
 } um_message_queue;
 
-/* 0 when the configuration cannot be. payload_capacity and message_max_bytes in bytes. */
+/* Returns the bytes of memory needed, or 0 for an impossible configuration. payload_capacity and message_max_bytes are
+ * in bytes. */
 size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t payload_capacity,
                           uint32_t message_max_bytes);
-/* memory: zeroed, owned by the creator; untouched parts of it need not be backed by pages. */
+/* memory: zeroed, owned by the creator; unused parts need not be backed by pages. */
 void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, uint32_t row_capacity,
                    uint32_t payload_capacity, uint32_t message_max_bytes);
 
 /* ---- producer ---- */
 
-/* Payload bytes that can be appended for certain, whatever the sizes of the messages. */
+/* Returns the payload bytes that can be appended whatever the sizes of the messages. */
 uint64_t um_queue_free_bytes(const um_message_queue *queue);
 
-/* True when at least `blocks` blocks are free beside the current one. */
+/* True if at least `blocks` blocks are free besides the current one. */
 bool um_queue_has_free_blocks(const um_message_queue *queue, uint32_t blocks);
 
 typedef struct um_row {
@@ -140,24 +140,24 @@ typedef struct um_row {
     int64_t sent_ns;
 } um_row;
 
-/* Space for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
+/* Reserves space for the payload of one row; NULL if the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
-/* The same for a row with UM_MESSAGE_PROPERTIES, which lie in the space behind its payload: they are moved away. */
+/* As um_queue_append, for a row with UM_MESSAGE_PROPERTIES. The properties follow the payload and are moved away. */
 void um_queue_append_with_properties(um_message_queue *queue, const um_row *row, uint32_t payload_bytes,
                                      uint32_t properties_bytes);
-/* Between the two, for a row with UM_MESSAGE_REQUEST: where responses go. */
+/* Stores where responses to a row with UM_MESSAGE_REQUEST go; call it between reserve and append. */
 static inline void um_queue_note_request(um_message_queue *queue, const um_request *request)
 {
     queue->current->requests[queue->current_row] = *request;
 }
-/* The same for a payload that stays where it is, at least UM_QUEUE_PINNED_BYTES_MIN long, in a pinned frame. */
+/* As um_queue_append, for a payload of at least UM_QUEUE_PINNED_BYTES_MIN bytes that stays in a pinned frame. */
 void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
                             um_frames *frames);
 /* Unpins the frames whose rows have been read. */
 void um_queue_return_frames(um_message_queue *queue);
 
-/* True when rows wait that the consumer has not taken. Producer's view. */
+/* True if there are rows that the consumer has not taken, as the producer sees it. */
 static inline bool um_queue_has_rows(const um_message_queue *queue)
 {
     return atomic_load_explicit(&queue->appended_count, memory_order_relaxed) !=
@@ -173,25 +173,26 @@ typedef struct um_rows {
     uint32_t count;
 } um_rows;
 
-/* Takes up to max rows; count is 0 when there are none now. */
+/* Takes up to max rows. count is 0 if there are none. */
 um_rows um_queue_take(um_message_queue *queue, uint32_t max);
-/* Anything to take? Consumer. */
+/* True if there are rows to take. For the consumer. */
 bool um_queue_is_ready(um_message_queue *queue);
 
-/* These read payloads of rows that have not been released. pinned_lock held, unless nothing of the block is in-frame.
- * Copies what is still in frames, so that the payloads of the rows lie end to end in the block. */
+/* The following functions read payloads of rows that have not been released. The caller holds pinned_lock, unless the
+ * block has no in-frame payload. */
+/* Copies in-frame payloads into the block, so that the payloads of the rows are contiguous. */
 void um_block_materialize(um_block *block, uint32_t first, uint32_t count);
-/* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
+/* Writes the first `bytes` of each row's payload, padded with zeros: count * bytes. */
 void um_block_heads(const um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
-/* The payload of one row, at most `capacity` bytes of it. Returns its length. */
+/* Copies at most `capacity` bytes of one row's payload. Returns the length of the payload. */
 uint32_t um_block_copy(const um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);
-/* The producer publishes an in-frame payload before its row. */
+/* True if the block has in-frame payloads. The producer publishes such a payload before its row. */
 static inline bool um_block_has_pinned(const um_block *block)
 {
     return atomic_load_explicit(&block->pinned_count, memory_order_relaxed) != 0;
 }
 
-/* Gives rows taken back. Any thread. */
+/* Releases rows that were taken. Any thread. */
 static inline void um_queue_release(um_block *block, uint32_t count)
 {
     atomic_fetch_add_explicit(&block->released_count, count, memory_order_release);

@@ -39,7 +39,8 @@ uint32_t um_order_map_first_held(const um_delivery *delivery, uint32_t from, uin
 void um_order_map_clear(um_delivery *delivery)
 {
     um_reorder_buffer *store = delivery->receiver->store;
-    /* Entries are spread over [next_sqn, highest_sqn]: walk that, or the whole store where it is the shorter way. */
+    /* Entries are spread over [next_sqn, highest_sqn]: walk that range or the whole reorder buffer, whichever is
+     * shorter. */
     uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
     if (range <= store->entries_begun) {
         for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {

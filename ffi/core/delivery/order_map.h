@@ -1,8 +1,8 @@
-/* The order map of a delivery controller: the entries of topic sqns in [next_sqn, highest_sqn] in the context's store
- * (UM-9, UM-10), and the gaps between them, oldest first. Private to the controller's files.
+/* The order map of a delivery controller: the entries of topic sqns in [next_sqn, highest_sqn] in the context's reorder
+ * buffer (UM-9, UM-10), and the gaps between them, oldest first. Private to the controller's files.
  *
- * Threads: the context lock. Memory: the store's; at most UM_DELIVERY_GAPS_MAX gaps, further ones merge with the
- * youngest. Complexity: expected constant by sqn. Errors: NULL when the store is full.
+ * Threads: the context lock. Memory: the reorder buffer's. At most UM_DELIVERY_GAPS_MAX gaps; further ones merge with
+ * the youngest. Complexity: expected constant per sqn. Errors: NULL if the reorder buffer is full.
  */
 
 #ifndef UM_CORE_ORDER_MAP_H
@@ -15,12 +15,12 @@ static inline um_gap *um_order_map_gap(um_delivery *delivery, uint32_t i)
     return &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
 }
 
-/* A gap behind the others, shown by the datagram of the highest transport sqn. It counts no loss: what it covers may
- * have been left out. */
+/* Adds a gap behind the others, revealed by the datagram highest_transport_sqn. Counts no loss, because the messages
+ * may have been dropped on purpose. */
 static inline void um_order_map_note_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
 {
     if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
-        /* Merged with the youngest: the older part of it is given up a little later than it could be. */
+        /* Merged with the youngest: its older part is given up later than necessary. */
         um_gap *youngest = um_order_map_gap(delivery, UM_DELIVERY_GAPS_MAX - 1);
         youngest->last = last;
         youngest->detected_ns = now_ns;
@@ -35,7 +35,7 @@ static inline void um_order_map_note_gap(um_delivery *delivery, uint32_t first, 
             (um_gap){first, last, now_ns, delivery->highest_transport_sqn};
 }
 
-/* A gap in front of the others: of what was there before anything that is known. */
+/* Adds a gap before all others. */
 static inline void um_order_map_note_front_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
 {
     if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
@@ -53,7 +53,7 @@ static inline void um_order_map_add_gap(um_delivery *delivery, uint32_t first, u
     um_order_map_note_gap(delivery, first, last, now_ns);
 }
 
-/* Nothing is known to exist from `end` on, and nothing of it is held. */
+/* Forgets the sqns from `end` on, none of which is held: they may not exist. */
 static inline void um_order_map_cut(um_delivery *delivery, uint32_t end)
 {
     while (delivery->gap_count > 0 &&
@@ -96,12 +96,12 @@ static inline bool um_order_map_is_gap(um_delivery *delivery, uint32_t sqn)
     return entry == NULL || entry->state == UM_REORDER_EXPECTED;
 }
 
-/* The oldest gap of which something is still lost, NULL without one. Parts that have been filled are taken off:
- * giving them up would drop messages that have arrived, or still can be complete. */
+/* Returns the oldest gap that still has lost sqns, or NULL. Parts that have been filled are removed from it, because
+ * giving them up would drop messages that have arrived or can still become complete. */
 um_gap *um_order_map_oldest_gap(um_delivery *delivery);
 
-/* The first sqn of [from, end) that has an entry, or end; of a message that is held, not only expected. Linear in the
- * order map. */
+/* Returns the first sqn of [from, end) that has an entry, or end. The second variant skips entries that are only
+ * expected. Linear in the order map. */
 uint32_t um_order_map_first_entry(const um_delivery *delivery, uint32_t from, uint32_t end);
 uint32_t um_order_map_first_held(const um_delivery *delivery, uint32_t from, uint32_t end);
 

@@ -14,7 +14,7 @@ bool um_reassembly_count(um_delivery *delivery, const um_reorder_entry *fragment
     return first != NULL;
 }
 
-/* Fragments of a message whose every byte is here: true when they lie end to end from `first`. Stores the last. */
+/* For a message with all bytes received: true if its fragments are contiguous from `first`. Stores the last sqn. */
 static bool is_contiguous(um_delivery *delivery, const um_reorder_entry *first, uint32_t *last_sqn)
 {
     uint32_t bytes = 0;
@@ -44,7 +44,7 @@ enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *
     if (first->fragment_offset != 0 || !is_contiguous(delivery, first, last_sqn)) {
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         *last_sqn = first->sqn;
-        first->assembled_bytes = 0; /* so that it is looked at again only after as many bytes */
+        first->assembled_bytes = 0; /* the next attempt needs as many bytes again */
         return UM_ASSEMBLY_REFUSED;
     }
     uint8_t *payload = um_delivery_reserve_row(delivery, first->total);
@@ -54,7 +54,7 @@ enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *
     for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
         const um_reorder_entry *entry = um_order_map_find(delivery, sqn);
         memcpy(payload + entry->fragment_offset, um_reorder_payload(delivery->receiver->store, entry), entry->length);
-        row.flags |= entry->flags & (uint16_t) ~(UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES); /* the first tells */
+        row.flags |= entry->flags & (uint16_t) ~(UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES); /* taken from the first */
         row.received_ns = entry->received_ns > row.received_ns ? entry->received_ns : row.received_ns;
     }
     row.sequence_number = *last_sqn; /* UM-57 */

@@ -1,10 +1,9 @@
-/* Reassembly of fragmented messages from the order map (UM-53..UM-57). A message is complete when as many bytes have
- * been counted towards it as it has; then its fragments are checked for lying end to end. Private to the controller's
- * files.
+/* Reassembly of fragmented messages from the order map (UM-53..UM-57). A message is complete when the bytes counted for
+ * it reach its length; then its fragments are checked to be contiguous. Private to the controller's files.
  *
- * Threads: the context lock. Memory: the queue's row; fragments stay in the store until the caller removes them.
- * Complexity: linear in the fragments of the message. Errors: fragments that contradict each other are refused and
- * counted.
+ * Threads: the context lock. Memory: the queue's row; fragments stay in the reorder buffer until the caller removes
+ * them. Complexity: linear in the fragments of the message. Errors: fragments that contradict each other are refused
+ * and counted.
  */
 
 #ifndef UM_CORE_REASSEMBLY_H
@@ -14,8 +13,8 @@
 
 enum um_assembly { UM_ASSEMBLY_DELIVERED, UM_ASSEMBLY_INCOMPLETE, UM_ASSEMBLY_REFUSED, UM_ASSEMBLY_QUEUE_FULL };
 
-/* Counts a fragment towards the message it belongs to. One whose message began before next_sqn is an orphan: it
- * is held only to be passed over, so every entry lies in [next_sqn, highest_sqn]. */
+/* Counts the bytes of a fragment for its message. Returns false if there is no space. A fragment whose message starts
+ * before next_sqn is an orphan; it is only held to be passed, so that all entries are in [next_sqn, highest_sqn]. */
 bool um_reassembly_count(um_delivery *delivery, const um_reorder_entry *fragment);
 
 /* The row of one entry of the order map. */
@@ -31,11 +30,11 @@ static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reo
                     .sent_ns = entry->sent_ns};
 }
 
-/* Appends an entry as a row of its own: a whole message, or a fragment as it is (ordered_delivery 0). False when there
- * is no space. */
+/* Appends an entry as one row: a whole message, or a single fragment (ordered_delivery 0). Returns false if there is no
+ * space. */
 bool um_reassembly_append_entry(um_delivery *delivery, const um_reorder_entry *entry);
 
-/* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */
+/* Delivers the message that starts at `first` if it is complete, and sets *last_sqn. Its entries stay. */
 enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *first, uint32_t *last_sqn);
 
 #endif

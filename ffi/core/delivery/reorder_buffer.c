@@ -63,7 +63,7 @@ static um_reorder_cells *cells_of(um_reorder_buffer *store, uint32_t cell)
     return cell < store->large.first ? &store->small : &store->large;
 }
 
-/* The number of a free cell for so many bytes, + 1; 0: there is none. */
+/* Returns 1 + the number of a free cell of at least this size, or 0. */
 static uint32_t take_cell(um_reorder_buffer *store, uint32_t bytes)
 {
     um_reorder_cells *cells = bytes <= store->small.bytes ? &store->small : &store->large;
@@ -107,7 +107,7 @@ void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold)
     if (--store->cell_references[hold->cell] > 0)
         return;
     if (store->datagram != NULL && store->datagram_cell == hold->cell + 1)
-        store->datagram_cell = 0; /* later messages of this datagram would need a copy again */
+        store->datagram_cell = 0; /* later messages of this datagram need another copy */
     um_reorder_cells *cells = cells_of(store, hold->cell);
     store->cell_next[hold->cell] = cells->free;
     cells->free = hold->cell + 1;
@@ -117,8 +117,8 @@ void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold)
 
 /* ---- entries: linear probing by (owner, sqn), deletion shifts back ---- */
 
-/* Sixteen consecutive sqns share a cache line of the table: runs of held messages are the rule. They lie backwards, so
- * that the oldest, which goes first, has nothing behind it to shift. */
+/* Sixteen consecutive sqns share a cache line of the table, because held messages usually form runs. Their order is
+ * reversed, so that removing the oldest, which is first to go, shifts nothing. */
 static uint32_t bucket_of(const um_reorder_buffer *store, uint32_t owner, uint32_t sqn)
 {
     uint64_t key = ((uint64_t)owner << 32 | sqn >> 4) * 0x9e3779b97f4a7c15u;

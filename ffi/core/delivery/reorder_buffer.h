@@ -1,9 +1,12 @@
-/* The reorder buffer: the memory of every order map of a context, fragments that wait for a lost one (UM-9, UM-10). A
- * datagram is copied once into a cell, however many of its messages wait; entries point into cells and are found by
- * (delivery controller, topic sqn). Both are bounded; a full buffer is a result, not a fault. Owner: the context lock.
+/* The reorder buffer: the memory of every order map of a context, for messages and fragments that wait for a lost one
+ * (UM-9, UM-10). A datagram is copied once into a cell, however many of its messages wait. Entries point into cells and
+ * are looked up by delivery controller and topic sqn. Both are bounded; functions return a full buffer as a result, not
+ * an error.
  *
- * A byte stream has no datagrams: a message of it may be longer than those of the path (UM-46). One cell in 16 holds
- * the longest LBMC message there is. Their pages, as all of them, are backed when first used.
+ * TCP has no datagrams, so a message may be longer than those of multicast (UM-46). One cell in 16 holds the longest
+ * LBMC message. All cells are backed by pages when first used.
+ *
+ * Threads: the context lock. Memory: one block, the creator's. Complexity: expected constant.
  */
 #ifndef UM_CORE_REORDER_BUFFER_H
 #define UM_CORE_REORDER_BUFFER_H
@@ -11,10 +14,10 @@
 #include "core/foundation/base.h"
 
 enum um_reorder_state {
-    UM_REORDER_EXPECTED = 0, /* only counts the bytes of the message that starts here */
+    UM_REORDER_EXPECTED = 0, /* not received; counts the bytes of the message that starts here */
     UM_REORDER_PAYLOAD = 1,  /* waits for delivery */
-    UM_REORDER_SEEN = 2,     /* delivered out of order; remembered to refuse duplicates (UM-56) */
-    UM_REORDER_REFUSED = 3,  /* of a message longer than the receiver takes; lost when its turn comes */
+    UM_REORDER_SEEN = 2,     /* delivered out of order; kept to detect duplicates (UM-56) */
+    UM_REORDER_REFUSED = 3,  /* of a message longer than the receiver accepts; declared lost in its turn */
 };
 
 typedef struct um_reorder_entry {
@@ -25,44 +28,44 @@ typedef struct um_reorder_entry {
     uint16_t length;
     uint16_t flags; /* UM_MESSAGE_* */
     uint8_t state;
-    uint8_t request_before; /* of a request: its option begins so many bytes before the payload */
+    uint8_t request_before; /* of a request: distance in bytes from its option to the payload */
     uint32_t first_sqn;
     uint32_t fragment_offset;
     uint32_t total;
     uint32_t assembled_bytes;  /* of the message that starts here, over all its fragments received */
-    uint32_t properties_bytes; /* the last bytes of the whole message; 0: it has none */
+    uint32_t properties_bytes; /* length of the properties at the end of the whole message; 0: none */
     int64_t received_ns;
     int64_t sent_ns;
 } um_reorder_entry;
 
-/* Cells of one size, and those that are free. */
+/* All cells of one size. */
 typedef struct um_reorder_cells {
     uint8_t *memory;
-    uint32_t bytes; /* of each */
-    uint32_t first; /* the number of the first */
+    uint32_t bytes; /* size of each cell */
+    uint32_t first; /* number of the first cell */
     uint32_t count;
-    uint32_t begun; /* never used cells start here */
-    uint32_t free;  /* number + 1 */
+    uint32_t begun; /* cells from here on were never used */
+    uint32_t free;  /* head of the free list: cell number + 1 */
     uint32_t used;
 } um_reorder_cells;
 
 typedef struct um_reorder_buffer {
-    um_reorder_cells small; /* a datagram fits: numbers from 0 on */
-    um_reorder_cells large; /* numbers behind them */
+    um_reorder_cells small; /* each holds a datagram; numbers start at 0 */
+    um_reorder_cells large; /* each holds the longest message; numbers follow the small ones */
     uint32_t entry_capacity;
     uint32_t table_mask;
     uint32_t entries_used;
     uint32_t cells_used;
-    uint32_t entries_begun; /* never used entries start here */
-    uint32_t entry_free;    /* index + 1 */
+    uint32_t entries_begun; /* entries from here on were never used */
+    uint32_t entry_free;    /* head of the free list: index + 1 */
     um_reorder_entry *entries;
     uint32_t *table;
     uint32_t *cell_references;
     uint32_t *cell_next;
 
-    const uint8_t *datagram; /* being delivered; NULL outside */
+    const uint8_t *datagram; /* the datagram that is being delivered, or NULL */
     uint32_t datagram_length;
-    uint32_t datagram_cell; /* + 1; 0: not copied yet */
+    uint32_t datagram_cell; /* its cell + 1; 0: not copied yet */
 } um_reorder_buffer;
 
 /* entry_capacity: a power of two. cell_bytes: the largest datagram. */
@@ -70,22 +73,22 @@ size_t um_reorder_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t e
 void um_reorder_init(um_reorder_buffer *store, void *memory, uint32_t cell_count, uint32_t cell_bytes,
                      uint32_t entry_capacity);
 
-/* Brackets the delivery of one datagram: payloads held in between point into its copy. */
+/* Bracket the delivery of one datagram. Payloads attached in between point into its copy. */
 void um_reorder_begin_datagram(um_reorder_buffer *store, const uint8_t *data, uint32_t length);
 void um_reorder_end_datagram(um_reorder_buffer *store);
 
 um_reorder_entry *um_reorder_find(um_reorder_buffer *store, uint32_t owner, uint32_t sqn);
-/* A new entry in state EXPECTED, NULL when the store is full. (owner, sqn) must not be present. */
+/* Adds an entry in state EXPECTED; NULL if the buffer is full. (owner, sqn) must not be present. */
 um_reorder_entry *um_reorder_add(um_reorder_buffer *store, uint32_t owner, uint32_t sqn);
-/* Attaches a payload inside the current datagram; false when no cell is free. */
+/* Attaches a payload within the current datagram. Returns false if no cell is free. */
 bool um_reorder_attach(um_reorder_buffer *store, um_reorder_entry *hold, const uint8_t *payload, uint32_t length);
-/* Gives the payload's memory back; the entry stays. */
+/* Releases the payload's memory; the entry stays. */
 void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold);
 void um_reorder_remove(um_reorder_buffer *store, um_reorder_entry *hold);
 
-/* True while a quarter of everything is free: the last is for what is fetched. Were it full of messages from behind a
- * gap, the fragments that close the gap would find no space. */
-static inline bool um_reorder_is_roomy(const um_reorder_buffer *store)
+/* True while at least a quarter of everything is free. The last quarter is for fetched messages: if it were full of
+ * live messages behind a gap, the fragments that close the gap would find no space. */
+static inline bool um_reorder_has_quarter_free(const um_reorder_buffer *store)
 {
     return store->small.used < store->small.count - store->small.count / 4 &&
            store->large.used < store->large.count - store->large.count / 4 &&
