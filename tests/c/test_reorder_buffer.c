@@ -219,11 +219,11 @@ TEST("UM-46", "a message longer than a datagram has a cell of its own, and takes
         CHECK_EQ(um_reorder_payload(&f->store, kept)[0], round + 1);
         CHECK_EQ(um_reorder_payload(&f->store, kept)[LONGEST - 1], round + 1);
         CHECK_EQ(f->store.cells_used, 2);
-        CHECK(!um_reorder_is_roomy(&f->store));
+        CHECK(!um_reorder_has_quarter_free(&f->store));
         um_reorder_remove(&f->store, kept);
         um_reorder_remove(&f->store, refused);
         CHECK_EQ(f->store.cells_used, 0);
-        CHECK(um_reorder_is_roomy(&f->store));
+        CHECK(um_reorder_has_quarter_free(&f->store));
     }
     free(message);
     store_close(f);
