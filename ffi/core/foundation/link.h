@@ -19,7 +19,7 @@ typedef struct um_part {
  */
 typedef struct um_borrowed_frame {
     uint8_t *data;           /* NULL: no frame */
-    uint64_t sum;            /* of the bytes after the first `unsummed_bytes` (core/foundation/internet.h) */
+    uint64_t sum;            /* sum of the bytes after the first `unsummed_bytes` (core/foundation/internet.h) */
     uint32_t unsummed_bytes; /* even */
 } um_borrowed_frame;
 
@@ -36,7 +36,7 @@ typedef struct um_tx {
     uint32_t part_count;
     uint32_t length;
     um_borrowed_frame *borrowed;   /* the frame whose start is the only part; NULL: parts in the caller's memory */
-    const um_selection *selection; /* for a fan-out; NULL: all clients */
+    const um_selection *selection; /* clients of a fan-out; NULL: all */
 } um_tx;
 
 /* The frames that datagrams are received in, if frames can be pinned until they are read. Threads: the receiving one.
@@ -61,7 +61,7 @@ typedef struct um_rx {
     um_address from;
     um_address to;
     int64_t received_ns;   /* wall clock */
-    um_frames *frames;     /* to pin its frame; NULL: frames cannot be pinned */
+    um_frames *frames;     /* pins its frame; NULL: frames cannot be pinned */
     uint32_t queue_number; /* interface queue of its ring, counted from 1; 0: not from a ring */
 } um_rx;
 

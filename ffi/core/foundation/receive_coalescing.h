@@ -29,10 +29,10 @@ typedef struct um_receive_coalescing {
     int64_t current_ns;      /* current interval over a ring set */
     int64_t hot_until_ns;
     int64_t load_since_ns;
-    uint32_t load_datagrams;  /* since load_since_ns, without answers */
+    uint32_t load_datagrams;  /* datagrams since load_since_ns, without answers */
     uint32_t sends_seen;      /* send count at the last pass */
     uint32_t answers_due;     /* datagrams that may still arrive in answer to sends */
-    uint32_t gathered_frames; /* from the ring set since the last interval */
+    uint32_t gathered_frames; /* frames from the ring set since the last interval */
     uint64_t gathered_bytes;
 } um_receive_coalescing;
 

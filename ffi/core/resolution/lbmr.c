@@ -14,7 +14,7 @@ enum {
     OPTION_HEAD_BYTES = 2,
     OPTION_TOTAL_LENGTH = 0,
     PACKET_OPTION_TOTAL_LENGTH = 0x80,
-    TOTAL_LENGTH_BYTES = 4, /* of either option with a total length */
+    TOTAL_LENGTH_BYTES = 4, /* bytes of either option with a total length */
 };
 
 typedef struct option {

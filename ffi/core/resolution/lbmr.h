@@ -44,8 +44,8 @@ typedef struct um_lbmr_advertisement {
 typedef struct um_lbmr_reader {
     const uint8_t *at;
     const uint8_t *end;
-    uint32_t query_count;         /* from the header */
-    uint32_t advertisement_count; /* from the header; may be more than a datagram can hold */
+    uint32_t query_count;         /* count in the header */
+    uint32_t advertisement_count; /* count in the header; may be more than a datagram can hold */
     bool has_packet_options;
 } um_lbmr_reader;
 

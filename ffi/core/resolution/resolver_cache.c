@@ -13,7 +13,7 @@ enum {
 /* The fields that every advertisement is compared with; most names end within two cache lines. Sources are numbered
  * from 1. */
 typedef struct source {
-    UM_CACHE_ALIGNED uint64_t hash; /* of topic, topic index and session */
+    UM_CACHE_ALIGNED uint64_t hash; /* hash of topic, topic index and session */
     uint64_t options_hash;          /* 0: none */
     uint32_t next_of_hash;          /* next in its bucket of the source table, or next free number */
     uint32_t settled_in;            /* round in which it was settled; 0: never */

@@ -110,7 +110,7 @@ static inline um_frame_writer um_frame_writer_open(um_source *source, const um_c
 /* Header of a message held until the end of its explicit batch; its bytes follow. */
 typedef struct um_held_record {
     uint32_t length;
-    uint32_t sqn;      /* of the first fragment */
+    uint32_t sqn;      /* sqn of the first fragment */
     uint32_t body_max; /* datagram size for which the sqns were counted, even if the path changes later */
     uint32_t flags;
     int64_t now_ns; /* time of sending */

@@ -31,7 +31,7 @@ enum {
     UM_LOG_TERM_COUNT = 3,
     UM_FRAME_HEADER_BYTES = 20, /* space for the transport header */
     UM_FRAME_ALIGNMENT = UM_CACHE_LINE_BYTES,
-    UM_FRAME_LENGTH_MAX = (1 << 29) - UM_FRAME_ALIGNMENT, /* of padding; other frames are far shorter */
+    UM_FRAME_LENGTH_MAX = (1 << 29) - UM_FRAME_ALIGNMENT, /* limit for padding; other frames are far shorter */
     UM_LOG_TERM_BYTES_MIN = 64 * 1024,
     UM_LOG_TERM_BYTES_MAX = 1 << 30,
     UM_LOG_CLEAN_AHEAD_BYTES = 128 * 1024, /* cleaned ahead of publishers: still in the caches when they write */
@@ -93,7 +93,7 @@ typedef struct um_publication_log {
 /* Reserved space of `length` bytes for whole frames from `frames` on, not visible to readers yet. */
 typedef struct um_claim {
     uint8_t *frames;
-    int64_t position; /* of the first byte */
+    int64_t position; /* position of the first byte */
     uint32_t length;
 } um_claim;
 

@@ -32,7 +32,7 @@ typedef struct um_retained {
 typedef struct um_retention {
     um_retention_config config;
     um_source_session *session;
-    struct um_retention *next; /* in the session's list */
+    struct um_retention *next; /* next one in the session's list */
     uint32_t topic_index;
     uint32_t initial_sqn;
     bool has_started;

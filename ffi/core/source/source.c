@@ -191,7 +191,7 @@ static inline uint32_t message_length(const um_messages *messages, uint32_t i)
 typedef struct group {
     uint32_t count;
     uint32_t span;
-    uint32_t datagram_bytes; /* of all, each with a transport header */
+    uint32_t datagram_bytes; /* bytes of all, each with a transport header */
     bool is_staged;          /* each is staged as a datagram */
 } group;
 

@@ -56,9 +56,9 @@ typedef struct um_source_session_config {
     um_network flow_networks[UM_FLOW_NETWORKS_MAX];
     uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */
     int64_t nak_cutoff_interval_ns; /* a receiver over its share this long is cut off; 0: never */
-    uint32_t key_set;               /* of the context's authentication; 0: datagrams carry no tags */
-    uint32_t data_trailer_bytes;    /* that the link appends to each DATA datagram */
-    uint32_t control_trailer_bytes; /* that the link appends to every other datagram */
+    uint32_t key_set;               /* number of its key set in the context; 0: datagrams carry no tags */
+    uint32_t data_trailer_bytes;    /* bytes that the link appends to each DATA datagram */
+    uint32_t control_trailer_bytes; /* bytes that the link appends to every other datagram */
     uint32_t client_capacity;       /* LBT-RU: maximum number of clients; 0 for other transports */
     uint32_t client_buckets;        /* LBT-RU: buckets of the hash table of clients */
     int64_t client_timeout_ns;      /* LBT-RU: a client that acknowledges nothing this long is dropped */
@@ -73,7 +73,7 @@ typedef struct um_sent {
     int64_t answered_ns;  /* last retransmission or shed NCF; INT64_MIN: never */
     uint32_t span;        /* log bytes */
     uint16_t length;      /* LBMC bytes */
-    uint8_t is_queued;    /* in the retransmit queue */
+    uint8_t is_queued;    /* waits in the retransmit queue */
     uint8_t is_confirmed; /* an NCF was sent in this ignore interval (UM-130) */
 } um_sent;
 
@@ -101,9 +101,9 @@ typedef struct um_source_session {
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
     bool has_sent;              /* a session that never sent data sends no session messages (UM-74) */
-    bool is_at_limit;           /* in an episode at the sender limit, counted once (AE-10) */
+    bool is_at_limit;           /* the sender is at its limit: the episode is counted (AE-10) */
     bool is_window_capped;      /* a receiver's window is larger than the retransmittable bytes */
-    int64_t solicited_position; /* of the sender when it last solicited status messages */
+    int64_t solicited_position; /* sender position when it last solicited status messages */
     int64_t link_retry_ns;      /* delay before the link is tried again; 0: it accepted everything */
     int link_error;             /* last negative errno of the link; the owner clears it */
     uint32_t sm_sqn;
@@ -132,13 +132,13 @@ typedef struct um_source_session {
     um_source_events events;
     um_client_map clients; /* LBT-RU; empty for other transports */
     um_fan_out fan_out;    /* LBT-RU: `link` points to it */
-    uint32_t copies;       /* of each datagram, as the rate limits count them: at least 1 */
+    uint32_t copies;       /* copies per datagram that the rate limits count: at least 1 */
     uint32_t answer_count; /* responses to addresses that are no clients, since answers_since_ns */
     int64_t answers_since_ns;
     int64_t clients_due_ns;          /* next check of client timeouts */
     int64_t passed_due_ns;           /* next filter reports to clients */
     uint32_t tcp_client_count;       /* LBT-TCP: maintained by the owner */
-    struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
+    struct um_retention *retentions; /* list for the sources that offer late join (retention.h) */
     int64_t retained_position;       /* log frames from here on are retained in place */
     int64_t indexed_position;        /* log frames before it are in the indices of the retentions */
     um_source_transport_counters counters;

@@ -3,8 +3,9 @@
 #include "core/foundation/recovery_limits.h"
 
 enum {
-    CROSSING_ASSUMED_NS = 2 * UM_RECOVERY_FIRST_ROUND_TRIP_NS, /* for a receiver that has not measured one */
-    FIRST_SM_ASSUMED_NS = 20000000,                            /* until a receiver has measured a round trip */
+    CROSSING_ASSUMED_NS =
+        2 * UM_RECOVERY_FIRST_ROUND_TRIP_NS, /* round trip assumed for a receiver that has not measured one */
+    FIRST_SM_ASSUMED_NS = 20000000,          /* used until a receiver has measured a round trip */
     CROSSING_FLOOR_NS = UM_RECOVERY_FLOOR_NS / 2,
     CENSUS_SETTLES_NS = 250000000, /* by then every receiver has sent a status message */
     GROWTH_GAP_NS = 100000000,     /* minimum interval between reports if the number of receivers doubled */

@@ -37,7 +37,7 @@ typedef struct um_source_timing {
     int64_t first_sm_ceiling_ns;
     int64_t first_sm_floor_ns;
     um_receiver_census census;
-    uint32_t reported_receivers; /* in the last group report; 0: none was sent */
+    uint32_t reported_receivers; /* receivers in the last group report; 0: none was sent */
     int64_t reported_round_trip_ns;
     int64_t reported_ns;
     uint32_t reported_sqn; /* the next sqn after the report */

@@ -20,8 +20,8 @@ enum {
 #define UM_STAGED_IS_BORROWED UINT32_MAX
 
 typedef struct um_staged_datagram {
-    int64_t position; /* of its frame in the log */
-    uint32_t offset;  /* in the ring buffer, or UM_STAGED_IS_BORROWED */
+    int64_t position; /* position of its frame in the log */
+    uint32_t offset;  /* offset in the ring buffer, or UM_STAGED_IS_BORROWED */
     uint32_t bytes;
 } um_staged_datagram;
 

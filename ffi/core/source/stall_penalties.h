@@ -16,7 +16,7 @@ enum { UM_STALL_PENALTIES_MAX = 64, UM_STALL_DOUBLINGS_MAX = 6 };
 
 typedef struct um_stall_penalty {
     uint32_t ip;
-    int64_t length_ns; /* 0: a free place */
+    int64_t length_ns; /* 0: the place is free */
     int64_t until_ns;
 } um_stall_penalty;
 

@@ -42,7 +42,7 @@ typedef struct um_interest_part {
 typedef struct um_filter_report {
     uint32_t first_sqn; /* the client does not need `count` datagrams from here on */
     uint32_t count;
-    uint32_t version;   /* of its interest in force; 0: none, so the client is sent everything */
+    uint32_t version;   /* version of its interest in force; 0: none, so the client is sent everything */
     uint32_t since_sqn; /* first datagram for which that version is in force */
 } um_filter_report;
 
