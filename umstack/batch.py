@@ -62,15 +62,22 @@ _EMPTY_BLOCK = ffi.new(
 
 
 class Batch:
-    """Rows of one receiver or event queue in the order they were delivered: messages and events.
+    """Rows of one receiver or event queue in order of delivery: messages and events.
 
-    Columns and payloads are read-only views into the queue, without a copy. They stay valid as long as anything
-    refers to them, whatever is closed meanwhile. The queue reuses the memory when the batch and every view and Arrow
-    array made from it are collected, or the batch is released. One thread at a time reads a batch; views may be read
-    by any thread.
+    Made by poll(). Columns and payloads are read-only views into the queue, without a copy. They stay valid while
+    anything refers to them, even after the receiver or context is closed. The queue reuses the memory when the
+    batch and every view and Arrow array made from it are collected, or the batch is released. One thread at a time
+    reads a batch; views may be read by any thread.
 
-    Over AF_XDP a large payload stays in the frame of the ring set in which it was received, until it is read: then all
-    payloads of the batch are materialized, once. A payload that is read through `heads` alone is not.
+    Over AF_XDP a large payload stays in its UMEM frame until it is read: then all payloads of the batch are
+    materialized, once. Reading through `heads` alone does not materialize them.
+
+    Example:
+        ```python
+        with rcv.poll(timeout=0.1) as batch:
+            for message in batch:
+                print(message.data)
+        ```
     """
 
     __slots__ = ("_block", "_count", "_first", "_has_views", "_memory", "_offsets", "_summary")
@@ -110,7 +117,15 @@ class Batch:
         self.release()
 
     def release(self) -> None:
-        """Release the rows to the queue now; the batch is empty then. Does nothing once views were made of it."""
+        """Return the rows to the queue now; the batch is then empty.
+
+        Does nothing once views were made of it.
+
+        Example:
+            ```python
+            rcv.poll().release()
+            ```
+        """
         if self._count and not self._has_views:
             lib.um_queue_release(self._block, self._count)
             self._count = 0
@@ -140,10 +155,23 @@ class Batch:
         return cast("int", offsets[self._first + self._count] - offsets[self._first])
 
     def heads(self, size: int) -> memoryview:
-        """The first `size` bytes of each row's payload, end to end, zeros behind a shorter one: a copy, format "B".
+        """Copy the first bytes of each row's payload, end to end.
 
-        To select messages by a header, it costs less than `payload` where payloads are large. Raises ValueError for
-        a size below 0.
+        To select messages by a header, this costs less than `payload` if payloads are large.
+
+        Args:
+            size: Bytes per row, 0 or more; shorter payloads are padded with zeros.
+
+        Returns:
+            A read-only memoryview of `size` bytes per row, format "B"; a copy.
+
+        Raises:
+            ValueError: The size is below 0.
+
+        Example:
+            ```python
+            heads = rcv.poll(timeout=0.1).heads(4)
+            ```
         """
         if size < 0:
             raise ValueError(f"a head has {size} bytes; give a size of 0 or more")
@@ -169,37 +197,81 @@ class Batch:
 
     @property
     def sent_ns(self) -> memoryview:
-        """Times of sending by the publishers' clocks, nanoseconds since 1970, 0 where a message does not say: a view of
-        signed 64-bit integers, format "q" (option send_timestamps)."""
+        """Send times by the publishers' clocks, nanoseconds since 1970, 0 if unknown: a view of signed 64-bit integers,
+        format "q" (option send_timestamps).
+        """
         return self._view(self._block.sent_ns + self._first, 8 * self._count, "q")
 
     @property
     def flags(self) -> memoryview:
-        """A message's flags in bits 0 to 7 and 12 to 15, the row's kind in bits 8 to 11, 0 for a message: a view of
-        unsigned 16-bit integers, format "H"."""
+        """Flags of each row: a view of unsigned 16-bit integers, format "H".
+
+        Bits 0 to 7 and 12 to 15 are the message's flags, bits 8 to 11 the kind of the row: 0 for a message.
+        """
         return self._view(self._block.flags + self._first, 2 * self._count, "H")
 
     @property
     def sources(self) -> memoryview:
-        """Numbers of the sources, which topic_of() and source_of() name: unsigned 32-bit integers, format "I"."""
+        """Source numbers of the rows, for topic_of() and source_of(): a view of uint32, format "I"."""
         return self._view(self._block.sources + self._first, 4 * self._count, "I")
 
     def topic_of(self, number: int) -> str:
-        """The topic of the rows with this source number. Raises IndexError for a number that no row has."""
+        """Return the topic of a source number.
+
+        Args:
+            number: An item of `sources`.
+
+        Returns:
+            The name of the topic.
+
+        Raises:
+            IndexError: No row has this number.
+
+        Example:
+            ```python
+            batch = rcv.poll(timeout=0.1)
+            print([batch.topic_of(number) for number in batch.sources])
+            ```
+        """
         return self._memory.sources.topics[number]
 
     def source_of(self, number: int) -> str:
-        """The source of the rows with this source number. Raises IndexError for a number that no row has."""
+        """Return the name of a source number.
+
+        Args:
+            number: An item of `sources`.
+
+        Returns:
+            The name of the source, as in Message.source.
+
+        Raises:
+            IndexError: No row has this number.
+
+        Example:
+            ```python
+            batch = rcv.poll(timeout=0.1)
+            print([batch.source_of(number) for number in batch.sources])
+            ```
+        """
         return self._memory.sources.names[number]
 
     def views(self) -> list[memoryview]:
-        """One view of bytes a row, empty for events; without a copy."""
+        """Return one view of bytes per row, without a copy.
+
+        Returns:
+            A list of memoryviews, empty ones for events; valid while anything refers to them.
+
+        Example:
+            ```python
+            print(sum(len(view) for view in rcv.poll(timeout=0.1).views()))
+            ```
+        """
         payload, offsets = self.payload, self.offsets
         return [payload[offsets[i] : offsets[i + 1]] for i in range(self._count)]
 
     @property
     def event_count(self) -> int:
-        """The number of rows that are not messages."""
+        """Number of rows that are not messages."""
         if self._count == 0:
             return 0
         return cast("int", self._summarize().event_count)
@@ -215,7 +287,16 @@ class Batch:
     # Objects
 
     def payloads(self) -> list[bytes]:
-        """The payload of every row, copied; empty for events."""
+        """Copy the payload of every row.
+
+        Returns:
+            A list of bytes; empty for events.
+
+        Example:
+            ```python
+            print(rcv.poll(timeout=0.1).payloads())
+            ```
+        """
         if self._count <= 1:
             return self._only_payload()
         summary = self._summarize()
@@ -247,18 +328,36 @@ class Batch:
         return map(sources.topics.__getitem__, numbers), map(sources.names.__getitem__, numbers)
 
     def messages(self) -> list[Message]:
-        """The messages of the batch, without its events, as objects with copied payloads."""
+        """Return the messages of the batch, without its events.
+
+        Returns:
+            A list of messages with copied payloads.
+
+        Example:
+            ```python
+            print(rcv.poll(timeout=0.1).messages())
+            ```
+        """
         return list(self)
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages one by one, each made when the iteration reaches it: short-lived objects cost no collection."""
+        """Yield the messages one by one; short-lived objects do not burden the garbage collector."""
         rows = self._rows()
         if self._count == 0 or self._summarize().event_count == 0:
             return rows
         return (row for row in rows if not row.flags & _KIND_MASK)
 
     def properties(self) -> list[MessageProperties]:
-        """The properties of every row, as `Message.properties`; empty for events and for messages without."""
+        """Return the properties of every row.
+
+        Returns:
+            A list of `Message.properties`; empty for events and for messages without properties.
+
+        Example:
+            ```python
+            print(rcv.poll(timeout=0.1).properties())
+            ```
+        """
         if self._count == 0 or not self._summarize().has_properties:
             return [NO_PROPERTIES] * self._count
         return [
@@ -267,7 +366,16 @@ class Batch:
         ]
 
     def events(self) -> list[Event]:
-        """Every row as its typed object, with a copied payload."""
+        """Return every row as its typed object.
+
+        Returns:
+            A list of messages, with copied payloads, and events.
+
+        Example:
+            ```python
+            print(rcv.poll(timeout=0.1).events())
+            ```
+        """
         if self._count == 0 or self._summarize().event_count == 0:
             return list(self._rows())
         return [_event_of(row) for row in self._rows()]
@@ -305,7 +413,7 @@ class Batch:
         return self._with_more(rows) if summary.has_requests or summary.has_properties else rows
 
     def _with_more(self, rows: Iterator[Message]) -> Iterator[Message]:
-        """The rows, those that are requests or have properties as such."""
+        """Yield the rows; rows with a request or properties as their own types."""
         for row, message in enumerate(rows, self._first):
             if message.flags & REQUEST_FLAG:
                 yield self._request_of(row, message)
@@ -335,12 +443,26 @@ class Batch:
         return self.events()[index]
 
     def to_arrow(self, *, properties: bool = False) -> pyarrow.RecordBatch:
-        """An Arrow record batch over the same memory, one row a message.
+        """Return the messages as an Arrow record batch over the same memory.
 
-        Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
-        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say), and with `properties` a
-        map of strings of that name: the properties as text, booleans as true and false; null for a message without.
-        Events are left out: a batch with events is copied once to drop them. Raises Unsupported without pyarrow.
+        Events are omitted: a batch with events is copied once.
+
+        Args:
+            properties: Add a column `properties`: a map of strings, booleans as true and false; null for a message
+                without.
+
+        Returns:
+            Columns topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in
+            ns, UTC), payload (binary) and sent_ns (as received_ns, null if unknown). The memory lives as long as
+            the record batch.
+
+        Raises:
+            Unsupported: pyarrow is not installed.
+
+        Example:
+            ```python
+            print(rcv.poll(timeout=0.1).to_arrow().num_rows)
+            ```
         """
         topics, names = self._memory.sources.as_arrow()
         import pyarrow as pa

@@ -75,10 +75,17 @@ class OccupiedInterfaceWarning(UserWarning):
 
 
 class Context(Closing):
-    """One instance of the stack: usually one a process. Close it, or use it as a context manager.
+    """Run one instance of the stack on one network interface.
 
-    In embedded mode any thread may call any method. In sequential mode the thread that calls process_events() or
-    polls runs the protocol; stats(), unblock() and close() may be called from any thread.
+    Usually one per process. Close it, or use it as a context manager. In embedded mode any thread may call any method.
+    In sequential mode the thread that calls process_events() or poll() runs the protocol; stats(), unblock() and
+    close() may be called from any thread.
+
+    Example:
+        ```python
+        with umstack.Context("lo") as context:
+            context.source("orders").send(b"hello", flush=True)
+        ```
     """
 
     def __init__(
@@ -93,19 +100,28 @@ class Context(Closing):
         metrics: str | None = None,
         **options: OptionValue,
     ) -> None:
-        """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
+        """Open a context on an interface.
 
-        `link` is `auto`, `socket`, `xdp` or one of the modes of AF_XDP (docs/options.md). `mode` "embedded" runs the
-        protocol on a thread of its own; "sequential" on the thread that calls process_events() or polls (UM-14).
-        `config` is a Config or the path of a configuration file; `options` are context options by name, which
-        override it. `statistics` lets `umstack stat` read the counters from outside the process: by default in
-        embedded mode, where the directory for it can be had (the log says where not); with True it must be, which
-        takes a thread in sequential mode, too; with False it is not done.
-        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an
-        address such as ":9464", where Prometheus can scrape the counters; the contexts of a process may share one.
+        Args:
+            interface: Name, IPv4 address or network of the interface. None: option `interface`, or else the first
+                interface that supports multicast.
+            link: `auto`, `socket`, `xdp` or one AF_XDP mode (docs/options.md). None: the configured link.
+            mode: `embedded` runs the protocol on its own thread; `sequential` on the thread that calls
+                process_events() or poll() (UM-14). None: the configured mode.
+            config: Config, or the path of a configuration file. None: defaults.
+            statistics: Let `umstack stat` read the counters from outside the process. None: on in embedded mode if the
+                socket directory can be created (otherwise logged). True: required; starts a thread in sequential
+                mode, too.
+            tap: pcapng file for the datagrams sent and received, as with tap().
+            metrics: Address such as ":9464" where Prometheus scrapes the counters. Contexts of a process may share one.
+            **options: Context options by name; they override `config`.
 
-        Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
-        PermissionNeeded or Unsupported for a link that cannot be had, LinkError or ResourceLimit for sockets.
+        Raises:
+            OptionError: An option does not exist or has a wrong value (ConfigError: with file and line).
+            InterfaceError: The interface does not exist, is down or has no IPv4 address.
+            PermissionNeeded: The link requires a privilege that the process does not have.
+            Unsupported: This host cannot provide the link.
+            LinkError: A socket or ring could not be opened (ResourceLimit: a limit of the system is reached).
         """
         self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
         overrides: dict[str, OptionValue] = dict(options)
@@ -221,12 +237,12 @@ class Context(Closing):
 
     @property
     def is_sequential(self) -> bool:
-        """Whether the application's thread runs the protocol."""
+        """True if the application's thread runs the protocol."""
         return self._engine.is_sequential
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True once close() was called."""
         return self._core.closed
 
     @property
@@ -247,10 +263,26 @@ class Context(Closing):
     # Sources, receivers and event queues
 
     def source(self, topic: str, **options: OptionValue) -> Source:
-        """Create a source for a topic. `options` are source options by name. Any thread.
+        """Create a source for a topic. Any thread.
 
-        Raises TopicNameError, OptionError, Closed; InterfaceError where the interface does not do multicast;
-        LinkError or ResourceLimit when its transport session cannot be opened.
+        Args:
+            topic: Name of 1 to 246 bytes of UTF-8 without NUL.
+            **options: Source options by name; they override the configuration.
+
+        Returns:
+            The source; close() it, or close the context.
+
+        Raises:
+            TopicNameError: The name cannot be sent.
+            OptionError: An option does not exist or has a wrong value.
+            InterfaceError: The interface does not support multicast.
+            LinkError: The transport session could not be opened (ResourceLimit: a limit is reached).
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            ctx.source("orders", late_join=1).send(b"hello", flush=True)
+            ```
         """
         encode_topic_name(topic)
         chosen = self._config.source_options(**options)
@@ -289,14 +321,31 @@ class Context(Closing):
         takes_group: Callable[[str], bool] | None = None,
         **options: OptionValue,
     ) -> Receiver:
-        """Create a receiver for a topic. `options` are receiver options by name. Any thread.
+        """Create a receiver for a topic. Any thread.
 
-        With `on_message`, every message and event goes to the callback: on a dispatch thread in embedded mode,
-        inside process_events() in sequential mode. With `queue`, it goes into that event queue, which is read instead.
-        `takes_group` gets the multicast group of each source of the topic, as a dotted IPv4 address, and returns
-        whether to receive that source; it is called on the topic resolution thread.
+        Args:
+            topic: Name of 1 to 246 bytes of UTF-8 without NUL.
+            on_message: Callback for every message and event: on a dispatch thread in embedded mode, inside
+                process_events() in sequential mode. None: the application reads the receiver.
+            queue: Event queue of this context to deliver into; the application then reads that queue.
+            takes_group: Called on the topic resolution thread with the multicast group of each source of the topic
+                (dotted IPv4 address); returns True if that source is to be received. None: every source.
+            **options: Receiver options by name; they override the configuration.
 
-        Raises TopicNameError, OptionError, ResourceLimit, Closed.
+        Returns:
+            The receiver; close() it, or close the context.
+
+        Raises:
+            TopicNameError: The name cannot be sent.
+            OptionError: An option is wrong, both `queue` and `on_message` are given, or the queue is another context's.
+            ResourceLimit: A bounded table or the memory is used up.
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            with ctx.receiver("orders") as receiver:
+                print(receiver.receive(timeout=0.1))
+            ```
         """
         encode_topic_name(topic)
         chosen = self._config.receiver_options(**options)
@@ -329,11 +378,27 @@ class Context(Closing):
     def event_queue(
         self, on_message: Callable[[Event], None] | None = None, **options: OptionValue
     ) -> EventQueue:
-        """Create an event queue: receivers made with `queue=` deliver into it.
+        """Create an event queue that receivers made with `queue=` deliver into. Any thread.
 
-        `options` are, by name, options of scope event_queue, and receiver options: those of them that size a queue are
-        the queue's, whatever its receivers have. With `on_message`, every message and
-        event of all of them goes to the callback, as with a receiver. Raises OptionError, ResourceLimit, Closed.
+        Args:
+            on_message: Callback for every message and event of its receivers, as with receiver().
+            **options: Options of scope event_queue and receiver options, by name. Receiver options that size a
+                queue apply to this queue and are ignored in its receivers.
+
+        Returns:
+            The event queue; close() it, or close the context.
+
+        Raises:
+            OptionError: An option does not exist or has a wrong value.
+            ResourceLimit: The memory is used up.
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            with ctx.event_queue() as shared:
+                receivers = [ctx.receiver(topic, queue=shared) for topic in ("orders", "trades")]
+                print(shared.poll(timeout=0.1))
+            ```
         """
         own = _of_scope(Scope.EVENT_QUEUE, options)
         chosen = self._config.receiver_options(**options)
@@ -350,14 +415,33 @@ class Context(Closing):
         prefix: str | None = None,
         **options: OptionValue,
     ) -> WildcardReceiver:
-        r"""Create a receiver of every topic whose name `pattern` matches, or begins with `prefix`. Any thread.
+        """Create a receiver of every topic whose name matches. Any thread.
 
-        `pattern` is a regular expression that is searched for in the name, such as r"^orders\.(eu|us)\."; it needs
-        the package regex (umstack[wildcard]). Topics join as they are advertised and leave when their sources have
-        gone; all deliver into one event queue, which the result is. `options` are receiver options, which every topic
-        has, and options of scopes wildcard_receiver and event_queue, by name. `on_message` is as with event_queue().
+        Topics join when they are advertised and leave when their sources have ended. All deliver into one event
+        queue: the result.
 
-        Raises OptionError (a wrong pattern or option, resolver_cache 0), TopicNameError, ResourceLimit, Closed.
+        Args:
+            pattern: Regular expression searched in the name, such as `^orders[.](eu|us)`; needs the package regex
+                (umstack[wildcard]). Give either this or `prefix`.
+            on_message: Callback for every message and event, as with receiver().
+            prefix: Start of the names to receive; needs no package.
+            **options: Receiver options, which apply to every topic, and options of scopes wildcard_receiver and
+                event_queue.
+
+        Returns:
+            The wildcard receiver; close() it, or close the context.
+
+        Raises:
+            OptionError: The pattern or an option is wrong, or resolver_cache is 0.
+            TopicNameError: The prefix cannot be part of a topic name.
+            ResourceLimit: The memory is used up.
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            with ctx.wildcard_receiver(prefix="ord") as receiver:
+                print(receiver.poll(timeout=0.1).messages(), receiver.topics())
+            ```
         """
         if (pattern is None) == (prefix is None):
             raise OptionError("a wildcard receiver takes a pattern or a prefix", hint="give one of them")
@@ -400,14 +484,33 @@ class Context(Closing):
         others: Sequence[Context] = (),
         **options: OptionValue,
     ) -> HotFailoverReceiver:
-        """Create a receiver of a topic that several sources send copies of, each message under a number of its own.
+        """Create a receiver of a topic that several sources send copies of. Any thread.
 
-        The first copy of each number is delivered, in their order. `others` are further contexts, of other interfaces
-        (A/B lines): what they receive is of the same stream. Contexts in sequential mode run their protocol as ever:
-        reading this runs only this one's. `options` are receiver options and options of scope event_queue, by name, for
-        every line. `on_message` is as with event_queue(). Any thread.
+        The first copy of each message number is delivered, in order of the numbers.
 
-        Raises TopicNameError, OptionError, ResourceLimit, Closed.
+        Args:
+            topic: Name of the topic.
+            on_message: Callback for every message and event, as with receiver().
+            others: Further contexts on other interfaces (A/B lines) that receive the same stream. A sequential
+                context among them still needs its own process_events() calls: reading the result runs only this
+                context.
+            **options: Receiver options and options of scope event_queue, by name; they apply to every line.
+
+        Returns:
+            The hot failover receiver; close() it, or close the context.
+
+        Raises:
+            TopicNameError: The name cannot be sent.
+            OptionError: An option is wrong, or `others` names a context twice or too many contexts.
+            ResourceLimit: The memory is used up.
+            Closed: A context is closed.
+
+        Example:
+            ```python
+            with ctx.hot_failover_receiver("orders") as receiver:
+                src.send_hot_failover(b"hello", 1, flush=True)
+                print(receiver.receive(timeout=0.1))
+            ```
         """
         encode_topic_name(topic)
         if len(others) >= lib.UM_HF_INPUTS_MAX or self in others or len(set(others)) < len(others):
@@ -472,15 +575,37 @@ class Context(Closing):
             )
 
     def topics(self) -> list[str]:
-        """Topics that have a source, as far as this context's topic resolution knows (UX-16). Any thread.
+        """List the topics that topic resolution knows a source of. Any thread.
 
-        A topic becomes known when it is advertised; discover_topics() requests that at once. Raises Closed.
+        A topic becomes known when it is advertised; discover_topics() requests that at once.
+
+        Returns:
+            The names of the topics.
+
+        Raises:
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            print(ctx.topics())
+            ```
+
+        Requirement: UX-16.
         """
         self._core.check_open()
         return self._resolver.topics()
 
     def discover_topics(self) -> None:
-        """Request that every source advertises itself now, so that topics() soon has them all. Raises Closed."""
+        """Request an advertisement from every source, which fills topics(). Any thread.
+
+        Raises:
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            ctx.discover_topics()
+            ```
+        """
         self._core.check_open()
         self._resolver.request_resolution()
 
@@ -513,10 +638,29 @@ class Context(Closing):
     # Sequential mode
 
     def process_events(self, timeout: float | None = 0.0) -> int:
-        """Run the protocol on this thread for `timeout` seconds; 0 is one pass that does not sleep (UM-14).
+        """Run the protocol on this thread; for sequential mode.
 
-        None runs it until unblock(), which also ends a call with a timeout. Returns how many datagrams were handled.
-        Callbacks of receivers run inside. Raises OptionError in embedded mode, Closed, LinkError.
+        Callbacks of receivers run inside the call.
+
+        Args:
+            timeout: How many seconds to run; 0 is one pass that does not sleep, None runs until unblock().
+                unblock() ends a call with a timeout, too.
+
+        Returns:
+            The number of datagrams handled.
+
+        Raises:
+            OptionError: The context is in embedded mode.
+            Closed: The context is closed.
+            LinkError: The link failed.
+
+        Example:
+            ```python
+            with umstack.Context("lo", mode="sequential") as context:
+                context.process_events(timeout=0.01)
+            ```
+
+        Requirement: UM-14.
         """
         self._core.check_open()
         if not self.is_sequential:
@@ -533,46 +677,107 @@ class Context(Closing):
         self._forget_ended_sessions()
 
     def unblock(self) -> None:
-        """Make process_events() return, the one under way or the next, and every poll() that waits now. Any thread."""
+        """Make the current or next process_events() and every waiting poll() return.
+
+        Any thread.
+
+        Example:
+            ```python
+            ctx.unblock()
+            ```
+        """
         self._engine.unblock()
 
     def idle(self, seconds: float) -> None:
-        """Let the protocol run for `seconds` while the caller waits for a condition.
+        """Let the protocol run while the caller waits for a condition.
 
-        Sleeps in embedded mode, calls process_events() in sequential mode and raises as that does.
+        Sleeps in embedded mode, calls process_events() in sequential mode and raises the errors of that call.
+
+        Args:
+            seconds: How long.
+
+        Example:
+            ```python
+            ctx.idle(0.01)
+            ```
         """
         self._engine.idle(seconds)
 
     # Statistics
 
     def stats(self) -> dict[str, Any]:
-        """Every counter by UM's name (docs/counters.md): context, link, transports, sources, receivers. Any thread.
+        """Read every counter by its UM name (docs/counters.md). Any thread.
 
-        Raises Closed.
+        Returns:
+            A dictionary by group: context, link, transports, sources, receivers, resolution.
+
+        Raises:
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            print(ctx.stats()["resolution"])
+            ```
         """
         self._core.check_open()
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
         return {**context_report(self._engine, own), "resolution": self._resolver.report()}
 
     def nak_cutoff(self, enabled: bool = True) -> None:
-        """Send no NAKs for any receiver of this context, or again with `enabled` False (UX-21).
+        """Stop sending NAKs for all receivers of this context, or resume.
 
-        As Receiver.nak_cutoff(), for all receivers at once, those that are made later included; one that has a
-        cutoff of its own keeps it. Any thread. Raises Closed.
+        Includes receivers made later. A receiver with its own cutoff keeps it. Any thread.
+
+        Args:
+            enabled: True stops NAKs, False resumes them.
+
+        Raises:
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            ctx.nak_cutoff()
+            ctx.nak_cutoff(False)
+            ```
+
+        Requirement: UX-21.
         """
         self._engine.core.check_open()
         lib.um_context_set_nak_cutoff(self._engine.core.handle, enabled)
 
     def recovery_times(self) -> RecoveryHistogram:
-        """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""
+        """Measure how long lost datagrams took to recover. Any thread.
+
+        Returns:
+            A histogram in nanoseconds over all receiving sessions open now.
+
+        Raises:
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            print(ctx.recovery_times())
+            ```
+        """
         self._core.check_open()
         return recovery_times(self._engine)
 
     def latencies(self) -> LatencyHistogram:
-        """One-way latencies of the messages of sources with `send_timestamps`, over all receiving sessions open now.
+        """Measure one-way latencies of messages from sources with `send_timestamps`.
 
-        They are as good as the clocks of the two hosts agree: `umstack.telemetry.host_clock` says how far this one is
-        known to be right. Raises Closed.
+        They are only as accurate as the clocks of both hosts: `umstack.telemetry.host_clock` reports the error of
+        this one.
+
+        Returns:
+            A histogram in nanoseconds over all receiving sessions open now.
+
+        Raises:
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            print(ctx.latencies())
+            ```
         """
         self._core.check_open()
         return latencies(self._engine)
@@ -589,13 +794,32 @@ class Context(Closing):
         rotate_seconds: float = 0.0,
         keep_files: int = 0,
     ) -> Tap:
-        """Write what the context sends and receives from now on to a pcapng file as well; stop() ends that.
+        """Write the datagrams sent and received from now on to a pcapng file.
 
-        The data path never waits for the file: what `ring_bytes` (a power of two) cannot hold is left out and counted.
-        `snap_bytes` limits the bytes written of a datagram, headers included; 0 is no limit. With `rotate_bytes` or
-        `rotate_seconds` the path is a directory, and a file of that size or age is followed by another; of those,
-        the last `keep_files` stay. Raises TapRunning when there is a tap, InvalidArgument for limits, Closed, and
-        the error of the operating system when the file cannot be opened.
+        The data path never waits for the file: datagrams that the ring cannot hold are omitted and counted.
+
+        Args:
+            path: The file; with rotation, a directory.
+            snap_bytes: Maximum bytes written per datagram, headers included; 0: no limit.
+            ring_bytes: Size of the ring before the file, a power of two.
+            rotate_bytes: Start the next file at this size; 0: never.
+            rotate_seconds: Start the next file at this age; 0: never.
+            keep_files: Number of rotated files to keep; 0: all.
+
+        Returns:
+            The tap; its stop() ends the file.
+
+        Raises:
+            TapRunning: The context already has a tap.
+            InvalidArgument: A limit is out of range.
+            Closed: The context is closed.
+            UmError: The file cannot be opened.
+
+        Example:
+            ```python
+            tap = ctx.tap("orders.pcapng")
+            tap.stop()
+            ```
         """
         settings = TapSettings(snap_bytes, ring_bytes, rotate_bytes, rotate_seconds, keep_files)
         with self._core.lifecycle:
@@ -607,10 +831,18 @@ class Context(Closing):
     # Ending
 
     def close(self) -> None:
-        """Close every source, receiver and event queue, stop the threads and the tap, leave the groups.
+        """Close every source, receiver and event queue, the threads and the tap.
 
-        Any thread may call it, callbacks included; a second call does nothing. Raises CaptureError when the tap
-        could not write its file; the context is closed then, too. In a forked child it does nothing.
+        Any thread may call it, callbacks included; a second call does nothing. Does nothing in a forked child.
+
+        Raises:
+            CaptureError: The tap could not write its file; the context is closed anyway.
+
+        Example:
+            ```python
+            context = umstack.Context("lo")
+            context.close()
+            ```
         """
         if self._core.forked:
             return

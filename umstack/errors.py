@@ -10,8 +10,20 @@ from typing import ClassVar
 class UmError(Exception):
     """Root of every error of this package.
 
-    `message` is what happened. `hint` is what to do next: a class has one that always fits, and the place that raises
-    may give a better one. `errno` is the operating system's error number behind it, 0 where there is none.
+    `message` describes what happened, `hint` what to do next. `errno` is the operating system's error number, or 0.
+
+    Args:
+        message: What happened.
+        hint: What to do next; None: the hint of the class.
+        errno: The operating system's error number, or 0.
+
+    Example:
+        ```python
+        try:
+            umstack.Context("no-such-interface")
+        except umstack.UmError as error:
+            print(error.hint)
+        ```
     """
 
     default_hint: ClassVar[str] = "run `umstack doctor` and see docs/troubleshooting.md"
@@ -27,17 +39,17 @@ class UmError(Exception):
 
 
 class OptionError(UmError):
-    """An option that does not exist, or a value it cannot have."""
+    """An option does not exist or has a wrong value."""
 
     default_hint = "docs/options.md lists every option with its scope, unit and range"
 
 
 class OptionAbsent(OptionError):
-    """An option or a scope of Ultra Messaging that this stack does not have; the hint says why."""
+    """This stack does not have this option or scope of Ultra Messaging; the hint gives the reason."""
 
 
 class ConfigError(OptionError):
-    """An OptionError in a configuration text, at line `line` (from 1) of `file`."""
+    """An OptionError at line `line` (from 1) of the configuration text `file`."""
 
     def __init__(self, message: str, *, file: str, line: int, hint: str | None = None) -> None:
         super().__init__(f"{file}:{line}: {message}", hint=hint)
@@ -46,31 +58,31 @@ class ConfigError(OptionError):
 
 
 class TopicNameError(UmError):
-    """A topic name that cannot travel."""
+    """The topic name cannot be sent."""
 
     default_hint = "a topic name is 1 to 246 bytes of UTF-8 without NUL"
 
 
 class InterfaceError(UmError):
-    """No such network interface, or one without what the call needs."""
+    """The network interface does not exist, or does not have what the call needs."""
 
     default_hint = "list the interfaces with `ip -br address` and name one that is up and has an IPv4 address"
 
 
 class PermissionNeeded(UmError):
-    """The operating system refused, because the process lacks a privilege."""
+    """The process does not have the required privilege."""
 
     default_hint = "run as root, or grant the capabilities `umstack doctor` names"
 
 
 class Unsupported(UmError):
-    """This host, kernel or build cannot do it."""
+    """This host, kernel or build does not support the call."""
 
     default_hint = "run `umstack doctor` to see what this host can do, or use link=auto"
 
 
 class ResourceLimit(UmError):
-    """A bounded table, a memory limit or a limit on file descriptors is used up."""
+    """A bounded table, a memory limit or a limit on file descriptors is reached."""
 
     default_hint = "close what is no longer used, or raise the limit that the message names"
 
@@ -88,7 +100,7 @@ class ResolutionError(UmError):
 
 
 class WouldBlock(UmError):
-    """A call reached its timeout while it had to wait. Nothing was sent and no sequence number used."""
+    """A call reached its timeout while waiting. Nothing was sent and no sequence number used."""
 
     default_hint = "try again later, or give the call a longer timeout"
 
@@ -112,19 +124,19 @@ class NotConnected(WouldBlock):
 
 
 class ResponseTimeout(UmError):
-    """No response to a request came in time."""
+    """No response to a request arrived in time."""
 
     default_hint = "start a receiver of the topic that responds, or give it longer"
 
 
 class ResponseFailed(UmError):
-    """A response cannot be brought to the sender of the request: it is gone, or takes nothing."""
+    """A response cannot reach the requester: it is gone, or has stopped reading."""
 
     default_hint = "the requester's host must be reachable by TCP at the port that its requests name"
 
 
 class ResponsesDropped(UmError):
-    """There was no space for responses to a request: `count` of them were dropped here, the others go on."""
+    """`count` responses to a request were dropped for lack of memory; later ones can be read."""
 
     default_hint = (
         "read responses as they come, or raise request_response_buffer and response_maximum_message_length"
@@ -142,7 +154,7 @@ class Closed(UmError):
 
 
 class Forked(Closed):
-    """A process used what the process that it was forked from had opened."""
+    """A forked child used an object that its parent opened."""
 
     default_hint = (
         "make a Context in the child, and give it to nobody forked later; multiprocessing: "
@@ -157,25 +169,25 @@ class PositionExhausted(Closed):
 
 
 class MessageTooLong(UmError):
-    """A message or datagram longer than what can carry it."""
+    """A message or datagram exceeds its maximum length."""
 
     default_hint = "send a shorter message, or claim at most one fragment's payload"
 
 
 class InvalidArgument(UmError):
-    """A value the core refuses."""
+    """An argument is out of range or has the wrong type."""
 
     default_hint = "check the arguments against the documentation of the call"
 
 
 class NotBytes(InvalidArgument, TypeError):
-    """Text where a message is bytes."""
+    """A message was given as str instead of bytes."""
 
     default_hint = "encode it: send(text.encode())"
 
 
 class SystemFailure(UmError):
-    """An operating system error with no better name."""
+    """An operating system error without a more specific class."""
 
     default_hint = "run `umstack doctor`; the error number is in `errno`"
 
@@ -240,10 +252,9 @@ _ERRNOS: dict[int, tuple[type[UmError], str | None]] = {
 
 
 def error_from_result(result: int, context: str) -> UmError:
-    """The error for a negative `result` of the C core; `context` is what was being done.
+    """Return the error for a negative `result` of the C core; `context` names the operation.
 
-    A result is a negative errno or one of the core's publish results. A result that is not negative is a
-    mistake of the caller and raises ValueError.
+    A result is a negative errno or one of the core's publish results. Raises ValueError for a result of 0 or more.
     """
     if result >= 0:
         raise ValueError(f"{context}: {result} is not an error")
@@ -269,7 +280,7 @@ _PATH_HINTS = {
 
 
 def error_from_path(error: OSError, context: str) -> UmError:
-    """The error for an OSError about a file or directory, which `context` names: what to do is about that path."""
+    """Return the error for an OSError about the file or directory named in `context`, with a hint about that path."""
     hint = _PATH_HINTS.get(error.errno or 0)
     if hint is None:
         return error_from_os(error, context)
@@ -277,7 +288,7 @@ def error_from_path(error: OSError, context: str) -> UmError:
 
 
 def error_from_os(error: OSError, context: str) -> UmError:
-    """The error for an OSError of the standard library."""
+    """Return the error for an OSError of the standard library."""
     if error.errno is None:
         return SystemFailure(f"{context}: {error}")
     return error_from_result(-error.errno, context)

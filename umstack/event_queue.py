@@ -13,14 +13,22 @@ from umstack.telemetry.reading import Counters, queue_counters
 
 
 class EventQueue(Reader):
-    """Rows of many topics in the order they were delivered. Made by Context.event_queue().
+    """Read many topics from one queue, in order of delivery. Made by Context.event_queue().
 
-    A receiver made with `queue=` delivers into it and has no queue of its own, so that a thousand topics cost the
-    memory, the polling and the waking of one. Messages and events carry the name of their topic. Closing a receiver
-    leaves what it has delivered in the queue; closing the queue closes its receivers. One thread at a time reads it.
+    A receiver made with `queue=` delivers into it and has no queue, so a thousand topics cost the memory, the
+    polling and the wake-ups of one. Messages and events carry the name of their topic. Closing a receiver leaves
+    its rows in the queue; closing the queue closes its receivers. One thread at a time reads it.
 
-    `options` are the receiver options it was made with, of which those that size a queue are in force, `queue_options`
-    those of scope event_queue, and `closed` is whether close() was called.
+    Attributes:
+        options: Receiver options it was made with; those that size a queue apply to it.
+        queue_options: Options of scope event_queue in force.
+        closed: True once close() was called.
+
+    Example:
+        ```python
+        receiver = ctx.receiver("orders", queue=queue)
+        print(queue.poll(timeout=0.1).messages())
+        ```
     """
 
     __slots__ = ("options", "queue_options")
@@ -34,7 +42,7 @@ class EventQueue(Reader):
         *,
         prepare: Callable[[QueueMemory], None] | None = None,
     ) -> None:
-        """Open it; called by Context.event_queue()."""
+        """Open the queue; called by Context.event_queue()."""
         self.options = options
         """The receiver options it was made with; those that size a queue are in force."""
         self.queue_options = queue_options
@@ -53,15 +61,32 @@ class EventQueue(Reader):
         self._start_dispatch()
 
     def stats(self) -> Counters:
-        """This queue's counters by name (docs/counters.md, group event_queue). Any thread. Raises Closed."""
+        """Read this queue's counters (docs/counters.md, group event_queue). Any thread.
+
+        Returns:
+            Counters by name.
+
+        Raises:
+            Closed: The queue is closed.
+
+        Example:
+            ```python
+            print(queue.stats())
+            ```
+        """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
         return queue_counters(self._memory)
 
     def close(self) -> None:
-        """Close the receivers that deliver into it and stop reading. Batches already taken stay readable.
+        """Close the receivers that deliver into it and stop reading.
 
-        Any thread may call it, callbacks included; a second call does nothing.
+        Batches already taken stay readable. Any thread may call it, callbacks included; a second call does nothing.
+
+        Example:
+            ```python
+            ctx.event_queue().close()
+            ```
         """
         registry = self._engine.registry
         with self._engine.core.lifecycle:  # no receiver is made on it any more once it is marked closed

@@ -19,7 +19,14 @@ PROPERTIES_FLAG = 0x1000
 
 
 class Message(NamedTuple):
-    """One message of a topic."""
+    """One message of a topic.
+
+    Example:
+        ```python
+        for message in rcv.poll(timeout=0.1).messages():
+            print(message.topic, message.sequence_number, message.data)
+        ```
+    """
 
     data: bytes
     topic: str
@@ -44,24 +51,38 @@ class Message(NamedTuple):
 
     @property
     def hot_failover_sequence_number(self) -> int:
-        """Of a hot failover receiver's message: its number, of 64 bits; `sequence_number` is the lower half of it, and
-        `first_sequence_number` the upper."""
+        """64-bit message number of a hot failover stream.
+
+        `first_sequence_number` is its upper half, `sequence_number` its lower half.
+        """
         return self.first_sequence_number << 32 | self.sequence_number
 
     @property
     def properties(self) -> MessageProperties:
-        """What its sender gave it beside the data, by name; empty for most messages. Read when it is looked at."""
+        """Properties by name; empty for most messages. Decoded on first use."""
         return NO_PROPERTIES
 
     @property
     def is_request(self) -> bool:
-        """Whether its sender waits for responses."""
+        """True if its sender waits for responses."""
         return bool(self.flags & REQUEST_FLAG)
 
     def respond(self, data: Any, *, timeout: float | None = None) -> None:
-        """Send `data` to the sender of a request, within `timeout` seconds: see Request.
+        """Send a response to a request; see Request.respond().
 
-        Raises InvalidArgument for a plain message.
+        Args:
+            data: Any contiguous buffer of bytes.
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Raises:
+            InvalidArgument: The message is not a request.
+
+        Example:
+            ```python
+            for message in rcv.poll(timeout=0.1).messages():
+                if message.is_request:
+                    message.respond(b"42")
+            ```
         """
         raise InvalidArgument(
             f"a message on {self.topic!r} is no request: nobody waits for a response",
@@ -76,7 +97,7 @@ class MessageWithProperties(Message):
 
     @property
     def properties(self) -> MessageProperties:
-        """What its sender gave it beside the data, by name."""
+        """Properties by name."""
         return self._properties
 
     def __repr__(self) -> str:
@@ -84,9 +105,17 @@ class MessageWithProperties(Message):
 
 
 class Request(Message):
-    """A message whose sender waits for responses: any number of them, from any receiver of the topic.
+    """A message whose sender waits for responses, from any receiver of the topic.
 
-    `request_index` is the number by which its sender knows it, `requester` the address and TCP port where it waits.
+    `request_index` is the number by which its sender identifies it, `requester` the address and TCP port for responses.
+
+    Example:
+        ```python
+        def on_message(event):
+            if isinstance(event, umstack.Request):
+                event.respond(b"42")
+        ctx.receiver("quotes", on_message)
+        ```
     """
 
     request_index: int
@@ -97,19 +126,36 @@ class Request(Message):
 
     @property
     def properties(self) -> MessageProperties:
-        """What its sender gave it beside the data, by name."""
+        """Properties by name."""
         return self._properties
 
     def respond(self, data: Any, *, timeout: float | None = None) -> None:
-        """Send a response. Any thread, also once the callback that got the request has returned, and more than once.
+        """Send a response. Any thread, also after the callback returned, any number of times.
 
-        `data` is any contiguous buffer. The call returns when the response is with the kernel, or waits behind others
-        for the kernel to take it; while response_session_maximum_buffer bytes wait already it waits up to `timeout`
-        seconds (None: as long as the requester takes something; 0: not at all) and then raises BackPressured. A
-        response that was cut off by that is not delivered in part. Whether the requester still waits is not known here.
-        Raises ResponseFailed when the requester cannot be reached or takes nothing, MessageTooLong, ResourceLimit with
-        too many requesters, NotBytes for a str, Unsupported where its context sends no responses, and Closed once its
-        receiver or context is closed.
+        Returns when the kernel has the response, or when it is queued behind others. It does not report whether the
+        requester still waits. A response cut short by a lost connection is not delivered in part.
+
+        Args:
+            data: Any contiguous buffer of bytes.
+            timeout: Maximum wait in seconds while response_session_maximum_buffer bytes are queued; None: while the
+                requester reads, 0: do not wait.
+
+        Raises:
+            BackPressured: The queue was still full after `timeout`.
+            ResponseFailed: The requester cannot be reached or has stopped reading.
+            MessageTooLong: The response exceeds response_maximum_message_length.
+            ResourceLimit: Too many requesters are connected.
+            NotBytes: `data` is a str.
+            Unsupported: The context sends no responses.
+            Closed: The receiver or context is closed.
+
+        Example:
+            ```python
+            def on_message(event):
+                if isinstance(event, umstack.Request):
+                    event.respond(b"42")
+            ctx.receiver("quotes", on_message)
+            ```
         """
         if isinstance(data, str):
             raise NotBytes(f"a response on {self.topic!r} is bytes, not str")
@@ -122,21 +168,39 @@ class Request(Message):
 
 
 class BeginningOfSession(NamedTuple):
-    """The transport session that carries a source has begun: its first datagram arrived (UM-76)."""
+    """The first datagram of a source's transport session arrived (UM-76).
+
+    Example:
+        ```python
+        started = [event for event in rcv.poll().events() if isinstance(event, umstack.BeginningOfSession)]
+        ```
+    """
 
     topic: str
     source: str
 
 
 class EndOfSession(NamedTuple):
-    """The transport session has been idle for its activity timeout (UM-105)."""
+    """The transport session was idle for its activity timeout (UM-105).
+
+    Example:
+        ```python
+        ended = [event for event in rcv.poll().events() if isinstance(event, umstack.EndOfSession)]
+        ```
+    """
 
     topic: str
     source: str
 
 
 class UnrecoverableLoss(NamedTuple):
-    """One topic sequence number will not be delivered (UM-101)."""
+    """One topic sequence number is lost and will not be delivered (UM-101).
+
+    Example:
+        ```python
+        lost = [event for event in rcv.poll().events() if isinstance(event, umstack.UnrecoverableLoss)]
+        ```
+    """
 
     topic: str
     source: str
@@ -144,7 +208,13 @@ class UnrecoverableLoss(NamedTuple):
 
 
 class BurstLoss(NamedTuple):
-    """A run of topic sequence numbers will not be delivered (UX-7)."""
+    """A range of topic sequence numbers is lost and will not be delivered (UX-7).
+
+    Example:
+        ```python
+        lost = [event for event in rcv.poll().events() if isinstance(event, umstack.BurstLoss)]
+        ```
+    """
 
     topic: str
     source: str
@@ -153,7 +223,13 @@ class BurstLoss(NamedTuple):
 
 
 class HotFailoverReset(NamedTuple):
-    """The numbering of a hot failover stream goes on at another number; UM's HF_RESET."""
+    """The numbering of a hot failover stream continues at another number; UM's HF_RESET.
+
+    Example:
+        ```python
+        resets = [event for event in rcv.poll().events() if isinstance(event, umstack.HotFailoverReset)]
+        ```
+    """
 
     topic: str
     source: str
@@ -163,9 +239,14 @@ class HotFailoverReset(NamedTuple):
 
 
 class SourceCreated(NamedTuple):
-    """A source of the topic was found, and what it sends is delivered from now on (option source_notification).
+    """A source of the topic was discovered; its messages follow (option source_notification).
 
-    It comes before anything else of the source, which need not have sent anything yet.
+    It precedes all other events of the source, which may not have sent anything yet.
+
+    Example:
+        ```python
+        created = [event for event in rcv.poll().events() if isinstance(event, umstack.SourceCreated)]
+        ```
     """
 
     topic: str
@@ -173,9 +254,14 @@ class SourceCreated(NamedTuple):
 
 
 class SourceDeleted(NamedTuple):
-    """Nothing more comes of this source: its session has ended, or the receiver was closed (source_notification).
+    """A source's session ended or the receiver was closed (option source_notification).
 
-    A source that is found again is created again.
+    No more of its messages follow. A source that is rediscovered is reported as created again.
+
+    Example:
+        ```python
+        deleted = [event for event in rcv.poll().events() if isinstance(event, umstack.SourceDeleted)]
+        ```
     """
 
     topic: str
@@ -183,7 +269,13 @@ class SourceDeleted(NamedTuple):
 
 
 class NoSource(NamedTuple):
-    """Queries for the topic's sources were not answered (option resolution_no_source_notification_threshold)."""
+    """Queries for sources got no response (option resolution_no_source_notification_threshold).
+
+    Example:
+        ```python
+        missing = [event for event in rcv.poll().events() if isinstance(event, umstack.NoSource)]
+        ```
+    """
 
     topic: str
     """Of a wildcard receiver: its pattern."""
@@ -194,8 +286,16 @@ class NoSource(NamedTuple):
 
 
 class NakCutoff(NamedTuple):
-    """The transport session that carries a source has stopped its NAKs by itself (UX-21): it was at its limit for
-    transport_lbtrm_nak_cutoff_interval. `nak_cutoff(False)` of the receiver or the context starts them again."""
+    """A source's transport session stopped its own NAKs (UX-21).
+
+    It was at its limit for transport_lbtrm_nak_cutoff_interval. `nak_cutoff(False)` of the receiver or the context
+    resumes them.
+
+    Example:
+        ```python
+        stopped = [event for event in rcv.poll().events() if isinstance(event, umstack.NakCutoff)]
+        ```
+    """
 
     topic: str
     source: str

@@ -18,14 +18,23 @@ Line = tuple[Engine, Resolver]
 
 
 class HotFailoverReceiver(EventQueue):
-    """The first copy of each message of a topic, in the order of the numbers that its senders gave it.
+    """Merge copies of one stream. Made by Context.hot_failover_receiver().
 
-    Made by Context.hot_failover_receiver(), and read like any event queue. Sources use Source.send_hot_failover(). A
-    number that no source brings is an UnrecoverableLoss with that number. What a source sends without a number is
-    delivered as it comes. One thread at a time reads it.
+    Delivers the first copy of each message, in order of the numbers given to Source.send_hot_failover(). A number that
+    arrives from no source is an UnrecoverableLoss with that number. Messages without a number are delivered as they
+    arrive. It is read like any event queue, by one thread at a time.
 
-    `topic` is the topic's name, `options` are the receiver options in force at every line, `queue_options` those of
-    scope event_queue, and `closed` is whether close() was called.
+    Attributes:
+        topic: Name of the topic.
+        options: Receiver options in force at every line.
+        queue_options: Options of scope event_queue in force.
+        closed: True once close() was called.
+
+    Example:
+        ```python
+        with ctx.hot_failover_receiver("orders") as receiver:
+            print(receiver.poll(timeout=0.1))
+        ```
     """
 
     __slots__ = ("_lines", "_queues", "topic")
@@ -38,7 +47,7 @@ class HotFailoverReceiver(EventQueue):
         queue_options: EventQueueOptions,
         on_message: Callable[[Event], None] | None,
     ) -> None:
-        """Open it; called by Context.hot_failover_receiver(). The first line's context is that of the queue."""
+        """Open the receiver; called by Context.hot_failover_receiver(). The first line's context owns the queue."""
         self.topic = topic
         """The topic's name."""
         engine = lines[0][0]
@@ -66,13 +75,31 @@ class HotFailoverReceiver(EventQueue):
             memory.join(core, joined)
 
     def stats(self) -> Counters:
-        """Its counters by name (docs/counters.md, groups event_queue and hot_failover). Any thread. Raises Closed."""
+        """Read its counters (docs/counters.md, groups event_queue and hot_failover). Any thread.
+
+        Returns:
+            Counters by name.
+
+        Raises:
+            Closed: The receiver is closed.
+
+        Example:
+            ```python
+            with ctx.hot_failover_receiver("orders") as receiver:
+                print(receiver.stats())
+            ```
+        """
         return {**super().stats(), **hot_failover_counters(self._memory)}
 
     def close(self) -> None:
-        """Stop receiving, at every line. Batches already taken stay readable.
+        """Stop receiving at every line. Batches already taken stay readable.
 
         Any thread may call it, callbacks included; a second call does nothing.
+
+        Example:
+            ```python
+            ctx.hot_failover_receiver("orders").close()
+            ```
         """
         super().close()
         for queue in self._queues:

@@ -32,7 +32,14 @@ class _Integer(int):
     _bits = 64
 
     def __new__(cls, value: int) -> Self:
-        """Check the range: InvalidArgument when it does not fit."""
+        """Make the integer.
+
+        Args:
+            value: The number.
+
+        Raises:
+            InvalidArgument: The number does not fit the type.
+        """
         half = 1 << (cls._bits - 1)
         if not -half <= value < half:
             raise InvalidArgument(
@@ -48,28 +55,59 @@ class _Integer(int):
 
 
 class Byte(_Integer):
-    """A property of 8 bits: -128 to 127. InvalidArgument for another number."""
+    """A property of 8 bits: -128 to 127.
+
+    Example:
+        ```python
+        src.send(b"hello", properties={"level": umstack.Byte(7)})
+        ```
+    """
 
     _bits = 8
 
 
 class Short(_Integer):
-    """A property of 16 bits: -32768 to 32767. InvalidArgument for another number."""
+    """A property of 16 bits: -32768 to 32767.
+
+    Example:
+        ```python
+        src.send(b"hello", properties={"level": umstack.Short(7)})
+        ```
+    """
 
     _bits = 16
 
 
 class Long(_Integer):
-    """A property of 64 bits, however small its number. InvalidArgument for one that does not fit."""
+    """A property of 64 bits, even for a small number.
+
+    Example:
+        ```python
+        src.send(b"hello", properties={"level": umstack.Long(7)})
+        ```
+    """
 
     _bits = 64
 
 
 class Float(float):
-    """A property of 32 bits: the nearest number that those can hold. InvalidArgument for one that is too large."""
+    """A property of 32 bits: the nearest number that 32 bits can represent.
+
+    Example:
+        ```python
+        src.send(b"hello", properties={"price": umstack.Float(0.5)})
+        ```
+    """
 
     def __new__(cls, value: float) -> Self:
-        """Round it to 32 bits."""
+        """Round the number to 32 bits.
+
+        Args:
+            value: The number.
+
+        Raises:
+            InvalidArgument: The number is too large.
+        """
         try:
             rounded = struct.unpack("<f", struct.pack("<f", value))[0]
         except OverflowError as error:
@@ -104,11 +142,23 @@ _NUMBERS = {kind: number for number, (_, kind) in _CODES.items()} | {str: lib.UM
 class MessageProperties(Mapping[str, PropertyValue]):
     """The properties of a message by name: an immutable mapping.
 
-    Made from any mapping `values`; one that is sent with many messages is best made once. A name is 1 to 250 bytes of
-    UTF-8 without NUL. Types are those of Ultra Messaging: bool is boolean, Byte, Short, Long and Float are byte, short,
-    long and float, float is double, str is string, and int is int, or long where it needs more than 32 bits. What is
-    received has the same types. Raises InvalidArgument for a name or a value that cannot travel, MessageTooLong for
-    more than 65535 bytes with their names.
+    Types are Ultra Messaging's: bool is boolean; Byte, Short, Long and Float are byte, short, long and float; float is
+    double, str is string, and int is int, or long if it needs more than 32 bits. Received properties have the same
+    types.
+
+    Args:
+        values: Values by name; a name is 1 to 250 bytes of UTF-8 without NUL. None: no properties. Make the object once
+            to send it with many messages.
+
+    Raises:
+        InvalidArgument: A name or a value cannot be sent.
+        MessageTooLong: Names and values take more than 65535 bytes.
+
+    Example:
+        ```python
+        properties = umstack.MessageProperties({"urgent": True, "price": 1.5})
+        src.send(b"hello", properties=properties)
+        ```
     """
 
     __slots__ = ("_block", "_values")
@@ -123,7 +173,7 @@ class MessageProperties(Mapping[str, PropertyValue]):
 
     @classmethod
     def _of_block(cls, block: bytes) -> MessageProperties:
-        """Those of a block that the core has checked; they are read when somebody looks."""
+        """Wrap a block that the core has checked; it is decoded on first use."""
         found = cls.__new__(cls)
         found._values = None
         found._block = block
@@ -154,7 +204,7 @@ NO_PROPERTIES = MessageProperties()
 
 
 def encoded(properties: Mapping[str, PropertyValue] | None) -> bytes:
-    """The block that goes behind the payload; empty without properties. Raises as MessageProperties does."""
+    """Return the block that follows the payload; empty without properties. Raises as MessageProperties does."""
     if properties is None:
         return b""
     if not isinstance(properties, MessageProperties):
@@ -163,9 +213,9 @@ def encoded(properties: Mapping[str, PropertyValue] | None) -> bytes:
 
 
 def typed_text(text: str, kind: str) -> PropertyValue:
-    """The value of a property that is written as text, of a type by Ultra Messaging's name.
+    """Parse the value of a property from text, by Ultra Messaging's name of its type.
 
-    InvalidArgument for another type, and for text that is no such value.
+    Raises InvalidArgument for an unknown type or a text that is not a value of it.
     """
     try:
         return _OF_TEXT[kind](text)
@@ -203,12 +253,12 @@ _OF_TEXT: dict[str, Callable[[str], PropertyValue]] = {
 
 
 def is_sound(block: bytes) -> bool:
-    """Whether the core would deliver this block: see ffi/core/wire/message_properties.h."""
+    """Return true if the core would deliver this block: see ffi/core/wire/message_properties.h."""
     return bool(lib.um_message_properties_is_sound(ffi.from_buffer("uint8_t[]", block), len(block)))
 
 
 def read_block(block: bytes) -> MessageProperties:
-    """The properties of a block, of a capture for example; InvalidArgument for one that the core would not deliver."""
+    """Read the properties of a block, for example from a capture; InvalidArgument if the core would reject it."""
     if not is_sound(block):
         raise InvalidArgument(
             "these bytes are no message properties",
@@ -218,7 +268,7 @@ def read_block(block: bytes) -> MessageProperties:
 
 
 def _typed(name: str, value: PropertyValue) -> tuple[int, PropertyValue]:
-    """The type of a property, and its value as an object of that type."""
+    """Return the type number of a property and its value as an object of that type."""
     kind = type(value)
     if kind is int or (kind not in _NUMBERS and isinstance(value, int)):
         whole = int(value)
@@ -237,7 +287,7 @@ def _typed(name: str, value: PropertyValue) -> tuple[int, PropertyValue]:
 
 
 def _text(text: str, what: str) -> bytes:
-    """A name or a string as it travels, with the NUL that ends it."""
+    """Encode a name or a string with its terminating NUL."""
     try:
         data = text.encode(errors=_ERRORS)
     except UnicodeEncodeError as error:
@@ -284,7 +334,7 @@ def _encode(typed: Mapping[str, tuple[int, PropertyValue]]) -> bytes:
 
 
 def _decode(block: bytes) -> dict[str, PropertyValue]:
-    """What a sound block holds. Of a name that comes twice the first counts; what has no type of ours is left out."""
+    """Decode a checked block. The first of two equal names wins; values of unknown types are skipped."""
     order = _LITTLE if struct.unpack_from("<I", block)[0] == lib.UM_PROPERTIES_MAGIC else _BIG
     count = struct.unpack_from(f"{order}{_HEAD}", block)[1]
     found: dict[str, PropertyValue] = {}

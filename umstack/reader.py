@@ -68,7 +68,7 @@ class Reader(Closing):
         """Read this queue; `name` is for errors. `times_callbacks` has the time that each row takes counted."""
         self._times_callbacks = times_callbacks
         self.closed = False
-        """Whether close() was called."""
+        """True once close() was called."""
         self._engine = engine
         self._memory = memory
         self._name = name
@@ -86,11 +86,26 @@ class Reader(Closing):
     # Reading
 
     def poll(self, max_rows: int = POLL_ROWS, timeout: float | None = 0.0) -> Batch:
-        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: without a timeout).
+        """Take the rows that wait as one batch.
 
-        The batch is empty after the timeout and after Context.unblock(). In sequential mode this call runs the
-        protocol. Raises Closed; OptionError while another thread reads, and where a callback or an event queue gets
-        the rows.
+        In sequential mode this call runs the protocol.
+
+        Args:
+            max_rows: Maximum number of rows.
+            timeout: Maximum wait for the first row in seconds; 0: do not wait, None: no timeout.
+
+        Returns:
+            The batch; empty after the timeout and after Context.unblock().
+
+        Raises:
+            OptionError: Another thread reads, or a callback or an event queue gets the rows.
+            Closed: The object is closed.
+
+        Example:
+            ```python
+            with rcv.poll(timeout=0.1) as batch:
+                print(batch.payloads())
+            ```
         """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
@@ -134,10 +149,24 @@ class Reader(Closing):
             engine.between_slices()
 
     def receive(self, timeout: float | None = None) -> bytes | None:
-        """The payload of the next message: the shortest way from the wire to Python, for one message at a time.
+        """Take the payload of the next message: the fastest way for single messages.
 
-        Waits up to timeout seconds (None: without a timeout; 0: not at all) and returns None when there is no message
-        then. Events are skipped; loss is logged as a warning. Raises Closed and OptionError as poll() does.
+        Events are skipped; losses are logged as warnings.
+
+        Args:
+            timeout: Maximum wait in seconds; None: no timeout, 0: do not wait.
+
+        Returns:
+            The payload, or None without a message in time.
+
+        Raises:
+            OptionError: Another thread reads, or a callback or an event queue gets the rows.
+            Closed: The object is closed.
+
+        Example:
+            ```python
+            data = rcv.receive(timeout=0.1)
+            ```
         """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
@@ -185,14 +214,25 @@ class Reader(Closing):
         return length
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they arrive, until it is closed. Loss is logged as a warning."""
+        """Yield messages as they arrive, until it is closed. Losses are logged as warnings."""
         for batch in self._batches():
             if batch.event_count:
                 self._log_loss(batch)
             yield from batch
 
     def events(self) -> Iterator[Event]:
-        """Messages and events as they arrive, until it is closed."""
+        """Iterate over messages and events as they arrive, until it is closed.
+
+        Returns:
+            An iterator of typed events and messages.
+
+        Example:
+            ```python
+            for event in rcv.events():
+                print(event)
+                break
+            ```
+        """
         for batch in self._batches():
             yield from batch.events()
 
@@ -216,7 +256,7 @@ class Reader(Closing):
                 _records.write(key, level, "%s", displayed(str(event)), topic=displayed(event.topic))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they arrive, without blocking the event loop. Loss is logged as a warning."""
+        """Yield messages as they arrive, without blocking the event loop. Losses are logged as warnings."""
         self._engine.core.check_owned(self._name)
         while not self.closed:
             try:
@@ -231,10 +271,23 @@ class Reader(Closing):
                 yield message
 
     async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
-        """Take up to max_rows rows like poll() without a timeout, waiting for the first in the running event loop.
+        """Take the rows that wait, waiting for the first in the running event loop.
 
-        The context must be in embedded mode. Raises Closed; OptionError in sequential mode, while another task or
-        thread reads, and where a callback or an event queue gets the rows.
+        Args:
+            max_rows: Maximum number of rows.
+
+        Returns:
+            The batch.
+
+        Raises:
+            OptionError: The context is sequential, another task or thread reads, or a callback or an event queue
+                gets the rows.
+            Closed: The object is closed.
+
+        Example:
+            ```python
+            batch = await rcv.poll_async()
+            ```
         """
         if self._engine.is_sequential:
             raise OptionError(
@@ -277,21 +330,38 @@ class Reader(Closing):
             self._reading = rows
 
     def fileno(self) -> int:
-        """A descriptor that is readable when rows wait, once armed: call arm() before each wait on it.
+        """Return a descriptor that is readable when rows wait: call arm() before each wait.
 
         The queue owns it: do not close it.
+
+        Returns:
+            The file descriptor.
+
+        Example:
+            ```python
+            queue.arm() or select.select([queue.fileno()], [], [], 0.01)
+            ```
         """
         return int(lib.um_event_queue_descriptor(self._memory.handle))
 
     def arm(self) -> bool:
-        """Have fileno() become readable at the next row; True when rows wait already."""
+        """Make fileno() readable at the next row.
+
+        Returns:
+            True if rows already wait.
+
+        Example:
+            ```python
+            queue.arm() or select.select([queue.fileno()], [], [], 0.01)
+            ```
+        """
         return bool(lib.um_event_queue_arm(self._memory.handle))
 
     # Callbacks
 
     @property
     def has_callback(self) -> bool:
-        """Whether messages go to a callback instead of poll() and iteration."""
+        """True if messages go to a callback instead of poll() and iteration."""
         return self._on_message is not None
 
     def _start_dispatch(self) -> None:
@@ -336,7 +406,13 @@ class Reader(Closing):
     # Ending
 
     def close(self) -> None:
-        """Stop receiving. Batches already taken stay readable."""
+        """Stop receiving. Batches already taken stay readable.
+
+        Example:
+            ```python
+            ctx.event_queue().close()
+            ```
+        """
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -18,12 +18,20 @@ from umstack.telemetry.reading import Counters, subscription_counters
 
 
 class Receiver(Reader):
-    """A subscription to one topic. Made by Context.receiver(). One thread at a time reads it.
+    """Receive one topic. Made by Context.receiver(). One thread at a time reads it.
 
-    With an event queue, it is the queue that is read: reading the receiver raises OptionError.
+    With an event queue, the application reads the queue: reading the receiver raises OptionError.
 
-    `topic` is the topic's name, `options` are the receiver options in force, `queue` is the event queue that it
-    delivers into (None: a queue of its own), and `closed` is whether close() was called.
+    Attributes:
+        topic: Name of the topic.
+        options: Receiver options in force.
+        queue: Event queue it delivers into; None: its own.
+        closed: True once close() was called.
+
+    Example:
+        ```python
+        print(rcv.receive(timeout=0.1))
+        ```
     """
 
     __slots__ = ("_resolver", "_subscription", "options", "queue", "topic")
@@ -38,7 +46,7 @@ class Receiver(Reader):
         queue: EventQueue | None,
         takes_group: Callable[[str], bool] | None = None,
     ) -> None:
-        """Open it; called by Context.receiver()."""
+        """Open the receiver; called by Context.receiver()."""
         self.topic = topic
         """The topic's name."""
         self.options = options
@@ -71,36 +79,82 @@ class Receiver(Reader):
         )
 
     def fileno(self) -> int:
-        """A descriptor that is readable when rows wait, once armed: call arm() before each wait on it.
+        """Return a descriptor that is readable when rows wait: call arm() before each wait.
 
-        The receiver owns it. Raises OptionError for a receiver that delivers into an event queue.
+        The receiver owns it: do not close it.
+
+        Returns:
+            The file descriptor.
+
+        Raises:
+            OptionError: The receiver delivers into an event queue.
+
+        Example:
+            ```python
+            rcv.arm() or select.select([rcv.fileno()], [], [], 0.01)
+            ```
         """
         if self.queue is not None:
             raise self._shared_refusal()
         return super().fileno()
 
     def arm(self) -> bool:
-        """Have fileno() become readable at the next row; True when rows wait already.
+        """Make fileno() readable at the next row.
 
-        Raises OptionError for a receiver that delivers into an event queue.
+        Returns:
+            True if rows already wait.
+
+        Raises:
+            OptionError: The receiver delivers into an event queue.
+
+        Example:
+            ```python
+            rcv.arm() or select.select([rcv.fileno()], [], [], 0.01)
+            ```
         """
         if self.queue is not None:
             raise self._shared_refusal()
         return super().arm()
 
     def stats(self) -> Counters:
-        """This receiver's counters by name (docs/counters.md, group receiver). Any thread. Raises Closed."""
+        """Read this receiver's counters (docs/counters.md, group receiver). Any thread.
+
+        Returns:
+            Counters by name.
+
+        Raises:
+            Closed: The receiver is closed.
+
+        Example:
+            ```python
+            print(rcv.stats())
+            ```
+        """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
         return subscription_counters(self._subscription)
 
     def nak_cutoff(self, enabled: bool = True) -> None:
-        """Send no NAKs for this receiver any more, or again with `enabled` False (UX-21).
+        """Stop sending NAKs for this receiver, or resume. Any thread.
 
-        A transport session NAKs while any receiver on it wants it to. What lacks meanwhile comes off the transport
-        where that is offered, and with what others NAK; else it is lost when the NAK generation interval is over.
-        Starting again also ends a cutoff that sessions of this receiver have imposed on themselves. Any thread. Raises
-        Closed.
+        A transport session NAKs while any of its receivers needs it. Meanwhile, missing messages are recovered off the
+        transport if the source offers that, or by retransmissions that others NAK for; otherwise they are lost when
+        the NAK generation interval ends. Resuming also ends cutoffs that sessions of this receiver imposed on
+        themselves.
+
+        Args:
+            enabled: True stops NAKs, False resumes them.
+
+        Raises:
+            Closed: The receiver is closed.
+
+        Example:
+            ```python
+            rcv.nak_cutoff()
+            rcv.nak_cutoff(False)
+            ```
+
+        Requirement: UX-21.
         """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
@@ -109,9 +163,15 @@ class Receiver(Reader):
     # Ending
 
     def close(self) -> None:
-        """Stop receiving. Batches already taken stay readable, and so does what waits in an event queue.
+        """Stop receiving. Batches already taken and rows in an event queue stay readable.
 
         Any thread may call it, callbacks included; a second call does nothing.
+
+        Example:
+            ```python
+            receiver = ctx.receiver("orders")
+            receiver.close()
+            ```
         """
         engine = self._engine
         if engine.registry.begin_closing(self):

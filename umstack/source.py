@@ -74,10 +74,18 @@ _send_with = lib.um_publication_send_with
 
 
 class Source(Closing):
-    """A publisher of one topic. Made by Context.source(). Any number of threads may send.
+    """Publish one topic. Made by Context.source(). Any number of threads may send.
 
-    `topic` is the topic's name, `topic_index` the number that stands for it in the datagrams of the session,
-    `options` are the source options in force, and `closed` is whether close() was called.
+    Attributes:
+        topic: Name of the topic.
+        topic_index: Number that identifies the topic in the session's datagrams.
+        options: Source options in force.
+        closed: True once close() was called.
+
+    Example:
+        ```python
+        src.send(b"hello", flush=True)
+        ```
     """
 
     __slots__ = (
@@ -104,7 +112,7 @@ class Source(Closing):
         options: SourceOptions,
         requests: RequestService,
     ) -> None:
-        """Open it on a session; called by Context.source()."""
+        """Open the source on a session; called by Context.source()."""
         self._requests = requests
         self.topic = topic
         """The topic's name."""
@@ -113,7 +121,7 @@ class Source(Closing):
         self.options = options
         """The options in force."""
         self.closed = False
-        """Whether close() was called."""
+        """True once close() was called."""
         self._engine = engine
         self._resolver = resolver
         self._events_read = 0
@@ -138,15 +146,32 @@ class Source(Closing):
         timeout: float | None = None,
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> int:
-        """Publish one message and return the topic sequence number of its last fragment.
+        """Publish one message. Any thread.
 
-        `flush` sends it and everything held before it at once (UM-30). `batch` marks an explicit batch (UM-34).
-        `properties` go with it, typed as MessageProperties says: InvalidArgument for what cannot travel, and with
-        `batch` or in an explicit batch, which carries none.
-        While flow control or a rate limit does not allow it, the call waits up to `timeout` seconds (None: without a
-        timeout; 0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
-        `data` is any contiguous buffer and is copied before the call returns. Also raises MessageTooLong, Closed. Any
-        thread.
+        Waits while flow control or a rate limit refuses it.
+
+        Args:
+            data: Any contiguous buffer of bytes; copied before the call returns.
+            flush: Send it and every message held before it at once (UM-30).
+            batch: Mark the start or end of an explicit batch, or a complete one (UM-34).
+            timeout: Maximum wait in seconds; None: no timeout, 0: do not wait.
+            properties: Properties by name, typed as in MessageProperties; not in an explicit batch.
+
+        Returns:
+            The topic sequence number of the last fragment.
+
+        Raises:
+            BackPressured: The publication limit was still reached after `timeout`.
+            NotConnected: Flow control still knew no receiver after `timeout`.
+            RateLimited: The rate limit was still reached after `timeout`.
+            InvalidArgument: The properties cannot be sent; NotBytes for a str.
+            MessageTooLong: The message exceeds `message_maximum_bytes`.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            src.send(b"hello", flush=True, timeout=1, properties={"urgent": True})
+            ```
         """
         if type(data) is bytes and batch is None and timeout is None and properties is None:
             # The path of nearly every send, without anything it does not need, closures included.
@@ -243,13 +268,25 @@ class Source(Closing):
         *,
         timeout: float | None = None,
     ) -> int:
-        """Publish many messages in one call: a list of buffers, or an Arrow binary array.
+        """Publish many messages in one call. Any thread.
 
-        `flush` sends them and everything held before them at once. Waits up to `timeout` seconds, as send() does, and
-        returns how many were published: all of them, unless the timeout ended after some. The buffers are copied
-        before the call returns; an Arrow array is binary or string, without nulls, with 32-bit offsets. A message that
-        cannot be sent at all raises; those before it have been sent. Raises as send() does, and OptionError for an
-        Arrow array of another type. Any thread.
+        Args:
+            messages: Sequence of buffers, or an Arrow binary or string array without nulls and with 32-bit offsets.
+                Copied before the call returns.
+            flush: Send them and every message held before them at once.
+            timeout: Maximum wait in seconds, as with send().
+
+        Returns:
+            The number of messages published: all of them, unless the timeout ended after some.
+
+        Raises:
+            OptionError: The Arrow array has another type, or nulls.
+            UmError: As send(). If one message cannot be sent, the messages before it have been sent.
+
+        Example:
+            ```python
+            src.send_many([b"one", b"two"], flush=True)
+            ```
         """
         flags = _FLUSH if flush else 0
         if hasattr(messages, "buffers"):
@@ -264,11 +301,27 @@ class Source(Closing):
     def send_packed(
         self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
     ) -> int:
-        """Publish messages that lie end to end in one buffer: message i is data[offsets[i]:offsets[i + 1]].
+        """Publish messages stored end to end in one buffer. Any thread.
 
-        `offsets` holds 32-bit signed integers in ascending order, one more than there are messages. `flush`, `timeout`
-        (in seconds), the result and the errors are those of send_many(); raises OptionError for offsets outside the
-        data, too. Any thread.
+        Message i is data[offsets[i]:offsets[i + 1]].
+
+        Args:
+            data: Any contiguous buffer of bytes; copied before the call returns.
+            offsets: Buffer of ascending 32-bit signed integers, one more than messages.
+            flush: Send them and every message held before them at once.
+            timeout: Maximum wait in seconds, as with send().
+
+        Returns:
+            The number of messages published, as send_many().
+
+        Raises:
+            OptionError: The offsets reach outside the data.
+            UmError: As send().
+
+        Example:
+            ```python
+            src.send_packed(b"onetwo", array("i", [0, 3, 6]), flush=True)
+            ```
         """
         begins = _from_buffer(_OFFSETS, offsets)
         count = len(begins) - 1
@@ -345,12 +398,30 @@ class Source(Closing):
     def claim(
         self, length: int, flush: bool = False, *, timeout: float | None = None
     ) -> Iterator[memoryview]:
-        """Write a message in place: yields `length` bytes of the publication log (AE-32).
+        """Write a message in place in the publication log. Any thread.
 
-        The message is committed when the block ends and aborted when the block raises. It must fit one datagram. The
-        view is valid inside the block only: InvalidArgument, and nothing is sent, when something still refers to it.
-        `flush` sends it, and everything held before it, when it is committed. Waits up to `timeout` seconds. Raises
-        MessageTooLong for more than one datagram carries, and otherwise as send() does. Any thread.
+        The message is committed when the block ends and aborted when the block raises.
+
+        Args:
+            length: Bytes of the message; it must fit one datagram.
+            flush: Send it and every message held before it when it is committed.
+            timeout: Maximum wait in seconds, as with send().
+
+        Yields:
+            A writable view of `length` bytes (format "B"), valid inside the block only.
+
+        Raises:
+            MessageTooLong: One datagram cannot carry the message.
+            InvalidArgument: Something still refers to the view when the block ends; nothing is sent.
+            UmError: As send().
+
+        Example:
+            ```python
+            with src.claim(5, flush=True) as view:
+                view[:] = b"hello"
+            ```
+
+        Requirement: AE-32.
         """
         claim = ffi.new("um_source_claim *")
         try:
@@ -386,9 +457,19 @@ class Source(Closing):
             ) from error
 
     def flush(self) -> None:
-        """Send all batched messages of the session now, and this source's explicit batch (UM-27, UM-40).
+        """Send all batched messages of the session and this source's explicit batch.
 
-        Waits without a timeout while a rate limit does not allow it. Raises Closed.
+        Waits without a timeout while a rate limit refuses them. Any thread.
+
+        Raises:
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            src.flush()
+            ```
+
+        Requirements: UM-27, UM-40.
         """
         self._retry(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
 
@@ -403,13 +484,30 @@ class Source(Closing):
         timeout: float | None = None,
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> int:
-        """Publish `data` as message `sequence_number` of a stream that other sources send copies of.
+        """Publish a numbered message of a stream that other sources send copies of.
 
-        Hot failover receivers deliver the first copy of each number, in their order, and `optional` ones where they
-        want them (hf_optional_messages). Numbers may be left out. The number takes 12 or, of 64 `bits`, 16 bytes of the
-        datagram. `flush` sends it, and everything held before it, at once. Waits up to `timeout` seconds (None: without
-        a timeout), takes `properties` as send() does, and raises as that does; InvalidArgument for a number that does
-        not fit and while an explicit batch is open, too. Any thread.
+        Hot failover receivers deliver the first copy of each number, in order. Numbers may be skipped. Any thread.
+
+        Args:
+            data: Any contiguous buffer of bytes; copied before the call returns.
+            sequence_number: Number of the message, from 0.
+            flush: Send it and every message held before it at once.
+            optional: Mark it as optional: delivered only to receivers with hf_optional_messages.
+            bits: Width of the number: 32 takes 12 bytes of the datagram, 64 takes 16.
+            timeout: Maximum wait in seconds, as with send().
+            properties: Properties by name, as with send().
+
+        Returns:
+            The topic sequence number of the last fragment.
+
+        Raises:
+            InvalidArgument: The number does not fit, or an explicit batch is open.
+            UmError: As send().
+
+        Example:
+            ```python
+            src.send_hot_failover(b"hello", 7, flush=True)
+            ```
         """
         return self._send_numbered(
             data, sequence_number, flush, bits, timeout, properties, is_optional=optional
@@ -423,10 +521,28 @@ class Source(Closing):
         bits: Literal[32, 64] = 64,
         timeout: float | None = None,
     ) -> int:
-        """Have hot failover receivers go on with `sequence_number`, whatever they expect: a HotFailoverReset event.
+        """Reset the numbering of a hot failover stream. Any thread.
 
-        Every source of the stream sends it; receivers act on the first, and drop what others sent before theirs.
-        `flush`, `bits` and `timeout` (in seconds) are those of send_hot_failover(), which raises likewise. Any thread.
+        Receivers deliver a HotFailoverReset and continue at `sequence_number`. Every source of the stream sends it;
+        receivers act on the first and drop messages that other sources sent before theirs.
+
+        Args:
+            sequence_number: Number of the next message.
+            flush: Send it and every message held before it at once.
+            bits: Width of the number, 32 or 64.
+            timeout: Maximum wait in seconds, as with send().
+
+        Returns:
+            The topic sequence number of the reset.
+
+        Raises:
+            InvalidArgument: The number does not fit, or an explicit batch is open.
+            UmError: As send().
+
+        Example:
+            ```python
+            src.send_hot_failover_reset(1)
+            ```
         """
         return self._send_numbered(b"", sequence_number, flush, bits, timeout, None, is_reset=True)
 
@@ -461,13 +577,31 @@ class Source(Closing):
         send_timeout: float | None = None,
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> PendingRequest:
-        """Publish `data` as a request, which receivers can respond to. Iterate, await or receive() its responses.
+        """Publish a request that receivers can respond to. Any thread.
 
-        Responses come directly from each responder, over TCP. The request is open for `timeout` seconds (None: until it
-        is closed); sending waits up to `send_timeout` seconds, and `properties` go with it, as send() does. `flush`
-        sends it, and everything held before it, at once. Raises as send() does; ResourceLimit with
-        request_pending_maximum open requests or without a free port, InvalidArgument while an explicit batch is open,
-        NotBytes for a str. Any thread.
+        Responses arrive directly from each responder, over TCP.
+
+        Args:
+            data: Any contiguous buffer of bytes; copied before the call returns.
+            flush: Send it and every message held before it at once.
+            timeout: Seconds for which the request is open; None: until it is closed.
+            send_timeout: Maximum wait of sending in seconds, as `timeout` of send().
+            properties: Properties by name, as with send().
+
+        Returns:
+            The open request: iterate it, await it, or call its receive().
+
+        Raises:
+            ResourceLimit: request_pending_maximum requests are open, or no port is free.
+            InvalidArgument: An explicit batch is open; NotBytes for a str.
+            UmError: As send().
+
+        Example:
+            ```python
+            with src.request(b"price?", timeout=0.1) as request:
+                for response in request:
+                    print(response.data)
+            ```
         """
         self._check_open()
         request, named = self._requests.open(self, self.topic, timeout)
@@ -487,7 +621,7 @@ class Source(Closing):
 
     @property
     def is_connected(self) -> bool:
-        """Whether flow control knows a receiver; always true with flow_control none. Raises Closed."""
+        """True if flow control knows a receiver; always true with flow_control none. Raises Closed."""
         self._check_open()
         return bool(lib.um_publication_connected(self._handle))
 
@@ -498,9 +632,22 @@ class Source(Closing):
         return int(lib.um_publication_message_max(self._handle))
 
     def fileno(self) -> int:
-        """A descriptor that is readable when sending is possible again after a send with timeout=0 raised (UX-2).
+        """Return a descriptor that signals when sending is possible again.
 
-        It is the session's: do not close it. Raises Closed.
+        It becomes readable after a send with timeout=0 was refused. The session owns it: do not close it.
+
+        Returns:
+            The file descriptor.
+
+        Raises:
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            select.select([src.fileno()], [], [], 0.01)
+            ```
+
+        Requirement: UX-2.
         """
         self._check_open()
         return int(lib.um_publication_wakeup_fd(self._handle))
@@ -512,10 +659,24 @@ class Source(Closing):
         *,
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> int:
-        """Publish `data` like send(), waiting in the running event loop while flow control or a rate limit demands it.
+        """Publish one message, waiting in the running event loop.
 
-        `flush` sends it and everything held before it at once; `properties` are those of send(). The context must be in
-        embedded mode: OptionError otherwise. Also raises MessageTooLong and Closed.
+        Args:
+            data: Any contiguous buffer of bytes.
+            flush: Send it and every message held before it at once.
+            properties: Properties by name, as with send().
+
+        Returns:
+            The topic sequence number of the last fragment.
+
+        Raises:
+            OptionError: The context is in sequential mode.
+            UmError: As send(), except WouldBlock.
+
+        Example:
+            ```python
+            await src.send_async(b"hello", flush=True)
+            ```
         """
         if self._engine.is_sequential:
             raise OptionError(
@@ -542,10 +703,23 @@ class Source(Closing):
             os.close(fd)
 
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
-        """Wait until flow control, or a unicast transport, knows that many receivers; NotConnected after `timeout`
-        seconds (None: no timeout).
+        """Wait until flow control or a unicast transport knows enough receivers.
 
-        Raises OptionError with flow_control none, which knows no receivers, and Closed.
+        Args:
+            receivers: Number of receivers.
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Raises:
+            NotConnected: The timeout ended.
+            OptionError: With flow_control none on LBT-RM the receivers are not known.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            source = ctx.source("trades", flow_control="min")
+            receiver = ctx.receiver("trades")
+            source.wait_connected(timeout=5)
+            ```
         """
         if self.options.flow_control == "none" and self.options.transport == "lbtrm":
             raise OptionError(
@@ -559,12 +733,26 @@ class Source(Closing):
             raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s", hint=hint)
 
     def wait_drained(self, timeout: float | None = None) -> bool:
-        """Wait until everything sent has been received by every receiver flow control knows (UM-83).
+        """Wait until every receiver known to flow control has received all messages.
 
-        With flow_control none: until everything has left this host; that nobody lost it cannot be known then, and
-        receiver_events() only tells of receivers that NAK too late. A receiver that was dropped (receivers_timed_out)
-        or has stalled (receivers_stalled) is not waited for. False after `timeout` seconds (None: no timeout).
-        Raises Closed.
+        With flow_control none: until every datagram has left this host; losses are then unknown, except that
+        receiver_events() reports receivers that NAK too late. Receivers that timed out or stalled are not waited for.
+
+        Args:
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Returns:
+            True if drained, False after the timeout.
+
+        Raises:
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            src.wait_drained(timeout=1)
+            ```
+
+        Requirement: UM-83.
         """
         self.flush()
         return self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
@@ -579,20 +767,45 @@ class Source(Closing):
         return True
 
     def receiver_events(self) -> list[ReceiverEvent]:
-        """What has happened to the receivers of the session since the last call: stalled, noisy, cut off, losing.
+        """Return the events about the session's receivers since the last call.
 
-        The newest 64 are kept. Each source of a session gets all of them. Raises Closed.
+        Returns:
+            At most the 64 newest events: receivers that stalled, NAK too much, were cut off or lose messages. Each
+            source of a session gets all of them.
+
+        Raises:
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            for event in src.receiver_events():
+                print(event.kind, event.receiver)
+            ```
         """
         self._check_open()
         events, self._events_read = receiver_events(self._publication.session, self._events_read)
         return events
 
     def nak_cutoff(self, receiver: str, enabled: bool = True) -> None:
-        """Serve the NAKs of a receiver no longer, or again with `enabled` False (UX-21).
+        """Ignore the NAKs of one receiver, or serve them again.
 
-        `receiver` is "address:port", as receiver_events() and `umstack stat` name it. The cutoff is the session's, and
-        so holds for all of its sources. The receiver still gets what is sent and what others NAK. Raises
-        InvalidArgument, ResourceLimit, Closed.
+        Applies to all sources of the session. The receiver still gets new data and retransmissions that others NAK for.
+
+        Args:
+            receiver: "address:port", as receiver_events() and `umstack stat` name it.
+            enabled: True ignores its NAKs, False serves them.
+
+        Raises:
+            InvalidArgument: `receiver` is not an address with a port.
+            ResourceLimit: The table of receivers is full.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            src.nak_cutoff("127.0.0.1:40211")
+            ```
+
+        Requirement: UX-21.
         """
         self._check_open()
         cut_off(self._publication.session, receiver, enabled)
@@ -603,9 +816,18 @@ class Source(Closing):
         return self._publication.session.name
 
     def stats(self) -> Counters:
-        """This source's counters and those of its transport session, by name (docs/counters.md). Any thread.
+        """Read the counters of this source and its transport session. Any thread.
 
-        Raises Closed.
+        Returns:
+            Counters by name (docs/counters.md).
+
+        Raises:
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            print(src.stats()["naks_rcved"])
+            ```
         """
         self._check_open()
         return publication_counters(self._publication)
@@ -613,10 +835,16 @@ class Source(Closing):
     # Ending
 
     def close(self) -> None:
-        """Flush and end the source. The last source of a session ends the session and its retransmissions (UM-90).
+        """Flush and end the source.
 
-        Any thread may call it; a second call does nothing. A receiver that still lacks messages
-        then loses them: see wait_drained().
+        The last source of a session ends the session and its retransmissions (UM-90): receivers lose messages that
+        are still missing; see wait_drained(). Any thread may call it; a second call does nothing.
+
+        Example:
+            ```python
+            source = ctx.source("orders")
+            source.close()
+            ```
         """
         engine, publication = self._engine, self._publication
         if engine.registry.begin_closing(self):

@@ -23,14 +23,24 @@ class TopicListener(NamedTuple):
 
 
 class WildcardReceiver(EventQueue):
-    """The messages and events of all matching topics, each with the name of its topic.
+    """Receive all matching topics in one queue. Made by Context.wildcard_receiver().
 
-    Made by Context.wildcard_receiver(). A topic joins when it is advertised, and leaves when it has had no source for
-    resolver_no_source_linger_timeout; what it has delivered stays in the queue. It is read like any event queue, and
-    receivers made with `queue=` may deliver into it, too. One thread at a time reads it.
+    Each message carries the name of its topic. A topic joins when it is advertised and leaves when it has had no source
+    for resolver_no_source_linger_timeout; its delivered messages stay in the queue. It is read like any event
+    queue, and receivers made with `queue=` may deliver into it, too. One thread at a time reads it.
 
-    `pattern` is the regular expression, `wildcard_options` are the options of scope wildcard_receiver, `queue_options`
-    those of scope event_queue, `options` the receiver options of every topic; `closed` is whether close() was called.
+    Attributes:
+        pattern: The regular expression or prefix.
+        options: Receiver options of every topic.
+        wildcard_options: Options of scope wildcard_receiver in force.
+        queue_options: Options of scope event_queue in force.
+        closed: True once close() was called.
+
+    Example:
+        ```python
+        with ctx.wildcard_receiver(prefix="orders") as receiver:
+            print(receiver.poll(timeout=0.1))
+        ```
     """
 
     __slots__ = ("_key", "_listeners", "_receivers", "_resolver", "pattern", "wildcard_options")
@@ -47,9 +57,9 @@ class WildcardReceiver(EventQueue):
         queue_options: EventQueueOptions,
         on_message: Callable[[Event], None] | None,
     ) -> None:
-        """Open it; called by Context.wildcard_receiver().
+        """Open the receiver; called by Context.wildcard_receiver().
 
-        While it is open, `listeners` has under its `key` what the context tells it.
+        `listeners` holds its callbacks under `key` while it is open.
         """
         self._resolver = resolver
         self._key = key
@@ -61,7 +71,17 @@ class WildcardReceiver(EventQueue):
         listeners[key] = TopicListener(self._on_topic, self._on_unanswered)
 
     def topics(self) -> list[str]:
-        """The topics that are received now, in the order in which they joined. Any thread."""
+        """List the topics received now, in the order in which they joined. Any thread.
+
+        Returns:
+            The names of the topics.
+
+        Example:
+            ```python
+            with ctx.wildcard_receiver(prefix="orders") as receiver:
+                print(receiver.topics())
+            ```
+        """
         return list(self._receivers)
 
     def _on_unanswered(self, queries: int) -> None:
@@ -78,9 +98,14 @@ class WildcardReceiver(EventQueue):
             self._resolver.query(topic, self.options)
 
     def close(self) -> None:
-        """Stop receiving every topic, and end the queue. Batches already taken stay readable.
+        """Stop receiving every topic and end the queue. Batches already taken stay readable.
 
         Any thread may call it, callbacks included; a second call does nothing.
+
+        Example:
+            ```python
+            ctx.wildcard_receiver(prefix="orders").close()
+            ```
         """
         engine = self._engine
         if not self.closed and not engine.core.closed:

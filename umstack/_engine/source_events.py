@@ -27,7 +27,14 @@ _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", 
 
 
 class ReceiverEvent(NamedTuple):
-    """One event about a receiver, as its source sees it."""
+    """One event about a receiver, reported by its source.
+
+    Example:
+        ```python
+        for event in src.receiver_events():
+            print(event.kind, event.receiver, event.amount)
+        ```
+    """
 
     kind: str
     """receiver_stalled: it held the source back without advancing, and no longer counts. receiver_returned: it counts
@@ -46,7 +53,7 @@ class ReceiverEvent(NamedTuple):
 
 
 def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:
-    """The events after the first `read_count`, and the next read_count. Only the newest are kept."""
+    """Return the events after the first `read_count`, and the next read_count. Only the newest are kept."""
     out = ffi.new("um_source_event[]", lib.UM_SOURCE_EVENTS_MAX)
     count = ffi.new("uint64_t *")
     taken = lib.um_publication_session_events(session.handle, read_count, out, count)
@@ -57,7 +64,7 @@ def receiver_events(session: SourceSession, read_count: int) -> tuple[list[Recei
 
 
 def log_receiver_events(session: SourceSession) -> None:
-    """Make a log record of every event since the last call."""
+    """Log every event since the last call."""
     events, session.logged_events = receiver_events(session, session.logged_events)
     for event in events:
         level = logging.INFO if event.kind in _ORDINARY else logging.WARNING
@@ -66,7 +73,7 @@ def log_receiver_events(session: SourceSession) -> None:
 
 
 def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
-    """What each receiver has NAKed, those that NAKed most first."""
+    """Return the NAK counts of each receiver, highest first."""
     out = ffi.new("um_receiver_account[]", lib.UM_ACCOUNTS_MAX)
     accounts = [
         {
@@ -84,7 +91,7 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
 
 
 def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
-    """Serve the NAKs of a receiver no longer, or again."""
+    """Ignore the NAKs of a receiver, or serve them again."""
     host, _, port = receiver.partition(":")
     try:
         address = {"ip": int(ipaddress.IPv4Address(host)), "port": int(port)}

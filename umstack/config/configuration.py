@@ -119,7 +119,7 @@ def read_line(line: str, origin: str) -> Setting | None:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a configuration file; OptionError when it cannot be read or is not text in UTF-8."""
+    """Return the text of a configuration file; OptionError if it cannot be read or is not UTF-8."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -131,10 +131,17 @@ def read_text(path: str | Path) -> str:
 
 
 class Config:
-    """Options that were set, for all three scopes. Immutable; what was not set has its default.
+    """The options that were set, for all scopes. Immutable; other options have their defaults.
 
-    Config() has nothing set; load() and parse() read a configuration, with_options() sets options by name.
-    `settings` are the options that are set, by scope and name.
+    load() and parse() read a configuration, with_options() sets options by name.
+
+    Args:
+        settings: Options by scope and name; None: nothing is set.
+
+    Example:
+        ```python
+        config = umstack.Config.parse("source transport_tcp_port 14371")
+        ```
     """
 
     __slots__ = ("_settings",)
@@ -144,16 +151,44 @@ class Config:
 
     @classmethod
     def load(cls, path: str | Path) -> Config:
-        """Read the configuration file at `path`, a text in UTF-8.
+        """Read a configuration file.
 
-        Raises OptionError when the file cannot be read or is not text, and ConfigError, which names the line, for a
-        line that is not `scope option value` or sets an option that does not exist or cannot have the value.
+        Args:
+            path: The file, a text in UTF-8.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            OptionError: The file cannot be read or is not UTF-8.
+            ConfigError: A line is not `scope option value`, or sets an unknown option or a wrong value.
+
+        Example:
+            ```python
+            config = umstack.Config.load("umstack.cfg")
+            ```
         """
         return cls.parse(read_text(path), file=str(path))
 
     @classmethod
     def parse(cls, text: str, file: str = "<text>") -> Config:
-        """Read configuration `text`; errors name it `file`. Raises ConfigError, which names the wrong line."""
+        """Read a configuration text.
+
+        Args:
+            text: Lines of `scope option value`; `#` starts a comment.
+            file: Name of the text in errors.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: A line is wrong; the error names it.
+
+        Example:
+            ```python
+            config = umstack.Config.parse("receiver ordered_delivery 0")
+            ```
+        """
         settings: dict[tuple[Scope, str], Setting] = {}
         for number, line in lines_of(text):
             try:
@@ -165,13 +200,38 @@ class Config:
         return cls(settings)
 
     def merged(self, other: Config) -> Config:
-        """Both together; where both set an option, `other` wins."""
+        """Merge two configurations.
+
+        Args:
+            other: Wins if both set an option.
+
+        Returns:
+            The merged configuration.
+
+        Example:
+            ```python
+            config = umstack.Config().merged(umstack.Config.parse("receiver ordered_delivery 0"))
+            ```
+        """
         return Config({**self._settings, **other._settings})
 
     def with_options(self, scope: Scope, overrides: Mapping[str, OptionValue]) -> Config:
-        """A copy in which `overrides` (option name to value in the option's unit) are set in `scope`.
+        """Return a copy with further options of one scope set.
 
-        Raises OptionError for an option that does not exist in the scope and for a value it cannot have.
+        Args:
+            scope: Scope of the options.
+            overrides: Values by option name, in the option's unit.
+
+        Returns:
+            The new configuration.
+
+        Raises:
+            OptionError: An option does not exist in the scope, or has a wrong value.
+
+        Example:
+            ```python
+            config = umstack.Config().with_options(Scope.SOURCE, {"late_join": 1})
+            ```
         """
         settings = dict(self._settings)
         for name, value in overrides.items():
@@ -180,63 +240,155 @@ class Config:
         return Config(settings)
 
     def settings(self) -> Iterator[Setting]:
-        """What was set, in the order it was."""
+        """Iterate over the settings in the order in which they were made.
+
+        Returns:
+            An iterator of settings.
+
+        Example:
+            ```python
+            print([setting.text for setting in umstack.Config().settings()])
+            ```
+        """
         yield from self._settings.values()
 
     def get(self, scope: Scope, name: str) -> Setting | None:
-        """The setting of the option `name` (in any case) of `scope`; None when it has its default.
+        """Look up the setting of an option.
 
-        Raises OptionError when the scope has no such option.
+        Args:
+            scope: Scope of the option.
+            name: Name of the option, in any case.
+
+        Returns:
+            The setting, or None if the option has its default.
+
+        Raises:
+            OptionError: The scope has no such option.
+
+        Example:
+            ```python
+            print(umstack.Config().get(Scope.SOURCE, "late_join"))
+            ```
         """
         return self._settings.get((scope, find_option(scope, name).name))
 
     def context_options(self, **overrides: OptionValue) -> ContextOptions:
-        """Typed context options; `overrides`, by option name, win over what the configuration sets.
+        """Build typed context options.
 
-        Raises OptionError for a wrong override and when two options contradict each other.
+        Args:
+            **overrides: Values by option name; they override the configuration.
+
+        Returns:
+            The options in force.
+
+        Raises:
+            OptionError: An override is wrong, or two options contradict each other.
+
+        Example:
+            ```python
+            print(umstack.Config().context_options().link)
+            ```
         """
         options = self._build(ContextOptions, overrides)
         check_context(options)
         return options
 
     def source_options(self, **overrides: OptionValue) -> SourceOptions:
-        """Typed source options; `overrides`, by option name, win over what the configuration sets.
+        """Build typed source options.
 
-        Raises OptionError for a wrong override and when two options contradict each other.
+        Args:
+            **overrides: Values by option name; they override the configuration.
+
+        Returns:
+            The options in force.
+
+        Raises:
+            OptionError: An override is wrong, or two options contradict each other.
+
+        Example:
+            ```python
+            print(umstack.Config().source_options(late_join=1).late_join)
+            ```
         """
         options = self._build(SourceOptions, overrides)
         check_source(options)
         return options
 
     def receiver_options(self, **overrides: OptionValue) -> ReceiverOptions:
-        """Typed receiver options; `overrides`, by option name, win over what the configuration sets.
+        """Build typed receiver options.
 
-        Raises OptionError for a wrong override and when two options contradict each other.
+        Args:
+            **overrides: Values by option name; they override the configuration.
+
+        Returns:
+            The options in force.
+
+        Raises:
+            OptionError: An override is wrong, or two options contradict each other.
+
+        Example:
+            ```python
+            print(umstack.Config().receiver_options().ordered_delivery)
+            ```
         """
         options = self._build(ReceiverOptions, overrides)
         check_receiver(options)
         return options
 
     def wildcard_receiver_options(self, **overrides: OptionValue) -> WildcardReceiverOptions:
-        """Typed options of scope wildcard_receiver; `overrides`, by option name, win over the configuration.
+        """Build typed options of scope wildcard_receiver.
 
-        Raises OptionError for a wrong override and when two options contradict each other.
+        Args:
+            **overrides: Values by option name; they override the configuration.
+
+        Returns:
+            The options in force.
+
+        Raises:
+            OptionError: An override is wrong, or two options contradict each other.
+
+        Example:
+            ```python
+            print(umstack.Config().wildcard_receiver_options().wildcard_maximum_topics)
+            ```
         """
         options = self._build(WildcardReceiverOptions, overrides)
         check_wildcard_receiver(options)
         return options
 
     def event_queue_options(self, **overrides: OptionValue) -> EventQueueOptions:
-        """Typed options of scope event_queue; `overrides`, by option name, win over the configuration.
+        """Build typed options of scope event_queue.
 
-        Raises OptionError for a wrong override.
+        Args:
+            **overrides: Values by option name; they override the configuration.
+
+        Returns:
+            The options in force.
+
+        Raises:
+            OptionError: An override is wrong.
+
+        Example:
+            ```python
+            print(umstack.Config().event_queue_options())
+            ```
         """
         return self._build(EventQueueOptions, overrides)
 
     def lint(self) -> list[LintWarning]:
-        """What UM's advice on relations between options has against this configuration.
+        """Check UM's advice on relations between options.
 
-        Raises OptionError when two options contradict each other.
+        Returns:
+            One warning per relation that the configuration violates.
+
+        Raises:
+            OptionError: Two options contradict each other.
+
+        Example:
+            ```python
+            for warning in umstack.Config().lint():
+                print(warning)
+            ```
         """
         return lint(self.context_options(), self.source_options(), self.receiver_options())
 

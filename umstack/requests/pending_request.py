@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 
 class PendingRequest(Closing):
-    """A request that is open: iterate it, await it, or receive() its responses. Made by Source.request().
+    """Read the responses to a request. Made by Source.request().
 
-    Responses come until close(), until its timeout is over, or until its source or context is closed. Those that come
-    later are dropped and counted (responses_late); so are those of a request that nothing refers to any more. Any
-    thread may use it, several at once.
+    Iterate it, await it, or call receive(). Responses arrive until close(), until its timeout ends, or until its source
+    or context is closed. Later responses are dropped and counted (responses_late), as are those of a request that was
+    garbage collected. Several threads may use it at once.
+
+    Example:
+        ```python
+        with src.request(b"price?", timeout=0.1) as request:
+            print([response.data for response in request])
+        ```
     """
 
     __slots__ = ("_inbox", "_intake", "_timeout")
@@ -45,27 +51,54 @@ class PendingRequest(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether no more responses are taken."""
+        """True once it accepts no more responses."""
         return self._inbox.is_over(time.monotonic_ns())
 
     # Reading
 
     def receive(self, timeout: float | None = None) -> Response | None:
-        """The next response; None when there is none in time.
+        """Take the next response.
 
-        Waits up to `timeout` seconds (None: as long as the request is open; 0: not at all). In sequential mode the call
-        runs the protocol. Raises Closed once the request is closed, or its source or context; ResponsesDropped in the
-        place of responses for which there was no space.
+        In sequential mode the call runs the protocol.
+
+        Args:
+            timeout: Maximum wait in seconds; None: while the request is open, 0: do not wait.
+
+        Returns:
+            The response, or None without one in time.
+
+        Raises:
+            ResponsesDropped: Responses were dropped for lack of memory; later ones can still be read.
+            Closed: The request, its source or its context is closed.
+
+        Example:
+            ```python
+            with src.request(b"price?") as request:
+                print(request.receive(timeout=0.1))
+            ```
         """
         if not self._inbox.arrived:
             self._intake.wait(self._inbox, self._end_of_wait_ns(timeout))
         return self._next()
 
     def first(self, timeout: float | None = None) -> Response:
-        """The first response; closes the request.
+        """Take the first response and close the request.
 
-        Waits up to `timeout` seconds (None: as long as the request is open). Raises ResponseTimeout when none comes in
-        time, and otherwise as receive() does.
+        Args:
+            timeout: Maximum wait in seconds; None: while the request is open.
+
+        Returns:
+            The response.
+
+        Raises:
+            ResponseTimeout: No response arrived in time.
+            ResponsesDropped: As receive().
+            Closed: As receive().
+
+        Example:
+            ```python
+            print(prices.request(b"price?").first(timeout=5).data)
+            ```
         """
         try:
             return self._required(self.receive(timeout), timeout)
@@ -73,7 +106,7 @@ class PendingRequest(Closing):
             self.close()
 
     def __iter__(self) -> Iterator[Response]:
-        """Responses as they come, until the request's timeout is over or it is closed. Raises as receive() does."""
+        """Yield responses as they arrive, until the timeout ends or it is closed. Raises as receive() does."""
         while (response := self._read_on()) is not None:
             yield response
 
@@ -116,16 +149,46 @@ class PendingRequest(Closing):
     # Reading in an event loop
 
     async def receive_async(self, timeout: float | None = None) -> Response | None:
-        """As receive(), waiting up to `timeout` seconds in the running event loop.
+        """Take the next response, waiting in the running event loop.
 
-        The context must be in embedded mode: OptionError otherwise.
+        Args:
+            timeout: Maximum wait in seconds; None: while the request is open, 0: do not wait.
+
+        Returns:
+            The response, or None without one in time.
+
+        Raises:
+            OptionError: The context is in sequential mode.
+            UmError: As receive().
+
+        Example:
+            ```python
+            with src.request(b"price?") as request:
+                print(await request.receive_async(timeout=0.1))
+            ```
         """
         if not self._inbox.arrived:
             await self._wait_async(self._end_of_wait_ns(timeout))
         return self._next()
 
     async def first_async(self, timeout: float | None = None) -> Response:
-        """As first(), waiting up to `timeout` seconds in the running event loop; awaiting the request does this."""
+        """Take the first response and close the request; awaiting the request does this.
+
+        Args:
+            timeout: Maximum wait in seconds; None: while the request is open.
+
+        Returns:
+            The response.
+
+        Raises:
+            OptionError: The context is in sequential mode.
+            UmError: As first().
+
+        Example:
+            ```python
+            print(await prices.request(b"price?").first_async(timeout=5))
+            ```
+        """
         with self:
             return self._required(await self.receive_async(timeout), timeout)
 
@@ -134,7 +197,7 @@ class PendingRequest(Closing):
         return self.first_async().__await__()
 
     async def __aiter__(self) -> AsyncIterator[Response]:
-        """Responses as they come, without blocking the event loop; otherwise as iterating it."""
+        """Yield responses as they arrive, without blocking the event loop. Ends and raises as iteration does."""
         while not self._is_closed_by_reader():
             try:
                 response = await self.receive_async()
@@ -184,7 +247,15 @@ class PendingRequest(Closing):
     # Ending
 
     def close(self) -> None:
-        """Take no more responses; what has come can still be read. A second call does nothing. Any thread."""
+        """Accept no more responses; those that arrived stay readable.
+
+        Any thread; a second call does nothing.
+
+        Example:
+            ```python
+            src.request(b"price?").close()
+            ```
+        """
         self._intake.end(self._inbox, _ClosedByReader(f"the request on {self.topic!r} is closed"))
 
     def __del__(self) -> None:

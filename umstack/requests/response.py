@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 
 class Response(NamedTuple):
-    """One response to a request. Several may come, from one responder or from many."""
+    """One response to a request; one responder or several may send more than one.
+
+    Example:
+        ```python
+        response = prices.request(b"price?").first(timeout=5)
+        print(response.data, response.responder)
+        ```
+    """
 
     data: bytes
     responder: str

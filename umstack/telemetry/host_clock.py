@@ -37,7 +37,13 @@ _PTP_SOCKETS = (Path("/var/run/ptp4l"), Path("/var/run/ptp4lro"))
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """What is known of the wall clock. None is not known."""
+    """How accurate the wall clock is; None where unknown.
+
+    Example:
+        ```python
+        print(host_clock().max_error_ns)
+        ```
+    """
 
     synchronized: bool | None
     """Whether something keeps it in step with a reference."""
@@ -51,7 +57,16 @@ class HostClock:
     """What was read, for people."""
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in reports."""
+        """Return the fields for reports.
+
+        Returns:
+            A dictionary of the attributes.
+
+        Example:
+            ```python
+            print(kernel_clock().as_json())
+            ```
+        """
         return asdict(self)
 
     def __str__(self) -> str:
@@ -94,7 +109,16 @@ def _libc() -> ctypes.CDLL:
 
 
 def kernel_clock() -> HostClock:
-    """What the kernel knows of its wall clock. Any thread, any user."""
+    """Read the clock's state from the kernel. Any thread, any user.
+
+    Returns:
+        The state; takes a microsecond.
+
+    Example:
+        ```python
+        print(kernel_clock())
+        ```
+    """
     read = _Timex()
     state = _libc().adjtimex(ctypes.byref(read))
     if state < 0:
@@ -116,7 +140,16 @@ def judged(state: int, status: int, max_error_us: int, estimated_error_us: int) 
 
 
 def host_clock() -> HostClock:
-    """The same, and what chrony or ptp4l say where they run. Takes some milliseconds, a second at most for each."""
+    """Read the clock's state from the kernel and from chrony or ptp4l if they run.
+
+    Returns:
+        The state; takes some milliseconds, at most a second for each daemon.
+
+    Example:
+        ```python
+        print(host_clock())
+        ```
+    """
     kernel = kernel_clock()
     if any(map(_is_there, _CHRONY_SOCKETS)) or shutil.which("chronyc"):
         answer = _answer(["chronyc", "-c", "tracking"])

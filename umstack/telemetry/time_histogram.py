@@ -31,32 +31,90 @@ class TimeHistogram:
 
     @classmethod
     def bucket_start_ns(cls, bucket: int) -> int:
-        """The shortest time a bucket holds."""
+        """Return the shortest time a bucket holds.
+
+        Args:
+            bucket: Index of the bucket, from 0.
+
+        Returns:
+            The time in nanoseconds.
+
+        Example:
+            ```python
+            print(ctx.latencies().bucket_start_ns(0))
+            ```
+        """
         return (4 + bucket % 4) << (cls.OCTAVE_FIRST - 2 + bucket // 4)
 
     @classmethod
     def empty(cls) -> Self:
-        """Nothing counted yet."""
+        """Return a histogram with nothing counted.
+
+        Returns:
+            The histogram.
+
+        Example:
+            ```python
+            print(type(ctx.latencies()).empty().count)
+            ```
+        """
         return cls((0,) * cls.BUCKETS)
 
     @classmethod
     def read(cls, context: Any, session: int) -> Self:
-        """The counts of a context's n-th receiving session; empty when there is none."""
+        """Read the counts of one receiving session.
+
+        Args:
+            context: Handle of a context in the core.
+            session: Index of the receiving session.
+
+        Returns:
+            The histogram; empty if the session does not exist.
+
+        Example:
+            ```python
+            print(ctx.latencies().count)
+            ```
+        """
         out = ffi.new("uint64_t[]", cls.BUCKETS)
         cls.READ(context, session, out)
         return cls(tuple(out))
 
     @property
     def count(self) -> int:
-        """How many times were counted."""
+        """The number of times counted."""
         return sum(self.counts)
 
     def merged(self, other: Self) -> Self:
-        """With the counts of another session added."""
+        """Add the counts of another histogram.
+
+        Args:
+            other: A histogram of the same kind.
+
+        Returns:
+            The sum.
+
+        Example:
+            ```python
+            print(ctx.latencies().merged(ctx.latencies()).count)
+            ```
+        """
         return type(self)(tuple(map(sum, zip(self.counts, other.counts, strict=True))))
 
     def percentile_ms(self, percent: float) -> float | None:
-        """The time that `percent` of those counted did not exceed; None when there were none."""
+        """Return the time that a percentage of the counted times did not exceed.
+
+        Args:
+            percent: 0 to 100.
+
+        Returns:
+            The time in milliseconds; None if nothing was counted.
+
+        Example:
+            ```python
+            print(ctx.latencies().percentile_ms(99))
+            ```
+        """
         wanted = self.count * percent / 100
         below = 0
         for bucket, count in enumerate(self.counts):
@@ -68,7 +126,16 @@ class TimeHistogram:
         return None
 
     def summary(self) -> dict[str, float | int | list[int] | None]:
-        """Count and percentiles by name, and the buckets they come from."""
+        """Return the count, the percentiles and the buckets by name.
+
+        Returns:
+            A dictionary for reports; percentiles in milliseconds.
+
+        Example:
+            ```python
+            print(ctx.latencies().summary())
+            ```
+        """
         return {
             self.COUNTED: self.count,
             f"{self.NAME}_p50_ms": self.percentile_ms(50),
@@ -89,10 +156,15 @@ class RecoveryHistogram(TimeHistogram):
 
 
 class LatencyHistogram(TimeHistogram):
-    """How long messages took from their sending, by the publisher's clock, to their arrival, by this host's clock.
+    """Time from sending, by the publisher's clock, to arrival, by this host's clock.
 
-    Only messages of sources with `send_timestamps` are counted. It is as good as the two clocks agree
+    Counts messages of sources with `send_timestamps` only. It is only as accurate as the two clocks
     (umstack.telemetry.host_clock).
+
+    Example:
+        ```python
+        print(ctx.latencies().percentile_ms(50))
+        ```
     """
 
     __slots__ = ()

@@ -34,14 +34,32 @@ def decode(
     selection: Selection | None = None,
     tally: Tally | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Decode a capture file, or a split of one, into record batches of `SCHEMA`: a row per packet, in the order of the
-    file.
+    """Decode a capture file, or a split of one, into record batches.
 
-    `only_ours` omits packets of other protocols, `selection` those that do not match it. `notes` collects what the file
-    does not hold. The file must not be truncated while it is read.
+    The file must not be truncated while it is read.
 
-    With a `tally`, well-formed first transmissions are counted there and do not become rows: empty it after each batch,
-    which may then have no rows.
+    Args:
+        source: Path of the capture, or a split of one.
+        only_ours: Omit packets of other protocols.
+        ports: UDP and TCP ports of the protocols; None: the defaults.
+        batch_rows: Maximum rows per batch, 1 or more.
+        notes: Collects defects of the file; None: they are dropped.
+        selection: Omits packets that do not match; None: all packets.
+        tally: Counts well-formed first transmissions, which then do not become rows. Empty it after each batch,
+            which may have no rows. None: every packet becomes a row.
+
+    Returns:
+        An iterator of record batches of `SCHEMA`: a row per packet, in file order.
+
+    Raises:
+        ValueError: `batch_rows` is below 1.
+        UmError: The file cannot be read, or pyarrow is not installed.
+
+    Example:
+        ```python
+        for batch in umstack.capture.decode("day.pcapng"):
+            print(batch.num_rows)
+        ```
     """
     part = source if isinstance(source, Split) else Split(os.fspath(source))
     if batch_rows < 1:

@@ -49,7 +49,15 @@ class CaptureNote:
 
 @dataclass(slots=True)
 class CaptureNotes:
-    """Notes on a file or split, added by `decode`; complete once its iterator has ended."""
+    """Collect notes on a file or split; complete once the iterator of `decode` has ended.
+
+    Example:
+        ```python
+        notes = umstack.capture.CaptureNotes()
+        rows = sum(batch.num_rows for batch in umstack.capture.decode("day.pcapng", notes=notes))
+        print(notes)
+        ```
+    """
 
     path: str = ""
     format: str | None = None
@@ -59,7 +67,19 @@ class CaptureNotes:
     notes: list[CaptureNote] = field(default_factory=list)
 
     def add(self, kind: NoteKind, text: str, position: int | None = None) -> None:
-        """Add a note."""
+        """Add a note.
+
+        Args:
+            kind: Kind of the note.
+            text: The note.
+            position: Byte position in the file; None: it applies to the whole file.
+
+        Example:
+            ```python
+            notes = umstack.capture.CaptureNotes()
+            print(notes)
+            ```
+        """
         self.notes.append(CaptureNote(kind, text, position))
 
     def __str__(self) -> str:

@@ -71,11 +71,28 @@ def split(
     target_bytes: int = SPLIT_BYTES_DEFAULT,
     ports: CapturePorts | None = None,
 ) -> list[Split]:
-    """Cut a capture file into splits of about `target_bytes`; every packet is in exactly one.
+    """Cut a capture file into splits; every packet is in exactly one.
 
     Cuts are found by walking from packet to packet, because no bytes mark a packet boundary reliably. A compressed or
-    remote file, and a file that is not a capture, is one split. `ports`: those for decoding the splits, because TCP
-    streams are followed on the way.
+    remote file, and a file that is not a capture, is one split.
+
+    Args:
+        path: The capture file.
+        target_bytes: Approximate size of a split, 1 or more.
+        ports: The ports used to decode the splits, because TCP streams are followed on the way; None: the defaults.
+
+    Returns:
+        The splits in file order; decode() reads each.
+
+    Raises:
+        ValueError: `target_bytes` is below 1.
+        UmError: The file cannot be read.
+
+    Example:
+        ```python
+        for part in umstack.capture.split("day.pcapng"):
+            print(sum(batch.num_rows for batch in umstack.capture.decode(part)))
+        ```
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes is {target_bytes}: use 1 or more")
