@@ -1,6 +1,6 @@
-/* An LBT-RU source among clients, strangers and forgers: raw bytes, and every packet type with chosen fields, from a
- * few addresses. Data goes to clients only, each client has every number once and in order, answers to others are
- * little longer than what they answer, and the table stays bounded.
+/* An LBT-RU source with clients, other addresses and forgers: raw bytes, and every packet type with chosen fields, from
+ * a few addresses. Data is sent only to clients, each client gets every sqn once and in order, responses to others are
+ * at most 12 bytes longer than the datagram they answer, and the table stays bounded.
  */
 #include "fuzz.h"
 
@@ -19,10 +19,10 @@ typedef struct world {
     um_source source;
     uint8_t *memory;
     uint32_t space;
-    uint32_t given_bytes; /* of the datagram that the session is given */
+    uint32_t given_bytes; /* length of the datagram given to the session */
     uint32_t messages;
-    uint32_t next_sqn[ADDRESSES]; /* that each address is sent as new data */
-    bool is_client[ADDRESSES];    /* since next_sqn */
+    uint32_t next_sqn[ADDRESSES]; /* next new sqn for each address */
+    bool is_client[ADDRESSES];    /* a client since next_sqn */
 } world;
 
 static world w;
@@ -32,7 +32,7 @@ static um_address address_of(uint32_t i)
     return (um_address){0x0a000002 + i % ADDRESSES, 14360};
 }
 
-/* What comes next for it was passed over, or an answer to a NAK tells of earlier datagrams again. */
+/* Its next datagrams were passed over, or the report repeats earlier ones in response to a NAK. */
 static void check_passed(uint32_t host, const um_filter_report *report)
 {
     REQUIRE(w.session.config.has_filter && !um_serial_before(w.session.next_sqn, report->first_sqn + report->count));
@@ -90,7 +90,7 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *tx)
 
 static const um_link_ops ops = {.send = link_send, .send_oversize = link_send_oversize};
 
-/* With a table and filters as large as any input chooses. */
+/* With the largest table and filters that an input can choose. */
 static size_t largest_footprint(um_source_session_config config)
 {
     config.client_buckets = 16;
@@ -180,7 +180,7 @@ static uint32_t build(fuzz_input *input, uint8_t choice, um_address from, uint8_
     case 0:
         return um_lbtru_write_creq(out, &options);
     case 1:
-        if (count == 0) /* it begins anew, and has what it was not told of repaired */
+        if (count == 0) /* it restarts, and recovers datagrams whose report it missed */
             w.is_client[from.ip - 0x0a000002] = false;
         return um_lbtru_write_ack(out, &options, count == 0, w.session.next_sqn - 1);
     case 2:

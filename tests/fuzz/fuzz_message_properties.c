@@ -1,7 +1,7 @@
-/* Message properties: the check of a block against a reader that believes it, and messages that end with any bytes as
- * their properties, whole or in fragments, through the delivery controller in every order it knows. Checked: what is
- * called sound can be read to its end, payloads are what was sent, properties come whole or not at all, and every
- * message that lacks them is counted.
+/* Message properties: the check of a block against a reader that trusts it, and messages that end with any bytes as
+ * their properties, whole or in fragments, through the delivery controller in each of its orders. Checked: a block
+ * that is accepted can be read to its end, payloads are the sent ones, properties are delivered whole or not at all,
+ * and every message delivered without its properties is counted.
  */
 #include "fuzz.h"
 
@@ -23,7 +23,7 @@ enum {
 
 typedef struct sent_message {
     uint8_t content[CONTENT_MAX];
-    uint32_t length; /* with what are said to be properties, where there are so many bytes */
+    uint32_t length; /* including the properties, if it has that many bytes */
     uint32_t said_bytes;
     uint32_t first_sqn;
     uint32_t count;
@@ -58,7 +58,7 @@ static uint32_t load(const uint8_t *at, uint32_t bytes, bool is_little)
     return value;
 }
 
-/* Reads a block as one does who believes it; the sanitizer sees what lies outside. */
+/* Reads a block without checks; AddressSanitizer detects reads outside it. */
 static void read_block(const uint8_t *block)
 {
     static const uint32_t sizes[] = {0, 1, 1, 2, 4, 8, 4, 8};
@@ -76,10 +76,10 @@ static void read_block(const uint8_t *block)
         for (uint32_t b = 0; type < UM_PROPERTY_STRING && b < sizes[type]; b++)
             sum += value[b];
     }
-    REQUIRE(sum < UINT32_MAX); /* so that they are read */
+    REQUIRE(sum < UINT32_MAX); /* so that the reads are not optimized away */
 }
 
-/* In memory of its own size. */
+/* In memory of the exact size. */
 static bool check_block(const uint8_t *block, uint32_t bytes)
 {
     uint8_t *copy = malloc(bytes + 1);
@@ -95,7 +95,7 @@ static bool check_block(const uint8_t *block, uint32_t bytes)
     return is_sound;
 }
 
-/* A block that is sound, or would be without one or two bytes. */
+/* A valid block, or one with one or two changed bytes. */
 static uint32_t make_block(fuzz_input *input, uint8_t *out)
 {
     uint32_t count = take_u8(input) % 4, at = 8 + 16 * count;
@@ -115,7 +115,7 @@ static uint32_t make_block(fuzz_input *input, uint8_t *out)
     }
     for (uint32_t changes = take_u8(input) % 3; changes > 0; changes--) {
         uint8_t choice = take_u8(input), which = choice / 4 % (count > 0 ? count : 1);
-        uint8_t *offset = out + 8 + 16 * which + (choice % 2 ? 4 : 0); /* of a value, or of a name */
+        uint8_t *offset = out + 8 + 16 * which + (choice % 2 ? 4 : 0); /* offset of a value or a name */
         if (choice % 4 >= 2 && count > 0)
             offset[is_little ? 0 : 3] = (uint8_t)(at - take_u8(input) % 12);
         else
@@ -264,7 +264,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (w.message_count < MESSAGES_MAX && input.left > 0);
     for (uint32_t i = 0; i < w.sqn_count; i++)
         order[i] = i;
-    for (uint32_t i = w.sqn_count; i-- > 2;) { /* the first begins the stream */
+    for (uint32_t i = w.sqn_count; i-- > 2;) { /* the first one starts the stream */
         uint32_t other = 1 + take_u8(&input) % i, at = order[i];
         order[i] = order[other];
         order[other] = at;

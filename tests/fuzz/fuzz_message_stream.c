@@ -1,5 +1,6 @@
-/* A TCP stream of anything, cut anywhere: what is taken out of it lies inside what came, is whole messages, and is the
- * same however the bytes were cut. Its control messages are read, and its messages go through a filter of topics.
+/* A TCP stream of any bytes, cut anywhere: runs taken from it are inside the received bytes, are whole messages, and
+ * are the same however the bytes were cut. Its control messages are read, and its messages go through a filter of
+ * topics.
  */
 #include "fuzz.h"
 
@@ -53,7 +54,7 @@ static void take(um_message_stream *stream, taken *so_far)
     so_far->end = part;
 }
 
-/* Feeds all bytes in pieces of the lengths that `cuts` gives, or of the greatest there is space for. */
+/* Feeds all bytes in pieces of the lengths in `cuts`, or as long as there is space for. */
 static taken feed(fuzz_input bytes, fuzz_input cuts, uint32_t capacity)
 {
     taken result = {0};

@@ -1,5 +1,5 @@
-/* Datagrams at the NAK port of a session that has sent some: raw bytes, and NAKs and status messages with chosen
- * fields. Each call is bounded, what goes out is well-formed, only what was sent is sent again.
+/* Datagrams at the NAK port of a session that has sent data: raw bytes, and NAKs and status messages with chosen
+ * fields. Each call is bounded, sent datagrams are well-formed, and retransmissions repeat datagrams sent before.
  */
 #include "fuzz.h"
 
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; i < CALLS_MAX && input.left > 0; i++) {
         uint8_t choice = take_u8(&input);
         uint32_t length = 0;
-        if (choice % 4 == 0) { /* a NAK of a run, its length a multiple of what the choice says */
+        if (choice % 4 == 0) { /* a NAK of a run, whose length is a multiple of the choice */
             uint32_t count = take_u16(&input) % 16300, first = w.session.next_sqn - take_distance(&input);
             um_lbtrm_write_nak(datagram, 0x5eed0001, 0x3836, NULL, 0);
             um_store_be16(datagram + 8, (uint16_t)count);

@@ -1,7 +1,7 @@
 /* Operations on a source session: claims, commits, aborts, sends, flushes, NAKs, a link that refuses, a path that
- * changes, time that passes. Checked: every datagram is well-formed and no larger than the path takes, every message in
- * it is one that was published, byte for byte, new ones in the order of the log and once; a retransmission is what
- * was sent; at the end everything published has left.
+ * changes, time that passes. Checked: every datagram is well-formed and no larger than the path allows, every message
+ * in it was published, byte for byte, new ones once and in the order of the log; a retransmission repeats the original;
+ * at the end everything published has been sent.
  */
 #include "fuzz.h"
 
@@ -17,7 +17,7 @@ enum {
     OPERATIONS_MAX = 400,
 };
 
-/* A published frame: content follows from its sqn and length. */
+/* A published frame: its content is derived from its sqn and length. */
 typedef struct published {
     uint32_t length;
     bool sent;
@@ -208,7 +208,7 @@ static void open_world(fuzz_input *input)
     um_source_init(&w.source, w.explicit_memory, &source, &w.session);
 }
 
-/* The lengths of the frames that a message of `length` bytes becomes in datagrams of body_max. */
+/* The frame lengths of a message of `length` bytes in datagrams of body_max. */
 static void note_published(int64_t last_sqn, uint32_t frames, const uint32_t *lengths)
 {
     REQUIRE((uint32_t)last_sqn - w.first_topic_sqn == w.message_count + frames - 1);
@@ -292,7 +292,7 @@ static void finish_claim(uint8_t slot, bool commit, uint32_t flags)
     um_source_claim *c = &w.claims[slot];
     uint32_t actions = 0, next = next_sqn();
     w.claimed[slot] = false;
-    /* Unblocking has taken it when its frame is not lent any more: then neither its bytes may be written. */
+    /* A frame that is no longer borrowed was unblocked: its bytes must not be written. */
     bool borrowed =
         um_frame_kind_of(atomic_load(um_frame_state_of(&w.session.log, c->claim.frames))) == UM_FRAME_BORROWED;
     if (!commit) {
@@ -402,7 +402,7 @@ static void operate(fuzz_input *input)
     check_invariants();
 }
 
-/* A receiver with all the space there is, a link that takes everything, no claim open: all must leave. */
+/* With an unlimited receiver, a link that accepts everything and no open claim, everything must be sent. */
 static void finish(void)
 {
     w.space = UINT32_MAX;

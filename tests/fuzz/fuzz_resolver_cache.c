@@ -1,7 +1,7 @@
-/* The resolver cache, and what a resolution daemon remembers of what it relayed: raw datagrams, and well-formed ones of
- * a few topics and sessions, some with options, between interests that come and go and sessions that end. What it gives
- * to its owner lies in the datagram, what it knows is bounded, told once and found by its topic; what was the owner's
- * interest is never missed.
+/* The resolver cache, and a resolution daemon's relayed records: raw datagrams, and well-formed ones of
+ * a few topics and sessions, some with options, while interests change and sessions end. Checked: records for the
+ * owner are inside the datagram, known sources are bounded, listed once and found by topic, and no record of
+ * interest to the owner is missed.
  */
 #include "fuzz.h"
 
@@ -49,7 +49,7 @@ static void begin(void)
     um_relayed_records_forget(w.relayed);
 }
 
-/* The sources that are known, by way of the topics: as many as are counted, each topic once. */
+/* The known sources, listed by topic: as many as are counted, each topic once. */
 static void check_known(void)
 {
     char names[NAMES_MAX];
@@ -80,8 +80,8 @@ static bool is_of_interest(um_lbmr_name name, enum um_topic_interest interest)
     return false;
 }
 
-/* Everything that is of interest is among the owner's, in the order of the datagram. Advertisements may be settled: of
- * these only the last ones are certain. */
+/* Every record of interest is passed to the owner, in the order of the datagram. Advertisements may be settled, so
+ * only last advertisements are certain. */
 static void check_owners(const uint8_t *data, uint32_t bytes)
 {
     um_lbmr_reader reader;
@@ -108,7 +108,7 @@ static void check_owners(const uint8_t *data, uint32_t bytes)
     REQUIRE(next == w.intake.owner_records);
 }
 
-/* Records lie one after the other in the datagram; at once again, none is left to relay. */
+/* Records are ascending in the datagram; an immediate repetition relays none. */
 static void relay(const uint8_t *data, uint32_t bytes, bool is_well_formed)
 {
     um_lbmr_reader reader;

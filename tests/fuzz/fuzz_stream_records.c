@@ -1,7 +1,7 @@
-/* Records on a byte stream, and who stands on the path: records are passed, held back, repeated, swapped, changed, cut
- * and mixed with those of another connection and with anything, in pieces of any size, while keys rotate. What is taken
- * out of the stream is what the honest side put in, from the beginning on, in order and in whole messages; what follows
- * a wrong byte is never taken.
+/* Records on a byte stream, and an attacker on the path: records are passed, held back, repeated, swapped, changed, cut
+ * and mixed with those of another connection and with other bytes, in pieces of any size, while keys rotate. Messages
+ * taken from the stream are those of the honest side, from the first one on, in order and whole; no message after a
+ * wrong byte is taken.
  */
 #include "fuzz.h"
 
@@ -23,9 +23,9 @@ typedef struct world {
     uint8_t memory[CAPACITY];
     record made[RECORDS_MAX];
     uint32_t made_count;
-    uint32_t passed_count;  /* records that came right, from the first on */
-    bool is_spoilt;         /* something else came since */
-    uint8_t text[TEXT_MAX]; /* the messages of the records that came right */
+    uint32_t passed_count;  /* unchanged records, from the first one on */
+    bool is_spoilt;         /* other bytes have arrived since */
+    uint8_t text[TEXT_MAX]; /* messages of the unchanged records */
     uint32_t text_bytes;
     uint8_t taken[TEXT_MAX];
     uint32_t taken_bytes;
@@ -86,12 +86,12 @@ static void make(fuzz_input *input)
     made->length = UM_RECORD_HEADER_BYTES + bytes;
 }
 
-/* The receiver learns of keys first, as in a rotation. */
+/* The receiver gets new keys first, as in a rotation. */
 static void rotate(fuzz_input *input)
 {
     uint8_t first = take_u8(input) % 3 + 1, second = first % 3 + 1;
     um_key_set both = {2, {key_of(second), key_of(first)}}, sends = {2, {key_of(first), key_of(second)}};
-    if (w.made_count != w.passed_count) /* the keys of records on the way stay in use */
+    if (w.made_count != w.passed_count) /* the keys of records in transit stay in use */
         return;
     um_key_set all = {2, {key_of(first), key_of(second)}};
     REQUIRE(um_stream_tags_set_keys(w.receiver, &both) == 0);
@@ -134,7 +134,7 @@ static void feed(fuzz_input *input, const uint8_t *bytes, uint32_t length)
         length -= piece;
         if (length == 0 || w.is_spoilt)
             take();
-        else { /* nothing of a record is there before all of it is */
+        else { /* no message of a record is taken before the record is complete */
             const uint8_t *data;
             uint32_t taken;
             REQUIRE(um_message_stream_next(&w.stream, RUN_MAX, &data, &taken) == UM_STREAM_MORE);
@@ -142,7 +142,7 @@ static void feed(fuzz_input *input, const uint8_t *bytes, uint32_t length)
     }
 }
 
-/* The next record, as it was made. */
+/* The next record, unchanged. */
 static void pass(fuzz_input *input)
 {
     if (w.passed_count == w.made_count)
@@ -169,11 +169,11 @@ static void spoil(fuzz_input *input)
     length = made->length;
     if (how == 0) { /* a bit */
         bytes[at % length] ^= (uint8_t)(1 << take_u8(input) % 8);
-    } else if (how == 1) { /* cut, with a length that says so */
+    } else if (how == 1) { /* cut, with a matching length */
         uint32_t left = at % (length - UM_RECORD_HEADER_BYTES);
         um_store_be32(bytes + 8, left);
         length = UM_RECORD_HEADER_BYTES + left;
-    } else if (how == 2) { /* out of its place */
+    } else if (how == 2) { /* out of order */
         if (which == w.passed_count && !w.is_spoilt)
             return;
     } else if (how == 3) { /* of another connection */

@@ -1,6 +1,6 @@
 /* Authentication trailers: raw bytes, and datagrams that were tagged and then repeated, reordered, changed, cut or sent
- * from elsewhere, at clocks that jump, while keys rotate. What was not tagged with a key in use is never taken; what
- * was is taken once at most.
+ * from other addresses, with clocks that jump, while keys rotate. A datagram not tagged with a key in use is never
+ * accepted; a tagged one is accepted at most once.
  */
 #include "fuzz.h"
 
@@ -14,7 +14,7 @@ enum { CALLS_MAX = 64, MADE_MAX = 32, DATA_MAX = 96, KEYS = 3, QUARTERS_PER_S = 
 
 static const um_mac_session SESSION = {{0x0a090001, 14390}, {0xe00a0a0a, 14400}, 0x5eed0001};
 
-/* What was tagged: by which key, from where, and whether it was taken. */
+/* Tagged datagrams: their key, sender address, and if they were accepted. */
 typedef struct made {
     uint8_t data[DATA_MAX + UM_TRAILER_BYTES];
     uint32_t length;
@@ -45,7 +45,7 @@ static um_key key_of(uint8_t id)
     return key;
 }
 
-/* Keys and contexts of libcrypto are made once; an input begins with empty windows. */
+/* libcrypto's keys and contexts are created once; each input starts with empty windows. */
 static void begin(void)
 {
     um_key first = key_of(1);
@@ -71,7 +71,7 @@ static void begin(void)
     w.made_count = 0;
 }
 
-/* from.ip 0: of the session. */
+/* from.ip 0: the session's verifier. */
 static um_verifier *verifier_of(um_address from)
 {
     return from.ip == 0 ? &w.session.base : &w.senders.base;
