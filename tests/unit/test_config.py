@@ -209,7 +209,7 @@ def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> No
         ("sorce transport lbtrm", "did you mean source?"),
         ("source transport broker", "'broker' is not available here; give lbtrm | lbtru | tcp"),
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
-        ("receiver retransmit_initial_sequence_number_request 1", "answers with an empty range"),
+        ("receiver retransmit_initial_sequence_number_request 1", "responds with an empty range"),
         ("source transport_lbtru_transmission_window_limit 1", "never grows"),
         ("event_queue queue_count_enabled 1", "rows are always counted"),
         ("xsp zero_transports_function 1", "there are no extra receive threads"),

@@ -1,4 +1,4 @@
-"""UM options this stack does not have, so that a UM configuration file gets an answer, not just "unknown"."""
+"""UM options that this stack does not have, with the reason, which errors about UM configuration files report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AbsentOptions:
-    """Names, or beginnings of names ending in `*`, and why there is no such option."""
+    """Names, or prefixes of names ending in `*`, and why there is no such option."""
 
     names: tuple[str, ...]
     reason: str
@@ -27,28 +27,28 @@ ABSENT_SCOPES = {
 ABSENT_OPTIONS = (
     AbsentOptions(
         ("transport_lbtru_transmission_window_limit",),
-        "the window's memory is taken once, at creation, and never grows",
+        "the window's memory is allocated once, at creation, and never grows",
     ),
     AbsentOptions(
         ("transport_lbtru_receiver_datagram_max_size",),
-        "LBT-RU receives what LBT-RM does: see transport_lbtrm_receiver_datagram_max_size",
+        "LBT-RU has the limit of LBT-RM: see transport_lbtrm_receiver_datagram_max_size",
     ),
     AbsentOptions(
         ("resolver_source_datagram_max_size", "resolver_receiver_datagram_max_size"),
-        "what is sent has one largest size, resolver_datagram_max_size; of what is received every size is taken",
+        "resolver_datagram_max_size limits all datagrams sent; received datagrams have no limit",
     ),
     AbsentOptions(("queue_count_enabled",), "rows are always counted (events, events_tot)"),
     AbsentOptions(
         ("queue_objects_purged_on_close",),
-        "what is in a queue that is closed is gone; batches that were taken stay",
+        "closing a queue discards its rows; batches already taken stay readable",
     ),
     AbsentOptions(
         ("queue_cancellation_callbacks_enabled", "queue_enqueue_notification"),
-        "close() waits for the callback that runs; fileno() with arm() tells of the first row",
+        "close() waits for a running callback; fileno() with arm() signals the first row",
     ),
     AbsentOptions(
         ("transport_tcp_coalesce_threshold", "transport_tcp_exclusiveaddr", "transport_tcp_reuseaddr"),
-        "how messages are put together and ports are bound follows from the rest",
+        "other options determine how messages are combined and ports are bound",
     ),
     AbsentOptions(
         ("transport_tcp_interface", "transport_tcp_dro_loss_recovery_timeout"),
@@ -59,23 +59,23 @@ ABSENT_OPTIONS = (
     AbsentOptions(("mim_*",), "there is no multicast immediate messaging"),
     AbsentOptions(
         ("request_tcp_exclusiveaddr", "response_tcp_activity_timeout"),
-        "there is no such setting of requests and responses here: the kernel finds a dead requester when it is sent to",
+        "not a setting of requests and responses here: the kernel detects a dead requester when data is sent to it",
     ),
     AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),
     AbsentOptions(
         ("retransmit_initial_sequence_number_request", "retransmit_request_generation_interval"),
-        "a source that has never sent answers with an empty range; the generation interval is deprecated",
+        "a source that has never sent responds with an empty range; the generation interval is deprecated",
     ),
     AbsentOptions(
         ("resolver_unicast_check_interval", "resolver_unicast_change_interval"),
-        "daemons are looked at whenever something is sent, and the first that answers is used at once",
+        "daemons are checked before each datagram is sent, and the first that responds is used at once",
     ),
     AbsentOptions(
         ("resolver_unicast_*", "resolver_disable_udp_topic_resolution"),
-        "there is no such setting of unicast topic resolution here",
+        "not a setting of unicast topic resolution here",
     ),
     AbsentOptions(
-        ("pattern_type",), "a pattern is a regular expression, as PCRE has it, or a prefix= of the call"
+        ("pattern_type",), "a pattern is a regular expression as in PCRE, or the prefix= of the call"
     ),
     AbsentOptions(
         ("resolver_source_map_tablesz", "resolver_receiver_map_tablesz", "resolver_string_hash_function"),
@@ -84,32 +84,32 @@ ABSENT_OPTIONS = (
     AbsentOptions(("transport_demux_tablesz",), "the de-multiplexing table sizes itself"),
     AbsentOptions(
         ("transport_lbtrm_transmission_window_limit",),
-        "the window's memory is taken once, at creation, and never grows",
+        "the window's memory is allocated once, at creation, and never grows",
     ),
     AbsentOptions(("transport_lbtrm_tgsz",), "there is no forward error correction"),
     AbsentOptions(
         ("transport_lbtrm_source_timestamp",),
-        "there are no transmit timestamps of a NIC; send_timestamps puts the publisher's time into messages",
+        "NIC transmit timestamps are not supported; send_timestamps adds the publisher's time to messages",
     ),
     AbsentOptions(("transport_lbtrm_recycle_receive_buffers",), "receive buffers are always reused"),
     AbsentOptions(
         ("delivery_control_message_batching",),
-        "the application always takes messages in batches it sizes itself",
+        "the application always takes messages in batches and chooses their size",
     ),
     AbsentOptions(
         ("source_notification_function",),
-        "set source_notification to 1: SourceCreated and SourceDeleted are events, which on_message gets, too",
+        "set source_notification to 1: SourceCreated and SourceDeleted are events, also for on_message",
     ),
     AbsentOptions(
         ("transport_topic_sequence_number_info_request_*",),
-        "receivers do not ask for TSNIs: sources send them",
+        "receivers do not request TSNIs: sources send them",
     ),
     AbsentOptions(("fd_management_type",), "the context chooses how it waits"),
 )
 
 
 def why_absent(name: str) -> str | None:
-    """The reason there is no UM option `name` here; None for a name UM does not have either, or has here."""
+    """Return why this stack does not have UM option `name`; None if it does, or if UM does not."""
     for absent in ABSENT_OPTIONS:
         if absent.covers(name):
             return absent.reason

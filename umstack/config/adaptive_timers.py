@@ -1,4 +1,4 @@
-"""Timers of loss recovery that are measured unless they are set: an option that is set is as set."""
+"""Timers of loss recovery that are measured unless their options are set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ADAPTIVE_RECEIVER_TIMERS = (INITIAL_BACKOFF, BACKOFF, SUPPRESS_INTERVAL)
 
 
 def adaptive(recovery_timing: str, timers: Collection[str], given: Collection[str]) -> frozenset[str]:
-    """Which of the timers are measured: with `adaptive`, those that were not given."""
+    """Return the measured timers: with `adaptive`, those whose options are not set."""
     return frozenset(timers) - frozenset(given) if recovery_timing == "adaptive" else frozenset()
 
 
 def adaptive_of(
     transport: str, recovery_timing: str, timers: Collection[str], given: Collection[str]
 ) -> frozenset[str]:
-    """The same for `transport`, whose options are named as LBT-RM's but for its name; they are named as LBT-RM's."""
+    """Return the measured timers of `transport` under the names of LBT-RM's options."""
     named = {name.replace("_lbtrm_", f"_{transport}_"): name for name in timers}
     return frozenset(named[name] for name in adaptive(recovery_timing, named.keys(), given))

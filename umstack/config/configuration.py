@@ -50,7 +50,7 @@ _Options = TypeVar(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One option that was set: its value as kept, and where ("um.cfg:12", or "argument")."""
+    """One option that was set: its stored value, and where it was set ("um.cfg:12", or "argument")."""
 
     option: Option
     value: StoredValue
@@ -58,12 +58,12 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """The value as one would write it."""
+        """The value as text of a configuration file."""
         return shown(self.option.spec, self.value)
 
 
 def find_option(scope: Scope, name: str) -> Option:
-    """The option, by its name in any case; OptionError explains and suggests when there is none."""
+    """Return the option with this name, in any case; OptionError suggests a name if there is none."""
     key = name.lower()
     options = OPTIONS[scope]
     if key in options:
@@ -96,13 +96,13 @@ def _find_scope(word: str) -> Scope:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a configuration text, with their numbers from 1."""
+    """Yield the lines of a configuration text with their numbers from 1."""
     for number, line in enumerate(text.split("\n"), start=1):
         yield number, line.rstrip("\r")
 
 
 def read_line(line: str, origin: str) -> Setting | None:
-    """The setting that a line makes; None of one that has only a comment. OptionError says what is wrong with it."""
+    """Return the setting of a line; None for a comment. Raises OptionError for a wrong line."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""docs/options.md, rendered from the option table: `python -m umstack.config > docs/options.md`."""
+"""Renders docs/options.md from the option table: `python -m umstack.config > docs/options.md`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from umstack.config.option import Option, allowed_values
 _INTRODUCTION = """\
 # Options
 
-Made from `umstack/config/` by `python -m umstack.config`; edit the tables there.
+Generated from `umstack/config/` by `python -m umstack.config`; edit the tables there.
 
-Set them in a configuration file, one `scope option value` a line, or as keyword arguments by the same names:
+Set them in a configuration file, one `scope option value` per line, or as keyword arguments with the same names:
 
     # um.cfg
     context  default_interface                        eth1
@@ -19,16 +19,16 @@ Set them in a configuration file, one `scope option value` a line, or as keyword
     receiver transport_lbtrm_nak_backoff_interval     20
 
 `umstack.Context(config="um.cfg")`, `ctx.source("orders", flow_control="min")`. Names and scopes may be in any
-case, `#` starts a comment, quotes hold a value with blanks together, a later line wins. Durations may have
-decimals (`0.05`). Options and defaults are Ultra Messaging's; *extension* marks ours, and where a default
-differs the last column says why.
+case, `#` starts a comment, quotes enclose a value with blanks, a later line wins. Durations may have
+decimals (`0.05`). Options and defaults are Ultra Messaging's; *extension* marks ours, and the last column
+gives the reason if a default differs.
 
-`umstack config check um.cfg` examines every line of a file and the relations between options, `umstack config dump`
-shows what is in force and where it came from, `umstack config diff` compares two files."""
+`umstack config check um.cfg` checks every line of a file and the relations between options, `umstack config dump`
+shows the values in force and their origin, `umstack config diff` compares two files."""
 
 
 def render_options_markdown() -> str:
-    """The text of docs/options.md."""
+    """Return the text of docs/options.md."""
     lines = [_INTRODUCTION]
     for scope, options in OPTIONS.items():
         lines += [

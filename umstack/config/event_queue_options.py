@@ -21,18 +21,20 @@ class EventQueueOptions:
         um=0,
         maximum=2**31 - 1,
         zero=_OFF,
-        doc="A read that finds more rows waiting is counted (size_warnings) and logged, once until one finds fewer.",
+        doc="A read that finds more rows waiting is counted (size_warnings) and logged, once until a read finds "
+        "fewer.",
     )
     queue_delay_warning_ns: int = option(
         Kind.MICROSECONDS,
         um=0,
         maximum=3_600_000_000,
         zero=_OFF,
-        doc="A read whose first row has waited longer is counted (delay_warnings) and logged, once until one has not.",
+        doc="A read whose first row has waited longer is counted (delay_warnings) and logged, once until a row has "
+        "waited less.",
     )
     queue_age_enabled: bool = option(
         Kind.SWITCH, um=0, doc="Count how long rows wait in the queue: age_min, age_mean and age_max."
     )
     queue_service_time_enabled: bool = option(
-        Kind.SWITCH, um=0, doc="Count how long on_message takes for a row: events_svc_min, _mean and _max."
+        Kind.SWITCH, um=0, doc="Count how long on_message takes per row: events_svc_min, _mean and _max."
     )

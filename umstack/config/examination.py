@@ -1,5 +1,7 @@
-"""Examination of a configuration text as a whole: every line that is wrong or has no counterpart here, then every
-relation between options that cannot be or is unwise; and what two configurations have in force that differs."""
+"""Checks a whole configuration text: wrong or unsupported lines, then contradictory or unwise relations of options.
+
+Also lists the options whose values in force differ between two configurations.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from umstack.errors import OptionAbsent, OptionError
 
 
 class FindingKind(StrEnum):
-    """What is the matter with a configuration. All but `warning` keep a context from being made of it."""
+    """Severity of a finding. With any but `warning`, no context can be made from the configuration."""
 
     WRONG = "wrong"
-    """The line cannot be read, or the option does not exist or cannot have the value."""
+    """The line cannot be read, or the option does not exist or has a wrong value."""
     ABSENT = "absent"
     """Ultra Messaging has the option, this stack does not."""
     CONTRADICTION = "contradiction"
@@ -27,7 +29,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `line` counts from 1 and is 0 where no single line is meant."""
+    """One finding. `line` counts from 1; 0: no particular line."""
 
     kind: FindingKind
     line: int
@@ -46,12 +48,12 @@ class InForce:
 
     @property
     def default(self) -> str:
-        """The default as one would write it."""
+        """The default as text of a configuration file."""
         return shown(self.option.spec, self.option.default)
 
 
 def examine(text: str, file: str = "<text>") -> tuple[Config, list[Finding]]:
-    """Read configuration `text` without stopping at the first fault.
+    """Read configuration `text` without stopping at the first error.
 
     Returns the configuration that the good lines make, and what was found: by line first, then relations.
     """
@@ -77,7 +79,7 @@ def examine(text: str, file: str = "<text>") -> tuple[Config, list[Finding]]:
 
 
 def in_force(config: Config) -> list[InForce]:
-    """Every option with the value that it has under `config`, in the order of docs/options.md."""
+    """Return every option with its value under `config`, in the order of docs/options.md."""
     found = []
     for scope, table in OPTIONS.items():
         for name, option in table.items():
@@ -91,7 +93,7 @@ def in_force(config: Config) -> list[InForce]:
 
 
 def differences(before: Config, after: Config) -> list[tuple[InForce, InForce]]:
-    """The options whose value in force is not the same under both."""
+    """Return the options whose values in force differ."""
     return [
         (old, new)
         for old, new in zip(in_force(before), in_force(after), strict=True)
@@ -114,7 +116,7 @@ def _contradictions(config: Config) -> Iterator[Finding]:
 
 
 def _line_of(config: Config, options: tuple[str, ...]) -> int:
-    """The last line that set one of the options; 0 where all have their defaults."""
+    """Return the last line that set one of the options; 0 if all have their defaults."""
     lines = [
         int(setting.origin.rpartition(":")[2])
         for setting in config.settings()

@@ -1,4 +1,4 @@
-"""What an option is: its kind, unit, range and defaults, and how a value is read and kept.
+"""Defines an option: its kind, unit, range and defaults, and how a value is read and stored.
 
 An option is one dataclass field of ContextOptions, SourceOptions or ReceiverOptions, made by `option()`. The
 field's name is the option's name plus the unit it is kept in: durations in `_ns`, sizes in `_bytes`, rates in
@@ -20,10 +20,10 @@ from typing import Any
 from umstack.errors import OptionError
 
 OptionValue = str | int | float | Decimal
-"""A value as a user gives it, in the option's own unit."""
+"""A value as the user writes it, in the option's unit."""
 
 StoredValue = str | int
-"""A value as it is kept: nanoseconds, bytes, bits per second, 0/1 as bool, or text."""
+"""A stored value: nanoseconds, bytes, bits per second, 0/1 as bool, or text."""
 
 
 class Scope(StrEnum):
@@ -97,7 +97,7 @@ class Option:
         return convert(self.spec, self.spec.default)
 
     def read(self, value: OptionValue) -> StoredValue:
-        """The kept form of `value`; OptionError names the option and what it accepts."""
+        """Return the stored form of `value`; OptionError names the option and its accepted values."""
         try:
             return convert(self.spec, value)
         except ValueError as error:
@@ -124,7 +124,7 @@ def option(
     choices: tuple[OptionValue, ...] = (),
     zero: str = "",
 ) -> Any:
-    """A dataclass field that is an option.
+    """Make a dataclass field for an option.
 
     `um` is UM's default, None for an extension; `ours` is ours where it differs, with the `reason`. `zero`
     says what the value 0 means where that is special; 0 is then allowed below `minimum`.
@@ -137,7 +137,7 @@ def option(
 
 
 def convert(spec: OptionSpec, value: OptionValue) -> StoredValue:
-    """The kept form of `value`; ValueError says what is wrong with it, as the end of a sentence."""
+    """Return the stored form of `value`; the text of a ValueError ends a sentence."""
     if spec.kind is Kind.CHOICE:
         return _choice(spec, value)
     if spec.kind is Kind.TEXT:
@@ -152,14 +152,14 @@ def convert(spec: OptionSpec, value: OptionValue) -> StoredValue:
 
 
 def shown(spec: OptionSpec, stored: StoredValue) -> str:
-    """`stored` as one would write it in a configuration file."""
+    """Return `stored` as text of a configuration file."""
     if spec.kind in _NS_PER_UNIT:
         return f"{(Decimal(stored) / _NS_PER_UNIT[spec.kind]).normalize():f}"
     return str(int(stored)) if spec.kind is Kind.SWITCH else str(stored)
 
 
 def allowed_values(spec: OptionSpec) -> str:
-    """The values an option accepts, in words."""
+    """Describe the values that an option accepts."""
     if spec.choices:
         return " | ".join(str(choice) for choice in spec.choices)
     if spec.kind is Kind.SWITCH:

@@ -30,22 +30,22 @@ class ReceiverOptions:
         ours=60000,
         maximum=3_600_000,
         zero=_OFF,
-        reason="A source's host that is gone without a word would not be missed.",
-        doc="A source whose host acknowledges nothing for so long is disconnected from; an idle connection is probed.",
+        reason="Without it, a receiver would not notice that a source's host is gone.",
+        doc="Disconnect from a source whose host acknowledges nothing for this long; an idle connection is probed.",
     )
     transport_tcp_reconnect_interval_ns: int = option(
         Kind.MILLISECONDS,
         ours=100,
         minimum=1,
         maximum=60_000,
-        doc="Before a source is connected to again; the interval doubles, up to eight times this.",
+        doc="Interval before the next attempt to connect to a source; it doubles, up to eight times this.",
     )
     transport_tcp_reconnect_timeout_ns: int = option(
         Kind.MILLISECONDS,
         ours=10000,
         minimum=1,
         maximum=3_600_000,
-        doc="A session whose source could not be connected to for so long has ended. What was sent meanwhile is "
+        doc="A session ends if its source could not be connected to for this long. Messages sent meanwhile are "
         "lost, or recovered off the transport.",
     )
 
@@ -57,8 +57,8 @@ class ReceiverOptions:
         ours=10000,
         maximum=3_600_000,
         zero="at once",
-        doc="With transport_lbtrm_send_naks 0, how long after it was found a gap is declared lost; until then a "
-        "datagram that was overtaken, or sent again for another receiver, still fills it. Not set: "
+        doc="With transport_lbtrm_send_naks 0, how long after its detection a gap is declared lost; until then a "
+        "reordered datagram, or a retransmission for another receiver, still fills it. Not set: "
         "transport_lbtrm_nak_generation_interval.",
     )
     transport_lbtrm_nak_initial_backoff_interval_ns: int = option(
@@ -66,42 +66,42 @@ class ReceiverOptions:
         um=50,
         maximum=3_600_000,
         zero="at once",
-        doc="From finding a datagram missing to the first NAK, drawn from half to one and a half of this.",
+        doc="Time from detecting a lost datagram to the first NAK, drawn from half to one and a half of this.",
     )
     transport_lbtrm_nak_backoff_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=200,
         minimum="0.01",
         maximum=3_600_000,
-        doc="Between NAKs for one sequence number, drawn likewise.",
+        doc="Interval between NAKs for one sequence number, drawn likewise.",
     )
     recovery_timing: str = option(
         Kind.CHOICE,
         ours="adaptive",
         choices=("adaptive", "fixed"),
-        doc="adaptive: initial back-off, back-off and suppress interval are measured, with their defaults as ceilings; "
-        "one that is set is as set. fixed: all are as configured, as UM's.",
+        doc="adaptive: initial back-off, back-off and suppress interval are measured, with their defaults as upper "
+        "bounds; intervals that are set keep their values. fixed: all are as configured, like UM.",
     )
     transport_lbtrm_nak_suppress_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=1000,
         maximum=3_600_000,
-        doc="No NAKs for a sequence number this long after its NCF.",
+        doc="No NAKs for a sequence number until this long after its NCF.",
     )
     transport_lbtrm_nak_generation_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=10000,
         minimum=5,
         maximum=3_600_000,
-        doc="After this long a missing datagram is given up.",
+        doc="A lost datagram is given up after this long.",
     )
     transport_lbtrm_nak_rate_limit_naks_per_second: int = option(
         Kind.NAKS_PER_SECOND,
         ours=50_000,
         maximum=100_000_000,
         zero="no limit",
-        doc="Sequence numbers NAKed a second, by session; a quarter of it may be sent at once. What is over it waits, "
-        "so that losses that a forged datagram made up do not become a storm of NAKs.",
+        doc="Maximum sequence numbers NAKed per second and session; a quarter of it may be sent at once. Further "
+        "NAKs wait, so that gaps faked by a forged datagram do not cause a storm of NAKs.",
     )
     transport_lbtrm_nak_cutoff_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -109,26 +109,27 @@ class ReceiverOptions:
         minimum=1,
         maximum=3_600_000,
         zero="never",
-        doc="A session whose NAKs have been at transport_lbtrm_nak_rate_limit for this long, without a second of rest, "
-        "stops sending them (event NakCutoff), until nak_cutoff(False) starts them again (UX-21). What lacks comes off "
-        "the transport where that is offered, and with what other receivers NAK; else it is lost in time.",
+        doc="A session whose NAKs have been at transport_lbtrm_nak_rate_limit for this long, without a pause of a "
+        "second, stops sending them (event NakCutoff) until nak_cutoff(False) resumes them (UX-21). Missing "
+        "messages are then recovered off the transport if the source offers that, or by retransmissions for "
+        "other receivers; otherwise they time out.",
     )
     transport_lbtrm_activity_timeout_ns: int = option(
         Kind.MILLISECONDS,
         um=60000,
         minimum=1,
         maximum=86_400_000,
-        doc="Idle time after which a session is taken for dead (EndOfSession).",
+        doc="A session that is idle for this long has ended (EndOfSession).",
     )
     transport_lbtrm_preactivity_timeout_ns: int = option(
         Kind.MILLISECONDS,
         um=0,
         ours=30_000,
-        reason="an advertised source that does not exist is given up before it keeps others out; "
-        "a source that exists sends a session message at least every 10 s",
+        reason="An advertised source that does not exist is given up before it blocks others; an existing source sends "
+        "a session message at least every 10 s.",
         maximum=86_400_000,
         zero="as transport_lbtrm_activity_timeout",
-        doc="The same before the first datagram of the session.",
+        doc="Activity timeout before the first datagram of the session.",
     )
 
     # LBT-RU
@@ -177,40 +178,40 @@ class ReceiverOptions:
         um=500,
         minimum=1,
         maximum=3_600_000,
-        doc="Between acknowledgements, by which a source knows that this receiver lives.",
+        doc="Interval between acknowledgements, which show a source that this receiver is alive.",
     )
     transport_lbtru_connect_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=100,
         minimum=1,
         maximum=3_600_000,
-        doc="Between connection requests without an answer.",
+        doc="Interval between connection requests that get no response.",
     )
     transport_lbtru_maximum_connect_attempts: int = option(
         Kind.INTEGER,
         um=600,
         minimum=1,
         maximum=2**31 - 1,
-        doc="After so many without an answer the session is taken for dead (EndOfSession).",
+        doc="The session has ended (EndOfSession) after this many requests without a response.",
     )
     transport_lbtru_port_low: int = option(
         Kind.INTEGER,
         um=14360,
         minimum=1,
         maximum=65535,
-        doc="First UDP port to receive LBT-RU sessions at, one each.",
+        doc="First UDP port for receiving LBT-RU sessions, one each.",
     )
     transport_lbtru_port_high: int = option(
         Kind.INTEGER,
         um=14379,
         minimum=1,
         maximum=65535,
-        doc="Last of those ports. When all are taken, one of the system's choice is used, with a warning.",
+        doc="Last UDP port of that range. If all are in use, the system chooses one, with a warning.",
     )
     transport_lbtru_interface: str = option(
         Kind.TEXT,
         um="0.0.0.0",
-        doc="Address to receive LBT-RU sessions at: that of the context's interface. 0.0.0.0 is the same.",
+        doc="Address for receiving LBT-RU sessions: the address of the context's interface. 0.0.0.0 is the same.",
     )
 
     # Delivery
@@ -228,9 +229,9 @@ class ReceiverOptions:
         minimum=1,
         maximum=3_600_000,
         zero="off: loss is only noticed when something arrives",
-        reason="With 0, a message behind a gap is lost without an event when its publisher becomes idle. "
-        "2500 is UM's own advice and a quarter of nak_generation_interval, its upper bound.",
-        doc="How often to look for gaps whose time is up.",
+        reason="With 0, a message behind a gap is lost without an event when its publisher becomes idle. UM recommends "
+        "2500: a quarter of nak_generation_interval, its upper bound.",
+        doc="Interval between checks for gaps that have timed out.",
     )
     delivery_control_maximum_burst_loss: int = option(
         Kind.INTEGER,
@@ -238,9 +239,8 @@ class ReceiverOptions:
         ours=1_000_000_000,
         minimum=2,
         maximum=2**31 - 1,
-        reason="At the threshold, good messages already received are thrown away. UM's own advice is "
-        "to switch it "
-        "off with this value; the order map and the loss map bound memory anyway.",
+        reason="At the threshold, messages already received are discarded. UM recommends switching it off with this "
+        "value; the order map and the loss map bound memory anyway.",
         doc="A gap of more fragments than this is declared lost at once, as one BurstLoss event.",
     )
     receiver_queue_block_length_bytes: int = option(
@@ -255,8 +255,8 @@ class ReceiverOptions:
         ours=8,
         minimum=2,
         maximum=65536,
-        doc="Blocks of that queue. When all are full, delivery pauses. Where they hold no more than "
-        "flow_control_receiver_window, what the application has not taken yet holds the source back.",
+        doc="Number of blocks of that queue. When all are full, delivery pauses. If they hold no more than "
+        "flow_control_receiver_window, messages that the application has not read yet hold the source back.",
     )
     receiver_maximum_message_length_bytes: int = option(
         Kind.BYTES,
@@ -269,26 +269,26 @@ class ReceiverOptions:
     source_notification: bool = option(
         Kind.SWITCH,
         ours=0,
-        doc="1: SourceCreated and SourceDeleted events, in order with the messages, as a source comes and goes "
-        "(UM's source_notification_function).",
+        doc="1: SourceCreated and SourceDeleted events, in order with the messages, when a source is discovered or "
+        "ends (UM's source_notification_function).",
     )
 
     # Hot failover
 
     hf_optional_messages: bool = option(
-        Kind.SWITCH, um=1, doc="Hot failover receivers: deliver messages that were sent as optional."
+        Kind.SWITCH, um=1, doc="Hot failover receivers: deliver optional messages."
     )
     hf_duplicate_delivery: bool = option(
         Kind.SWITCH,
         um=0,
-        doc="Hot failover receivers: deliver other copies of a message, too, with flag 0x80.",
+        doc="Hot failover receivers: also deliver further copies of a message, with flag 0x80.",
     )
     hf_maximum_delay_ns: int = option(
         Kind.MILLISECONDS,
         ours=10000,
         maximum=3_600_000,
         zero="at once",
-        doc="Hot failover receivers: a number that no source has brought this long after a later one came is declared "
+        doc="Hot failover receivers: a number that is still missing this long after a later one arrived is declared "
         "lost (UM's delivery_control_max_delay of scope hfx).",
     )
     hf_maximum_waiting_messages: int = option(
@@ -296,35 +296,48 @@ class ReceiverOptions:
         ours=65536,
         minimum=256,
         maximum=2**24,
-        doc="Hot failover receivers: so many numbers may wait for an earlier one, rounded up to a power of two.",
+        doc="Hot failover receivers: maximum number of messages that may wait for an earlier one, rounded up to a "
+        "power of two.",
     )
 
     # Late join
 
     use_late_join: bool = option(
-        Kind.SWITCH, um=1, doc="Begin with what a source retains, where it offers that (UM-136)."
+        Kind.SWITCH, um=1, doc="Start with the messages that a source retains, if it offers them (UM-136)."
     )
     late_join_info_request_interval_ns: int = option(
-        Kind.MILLISECONDS, um=1000, minimum=1, maximum=3_600_000, doc="Between attempts to reach the source."
+        Kind.MILLISECONDS,
+        um=1000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Interval between attempts to connect to the source.",
     )
     late_join_info_request_maximum: int = option(
-        Kind.INTEGER, um=60, minimum=1, maximum=1_000_000, doc="So many attempts; then without the past."
+        Kind.INTEGER,
+        um=60,
+        minimum=1,
+        maximum=1_000_000,
+        doc="Maximum number of attempts; then the receiver starts with new messages.",
     )
     retransmit_request_maximum: int = option(
-        Kind.INTEGER, um=0, maximum=2**31 - 1, zero="all", doc="How many sequence numbers to go back at most."
+        Kind.INTEGER,
+        um=0,
+        maximum=2**31 - 1,
+        zero="all",
+        doc="Maximum number of past messages to fetch, in sequence numbers.",
     )
     retransmit_request_bytes_maximum_bytes: int = option(
-        Kind.BYTES, ours=0, maximum=10**12, zero="all", doc="How many bytes to go back at most."
+        Kind.BYTES, ours=0, maximum=10**12, zero="all", doc="Maximum bytes of past messages to fetch."
     )
     retransmit_request_age_maximum_ns: int = option(
-        Kind.SECONDS, ours=0, maximum=10_000_000, zero="all", doc="How long to go back at most."
+        Kind.SECONDS, ours=0, maximum=10_000_000, zero="all", doc="Maximum age of past messages to fetch."
     )
     retransmit_request_low_sequence_number: int = option(
         Kind.INTEGER,
         ours=0,
         maximum=2**32 - 1,
         zero="the oldest",
-        doc="The topic sequence number to begin with.",
+        doc="First topic sequence number to fetch.",
     )
     retransmit_request_outstanding_maximum: int = option(
         Kind.INTEGER,
@@ -332,30 +345,30 @@ class ReceiverOptions:
         ours=8192,
         minimum=1,
         maximum=1_000_000,
-        reason="Requests travel chained, hundreds in a message: 10 would be a round trip for every ten messages.",
-        doc="Sequence numbers requested and not delivered yet.",
+        reason="Requests are chained, hundreds per message: 10 would cost a round trip for every ten messages.",
+        doc="Maximum sequence numbers requested and not yet delivered.",
     )
     retransmit_request_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=500,
         minimum=1,
         maximum=3_600_000,
-        doc="Without progress for this long, what is outstanding is requested again.",
+        doc="Outstanding messages are requested again after this long without progress.",
     )
     retransmit_request_message_timeout_ns: int = option(
         Kind.MILLISECONDS,
         um=10000,
         minimum=1,
         maximum=3_600_000,
-        doc="Without progress for this long, what lacks is declared lost.",
+        doc="Missing messages are declared lost after this long without progress.",
     )
     retransmit_message_caching_proximity: int = option(
         Kind.INTEGER,
         um=5000,
         minimum=1,
         maximum=200_000,
-        doc="Live messages wait in the order map when they are nearer than this to what is delivered; others "
-        "are dropped and fetched, too.",
+        doc="Live messages closer than this to the delivered position wait in the order map; others are dropped and "
+        "fetched, too.",
     )
 
     # Off-transport recovery
@@ -365,43 +378,43 @@ class ReceiverOptions:
         um=2,
         ours=1,
         choices=(0, 1, 2),
-        reason="A source that retains messages retains them for receivers that lost them, too: with late_join at "
-        "the source no option is needed at every receiver.",
-        doc="1: fetch what the transport did not recover from what the source retains, where it offers late join "
-        "(UM-142). 0 and 2 (persistent receivers only, of which there are none): do not.",
+        reason="A source that retains messages can also serve receivers that lost them: with late_join at the source, "
+        "receivers need no option.",
+        doc="1: fetch messages that the transport did not recover from those the source retains, if it offers late "
+        "join (UM-142). 0 and 2 (persistent receivers only, which this stack does not have): off.",
     )
     otr_request_initial_delay_ns: int = option(
         Kind.MILLISECONDS,
         um=2000,
         maximum=3_600_000,
         zero="at once",
-        doc="From finding a sequence number missing to off-transport recovery; sooner when the transport gives up.",
+        doc="Time from detecting a gap to off-transport recovery; it starts sooner when the transport gives up.",
     )
     otr_message_caching_threshold: int = option(
         Kind.INTEGER,
         um=10000,
         minimum=1,
         maximum=200_000,
-        doc="With so many messages behind a gap it begins without the delay (UM-143); live messages beyond them are "
-        "dropped and fetched, too.",
+        doc="With this many messages behind a gap, recovery starts without the delay (UM-143); live messages beyond "
+        "them are dropped and fetched, too.",
     )
     otr_request_minimum_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=1000,
         minimum=1,
         maximum=3_600_000,
-        doc="Without progress for this long, what is outstanding is requested again; it doubles. So does the time "
-        "between attempts to reach the source.",
+        doc="Outstanding messages are requested again after this long without progress; the interval doubles, as "
+        "does the interval between attempts to connect to the source.",
     )
     otr_request_maximum_interval_ns: int = option(
-        Kind.MILLISECONDS, um=10000, minimum=1, maximum=3_600_000, doc="The longest of those intervals."
+        Kind.MILLISECONDS, um=10000, minimum=1, maximum=3_600_000, doc="Upper bound of those intervals."
     )
     otr_request_message_timeout_ns: int = option(
         Kind.MILLISECONDS,
         um=60000,
         minimum=1,
         maximum=3_600_000,
-        doc="What has not come after this long is left to the transport, and lost when its time is up, too.",
+        doc="Messages not fetched after this long are left to the transport, and lost when that gives up, too.",
     )
     otr_request_outstanding_maximum: int = option(
         Kind.INTEGER,
@@ -409,15 +422,15 @@ class ReceiverOptions:
         ours=8192,
         maximum=1_000_000,
         zero=_NO_LIMIT,
-        reason="Requests travel chained, hundreds in a message: 200 would be a round trip for every 200 messages.",
-        doc="Sequence numbers requested and not delivered yet.",
+        reason="Requests are chained, hundreds per message: 200 would cost a round trip for every 200 messages.",
+        doc="Maximum sequence numbers requested and not yet delivered.",
     )
     otr_request_log_alert_cooldown_ns: int = option(
         Kind.SECONDS,
         um=300,
         maximum=10_000_000,
         zero="every time",
-        doc="How long a topic whose off-transport recovery was logged is not logged again.",
+        doc="Minimum interval between log records about off-transport recovery of one topic.",
     )
 
     # Flow control
@@ -427,7 +440,8 @@ class ReceiverOptions:
         ours=2097152,
         minimum=65536,
         maximum=2**30,
-        doc="Bytes a source with flow control may send beyond what this receiver has taken; one datagram must fit.",
+        doc="Bytes that a source with flow control may send beyond the data this receiver has consumed; one "
+        "datagram must fit.",
     )
     flow_control_group_tag: int = option(
         Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="The group this receiver belongs to."
@@ -452,8 +466,8 @@ class ReceiverOptions:
     resolver_query_initial_until_resolved: bool = option(
         Kind.SWITCH,
         ours=1,
-        doc="The initial phase ends once a source of the topic is known; others are found in the sustaining phase. "
-        "0, as Ultra Messaging has it: five queries a second whatever is known, and an answer to each.",
+        doc="End the initial phase once a source of the topic is known; the sustaining phase finds further sources. "
+        "0, as in Ultra Messaging: five queries per second in any case, and a response to each.",
     )
     resolver_query_sustain_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -479,7 +493,8 @@ class ReceiverOptions:
         um=0,
         maximum=2**31 - 1,
         zero="off",
-        doc="A NoSource event after this many queries that no source answered, and after each so many more.",
+        doc="A NoSource event after this many queries without a response from a source, and again after each "
+        "further multiple.",
     )
 
     given: frozenset[str] = frozenset()
@@ -487,16 +502,16 @@ class ReceiverOptions:
 
     @property
     def adaptive_timers(self) -> frozenset[str]:
-        """Names of the timers that are measured."""
+        """Names of the measured timers."""
         return adaptive(self.recovery_timing, ADAPTIVE_RECEIVER_TIMERS, self.given)
 
     def adaptive_timers_of(self, transport: str) -> frozenset[str]:
-        """The same for a transport, under the names of LBT-RM's options."""
+        """Return the measured timers of a transport under the names of LBT-RM's options."""
         return adaptive_of(transport, self.recovery_timing, ADAPTIVE_RECEIVER_TIMERS, self.given)
 
     @property
     def effective_generation_interval_ns(self) -> int:
-        """How long after it was found a gap is given up, with NAKs or without."""
+        """How long after its detection a gap is given up, with NAKs or without."""
         if self.transport_lbtrm_send_naks or "transport_lbtrm_loss_declaration_interval" not in self.given:
             return self.transport_lbtrm_nak_generation_interval_ns
         return self.transport_lbtrm_loss_declaration_interval_ns

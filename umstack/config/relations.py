@@ -1,4 +1,4 @@
-"""Relations between options: those that cannot be (refused) and those that are unwise (warned about)."""
+"""Relations between options: contradictions raise errors, unwise combinations cause warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LintWarning:
-    """An unwise relation between `options`; `message` says what to change."""
+    """An unwise relation between `options`; `message` explains what to change."""
 
     options: tuple[str, ...]
     message: str
@@ -34,7 +34,7 @@ class LintWarning:
 
 def _refuse_reversed(low: str, low_value: int, high: str, high_value: int) -> None:
     if low_value > high_value:
-        raise OptionError(f"{low} is above {high}", hint="exchange them, or set both")
+        raise OptionError(f"{low} is above {high}", hint="swap them, or set both")
 
 
 def check_context(options: ContextOptions) -> None:
@@ -103,7 +103,7 @@ def _check_ports(options: ContextOptions) -> None:
     if 0 < options.request_tcp_activity_timeout_ns < 20 * _NS_PER_S:
         raise OptionError(
             "request_tcp_activity_timeout is below 20000",
-            hint="give 0, or 20000 ms or more, as the vendor says",
+            hint="give 0, or 20000 ms or more, as UM requires",
         )
 
 
@@ -150,7 +150,7 @@ def check_receiver(options: ReceiverOptions) -> None:
 
 
 def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptions) -> list[LintWarning]:
-    """Every vendor relation the three together break."""
+    """Return a warning for each of UM's recommended relations that the options violate."""
     found = [*_lint_topic_timeouts(source, receiver), *_lint_responses(context, receiver)]
     found += _lint_acknowledgements(source, receiver)
     for transport in _DATAGRAM_TRANSPORTS:
@@ -164,7 +164,7 @@ def _lint_responses(context: ContextOptions, receiver: ReceiverOptions) -> Itera
     if receiver.otr_request_maximum_interval_ns >= context.response_tcp_deletion_timeout_ns:
         yield LintWarning(
             ("otr_request_maximum_interval", "response_tcp_deletion_timeout"),
-            "otr_request_maximum_interval is not below response_tcp_deletion_timeout: Ultra Messaging answers requests "
+            "otr_request_maximum_interval is not below response_tcp_deletion_timeout: Ultra Messaging serves requests "
             "for lost messages on connections that end after it; lengthen response_tcp_deletion_timeout",
         )
 
@@ -199,7 +199,7 @@ def _lint_acknowledgements(source: SourceOptions, receiver: ReceiverOptions) -> 
         yield LintWarning(
             ("transport_lbtru_acknowledgement_interval", "transport_lbtru_client_activity_timeout"),
             "transport_lbtru_client_activity_timeout is less than two of transport_lbtru_acknowledgement_interval: "
-            "one acknowledgement that is lost disconnects a receiver; lengthen it",
+            "one lost acknowledgement disconnects a receiver; lengthen it",
         )
 
 
@@ -245,7 +245,7 @@ def _lint_session_timeouts(
         yield LintWarning(
             ("retransmit_request_message_timeout", f"{of}activity_timeout"),
             f"retransmit_request_message_timeout should be shorter than {of}activity_timeout: "
-            "the session of a late receiver may end while it still fetches what it missed",
+            "the session of a late receiver may end while it still fetches past messages",
         )
 
 
@@ -262,7 +262,7 @@ def _lint_topic_timeouts(source: SourceOptions, receiver: ReceiverOptions) -> It
                 "transport_lbtrm_nak_generation_interval",
             ),
             f"transport_topic_sequence_number_info_active_threshold should be {needed_s} or more: "
-            "TSNIs end before loss at the end of a stream has been found and declared",
+            "TSNIs end before loss at the end of a stream is detected and declared",
         )
 
 
@@ -276,8 +276,8 @@ def lint_load(
     round_trip_ns: int = _NS_PER_MS,
     subscribers: int = 0,
 ) -> list[LintWarning]:
-    """The relations that need the load of a session to be known: window size, retransmit limit and, with the number of
-    an LBT-RU session's `subscribers`, the send buffer."""
+    """Check the relations that depend on a session's load: window size, retransmit limit and, with the number of an
+    LBT-RU session's `subscribers`, the send buffer."""
     warnings = []
     recovery_ns = (
         receiver.transport_lbtrm_nak_initial_backoff_interval_ns
@@ -290,7 +290,7 @@ def lint_load(
             LintWarning(
                 ("transport_lbtrm_transmission_window_size",),
                 f"transport_lbtrm_transmission_window_size should be {needed} or more at this peak rate: "
-                "datagrams leave the window before three NAKs for them can be answered",
+                "datagrams leave the window before three NAKs for them can be served",
             )
         )
     limit = context.transport_lbtrm_retransmit_rate_limit_bits_per_second

@@ -25,15 +25,16 @@ class SourceOptions:
         um="tcp",
         ours="lbtrm",
         choices=("lbtrm", "lbtru", "tcp"),
-        reason="One datagram for all receivers is what this stack is for; UM files that rely on the default name tcp.",
-        doc="Transport of the source's session: lbtrm, reliable multicast; lbtru, reliable unicast; tcp. Also written "
-        "lbt-rm and lbt-ru.",
+        reason="Reaching all receivers with one datagram is the purpose of this stack; UM files that rely on the "
+        "default must set tcp.",
+        doc="Transport of the source's session: lbtrm (reliable multicast), lbtru (reliable unicast) or tcp. Also "
+        "written lbt-rm and lbt-ru.",
     )
     transport_session_name: str = option(
         Kind.TEXT,
         ours="auto",
-        doc="Sources of a context with one name are on one transport session, which is nobody else's. auto: the "
-        "session of their group and port, or the pool's next.",
+        doc="Sources of a context with the same name share one transport session, exclusively. auto: the session of "
+        "their group and port, or the next one of the pool.",
     )
     transport_lbtrm_multicast_address: str = option(
         Kind.MULTICAST_GROUP,
@@ -41,7 +42,7 @@ class SourceOptions:
         doc="Group of the source's session. 0.0.0.0 takes one from the pool.",
     )
     transport_lbtrm_destination_port: int = option(
-        Kind.INTEGER, um=14400, minimum=1, maximum=65535, doc="UDP port the group's data goes to."
+        Kind.INTEGER, um=14400, minimum=1, maximum=65535, doc="UDP port for the group's data."
     )
 
     transport_lbtru_port: int = option(
@@ -54,15 +55,17 @@ class SourceOptions:
     transport_lbtru_allow_ephemeral: bool = option(
         Kind.SWITCH,
         um=0,
-        doc="When the port, or every port of the pool, is taken: use one of the system's choice instead of failing.",
+        doc="If the port, or every port of the pool, is in use, let the system choose one instead of failing.",
     )
     transport_lbtru_interface: str = option(
         Kind.TEXT,
         um="0.0.0.0",
-        doc="Address of the LBT-RU session: that of the context's interface. 0.0.0.0 is the same.",
+        doc="Address of the LBT-RU session: the address of the context's interface. 0.0.0.0 is the same.",
     )
     transport_lbtru_use_session_id: bool = option(
-        Kind.SWITCH, um=1, doc="LBT-RU datagrams carry a session id, so that strays are told apart."
+        Kind.SWITCH,
+        um=1,
+        doc="LBT-RU datagrams carry a session id, so that datagrams of other sessions are detected.",
     )
 
     # TCP
@@ -72,38 +75,39 @@ class SourceOptions:
         um=0,
         minimum=0,
         maximum=65535,
-        doc="TCP port the source's session listens on; 0 takes one from the pool. One that is given joins the pool.",
+        doc="TCP port on which the source's session listens; 0 takes one from the pool. A configured port joins the "
+        "pool.",
     )
     transport_tcp_multiple_receiver_behavior: str = option(
         Kind.CHOICE,
         um="normal",
         choices=("normal", "source_paced"),
-        doc="A receiver that is slower than the source: normal, it holds the source, as flow control does; "
-        "source_paced, it loses whole messages, which it and the source are told of.",
+        doc="Effect of a receiver that is slower than the source: normal, it holds the source back, like flow "
+        "control; source_paced, it loses whole messages, which is reported to it and to the source.",
     )
     transport_session_maximum_buffer_bytes: int = option(
         Kind.BYTES,
         um=65536,
         minimum=1,
         maximum=2**28,
-        doc="What waits, for each receiver over TCP, behind what its connection takes. At least 131072 are there, "
-        "which hold any batch of datagrams.",
+        doc="Maximum bytes queued for each TCP receiver before its connection. The minimum in effect is 131072, "
+        "which holds any batch of datagrams.",
     )
     transport_source_side_filtering_behavior: str = option(
         Kind.CHOICE,
         um="none",
         choices=("none", "inclusion"),
-        doc="inclusion: a receiver over TCP or LBT-RU is sent only what holds topics of the session that it has "
-        "receivers for (UX-27).",
+        doc="inclusion: send a TCP or LBT-RU receiver only datagrams with topics of the session that it receives "
+        "(UX-27).",
     )
     transport_tcp_nodelay: bool = option(
-        Kind.SWITCH, um=1, doc="What is flushed is sent at once, however little it is (TCP_NODELAY)."
+        Kind.SWITCH, um=1, doc="Send flushed messages at once, however few bytes they are (TCP_NODELAY)."
     )
     transport_tcp_use_session_id: bool = option(
         Kind.SWITCH,
         um=1,
-        doc="The session has an id that is advertised and that receivers have to name when they connect, so that one "
-        "that means an earlier session of the port is refused.",
+        doc="The session has an id that is advertised and that receivers must send when they connect, so that a "
+        "receiver of an earlier session on this port is rejected.",
     )
     transport_tcp_activity_timeout_ns: int = option(
         Kind.MILLISECONDS,
@@ -111,8 +115,8 @@ class SourceOptions:
         ours=60000,
         maximum=3_600_000,
         zero=_OFF,
-        reason="A receiver's host that is gone without a word would hold a source for a quarter of an hour.",
-        doc="A receiver whose host acknowledges nothing for so long is disconnected; an idle connection is probed "
+        reason="A receiver's host that vanishes would otherwise hold a source back for a quarter of an hour.",
+        doc="Disconnect a receiver whose host acknowledges nothing for this long; an idle connection is probed "
         "(keepalive, TCP_USER_TIMEOUT).",
     )
     transport_tcp_listen_backlog: int = option(
@@ -121,14 +125,14 @@ class SourceOptions:
         ours=128,
         minimum=1,
         maximum=4096,
-        reason="Many receivers that connect at once would wait for a second attempt of their hosts.",
-        doc="Connections that wait to be accepted.",
+        reason="Many receivers that connect at once would wait until their hosts retry.",
+        doc="Maximum number of connections that wait to be accepted.",
     )
     transport_tcp_sender_socket_buffer_bytes: int = option(
         Kind.BYTES,
         um=0,
         maximum=2**30,
-        zero="as the system has it, which adapts",
+        zero="the system's default, which adapts",
         doc="Send buffer of each connection.",
     )
 
@@ -139,7 +143,7 @@ class SourceOptions:
         um=200,
         minimum=3,
         maximum=60000,
-        doc="Longest wait of the first message in a batch.",
+        doc="Maximum time that the first message of a batch waits.",
     )
     implicit_batching_minimum_length_bytes: int = option(
         Kind.BYTES,
@@ -155,8 +159,8 @@ class SourceOptions:
         um=15,
         minimum=1,
         maximum=1023,
-        doc="Messages up to which a datagram is sent from where they lie; one with more is copied "
-        "together first.",
+        doc="Maximum number of messages that a datagram is sent from without copying; a datagram with more messages "
+        "is copied into one buffer first.",
     )
 
     # Reliability
@@ -166,22 +170,23 @@ class SourceOptions:
         um=25165824,
         minimum=65536,
         maximum=2**30,
-        doc="Bytes kept for retransmission. Memory is taken when the session is created.",
+        doc="Bytes retained for retransmission. The memory is allocated when the session is created.",
     )
     recovery_timing: str = option(
         Kind.CHOICE,
         ours="adaptive",
         choices=("adaptive", "fixed"),
-        doc="adaptive: the ignore interval and the first session message are measured, with the defaults as ceilings; "
-        "one that is set is as set; receivers are told how many they are. fixed: all as configured, as UM's.",
+        doc="adaptive: the ignore interval and the first session message are measured, with the defaults as upper "
+        "bounds; intervals that are set keep their values; receivers are sent the results. fixed: all are as "
+        "configured, like UM.",
     )
     transport_lbtrm_ignore_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=500,
         ours=100,
         maximum=3_600_000,
-        reason="UM's own rule is at most half of nak_backoff_interval; its defaults break it, "
-        "and a NAK for a lost retransmission is then refused.",
+        reason="UM recommends at most half of nak_backoff_interval; its defaults violate that, and a NAK for a lost "
+        "retransmission is then refused.",
         doc="NAKs for a sequence number are refused this long after its retransmission.",
     )
     transport_lbtrm_sm_minimum_interval_ns: int = option(
@@ -204,15 +209,15 @@ class SourceOptions:
         minimum=1,
         maximum=3_600_000,
         zero=_OFF,
-        doc="Idle time of a topic after which its last sequence number is sent again (TSNI), and the "
-        "period of that.",
+        doc="Idle time of a topic after which its last sequence number is sent again (TSNI), and the interval of "
+        "further TSNIs.",
     )
     transport_topic_sequence_number_info_active_threshold_ns: int = option(
         Kind.SECONDS,
         um=60,
         maximum=10_000_000,
         zero=_FOREVER,
-        doc="How long an idle source goes on sending TSNIs.",
+        doc="How long an idle source keeps sending TSNIs.",
     )
 
     # Late join
@@ -225,18 +230,18 @@ class SourceOptions:
         um=0,
         ours=25165824,
         maximum=2**36,
-        reason="With 0 a source retains one message. This is what retransmit_retention_size_limit allows.",
-        doc="A message is dropped only when younger ones of this size remain.",
+        reason="With 0 a source retains one message. The default is the value of retransmit_retention_size_limit.",
+        doc="A message is dropped only if newer messages of this total size remain.",
     )
     retransmit_retention_age_threshold_ns: int = option(
-        Kind.SECONDS, um=0, maximum=10_000_000, doc="A message is dropped only when it is this old, too."
+        Kind.SECONDS, um=0, maximum=10_000_000, doc="A message is dropped only if it is also this old."
     )
     retransmit_retention_size_limit_bytes: int = option(
         Kind.BYTES,
         um=25165824,
         minimum=65536,
         maximum=2**36,
-        doc="Bytes retained at most, whatever the thresholds. Memory is taken when messages outlive the "
+        doc="Maximum bytes retained, regardless of the thresholds. Memory is allocated when messages outlive the "
         "publication log.",
     )
 
@@ -246,11 +251,15 @@ class SourceOptions:
         Kind.CHOICE,
         ours="none",
         choices=("none", "min", "max", "tagged"),
-        doc="Whose window bounds the sender: nobody's (as UM), the slowest receiver's, the fastest's, "
-        "or the slowest of those with flow_control_group_tag.",
+        doc="Which receivers' windows bound the sender: none (as UM), the slowest (min), the fastest (max), or the "
+        "slowest of those with flow_control_group_tag (tagged).",
     )
     flow_control_group_tag: int = option(
-        Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="With tagged: the group that counts."
+        Kind.INTEGER,
+        ours=0,
+        maximum=2**32 - 1,
+        zero="no group",
+        doc="With tagged: tag of the group whose receivers count.",
     )
     flow_control_group_minimum_size: int = option(
         Kind.INTEGER,
@@ -263,7 +272,7 @@ class SourceOptions:
         ours=5000,
         minimum=1,
         maximum=3_600_000,
-        doc="A receiver that has sent no status message for this long stops counting.",
+        doc="A receiver that has sent no status message for this long no longer counts.",
     )
     flow_control_stall_timeout_ns: int = option(
         Kind.MILLISECONDS,
@@ -271,16 +280,16 @@ class SourceOptions:
         minimum=1,
         maximum=3_600_000,
         zero=_FOREVER,
-        doc="A receiver that reports, holds the source back and does not advance for this long stops counting, and "
-        "counts again when it advances within the transmission window. Source.receiver_events(), the log and "
-        "`umstack stat` name it.",
+        doc="A receiver that reports, holds the source back and does not advance for this long no longer counts, "
+        "until it advances within the transmission window. Source.receiver_events(), the log and `umstack stat` "
+        "report it.",
     )
     flow_control_receivers_allowed: str = option(
         Kind.TEXT,
         ours="any",
-        doc="Addresses and networks of receivers that may count for flow control, at most 16, with commas between them "
-        "(10.1.0.0/16,10.2.0.7); any: all. A forged source address gets past it. Over LBT-RU and LBT-TCP receivers of "
-        "other addresses do not get a connection.",
+        doc="Addresses and networks of receivers that may count for flow control, at most 16, separated by commas "
+        "(10.1.0.0/16,10.2.0.7); any: all. It does not protect against forged source addresses. Over LBT-RU and "
+        "LBT-TCP, receivers with other addresses cannot connect.",
     )
     transport_lbtrm_nak_cutoff_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -288,8 +297,8 @@ class SourceOptions:
         minimum=1,
         maximum=3_600_000,
         zero="never",
-        doc="A receiver that has been over its share of the retransmit rate limit for this long, without a second of "
-        "rest, is cut off: its NAKs are served no longer, until Source.nak_cutoff() allows them again (UX-21).",
+        doc="A receiver that has exceeded its share of the retransmit rate limit for this long, without a pause of "
+        "a second, is cut off: its NAKs are ignored until Source.nak_cutoff() allows them again (UX-21).",
     )
     # LBT-RU
 
@@ -352,7 +361,7 @@ class SourceOptions:
         ours=256,
         minimum=1,
         maximum=4096,
-        doc="Most receivers connected to a session; others wait.",
+        doc="Maximum number of receivers connected to a session; others wait.",
     )
 
     publication_unblock_timeout_ns: int = option(
@@ -360,14 +369,14 @@ class SourceOptions:
         ours=15000,
         minimum=1,
         maximum=3_600_000,
-        doc="A claim neither committed nor aborted for this long is given up and skipped (AE-35).",
+        doc="A claim that is neither committed nor aborted for this long is abandoned and skipped (AE-35).",
     )
 
     send_timestamps: bool = option(
         Kind.SWITCH,
         ours=0,
-        doc="Messages carry the time at which they were sent, by the publisher's wall clock, in an extended option of "
-        "16 bytes. Receivers then have `sent_ns`, and count one-way latency.",
+        doc="Messages carry their send time by the publisher's wall clock, in an extended option of 16 bytes. "
+        "Receivers then have `sent_ns` and count one-way latency.",
     )
 
     # Topic resolution
@@ -376,10 +385,10 @@ class SourceOptions:
         Kind.SWITCH, um=1, doc="Advertise at once when the source is created."
     )
     resolver_send_final_advertisements: bool = option(
-        Kind.SWITCH, um=0, doc="Say so when the source is closed (an advertisement with TTL 0)."
+        Kind.SWITCH, um=0, doc="Announce the end of a source when it is closed (an advertisement with TTL 0)."
     )
     resolver_advertisement_send_immediate_response: bool = option(
-        Kind.SWITCH, um=1, doc="Answer a query at once."
+        Kind.SWITCH, um=1, doc="Respond to a query at once."
     )
     resolver_advertisement_minimum_initial_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -412,9 +421,9 @@ class SourceOptions:
 
     @property
     def adaptive_timers(self) -> frozenset[str]:
-        """Names of the timers that are measured."""
+        """Names of the measured timers."""
         return adaptive(self.recovery_timing, ADAPTIVE_SOURCE_TIMERS, self.given)
 
     def adaptive_timers_of(self, transport: str) -> frozenset[str]:
-        """The same for a transport, under the names of LBT-RM's options."""
+        """Return the measured timers of a transport under the names of LBT-RM's options."""
         return adaptive_of(transport, self.recovery_timing, ADAPTIVE_SOURCE_TIMERS, self.given)
