@@ -544,7 +544,7 @@ class Context(Closing):
     def _on_unanswered(self, topic: str, key: int | None, queries: int) -> None:
         """Topic resolution has sent so many queries, and there is no source."""
         if key is None:
-            self._engine.tell_no_source(topic, queries)
+            self._engine.report_no_source(topic, queries)
             return
         listener = self._wildcards.get(key)
         if listener is not None:

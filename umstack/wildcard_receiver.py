@@ -86,7 +86,7 @@ class WildcardReceiver(EventQueue):
 
     def _on_unanswered(self, queries: int) -> None:
         if not self.closed:
-            self._memory.tell_no_source(self.pattern, queries)
+            self._memory.report_no_source(self.pattern, queries)
 
     def _on_topic(self, topic: str, has_joined: bool) -> None:
         if self.closed:

@@ -30,7 +30,7 @@ _ON = ("rx-ntuple-filter",)
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Preferences:
     """What the user wants besides what is always good; None leaves it alone. `skip` names stages to leave out."""
 
     queues: int | None = None
@@ -67,8 +67,8 @@ class Stage:
     name: str
     why: str
     privilege: str
-    targets: Callable[[Host, Wishes], Mapping[str, Value]]
-    is_wished_for: bool = False
+    targets: Callable[[Host, Preferences], Mapping[str, Value]]
+    is_on_request: bool = False
     """Done only where it was asked for. If nothing of it can be had then, `init` fails."""
 
 
@@ -85,12 +85,12 @@ class NoStateError(XdpError):
     """There is nothing to undo, or it is of another interface."""
 
 
-def check(host: Host, wishes: Wishes | None = None) -> list[Setting]:
+def check(host: Host, preferences: Preferences | None = None) -> list[Setting]:
     """Return every setting there is with what it should be. Changes nothing."""
-    return [setting for stage in STAGES for setting in _settings(host, stage, wishes or Wishes())]
+    return [setting for stage in STAGES for setting in _settings(host, stage, preferences or Preferences())]
 
 
-def init(host: Host, state: Path, wishes: Wishes | None = None) -> Outcome:
+def init(host: Host, state: Path, preferences: Preferences | None = None) -> Outcome:
     """Apply every stage. What was there before is in the state file from before the first change on.
 
     A second `init` adds to the same file what it changes, so that `undo` leads back to before the first one.
@@ -99,8 +99,8 @@ def init(host: Host, state: Path, wishes: Wishes | None = None) -> Outcome:
     outcome = Outcome()
     try:
         for stage in STAGES:
-            settings = list(_settings(host, stage, wishes or Wishes()))
-            if stage.is_wished_for:
+            settings = list(_settings(host, stage, preferences or Preferences()))
+            if stage.is_on_request:
                 outcome.lacking |= _lacking(stage, settings)
             for setting in settings:
                 if setting.target is None or isinstance(setting.current, Unknown):
@@ -180,10 +180,10 @@ def command_for(interface: str, key: str, value: Value, napi_ids: Sequence[int] 
     }[group]
 
 
-def _settings(host: Host, stage: Stage, wishes: Wishes) -> Iterator[Setting]:
-    if stage.name in wishes.skip:
+def _settings(host: Host, stage: Stage, preferences: Preferences) -> Iterator[Setting]:
+    if stage.name in preferences.skip:
         return
-    for key, wanted in stage.targets(host, wishes).items():
+    for key, wanted in stage.targets(host, preferences).items():
         current = host.read(key)
         yield Setting(
             stage=stage.name,
@@ -257,20 +257,20 @@ def _number(host: Host, key: str) -> int:
     return 0 if isinstance(value, Unknown) else int(value)
 
 
-def _offloads(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
+def _offloads(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
     changeable = host.changeable_features()
     wanted = dict.fromkeys(_OFF, 0) | dict.fromkeys(_ON, 1)
     return {f"feature.{name}": value for name, value in wanted.items() if name in changeable}
 
 
-def _queues(host: Host, wishes: Wishes) -> Mapping[str, Value]:
+def _queues(host: Host, preferences: Preferences) -> Mapping[str, Value]:
     """As many as asked for; otherwise no more than there are CPUs to serve them."""
     keys = ("queues.combined",) if _number(host, "queues.combined_max") else ("queues.rx", "queues.tx")
     cpu_count = len(host.cpus())
-    return {key: wishes.queues or min(_number(host, key), cpu_count) for key in keys}
+    return {key: preferences.queues or min(_number(host, key), cpu_count) for key in keys}
 
 
-def _rings(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
+def _rings(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
     wanted = {}
     for kind in ("rx", "tx"):
         size, largest = _number(host, f"rings.{kind}"), _number(host, f"rings.{kind}_max")
@@ -278,14 +278,14 @@ def _rings(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
     return wanted
 
 
-def _coalescing(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
+def _coalescing(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
     usecs = min(_number(host, "coalescing.rx_usecs"), _RX_USECS_MAX)
     return {"coalescing.adaptive_rx": 0, "coalescing.rx_usecs": usecs}
 
 
-def _busy_polling(host: Host, wishes: Wishes) -> Mapping[str, Value]:
+def _busy_polling(host: Host, preferences: Preferences) -> Mapping[str, Value]:
     """Interrupts put off: a process that does not poll then waits for the timer, so it must be asked for."""
-    if not wishes.prefers_busy_poll:
+    if not preferences.prefers_busy_poll:
         return {}
     return {
         "interface.napi_defer_hard_irqs": _NAPI_DEFER_HARD_IRQS,
@@ -294,12 +294,14 @@ def _busy_polling(host: Host, wishes: Wishes) -> Mapping[str, Value]:
     }
 
 
-def _threaded_napi(host: Host, wishes: Wishes) -> Mapping[str, Value]:
+def _threaded_napi(host: Host, preferences: Preferences) -> Mapping[str, Value]:
     """By netlink for each instance; before Linux 6.17 by the interface's switch, which knows no busy polling."""
-    if wishes.threaded_napi is None:
+    if preferences.threaded_napi is None:
         return {}
-    wanted = _of_each_napi(host, "threaded", wishes.threaded_napi)
-    if wishes.threaded_napi == THREADED_ON and all(isinstance(host.read(key), Unknown) for key in wanted):
+    wanted = _of_each_napi(host, "threaded", preferences.threaded_napi)
+    if preferences.threaded_napi == THREADED_ON and all(
+        isinstance(host.read(key), Unknown) for key in wanted
+    ):
         return {"interface.threaded": THREADED_ON}
     return wanted
 
@@ -309,7 +311,7 @@ def _of_each_napi(host: Host, setting: str, value: int) -> Mapping[str, Value]:
     return {f"napi.{position}.{setting}": value for position in range(len(host.napi_ids()) or 1)}
 
 
-def _affinity(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
+def _affinity(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
     """One CPU for each interrupt, in turn."""
     cpus = host.cpus()
     return {
@@ -317,13 +319,13 @@ def _affinity(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
     }
 
 
-def _busy_poll_sysctls(_host: Host, wishes: Wishes) -> Mapping[str, Value]:
-    if wishes.busy_poll_us is None:
+def _busy_poll_sysctls(_host: Host, preferences: Preferences) -> Mapping[str, Value]:
+    if preferences.busy_poll_us is None:
         return {}
-    return {f"sysctl.net/core/{name}": wishes.busy_poll_us for name in ("busy_poll", "busy_read")}
+    return {f"sysctl.net/core/{name}": preferences.busy_poll_us for name in ("busy_poll", "busy_read")}
 
 
-def _socket_buffers(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
+def _socket_buffers(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
     keys = ("sysctl.net/core/rmem_max", "sysctl.net/core/wmem_max")
     return {key: max(_number(host, key), _SOCKET_BUFFER_BYTES) for key in keys}
 
@@ -341,14 +343,14 @@ STAGES: Sequence[Stage] = (
         "interrupts stay off the CPU while processes that prefer busy polling look; those that do not wait longer",
         _ROOT_NET_ADMIN,
         _busy_polling,
-        is_wished_for=True,
+        is_on_request=True,
     ),
     Stage(
         "threaded NAPI",
         "a kernel thread takes datagrams from the driver, on a CPU of its own",
         _NET_ADMIN,
         _threaded_napi,
-        is_wished_for=True,
+        is_on_request=True,
     ),
     Stage("affinity", "one CPU for each interrupt keeps its caches warm", _ROOT, _affinity),
     Stage("busy-poll sysctls", "blocking reads spin that long before they sleep", _ROOT, _busy_poll_sysctls),

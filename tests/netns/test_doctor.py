@@ -28,7 +28,7 @@ from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
 from xdp.facts import Facts, QueueCounts, Unknown
 from xdp.ladder import Mode, Verdict, chosen, decide
 from xdp.nic_host import LinuxHost
-from xdp.nic_settings import Wishes, check, init, undo
+from xdp.nic_settings import Preferences, check, init, undo
 from xdp.probe import missing_parts, probe, probe_interface, running_kernel
 
 MakeLab = Callable[..., Lab]
@@ -287,8 +287,8 @@ def host_with_napi(make_lab: MakeLab) -> Host:
 def test_busy_polling_is_prepared_said_and_put_back(host_with_napi: Host, tmp_path: Path) -> None:
     """Deferral by sysfs and IRQ suspension by netlink, on a real kernel; the doctor explains the effect."""
     host, state = host_with_napi, str(tmp_path / "state.json")
-    wishes = ("--prefer-busy-poll", "--skip", "socket buffers")
-    done = umstack(host, "nic", "init", "eth0", *wishes, "--state", state, "--json")
+    preferences = ("--prefer-busy-poll", "--skip", "socket buffers")
+    done = umstack(host, "nic", "init", "eth0", *preferences, "--state", state, "--json")
     assert done.returncode == 0, done.stderr
     said = as_json(done)
     assert said["lacking"] == {}
@@ -441,12 +441,12 @@ def test_queues_of_a_multi_queue_interface_are_set_and_put_back(make_lab: MakeLa
         return find_interface("wide0")
 
     def change_and_undo() -> tuple[Any, Any, Any]:
-        wishes = Wishes(queues=2, skip=frozenset({"socket buffers", "busy polling"}))
+        preferences = Preferences(queues=2, skip=frozenset({"socket buffers", "busy polling"}))
         with LinuxHost("wide0") as nic:
             before = probe("wide0").queues
-            init(nic, tmp_path / "wide.json", wishes)
+            init(nic, tmp_path / "wide.json", preferences)
             during = probe("wide0").queues
-            assert not [setting for setting in check(nic, wishes) if setting.is_to_change]
+            assert not [setting for setting in check(nic, preferences) if setting.is_to_change]
             undo(nic, tmp_path / "wide.json")
             return before, during, probe_interface(find_interface("wide0")).queues
 

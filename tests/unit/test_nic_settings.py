@@ -15,7 +15,7 @@ from xdp.errors import SettingError
 from xdp.facts import Unknown
 from xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
 from xdp.nic_host import Value, cpu_list
-from xdp.nic_settings import STAGES, NoStateError, Wishes, check, command_for, init, state_path, undo
+from xdp.nic_settings import STAGES, NoStateError, Preferences, check, command_for, init, state_path, undo
 
 MIB = 1024 * 1024
 
@@ -130,7 +130,7 @@ def test_a_second_init_changes_nothing_and_forgets_nothing(tmp_path: Path) -> No
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state)
     assert not init(host, state).changes
-    init(host, state, Wishes(queues=2, busy_poll_us=50))
+    init(host, state, Preferences(queues=2, busy_poll_us=50))
     assert host.values["queues.combined"] == 2
     assert host.values["sysctl.net/core/busy_read"] == 50
     undo(host, state)
@@ -154,7 +154,7 @@ def test_a_failed_second_init_keeps_the_record_of_the_first(tmp_path: Path) -> N
     init(host, state)
     host.refused = {"sysctl.net/core/busy_poll"}
     with pytest.raises(SettingError):
-        init(host, state, Wishes(queues=2, busy_poll_us=50))
+        init(host, state, Preferences(queues=2, busy_poll_us=50))
     assert host.values == PREPARED
     host.refused = set()
     undo(host, state)
@@ -219,7 +219,7 @@ def test_settings_an_interface_lacks_are_left_alone(tmp_path: Path) -> None:
 def test_stages_can_be_left_out(tmp_path: Path) -> None:
     """--skip leaves a stage as it was."""
     host = FakeHost(FRESH)
-    init(host, tmp_path / "state.json", Wishes(skip=frozenset({"affinity", "rings"})))
+    init(host, tmp_path / "state.json", Preferences(skip=frozenset({"affinity", "rings"})))
     assert (host.values["irq.60"], host.values["rings.rx"]) == ("0-3", 512)
     assert host.values["queues.combined"] == 4
 
@@ -236,7 +236,7 @@ def test_busy_polling_is_prepared_only_where_it_is_asked_for(tmp_path: Path) -> 
     """Deferral and IRQ suspension cost every process that does not poll; both are put back."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     assert not {setting.key for setting in check(host)} & set(BUSY)
-    assert init(host, state, Wishes(prefers_busy_poll=True)).lacking == {}
+    assert init(host, state, Preferences(prefers_busy_poll=True)).lacking == {}
     assert host.values == {**PREPARED, **BUSY}
     undo(host, state)
     assert host.values == FRESH
@@ -246,7 +246,7 @@ def test_busy_polling_is_prepared_only_where_it_is_asked_for(tmp_path: Path) -> 
 def test_napi_threads_are_for_each_instance(tmp_path: Path, threaded: int) -> None:
     """By its place, so that they are put back though the driver has given them other numbers."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
-    init(host, state, Wishes(threaded_napi=threaded))
+    init(host, state, Preferences(threaded_napi=threaded))
     assert host.values == {**PREPARED, "napi.0.threaded": threaded, "napi.1.threaded": threaded}
     undo(host, state)
     assert host.values == FRESH
@@ -256,12 +256,12 @@ def test_what_the_kernel_lacks_is_said(tmp_path: Path) -> None:
     """A part of a stage that was asked for is left out and told; a stage of which nothing can be had is an error."""
     old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
     host, state = FakeHost(old), tmp_path / "state.json"
-    outcome = init(host, state, Wishes(prefers_busy_poll=True))
+    outcome = init(host, state, Preferences(prefers_busy_poll=True))
     assert outcome.lacking == {"napi.0.irq_suspend_timeout": "no such setting"}
     assert host.values["interface.gro_flush_timeout"] == 200_000
     undo(host, state)
     with pytest.raises(SettingError, match="threaded NAPI: no such setting"):
-        init(host, state, Wishes(threaded_napi=THREADED_BUSY_POLL))
+        init(host, state, Preferences(threaded_napi=THREADED_BUSY_POLL))
     assert host.values == old
     assert not state.exists()
 
@@ -270,7 +270,7 @@ def test_the_switch_of_the_interface_is_used_where_the_kernel_has_no_other(tmp_p
     """Before Linux 6.17 a driver's threads are turned on for the interface as a whole."""
     old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
     host, state = FakeHost({**old, "interface.threaded": 0}), tmp_path / "state.json"
-    init(host, state, Wishes(threaded_napi=THREADED_ON))
+    init(host, state, Preferences(threaded_napi=THREADED_ON))
     assert host.values["interface.threaded"] == 1
     undo(host, state)
     assert host.values == {**old, "interface.threaded": 0}
@@ -294,7 +294,9 @@ def test_a_state_of_another_interface_is_refused(tmp_path: Path) -> None:
 
 def test_every_change_has_its_command_and_privilege() -> None:
     """What init would do can be done by hand."""
-    commands = {setting.key: setting.command for setting in check(FakeHost(FRESH), Wishes(busy_poll_us=50))}
+    commands = {
+        setting.key: setting.command for setting in check(FakeHost(FRESH), Preferences(busy_poll_us=50))
+    }
     assert commands["queues.combined"] == "ethtool -L eth1 combined 4"
     assert commands["rings.rx"] == "ethtool -G eth1 rx 2048"
     assert commands["coalescing.adaptive_rx"] == "ethtool -C eth1 adaptive-rx off"
@@ -302,7 +304,7 @@ def test_every_change_has_its_command_and_privilege() -> None:
     assert commands["feature.rx-lro"] == "ethtool -K eth1 rx-lro off"
     busy = {
         setting.key: setting.command
-        for setting in check(FakeHost(FRESH), Wishes(prefers_busy_poll=True, threaded_napi=THREADED_ON))
+        for setting in check(FakeHost(FRESH), Preferences(prefers_busy_poll=True, threaded_napi=THREADED_ON))
     }
     assert busy["interface.gro_flush_timeout"] == "echo 200000 > /sys/class/net/eth1/gro_flush_timeout"
     assert busy["napi.1.threaded"] == (

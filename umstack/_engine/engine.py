@@ -212,12 +212,12 @@ class Engine:
             return []
         return ignored_receiver_options(in_force, wanted)
 
-    def tell_no_source(self, topic: str, queries: int) -> None:
+    def report_no_source(self, topic: str, queries: int) -> None:
         """So many queries for a topic were not answered: the receivers whose threshold this is are told."""
         for one in self.registry.parts(Subscription):
             threshold = one.options.resolution_no_source_notification_threshold
             if one.topic == topic and threshold and queries % threshold == 0:
-                one.tell_no_source(queries)
+                one.report_no_source(queries)
 
     def find_subscription(self, handle: Any) -> Subscription | None:
         """The open subscription of a core's handle."""

@@ -93,7 +93,7 @@ class QueueMemory:
                 hint="a shared queue has one: give the option to event_queue() and leave it out here",
             )
 
-    def tell_no_source(self, topic: str, queries: int) -> None:
+    def report_no_source(self, topic: str, queries: int) -> None:
         """Append a NoSource event; where the queue is full, the log has it instead."""
         number = self.sources.number(topic, "")
         if not lib.um_event_queue_append_event(self.handle, lib.UM_ROW_NO_SOURCE, queries, number):

@@ -63,10 +63,10 @@ class Subscription:
             return False
         return self._takes_group is None or group is None or self._takes_group(group)
 
-    def tell_no_source(self, queries: int) -> None:
+    def report_no_source(self, queries: int) -> None:
         """So many queries for sources of the topic were not answered."""
         if not self.closed:
-            self._queue.tell_no_source(self.topic, queries)
+            self._queue.report_no_source(self.topic, queries)
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""

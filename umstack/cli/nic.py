@@ -22,7 +22,7 @@ from xdp.errors import SettingError
 from xdp.facts import Unknown
 from xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
 from xdp.nic_host import LinuxHost
-from xdp.nic_settings import STAGES, Outcome, Setting, Wishes, check, init, state_path, undo
+from xdp.nic_settings import STAGES, Outcome, Preferences, Setting, check, init, state_path, undo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ class NicError(UmError):
     default_hint = "see `umstack nic check INTERFACE`"
 
 
-def _wishes(command: F) -> F:
+def _preferences(command: F) -> F:
     """Add what can be wished for to a command."""
     for option in (
         click.option(
@@ -99,15 +99,15 @@ def command() -> None:
 
 @command.command("check", epilog="Example: umstack nic check eth1 --json")
 @click.argument("interface")
-@_wishes
+@_preferences
 @JSON_OPTION
-def check_command(interface: str, as_json: bool, **wishes: Any) -> None:
+def check_command(interface: str, as_json: bool, **preferences: Any) -> None:
     """Show each setting, what it should be, why, and the privilege it takes. Changes nothing.
 
     The exit status is 0 if everything is as it should be.
     """
     with _host(interface) as host:
-        settings = check(host, _as_wishes(wishes))
+        settings = check(host, _as_preferences(preferences))
         _show(host.interface, settings, as_json)
     if any(setting.is_to_change for setting in settings):
         raise SystemExit(1)
@@ -115,23 +115,25 @@ def check_command(interface: str, as_json: bool, **wishes: Any) -> None:
 
 @command.command("init", epilog="Example: umstack nic init eth1 --queues 2 --dry-run")
 @click.argument("interface")
-@_wishes
+@_preferences
 @_STATE
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be changed, by which commands; change nothing."
 )
 @JSON_OPTION
 def init_command(
-    interface: str, state_file: Path | None, dry_run: bool, as_json: bool, **wishes: Any
+    interface: str, state_file: Path | None, dry_run: bool, as_json: bool, **preferences: Any
 ) -> None:
     """Apply what `check` shows, and record what was there. If one change fails, all are put back."""
     with _host(interface) as host, terminable():
         if dry_run:
-            settings = [setting for setting in check(host, _as_wishes(wishes)) if setting.is_to_change]
+            settings = [
+                setting for setting in check(host, _as_preferences(preferences)) if setting.is_to_change
+            ]
             _show(host.interface, settings, as_json, dry_run=True)
             return
         state = state_file or state_path(host.interface)
-        outcome = init(host, state, _as_wishes(wishes))
+        outcome = init(host, state, _as_preferences(preferences))
         _tell(host.interface, outcome, state if outcome.changes else None, as_json)
 
 
@@ -147,14 +149,14 @@ def undo_command(interface: str, state_file: Path | None, dry_run: bool, as_json
         _tell(host.interface, outcome, None, as_json)
 
 
-def _as_wishes(wishes: dict[str, Any]) -> Wishes:
-    threaded = wishes["threaded_napi"]
-    return Wishes(
-        queues=wishes["queues"],
-        busy_poll_us=wishes["busy_poll_us"],
-        prefers_busy_poll=wishes["prefers_busy_poll"],
+def _as_preferences(preferences: dict[str, Any]) -> Preferences:
+    threaded = preferences["threaded_napi"]
+    return Preferences(
+        queues=preferences["queues"],
+        busy_poll_us=preferences["busy_poll_us"],
+        prefers_busy_poll=preferences["prefers_busy_poll"],
         threaded_napi=None if threaded is None else _THREADED[threaded],
-        skip=frozenset(wishes["skip"]),
+        skip=frozenset(preferences["skip"]),
     )
 
 

@@ -118,13 +118,13 @@ class _Record:
 class _AdvertisedSource:
     """A source of this context."""
 
-    __slots__ = ("advertisement", "answers_queries", "record", "says_goodbye")
+    __slots__ = ("advertisement", "answers_queries", "has_final_advertisement", "record")
 
     def __init__(self, advertisement: Advertisement, record: _Record, options: SourceOptions) -> None:
         self.advertisement = advertisement
         self.record = record
         self.answers_queries = options.resolver_advertisement_send_immediate_response
-        self.says_goodbye = options.resolver_send_final_advertisements
+        self.has_final_advertisement = options.resolver_send_final_advertisements
 
 
 class _WantedTopic:
@@ -229,7 +229,7 @@ class ResolutionMachine:
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
         """Stop announcing a source, and announce its end if its options have it so."""
         source = self._remove(KnownSource(topic, index, address))
-        if source is not None and source.says_goodbye:
+        if source is not None and source.has_final_advertisement:
             final = Advertisement(topic, index, FINAL_TTL, address)
             self._final_advertisements.append(encode_advertisement(final))
 
