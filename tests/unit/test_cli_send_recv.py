@@ -90,6 +90,44 @@ def test_lines_go_through(start: Start) -> None:
     assert said == lines + b"\n"
 
 
+def test_send_waits_for_receivers_over_tcp(start: Start) -> None:
+    """Over TCP the receivers are the connected clients."""
+    receiver = start("recv", "over-tcp", "--count", "1")
+    status, _, complained = finish(
+        start("send", "over-tcp", "-o", "transport=tcp", "--timeout", "20"), b"one\n"
+    )
+    assert status == 0, complained
+    assert finish(receiver)[:2] == (0, b"one\n")
+
+
+def test_a_tree_is_sent_at_a_rate_without_excluded_names(start: Start, tmp_path: Path) -> None:
+    """--exclude skips names anywhere in the tree; --rate spreads the bytes over time."""
+    (tmp_path / "tree" / "cache").mkdir(parents=True)
+    (tmp_path / "tree" / "cache" / "file").write_bytes(b"x")
+    (tmp_path / "tree" / "file").write_bytes(bytes(200_000))
+    receiver = start("recv", "tree", "--files", str(tmp_path / "got"), "--json")
+    sender = start(
+        *(
+            "send",
+            "tree",
+            "--files",
+            f"{tmp_path / 'tree'}/",
+            "--exclude",
+            "cache",
+            "--rate",
+            "200000",
+            "--json",
+        )
+    )
+    status, said, complained = finish(sender)
+    assert status == 0, complained
+    assert json.loads(said)["seconds"] > 0.6
+    status, said, complained = finish(receiver)
+    assert status == 0, complained
+    assert json.loads(said)["link_mode"] == "socket"
+    assert [path.name for path in (tmp_path / "got").iterdir()] == ["file"]
+
+
 def test_records_go_through(start: Start) -> None:
     """Length-prefixed messages of every size, also empty and many datagrams long, come out as they went in."""
     sizes = [0, 1, 1400, 1472, 5000, 300_000, *range(100)]

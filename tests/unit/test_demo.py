@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import SECONDS, wait_for
+from tests.waiting import wait_for
 from umstack.config import Config, Scope
 from umstack.demo import DemoReport, DemoResult, DemoSettings, SubscriberResult, default_tree
-from umstack.demo.children import Children
 from umstack.demo.network import LoopbackNetwork, network
+from umstack.demo.processes import Processes
 from umstack.demo.result import compare
-from umstack.demo.settings import is_left_out_of_library
+from umstack.demo.settings import LIBRARY_EXCLUDED
 from umstack.demo.workspace import work_directory
 from umstack.errors import OptionError, UmError
 from umstack.files import ManifestEntry
@@ -182,9 +181,8 @@ def test_the_default_tree_is_the_standard_library() -> None:
     """The Python in use, without what was installed into it and without its caches."""
     assert (default_tree() / "os.py").exists()
     assert DemoSettings().is_default_tree
-    assert is_left_out_of_library("site-packages")
-    assert is_left_out_of_library("__pycache__")
-    assert not is_left_out_of_library("json")
+    assert {"site-packages", "__pycache__"} <= LIBRARY_EXCLUDED
+    assert "json" not in LIBRARY_EXCLUDED
 
 
 def test_too_little_space_is_said_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,35 +204,33 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
     assert {path.name for path in tmp_path.iterdir()} == {"umstack-demo-1-x"}
 
 
-def test_what_one_process_says_is_taken_in_before_a_later_end_of_another(tmp_path: Path) -> None:
-    """However late the parent looks: else a subscriber that dies within the transfer looks as if it had died before."""
-    said = tmp_path / "said"
-    with Children(LoopbackNetwork("why"), tmp_path) as children:
-        dies = children.start("subscriber", 1, ["cat"])
-        lives = children.start(
-            "publisher", 0, ["sh", "-c", 'echo \'{"event": "connected"}\'; : >"$0"; cat', str(said)]
-        )
-        wait_for(said.exists)
+def test_a_killed_process_has_a_status_and_no_result(tmp_path: Path) -> None:
+    """The death of one process does not affect another."""
+    with Processes(LoopbackNetwork("why"), tmp_path) as processes:
+        dies, lives = (processes.start(f"subscriber {n}", n, ["recv", f"no/{n}", "-i", "lo"]) for n in (1, 2))
+        wait_for(lambda: dies.has_context() and lives.has_context(), "both contexts")
         dies.process.kill()
-        os.waitid(os.P_PID, dies.process.pid, os.WEXITED | os.WNOWAIT)
-        assert children.take(SECONDS)
-        assert (lives.state, dies.status) == ("connected", None)
-        assert children.take(SECONDS)
-        assert (dies.state, dies.status, dies.has_failed) == ("failed", -signal.SIGKILL, True)
-        assert not children.take(0)
+        wait_for(lambda: dies.status is not None, "the death")
+        assert (dies.status, dies.result, dies.has_context()) == (-signal.SIGKILL, None, False)
+        assert (lives.status, lives.has_context()) == (None, True)
+    assert lives.status is not None
 
 
-def test_a_line_in_parts_is_one_and_half_a_line_is_none(tmp_path: Path) -> None:
-    """What a process says is taken in line by line, whatever the pipe makes of it."""
-    script = (
-        """printf '{"event": "ready"'; cat "$0"; printf '}\\n{"event": "progress", "bytes": 1}\\n{"eve'"""
-    )
-    go = tmp_path / "go"
-    os.mkfifo(go)
-    with Children(LoopbackNetwork("why"), tmp_path) as children:
-        child = children.start("subscriber", 1, ["sh", "-c", script, str(go)])
-        with go.open("w"):
-            assert not children.take(SECONDS)
-        while child.status is None:
-            assert children.take(SECONDS)
-        assert (child.status, child.result, child.progress) == (0, None, {"bytes": 1})
+def test_a_failed_command_shows_its_error(tmp_path: Path) -> None:
+    """The error object on standard output is no result; standard error has the message."""
+    with Processes(LoopbackNetwork("why"), tmp_path) as processes:
+        arguments = ["recv", "x", "--json", "--files", str(tmp_path / "x"), "-i", "nowhere0"]
+        child = processes.start("subscriber 1", 1, arguments)
+        wait_for(lambda: child.status is not None, "its end")
+        assert (child.status, child.result) == (1, None)
+        assert "nowhere0" in child.last_words()
+
+
+def test_a_process_ends_when_the_demo_is_gone(tmp_path: Path) -> None:
+    """Its standard input is a pipe from the demo, which closes even when the demo is killed."""
+    with Processes(LoopbackNetwork("why"), tmp_path) as processes:
+        child = processes.start("subscriber 1", 1, ["recv", "x", "-i", "lo"])
+        wait_for(child.has_context, "its context")
+        assert child.process.stdin is not None
+        child.process.stdin.close()
+        wait_for(lambda: child.status is not None, "its end")

@@ -1,7 +1,7 @@
-"""The `umstack` command. A sub-command is a module of this package, imported when it is asked for.
+"""The `umstack` command. Each sub-command is a module of this package, imported on first use.
 
-Each module exports its click command as `command`. The one-line descriptions stand here, so that `umstack --help`
-need not import them all.
+Each module exports its click command as `command`. The one-line descriptions are here so that `umstack --help`
+imports none of the modules.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from umstack.foreign_text import displayed_lines
 
 COMMANDS = {
     "send": "Publish standard input or files to a topic.",
-    "recv": "Write what a topic carries to standard output or to files.",
+    "recv": "Write the messages of a topic to standard output or to files.",
     "bench": "Measure throughput, latency and recovery against raw sockets.",
-    "lab": "Make hosts and a lossy switch out of network namespaces.",
+    "lab": "Create hosts and a lossy switch from network namespaces.",
     "sim": "Run whole stacks under virtual time, by seed.",
-    "doctor": "Say what this host can do and which mode will be used.",
+    "doctor": "Show what this host supports and which mode will be used.",
     "nic": "Check, prepare and restore the settings of a NIC.",
     "key": "Make and check the keys of authenticated datagrams.",
-    "broker": "Open AF_XDP rings for processes without privileges.",
+    "broker": "Open AF_XDP rings for unprivileged processes.",
     "config": "Check, show and compare configuration files.",
-    "resolver": "Relay topic resolution where there is no multicast.",
+    "resolver": "Relay topic resolution on networks without multicast.",
     "stat": "Show the counters of a running process.",
     "top": "Watch every context of this host, live.",
     "watch": "Watch every context of this host in a browser.",
     "exporter": "Serve the counters of every process to Prometheus.",
-    "trace": "Say where datagrams die in the kernel.",
-    "capture": "Write what passes an interface to pcapng files.",
-    "record": "Write what topics carry to Parquet files, or to a journal.",
-    "report": "Say what captures tell about loss, recovery and rates.",
+    "trace": "Show where the kernel drops datagrams.",
+    "capture": "Capture the traffic of an interface to pcapng files.",
+    "record": "Record topics to Parquet files or to a journal.",
+    "report": "Report on loss, recovery and rates in captures.",
     "monitor": "Watch a folder of captures as it grows.",
-    "decode": "Show what captures hold, or turn them into Parquet.",
+    "decode": "Show the packets of captures, or convert them to Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
     """A group that knows its sub-commands by name and imports the one that is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the sub-commands in the order a newcomer wants them."""
+        """Return the names of the sub-commands, the most common first."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the sub-command; one that is not there is met with those of similar names."""
+        """Find the sub-command; the error for an unknown one suggests similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
 
 
 def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print version, commit, libraries and what is compiled in, and leave."""
+    """Print version, commit, libraries and compiled-in features, and exit."""
     if wanted and not ctx.resilient_parsing:
         click.echo("\n".join(import_module("umstack.cli.version").lines()))
         ctx.exit()
@@ -87,7 +87,7 @@ def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) ->
 
 EPILOG = """\b
 Examples:
-  umstack demo                        the main job, on this machine
+  umstack demo                        a file tree to three subscribers, on this machine
   umstack recv orders --interface eth1
   echo hello | umstack send orders --interface eth1
 """
@@ -95,16 +95,21 @@ Examples:
 
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version, help="Show it."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version and exit.",
 )
 def command() -> None:
     """Reliable multicast messaging for Linux."""
 
 
 def main() -> None:
-    """Run the command line; an error of the stack is one line saying what to do, not a traceback.
+    """Run the command line. An error of the stack is one line with a hint, not a traceback.
 
-    With --json it is an object on standard output as well, as a result is.
+    With --json the error is also an object on standard output.
     """
     try:
         sys.exit(command.main(prog_name="umstack", standalone_mode=False) or 0)
@@ -122,6 +127,6 @@ def main() -> None:
 
 
 def _tell_json(message: str, hint: str, kind: str) -> None:
-    """With --json: the one object on standard output. The line for a person goes to standard error all the same."""
+    """With --json, print the error as the one object on standard output, besides the line on standard error."""
     if "--json" in sys.argv[1:]:
         click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))

@@ -1,4 +1,4 @@
-"""`umstack demo`: the main job, shown."""
+"""`umstack demo`: runs the demo and prints its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from umstack.demo import (
     default_tree,
     run_demo,
 )
-from umstack.demo.children import Child
+from umstack.demo.processes import Child
 from umstack.demo.report import prepare_report, write_report
 from umstack.demo.report import why_no_report as demo_why_no_report
 from umstack.demo.settings import Transport, WantedLinks
@@ -41,15 +41,13 @@ _PLAIN_WIDTH = 100
 _PROBLEMS_SHOWN_MAX = 5
 _FINDINGS_SHOWN_MAX = 6
 _RECOVERY_NAME = "late join and off-transport recovery"
-_RECOVERY_LEGEND = (
-    "messages that came over TCP from what the publisher retained, repairs (retransmissions) received"
-)
+_RECOVERY_LEGEND = "messages fetched over TCP from the publisher's retention, and retransmissions received"
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
-    "dropped by the switch, losses detected, NAKs sent, repairs (retransmissions) received, recovery time, "
-    "lost for good, files verified by SHA-256"
+    "dropped by the switch, losses detected, NAKs sent, retransmissions received, recovery time, "
+    "unrecoverably lost, files verified by SHA-256"
 )
-_TCP_LEGEND = "over TCP the kernel detects and repairs losses: only what the switch dropped is counted here"
+_TCP_LEGEND = "over TCP the kernel recovers losses: only the drops of the switch are counted here"
 _EXAMPLES = """\b
 Examples:
   umstack demo
@@ -64,53 +62,55 @@ Examples:
 @click.option(
     "--tree",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory to send; otherwise the standard library of this Python.",
+    help="Directory to send. Default: the standard library of this Python.",
 )
 @click.option(
     "--loss",
     type=click.FloatRange(0, 0.5),
     default=0.02,
     show_default=True,
-    help="Fraction of the datagrams the switch loses at each subscriber's port.",
+    help="Fraction of the datagrams that the switch drops at each subscriber's port.",
 )
-@click.option("--subscribers", type=click.IntRange(1, 16), default=3, show_default=True, help="How many.")
+@click.option(
+    "--subscribers", type=click.IntRange(1, 16), default=3, show_default=True, help="Number of subscribers."
+)
 @click.option(
     "--link",
     type=click.Choice(get_args(WantedLinks)),
     default="both",
     show_default=True,
-    help="AF_XDP rings, kernel sockets, or the same job over one after the other.",
+    help="AF_XDP rings, kernel sockets, or one run over each.",
 )
 @click.option(
     "--transport",
     type=click.Choice(get_args(Transport)),
     default="lbtrm",
     show_default=True,
-    help="Reliable multicast, reliable unicast, or TCP, which knows no AF_XDP.",
+    help="Reliable multicast, reliable unicast, or TCP (without AF_XDP).",
 )
 @click.option(
     "--resolver",
     "has_resolver",
     is_flag=True,
-    help="No multicast between the hosts: a router instead of the switch, and `umstack resolver` on one more host.",
+    help="Use a router without multicast instead of the switch, and `umstack resolver` on an additional host.",
 )
-@click.option("--seed", type=int, help="Repeats the losses of an earlier run.")
+@click.option("--seed", type=int, help="Seed of the losses, to repeat a run.")
 @click.option(
     "--report",
     "report_directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("demo-report"),
     show_default=True,
-    help="Where the captures made at the switch and the report on them go.",
+    help="Directory for the captures and the report.",
 )
-@click.option("--no-report", is_flag=True, help="Neither capture nor report.")
+@click.option("--no-report", is_flag=True, help="Do not capture and report.")
 @click.option(
-    "--loopback", is_flag=True, help="Do without network namespaces: over lo, where nothing is lost."
+    "--loopback", is_flag=True, help="Use lo instead of network namespaces; nothing is dropped there."
 )
 @click.option(
     "--recovery/--no-recovery",
     default=True,
-    help="Whether to show late join and off-transport recovery, too, which takes 20 s.",
+    help="Also show late join and off-transport recovery (20 s).",
 )
 @JSON_OPTION
 def command(
@@ -127,12 +127,12 @@ def command(
     recovery: bool,
     as_json: bool,
 ) -> None:
-    """Send a file tree to several subscribers across a switch that loses datagrams.
+    """Send a file tree to several subscribers across a switch that drops datagrams.
 
-    The same job is done over AF_XDP and over kernel sockets, and both are shown side by side; where AF_XDP cannot be
-    had it says why. Once more, slowly, to a subscriber that starts in the middle and one whose cable is out for 15 s.
-    The runs are captured at the switch, and a report on the captures ends it. Status 0 only if every file of the tree
-    lies at every subscriber with the SHA-256 it was sent with.
+    One run uses AF_XDP and one kernel sockets; the results are shown side by side. If AF_XDP is unavailable the demo
+    shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is out for 15 s.
+    All runs are captured at the switch, and the demo ends with a report on the captures. Status 0 only if every
+    subscriber has every file, with the SHA-256 of the original.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
     chosen |= {"has_recovery": recovery, "transport": transport, "has_resolver": has_resolver}
@@ -150,7 +150,7 @@ def command(
             if settings.report is not None and all(run.network == "lab" for run in report.runs):
                 written = write_report(settings.report, settings.loss, display.show_step)
     except KeyboardInterrupt:
-        click.echo("umstack: interrupted; everything has been taken down", err=True)
+        click.echo("umstack: interrupted; the lab was removed", err=True)
         raise SystemExit(INTERRUPTED_STATUS) from None
     if as_json:
         runs = [_described(run) for run in report.runs]
@@ -168,9 +168,9 @@ def command(
 
 
 class _Display:
-    """Progress on stderr: bars on a terminal, a line every other second elsewhere.
+    """Progress on stderr: bars on a terminal, otherwise a line every two seconds.
 
-    The first line says where the run can be watched; metrics are scraped once the tree is on its way.
+    The first line shows the address of the live page. Metrics are scraped once the transfer has started.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -191,7 +191,7 @@ class _Display:
         self._next_line = 0.0
 
     def show(self, progress: DemoProgress) -> None:
-        """Show how far it is."""
+        """Show the progress of the run."""
         name = _RECOVERY_NAME if progress.is_recovery else _LINK_NAMES[progress.link]
         if name != self._name:
             self._name = name
@@ -218,7 +218,7 @@ class _Display:
             self._bars.update(task, completed=child.progress.get("bytes", 0), state=_state(child))
 
     def show_step(self, step: str, number: int, of: int) -> None:
-        """Show how far the report is."""
+        """Show the progress of the report."""
         if not self._console.is_terminal and time.monotonic() < self._next_line:
             return
         self._next_line = time.monotonic() + _LOG_INTERVAL_SECONDS
@@ -246,7 +246,7 @@ def _far(child: Child) -> str:
 def _state(child: Child) -> str:
     if child.state == "received" and "verified" in child.progress:
         return f"{child.progress['verified']:,} entries hashed"
-    return {"ready": "", "connected": ""}.get(child.state, child.state)
+    return child.state
 
 
 def _described(result: DemoResult) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def _print_report(report: DemoReport) -> None:
     if report.recovery is not None:
         _print_recovery(console, report.recovery)
     elif report.why_no_recovery is not None:
-        why = f"neither late join nor off-transport recovery is shown: {report.why_no_recovery}"
+        why = f"late join and off-transport recovery not shown: {report.why_no_recovery}"
         console.print(why, style="yellow", highlight=False, markup=False)
     if report.why_no_rings is not None:
         why = f"sockets only, no AF_XDP here: {report.why_no_rings}"
@@ -316,16 +316,16 @@ def _print_findings(written: dict[str, Any] | None, why_not: str | None) -> None
     console = Console(soft_wrap=True)
     if written is None:
         if why_not is not None:
-            console.print(f"no report on a capture: {why_not}", highlight=False, markup=False)
+            console.print(f"no report: {why_not}", highlight=False, markup=False)
         return
-    console.print(f"\nwhat the capture at the switch says ({written['packets']:,} packets)", highlight=False)
+    console.print(f"\nfindings in the captures ({written['packets']:,} packets)", highlight=False)
     for finding in written["findings"][:_FINDINGS_SHOWN_MAX]:
         console.print(f"- {finding['text']}", highlight=False, markup=False)
-    console.print(f"the whole report: {written['page']}", highlight=False, markup=False)
+    console.print(f"full report: {written['page']}", highlight=False, markup=False)
 
 
 def _side_by_side(runs: Sequence[DemoResult]) -> Table:
-    """A line a figure, a column a link."""
+    """Return a table with one line per figure and one column per link."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("")
     for run in runs:
@@ -350,7 +350,7 @@ def _worst_ms(run: DemoResult, percentile: str) -> str:
     return _milliseconds(max((time for time in times if time is not None), default=None))
 
 
-def _nanoseconds_a_byte(seconds: float, run: DemoResult) -> str:
+def _nanoseconds_per_byte(seconds: float, run: DemoResult) -> str:
     return f"{seconds / run.bytes * 1e9:.2f}" if run.bytes else "-"
 
 
@@ -364,11 +364,13 @@ _FIGURES: dict[str, Callable[[DemoResult], str]] = {
     "dropped by a receive buffer or ring": lambda run: _total(run, "receive_drops"),
     "recovery p50 ms, worst subscriber": lambda run: _worst_ms(run, "p50"),
     "recovery p99 ms, worst subscriber": lambda run: _worst_ms(run, "p99"),
-    "publisher's CPU ns a byte": lambda run: _nanoseconds_a_byte(run.publisher.get("cpu_seconds", 0.0), run),
-    "subscribers' CPU ns a byte, each": lambda run: _nanoseconds_a_byte(
+    "publisher's CPU ns per byte": lambda run: _nanoseconds_per_byte(
+        run.publisher.get("cpu_seconds", 0.0), run
+    ),
+    "CPU ns per byte of one subscriber": lambda run: _nanoseconds_per_byte(
         sum(one.cpu_seconds for one in run.subscribers) / max(1, len(run.subscribers)), run
     ),
-    "lost for good": lambda run: _total(run, "unrecoverable"),
+    "unrecoverably lost": lambda run: _total(run, "unrecoverable"),
     "subscribers with every file verified": lambda run: (
         f"{sum(map(run.is_verified, run.subscribers))}/{len(run.subscribers)}"
     ),
@@ -395,7 +397,7 @@ def _print(console: Console, result: DemoResult) -> None:
             highlight=False,
         )
     for item in result.skipped:
-        console.print(f"left out {item}", highlight=False, markup=False)
+        console.print(f"skipped {item}", highlight=False, markup=False)
     for problem in _problems(result):
         console.print(problem, style="red", highlight=False, markup=False)
 
@@ -433,7 +435,7 @@ def _table(result: DemoResult) -> Table:
     table.caption = (
         f"{result.loss:.1%} of the datagrams dropped at each port of the switch, seed {result.seed}"
         if result.network == "lab"
-        else "no switch: nothing is dropped on purpose"
+        else "no switch: no datagrams are dropped on purpose"
     )
     return table
 

@@ -57,26 +57,26 @@ Examples:
   umstack recv orders --hot-failover -i eth1 -i eth2
 
 \b
-A/B lines: with --hot-failover the first copy of each message that
-`umstack send orders --hot-failover -i eth1 -i eth2` sends is written, in the
-order of the numbers, whichever interface it came by. A line that is cut costs
-nothing; a number that none has brought for hf_maximum_delay is lost.
+A/B lines: with --hot-failover the first copy of each message of
+`umstack send orders --hot-failover -i eth1 -i eth2` is written, in order. One
+disconnected line does no harm; a message that no line delivers within
+hf_maximum_delay is lost.
 """
 
 
 class Sink(Protocol):
-    """Where what is received goes."""
+    """Destination of received messages."""
 
     def take(self, batch: Batch) -> int:
-        """Store a batch; returns how many of what `--count` counts are complete with it."""
+        """Store a batch; returns the number of messages or trees that it completes, as `--count` counts them."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Called once after the last batch."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a run of the command did."""
+    """Result of a run; printed by --json."""
 
     topic: str
     count: int = 0
@@ -90,10 +90,15 @@ class Summary:
     trees: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)
+    link_mode: str = ""
+    cpu_seconds: float = 0.0
+    receive_drops: int = 0
+    recovery_ms: dict[str, float | None] = field(default_factory=dict)
+    """Percentiles of the time from detecting a loss to its retransmission, over the first interface."""
 
 
 class StreamSink:
-    """Messages to a stream, as lines or as records."""
+    """Writes messages to a stream, as lines or as records."""
 
     def __init__(self, out: BinaryIO, join: Callable[[Sequence[bytes]], bytes]) -> None:
         self._out = out
@@ -107,11 +112,11 @@ class StreamSink:
         return len(messages)
 
     def close(self) -> None:
-        """The stream is closed by the caller that opened it."""
+        """The caller closes the stream."""
 
 
 class JsonLinesSink:
-    """Messages with what they carry beside their data, each an object on a line of its own."""
+    """Writes each message with its properties as one line of JSON."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -124,7 +129,7 @@ class JsonLinesSink:
         return len(lines)
 
     def close(self) -> None:
-        """The stream is closed by the caller that opened it."""
+        """The caller closes the stream."""
 
 
 def _object_of(message: Message) -> dict[str, Any]:
@@ -141,12 +146,12 @@ def _object_of(message: Message) -> dict[str, Any]:
 
 
 def _json_value(value: PropertyValue) -> PropertyValue:
-    """JSON has no numbers that are infinite or none: they are text."""
+    """Return infinity and NaN as text: JSON has no such numbers."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class TreeSink:
-    """File trees to a directory. Each tree that ends counts, and has to be complete."""
+    """Writes file trees to a directory. `--count` counts trees, complete or not."""
 
     def __init__(self, target: Target, summary: Summary) -> None:
         self._summary = summary
@@ -154,7 +159,7 @@ class TreeSink:
         self._strays_seen = 0
 
     def take(self, batch: Batch) -> int:
-        """Write what the batch says of trees."""
+        """Write the records of the batch."""
         events = batch.events()
         batch.release()
         ended = self._trees.take(events)
@@ -166,7 +171,7 @@ class TreeSink:
         return len(ended)
 
     def close(self) -> None:
-        """Trees that have not ended never will."""
+        """Record the trees that did not end as incomplete."""
         for report in self._trees.close():
             self._note(report)
 
@@ -192,19 +197,19 @@ class TreeSink:
 @click.command(epilog=_EXAMPLES)
 @click.argument("topic")
 @click.option(
-    "--lines", "form", flag_value="lines", default="lines", help="Each message a line (the default)."
+    "--lines", "form", flag_value="lines", default="lines", help="Write each message as a line (the default)."
 )
 @click.option(
     "--records",
     "form",
     flag_value="records",
-    help="Each message a 4-byte big-endian length and as many bytes.",
+    help="Write each message as a 4-byte big-endian length and its bytes.",
 )
 @click.option(
     "--json-lines",
     "form",
     flag_value="json-lines",
-    help="Each message a line of JSON, with its properties, number and source.",
+    help="Write each message as a line of JSON, with properties, sequence number and source.",
 )
 @click.option(
     "--files", "directory", type=click.Path(file_okay=False), help="Receive file trees into this directory."
@@ -214,17 +219,20 @@ class TreeSink:
     "--count",
     type=click.IntRange(1),
     metavar="N",
-    help="End after so many messages, or trees; with --files 1 if not given.",
+    help="End after this many messages, or trees. Default with --files: 1.",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing has come for so long."
+    "--timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="End when nothing is received for this long.",
 )
-@click.option("--until-end", is_flag=True, help="End when the session of the publisher has ended.")
+@click.option("--until-end", is_flag=True, help="End when the publisher's session has ended.")
 @click.option(
     "--hot-failover",
     "is_hot_failover",
     is_flag=True,
-    help="Receive one stream over each --interface (A/B lines), and write the first copy of each message; see below.",
+    help="Receive over each --interface (A/B lines) and write the first copy of each message; see below.",
 )
 @stack_options_of_lines
 @JSON_OPTION
@@ -242,17 +250,17 @@ def command(
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write what a TOPIC carries to standard output, or to files.
+    """Write the messages of a TOPIC to standard output, or to files.
 
-    Status 0 only if nothing was lost, --count was reached and every file tree is complete and its SHA-256 right; a
-    --timeout with nothing received is a failure.
+    Status 0 only if nothing was lost, --count was reached, and every file tree is complete with the right SHA-256.
+    A --timeout with nothing received is a failure.
     """
     if as_json and directory is None and output is None:
-        raise click.UsageError("with --json the messages need a place of their own: add --output FILE")
+        raise click.UsageError("with --json, messages cannot go to standard output: add --output FILE")
     if directory is not None and output is not None:
-        raise click.UsageError("--files names a directory, --output a file: give one of them")
+        raise click.UsageError("give --files or --output, not both")
     if directory is not None and is_hot_failover:
-        raise click.UsageError("--files receives trees, which have no numbers for --hot-failover")
+        raise click.UsageError("--hot-failover cannot be used with --files")
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     warn_in_one_line()
     if directory is not None and count is None:
@@ -283,12 +291,20 @@ def command(
         summary.seconds = meter.seconds
         transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
         summary.counters = {**receiver.stats(), "transports": transports}
+        summary.link_mode, summary.cpu_seconds = contexts[0].link_mode, time.process_time()
+        summary.receive_drops = sum(one.stats()["link_counters"]["receive_drops"] for one in contexts)
+        times = contexts[0].recovery_times()
+        summary.recovery_ms = {
+            "p50": times.percentile_ms(50),
+            "p99": times.percentile_ms(99),
+            "max": max((transport["nak_stm_max"] for transport in transports), default=None),
+        }
     _report(summary, count, as_json)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ends the run."""
+    """Conditions that end the run."""
 
     count: int | None
     timeout: float | None
@@ -311,7 +327,7 @@ def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, endin
 
 
 def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:
-    """Account for a batch and store it; whether the last session there was ended with it."""
+    """Count and store a batch; returns true if the last open session ended with it."""
     rows, events = len(batch), batch.event_count
     summary.messages += rows - events
     summary.bytes += batch.offsets[rows]
@@ -323,7 +339,7 @@ def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:
 
 
 def _on_events(events: Iterable[Event], summary: Summary) -> bool:
-    """Note losses, and sessions that begin and end; whether the last one that was open has ended."""
+    """Record losses and sessions; returns true if the last open session has ended."""
     ended = False
     for event in events:
         match event:
@@ -334,12 +350,13 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
                 ended = not summary.open_sources
             case NakCutoff():
                 click.echo(
-                    f"umstack: no NAKs any more for {event.source}: at their limit for too long", err=True
+                    f"umstack: stopped sending NAKs to {event.source}: at the NAK limit for too long",
+                    err=True,
                 )
             case UnrecoverableLoss() | BurstLoss():
                 summary.losses += 1
                 if summary.losses <= _LOSSES_SHOWN_MAX:
-                    click.echo(f"umstack: lost for good: {_lost(event)} of {event.source}", err=True)
+                    click.echo(f"umstack: unrecoverably lost: {_lost(event)} of {event.source}", err=True)
     return ended
 
 
@@ -351,7 +368,7 @@ def _lost(event: UnrecoverableLoss | BurstLoss) -> str:
 
 @contextlib.contextmanager
 def _sink(form: str, directory: str | None, output: str | None, summary: Summary) -> Iterator[Sink]:
-    """The sink the options ask for."""
+    """Open the sink that the options select."""
     if directory is not None:
         with Target(directory) as target:
             yield TreeSink(target, summary)
@@ -374,14 +391,14 @@ def _sink(form: str, directory: str | None, output: str | None, summary: Summary
 
 
 def _silence_stdout() -> None:
-    """Nobody reads it any more; what is still buffered must not raise when the interpreter ends."""
+    """Discard buffered output, so that a closed pipe raises nothing when the interpreter exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _is_ok(summary: Summary, count: int | None) -> bool:
-    """Whether what the command promises has happened: see its help."""
+    """Returns true if the run succeeded; see the help text."""
     reached = summary.count >= count if count is not None else summary.count > 0 or not summary.timed_out
     whole = all(tree["complete"] for tree in summary.trees)
     return reached and whole and summary.losses == 0 and not summary.problems

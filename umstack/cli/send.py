@@ -19,6 +19,7 @@ from umstack.cli.framing import LineSplitter, RecordSplitter, Splitter
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.lines import PATIENCE_SECONDS, Line, Lines
 from umstack.cli.meter import Meter, amount
+from umstack.cli.pacing import PacedPublisher
 from umstack.cli.stack_options import (
     JSON_OPTION,
     configuration,
@@ -39,7 +40,7 @@ _READ_BYTES = 1 << 20
 _IDLE_SECONDS = 0.001
 _STAY_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
-"""How much longer than at one line is waited for receivers at the others."""
+"""Additional wait for receivers at the other lines once one line has them."""
 _EXAMPLES = """\b
 Examples:
   umstack send orders --interface eth1 < orders.txt
@@ -50,22 +51,23 @@ Examples:
   umstack send orders --hot-failover -i eth1 -i eth2 < orders.txt
 
 \b
-A/B lines: --hot-failover sends every message over each interface, under a
-number. `umstack recv orders --hot-failover -i eth1 -i eth2` writes the first
-copy of each: a line that loses, stalls or is cut costs nothing. Two hosts can
-be the lines as well: give both the same input and the same --first-number.
+A/B lines: --hot-failover numbers every message and sends it over each
+interface. `umstack recv orders --hot-failover -i eth1 -i eth2` writes the
+first copy of each, so that one lossy, stalled or disconnected line does no
+harm. Two hosts can be the lines, too: give both the same input and the same
+--first-number.
 """
 
 
 class NotTaken(UmError):
-    """Nothing more could be sent for the time allowed."""
+    """Nothing could be sent within the timeout."""
 
     default_hint = "start a receiver of the topic, or allow more time with --timeout"
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a run of the command did."""
+    """Result of a run; printed by --json."""
 
     topic: str
     messages: int = 0
@@ -75,19 +77,22 @@ class Summary:
     is_drained: bool = False
     interrupted: bool = False
     counters: dict[str, Any] = field(default_factory=dict)
+    link_mode: str = ""
+    datagram_bytes: int = 0
+    cpu_seconds: float = 0.0
     tree: dict[str, Any] | None = None
     lines: list[dict[str, Any]] = field(default_factory=list)
-    """With --hot-failover, what each line did."""
+    """With --hot-failover: the result of each line."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether everything was sent, and reached every receiver that did not leave."""
+        """True if everything was sent and every receiver that did not leave has it."""
         return self.is_drained and not self.interrupted and not self.problems
 
 
 def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> MessageProperties:
-    """Read `region=eu` and `priority:int=3`."""
+    """Parse `region=eu` and `priority:int=3`."""
     found: dict[str, PropertyValue] = {}
     for given in value:
         named, equals, text = given.partition("=")
@@ -110,16 +115,25 @@ def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
 @click.argument("topic")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path())
 @click.option(
-    "--lines", "form", flag_value="lines", default="lines", help="Each line a message (the default)."
+    "--lines", "form", flag_value="lines", default="lines", help="Each line is a message (the default)."
 )
 @click.option(
     "--records",
     "form",
     flag_value="records",
-    help="Each message a 4-byte big-endian length and as many bytes.",
+    help="Each message is a 4-byte big-endian length and its bytes.",
 )
 @click.option(
-    "--files", "form", flag_value="files", help="Send files and directories; DIR/ sends what is in it."
+    "--files", "form", flag_value="files", help="Send files and directories; DIR/ sends the contents only."
+)
+@click.option(
+    "--exclude", multiple=True, metavar="NAME", help="With --files, skip entries of this name; repeatable."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    metavar="BYTES",
+    help="With --files, send at most this many bytes per second.",
 )
 @click.option(
     "--property",
@@ -127,33 +141,33 @@ def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
     multiple=True,
     metavar="NAME[:TYPE]=VALUE",
     callback=_properties,
-    help="Give every message this property, a string or of TYPE boolean, byte, short, int, long, float, double.",
+    help="Add a property to every message; repeatable. TYPE: boolean, byte, short, int, long, float, double or string.",
 )
 @click.option(
     "--wait-receivers",
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Receivers to wait for, and not to outrun; 0: send as UM does, to receivers or none.",
+    help="Number of receivers to wait for; flow control then keeps to the slowest. 0: send without waiting.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Give up when nothing is taken for so long.",
+    help="Give up if nothing can be sent for this long.",
 )
 @click.option(
     "--linger",
     "stay_seconds",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Stay to repair losses after the last message; 1 with --wait-receivers 0, else 0.",
+    help="Keep serving retransmissions after the last message. Default: 1 with --wait-receivers 0, else 0.",
 )
 @click.option(
     "--hot-failover",
     "is_hot_failover",
     is_flag=True,
-    help="Send every message over each --interface (A/B lines), under a number; see below.",
+    help="Send every message over each --interface (A/B lines); see below.",
 )
 @click.option(
     "--first-number",
@@ -168,6 +182,8 @@ def command(
     topic: str,
     paths: tuple[str, ...],
     form: str,
+    exclude: tuple[str, ...],
+    rate: float | None,
     properties: MessageProperties,
     wait_receivers: int,
     timeout: float | None,
@@ -181,14 +197,16 @@ def command(
 ) -> None:
     """Publish standard input, or files, to a TOPIC.
 
-    Ends when all of it has reached every receiver (those that left excepted), with status 0 only then.
+    Ends with status 0 once every receiver has everything; receivers that left do not count.
     """
     if (form == "files") != bool(paths):
-        raise click.UsageError("--files takes one PATH at least, and a PATH needs --files")
+        raise click.UsageError("--files needs a PATH, and a PATH needs --files")
+    if form != "files" and (exclude or rate is not None):
+        raise click.UsageError("--exclude and --rate are for --files")
     if form == "files" and properties:
-        raise click.UsageError("--files sends trees, whose messages have no --property")
+        raise click.UsageError("messages of --files have no --property")
     if form == "files" and is_hot_failover:
-        raise click.UsageError("--files sends trees, which have no numbers for --hot-failover")
+        raise click.UsageError("--hot-failover cannot be used with --files")
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     _check_paths(paths)
     warn_in_one_line()
@@ -208,7 +226,7 @@ def command(
         source = context.source(topic)
         if wait_receivers and source.options.flow_control == "none":
             raise OptionError(
-                "with flow_control none a source knows no receivers to wait for",
+                "with flow_control none a source does not know its receivers",
                 hint="add --wait-receivers 0",
             )
         if stay_seconds is None:
@@ -226,7 +244,7 @@ def command(
             with interruptible(summary):
                 sending.wait_connected(wait_receivers)
                 if form == "files":
-                    sending.send_tree(paths)
+                    sending.send_tree(paths, exclude, rate)
                 else:
                     sending.send_stream(form)
                 sending.drain(stay_seconds)
@@ -237,7 +255,7 @@ def command(
 
 
 def _check_paths(paths: tuple[str, ...]) -> None:
-    """Before anybody is waited for: what was named must be there and readable."""
+    """Raise an error if a path does not exist or is unreadable."""
     for path in paths:
         try:
             Path(path).lstat()
@@ -248,7 +266,7 @@ def _check_paths(paths: tuple[str, ...]) -> None:
 
 
 class Sending:
-    """One run: a source, and what is counted and shown meanwhile."""
+    """One run of the command with one source."""
 
     def __init__(
         self,
@@ -268,17 +286,19 @@ class Sending:
         self._publisher = Publisher(source, self._on_wait)
 
     def wait_connected(self, receivers: int) -> None:
-        """Wait for the receivers that were asked for."""
+        """Wait for the requested number of receivers."""
         if receivers == 0:
             return
+        by_clients = self._source.options.transport == "tcp"
+        counter = "num_clients" if by_clients else "receivers_known"
         self._await(
-            lambda: int(self._source.stats()["receivers_known"] or 0) >= receivers,
-            lambda: f"waiting for receivers: {self._source.stats()['receivers_known']} of {receivers} there",
+            lambda: int(self._source.stats()[counter] or 0) >= receivers,
+            lambda: f"waiting for receivers: {self._source.stats()[counter]} of {receivers} there",
         )
         self._summary.receivers = receivers
 
     def send_stream(self, form: str) -> None:
-        """Send standard input until it ends; what is there is sent at once."""
+        """Send standard input until it ends, without waiting for a full buffer."""
         limit = self._source.message_maximum_bytes
         splitter: Splitter = LineSplitter(limit) if form == "lines" else RecordSplitter(limit)
         while data := os.read(sys.stdin.fileno(), _READ_BYTES):
@@ -293,14 +313,15 @@ class Sending:
             self._publisher.send_many(messages, flush=True)
         self._summary.bytes += sum(map(len, messages))
 
-    def send_tree(self, paths: tuple[str, ...]) -> None:
+    def send_tree(self, paths: tuple[str, ...], exclude: tuple[str, ...], rate: float | None) -> None:
         """Send files and directories."""
 
         def progress(manifest: Manifest, bytes_of_file: int) -> None:
             done = manifest.byte_count + bytes_of_file
             self._meter.show(f"sent {manifest.file_count:,} files, {amount(done)}")
 
-        report = TreeSender(self._publisher, on_progress=progress).send(paths)
+        publisher = self._publisher if rate is None else PacedPublisher(self._source, self._on_wait, rate)
+        report = TreeSender(publisher, on_progress=progress).send(paths, exclude=exclude.__contains__)
         manifest = report.manifest
         self._summary.bytes = manifest.byte_count
         self._summary.tree = {
@@ -315,7 +336,7 @@ class Sending:
         self._summary.problems += [_said(item) for item in report.failed]
 
     def drain(self, stay_seconds: float) -> None:
-        """Wait until it has arrived, then stay for this long, for repairs."""
+        """Wait until everything was received, then serve retransmissions for `stay_seconds`."""
         self._await(
             lambda: self._source.wait_drained(0),
             lambda: "waiting for the last messages to be received",
@@ -326,8 +347,11 @@ class Sending:
             self._context.idle(_IDLE_SECONDS)
 
     def finish(self) -> None:
-        """Take down the counters; a receiver that timed out has not had everything."""
+        """Record the counters. A receiver that timed out is a problem: it may miss messages."""
         self._summary.seconds = self._meter.seconds
+        self._summary.cpu_seconds = time.process_time()
+        self._summary.link_mode = self._context.link_mode
+        self._summary.datagram_bytes = self._context.datagram_bytes
         counters = self._summary.counters = self._source.stats()
         self._summary.messages = int(counters["messages_sent"] or 0)
         if timed_out := counters["receivers_timed_out"]:
@@ -336,7 +360,7 @@ class Sending:
             )
         if stalled := counters["receivers_stalled"]:
             self._summary.problems.append(
-                f"{stalled} receivers stopped taking messages and may lack some (flow_control_stall_timeout)"
+                f"{stalled} receivers stopped reading and may miss messages (flow_control_stall_timeout)"
             )
 
     def _await(self, condition: Callable[[], bool], say: Callable[[], str]) -> None:
@@ -351,11 +375,11 @@ class Sending:
     def _on_wait(self, waited_seconds: float, why: WouldBlock) -> None:
         self._meter.show(f"held back: {why.message}")
         if self._timeout is not None and waited_seconds > self._timeout:
-            raise NotTaken(f"nothing was taken for {waited_seconds:.1f} s: {why.message}")
+            raise NotTaken(f"nothing could be sent for {waited_seconds:.1f} s: {why.message}")
 
 
 class HotFailoverSending(Sending):
-    """One run over several lines: done when one of them has carried everything and the others had a moment more."""
+    """One run over several lines. It ends when one line has carried everything and the others had a moment more."""
 
     def __init__(
         self,
@@ -370,7 +394,7 @@ class HotFailoverSending(Sending):
         self._first_number = lines.next_number
 
     def wait_connected(self, receivers: int) -> None:
-        """Wait for the receivers that were asked for, at every line, or at one and a moment longer."""
+        """Wait for the receivers at every line, or at one line and _JOIN_SECONDS for the others."""
         if receivers == 0:
             return
         lines, several = self._lines, len(self._lines.all)
@@ -389,7 +413,7 @@ class HotFailoverSending(Sending):
         self._summary.bytes += sum(map(len, messages))
 
     def drain(self, stay_seconds: float) -> None:
-        """Wait until it has arrived by one line, and a moment for the others; then stay for this long, for repairs."""
+        """Wait until one line has carried everything, and a moment for the others; then serve retransmissions."""
         self._await_all_or(
             self._lines.is_drained,
             self._lines.has_whole_line,
@@ -402,18 +426,18 @@ class HotFailoverSending(Sending):
             self._lines.idle(_IDLE_SECONDS)
 
     def finish(self) -> None:
-        """Take down the counters; that one line is whole is what tells that receivers can have everything."""
+        """Record the counters. If no line carried everything, receivers may miss messages."""
         self._summary.seconds = self._meter.seconds
         self._summary.messages = self._lines.next_number - self._first_number
         self._summary.counters = self._lines.all[0].source.stats()
         self._summary.lines = [line.described() for line in self._lines.all]
         if not any(line.is_whole for line in self._lines.all):
-            self._summary.problems.append("no line carried everything: receivers may lack some")
+            self._summary.problems.append("no line carried everything: receivers may miss messages")
 
     def _await_all_or(
         self, all_are: Callable[[], bool], one_is: Callable[[], bool], say: Callable[[], str], seconds: float
     ) -> None:
-        """Wait until all are, or until one has been for so long."""
+        """Wait for `all_are`, or until `one_is` has been true for `seconds`."""
         since: float | None = None
 
         def is_enough() -> bool:
@@ -437,7 +461,7 @@ def _said(item: Skipped) -> str:
 
 def _report(summary: Summary, as_json: bool) -> None:
     for item in (summary.tree or {}).get("skipped", []):
-        click.echo(f"umstack: left out {item}", err=True)
+        click.echo(f"umstack: skipped {item}", err=True)
     for problem in summary.problems:
         click.echo(f"umstack: {problem}", err=True)
     if as_json:
@@ -456,6 +480,9 @@ def _report(summary: Summary, as_json: bool) -> None:
                     "lines": summary.lines,
                     "problems": summary.problems,
                     "counters": summary.counters,
+                    "link_mode": summary.link_mode,
+                    "datagram_bytes": summary.datagram_bytes,
+                    "cpu_seconds": summary.cpu_seconds,
                 }
             )
         )

@@ -1,4 +1,4 @@
-"""What every command that opens a context takes: the interface, a configuration file and options by name."""
+"""Options of every command that opens a context: the interface, a configuration file and options by name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
-_INTERFACE_HELP = (
-    "Interface to use: a name, an address or a network; otherwise the first that does multicast."
-)
+_INTERFACE_HELP = "Interface: a name, an address or a network. Default: the first with multicast."
 
 
 def stack_options(command: F) -> F:
@@ -27,19 +25,19 @@ def stack_options(command: F) -> F:
 
 
 def stack_options_of_lines(command: F) -> F:
-    """The same for a command that may send or receive over several interfaces at a time."""
-    several = f"{_INTERFACE_HELP} With --hot-failover it may be given again, once for each line."
+    """Add the same options to a command that can use several interfaces at a time."""
+    several = f"{_INTERFACE_HELP} With --hot-failover repeatable, once for each line."
     return _with_options(
         command, click.option("-i", "--interface", "interfaces", multiple=True, help=several)
     )
 
 
 def hot_failover_interfaces(interfaces: Sequence[str], *, is_hot_failover: bool) -> list[str | None]:
-    """The interfaces of the command's contexts: one, which may be none in particular, without --hot-failover."""
+    """Return the interface of each context. None selects the default; only --hot-failover allows several."""
     if len(interfaces) > 1 and not is_hot_failover:
-        raise click.UsageError("several interfaces are lines of one stream: add --hot-failover")
+        raise click.UsageError("several interfaces need --hot-failover")
     if len(set(interfaces)) < len(interfaces):
-        raise click.UsageError("each line has an interface of its own: give each --interface once")
+        raise click.UsageError("give each --interface once: every line needs its own")
     return [*interfaces] or [None]
 
 
@@ -51,7 +49,7 @@ def _with_options(command: F, interface: Callable[[F], F]) -> F:
             "options",
             multiple=True,
             metavar="NAME=VALUE",
-            help="Set an option of the stack (docs/options.md); may be given more than once.",
+            help="Set an option of the stack (docs/options.md); repeatable.",
         ),
         click.option("-c", "--config", "config_file", metavar="FILE", help="A configuration file."),
         interface,
@@ -66,7 +64,7 @@ def configuration(
     config_file: str | None,
     options: Sequence[str],
 ) -> Config:
-    """The command's defaults, under the configuration file, under the options named on the command line."""
+    """Merge the options: the command line overrides the file, which overrides the command's defaults."""
     config = Config()
     for (scope, name), value in defaults.items():
         config = config.with_options(scope, {name: value})
@@ -82,7 +80,7 @@ def configuration(
 
 
 def _placed(name: str, scopes: Sequence[Scope]) -> tuple[Scope, str]:
-    """The scope and name of `NAME` or `SCOPE.NAME` among the scopes this command has objects of."""
+    """Return the scope and name of `NAME` or `SCOPE.NAME`, limited to the scopes of this command."""
     prefix, dot, rest = name.lower().partition(".")
     if dot:
         if prefix not in scopes:
@@ -97,7 +95,7 @@ def _placed(name: str, scopes: Sequence[Scope]) -> tuple[Scope, str]:
 
 
 def warn_in_one_line() -> None:
-    """Show the warnings of the stack as a user of the command line reads them, without the place in the source."""
+    """Print warnings of the stack in one line, without the source location."""
 
     def show(
         message: Warning | str,

@@ -1,30 +1,29 @@
-"""The processes of the demo: `python -m umstack.demo.child publisher|subscriber TASK`, started by their parent."""
+"""Runs an `umstack` command, and ends it when its standard input closes: then the demo that started it is gone.
+
+python -m umstack.demo.child recv demo/tree ...
+"""
 
 from __future__ import annotations
 
-import json
+import os
+import runpy
 import signal
 import sys
-from types import FrameType
+import threading
+import time
 
-from umstack.demo.publisher import PublisherTask, publish
-from umstack.demo.reporting import Reporter
-from umstack.demo.subscriber import SubscriberTask, subscribe
-
-
-def main(role: str, task: str) -> None:
-    """Carry a task out; SIGTERM ends it in order."""
-    signal.signal(signal.SIGTERM, _leave)
-    reporter = Reporter()
-    if role == "publisher":
-        publish(PublisherTask(**json.loads(task)), reporter)
-    else:
-        subscribe(SubscriberTask(**json.loads(task)), reporter)
+_GRACE_SECONDS = 2.0
+_ORPHANED_STATUS = 3
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    os._exit(_ORPHANED_STATUS)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    runpy.run_module("umstack", run_name="__main__")

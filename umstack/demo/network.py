@@ -6,13 +6,14 @@ import contextlib
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from umstack.config import RESOLVER_DAEMON_PORT
-from umstack.demo.resolver import resolving
+from umstack.demo.errors import DemoFailed
 from umstack.demo.settings import DemoSettings, Options
 from umstack.lab import Lab, PortCounters
 from umstack.lab.cables import port_name
@@ -22,6 +23,7 @@ from xdp.probe import probe_interface
 _RMEM_MAX = Path("/proc/sys/net/core/rmem_max")
 _LOOPBACK_DATAGRAM_BYTES = 8192
 _CAP_NET_ADMIN = 12
+_END_SECONDS = 5.0
 
 
 class Network(Protocol):
@@ -60,7 +62,7 @@ class Network(Protocol):
     def cut(self, host: int) -> None:
         """Take a host off the network."""
 
-    def mend(self, host: int) -> None:
+    def reconnect(self, host: int) -> None:
         """Put it back."""
 
 
@@ -114,7 +116,7 @@ class LabNetwork:
         """Take a host's interface down."""
         self.lab.hosts[host].link_down()
 
-    def mend(self, host: int) -> None:
+    def reconnect(self, host: int) -> None:
         """Bring it up again."""
         self.lab.hosts[host].link_up()
 
@@ -184,7 +186,7 @@ class LoopbackNetwork:
         """There is no cable."""
         raise NotImplementedError(f"loopback has no cable to host {host}")
 
-    def mend(self, host: int) -> None:
+    def reconnect(self, host: int) -> None:
         """There is no cable."""
         raise NotImplementedError(f"loopback has no cable to host {host}")
 
@@ -201,9 +203,38 @@ def network(settings: DemoSettings) -> Iterator[Network]:
             yield net
             return
         host, address = net.daemon_place()
-        with resolving(lambda argv, **options: net.run(host, argv, **options), address):
+        with _resolving(net, host, address):
             net.daemon = address
             yield net
+
+
+@contextlib.contextmanager
+def _resolving(net: Network, host: int, address: str) -> Iterator[None]:
+    """Run `umstack resolver` on a host. It has started when the block begins."""
+    daemon = net.run(
+        host,
+        [sys.executable, "-m", "umstack", "resolver", "--listen", address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert daemon.stderr is not None
+    try:
+        first_line = daemon.stderr.readline()
+        if not first_line.startswith("relaying"):
+            raise DemoFailed(
+                f"the resolution daemon at {address} did not start: {first_line}{daemon.stderr.read()}".strip(),
+                hint="leave --resolver out, or end what listens there",
+            )
+        yield
+    finally:
+        daemon.terminate()
+        try:
+            daemon.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.communicate()
 
 
 @contextlib.contextmanager

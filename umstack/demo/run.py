@@ -1,5 +1,4 @@
-"""The runs of the demo, one a link, and one with late subscribers: network up, tree across it, every byte compared,
-everything taken down again."""
+"""The runs of the demo: one for each link, and one with late subscribers. Each brings its network up and down."""
 
 from __future__ import annotations
 
@@ -9,18 +8,17 @@ from dataclasses import replace
 from umstack.demo.capture import capturing, clear_captures
 from umstack.demo.errors import DemoFailed
 from umstack.demo.network import network
-from umstack.demo.recovery_transfer import SUBSCRIBERS, RecoveryTransfer
 from umstack.demo.result import DemoReport, DemoResult
-from umstack.demo.settings import CAPTURE_SNAP_BYTES, DemoSettings, Link, is_left_out_of_library
-from umstack.demo.transfer import DemoProgress, OnProgress, Transfer
+from umstack.demo.settings import CAPTURE_SNAP_BYTES, LIBRARY_EXCLUDED, DemoSettings, Link
+from umstack.demo.transfer import RECOVERY_SUBSCRIBERS, DemoProgress, OnProgress, Transfer
 from umstack.demo.workspace import work_directory
 from umstack.files import Found, walk
 
 
 def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
-    """Carry out a run over each link wanted. `on_progress` is called several times a second, on this thread.
+    """Carry out a run over each requested link. `on_progress` is called several times per second, on this thread.
 
-    Where rings cannot be had, both links are sockets alone and the report says why; rings alone are an error.
+    If AF_XDP is unavailable, `both` uses sockets alone and the report says why; `xdp` raises DemoFailed.
     """
     report = DemoReport()
     if settings.report is not None:
@@ -38,21 +36,16 @@ def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
         assert isinstance(found, DemoResult)
         report.runs.append(found)
     if settings.has_recovery:
-        found = _run_over("socket", settings, on_progress, RecoveryTransfer)
+        recovery = replace(settings, subscribers=RECOVERY_SUBSCRIBERS)
+        found = _run_over("socket", recovery, on_progress, is_recovery=True)
         report.recovery, report.why_no_recovery = (None, found) if isinstance(found, str) else (found, None)
     return report
 
 
 def _run_over(
-    link: Link,
-    settings: DemoSettings,
-    on_progress: OnProgress,
-    kind: type[Transfer] = Transfer,
+    link: Link, settings: DemoSettings, on_progress: OnProgress, *, is_recovery: bool = False
 ) -> DemoResult | str:
-    """One run, or why there cannot be one."""
-    is_recovery = kind is RecoveryTransfer
-    if is_recovery:
-        settings = replace(settings, subscribers=SUBSCRIBERS)
+    """Return the result of one run, or the reason why it is impossible."""
     if link == "xdp" and settings.transport == "tcp":
         return "TCP is the kernel's"
     start = time.monotonic()
@@ -64,19 +57,19 @@ def _run_over(
             return why
         if is_recovery and net.kind != "lab":
             return f"there is no cable to take out ({net.why})"
-        run = kind(settings, net, work, progress, on_progress)
+        run = Transfer(settings, net, work, progress, on_progress)
         is_whole = is_recovery or settings.transport == "tcp"
         name, snap_bytes = "recovery" if is_recovery else link, None if is_whole else CAPTURE_SNAP_BYTES
         with capturing(net, settings.report, name, snap_bytes, settings.transport != "lbtrm"):
             run.result.setup_seconds = time.monotonic() - start
-            run.carry_out()
+            (run.play_recovery if is_recovery else run.play)()
     run.result.seconds = time.monotonic() - start
     return run.result
 
 
 def _measure(settings: DemoSettings) -> tuple[int, int]:
-    """Files and bytes of the tree, for the progress and for the space it takes."""
-    exclude = is_left_out_of_library if settings.is_default_tree else None
+    """Return the number of files in the tree and their bytes."""
+    exclude = LIBRARY_EXCLUDED.__contains__ if settings.is_default_tree else None
     sizes = [
         item.size_bytes
         for item in walk(settings.tree, exclude=exclude)

@@ -15,7 +15,8 @@ SUBSCRIBERS_MAX = 16
 CAPTURE_SNAP_BYTES = 160
 """Of a datagram so much is captured at the switch: every header, but not the tree. Over TCP, and of the run with
 recovery, everything is: messages begin anywhere in a stream."""
-_LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
+LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
+"""Left out of the default tree: installed packages, and caches that may change while they are sent."""
 
 Options = Mapping[str, str | int]
 Link = Literal["xdp", "socket"]
@@ -70,11 +71,6 @@ def of_transport(transport: Transport, options: Options) -> dict[str, str | int]
 def default_tree() -> Path:
     """The standard library of the running Python."""
     return Path(sysconfig.get_path("stdlib"))
-
-
-def is_left_out_of_library(name: str) -> bool:
-    """Installed packages are not the library, and compiled caches may change while they are sent."""
-    return name in _LIBRARY_EXCLUDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,53 @@
-"""Transfer: one run of the demo, once the network is up: processes started, watched to their end, and compared."""
+"""Transfers of the demo: `umstack send --files` on one host, `umstack recv --files` on others, then a comparison.
+
+There are two. In `play`, every subscriber is there before the tree is sent. In `play_recovery`:
+
+subscriber 1   |=========================================================|
+subscriber 2                              |= backlog by TCP, then live =|       late join
+subscriber 3   |==                                          ==|= rest by TCP =| off-transport recovery
+                 ^ cable out, longer than NAKs are generated  ^ cable in
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umstack.demo.children import Child, Children, command_of
 from umstack.demo.network import Network
-from umstack.demo.publisher import PublisherTask
+from umstack.demo.processes import Child, Processes
 from umstack.demo.result import DemoResult, SubscriberResult, compare
-from umstack.demo.settings import DemoSettings, Link, Options
-from umstack.demo.subscriber import SubscriberTask
+from umstack.demo.settings import LIBRARY_EXCLUDED, DemoSettings, Link, Options, of_transport
+from umstack.files import scan
 
+RECOVERY_SUBSCRIBERS = 3
+CUT_SECONDS = 15.0
+"""Longer than transport_lbtrm_nak_generation_interval, and longer than the transmission window keeps datagrams."""
 _TOPIC = "demo/tree"
-_STEP_SECONDS = 0.1
+_STEP_SECONDS = 0.02
+_LOOK_SECONDS = 0.2
 _STALL_SECONDS = 20.0
+_LATE, _CUT = 2, 3
+_CUT_AFTER_SECONDS = 1.0
+_LATE_AFTER_SECONDS = 8.0
+_RECOVERY_TRANSFER_SECONDS = 17.0
+_LINGER_SECONDS = 600
+_RATE_MIN = 12_500
+_WINDOW_BYTES = 1 << 20
+_TCP_SEND_BUFFER_BYTES = 1 << 18
+"""For each connection. The kernel's default grows to megabytes, more than a small tree."""
+
+ROLES = {
+    1: "there from the start",
+    _LATE: "starts in the middle: late join",
+    _CUT: f"cable out for {CUT_SECONDS:.0f} s: off-transport recovery",
+}
 
 
 @dataclass(slots=True)
 class DemoProgress:
-    """How far a run is, for the caller that shows it."""
+    """The progress of a run, for display."""
 
     link: Link
     is_recovery: bool = False
@@ -35,21 +61,14 @@ OnProgress = Callable[[DemoProgress], None]
 
 
 class Transfer:
-    """Everybody starts, then the tree is sent."""
+    """One transfer over a network that is up. Call `play` or `play_recovery` once."""
 
     def __init__(
-        self,
-        settings: DemoSettings,
-        net: Network,
-        work: Path,
-        progress: DemoProgress,
-        on_progress: OnProgress,
+        self, settings: DemoSettings, net: Network, work: Path, progress: DemoProgress, show: OnProgress
     ) -> None:
-        self._settings = settings
-        self._network = net
-        self._work = work
-        self._progress = progress
-        self._on_progress = on_progress
+        self._settings, self._network, self._work = settings, net, work
+        self._progress, self._on_progress = progress, show
+        self._processes = Processes(net, work)
         self.result = DemoResult(
             net.kind,
             net.why,
@@ -61,131 +80,193 @@ class Transfer:
             net.daemon,
         )
 
-    def carry_out(self) -> None:
-        """Start the processes, wait for them and compare what they found."""
-        with Children(self._network, self._work) as children:
-            subscribers = [
-                children.start(f"subscriber {number}", number, command_of(self._subscriber(number)))
-                for number in range(1, 1 + self._settings.subscribers)
-            ]
-            self._show("starting", children)
-            self._await(children, lambda: all(child.state != "starting" for child in subscribers))
+    def play(self) -> None:
+        """Send the tree to subscribers that all wait for it."""
+        with self._processes:
+            numbers = range(1, 1 + self._settings.subscribers)
+            subscribers = {number: self._subscribe(number, {}) for number in numbers}
+            self._show("starting")
             publisher = None
-            if all(child.state == "ready" for child in subscribers):
-                publisher = children.start("publisher", 0, command_of(self._publisher()))
-                self._transfer(children, publisher, subscribers)
+            if self._await_contexts(subscribers.values()):
+                waits = ["--wait-receivers", str(len(subscribers)), "--timeout", "30"]
+                publisher = self._publish({}, *waits)
+                self._await_contexts([publisher])
+                self._show("transferring")
+                start = time.monotonic()
+                self._await(lambda: publisher.status is not None)
+                self.result.transfer_seconds = time.monotonic() - start
+                self._show("verifying")
+                self._await(
+                    lambda: all(one.status is not None for one in subscribers.values()), unless=publisher
+                )
             self._conclude(publisher, subscribers)
+            if publisher is not None and publisher.result and not publisher.result["drained"]:
+                self.result.problems.append("the publisher did not learn that everything was received")
 
-    def _transfer(self, children: Children, publisher: Child, subscribers: list[Child]) -> None:
-        self._await(
-            children, lambda: publisher.state != "starting" or any(child.has_failed for child in subscribers)
-        )
-        if publisher.state == "starting":
-            self.result.problems.append("a subscriber ended before the transfer began")
-            return
-        self._show("transferring", children)
-        start = time.monotonic()
-        self._await(children, lambda: publisher.status is not None or publisher.result is not None)
-        self.result.transfer_seconds = time.monotonic() - start
-        self._show("verifying", children)
-        self._await(
-            children, lambda: publisher.has_failed or all(child.status is not None for child in children.all)
-        )
+    def play_recovery(self) -> None:
+        """Send slowly and retain everything; cut a cable, start a late subscriber, and reconnect the cable.
 
-    def _receiver_options(self) -> Options:
-        return self._network.receiver_options()
+        Over TCP the source paces itself: the disconnected subscriber loses what its backlog cannot hold, and delays
+        nobody.
+        """
+        # A cable that is out does not end the session.
+        patient = of_transport(self._settings.transport, {"transport_lbtrm_activity_timeout": 60_000})
+        with self._processes:
+            subscribers = {number: self._subscribe(number, patient) for number in (1, _CUT)}
+            self._show("starting")
+            self._await_contexts(subscribers.values())
+            rate = max(_RATE_MIN, self._progress.bytes / _RECOVERY_TRANSFER_SECONDS)
+            stays = ["--wait-receivers", "0", "--linger", str(_LINGER_SECONDS), "--rate", f"{rate:.0f}"]
+            publisher = self._publish(self._retaining(), *stays)
+            self._await_contexts([publisher])
+            self._show("transferring")
+            start = time.monotonic()
+            self._await(lambda: time.monotonic() >= start + _CUT_AFTER_SECONDS)
+            self._network.cut(_CUT)
+            self._await(lambda: time.monotonic() >= start + _LATE_AFTER_SECONDS)
+            subscribers[_LATE] = self._subscribe(_LATE, patient)
+            self._await(lambda: time.monotonic() >= start + _CUT_AFTER_SECONDS + CUT_SECONDS)
+            self._network.reconnect(_CUT)
+            self._await(lambda: all(one.status is not None for one in subscribers.values()), unless=publisher)
+            self.result.transfer_seconds = time.monotonic() - start
+            self._show("verifying")
+            publisher.process.terminate()
+            self._await(lambda: publisher.status is not None)
+            self._conclude(publisher, subscribers)
+        for subscriber in self.result.subscribers:
+            subscriber.role = ROLES[subscriber.number]
+            if subscriber.number == _LATE and not subscriber.late_join_messages:
+                subscriber.problems.append("nothing came by late join")
+            if subscriber.number == _CUT and not subscriber.otr_messages:
+                subscriber.problems.append("nothing came by off-transport recovery")
 
-    def _context_options(self) -> Options:
-        return {**self._network.context_options(), "link": self._progress.link}
+    def _retaining(self) -> Options:
+        retained = 2 * self._progress.bytes + (1 << 24)
+        window = {"transport_lbtrm_transmission_window_size": _WINDOW_BYTES}
+        return {
+            "flow_control": "none",
+            "late_join": 1,
+            "retransmit_retention_size_threshold": retained,
+            "retransmit_retention_size_limit": retained,
+            **of_transport(self._settings.transport, window),
+            "transport_tcp_multiple_receiver_behavior": "source_paced",
+            "transport_tcp_sender_socket_buffer": _TCP_SEND_BUFFER_BYTES,
+        }
 
-    def _manifest_file(self, host: int) -> Path:
-        return self._work / f"manifest-{host}"
+    def _subscribe(self, number: int, options: Options) -> Child:
+        folder = str(self._work / f"subscriber-{number}")
+        arguments = ["recv", _TOPIC, "--files", folder, "--count", "1", *self._common()]
+        arguments += _options("receiver", {**self._network.receiver_options(), **options})
+        return self._processes.start(f"subscriber {number}", number, arguments)
 
-    def _subscriber(self, number: int) -> SubscriberTask:
-        return SubscriberTask(
-            interface=self._network.interface,
-            topic=_TOPIC,
-            directory=str(self._work / f"subscriber-{number}"),
-            manifest_file=str(self._manifest_file(number)),
-            context_options=dict(self._context_options()),
-            receiver_options=dict(self._receiver_options()),
-        )
+    def _publish(self, options: Options, *more: str) -> Child:
+        arguments = ["send", _TOPIC, "--files", f"{self._settings.tree.absolute()}/", *self._common(), *more]
+        arguments += _options("source", {**self._settings.source_options, **options})
+        if self._settings.is_default_tree:
+            arguments += [word for name in sorted(LIBRARY_EXCLUDED) for word in ("--exclude", name)]
+        return self._processes.start("publisher", 0, arguments)
 
-    def _publisher(self) -> PublisherTask:
-        return PublisherTask(
-            interface=self._network.interface,
-            topic=_TOPIC,
-            tree=str(self._settings.tree.absolute()),
-            leave_out=self._settings.is_default_tree,
-            subscribers=self._settings.subscribers,
-            manifest_file=str(self._manifest_file(0)),
-            context_options=dict(self._context_options()),
-            source_options=self._settings.source_options,
-        )
+    def _common(self) -> list[str]:
+        options = {**self._network.context_options(), "link": self._progress.link}
+        return ["--json", "--interface", self._network.interface, *_options("context", options)]
 
-    def _show(self, phase: str, children: Children) -> None:
+    def _show(self, phase: str) -> None:
         self._progress.phase = phase
-        self._progress.children = children.all
+        self._progress.children = self._processes.all
         self._on_progress(self._progress)
 
-    def _await(self, children: Children, condition: Callable[[], bool]) -> None:
-        """Take in what the processes say until the condition holds."""
-        last = time.monotonic()
-        before = [dict(child.progress) for child in children.all]
-        while not condition():
-            children.take(_STEP_SECONDS)
-            self._on_progress(self._progress)
-            now = [dict(child.progress) for child in children.all]
-            if now != before:
-                last, before = time.monotonic(), now
-            if time.monotonic() - last > _STALL_SECONDS:
-                states = ", ".join(f"{child.name} {child.state}" for child in children.all)
-                self.result.problems.append(f"nothing moved for {_STALL_SECONDS:.0f} s: {states}")
-                return
+    def _await_contexts(self, children: Iterable[Child]) -> bool:
+        """Wait until these processes have opened their contexts; returns false if one cannot."""
+        waiting = list(children)
 
-    def _conclude(self, publisher: Child | None, subscribers: list[Child]) -> None:
-        result = self.result
-        sent = publisher.result if publisher is not None else None
+        def is_done() -> bool:
+            waiting[:] = [one for one in waiting if one.status is None and not one.has_context()]
+            return not waiting
+
+        return self._await(is_done) and all(one.status is None for one in self._processes.all)
+
+    def _await(self, condition: Callable[[], bool], unless: Child | None = None) -> bool:
+        """Wait for the condition; returns false if `unless` fails first, or if nothing moves for too long."""
+        last = look = time.monotonic()
+        before: list[object] = []
+        while not condition():
+            if unless is not None and unless.status not in (None, 0):
+                return False
+            time.sleep(_STEP_SECONDS)
+            if (now := time.monotonic()) < look:
+                continue
+            look = now + _LOOK_SECONDS
+            for child in self._processes.all:
+                child.has_context()
+            self._on_progress(self._progress)
+            moved: list[object] = [(child.status, *child.progress.items()) for child in self._processes.all]
+            if moved != before:
+                last, before = now, moved
+            if now - last > _STALL_SECONDS:
+                states = ", ".join(
+                    f"{one.name} {one.progress.get('bytes', 0):,} bytes" for one in self._processes.all
+                )
+                self.result.problems.append(f"nothing moved for {_STALL_SECONDS:.0f} s: {states}")
+                return False
+        return True
+
+    def _conclude(self, publisher: Child | None, subscribers: dict[int, Child]) -> None:
+        result, sent = self.result, publisher.result if publisher is not None else None
         if publisher is None:
             result.problems.append("the subscribers did not all start")
-        elif sent is None:
+        elif sent is None or sent["tree"] is None:
             result.problems.append(f"the publisher failed: {publisher.last_words()}")
         else:
-            result.files, result.directories, result.links = sent["files"], sent["directories"], sent["links"]
-            result.bytes, result.skipped = sent["bytes"], sent["skipped"]
-            result.problems += sent["failed"]
+            tree = sent["tree"]
+            result.files, result.directories, result.links = (
+                tree[name] for name in ("files", "directories", "links")
+            )
+            result.bytes, result.skipped = tree["bytes"], tree["skipped"]
+            result.problems += sent["problems"]
             result.link_modes.append(sent["link_mode"])
-            if not sent["drained"]:
-                result.problems.append("the publisher did not learn that everything was received")
-            result.publisher = {
-                "seconds": sent["seconds"],
-                "cpu_seconds": sent["cpu_seconds"],
-                "datagram_bytes": sent["datagram_bytes"],
-                "manifest_sha256": sent["manifest_sha256"],
-                **sent["counters"],
-            }
-        for number, child in enumerate(subscribers, start=1):
-            result.subscribers.append(self._subscriber_result(number, child))
+            result.publisher = {name: sent[name] for name in ("seconds", "cpu_seconds", "datagram_bytes")}
+            result.publisher |= {"manifest_sha256": tree["manifest_sha256"], **sent["counters"]}
+        manifest = self._work / "manifest"
+        exclude = LIBRARY_EXCLUDED.__contains__ if self._settings.is_default_tree else None
+        with manifest.open("w") as file:
+            file.writelines(
+                f"{entry.to_json()}\n" for entry in scan(self._settings.tree, exclude=exclude, skips=True)
+            )
+        for number, child in sorted(subscribers.items()):
+            result.subscribers.append(self._received(number, child, manifest))
 
-    def _subscriber_result(self, number: int, child: Child) -> SubscriberResult:
+    def _received(self, number: int, child: Child, sent: Path) -> SubscriberResult:
         ports = self._network.port_counters(number)
         found = SubscriberResult(number, dropped_at_switch=ports.dropped if ports else None)
         facts = child.result
-        if facts is None or child.status != 0:
-            found.problems.append(f"it did not finish ({child.state}): {child.last_words() or 'no message'}")
+        if facts is None or not facts["trees"]:
+            found.problems.append(f"it did not finish: {child.last_words() or 'no message'}")
             return found
-        counters = facts["counters"]
+        counters, (tree,) = facts["counters"], facts["trees"]
         self.result.link_modes.append(facts["link_mode"])
-        found.cpu_seconds = facts["cpu_seconds"]
-        found.bytes, found.seconds = facts["bytes"], facts["seconds"]
-        found.detected_lost, found.naks_sent = counters["lost"], counters["naks_sent"]
-        found.retransmissions_received = counters["rxs_rcved"]
-        found.recovery_ms, found.unrecoverable = facts["recovery_ms"], facts["unrecoverable"]
-        found.receive_drops = facts["receive_drops"]
-        found.late_join_messages, found.otr_messages = facts["late_join_messages"], facts["otr_messages"]
+        found.bytes, found.seconds, found.cpu_seconds = tree["bytes"], tree["seconds"], facts["cpu_seconds"]
+        found.detected_lost, found.naks_sent, found.retransmissions_received = (
+            sum(transport[name] for transport in counters["transports"])
+            for name in ("lost", "naks_sent", "rxs_rcved")
+        )
+        found.recovery_ms, found.receive_drops = facts["recovery_ms"], facts["receive_drops"]
+        found.unrecoverable = counters["unrecoverable_loss_events"] + counters["burst_loss_events"]
+        found.late_join_messages, found.otr_messages = (
+            counters["late_join_messages"],
+            counters["otr_messages"],
+        )
         found.problems += facts["problems"]
-        if self._manifest_file(0).exists():
-            found.files_verified, found.entries_wrong = compare(
-                self._manifest_file(0), self._manifest_file(number)
-            )
+        child.state = "received"
+        manifest = self._work / f"manifest-{number}"
+        with manifest.open("w") as file:
+            for count, entry in enumerate(scan(self._work / f"subscriber-{number}"), start=1):
+                file.write(f"{entry.to_json()}\n")
+                child.progress["verified"] = count
+        found.files_verified, found.entries_wrong = compare(sent, manifest)
+        child.state = "done"
+        self._on_progress(self._progress)
         return found
+
+
+def _options(scope: str, options: Options) -> list[str]:
+    return [word for name, value in options.items() for word in ("-o", f"{scope}.{name}={value}")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from umstack.files.errors import TransferError
@@ -14,10 +14,18 @@ from umstack.files.path import shown
 from umstack.files.walk import Skipped, walk
 
 
-def scan(directory: Path) -> Iterator[ManifestEntry]:
-    """Every entry of the tree in the order `TreeSender` sends it, each file hashed as it lies on disk."""
-    for item in walk(directory):
+def scan(
+    directory: Path, *, exclude: Callable[[str], bool] | None = None, skips: bool = False
+) -> Iterator[ManifestEntry]:
+    """Yield every entry of the tree in the order `TreeSender` sends it, each file hashed from disk.
+
+    `exclude` is called with each name below the root. Entries that cannot be sent are errors; with `skips` they
+    are skipped.
+    """
+    for item in walk(directory, exclude=exclude):
         if isinstance(item, Skipped):
+            if skips:
+                continue
             raise TransferError(
                 f"{shown(item.path)}: {item.reason}", hint="it is not part of any tree sent here"
             )
