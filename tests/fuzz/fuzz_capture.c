@@ -5,6 +5,7 @@
 #include "fuzz.h"
 
 #include "capture/reading/rows.h"
+#include "capture/reading/tally.h"
 
 enum {
     ROWS = 64,

@@ -1,25 +1,23 @@
-/* A receiver's connection to the source of an LBT-RU session (UX-11): client_service.h is the source's side, and draws
- * both.
+/* A receiver's connection to the source of an LBT-RU session (UX-11). client_service.h is the source's side.
  *
- *                  +-- no answer: again after the connect interval, maximum_connect_attempts times; then the session
- * ends
+ *                  +-- no answer: repeated each connect interval, maximum_connect_attempts times; then the session ends
  *                  v
- *     connecting --+ CREQ -------- SYN: its client id, and where the stream is ----> established -- ACK each interval
+ *     connecting --+ CREQ -- SYN with the client id and the position of the stream --> established: ACK each interval
  *         ^                                                                               |
- *         +---- RST: the source knows it no longer; nothing that was received is lost ----+
+ *         +---- RST: the source has lost the client; nothing received is lost ------------+
  *
- * Nothing that anybody could forge ends a connection or changes it. After a reset the receiver asks anew, a reset a
- * connect interval, and meanwhile goes on under the client id that it has. An answer counts only while one is expected,
- * and only when its number is the client id that was proposed: one who does not see the requests cannot know it.
+ * No message that an attacker can forge ends or changes a connection. After a reset the receiver requests a connection
+ * again, at most one per connect interval, and meanwhile continues with its client id. An answer counts only while one
+ * is expected and if it repeats the proposed client id, which only a peer that sees the requests can know.
  *
- * Threads: the context lock. Memory: the receiving session's. Errors: none.
+ * Threads: the context lock. Memory: the receiving session's. Complexity: constant. Errors: none.
  */
 #ifndef UM_CORE_CONNECTION_H
 #define UM_CORE_CONNECTION_H
 
 #include "core/receiver/receiver_state.h"
 
-/* Whether the source knows whose a datagram is that the receiver sends: by its client id, where there are connections.
+/* True if the source can attribute this receiver's datagrams: it has no connections, or the receiver has a client id.
  */
 static inline bool um_connection_is_known(const um_connection *connection)
 {
@@ -27,7 +25,7 @@ static inline bool um_connection_is_known(const um_connection *connection)
 }
 
 void um_connection_init(um_receiver_session *session, int64_t now_ns);
-/* A session message with the SYN flag, after it has told where the stream is, as any does. */
+/* Handles a session message with the SYN flag, after its position was handled like that of any other. */
 void um_connection_on_syn(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 void um_connection_on_reset(um_receiver_session *session, int64_t now_ns);
 

@@ -1,6 +1,6 @@
-/* One-way latency of the messages of a receiving session whose publisher says when they were sent (send_timestamps).
+/* One-way latency of the messages of a receiving session whose publisher stamps them (send_timestamps).
  *
- * Threads: the context lock. Memory: the session's. Complexity: constant. Errors: none. Inline: this runs once a
+ * Threads: the context lock. Memory: the session's. Complexity: constant. Errors: none. Inline because it runs once per
  * message.
  */
 #ifndef UM_CORE_LATENCY_H
@@ -8,8 +8,8 @@
 
 #include "core/receiver/receiver_state.h"
 
-/* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where
- * ours is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */
+/* Records the latency of a message from two clocks, the publisher's and ours. If ours is behind by more than the
+ * transit time, the difference is negative and only counted. */
 static inline void um_latency_note(um_receiver_session *session, int64_t sent_ns, int64_t received_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;

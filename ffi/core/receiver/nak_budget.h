@@ -1,8 +1,8 @@
-/* How many sequence numbers a receiver session may NAK in a second, so that losses that a forged datagram made up do
- * not become a storm of NAKs. Unused budget of up to a quarter of a second is saved for bursts.
+/* Limits the sequence numbers that a receiver session NAKs per second, so that losses invented by a forged datagram do
+ * not cause a storm of NAKs. Unused budget of up to a quarter of a second is saved for bursts.
  *
- * Threads: the context lock. Memory: the session's. Complexity: constant. Errors: none; a NAK that is put off is sent
- * as soon as the budget allows.
+ * Threads: the context lock. Memory: the session's. Complexity: constant. Errors: none; a postponed NAK is sent as soon
+ * as the budget allows.
  */
 #ifndef UM_CORE_NAK_BUDGET_H
 #define UM_CORE_NAK_BUDGET_H
@@ -13,8 +13,8 @@ typedef struct um_nak_budget {
     uint32_t per_second; /* 0: no limit */
     uint32_t credit;     /* sequence numbers that may be NAKed now */
     int64_t filled_ns;
-    int64_t limited_ns;       /* when NAKs were put off last; INT64_MIN: never */
-    int64_t limited_since_ns; /* from when on they have been, without a second of rest */
+    int64_t limited_ns;       /* when NAKs were last postponed; INT64_MIN: never */
+    int64_t limited_since_ns; /* since when NAKs have been postponed without a pause of a second */
 } um_nak_budget;
 
 enum { UM_NAK_BUDGET_SECOND_NS = 1000000000 };
@@ -48,7 +48,7 @@ static inline void um_nak_budget_fill(um_nak_budget *budget, int64_t now_ns)
         budget->filled_ns = now_ns;
 }
 
-/* Takes one NAK from the budget; false when it is used up. */
+/* Takes one NAK from the budget. Returns false if it is used up. */
 static inline bool um_nak_budget_take(um_nak_budget *budget, int64_t now_ns)
 {
     if (budget->per_second == 0)

@@ -10,11 +10,10 @@
 
 #include "core/receiver/receiver_state.h"
 
-/* NCFs: their NAKs wait for the suppress interval. */
+/* Handles NCFs: the NAKs for their sqns wait for the suppress interval. */
 void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 
-/* NAKs and gives up what is due. *gave_up is set when something was given up. Returns when the next call is due.
- */
+/* NAKs or gives up the losses that are due; sets *gave_up if it gave one up. Returns when the next call is due. */
 int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up);
 
 #endif

@@ -1,12 +1,13 @@
-/* The receiving side of one LBT-RM or LBT-RU transport session: sequence tracking, the loss map and its NAK timers,
- * NCFs, the activity timeout, de-multiplexing to delivery controllers, and status messages for flow control (UM-3,
- * UM-7, UM-8, UM-76, UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does
- * not order. This header is the session's state and its entry points; receiver_session.c is its life and what datagrams
- * do to it. Around it: nak_timers.c (lost datagrams and NAKs), session_claims.c (what session messages tell),
- * status_reports.c, start_gate.c (where a controller begins), topic_table.h (topic index to controllers) and, of LBT-RU
- * alone, connection.c and interest.c.
+/* The receiving side of one transport session: sequence tracking, the loss map and its NAK timers, NCFs, the activity
+ * timeout, demultiplexing to delivery controllers, and status messages for flow control (UM-3, UM-7, UM-8, UM-76,
+ * UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does not order messages.
  *
- * Threads: the context lock. Memory: one block of footprint bytes, the creator's.
+ * receiver_session.c handles datagrams and the session's life. Other parts: gaps.c and nak_timers.c (lost datagrams and
+ * NAKs), session_claims.c (losses known from session messages), status_reports.c, start_gate.c (where a controller
+ * starts), topic_table.h (topic index to controllers), and for LBT-RU connection.c and interest.c.
+ *
+ * Threads: the context lock. Memory: one block of footprint bytes, the creator's. Errors: none; datagrams that are
+ * dropped are counted by reason.
  */
 #ifndef UM_CORE_RECEIVER_SESSION_H
 #define UM_CORE_RECEIVER_SESSION_H
@@ -17,31 +18,33 @@ size_t um_receiver_session_footprint(const um_receiver_session_config *config);
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
                               um_link *link, um_reorder_buffer *store, int64_t now_ns);
 
-/* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). False when there are too
- * many topics or queues. The delivery stays the caller's. */
+/* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). Returns false if there are
+ * too many topics or queues. The caller keeps ownership of the controller. */
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
-/* The receiver's controller of a topic; NULL when there is none. */
+/* Returns the receiver's controller of a topic, or NULL. */
 um_delivery *um_receiver_session_find(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
 
-/* Continues at the place where an earlier session of the same identity ended, unless the place is known already.
- * rounds: see um_resume_point. */
+/* Continues where an earlier session of the same identity ended, unless the position is known already. rounds: see
+ * um_resume_point. */
 void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds);
 
-/* A decoded datagram of this session: `length` bytes of what was received. */
+/* Handles a decoded datagram of this session, received as `length` bytes at `data`. */
 void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns);
 
-/* A datagram of this session that could not be decoded: counted by reason. */
+/* Counts a datagram of this session that could not be decoded, by reason. */
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);
 
-/* A datagram of this session that was not authentic: counted by reason. */
+/* Counts a datagram of this session that was not authentic, by reason. */
 void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status);
 
-/* The session is over (UM-105): what is held goes out, then the end. */
+/* Ends the session (UM-105): delivers held messages, then the end of session. */
 void um_receiver_session_end(um_receiver_session *session, int64_t now_ns);
 
-/* Timers. Returns when the next call is due. Sets `ended` when the activity timeout passed (UM-104). */
+/* Runs the timers that are due. Returns when the next call is due. Ends the session after the activity timeout
+ * (UM-104).
+ */
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);
 
 /* Refreshes the snapshot counters of the timers. */

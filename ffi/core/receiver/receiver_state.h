@@ -17,53 +17,55 @@
 #include "core/wire/authentication.h"
 #include "core/wire/status_message.h"
 
+/* States of a connection to an LBT-RU source; connection.h draws them. */
 enum um_connection_state {
-    UM_CONNECTION_NONE = 0, /* LBT-RM */
+    UM_CONNECTION_NONE = 0, /* LBT-RM has no connections */
     UM_CONNECTION_CONNECTING = 1,
     UM_CONNECTION_ESTABLISHED = 2,
 };
 
 typedef struct um_connection {
     enum um_connection_state state;
-    bool has_client_id;   /* the source has answered once */
-    uint32_t client_id;   /* as the source gave it */
-    uint32_t proposed_id; /* in requests; a true answer repeats it */
-    uint32_t attempts;    /* connection requests in a row after which nothing came from the source */
+    bool has_client_id;   /* the source has answered a request */
+    uint32_t client_id;   /* assigned by the source */
+    uint32_t proposed_id; /* sent in requests; an authentic answer repeats it */
+    uint32_t attempts;    /* requests since the last datagram from the source */
     int64_t requested_ns;
 } um_connection;
 
+/* The topics that the session requests from a filtering source; interest.h draws the states. */
 typedef struct um_interest {
-    bool is_offered; /* the source filters */
-    bool was_sent;   /* an interest was sent since it connected */
-    bool is_changed; /* topics have come or gone since `version` was sent */
+    bool is_offered; /* the source filters by topic */
+    bool was_sent;   /* an interest was sent on this connection */
+    bool is_changed; /* topics were added or removed since `version` was sent */
     bool is_in_force;
-    bool has_been_in_force; /* a version of its own, since it connected: what is passed over is for it */
-    uint32_t version;       /* sent last; 0: nothing was sent */
-    uint32_t first_version; /* of its own */
-    uint32_t attempts;      /* since something changed */
+    bool has_been_in_force; /* a version of this session was in force on this connection: skip reports concern it */
+    uint32_t version;       /* last version sent; 0: none */
+    uint32_t first_version; /* first version sent by this session */
+    uint32_t attempts;      /* sends since the last change */
     int64_t sent_ns;
 } um_interest;
 
 enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
 
-/* The newest lost datagram among [from, before): what the last search of the loss map found. */
+/* A cached search of the loss map: the newest lost datagram in [from, before). */
 typedef struct um_blocker_search {
     uint32_t from;
     uint32_t before;
-    uint64_t change_count; /* of the loss map then */
+    uint64_t change_count; /* of the loss map at the time of the search */
     bool has_found;
-    bool has_found_later; /* one that is lost at or after before */
+    bool has_found_later; /* a datagram at or after `before` is lost */
     uint32_t sqn;
 } um_blocker_search;
 
-/* What session messages alone tell of a session (session_claims.h). */
+/* Sequence numbers known from session messages only (session_claims.h). */
 typedef struct um_receiver_session_claims {
     bool has_any;     /* numbers of [next_sqn, end) may be in the loss map */
-    bool has_lead;    /* lead: of the last session message */
-    bool has_claimed; /* claimed_lead: the lead that was claimed last */
-    bool is_pending;  /* lead is to be claimed as soon as no data has come for a while */
-    bool has_far;     /* far_sqn was claimed alone */
-    bool has_failed;  /* failed_end: what was claimed up to before it was given up, and no data has come since */
+    bool has_lead;    /* lead is valid: that of the last session message */
+    bool has_claimed; /* claimed_lead is valid: the lead claimed last */
+    bool is_pending;  /* lead will be claimed once no data has arrived for a while */
+    bool has_far;     /* far_sqn is valid: a single number claimed beyond the reach */
+    bool has_failed;  /* claims before failed_end were given up, and no data has arrived since */
     uint32_t end;
     uint32_t lead;
     uint32_t claimed_lead;
@@ -77,18 +79,18 @@ typedef struct um_receiver_session_config {
     int64_t nak_initial_backoff_ns; /* 0: NAK at once */
     int64_t nak_backoff_ns;
     int64_t nak_suppress_ns;
-    uint32_t adaptive_timers; /* um_adaptive_timer: which of the three above are ceilings of what is measured */
+    uint32_t adaptive_timers; /* bits of um_adaptive_timer: the values above that are ceilings of measured timers */
     int64_t nak_generation_ns;
     int64_t activity_timeout_ns;
-    int64_t preactivity_timeout_ns; /* 0: as activity_timeout_ns */
+    int64_t preactivity_timeout_ns; /* 0: activity_timeout_ns applies */
     bool send_naks;
-    uint32_t nak_rate_limit;        /* sequence numbers NAKed a second; 0: no limit */
-    int64_t nak_cutoff_interval_ns; /* at that limit for so long, it stops its NAKs (nak_cutoff.h); 0: never */
-    uint32_t datagram_max_bytes;    /* bounds a NAK's length */
-    uint32_t receive_max_bytes;     /* longer data is dropped (UX-26); 0: no bound */
-    uint32_t loss_capacity;         /* power of two */
-    uint32_t topic_capacity;        /* power of two: most topics, and most queues, of the delivery controllers */
-    uint32_t window_bytes;          /* flow control window offered at most */
+    uint32_t nak_rate_limit;        /* sequence numbers NAKed per second; 0: no limit */
+    int64_t nak_cutoff_interval_ns; /* at that limit for this long, the session stops NAKs (nak_cutoff.h); 0: never */
+    uint32_t datagram_max_bytes;    /* limits the length of a NAK datagram */
+    uint32_t receive_max_bytes;     /* longer data is dropped (UX-26); 0: no limit */
+    uint32_t loss_capacity;         /* entries of the loss map; a power of two */
+    uint32_t topic_capacity;        /* maximum number of topics, and of queues; a power of two */
+    uint32_t window_bytes;          /* largest flow control window that is offered */
     int64_t status_interval_ns;
     uint64_t receiver_id;
     uint32_t group_tag;
@@ -98,33 +100,34 @@ typedef struct um_receiver_session_config {
     int64_t connect_interval_ns;
     uint32_t maximum_connect_attempts;
     int64_t acknowledgement_interval_ns;
-    uint16_t port_low; /* the owner's: UDP ports that the session may receive at; 0: any */
+    uint16_t port_low; /* used by the owner: range of UDP ports to receive at; 0: any */
     uint16_t port_high;
     /* TCP */
-    int64_t reconnect_interval_ns; /* between attempts to connect, at first */
-    int64_t reconnect_timeout_ns;  /* without a connection for so long, the session has ended */
-    int64_t connection_timeout_ns; /* a source's host that acknowledges nothing for so long is gone; 0: the system's */
-    uint32_t receive_buffer_bytes; /* of the connection; 0: the system's, which adapts */
+    int64_t reconnect_interval_ns; /* initial interval between attempts to connect */
+    int64_t reconnect_timeout_ns;  /* the session ends after this long without a connection */
+    int64_t connection_timeout_ns; /* a peer that acknowledges nothing for this long is dead; 0: system default */
+    uint32_t receive_buffer_bytes; /* of the socket; 0: system default, which adapts */
 } um_receiver_session_config;
 
-/* The timers of a session, each a deadline in due_ns. Two more deadlines move with every datagram and are computed:
- * that of the activity timeout (last_activity_ns), and that of pending claims (last_data_ns). Those of the lost
- * datagrams are in the loss map. */
+/* The timers of a session, each a deadline in due_ns. Two more deadlines move with every datagram and are computed: the
+ * activity timeout from last_activity_ns, pending claims from last_data_ns. Those of lost datagrams are in the loss
+ * map.
+ */
 enum um_receiver_timer {
     UM_TIMER_STATUS,      /* the next status message; INT64_MIN: at once */
     UM_TIMER_CONTROLLERS, /* the earliest deadline of the delivery controllers */
-    UM_TIMER_NAKS,        /* no NAK datagram is sent earlier, so that losses share datagrams and budgets hold */
+    UM_TIMER_NAKS,        /* the earliest next NAK datagram, so that losses share datagrams and the budget holds */
     UM_TIMER_CONNECT,     /* LBT-RU, connecting: the next connection request */
     UM_TIMER_ACKNOWLEDGE, /* LBT-RU, with a client id: the next acknowledgement */
     UM_TIMER_INTEREST,    /* LBT-RU: the next interest */
     UM_RECEIVER_TIMERS,
 };
 
-/* Why a session that may NAK does not (nak_cutoff.h), as bits. */
+/* Bits: the reasons why a session with send_naks does not send NAKs (nak_cutoff.h). */
 enum um_nak_cutoff {
-    UM_NAK_CUTOFF_CONTEXT = 1,   /* a call for the context */
-    UM_NAK_CUTOFF_RECEIVERS = 2, /* a call for every receiver that it has */
-    UM_NAK_CUTOFF_SESSION = 4,   /* nak_cutoff_interval_ns */
+    UM_NAK_CUTOFF_CONTEXT = 1,   /* the application stopped NAKs of the context */
+    UM_NAK_CUTOFF_RECEIVERS = 2, /* the application stopped NAKs of all receivers of the session */
+    UM_NAK_CUTOFF_SESSION = 4,   /* the session was at nak_rate_limit for nak_cutoff_interval_ns */
 };
 
 /* A queue that controllers of the session deliver into. */
@@ -136,52 +139,52 @@ typedef struct um_receiver_session_queue {
 typedef struct um_receiver_session {
     um_receiver_session_config config;
     um_link *link;         /* for NAKs and status messages */
-    um_verifier *verifier; /* the owner sets it after init; NULL: datagrams carry no tags */
+    um_verifier *verifier; /* set by the owner after init; NULL: datagrams carry no tags */
     um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
     um_recovery_timing timing;
     um_connection connection;  /* LBT-RU */
     um_interest interest;      /* LBT-RU */
-    um_address local;          /* LBT-RU: where its datagrams go to; the owner sets it after init */
-    uint32_t group_report_sqn; /* of the newest group report */
+    um_address local;          /* LBT-RU: destination of its datagrams; set by the owner after init */
+    uint32_t group_report_sqn; /* transport sqn of the newest group report */
     bool has_group_report;
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
-    um_receiver_session_queue *queues; /* dense: each queue once, so that the window counts it once */
+    um_receiver_session_queue *queues; /* dense, each queue once, so that the window counts it once */
     uint32_t queue_count;
     uint32_t starting_count; /* controllers in state STARTING */
     uint64_t gaps_found;
     um_blocker_search search;
-    bool has_jumped; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
+    bool has_jumped; /* jump_sqn is valid: the last data, retransmissions aside, was too far ahead to be accepted */
     uint32_t jump_sqn;
-    uint32_t stray_count; /* datagrams in a row from before the source's window */
+    uint32_t stray_count; /* successive datagrams before the source's window */
 
-    bool is_active; /* a datagram has been seen: BOS is out */
+    bool is_active; /* a datagram has arrived and BOS was delivered */
     bool has_ended;
-    bool has_base;   /* next_sqn is known */
-    bool has_data;   /* from a datagram with data, not only from a session message */
+    bool has_base;   /* next_sqn is valid */
+    bool has_data;   /* next_sqn is known from data, not only from a session message */
     bool is_resumed; /* next_sqn is that of an earlier session of this identity */
     uint32_t resume_rounds;
-    uint32_t next_sqn; /* 1 + the highest number received as data */
+    uint32_t next_sqn; /* 1 + the highest sqn received as data */
     uint32_t trail_sqn;
-    uint32_t mappings_sqn; /* next_sqn when the controllers' mapped_sqn were last looked at */
+    uint32_t mappings_sqn; /* next_sqn when the controllers' mapped_sqn were last checked */
     um_receiver_session_claims claims;
-    bool is_behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
+    bool is_behind; /* set by the owner before a tick: received datagrams are still unread */
     int64_t created_ns;
     int64_t last_activity_ns;
 
-    int64_t due_ns[UM_RECEIVER_TIMERS]; /* by um_receiver_timer */
+    int64_t due_ns[UM_RECEIVER_TIMERS]; /* indexed by um_receiver_timer */
     uint64_t bytes_since_status;
     uint32_t status_window_bytes; /* in the last status message */
-    uint32_t status_sqn;          /* in the last status message: the oldest lost, or the next */
+    uint32_t status_sqn;          /* position in the last status message: the oldest lost sqn, or next_sqn */
     uint64_t recovered_count;
     um_nak_budget nak_budget;
-    uint32_t nak_cutoff;                            /* um_nak_cutoff */
-    uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
-    uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by the time from their sending to their arrival */
-    uint64_t latency_count;                         /* in them */
+    uint32_t nak_cutoff;                            /* bits of um_nak_cutoff */
+    uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* recovered datagrams by the time recovery took */
+    uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by one-way latency */
+    uint64_t latency_count;                         /* messages in latency_buckets */
     um_receiver_transport_counters counters;
 } um_receiver_session;
 
@@ -191,7 +194,7 @@ static inline bool um_receiver_session_can_nak(const um_receiver_session *sessio
     return session->config.send_naks && session->nak_cutoff == 0;
 }
 
-/* Sends a NAK or status message to the source. One that the link does not take is not repeated here. */
+/* Sends a NAK or status message to the source. It is not repeated if the link does not accept it. */
 static inline void um_receiver_session_send_control(um_receiver_session *session, const uint8_t *datagram,
                                                     uint32_t length)
 {

@@ -10,22 +10,23 @@
  *            |     +------+ -------------------------------+         |
  *            |     | held | <----------------------------------------+
  *            |     +------+
- *            +---- told: until its first sample a receiver takes the round trip that the source tells
+ *            +---- group report: until its first sample, a receiver uses the round trip that the source reports
  *
- * Held: no back-off is shorter than what that retransmission took, until a sample (Karn: a retransmission after several
- * NAKs, or after an NCF, is no sample, for nobody knows which NAK it answers). A datagram that arrives late without the
- * retransmission flag was reordered, not lost: it widens the initial back-off, and every sample narrows that again.
+ * Held: until a sample, no back-off is shorter than the time that retransmission took (Karn: a retransmission after
+ * several NAKs or after an NCF is no sample, because it is unknown which NAK it answers). A datagram that arrives late
+ * without the retransmission flag was reordered, not lost: it extends the initial back-off, and every sample shortens
+ * that again.
  *
  * Spread: receivers with the same loss draw their back-offs so that a few NAK and their retransmission suppresses the
  * others: round trip x ln(1 + u e (receivers - 1)), u uniform in [0, 1). The density rises by e within a round trip, so
- * 1 + e NAKs are sent in the mean however many receivers there are, and the first after about a round trip. One
- * receiver alone does not wait. Until the source has told the number, UM_RECOVERY_RECEIVERS_ASSUMED.
+ * on average 1 + e NAKs are sent for any number of receivers, the first after about a round trip. A single receiver
+ * does not wait. Until the source has reported the number, UM_RECOVERY_RECEIVERS_ASSUMED is used.
  *
- * Whatever the samples and what is told (both may be forged), a repeated NAK waits UM_RECOVERY_FLOOR_NS at least and
- * twice as long each time, and no timer is longer than its configured value can be drawn (3/2). A receiver that sees
- * retransmissions it did not NAK for knows that it is not alone, whatever it is told.
+ * Samples and reports may be forged. Whatever they are, a repeated NAK waits at least UM_RECOVERY_FLOOR_NS, twice as
+ * long each time, and no timer exceeds the longest drawn with its configured value (3/2 of it). A receiver that sees
+ * retransmissions it did not NAK assumes other receivers, whatever the report.
  *
- * Pure: no clock, no memory of its own. Threads: the owner's lock. Complexity: constant.
+ * Threads: the owner's lock. Memory: the caller's. Complexity: constant. Errors: none. No clock is read.
  */
 #ifndef UM_CORE_RECOVERY_TIMING_H
 #define UM_CORE_RECOVERY_TIMING_H
@@ -41,7 +42,7 @@ enum um_adaptive_timer {
 };
 
 enum {
-    UM_REPAIRED_SLOTS = 64, /* repaired datagrams whose original may still come; a power of two */
+    UM_REPAIRED_SLOTS = 64, /* retransmitted datagrams whose original may still arrive; a power of two */
     UM_RECOVERY_RECEIVERS_ASSUMED = 16,
     UM_RECOVERY_RECEIVERS_MAX = 65535,
 };
@@ -60,45 +61,45 @@ typedef struct um_recovery_timing {
     uint64_t sample_count;
     int64_t round_trip_ns; /* smoothed: first NAK to retransmission */
     int64_t variance_ns;
-    int64_t reordering_ns; /* how late datagrams arrive that were not lost */
+    int64_t reordering_ns; /* how late reordered datagrams arrive */
     int64_t held_ns;
-    uint32_t receivers;                      /* as told; 0: not yet */
-    uint32_t others_seen;                    /* runs down with each sample; more than 0: others NAK, too */
+    uint32_t receivers;                      /* as the source reported; 0: no report yet */
+    uint32_t others_seen;                    /* above 0: other receivers NAK, too; reduced by each sample */
     um_repaired repaired[UM_REPAIRED_SLOTS]; /* by sqn modulo their number */
 } um_recovery_timing;
 
 void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int64_t initial_ceiling_ns,
                              int64_t backoff_ceiling_ns, int64_t suppress_ceiling_ns);
 
-/* What was missing came again, waited_ns after the first of naks_sent NAKs and after ncfs_seen NCFs. */
+/* A lost datagram was retransmitted, waited_ns after the first of naks_sent NAKs and after ncfs_seen NCFs. */
 void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t naks_sent, uint32_t ncfs_seen,
                                           int64_t waited_ns);
-/* What was missing came by itself, waited_ns after it was missed. */
+/* A missing datagram arrived without a retransmission, waited_ns after it was missed. */
 void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_ns);
-/* Sqn, missed at detected_ns, was repaired: a datagram with it that comes by itself later was reordered beyond the
- * timer. */
+/* Datagram `sqn`, missed at detected_ns, was retransmitted. If the original arrives later, it was reordered by more
+ * than the timer. */
 void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, int64_t detected_ns);
-/* A datagram came that was not missing. */
+/* A datagram arrived that was not missing. */
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, bool retransmission, int64_t now_ns);
-/* The source tells how many receivers it knows and their longest round trip; 0: it knows none. */
+/* The source has reported the number of receivers and their longest round trip; 0: unknown. */
 void um_recovery_timing_on_group_report(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns);
 
-/* Draws a timer. naks_sent: with the one that is being sent; ncfs_seen: with the one that is being handled. */
+/* Draw a timer. naks_sent includes the NAK being sent, ncfs_seen the NCF being handled. */
 int64_t um_recovery_timing_draw_initial_ns(const um_recovery_timing *timing, um_random *random);
 int64_t um_recovery_timing_draw_backoff_ns(const um_recovery_timing *timing, um_random *random, uint32_t naks_sent);
 int64_t um_recovery_timing_draw_suppress_ns(const um_recovery_timing *timing, um_random *random, uint32_t ncfs_seen);
 
-/* The timers in force: the configured ones or, measured, the least that is drawn now for a back-off and a suppress
- * interval, and the most for the initial back-off. */
+/* The timers in force: the configured values or, if measured, the shortest back-off and suppress interval that can be
+ * drawn now, and the longest initial back-off. */
 int64_t um_recovery_timing_initial_ns(const um_recovery_timing *timing);
 int64_t um_recovery_timing_backoff_ns(const um_recovery_timing *timing);
 int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing);
 
-/* For how long a NAK of this receiver may have crossed a retransmission, which is what the source needs to know: the
- * round trip and two variances. 0: not measured. */
+/* Returns how long a NAK of this receiver may cross a retransmission, as reported to the source: the round trip plus
+ * two variances. 0: not measured. */
 int64_t um_recovery_timing_crossing_ns(const um_recovery_timing *timing);
 
-/* Receivers that the spread counts on. */
+/* Returns the number of receivers that the spread assumes. */
 uint32_t um_recovery_timing_receivers(const um_recovery_timing *timing);
 
 #endif

@@ -19,7 +19,7 @@ typedef struct um_topic_table {
     um_topic_slot *slots;
     uint32_t mask;
     uint32_t count;      /* topics; the owner adds one when it fills an empty slot */
-    um_topic_slot *last; /* of the last message: the next one is often the same */
+    um_topic_slot *last; /* slot of the previous message, because the next one often has the same topic */
 } um_topic_table;
 
 /* The slot where a probe for the topic begins. */
@@ -28,7 +28,7 @@ static inline uint32_t um_topic_table_home(const um_topic_table *table, uint32_t
     return (topic_index * 2654435761u) & table->mask;
 }
 
-/* The topic's slot, or the empty one where it would go. */
+/* Returns the topic's slot, or the empty one where it belongs. */
 static inline um_topic_slot *um_topic_table_slot(um_topic_table *table, uint32_t topic_index)
 {
     uint32_t at = um_topic_table_home(table, topic_index);
@@ -37,7 +37,7 @@ static inline um_topic_slot *um_topic_table_slot(um_topic_table *table, uint32_t
     return &table->slots[at];
 }
 
-/* The same for the next of many messages. */
+/* As um_topic_table_slot, faster for successive messages of one topic. */
 static inline um_topic_slot *um_topic_table_slot_of_next(um_topic_table *table, uint32_t topic_index)
 {
     if (table->last->topic_index != topic_index || table->last->first == NULL)
@@ -45,7 +45,7 @@ static inline um_topic_slot *um_topic_table_slot_of_next(um_topic_table *table, 
     return table->last;
 }
 
-/* Empties a slot: later entries of its run shift back, so pointers to slots are void. */
+/* Empties a slot. Later entries of its run shift back, which invalidates pointers to slots. */
 void um_topic_table_remove(um_topic_table *table, um_topic_slot *slot);
 
 #endif
