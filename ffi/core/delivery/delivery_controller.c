@@ -285,7 +285,7 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
 
 /* During a fetch: true for a sqn that cannot belong to the stream as it is known, which would mislead the fetch, and
  * for one before the position where a rediscovered source resumes, which was delivered. */
-static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+static bool is_outside_stream(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
     if (fetch->kind == UM_DELIVERY_FETCH_RESUMED && fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE &&
@@ -313,7 +313,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
     if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
-        (is_strange(delivery, message->sqn, arrival) ||
+        (is_outside_stream(delivery, message->sqn, arrival) ||
          um_fetch_live_leaves_out(delivery, message->sqn, true, arrival)))
         return;
     if (delivery->state == UM_DELIVERY_WAITING) {
@@ -346,7 +346,7 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
     if (is_before_mapping(delivery, arrival))
         return;
     if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
-        (is_strange(delivery, sqn, arrival) || um_fetch_live_leaves_out(delivery, sqn, false, arrival)))
+        (is_outside_stream(delivery, sqn, arrival) || um_fetch_live_leaves_out(delivery, sqn, false, arrival)))
         return;
     bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
     if (begins && !arrival->has_earlier_losses) {
@@ -395,7 +395,7 @@ void um_delivery_begin(um_delivery *delivery)
 }
 
 /* Counts an entry that was held while starting. Returns false if there is none, or no space to count its bytes. */
-static bool adopt(um_delivery *delivery, uint32_t sqn)
+static bool count_held(um_delivery *delivery, uint32_t sqn)
 {
     um_reorder_entry *entry = um_order_map_find(delivery, sqn);
     if (entry == NULL || entry->state == UM_REORDER_EXPECTED)
@@ -413,7 +413,7 @@ void um_delivery_start(um_delivery *delivery, uint32_t next_sqn, int64_t now_ns)
     start_at(delivery, next_sqn);
     /* Sqns still lost between the held messages are ordinary gaps from now on. */
     for (uint32_t sqn = gap_start; sqn != end; sqn++) {
-        if (!adopt(delivery, sqn))
+        if (!count_held(delivery, sqn))
             continue;
         if (gap_start != sqn)
             um_order_map_add_gap(delivery, gap_start, sqn - 1, now_ns);

@@ -134,7 +134,7 @@ static void deliver_held(um_hot_failover *hf)
 }
 
 /* True if waiting messages use half of an input's blocks, so that the context would soon stop receiving. */
-static bool crowds(const um_hot_failover *hf, const um_hf_slot *slot)
+static bool is_input_half_used(const um_hot_failover *hf, const um_hf_slot *slot)
 {
     const um_message_queue *input = hf->inputs[slot->input];
     uint64_t opened = atomic_load_explicit(&input->opened_count, memory_order_acquire);
@@ -158,7 +158,8 @@ static bool drain(um_hot_failover *hf, bool is_caught_up)
         if (slot->has_previous && slot->previous < hf->next_sqn) {
             UM_COUNT(hf->counters.hf_left_out, hf->lowest - hf->next_sqn);
             hf->next_sqn = hf->lowest;
-        } else if ((is_caught_up && hf->now_ns - slot->arrived_ns >= hf->config.max_delay_ns) || crowds(hf, slot)) {
+        } else if ((is_caught_up && hf->now_ns - slot->arrived_ns >= hf->config.max_delay_ns) ||
+                   is_input_half_used(hf, slot)) {
             if (!give_up(hf, hf->lowest, source_of_head(hf)))
                 return false;
         } else {
@@ -284,7 +285,7 @@ static uint64_t widened(const um_hot_failover *hf, const um_lbmc_hot_failover *n
 
 /* A jump beyond the slots would give up everything that it passes. It is accepted when another message confirms it, so
  * that one forged or damaged message cannot derail the stream. */
-static bool jump_is_confirmed(um_hot_failover *hf, uint64_t sqn)
+static bool is_jump_confirmed(um_hot_failover *hf, uint64_t sqn)
 {
     uint64_t beyond = sqn - hf->jump_sqn;
     bool is_confirmed = hf->has_jumped && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
@@ -343,7 +344,7 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
     /* A number shortly after another one of its source is no jump, however long a gap blocks delivery. */
     bool follows = previous != NULL && (previous->sqn < hf->next_sqn || sqn - previous->sqn < hf->config.capacity);
     bool is_jump = sqn - hf->next_sqn >= hf->config.capacity && !follows;
-    if (sqn - hf->next_sqn > UM_HF_GAP_MAX || (is_jump && !jump_is_confirmed(hf, sqn))) {
+    if (sqn - hf->next_sqn > UM_HF_GAP_MAX || (is_jump && !is_jump_confirmed(hf, sqn))) {
         UM_COUNT(hf->counters.hf_out_of_range, 1);
         um_queue_release(block, 1);
         return true;

@@ -58,7 +58,7 @@ static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
 /* ---- frames ---- */
 
 /* Returns how many of a block's frames need no reader: their rows are released or materialized. */
-static uint32_t done_with(const um_block *block)
+static uint32_t returnable_end(const um_block *block)
 {
     uint32_t count = atomic_load_explicit(&block->pinned_count, memory_order_relaxed), done = block->pinned_returned;
     if (done == count || atomic_load_explicit(&block->released_count, memory_order_acquire) ==
@@ -71,7 +71,7 @@ static uint32_t done_with(const um_block *block)
 
 static void return_frames(um_message_queue *queue, um_block *block)
 {
-    uint32_t end = done_with(block);
+    uint32_t end = returnable_end(block);
     while (block->pinned_returned < end) {
         const uint8_t *payloads[RETURNED_TOGETHER];
         um_frames *frames = block->pinned[block->pinned_returned].frames;

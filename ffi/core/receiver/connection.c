@@ -47,7 +47,7 @@ void um_connection_on_syn(um_receiver_session *session, const um_packet *packet,
     connection->attempts = 0;
     UM_COUNT(session->counters.connects, 1);
     um_interest_on_connected(session, now_ns);
-    send_acknowledgement(session, now_ns); /* before any status message: until then the receiver is no client */
+    send_acknowledgement(session, now_ns); /* must precede status messages: it makes the receiver a client */
 }
 
 void um_connection_on_reset(um_receiver_session *session, int64_t now_ns)

@@ -33,7 +33,7 @@ uint32_t um_fetch_request_range(um_fetch *fetch, uint8_t *out)
                                 .request_index = fetch->plan.request_index,
                                 .outstanding_max = fetch->plan.outstanding_max,
                                 .bounds = fetch->plan.bounds};
-    if (fetch->has_progressed && !fetch->is_awaiting_range) /* the bounds that began it would move with the stream */
+    if (fetch->has_progressed && !fetch->is_awaiting_range) /* the original bounds would move with the stream */
         request.bounds = (um_range_bounds){.has_low_sqn = true, .low_sqn = fetch->next_sqn};
     fetch->has_requested_range = true;
     fetch->needs_retry = true;
@@ -98,7 +98,7 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
     return 0;
 }
 
-/* Whether something came, or need not; a receiver whose reader is slow goes on. */
+/* True if messages have arrived, or none are needed. A slow reader is no lack of progress. */
 static bool has_progress(um_fetch *fetch, int64_t now_ns)
 {
     bool is_new = !fetch->has_progressed || fetch->is_awaiting_range != fetch->was_awaiting_range ||
@@ -141,7 +141,7 @@ static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_
 {
     fetch->progress_ns = now_ns;
     fetch->has_given_up_some = true;
-    if (fetch->is_caught_up) { /* an idle source: there is no more past */
+    if (fetch->is_caught_up) { /* the source is idle and the past is complete */
         um_fetch_protocol_give_up(session, delivery, now_ns);
         return -ENOENT;
     }
@@ -151,9 +151,9 @@ static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_
 
 static int request_again(um_fetch *fetch, int64_t now_ns)
 {
-    /* While answers come, what lacks may be behind them: a repeated request would be answered after all of them. */
+    /* While answers arrive, the missing message may follow: a repeated request would be answered after all of them. */
     bool is_answered = fetch->has_heard && fetch->is_connected;
-    /* The path may be a new one: TCP would go on waiting for the old. */
+    /* The path may have changed: on this connection, TCP would keep waiting for the old one. */
     bool disconnects = fetch->plan.is_otr && !fetch->has_heard && fetch->is_connected;
     fetch->has_heard = false;
     fetch->requested_ns = now_ns;

@@ -27,7 +27,7 @@ int64_t um_fetch_protocol_tick(um_receiver_session *session, um_delivery *delive
 
 /* ---- the past ---- */
 
-/* From the first sqn wanted on; what was held while the range was awaited stays held. */
+/* Starts to fetch at `low`. Live messages held while the range was awaited stay held. */
 static void start(um_receiver_session *session, um_delivery *delivery, uint32_t low, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
@@ -52,7 +52,7 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
     fetch->state = UM_DELIVERY_FETCH_RUNNING;
 }
 
-/* Where a late join begins: at the first sqn the source has, or where its last session ended. */
+/* Returns where a late join starts: at the first sqn that the source retains, or where its last session ended. */
 static uint32_t beginning(const um_delivery_fetch *fetch, uint32_t low)
 {
     if (fetch->kind == UM_DELIVERY_FETCH_RESUMED)
@@ -60,8 +60,8 @@ static uint32_t beginning(const um_delivery_fetch *fetch, uint32_t low)
     return um_serial_before(fetch->target, low) ? fetch->target : low;
 }
 
-/* False for a range that cannot be: longer than a source can retain, or one that ends before what the source had sent
- * when its last session ended. */
+/* Returns false for an impossible range: longer than a source can retain, or ending before the end of its last session.
+ */
 static bool is_possible(const um_delivery_fetch *fetch, uint32_t low, uint32_t high)
 {
     if (um_serial_before(high + 1, low) || high + 1 - low > RANGE_MAX)
@@ -122,7 +122,7 @@ static void count_recovered(um_delivery *delivery, uint32_t sqn)
         UM_COUNT(counters->late_join_messages, 1);
 }
 
-/* Whether a recovered message was requested, and still lacks. */
+/* True if a recovered message was requested and is still missing. */
 static bool is_wanted(um_delivery *delivery, const um_lbmc_message *message)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;
@@ -133,7 +133,7 @@ static bool is_wanted(um_delivery *delivery, const um_lbmc_message *message)
            um_order_map_is_gap(delivery, message->sqn);
 }
 
-/* A recovered message: in order straight into the queue, a fragment or a later one into the order map. */
+/* Delivers a recovered message if it is next and whole; otherwise puts it into the order map. */
 static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *recovered, const uint8_t *data, uint32_t length,
                                int64_t now_ns)
 {
@@ -141,7 +141,7 @@ static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *recovered
     const um_lbmc_message *message = recovered;
     um_lbmc_message changed;
     if (!is_wanted(delivery, message)) {
-        UM_COUNT(delivery->receiver->counters.late_join_refused, 1); /* not requested, twice, or here by now */
+        UM_COUNT(delivery->receiver->counters.late_join_refused, 1); /* not requested, or received already */
         return TAKEN;
     }
     recovered->flags |= fetch->kind != UM_DELIVERY_FETCH_LATE_JOIN ? UM_MESSAGE_OTR : UM_MESSAGE_RETRANSMIT;
@@ -158,7 +158,7 @@ static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *recovered
         um_reorder_begin_datagram(delivery->receiver->store, data, length);
         bool is_held = um_delivery_hold_recovered(delivery, message, &arrival);
         um_reorder_end_datagram(delivery->receiver->store);
-        if (!is_held) /* no space: it is requested again */
+        if (!is_held) /* no space: it will be requested again */
             return TAKEN;
         um_loss_drain(delivery, now_ns, true);
     }
@@ -199,7 +199,7 @@ bool um_fetch_protocol_is_left_to_transport(um_delivery *delivery)
     return gap != NULL && um_delivery_is_past_lost(delivery, gap->first);
 }
 
-/* Whether no datagram is lost, and may be recovered, that can carry what lacks next. */
+/* True if no lost datagram that may still be recovered can carry the next missing message. */
 static bool is_transport_done(const um_receiver_session *session, um_delivery *delivery)
 {
     const um_gap *gap = um_order_map_oldest_gap(delivery);
@@ -231,8 +231,8 @@ static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t
     um_store_be32(option + 16, sqn);
 }
 
-/* The first sqn that is worth a request: behind what is not to be had, and behind what is here and waits for the rest
- * of its message, which may have more fragments than may be outstanding. */
+/* Returns the first sqn to request: behind those that cannot be fetched, and behind held fragments that wait for the
+ * rest of their message, which may have more fragments than may be outstanding. */
 static uint32_t request_base(um_delivery *delivery)
 {
     const um_gap *gap = um_order_map_oldest_gap(delivery);
@@ -249,7 +249,7 @@ uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t outstanding, 
         return 0;
     if (um_serial_before(fetch->requested, base))
         fetch->requested = base;
-    /* Requests of one size, so that an answer is not asked for one by one. */
+    /* Wait for enough sqns, so that answers do not trigger requests one by one. */
     if (fetch->requested - base > outstanding / 2 && um_serial_before(fetch->requested, fetch->target - 1))
         return 0;
     for (;;) {
@@ -277,7 +277,7 @@ uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t outstanding, 
 
 /* ---- giving up ---- */
 
-/* No range came. */
+/* Starts without a range, because none arrived. */
 static void start_without_range(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
@@ -291,9 +291,9 @@ static void start_without_range(um_receiver_session *session, um_delivery *deliv
     }
 }
 
-/* What only the peer said to exist is not lost: were it passed over, the source's next messages would be, too, and what
- * the transport still recovers would come after its loss event. If it does exist, the transport
- * shows it in time. */
+/* Messages that only the source reported are not declared lost yet: otherwise its next messages would be passed, too,
+ * and those that the transport still recovers would arrive after their loss event. If they exist, the transport shows
+ * them in time. */
 static void forget_reported(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
@@ -315,7 +315,7 @@ void um_fetch_protocol_give_up(um_receiver_session *session, um_delivery *delive
     if (fetch->state == UM_DELIVERY_FETCH_IDLE)
         return;
     if (fetch->state == UM_DELIVERY_FETCH_GIVEN_UP) {
-        if (session->has_ended) /* nothing will show it any more */
+        if (session->has_ended) /* the transport will not show them any more */
             um_fetch_live_lose_reported(delivery, fetch->reported_end, now_ns);
         return;
     }
@@ -327,9 +327,9 @@ void um_fetch_protocol_give_up(um_receiver_session *session, um_delivery *delive
         fetch->state = UM_DELIVERY_FETCH_IDLE;
         return;
     }
-    fetch->has_seen_live |= fetch->kind == UM_DELIVERY_FETCH_RESUMED; /* the stream is where it was left */
+    fetch->has_seen_live |= fetch->kind == UM_DELIVERY_FETCH_RESUMED; /* the position of the stream is known */
     if (um_delivery_fetch_is_ahead_of_stream(delivery)) {
-        um_order_map_clear(delivery); /* of what does not exist */
+        um_order_map_clear(delivery); /* these messages do not exist */
         um_delivery_fetch_begin_with_live(delivery);
         return;
     }

@@ -8,8 +8,8 @@ void um_interest_init(um_receiver_session *session)
     session->due_ns[UM_TIMER_INTEREST] = UM_NEVER_NS;
 }
 
-/* Not while an answer to what was sent last may be on its way. */
-static void want_to_send(um_receiver_session *session, int64_t now_ns)
+/* Schedules an interest, but not while an answer to the previous one may be on its way. */
+static void schedule_interest(um_receiver_session *session, int64_t now_ns)
 {
     um_interest *interest = &session->interest;
     int64_t again_ns = interest->version == 0 ? now_ns : interest->sent_ns + RETRY_NS;
@@ -18,9 +18,9 @@ static void want_to_send(um_receiver_session *session, int64_t now_ns)
     interest->is_in_force = false;
 }
 
-/* ---- topics come and go ---- */
+/* ---- topics are added and removed ---- */
 
-/* The controller that the topic had before; NULL: none. */
+/* Returns another controller of the topic, or NULL. */
 static const um_delivery *other_of_topic(um_receiver_session *session, const um_delivery *delivery)
 {
     um_delivery *other = um_topic_table_slot(&session->topics, delivery->topic_index)->first;
@@ -33,15 +33,15 @@ void um_interest_on_mapped(um_receiver_session *session, um_delivery *delivery, 
     const um_delivery *other = other_of_topic(session, delivery);
     if (!interest->is_offered)
         return;
-    if (other != NULL) { /* as the topic is sent already, or will be */
+    if (other != NULL) { /* the source sends the topic already, or will */
         delivery->is_awaiting_interest = other->is_awaiting_interest;
         if (um_serial_before(delivery->mapped_sqn, other->mapped_sqn))
             delivery->mapped_sqn = other->mapped_sqn;
         return;
     }
-    delivery->is_awaiting_interest = interest->version != 0; /* until something was sent, so is everything */
+    delivery->is_awaiting_interest = interest->version != 0; /* without an interest the source sends all topics */
     interest->is_changed = true;
-    want_to_send(session, now_ns);
+    schedule_interest(session, now_ns);
 }
 
 void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *delivery)
@@ -50,10 +50,10 @@ void um_interest_on_unmapped(um_receiver_session *session, const um_delivery *de
     if (!interest->is_offered || other_of_topic(session, delivery) != NULL)
         return;
     interest->is_changed = true;
-    want_to_send(session, interest->sent_ns);
+    schedule_interest(session, interest->sent_ns);
 }
 
-/* ---- what the source says ---- */
+/* ---- reports of the source ---- */
 
 void um_interest_on_connected(um_receiver_session *session, int64_t now_ns)
 {
@@ -65,7 +65,7 @@ void um_interest_on_connected(um_receiver_session *session, int64_t now_ns)
                                              : UM_NEVER_NS; /* behind the acknowledgement that makes it a client */
 }
 
-/* What has come since then was not taken. */
+/* Lets waiting controllers start at since_sqn, or at next_sqn if that is later, because they skipped data until now. */
 static void begin_topics(um_receiver_session *session, uint32_t since_sqn)
 {
     if (um_serial_before(since_sqn, session->next_sqn))
@@ -94,18 +94,18 @@ void um_interest_on_report(um_receiver_session *session, const um_filter_report 
     interest->has_been_in_force |= report->version != 0 && um_interest_is_report_valid(interest, report);
     if (!interest->is_offered) {
         interest->is_offered = interest->is_changed = true;
-        want_to_send(session, now_ns);
+        schedule_interest(session, now_ns);
     } else if (report->version == interest->version && report->version != 0 && !interest->is_changed) {
         if (!interest->is_in_force)
             begin_topics(session, report->since_sqn);
         interest->is_in_force = true;
         session->due_ns[UM_TIMER_INTEREST] = UM_NEVER_NS;
     } else if (report->version != 0 && um_serial_before(interest->version, report->version)) {
-        interest->version = interest->first_version = report->version; /* another's: go on behind it */
+        interest->version = interest->first_version = report->version; /* an earlier receiver's: continue behind it */
         interest->is_changed = true;
-        want_to_send(session, now_ns);
+        schedule_interest(session, now_ns);
     } else if (interest->is_in_force) {
-        want_to_send(session, now_ns);
+        schedule_interest(session, now_ns);
     }
 }
 
@@ -117,7 +117,7 @@ static uint32_t topics_a_part(const um_receiver_session *session)
     return fit < UM_INTEREST_PART_TOPICS_MAX ? fit : UM_INTEREST_PART_TOPICS_MAX;
 }
 
-/* Each topic once: by its first controller. */
+/* Returns the next first controller of a topic, so that each topic is listed once. */
 static const um_delivery *next_topic(um_receiver_session *session, const um_delivery *from)
 {
     while (from != NULL && um_topic_table_slot(&session->topics, from->topic_index)->first != from)
@@ -145,7 +145,7 @@ static void send_parts(um_receiver_session *session)
     }
 }
 
-/* The first is no number of who received here before, but for one chance in many. */
+/* The first version is random, so that it almost certainly differs from those of earlier receivers at this address. */
 static void begin_version(um_receiver_session *session)
 {
     um_interest *interest = &session->interest;
@@ -163,7 +163,7 @@ int64_t um_interest_tick(um_receiver_session *session, int64_t now_ns)
     if (UM_LIKELY(session->due_ns[UM_TIMER_INTEREST] == UM_NEVER_NS))
         return UM_NEVER_NS;
     if (session->connection.state != UM_CONNECTION_ESTABLISHED || session->controller_count == 0)
-        return UM_NEVER_NS; /* a new connection has it sent */
+        return UM_NEVER_NS; /* a new connection sends it */
     if (now_ns < session->due_ns[UM_TIMER_INTEREST])
         return session->due_ns[UM_TIMER_INTEREST];
     if (interest->is_changed)

@@ -7,7 +7,7 @@ void um_nak_cutoff_set(um_receiver_session *session, uint32_t reasons)
     if (reasons == session->nak_cutoff)
         return;
     session->nak_cutoff = reasons;
-    if (reasons == 0) /* the interval begins anew */
+    if (reasons == 0) /* the interval restarts */
         session->nak_budget.limited_ns = INT64_MIN;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->is_nak_free = !um_receiver_session_can_nak(session);

@@ -6,15 +6,14 @@
 #include "core/wire/framing.h"
 
 enum {
-    NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
-    UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
-    BUDGET_CHECK_NS = 10000000, /* how soon to NAK again when the budget was used up */
+    NAK_GAP_MAX_NS = 1000000,   /* longest pause between two NAK datagrams */
+    UNREAD_CHECK_NS = 1000000,  /* interval of checks whether the owner has caught up */
+    BUDGET_CHECK_NS = 10000000, /* pause of NAKs when the budget was used up */
 };
 
 /* ---- NCFs ---- */
 
-/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to another receiver.
- */
+/* An NCF neither delays giving up (UM-123) nor brings the next NAK forward. */
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     loss->ncfs_seen++;
@@ -52,10 +51,10 @@ static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32
     UM_COUNT(session->counters.naks_sent, count);
 }
 
-/* A retransmission may have arrived and lie unread behind everything else that has. A re-NAK before it is read would
- * make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is put off
- * until the owner has caught up, or for so long that something else must be wrong. */
-static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
+/* True if a retransmission may be among received datagrams that are still unread. A NAK before they are read would make
+ * the queue longer for every receiver of the group, until nothing else is sent (a repair storm). NAKs wait until the
+ * owner has caught up, or for so many back-offs that the cause must be another. */
+static bool can_be_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
 {
     enum { BEHIND_BACKOFFS = 16 };
     return session->is_behind && loss->naks_sent > 0 &&
@@ -65,8 +64,8 @@ static bool may_lie_unread(const um_receiver_session *session, const um_loss *lo
 
 enum fired { FIRED_NOT_NAKED, FIRED_NAKED, FIRED_OVER_BUDGET };
 
-/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128): whether it is NAKed. One over the budget keeps its
- * place as the first. */
+/* Handles a loss that is due (UM-119, UM-122, UM-123, UM-128) and returns whether it is NAKed. One over the budget
+ * stays first in the map. */
 static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
@@ -84,7 +83,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
         um_gaps_give_up(session, loss, &session->counters.claims_given_up);
         return FIRED_NOT_NAKED;
     }
-    if (may_lie_unread(session, loss, now_ns)) {
+    if (can_be_unread(session, loss, now_ns)) {
         um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
         return FIRED_NOT_NAKED;
     }
@@ -103,8 +102,8 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     return sends_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
 }
 
-/* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
- * waits a little, a sixteenth of the back-off and a millisecond at most. */
+/* Losses that become due shortly after each other share a NAK datagram (UM-119): the next datagram waits for a
+ * sixteenth of the back-off, at most a millisecond. */
 static int64_t nak_gap_ns(const um_receiver_session *session)
 {
     int64_t gap_ns = um_recovery_timing_backoff_ns(&session->timing) / 16;

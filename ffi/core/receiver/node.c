@@ -133,7 +133,7 @@ void um_node_remove_queue(um_node *node, um_message_queue *queue)
     }
 }
 
-/* What goes to a group is LBT-RM's, the rest LBT-RU's. */
+/* Datagrams to a multicast group are LBT-RM, others LBT-RU. */
 static enum um_transport transport_of(const um_rx *rx)
 {
     return UM_LIKELY(rx->to.ip >> 28 == 0xe) ? UM_TRANSPORT_LBTRM : UM_TRANSPORT_LBTRU;
@@ -146,7 +146,7 @@ static um_session_id identity_of(const um_rx *rx, const um_packet *packet)
     return (um_session_id){rx->from, {0, 0}, packet->session_id, UM_TRANSPORT_LBTRU};
 }
 
-/* The session of a packet; NULL for a stranger's. */
+/* Returns the session of a packet, or NULL. */
 static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_packet *packet)
 {
     um_session_id id = identity_of(rx, packet);
@@ -155,14 +155,14 @@ static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_
     return node->last_session;
 }
 
-/* Whether it was sent where the session receives: what is for a session that was here before, at a port of its own, is
- * not for this one, which it would tell of datagrams that were passed over (UX-27). */
+/* True if the packet was sent to this session's address. Packets to an earlier session, which had its own port, are
+ * ignored, because they would pass datagrams over (UX-27). */
 static bool is_for(const um_receiver_session *session, const um_rx *rx)
 {
     return session->config.id.transport != UM_TRANSPORT_LBTRU || um_address_equal(session->local, rx->to);
 }
 
-/* The LBT-RU session that receives at this address from that source, whatever session id it is sent; NULL: none. */
+/* Returns the LBT-RU session that receives at this address from that source, with any session id, or NULL. */
 static um_receiver_session *session_between(const um_node *node, const um_rx *rx)
 {
     for (uint32_t i = 0; i < node->session_count; i++) {
@@ -174,8 +174,8 @@ static um_receiver_session *session_between(const um_node *node, const um_rx *rx
     return NULL;
 }
 
-/* What no session has as its own. Resets of LBT-RU name none; with another session id they are dropped (UX-11). */
-static um_receiver_session *on_stranger(um_node *node, const um_rx *rx, const um_packet *packet, bool is_decoded)
+/* Handles packets without a session of their own. LBT-RU resets carry no session id; other ids are dropped (UX-11). */
+static um_receiver_session *on_unmatched(um_node *node, const um_rx *rx, const um_packet *packet, bool is_decoded)
 {
     um_receiver_session *session = NULL;
     if (transport_of(rx) == UM_TRANSPORT_LBTRM) {
@@ -200,7 +200,7 @@ static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uin
     bool identified = status == UM_DGRAM_OK || (status != UM_DGRAM_VERSION && length >= UM_LBTRM_HEADER_BYTES);
     um_receiver_session *session = identified ? session_of(node, rx, &packet) : NULL;
     if (UM_UNLIKELY(session == NULL || !is_for(session, rx))) {
-        session = on_stranger(node, rx, &packet, status == UM_DGRAM_OK);
+        session = on_unmatched(node, rx, &packet, status == UM_DGRAM_OK);
         if (session == NULL)
             return;
     }
@@ -234,7 +234,7 @@ void um_node_after_batch(um_node *node, int64_t now_ns)
 {
     for (uint32_t i = 0; i < node->session_count; i++) {
         um_status_reports_after_batch(node->sessions[i], now_ns);
-        /* New losses, gaps or starved controllers may have brought the next timer forward. */
+        /* New losses, gaps or starved controllers may have an earlier timer. */
         node->due_ns[i] = INT64_MIN;
     }
 }
@@ -261,7 +261,7 @@ bool um_node_is_pressured(um_node *node, int64_t now_ns)
         pressured |= queue->is_full;
     }
     node->has_full_queue = pressured;
-    um_node_wake(node, now_ns); /* controllers that waited for space go on */
+    um_node_wake(node, now_ns); /* controllers that waited for space continue */
     return pressured;
 }
 

@@ -1,4 +1,4 @@
-/* One file, because what a datagram does to a session and what ends the session read and write the same few fields. */
+/* One file, because the effects of a datagram on a session and the end of a session use the same few fields. */
 #include "core/receiver/receiver_session.h"
 
 #include "core/delivery/delivery_controller.h"
@@ -15,11 +15,11 @@
 #include "core/wire/group_report.h"
 
 enum {
-    JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
-    PASSED_MAX = 1 << 20,       /* datagrams that are passed over at once */
-    PASSED_BACK_MAX = 1 << 29,  /* and how far back */
-    STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
-    MAPPED_WITHIN = 1 << 29,    /* datagrams behind the newest that a mapping is kept within */
+    JUMP_CONFIRMED_WITHIN = 16, /* sqns behind a long jump within which a datagram confirms it */
+    PASSED_MAX = 1 << 20,       /* datagrams that one report may pass */
+    PASSED_BACK_MAX = 1 << 29,  /* how far back they may start */
+    STRAYS_MAX = 64,            /* successive impossible sqns that end a session */
+    MAPPED_WITHIN = 1 << 29,    /* distance behind the newest datagram within which a mapping is kept */
 };
 
 static void carve(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
@@ -155,8 +155,8 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 
 /* ---- datagrams ---- */
 
-/* Whether delivery may begin with what arrives: it waits for it, or a fetch may begin anew with it. */
-static bool may_begin(const um_delivery *delivery)
+/* True if delivery may start with an arriving message: the controller waits for it, or a fetch may restart there. */
+static bool can_begin(const um_delivery *delivery)
 {
     return delivery->state == UM_DELIVERY_WAITING || um_delivery_fetch_is_active(delivery);
 }
@@ -170,7 +170,7 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
              d = d->next_of_topic) {
             if (d->is_awaiting_interest)
                 continue;
-            arrival->has_earlier_losses = may_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
+            arrival->has_earlier_losses = can_begin(d) && um_start_gate_is_closed(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
@@ -180,7 +180,7 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     }
 }
 
-/* The newest report counts: one that was lost may be repaired after a later one. */
+/* Only the newest report counts, because a lost one may be retransmitted after a later one. */
 static void on_group_report(um_receiver_session *session, const um_lbmc_message *message, const um_arrival *arrival)
 {
     um_group_report report;
@@ -202,7 +202,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
             UM_COUNT(session->counters.msgs_before_interest, 1);
             continue;
         }
-        if (UM_UNLIKELY(may_begin(d)))
+        if (UM_UNLIKELY(can_begin(d)))
             arrival->has_earlier_losses = um_start_gate_is_closed(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
@@ -224,7 +224,7 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
     um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
 }
 
-/* Delivers the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
+/* Delivers the messages of an accepted datagram to their controllers in order (UM-7, UM-8). */
 static void demultiplex(um_receiver_session *session, const uint8_t *body, uint32_t length, um_arrival *arrival)
 {
     um_lbmc_message message;
@@ -263,9 +263,9 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
-/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. Nothing from before the
- * base is waited for, so the trail is not before it either: where the first datagram was forged, with numbers far ahead
- * and an old trail, the source's are strays. */
+/* Moves the start of the session to sqn and forgets claims, as no data was received before. The trail is not before the
+ * base either, because nothing before the base is awaited: after a forged first datagram with numbers far ahead and an
+ * old trail, the source's own datagrams are strays. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
     while (session->losses.count > 0)
@@ -287,10 +287,9 @@ void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn,
     session->resume_rounds = rounds;
 }
 
-/* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
- * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it.
- */
-static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
+/* A jump longer than the loss map could not be recovered. It is accepted when a second datagram confirms it, so that
+ * one forged or damaged datagram cannot derail the session. It also confirms a number claimed by a session message. */
+static bool is_jump_confirmed(um_receiver_session *session, uint32_t sqn)
 {
     uint32_t beyond = sqn - session->jump_sqn;
     bool near = session->has_jumped && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
@@ -307,8 +306,8 @@ static bool is_long_jump(const um_receiver_session *session, uint32_t sqn)
     return um_serial_diff(sqn, session->next_sqn) > (int32_t)session->losses.capacity;
 }
 
-/* Keeps the places where controllers were mapped near what arrives: half the number space on, a topic's first message
- * would look as if it came from before them. Nothing that far back is repaired any more. */
+/* Keeps mapped_sqn of controllers near next_sqn: at half the number space, the first message of a topic would appear to
+ * precede its mapping. Nothing that far back is recovered any more. */
 static void keep_mappings_near(um_receiver_session *session, uint32_t next_sqn)
 {
     if (next_sqn - session->mappings_sqn < MAPPED_WITHIN / 2)
@@ -343,8 +342,8 @@ static void drop_losses(um_receiver_session *session, uint32_t first, uint32_t c
     }
 }
 
-/* Source-side filtering (UX-27): `count` datagrams from `first` on hold nothing for this receiver, and were not sent to
- * it. What lacks before them is lost. */
+/* Source-side filtering (UX-27): the source did not send `count` datagrams from `first` on, because they held nothing
+ * for this receiver. Missing datagrams before them are lost. */
 static void pass_over(um_receiver_session *session, uint32_t first, uint32_t count, int64_t now_ns)
 {
     uint32_t last = first + count - 1;
@@ -360,7 +359,7 @@ static void pass_over(um_receiver_session *session, uint32_t first, uint32_t cou
             um_receiver_session_claims_on_data(session, last, false, now_ns);
         UM_COUNT(session->counters.dgrams_passed_over, ahead > 0 ? count : last + 1 - session->next_sqn);
         session->next_sqn = last + 1;
-        session->has_data = true; /* it shows where the stream is as data does */
+        session->has_data = true; /* like data, it shows the position of the stream */
         session->claims.last_data_ns = now_ns;
         session->has_jumped = false;
     }
@@ -377,8 +376,9 @@ static void on_filter_report(um_receiver_session *session, const um_filter_repor
     um_interest_on_report(session, report, now_ns);
 }
 
-/* From before anything the source can still send. One such is an old duplicate; so many in a row are a source that has
- * begun anew under the same identity, or a first datagram that was forged: the session ends and can be joined again. */
+/* Counts a datagram older than anything that the source can still send. A single one is an old duplicate. Many in
+ * succession mean that the source restarted under the same identity, or that the first datagram was forged: the session
+ * ends and can be joined again. */
 static void note_stray(um_receiver_session *session, int64_t now_ns)
 {
     if (++session->stray_count == STRAYS_MAX)
@@ -392,8 +392,8 @@ static void on_duplicate(um_receiver_session *session, const um_packet *packet, 
         note_stray(session, now_ns);
 }
 
-/* The first data shows where the stream is: what comes before the place that a session message told of, or far behind
- * it, moves the place. False for a retransmission for another receiver, or what an earlier session had. */
+/* The first data shows the position of the stream. If it is before the position from a session message, or far behind
+ * it, the base moves. Returns false for a retransmission to another receiver and for data of an earlier session. */
 static bool begin_with_data(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
@@ -420,18 +420,18 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
     UM_COUNT(counters->rxs_rcved, retransmission);
     if (UM_UNLIKELY(packet->passed > 0) && session->has_base && session->interest.has_been_in_force) {
         pass_over(session, packet->sqn - packet->passed, packet->passed, arrival->now_ns);
-        session->bytes_since_status += (uint64_t)packet->passed * length; /* or so: flow control goes by positions */
+        session->bytes_since_status += (uint64_t)packet->passed * length; /* an estimate: flow control uses positions */
     }
     if (UM_UNLIKELY(!session->has_data) && !begin_with_data(session, packet, arrival->now_ns))
         return;
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
     bool recovered = ahead < 0;
     if (UM_UNLIKELY(is_long_jump(session, packet->sqn))) {
-        if (!jump_is_confirmed(session, packet->sqn))
+        if (!is_jump_confirmed(session, packet->sqn))
             return;
         keep_mappings_near(session, packet->sqn);
     }
-    /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
+    /* The trail of an old datagram cannot be beyond next_sqn; that of a forged one far back seems to be. */
     bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
     if (um_serial_before(session->trail_sqn, packet->trail) && believed)
         session->trail_sqn = packet->trail;
@@ -463,13 +463,13 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
         um_start_gate_open(session, arrival->now_ns);
 }
 
-/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: its
- * trail, which data carries, too, is not believed, and what its lead tells of is a claim. */
+/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. As it can be forged, its trail
+ * is ignored (data carries it, too), and its lead is only a claim. */
 static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
     uint32_t end = packet->lead + 1;
-    bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
+    bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* outside the window and not next */
     if (!session->has_base || (is_elsewhere && !session->has_data && !session->is_resumed))
         set_base(session, end, now_ns);
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
@@ -479,8 +479,8 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
         session->due_ns[UM_TIMER_STATUS] = now_ns; /* the source may be waiting for this position */
 }
 
-/* Data that this receiver has no space for (UX-26): its sequence number stays lost. A retransmission would be as long,
- * so once one has come no more are NAKed. */
+/* Drops data that this receiver has no space for (UX-26); its sqn stays lost. A retransmission would be as long, so the
+ * sqn is not NAKed again. */
 static void drop_too_long(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.dgrams_dropped_too_long, 1);
@@ -527,7 +527,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
     case UM_LBTRU_RST:
         um_connection_on_reset(session, now_ns);
         break;
-    default: /* a NAK sent to the group is not for us */
+    default: /* a NAK sent to the group concerns the source only */
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
     }
 }
@@ -546,7 +546,7 @@ static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
     return now_ns;
 }
 
-/* A source that answers no request is dead (UX-11). */
+/* A source that answers no connection request is dead (UX-11). */
 static int64_t tick_connection(um_receiver_session *session, int64_t now_ns)
 {
     bool is_refused = false;
@@ -582,7 +582,7 @@ static int64_t tick_naks(um_receiver_session *session, int64_t now_ns)
 
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
 {
-    /* In the order in which they run. Each acts if it is due and returns its next deadline. */
+    /* Run in this order. Each acts if it is due and returns its next deadline. */
     static int64_t (*const ticks[])(um_receiver_session *,
                                     int64_t) = {um_receiver_session_claims_tick, tick_naks,       tick_controllers,
                                                 um_status_reports_tick,          tick_activity,   tick_connection,

@@ -1,9 +1,9 @@
 #include "core/receiver/recovery_timing.h"
 
 enum {
-    ROUND_TRIP_WEIGHT = 8, /* the newest sample counts an eighth, its deviation a quarter (RFC 6298) */
+    ROUND_TRIP_WEIGHT = 8, /* the newest sample counts for an eighth, its deviation for a quarter (RFC 6298) */
     VARIANCE_WEIGHT = 4,
-    REORDERING_WEIGHT = 16, /* each sample takes a sixteenth off */
+    REORDERING_WEIGHT = 16, /* each sample reduces it by a sixteenth */
     DOUBLINGS_MAX = 16,
     OTHERS_SEEN_SAMPLES = 64,
 };
@@ -27,7 +27,7 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
     };
 }
 
-/* ---- what is measured ---- */
+/* ---- measuring ---- */
 
 static void add_sample(um_recovery_timing *timing, int64_t sample_ns)
 {
@@ -180,7 +180,7 @@ int64_t um_recovery_timing_draw_suppress_ns(const um_recovery_timing *timing, um
     return suppress_ns + um_between_ns(draw_spread_ns(timing, random), 0, longest_ns(timing->backoff_ceiling_ns));
 }
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 int64_t um_recovery_timing_initial_ns(const um_recovery_timing *timing)
 {

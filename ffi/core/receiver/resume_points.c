@@ -12,7 +12,7 @@ void um_resume_points_init(um_resume_points *points, void *memory, uint32_t capa
     *points = (um_resume_points){.points = memory, .capacity = capacity};
 }
 
-/* A free place, or the oldest point's. */
+/* Returns a free entry, or the oldest. */
 static um_resume_point *take_place(um_resume_points *points, uint32_t *gave_way)
 {
     if (points->used < points->capacity)
@@ -25,7 +25,7 @@ static um_resume_point *take_place(um_resume_points *points, uint32_t *gave_way)
     return &points->points[(points->oldest + points->capacity - 1) % points->capacity];
 }
 
-/* How many rounds a point of this session is good for; 0: it is refuted. */
+/* Returns the rounds of a point of this session; 0: it must not be saved. */
 static uint32_t rounds_of(const um_receiver_session *session)
 {
     if (session->is_resumed && !session->has_data)

@@ -3,11 +3,11 @@
 #include "core/receiver/gaps.h"
 
 enum {
-    REACH_MAX = 256,     /* what one NAK datagram holds, or nearly */
-    LOSS_MAP_PARTS = 4,  /* the reach is at most this part of the loss map */
-    AHEAD_MAX = 1 << 30, /* leads further ahead are no source's */
+    REACH_MAX = 256,     /* about the capacity of one NAK datagram */
+    LOSS_MAP_PARTS = 4,  /* the reach is at most this fraction of the loss map */
+    AHEAD_MAX = 1 << 30, /* no source can have a lead further ahead */
     QUIET_MAX_NS = 1000000,
-    FAR_NAKS = 4, /* a lead beyond the reach gives way to another after so many */
+    FAR_NAKS = 4, /* NAKs after which a lead beyond the reach may be replaced by another */
 };
 
 static uint32_t reach(const um_receiver_session *session)
@@ -22,7 +22,7 @@ static void add_run(um_receiver_session *session, uint32_t from, uint32_t end, i
         um_gaps_add(session, from, end - 1, now_ns);
 }
 
-/* What was claimed lies within the reach of next_sqn, or is far_sqn. */
+/* Claims are within the reach of next_sqn, except far_sqn. */
 void um_receiver_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns)
 {
     const um_receiver_session_claims *claims = &session->claims;
@@ -42,8 +42,8 @@ void um_receiver_session_claims_add_gap(um_receiver_session *session, uint32_t l
     add_run(session, from, end, now_ns);
 }
 
-/* The lead beyond the reach that was claimed before keeps its place until it has been NAKed often enough. */
-static bool may_claim_far(um_receiver_session *session)
+/* A lead claimed beyond the reach is kept until it has been NAKed FAR_NAKS times. */
+static bool can_claim_far(um_receiver_session *session)
 {
     um_receiver_session_claims *claims = &session->claims;
     um_loss *loss = claims->has_far ? um_loss_map_find(&session->losses, claims->far_sqn) : NULL;
@@ -60,10 +60,10 @@ static void claim(um_receiver_session *session, int64_t now_ns)
     um_receiver_session_claims *claims = &session->claims;
     bool is_far = claims->lead - session->next_sqn >= reach(session);
     claims->is_pending = false;
-    if (um_serial_before(claims->lead, session->next_sqn)) /* it has come meanwhile */
+    if (um_serial_before(claims->lead, session->next_sqn)) /* it has arrived meanwhile */
         return;
-    if (session->losses.capacity - session->losses.count < reach(session) || (is_far && !may_claim_far(session)))
-        return; /* the next session message tells it again */
+    if (session->losses.capacity - session->losses.count < reach(session) || (is_far && !can_claim_far(session)))
+        return; /* the next session message repeats it */
     if (!is_far)
         um_receiver_session_claims_add_gap(session, claims->lead, now_ns);
     else if (um_loss_map_find(&session->losses, claims->lead) == NULL)
@@ -79,8 +79,8 @@ static void claim(um_receiver_session *session, int64_t now_ns)
     claims->has_any = true;
 }
 
-/* So long after the last data nothing is claimed, because a stream tells by itself what it has lost. Longer than a
- * round trip of this receiver brings nothing; before one is measured, and with fixed timers, QUIET_MAX_NS. */
+/* Nothing is claimed for this long after the last data, because a stream reveals its own losses. A round trip of this
+ * receiver is long enough; QUIET_MAX_NS until one is measured, and with fixed timers. */
 static int64_t quiet_ns(const um_receiver_session *session)
 {
     int64_t crossing_ns =

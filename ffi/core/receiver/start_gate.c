@@ -2,7 +2,7 @@
 
 #include "core/delivery/delivery_controller.h"
 
-/* Controllers mapped at the same time start at the same place: it is decided once for all of them. */
+/* Controllers mapped at the same time start at the same position, so the search is cached for all of them. */
 static const um_blocker_search *search_blocker(um_receiver_session *session, uint32_t from, uint32_t before)
 {
     um_blocker_search *search = &session->search;
@@ -23,9 +23,9 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
     return search;
 }
 
-/* Whether a datagram is lost that may carry a message of the topic from before `before`. The newest such datagram is
- * cached: while it is lost the result is immediate, and once it is recovered older ones mostly are, too. That there is
- * none since the controller was mapped is cached until the next gap. */
+/* The newest lost datagram that may carry the topic is cached: while it is lost the result is immediate, and once it is
+ * recovered, older ones usually are, too. If no such datagram was found since the controller was mapped, that is cached
+ * until the next gap. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
     if (delivery->fetch.state == UM_DELIVERY_FETCH_AWAITS_RANGE)
@@ -43,7 +43,7 @@ bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery
     return search->has_found;
 }
 
-/* Controllers that wait for datagrams from before their first one start when none of those is lost any more. */
+/* A controller starts when no datagram from before its first one is lost any more. */
 void um_start_gate_open(um_receiver_session *session, int64_t now_ns)
 {
     for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {

@@ -4,7 +4,7 @@
 #include "core/receiver/session_claims.h"
 #include "core/wire/group_report.h"
 
-/* What the receivers can still take, at most the configured window (AE-18). */
+/* Returns the bytes that the receivers can take, at most the configured window (AE-18). */
 static uint32_t offered_window(const um_receiver_session *session)
 {
     uint64_t window = session->config.window_bytes;
@@ -42,21 +42,21 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     UM_COUNT(session->counters.status_messages_sent, 1);
 }
 
-/* A quarter of the window that the source was last sent: the next status message must arrive before that is used up. */
+/* A quarter of the window last reported: the next status message must arrive before that window is used up. */
 static uint64_t report_after_bytes(const um_receiver_session *session)
 {
     uint32_t window = session->config.window_bytes;
     return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
 }
 
-static bool may_report(const um_receiver_session *session)
+static bool can_report(const um_receiver_session *session)
 {
     return session->config.window_bytes != 0 && !session->has_ended && um_connection_is_known(&session->connection);
 }
 
 void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
 {
-    if (!may_report(session))
+    if (!can_report(session))
         return;
     if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->due_ns[UM_TIMER_STATUS])
         send_status(session, 0, now_ns);
@@ -69,11 +69,11 @@ void um_status_reports_leave(um_receiver_session *session)
         send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
 }
 
-/* A small window is reported again as soon as the reader has made space: the source is blocked until then. */
+/* A small window is reported again as soon as the reader has made space, because it blocks the source. */
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
 {
     enum { REOPEN_CHECK_NS = 500000 };
-    if (!may_report(session) || session->controller_count == 0)
+    if (!can_report(session) || session->controller_count == 0)
         return UM_NEVER_NS;
     bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
     if (small && offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
