@@ -1,5 +1,5 @@
-/* What the tests of off-transport recovery share: a controller on a session, a source that retains, and a peer that
- * answers requests.
+/* Shared by the tests of late join and off-transport recovery: a controller on a session, a source that retains
+ * messages, and a peer that answers requests.
  */
 #ifndef UM_TESTS_RECOVERING_H
 #define UM_TESTS_RECOVERING_H
@@ -47,18 +47,18 @@ typedef struct recovering {
     bool otr_begun;
     int64_t now_ns;
     /* the source */
-    uint32_t base;                  /* the first topic sqn */
-    uint32_t starts[STREAM_MAX];    /* where the message of each sqn begins */
-    uint32_t fragments[STREAM_MAX]; /* and how many it has */
-    uint32_t retained_from;         /* index */
-    uint32_t sent;                  /* index */
-    /* what came of each sqn, by index */
+    uint32_t base;                  /* first topic sqn */
+    uint32_t starts[STREAM_MAX];    /* index of the first fragment of each sqn's message */
+    uint32_t fragments[STREAM_MAX]; /* number of fragments of that message */
+    uint32_t retained_from;         /* index of the oldest retained message */
+    uint32_t sent;                  /* index of the next message to send */
+    /* the fate of each sqn, by index */
     enum fate fates[STREAM_MAX];
     bool otr[STREAM_MAX];
     bool late[STREAM_MAX];
     uint32_t next;
     uint32_t delivered, lost, bursts, begun, ended, cutoffs;
-    bool is_honest; /* the peer answers what it can, so that exactly the rest is lost */
+    bool is_honest; /* the peer answers every request for a retained message, so that only the others may be lost */
     uint8_t *to_peer, *from_peer;
     uint32_t from_peer_bytes;
 } recovering;
@@ -88,7 +88,7 @@ static inline um_receiver_session_config session_config(void)
     };
 }
 
-/* The controller, mapped to a session that is new; `offers` is whether the source retains. */
+/* Maps the controller to a new session. `offers`: the source retains messages. */
 static inline void map(recovering *f, bool offers)
 {
     um_receiver_session_config config = session_config();
@@ -154,7 +154,7 @@ static inline void recovering_close(recovering *f)
     free(f);
 }
 
-/* ---- what is delivered ---- */
+/* ---- delivered rows ---- */
 
 static inline uint32_t index_of(const recovering *f, uint32_t sqn)
 {
@@ -168,7 +168,7 @@ static inline void note(recovering *f, uint32_t first, uint32_t last, enum fate 
         CHECK_EQ(f->fates[i], UNKNOWN);
         if (f->receiver.config.ordered_delivery == UM_ORDERED_SEQUENCE)
             CHECK(i >= f->next);
-        CHECK(fate != LOST || !f->is_honest || i < f->retained_from); /* what is retained is never lost */
+        CHECK(fate != LOST || !f->is_honest || i < f->retained_from); /* retained messages are never lost */
         f->fates[i] = fate;
         f->otr[i] = flags & UM_MESSAGE_OTR;
         f->late[i] = flags & UM_MESSAGE_RETRANSMIT;
@@ -238,7 +238,7 @@ static inline void arrive(recovering *f, uint32_t i, bool retransmission)
     um_node_after_batch(&f->node, f->now_ns);
 }
 
-/* Sends `count` more, of which nothing arrives when they are `lost`. */
+/* Sends `count` more messages; if lost, none of them arrives. */
 static inline void stream(recovering *f, uint32_t count, bool lost)
 {
     for (uint32_t end = f->sent + count; f->sent < end;) {
@@ -287,7 +287,7 @@ static inline void answer_message(recovering *f, uint32_t i)
     answer(f, out, length);
 }
 
-/* Has the controller write requests; returns their indices. */
+/* Makes the controller write requests; returns their indices. */
 static inline uint32_t requests(recovering *f, uint32_t outstanding, uint32_t *indices, uint32_t max)
 {
     uint32_t count = 0, length = um_fetch_protocol_request(f->delivery, outstanding, f->to_peer, TO_PEER_BYTES);
@@ -301,7 +301,7 @@ static inline uint32_t requests(recovering *f, uint32_t outstanding, uint32_t *i
     return count;
 }
 
-/* The controller takes what the peer has answered. */
+/* Passes the peer's answers to the controller. */
 static inline int64_t take(recovering *f)
 {
     int64_t used = um_fetch_protocol_receive(f->session, f->delivery, f->from_peer, f->from_peer_bytes, f->now_ns);
@@ -311,18 +311,18 @@ static inline int64_t take(recovering *f)
     return used;
 }
 
-/* An honest peer until the fetch is over. */
+/* Plays an honest peer until the fetch is over. */
 static inline void fetch_all(recovering *f)
 {
     uint32_t indices[2048];
     for (uint32_t round = 0; round < 10000 && is_fetching(f); round++) {
         uint32_t count = requests(f, 100, indices, 2048);
-        bool told = false;
+        bool has_answered = false;
         for (uint32_t r = 0; r < count; r++) {
             if (indices[r] >= f->retained_from && indices[r] < f->sent)
                 answer_message(f, indices[r]);
-            else if (indices[r] < f->sent && !told)
-                answer_range(f, f->base + f->retained_from, f->base + f->sent - 1), told = true;
+            else if (indices[r] < f->sent && !has_answered)
+                answer_range(f, f->base + f->retained_from, f->base + f->sent - 1), has_answered = true;
         }
         while (f->from_peer_bytes > 0 && is_fetching(f))
             take(f);

@@ -48,7 +48,7 @@ static int attend(recovering *f, um_fetch *fetch)
     return action;
 }
 
-TEST("UM-140", "a request for the range is read as it was written; what is cut off or of another length is not read")
+TEST("UM-140", "a range request decodes as encoded; a truncated one or one of another length is refused")
 {
     um_range_request request = {.topic_index = 7, .request_index = 1, .outstanding_max = 9}, read;
     for (uint32_t bounds = 0; bounds < 16; bounds++) {
@@ -76,7 +76,7 @@ TEST("UM-140", "a request for the range is read as it was written; what is cut o
     }
 }
 
-TEST("UM-140", "a late join whose range does not come connects again after its interval, and is given up after so many")
+TEST("UM-140", "a late join without a range reconnects after its interval, and gives up after all attempts")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     um_delivery_fetch_begin(f->delivery, PROXIMITY);
@@ -94,11 +94,11 @@ TEST("UM-140", "a late join whose range does not come connects again after its i
     CHECK_EQ(connections, 3);
     CHECK(fetch.is_given_up && action == -ENOENT);
     stream(f, 10, false);
-    CHECK_EQ(f->delivered, 10); /* the present goes on without the past */
+    CHECK_EQ(f->delivered, 10); /* live delivery continues without the past */
     recovering_close(f);
 }
 
-TEST("UM-106 UM-142", "a source found again that says nothing keeps its connection for the request interval")
+TEST("UM-106 UM-142", "the connection to a rediscovered source that does not answer lasts the request interval")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     f->delivery->has_resume = true;
@@ -116,7 +116,7 @@ TEST("UM-106 UM-142", "a source found again that says nothing keeps its connecti
     recovering_close(f);
 }
 
-TEST("UM-140", "a message of more fragments than may be outstanding is requested whole")
+TEST("UM-140", "a message with more fragments than may be outstanding is requested completely")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     for (uint32_t i = 10; i < 16; i++)

@@ -1,14 +1,14 @@
-/* Hot failover: what is made of the rows of several sources, by the numbers that they carry. */
+/* Hot failover: merging the rows of several sources (lines) by the numbers that they carry. */
 #include "core/delivery/hot_failover.h"
 #include "core/foundation/random.h"
 #include "support.h"
 
 enum {
-    CAPACITY = 256, /* more than rows are taken of an input together, twice */
+    CAPACITY = 256, /* more than twice the rows taken from an input at once */
     BLOCKS = 4,
     ROWS = 256,
     BLOCK_BYTES = 1 << 16,
-    DELAY_NS = 400, /* of the random streams' time: half of what may wait comes meanwhile */
+    DELAY_NS = 400, /* in the time of the random streams: half of the slots fill meanwhile */
     LINES = 2,
     STREAM_MAX = 4096,
 };
@@ -51,8 +51,8 @@ static void close_lines(lines *f)
     free(f);
 }
 
-/* A message of a line as its delivery controller gives it: the options in front of the payload, which is the number in
- * decimals, and with every third its properties. False when the line's queue is full. */
+/* Appends a message of a line as its delivery controller does: the options, then the number in decimal as payload;
+ * every third message has properties. Returns false if the line's queue is full. */
 static bool bring_with(lines *f, uint32_t line, const um_lbmc_hot_failover *number)
 {
     uint8_t out[256];
@@ -87,8 +87,8 @@ static bool bring(lines *f, uint32_t line, uint64_t sqn)
     return bring_with(f, line, &(um_lbmc_hot_failover){.sqn = sqn, .is_64_bits = sqn > UINT32_MAX || sqn % 2});
 }
 
-/* A row of a line that is no message. */
-static void tell(lines *f, uint32_t line, enum um_row_kind kind, uint32_t first, uint32_t last)
+/* Appends a row other than a message. */
+static void append_event(lines *f, uint32_t line, enum um_row_kind kind, uint32_t first, uint32_t last)
 {
     CHECK(um_queue_reserve(&f->inputs[line], 0) != NULL);
     um_row row = {
@@ -100,7 +100,7 @@ typedef struct taken {
     uint32_t kind;
     uint64_t sqn;
     uint16_t flags;
-    bool is_whole; /* the payload is the number, the properties are those of it */
+    bool is_whole; /* payload and properties are those of the number */
 } taken;
 
 static uint32_t take(lines *f, taken *out, uint32_t most)
@@ -141,7 +141,7 @@ static void expect(lines *f, const uint64_t *numbers, uint32_t count)
     }
 }
 
-TEST("W1", "the first copy of a number is delivered, in the order of the numbers, with its properties")
+TEST("W1", "the first copy of a number is delivered, in number order, with its properties")
 {
     lines *f = open_plain();
     for (uint64_t sqn = 5; sqn < 10; sqn++) {
@@ -152,9 +152,9 @@ TEST("W1", "the first copy of a number is delivered, in the order of the numbers
     expect(f, first, 5);
     CHECK_EQ(f->hf.counters.hf_duplicates, 5);
     CHECK_EQ(f->hf.counters.hf_delivered, 5);
-    f->topic_sqn[0]++; /* 10 is lost to this line, and comes by the other */
+    f->topic_sqn[0]++; /* this line has lost 10, the other one delivers it */
     bring(f, 0, 11);
-    tell(f, 0, UM_ROW_UNRECOVERABLE_LOSS, 5, 5);
+    append_event(f, 0, UM_ROW_UNRECOVERABLE_LOSS, 5, 5);
     expect(f, NULL, 0);
     CHECK_EQ(um_hot_failover_deadline_ns(&f->hf), f->now_ns + DELAY_NS);
     bring(f, 1, 10);
@@ -165,12 +165,12 @@ TEST("W1", "the first copy of a number is delivered, in the order of the numbers
     close_lines(f);
 }
 
-TEST("W1", "a number that no line brings is lost once its time is over, one that was left out is passed at once")
+TEST("W1", "a number that no line delivers is lost after its timeout; a skipped number is passed at once")
 {
     lines *f = open_plain();
     taken rows[8];
     bring(f, 0, 1);
-    f->topic_sqn[0]++; /* something of the line is lost behind it */
+    f->topic_sqn[0]++; /* the line loses a message behind it */
     bring(f, 0, 4);
     CHECK_EQ(take(f, rows, 8), 1);
     f->now_ns += DELAY_NS - 1;
@@ -190,7 +190,7 @@ TEST("W1", "a number that no line brings is lost once its time is over, one that
     close_lines(f);
 }
 
-TEST("W1", "a number that waits in a line's queue is not given up, however late the reader comes to it")
+TEST("W1", "a number that waits in a line's queue is not given up, however late the reader takes it")
 {
     lines *f = open_plain();
     taken rows[8];
@@ -199,7 +199,7 @@ TEST("W1", "a number that waits in a line's queue is not given up, however late 
     bring(f, 0, 68);
     for (uint64_t sqn = 1; sqn <= 68; sqn++)
         bring(f, 1, sqn);
-    CHECK_EQ(take(f, rows, 1), 1); /* 68 waits for 67, which the other line has brought, behind what was looked at */
+    CHECK_EQ(take(f, rows, 1), 1); /* 68 waits for 67, which is in the other line's queue, not yet examined */
     CHECK_EQ(rows[0].sqn, 66);
     f->now_ns += 10 * DELAY_NS;
     CHECK_EQ(take(f, rows, 8), 2);
@@ -209,7 +209,7 @@ TEST("W1", "a number that waits in a line's queue is not given up, however late 
     close_lines(f);
 }
 
-TEST("W1", "numbers of 32 bits go on beyond their end, in the neighbourhood of what is expected")
+TEST("W1", "32-bit numbers wrap, and are extended to the value nearest to the expected one")
 {
     lines *f = open_plain();
     uint64_t sqn = 0x1fffffffdull, numbers[6];
@@ -219,7 +219,7 @@ TEST("W1", "numbers of 32 bits go on beyond their end, in the neighbourhood of w
     CHECK(bring_with(f, 0, &first));
     taken rows[8];
     CHECK_EQ(take(f, rows, 8), 1);
-    for (uint32_t i = 1; i < 6; i++) /* the payload says the low half, so only the number is compared */
+    for (uint32_t i = 1; i < 6; i++) /* the payload has the low half, so only the number is compared */
         CHECK(bring_with(f, 1, &(um_lbmc_hot_failover){.sqn = (uint32_t)numbers[i]}));
     CHECK_EQ(take(f, rows, 8), 5);
     for (uint32_t i = 1; i < 6; i++)
@@ -227,7 +227,7 @@ TEST("W1", "numbers of 32 bits go on beyond their end, in the neighbourhood of w
     close_lines(f);
 }
 
-TEST("W1", "a reset delivers what waits, then an event, and what a line sent before its own reset is dropped")
+TEST("W1", "a reset delivers waiting messages, then an event; a line's messages before its own reset are dropped")
 {
     lines *f = open_plain();
     taken rows[16];
@@ -258,14 +258,14 @@ TEST("W1", "a reset delivers what waits, then an event, and what a line sent bef
     close_lines(f);
 }
 
-TEST("W1", "a jump beyond what may wait is believed when another message confirms it")
+TEST("W1", "a jump beyond the slots is accepted when another message confirms it")
 {
     lines *f = open_plain();
     taken rows[8];
     bring(f, 0, 1);
     CHECK_EQ(take(f, rows, 8), 1);
     f->topic_sqn[0] += 5;
-    bring(f, 0, 1u << 20); /* forged, or mangled */
+    bring(f, 0, 1u << 20); /* forged or damaged */
     f->topic_sqn[0] += 5;
     bring(f, 0, 2);
     CHECK_EQ(take(f, rows, 8), 1);
@@ -283,7 +283,7 @@ TEST("W1", "a jump beyond what may wait is believed when another message confirm
     close_lines(f);
 }
 
-TEST("W1", "behind a gap longer than what may wait nothing is taken for a jump that its line sent in a row")
+TEST("W1", "behind a gap longer than the slots, successive numbers of a line are no jump")
 {
     lines *f = open_plain();
     taken rows[64];
@@ -303,7 +303,7 @@ TEST("W1", "behind a gap longer than what may wait nothing is taken for a jump t
     close_lines(f);
 }
 
-TEST("W1", "optional messages and other copies are delivered where they are wanted")
+TEST("W1", "optional messages and further copies are delivered if configured")
 {
     taken rows[8];
     for (uint32_t wanted = 0; wanted < 2; wanted++) {
@@ -321,7 +321,7 @@ TEST("W1", "optional messages and other copies are delivered where they are want
     }
 }
 
-TEST("W1", "two lines that lose, delay and reorder make one stream: each number once, in order, or lost with an event")
+TEST("W1", "two lines with loss, delay and reordering make one stream: each number once, in order, or reported lost")
 {
     um_random random = {check_seed()};
     for (uint32_t round = 0; round < 40; round++) {
@@ -338,7 +338,7 @@ TEST("W1", "two lines that lose, delay and reorder make one stream: each number 
         while (next[0] < count || next[1] < count || delivered + lost < count) {
             uint32_t line = (uint32_t)um_random_below(&random, LINES);
             uint64_t ahead = next[line] - (next[1 - line] < next[line] ? next[1 - line] : next[line]);
-            if (next[line] < count && ahead < 30) { /* no line is further ahead than may wait */
+            if (next[line] < count && ahead < 30) { /* no line is further ahead than the slots allow */
                 if (is_lost[line][next[line]])
                     f->topic_sqn[line]++;
                 else if (!bring(f, line, base + next[line]))

@@ -18,17 +18,17 @@ enum {
     PAYLOAD_CAPACITY = 16384,
     FRAMES = 40,
     FRAME_BYTES = 2048,
-    RETURNED = 0xee, /* the bytes of a frame that was returned */
+    RETURNED = 0xee, /* value of the bytes of a returned frame */
 };
 
-/* Frames as a port has them, which are overwritten when they come back. */
+/* Frames as a ring set has them; they are overwritten when they are returned. */
 typedef struct frame_area {
     um_frames base;
     uint8_t memory[FRAMES][FRAME_BYTES];
     uint32_t free[FRAMES];
     uint32_t free_count;
-    uint32_t row_of[FRAMES];   /* the number of the row that was pinned in it last */
-    uint32_t returned[FRAMES]; /* rows returned since the last check, in their order */
+    uint32_t row_of[FRAMES];   /* number of the row last pinned in each frame */
+    uint32_t returned[FRAMES]; /* rows returned since the last check, in order */
     uint32_t returned_count;
 } frame_area;
 
@@ -67,7 +67,7 @@ static void pinned_close(pinned_fixture *f)
     free(f);
 }
 
-/* Row n: every third is short, and so is never pinned. */
+/* Row n: every third is short and never pinned. */
 static uint32_t length_of(uint32_t n)
 {
     uint32_t spread = (n * 2654435761u >> 21) % 900;
@@ -91,7 +91,7 @@ static void check_payload(const uint8_t *payload, uint32_t n, uint32_t length)
         CHECK_EQ(payload[at], at < length_of(n) ? content(n, at) : 0);
 }
 
-/* Keeps a payload that is long enough while there are frames; false when the queue is full. */
+/* Pins the payload if it is long enough and a frame is free. Returns false if the queue is full. */
 static bool append(pinned_fixture *f, uint32_t n)
 {
     uint32_t length = length_of(n);
@@ -142,7 +142,7 @@ static void check_materialized(const um_rows *rows, uint32_t n)
     }
 }
 
-TEST("W5 W9", "an in-frame payload is read as any other: its head, all of it, and end to end")
+TEST("W5 W9", "an in-frame payload reads like any other: its first bytes, all of it, and materialized")
 {
     pinned_fixture *f = pinned_open();
     for (uint32_t n = 0; n < 15; n++)
@@ -166,7 +166,7 @@ TEST("W5 W9", "an in-frame payload is read as any other: its head, all of it, an
     pinned_close(f);
 }
 
-TEST("W5 W9", "a frame is unpinned once its row is materialized, or all that was taken of its block is released")
+TEST("W5 W9", "a frame is unpinned once its row is materialized or all taken rows of its block are released")
 {
     pinned_fixture *f = pinned_open();
     for (uint32_t n = 0; n < 15; n++)
@@ -178,7 +178,7 @@ TEST("W5 W9", "a frame is unpinned once its row is materialized, or all that was
     um_block_materialize(first.block, first.first, first.count);
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES - 6);
-    check_materialized(&first, 0); /* it is not looked for in the frame any more */
+    check_materialized(&first, 0); /* the frame is no longer read */
     check_copies(&first, 0);
     um_queue_release(first.block, first.count);
     um_queue_return_frames(&f->queue);
@@ -188,14 +188,14 @@ TEST("W5 W9", "a frame is unpinned once its row is materialized, or all that was
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES);
     CHECK_EQ(f->queue.pinned_count, 0);
-    CHECK(append(f, 15) && append(f, 16)); /* into the same block */
+    CHECK(append(f, 15) && append(f, 16)); /* in the same block */
     um_rows more = um_queue_take(&f->queue, ROW_CAPACITY);
     CHECK(more.block == first.block);
     check_copies(&more, 15);
     pinned_close(f);
 }
 
-TEST("W5 W9", "a block that is filled again has unpinned its frames, and the queue's bounds are the same")
+TEST("W5 W9", "a reused block has unpinned its frames, and the queue's bounds are unchanged")
 {
     pinned_fixture *f = pinned_open();
     uint32_t in = 0;
@@ -208,7 +208,7 @@ TEST("W5 W9", "a block that is filled again has unpinned its frames, and the que
         out += rows.count;
         um_queue_release(rows.block, rows.count);
     }
-    CHECK(append(f, in)); /* the block the reader stands in is full: this opens another */
+    CHECK(append(f, in)); /* the reader's block is full: this opens another */
     CHECK(f->area.free_count > 0);
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->queue.pinned_count, FRAMES - f->area.free_count);
@@ -216,7 +216,7 @@ TEST("W5 W9", "a block that is filled again has unpinned its frames, and the que
     pinned_close(f);
 }
 
-TEST("W5 W9", "frames go back in the order in which they came, whichever blocks their rows are in")
+TEST("W5 W9", "frames are returned in arrival order, whatever the blocks of their rows")
 {
     pinned_fixture *f = pinned_open();
     um_message_queue *queue = &f->queue;
@@ -226,8 +226,7 @@ TEST("W5 W9", "frames go back in the order in which they came, whichever blocks 
     um_rows first = um_queue_take(queue, ROW_CAPACITY);
     um_queue_release(first.block, first.count);
     um_queue_return_frames(queue);
-    um_rows second =
-        um_queue_take(queue, ROW_CAPACITY); /* the reader has left the first block, which is opened again */
+    um_rows second = um_queue_take(queue, ROW_CAPACITY); /* the reader has left the first block, which is reused */
     while (queue->current != &queue->blocks[0] || f->area.free_count > 0)
         CHECK(append(f, in++));
     um_rows third = um_queue_take(queue, ROW_CAPACITY), fourth = um_queue_take(queue, ROW_CAPACITY);
@@ -243,7 +242,7 @@ TEST("W5 W9", "frames go back in the order in which they came, whichever blocks 
     pinned_close(f);
 }
 
-/* ---- a reader that looks, copies, materializes, or does none of these, and is late in releasing rows ---- */
+/* ---- a reader that reads in place, copies, materializes, or does none of these, and releases rows late ---- */
 
 enum { OUT_MAX = 3 };
 
@@ -297,7 +296,7 @@ static void *read_rows(void *argument)
     return NULL;
 }
 
-/* Gathers everything behind the reader's back, as closing a queue does. */
+/* Materializes everything without the reader's knowledge, as closing a queue does. */
 static void materialize_all(um_message_queue *queue)
 {
     for (uint32_t i = 0; i < queue->block_count; i++) {
@@ -309,7 +308,7 @@ static void materialize_all(um_message_queue *queue)
     }
 }
 
-TEST("W5 W8 W9", "frames come back while rows are read, and are written again")
+TEST("W5 W8 W9", "frames are returned and overwritten while rows are read")
 {
     pinned_fixture *f = pinned_open();
     um_random random = {4};

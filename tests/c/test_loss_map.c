@@ -24,7 +24,7 @@ static void map_close(map_fixture *f)
     free(f);
 }
 
-TEST("UM-116 UM-118 UM-121", "found, cleared, and found no more")
+TEST("UM-116 UM-118 UM-121", "a sqn is found until it is removed")
 {
     map_fixture *f = map_open(CAPACITY);
     CHECK(um_loss_map_find(&f->map, 0) == NULL);
@@ -41,7 +41,7 @@ TEST("UM-116 UM-118 UM-121", "found, cleared, and found no more")
     map_close(f);
 }
 
-TEST("UM-116", "bounded: a full map is reported")
+TEST("UM-116", "a full map refuses another sqn")
 {
     map_fixture *f = map_open(CAPACITY);
     for (uint32_t i = 0; i < CAPACITY; i++)
@@ -54,7 +54,7 @@ TEST("UM-116", "bounded: a full map is reported")
     map_close(f);
 }
 
-TEST("UX-22", "the oldest across the wrap")
+TEST("UX-22", "the lowest sqn is found across the wrap of the number space")
 {
     map_fixture *f = map_open(CAPACITY);
     um_loss_map_add(&f->map, 3, 0, 0);
@@ -103,7 +103,7 @@ static void check_same(um_loss_map *map, model *m)
 static void operate(um_loss_map *map, model *m, um_random *random, uint32_t base)
 {
     uint32_t sqn = base + (uint32_t)um_random_below(random, 200);
-    int64_t deadline_ns = (int64_t)um_random_below(random, 50); /* few, so that many are equal */
+    int64_t deadline_ns = (int64_t)um_random_below(random, 50); /* a small range, so that many are equal */
     um_loss *expected = model_find(m, sqn);
     um_loss *loss = um_loss_map_find(map, sqn);
     CHECK((loss != NULL) == (expected != NULL));
@@ -122,7 +122,7 @@ static void operate(um_loss_map *map, model *m, um_random *random, uint32_t base
     }
 }
 
-TEST("UM-116 UM-119 UM-121 UX-22", "any operations, against a model, everywhere on the circle of numbers")
+TEST("UM-116 UM-119 UM-121 UX-22", "random operations match a model, anywhere in the number space")
 {
     um_random random = {check_seed()};
     uint32_t bases[] = {0, UINT32_MAX - 100, (1u << 31) - 100, 12345678};
@@ -138,7 +138,7 @@ TEST("UM-116 UM-119 UM-121 UX-22", "any operations, against a model, everywhere 
     }
 }
 
-TEST("UM-116", "numbers that share their place in the table")
+TEST("UM-116", "numbers with the same hash are all found")
 {
     map_fixture *f = map_open(CAPACITY);
     uint32_t together[CAPACITY], count = 0;
@@ -163,7 +163,7 @@ TEST("UM-116", "numbers that share their place in the table")
     map_close(f);
 }
 
-TEST("UM-116", "taking the earliest again and again sorts by deadline")
+TEST("UM-116", "removing the first entry repeatedly yields all entries by deadline")
 {
     enum { MANY = 4096 };
     map_fixture *f = map_open(MANY);

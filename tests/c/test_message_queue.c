@@ -32,7 +32,7 @@ static void queue_close(queue_fixture *f)
     free(f);
 }
 
-/* Row n: every column a different function of n, so that a row mixed from two is seen. */
+/* Row n: every column is a different function of n, so that a row mixed from two is detected. */
 static uint32_t length_of(uint32_t n)
 {
     return n % 7 == 0 ? 0 : (n * 2654435761u >> 22) % 300;
@@ -70,7 +70,7 @@ static void check_row(const um_block *block, uint32_t i, uint32_t n)
         CHECK_EQ(block->payload[at], n & 0xff);
 }
 
-TEST("W9 UM-10", "a configuration that cannot be is refused")
+TEST("W9 UM-10", "an impossible configuration is refused")
 {
     CHECK(um_queue_footprint(BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, MESSAGE_MAX) > 0);
     CHECK_EQ(um_queue_footprint(3, ROW_CAPACITY, PAYLOAD_CAPACITY, MESSAGE_MAX), 0);
@@ -81,7 +81,7 @@ TEST("W9 UM-10", "a configuration that cannot be is refused")
     CHECK_EQ(um_queue_footprint(BLOCKS, ROW_CAPACITY, INT32_MAX, MESSAGE_MAX), 0);
 }
 
-TEST("UM-8", "rows come out in order, of one block at a time")
+TEST("UM-8", "rows are taken in order, from one block at a time")
 {
     queue_fixture *f = queue_open();
     CHECK(!um_queue_is_ready(&f->queue));
@@ -100,7 +100,7 @@ TEST("UM-8", "rows come out in order, of one block at a time")
     queue_close(f);
 }
 
-/* Fills the queue from row n on; returns the row that found no space. */
+/* Fills the queue from row n on; returns the first row that found no space. */
 static uint32_t fill(um_message_queue *queue, uint32_t n)
 {
     while (append(queue, n))
@@ -108,7 +108,7 @@ static uint32_t fill(um_message_queue *queue, uint32_t n)
     return n;
 }
 
-TEST("UM-10", "a full queue is reported, and goes on when a block is released")
+TEST("UM-10", "a full queue refuses rows, and accepts them again when a block is released")
 {
     queue_fixture *f = queue_open();
     uint32_t rows_in = fill(&f->queue, 0);
@@ -118,7 +118,7 @@ TEST("UM-10", "a full queue is reported, and goes on when a block is released")
 
     um_rows first = um_queue_take(&f->queue, UINT32_MAX);
     um_queue_release(first.block, first.count);
-    CHECK(!append(&f->queue, rows_in)); /* the reader still stands in that block */
+    CHECK(!append(&f->queue, rows_in)); /* the reader still uses that block */
     um_rows second = um_queue_take(&f->queue, 1);
     CHECK(second.block != first.block);
     CHECK(um_queue_has_free_blocks(&f->queue, 1));
@@ -129,7 +129,7 @@ TEST("UM-10", "a full queue is reported, and goes on when a block is released")
     queue_close(f);
 }
 
-TEST("W9", "a block is reused only when every row of it is back, whatever the order")
+TEST("W9", "a block is reused only when all of its rows are released, in any order")
 {
     queue_fixture *f = queue_open();
     uint32_t rows_in = fill(&f->queue, 0);
@@ -146,14 +146,14 @@ TEST("W9", "a block is reused only when every row of it is back, whatever the or
     CHECK(append(&f->queue, rows_in));
     CHECK(taken[2][0].block->sequence_numbers[0] == rows_in);
     uint32_t next = 0;
-    for (uint32_t i = 0; i < 2; i++) /* what is out is untouched */
+    for (uint32_t i = 0; i < 2; i++) /* rows not yet released are unchanged */
         for (uint32_t part = 0; part < 2; part++)
             for (uint32_t row = 0; row < taken[i][part].count; row++)
                 check_row(taken[i][part].block, taken[i][part].first + row, next++);
     queue_close(f);
 }
 
-TEST("UM-5", "a message as long as the longest finds space at the end of a block")
+TEST("UM-5", "the longest message fits at the end of a block")
 {
     queue_fixture *f = queue_open();
     um_row row = {.flags = 0};
@@ -171,7 +171,7 @@ TEST("UM-5", "a message as long as the longest finds space at the end of a block
     queue_close(f);
 }
 
-/* ---- producer, reader and a third thread that gives rows back, late and out of order ---- */
+/* ---- producer, reader and a third thread that releases rows late and out of order ---- */
 
 enum { OUT_MAX = 16 };
 
@@ -179,7 +179,7 @@ typedef struct exchange {
     um_message_queue *queue;
     pthread_mutex_t lock;
     um_rows out[OUT_MAX];
-    uint32_t out_first[OUT_MAX]; /* number of the first row of each */
+    uint32_t out_first[OUT_MAX]; /* number of the first row of each run */
     uint32_t out_count;
     bool done;
 } exchange;
@@ -230,7 +230,7 @@ static void *release_rows(void *argument)
         }
         done = x->done && x->out_count == 0;
         pthread_mutex_unlock(&x->lock);
-        for (uint32_t i = 0; i < rows.count; i++) /* still what they were, until they are released */
+        for (uint32_t i = 0; i < rows.count; i++) /* unchanged until they are released */
             check_row(rows.block, rows.first + i, first + i);
         if (rows.count > 0)
             um_queue_release(rows.block, rows.count);
@@ -240,7 +240,7 @@ static void *release_rows(void *argument)
     return NULL;
 }
 
-TEST("W8 W9", "one producer, one reader, rows released out of order on a third thread")
+TEST("W8 W9", "one producer and one reader, with rows released out of order on a third thread")
 {
     queue_fixture *f = queue_open();
     exchange x = {.queue = &f->queue, .lock = PTHREAD_MUTEX_INITIALIZER};

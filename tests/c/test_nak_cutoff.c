@@ -1,4 +1,4 @@
-/* The receiver's own NAK cutoff: by call for the context or a receiver, and by the session itself. */
+/* The receiver's own NAK cutoff, set by the application for the context or a receiver, or by the session itself. */
 #include "core/delivery/delivery_controller.h"
 #include "core/receiver/nak_cutoff.h"
 #include "core/receiver/receiver_session.h"
@@ -7,7 +7,7 @@
 
 enum { RATE = 100, INTERVAL_MS = 1000, STEP_MS = 10, BRIEF_MS = INTERVAL_MS - GENERATION_MS - 100 };
 
-static uint32_t naks; /* sequence numbers of the NAKs that were sent */
+static uint32_t naks; /* sequence numbers NAKed so far */
 
 static int count_naks(um_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
@@ -41,7 +41,7 @@ static void lose(recovering *f, uint32_t count)
     stream(f, 1, false);
 }
 
-/* Ten losses a step, ten times what the budget allows. */
+/* Ten losses per step, ten times the budget. */
 static void lose_for(recovering *f, uint32_t ms)
 {
     for (uint32_t step = 0; step < ms / STEP_MS; step++) {
@@ -50,7 +50,7 @@ static void lose_for(recovering *f, uint32_t ms)
     }
 }
 
-TEST("UX-21", "no NAK leaves while the context or its receiver is cut off; they go on when both allow them")
+TEST("UX-21", "no NAK is sent while the context or its receiver is cut off; NAKs resume when both are allowed")
 {
     recovering *f = open_naking(false);
     um_node_set_nak_cutoff(&f->node, NULL, true);
@@ -76,7 +76,7 @@ TEST("UX-21", "no NAK leaves while the context or its receiver is cut off; they 
     recovering_close(f);
 }
 
-TEST("UX-21", "a session NAKs while any receiver on it wants that; a new one of a cut-off context does not")
+TEST("UX-21", "a session NAKs if any of its receivers may; a new receiver of a cut-off context may not")
 {
     recovering *f = open_naking(false);
     um_node_set_nak_cutoff(&f->node, &f->receiver, true);
@@ -102,7 +102,7 @@ TEST("UX-21", "a session NAKs while any receiver on it wants that; a new one of 
     recovering_close(f);
 }
 
-TEST("UX-21 UM-134", "what is lost meanwhile runs out in time, with nothing behind it, or comes off the transport")
+TEST("UX-21 UM-134", "during a cutoff, losses time out even if nothing follows, or are recovered off the transport")
 {
     for (uint32_t offers = 0; offers < 2; offers++) {
         recovering *f = open_naking(offers);
@@ -122,12 +122,12 @@ TEST("UX-21 UM-134", "what is lost meanwhile runs out in time, with nothing behi
     }
 }
 
-TEST("UX-21", "a session at its limit for the cutoff interval stops its NAKs and says so, until the call")
+TEST("UX-21", "a session at its limit for the cutoff interval stops NAKs and reports it, until NAKs are allowed again")
 {
     recovering *f = open_naking(false);
     um_nak_budget_init(&f->session->nak_budget, RATE, f->now_ns);
     lose_for(f, BRIEF_MS);
-    pass(f, GENERATION_MS + 1100); /* more than a second of rest */
+    pass(f, GENERATION_MS + 1100); /* a pause of more than a second */
     lose_for(f, BRIEF_MS);
     CHECK_EQ(f->session->nak_cutoff, 0);
     CHECK_EQ(f->cutoffs, 0);
@@ -141,7 +141,7 @@ TEST("UX-21", "a session at its limit for the cutoff interval stops its NAKs and
     CHECK(f->session->counters.naks_withheld > 0);
     um_node_set_nak_cutoff(&f->node, &f->receiver, false);
     CHECK_EQ(f->session->nak_cutoff, 0);
-    lose_for(f, INTERVAL_MS - 200); /* the interval begins anew */
+    lose_for(f, INTERVAL_MS - 200); /* the interval restarts */
     CHECK(naks > before);
     CHECK_EQ(f->cutoffs, 1);
     lose_for(f, 600);

@@ -1,12 +1,12 @@
-/* Late join and off-transport recovery of a delivery controller: when it begins, what it fetches, what it gives up.
+/* Late join and off-transport recovery of a delivery controller: when it starts, what it fetches, what it gives up.
  */
 #include "core/delivery/delivery_fetch.h"
 #include "core/receiver/fetch_protocol.h"
 #include "recovering.h"
 
-/* ---- when it begins ---- */
+/* ---- when it starts ---- */
 
-TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly what lacks")
+TEST("UM-142", "recovery starts after its delay, not before, and fetches exactly the missing messages")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 1000, true);
     stream(f, 10, false);
@@ -32,7 +32,7 @@ TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly
     recovering_close(f);
 }
 
-TEST("UM-143 C12", "more than the caching threshold behind a gap begin it without the delay")
+TEST("UM-143 C12", "more messages behind a gap than the caching threshold start recovery without the delay")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, UINT32_MAX - 30, true);
     stream(f, 10, false);
@@ -46,7 +46,7 @@ TEST("UM-143 C12", "more than the caching threshold behind a gap begin it withou
     recovering_close(f);
 }
 
-TEST("UM-142", "a source that offers nothing, or a receiver that does not want it, is as before")
+TEST("UM-142", "without a retaining source, or if the receiver disables it, there is no off-transport recovery")
 {
     for (uint32_t wants = 0; wants < 2; wants++) {
         recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, !wants);
@@ -62,7 +62,7 @@ TEST("UM-142", "a source that offers nothing, or a receiver that does not want i
     }
 }
 
-TEST("UM-142", "the transport goes on meanwhile: what it recovers is not fetched, and the recovery ends")
+TEST("UM-142", "messages that the transport recovers meanwhile are not fetched, and the recovery ends")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
@@ -79,14 +79,14 @@ TEST("UM-142", "the transport goes on meanwhile: what it recovers is not fetched
     recovering_close(f);
 }
 
-TEST("UM-142 UM-128", "what neither the transport nor the source has is lost at once")
+TEST("UM-142 UM-128", "messages that neither the transport nor the source has are lost at once")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
     stream(f, 30, true);
     stream(f, 10, false);
     f->retained_from = 25;
-    while (f->session->losses.count > 0) /* as when the source's window has moved on */
+    while (f->session->losses.count > 0) /* as if the source's window had advanced */
         um_loss_map_remove(&f->session->losses, um_loss_map_first(&f->session->losses));
     pass(f, DELAY_MS + 1);
     fetch_all(f);
@@ -95,7 +95,7 @@ TEST("UM-142 UM-128", "what neither the transport nor the source has is lost at 
     recovering_close(f);
 }
 
-TEST("UM-142 UM-128", "what is not retained is lost when the transport's time is up, not before; nothing more")
+TEST("UM-142 UM-128", "only messages that are not retained are lost, and not before the transport's timeout")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
@@ -103,7 +103,7 @@ TEST("UM-142 UM-128", "what is not retained is lost when the transport's time is
     stream(f, 10, false);
     f->retained_from = 25;
     pass(f, DELAY_MS + 1);
-    fetch_all(f); /* until the rest is there: the transport's time is up meanwhile */
+    fetch_all(f); /* until the others have arrived; the transport times out meanwhile */
     CHECK_EQ(f->lost, 15);
     CHECK_EQ(f->delivered, 35);
     for (uint32_t i = 10; i < 25; i++)
@@ -114,7 +114,7 @@ TEST("UM-142 UM-128", "what is not retained is lost when the transport's time is
     recovering_close(f);
 }
 
-TEST("UX-7 UM-142", "a long run that is not retained is one event")
+TEST("UX-7 UM-142", "a long run of messages that are not retained is one event")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
@@ -129,7 +129,7 @@ TEST("UX-7 UM-142", "a long run that is not retained is one event")
     recovering_close(f);
 }
 
-TEST("UM-10 UM-142", "live messages beyond the map's bound are dropped, and fetched; without one, beyond the store's")
+TEST("UM-10 UM-142", "live messages beyond the bound of the order map, or else of the buffer, are dropped and fetched")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     f->receiver.config.map_entries_max = 100;
@@ -151,7 +151,7 @@ TEST("UM-10 UM-142", "live messages beyond the map's bound are dropped, and fetc
     recovering_close(f);
 }
 
-TEST("UM-142", "a gap that grew old behind a recovery is recovered next, not given up")
+TEST("UM-142", "a gap that became old during a recovery is recovered next, not given up")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
@@ -169,7 +169,7 @@ TEST("UM-142", "a gap that grew old behind a recovery is recovered next, not giv
     recovering_close(f);
 }
 
-TEST("UM-142 UM-12", "arrival order: live messages go on at once, the fetched ones come late")
+TEST("UM-142 UM-12", "in arrival order, live messages are delivered at once and fetched ones when they arrive")
 {
     recovering *f = recovering_open(UM_ORDERED_ARRIVAL, 0, true);
     stream(f, 10, false);
@@ -183,7 +183,7 @@ TEST("UM-142 UM-12", "arrival order: live messages go on at once, the fetched on
 
 /* ---- peers that misbehave ---- */
 
-TEST("UM-142", "a peer that sends nothing is given up at once and as a whole; one that leaves a hole loses the hole")
+TEST("UM-142", "a fetch from a silent peer is given up as a whole; a peer that skips messages loses only those")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
@@ -198,7 +198,7 @@ TEST("UM-142", "a peer that sends nothing is given up at once and as a whole; on
     take(f);
     CHECK_EQ(f->delivered, 12);
     CHECK(um_fetch_protocol_pass_over(f->session, f->delivery, f->now_ns));
-    CHECK_EQ(f->lost, 0); /* the transport's time is not up */
+    CHECK_EQ(f->lost, 0); /* the transport has not timed out */
     pass(f, GENERATION_MS);
     CHECK_EQ(f->lost, 2);
     CHECK_EQ(f->delivered, 38);
@@ -210,25 +210,25 @@ TEST("UM-142", "a peer that sends nothing is given up at once and as a whole; on
     CHECK(is_fetching(f));
     CHECK(!um_fetch_protocol_pass_over(f->session, f->delivery, f->now_ns));
     CHECK(!is_fetching(f));
-    stream(f, 100, false); /* the present does not wait for a fetch that is over */
+    stream(f, 100, false); /* live messages do not wait for a fetch that is over */
     pass(f, GENERATION_MS);
     CHECK_EQ(f->lost, 22);
     CHECK_EQ(f->delivered, f->sent - 22);
     recovering_close(f);
 }
 
-TEST("UM-142", "what was not requested, comes twice or is another topic's is dropped and counted")
+TEST("UM-142", "messages not requested, received twice or of another topic are dropped and counted")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 10, false);
     stream(f, 3, true);
     stream(f, 10, false);
     answer_message(f, 11);
-    take(f); /* no recovery yet: not taken */
+    take(f); /* dropped: there is no recovery yet */
     f->from_peer_bytes = 0;
     pass(f, DELAY_MS + 1);
     answer_message(f, 11);
-    take(f); /* before it was requested */
+    take(f); /* before the message was requested */
     CHECK_EQ(f->receiver.counters.late_join_refused, 1);
     uint32_t indices[64];
     CHECK_EQ(requests(f, 100, indices, 64), 3);
@@ -248,7 +248,7 @@ TEST("UM-142", "what was not requested, comes twice or is another topic's is dro
     recovering_close(f);
 }
 
-TEST("UM-142", "ranges that lie: nothing is given up beyond what is fetched, and the transport may still recover it")
+TEST("UM-142", "a false range gives up nothing that was not fetched; the transport may still recover it")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 100, true);
     stream(f, 10, false);
@@ -270,7 +270,7 @@ TEST("UM-142", "ranges that lie: nothing is given up beyond what is fetched, and
     recovering_close(f);
 }
 
-/* ---- sources found again ---- */
+/* ---- rediscovered sources ---- */
 
 static void end_session(recovering *f)
 {
@@ -290,7 +290,7 @@ static void resume(recovering *f)
     um_delivery_fetch_begin(f->delivery, PROXIMITY);
 }
 
-TEST("UM-106 UM-142", "a source found again goes on where its session ended: no past again, no gap")
+TEST("UM-106 UM-142", "a rediscovered source resumes where its session ended: no past twice, no gap")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, UINT32_MAX - 20, true);
     stream(f, 30, false);
@@ -299,7 +299,7 @@ TEST("UM-106 UM-142", "a source found again goes on where its session ended: no 
     resume(f);
     stream(f, 5, false); /* the range is not known yet */
     CHECK_EQ(f->delivered, 30);
-    answer_range(f, f->base, f->base + 20); /* of another stream: it ends before what was delivered */
+    answer_range(f, f->base, f->base + 20); /* of another stream: it ends before the delivered messages */
     take(f);
     CHECK(f->delivery->fetch.state == UM_DELIVERY_FETCH_AWAITS_RANGE);
     CHECK_EQ(f->receiver.counters.late_join_refused, 1);
@@ -316,7 +316,7 @@ TEST("UM-106 UM-142", "a source found again goes on where its session ended: no 
     recovering_close(f);
 }
 
-TEST("UM-106", "a source found again whose peer never answers: what was missed is lost, with its events")
+TEST("UM-106", "if the peer of a rediscovered source never answers, the missed messages are reported lost")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 30, false);
@@ -332,7 +332,7 @@ TEST("UM-106", "a source found again whose peer never answers: what was missed i
     recovering_close(f);
 }
 
-TEST("UM-106", "a forged sequence number while a source is found again does not carry it off")
+TEST("UM-106", "a forged sequence number during rediscovery does not derail the stream")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
     stream(f, 30, false);
@@ -353,7 +353,7 @@ TEST("UM-106", "a forged sequence number while a source is found again does not 
     recovering_close(f);
 }
 
-TEST("UM-135", "what is lost before the first message delivered is counted, not reported; later loss is reported")
+TEST("UM-135", "losses before the first delivered message are counted, later ones are reported")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, false);
     f->sent = 1;

@@ -79,12 +79,12 @@ static uint64_t tick_through(receiving *r, int64_t from_ns, int64_t to_ns)
     return r->session.counters.naks_sent - before;
 }
 
-TEST("UM-119", "a receiver that has yet to read its buffer does not re-NAK")
+TEST("UM-119", "a receiver with unread datagrams sends no re-NAK")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
     arrive(r, 3, false, 0);
-    r->session.is_behind = true; /* the first NAK is not held back */
+    r->session.is_behind = true; /* the first NAK is not postponed */
     CHECK_EQ(tick_through(r, 0, 20 * NS_PER_MS), 1);
     CHECK_EQ(tick_through(r, 20 * NS_PER_MS, 400 * NS_PER_MS), 0);
     r->session.is_behind = false;

@@ -29,12 +29,12 @@ static void make_fragments(fuzzed *z)
     }
 }
 
-/* Answers as peers do: most of it, some twice, some never. */
+/* Answers most requests, some twice, some never. */
 static void answer_some(fuzzed *z)
 {
     recovering *f = z->f;
     uint32_t indices[2048], count = requests(f, 60, indices, 2048);
-    bool told = false;
+    bool has_answered = false;
     for (uint32_t r = 0; r < count; r++) {
         if (z->is_hostile && one_in(z, 20))
             continue;
@@ -42,9 +42,9 @@ static void answer_some(fuzzed *z)
             answer_message(f, indices[r]);
             if (z->is_hostile && one_in(z, 20))
                 answer_message(f, indices[r]);
-        } else if (indices[r] < f->sent && !told) {
+        } else if (indices[r] < f->sent && !has_answered) {
             answer_range(f, f->base + f->retained_from, f->base + f->sent - 1);
-            told = true;
+            has_answered = true;
         }
         if (z->is_hostile && one_in(z, 100))
             answer_message(f, (uint32_t)um_random_below(&z->random, f->sent));
@@ -53,7 +53,7 @@ static void answer_some(fuzzed *z)
     }
 }
 
-/* What umstack/recovery does in a step. */
+/* Does one step of umstack/recovery. */
 static void serve(fuzzed *z)
 {
     recovering *f = z->f;
@@ -76,7 +76,7 @@ static void serve(fuzzed *z)
     }
 }
 
-/* One stream of random loss, retransmissions, outages and answers; then all of it is accounted for. */
+/* Runs one stream with random loss, retransmissions, outages and answers; then every message must be accounted for. */
 static void run_stream(uint64_t seed, um_ordered_delivery mode, bool bounded, bool is_hostile)
 {
     fuzzed z = {.random = {.state = seed}, .is_hostile = is_hostile};
@@ -110,7 +110,7 @@ static void run_stream(uint64_t seed, um_ordered_delivery mode, bool bounded, bo
     }
     z.is_hostile = false;
     uint32_t end = f->sent + f->fragments[f->sent] - (f->sent - f->starts[f->sent]);
-    for (; f->sent < end; f->sent++) /* the last message comes whole */
+    for (; f->sent < end; f->sent++) /* the last message arrives whole */
         ;
     for (uint32_t i = f->starts[end - 1]; i < end; i++)
         arrive(f, i, false);
@@ -121,7 +121,7 @@ static void run_stream(uint64_t seed, um_ordered_delivery mode, bool bounded, bo
     for (uint32_t i = 0; i < f->sent && mode == UM_ORDERED_SEQUENCE; i++) {
         if (f->fates[i] == LOST) {
             CHECK(bounded || is_hostile);
-        } else if (f->fates[i] == UNKNOWN) { /* of a message that lacks another fragment, which is reported */
+        } else if (f->fates[i] == UNKNOWN) { /* of a message that misses another fragment, which is reported */
             bool is_reported = false;
             for (uint32_t k = 0; k < f->fragments[i]; k++)
                 is_reported |= f->fates[f->starts[i] + k] == LOST;
@@ -135,20 +135,20 @@ static void run_stream(uint64_t seed, um_ordered_delivery mode, bool bounded, bo
 
 enum { SEEDS = 8 };
 
-TEST("UM-101 UM-142", "random streams from an honest peer that retains everything: everything is delivered")
+TEST("UM-101 UM-142", "random streams from an honest peer that retains everything are delivered completely")
 {
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
         run_stream(seed, seed % 4 == 0 ? UM_ORDERED_ARRIVAL : UM_ORDERED_SEQUENCE, false, false);
 }
 
 TEST("UM-101 UM-141 UM-142",
-     "random streams from a peer that retains little: each is delivered once, in order, or lost")
+     "random streams from a peer that retains little: each message is delivered once, in order, or lost")
 {
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
         run_stream(seed, UM_ORDERED_SEQUENCE, true, false);
 }
 
-TEST("UM-101 UM-142", "random streams from a peer that lies, repeats, leaves out and disconnects")
+TEST("UM-101 UM-142", "random streams from a peer that sends false ranges, repeats, skips and disconnects")
 {
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
         run_stream(seed, seed % 4 == 0 ? UM_ORDERED_ARRIVAL : UM_ORDERED_SEQUENCE, seed % 2, true);

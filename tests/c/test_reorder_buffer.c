@@ -1,4 +1,4 @@
-/* The reorder buffer against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
+/* The reorder buffer against a plain array: entries, cells shared by the messages of a datagram, and exhaustion. */
 #include "core/delivery/reorder_buffer.h"
 #include "core/foundation/random.h"
 #include "core/wire/lbmc.h"
@@ -25,7 +25,7 @@ static void store_close(store_fixture *f)
     free(f);
 }
 
-TEST("UM-9 UM-10", "a configuration that cannot be is refused")
+TEST("UM-9 UM-10", "an impossible configuration is refused")
 {
     CHECK(um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES) > CELLS * CELL_BYTES);
     CHECK_EQ(um_reorder_footprint(0, CELL_BYTES, ENTRIES), 0);
@@ -34,7 +34,7 @@ TEST("UM-9 UM-10", "a configuration that cannot be is refused")
     CHECK_EQ(um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES + 1), 0);
 }
 
-TEST("UM-9", "messages of one datagram share its copy, which goes with the last of them")
+TEST("UM-9", "messages of one datagram share its copy, which is freed with the last of them")
 {
     store_fixture *f = store_open();
     uint8_t datagram[100];
@@ -63,7 +63,7 @@ TEST("UM-9", "messages of one datagram share its copy, which goes with the last 
     store_close(f);
 }
 
-TEST("UM-10", "cells run out before entries, entries before cells")
+TEST("UM-10", "running out of cells, or of entries, is reported")
 {
     store_fixture *f = store_open();
     uint8_t datagram[10] = {0};
@@ -92,7 +92,7 @@ TEST("UM-9", "a datagram longer than the longest cell is refused, not cut")
     store_close(f);
 }
 
-TEST("UM-9", "the copy given up in the middle of its datagram is made anew")
+TEST("UM-9", "a copy freed in the middle of its datagram is made again")
 {
     store_fixture *f = store_open();
     uint8_t datagram[16] = "abcdefgh";
@@ -185,7 +185,7 @@ static void deliver(um_reorder_buffer *store, model *m, um_random *random, uint3
     um_reorder_end_datagram(store);
 }
 
-TEST("UM-9 UM-10 UX-22", "any operations, against a model")
+TEST("UM-9 UM-10 UX-22", "random operations match a model")
 {
     um_random random = {check_seed()};
     for (uint32_t run = 0; run < 20; run++) {
@@ -199,8 +199,8 @@ TEST("UM-9 UM-10 UX-22", "any operations, against a model")
     }
 }
 
-/* The cells of a byte stream's messages are few: one in 16, here one. */
-TEST("UM-46", "a message longer than a datagram has a cell of its own, and takes none from datagrams")
+/* One cell in 16 is large, for messages received over TCP; here there is one. */
+TEST("UM-46", "a message longer than a datagram uses a large cell and none of the small ones")
 {
     enum { LONGEST = UM_LBMC_MESSAGE_BYTES_MAX };
     store_fixture *f = store_open();

@@ -1,4 +1,4 @@
-/* Requests: the option on the wire, how a source sends one, and what a receiving session makes of it. */
+/* Requests: the option on the wire, how a source sends one, and how a receiving session delivers it. */
 #include "core/foundation/random.h"
 #include "core/receiver/fetch_protocol.h"
 #include "recovering.h"
@@ -37,7 +37,7 @@ TEST("W1", "a request is a message with option 4 in front of the others")
     CHECK_EQ(message.total, 100);
 }
 
-TEST("W1", "what nobody can respond to is no request: another transport, no port, no host's address")
+TEST("W1", "a request that cannot be answered is none: another transport, no port, or no unicast address")
 {
     static const struct {
         const char *message;
@@ -64,7 +64,7 @@ TEST("W1", "what nobody can respond to is no request: another transport, no port
     }
 }
 
-TEST("W1", "a request option further before the payload than an entry can say is refused")
+TEST("W1", "a request option further before the payload than an entry can store is refused")
 {
     uint8_t data[512] = {0};
     um_lbmc_layout layout = {.topic_index = 1, .payload_length = 0};
@@ -85,7 +85,7 @@ TEST("W1", "a request option further before the payload than an entry can say is
 
 /* ---- sending ---- */
 
-TEST("UX-25", "a request of any length: whole if it fits, full fragments if not, the option in each")
+TEST("UX-25", "a request of any length has the option in each fragment: one if it fits, otherwise full fragments")
 {
     um_random random = {check_seed()};
     for (uint32_t i = 0; i < 200; i++) {
@@ -125,7 +125,7 @@ TEST("UX-25", "a request of any length: whole if it fits, full fragments if not,
     }
 }
 
-TEST("UX-23 UM-35", "a request that is too long, or meets an open explicit batch, is refused and takes no number")
+TEST("UX-23 UM-35", "a request that is too long or within an explicit batch is refused and takes no number")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -142,7 +142,7 @@ TEST("UX-23 UM-35", "a request that is too long, or meets an open explicit batch
 
 /* ---- receiving ---- */
 
-/* One datagram with the topic's message `sqn`, which is a request by that number; 0: it is none. */
+/* Receives a datagram with message `sqn`, a request with the given number; 0: a plain message. */
 static void arrive_at(recovering *f, uint32_t transport_sqn, um_lbmc_layout layout, uint32_t index)
 {
     uint8_t out[1472] = {0};
@@ -158,7 +158,7 @@ static void arrive_at(recovering *f, uint32_t transport_sqn, um_lbmc_layout layo
     um_node_on_data(&f->node, &rx, f->now_ns);
 }
 
-/* The messages' request numbers, 0 for a plain one, in the order in which they were delivered. */
+/* Returns the request numbers of the delivered messages in order, 0 for a plain one. */
 static uint32_t take_indices(recovering *f, uint32_t *indices, uint32_t most)
 {
     uint32_t count = 0;
@@ -180,7 +180,7 @@ static uint32_t take_indices(recovering *f, uint32_t *indices, uint32_t most)
     return count;
 }
 
-TEST("UM-53 UM-56", "a row of a request says where responses go: delivered at once, held, or put together")
+TEST("UM-53 UM-56", "a request's row holds the response address: delivered at once, held, or reassembled")
 {
     static const um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL, UM_ORDERED_FRAGMENTS};
     for (uint32_t k = 0; k < 3; k++) {
@@ -208,7 +208,7 @@ TEST("UM-53 UM-56", "a row of a request says where responses go: delivered at on
     }
 }
 
-TEST("UM-142", "a request that was recovered off the transport is one")
+TEST("UM-142", "a request recovered off the transport is delivered as a request")
 {
     uint32_t indices[8];
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
@@ -218,7 +218,7 @@ TEST("UM-142", "a request that was recovered off the transport is one")
     pass(f, DELAY_MS + 100);
     CHECK(is_fetching(f));
     CHECK_EQ(requests(f, 10, indices, 8), 2);
-    for (uint32_t sqn = 2; sqn >= 1; sqn--) { /* the first goes into the order map, the second straight on */
+    for (uint32_t sqn = 2; sqn >= 1; sqn--) { /* the first goes into the order map, the second directly on */
         um_lbmc_layout layout = {.topic_index = TOPIC, .sqn = sqn, .payload_length = 3};
         uint8_t out[64];
         uint8_t *payload = um_lbmc_write_request(out, &layout, &(um_request){sqn * 100, asked.ip, asked.port});

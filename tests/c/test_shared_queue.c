@@ -1,4 +1,4 @@
-/* Receivers that deliver into one queue: it is counted once in the window, and holds all of them back when full. */
+/* Receivers that share a queue: it counts once in the window, and holds all of them back when full. */
 #include "core/delivery/delivery_controller.h"
 #include "core/receiver/node.h"
 #include "core/receiver/receiver_session.h"
@@ -39,7 +39,7 @@ static int send_nothing(um_link *link, um_address to, const um_tx *batch, uint32
 
 static const um_link_ops sharing_ops = {.send = send_nothing};
 
-/* Receiver r has topic r and delivers into queue r % queues, so that the controllers of a queue are not neighbours. */
+/* Receiver r has topic r and queue r % queues, so that the controllers of a queue are not adjacent. */
 static sharing *sharing_open(uint32_t queues)
 {
     sharing *f = zeroed(sizeof *f);
@@ -87,7 +87,7 @@ static void sharing_close(sharing *f)
     free(f);
 }
 
-/* A message of the topic, in a datagram of its own. */
+/* Receives one message of the topic in a datagram. */
 static void receive_message(sharing *f, uint32_t topic, uint32_t topic_sqn, uint32_t payload_bytes)
 {
     uint8_t out[1472] = {0};
@@ -103,34 +103,34 @@ static void receive_message(sharing *f, uint32_t topic, uint32_t topic_sqn, uint
     um_node_on_data(&f->node, &rx, NS_PER_S);
 }
 
-static uint64_t window_told(sharing *f)
+static uint64_t reported_window(sharing *f)
 {
     f->session.due_ns[UM_TIMER_STATUS] = 0;
     um_receiver_session_tick(&f->session, NS_PER_S);
     return f->session.counters.rcv_window;
 }
 
-TEST("AE-18", "the window is what the fullest queue takes, each counted once however its receivers lie")
+TEST("AE-18", "the window is the free space of the fullest queue, each counted once")
 {
     sharing *f = sharing_open(QUEUES);
     CHECK_EQ(f->session.queue_count, QUEUES);
-    uint64_t empty = window_told(f);
+    uint64_t empty = reported_window(f);
     CHECK_EQ(empty, BLOCKS * BLOCK_BYTES);
     receive_message(f, 1, 0, 1000);
     receive_message(f, 3, 0, 1000);
-    CHECK_EQ(window_told(f), empty - 2000);
-    /* The queue that has taken something goes with the last of its receivers, not before. */
+    CHECK_EQ(reported_window(f), empty - 2000);
+    /* A queue counts until the last of its receivers is unmapped. */
     um_receiver_session_unmap(&f->session, &f->deliveries[1]);
     um_receiver_session_unmap(&f->session, &f->deliveries[5]);
     CHECK_EQ(f->session.queue_count, QUEUES);
-    CHECK_EQ(window_told(f), empty - 2000);
+    CHECK_EQ(reported_window(f), empty - 2000);
     um_receiver_session_unmap(&f->session, &f->deliveries[3]);
     CHECK_EQ(f->session.queue_count, 1);
-    CHECK_EQ(window_told(f), empty);
+    CHECK_EQ(reported_window(f), empty);
     sharing_close(f);
 }
 
-TEST("UM-7 UM-8", "topics of one queue come out in the order they arrived, each under its source's number")
+TEST("UM-7 UM-8", "topics of one queue are delivered in arrival order, each with its source's number")
 {
     sharing *f = sharing_open(1);
     um_rows rows = {0};
@@ -152,7 +152,7 @@ TEST("UM-7 UM-8", "topics of one queue come out in the order they arrived, each 
     sharing_close(f);
 }
 
-TEST("UM-10", "a full shared queue is one pause, and every topic of it goes on when there is space")
+TEST("UM-10", "a full shared queue is one pause, and all of its topics continue when there is space")
 {
     sharing *f = sharing_open(1);
     um_rows rows;
@@ -181,7 +181,7 @@ TEST("UM-10", "a full shared queue is one pause, and every topic of it goes on w
     sharing_close(f);
 }
 
-TEST("UM-81", "a receiver is found mapped by its topic, and not once it is unmapped")
+TEST("UM-81", "a mapped receiver is found by its topic, an unmapped one is not")
 {
     sharing *f = sharing_open(1);
     CHECK(um_receiver_session_find(&f->session, &f->receivers[2], 2) != NULL);
