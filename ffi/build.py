@@ -378,7 +378,15 @@ def build_bpf_objects(destination: Path) -> None:
         say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
 
 
+def write_type_stubs(destination: Path) -> None:
+    """Write the type stubs of the extension modules."""
+    from stubs import write_stubs  # imports this module
+
+    write_stubs(destination)
+
+
 STEPS = {
+    "stubs": write_type_stubs,
     "core": build_core,
     "sim_bench": build_sim_bench,
     "libbpf": build_libbpf,

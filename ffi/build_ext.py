@@ -29,7 +29,13 @@ class BuildExt(build_ext):
 
     def get_outputs(self) -> list[str]:
         """Name what was built: a module or object whose tools are not installed is not among it."""
-        patterns = ("umstack/_*.abi3.so", "xdp/_*.abi3.so", "xdp/objects/*.bpf.o")
+        patterns = (
+            "umstack/_*.abi3.so",
+            "xdp/_*.abi3.so",
+            "umstack/*.pyi",
+            "xdp/*.pyi",
+            "xdp/objects/*.bpf.o",
+        )
         return [] if self.inplace else sorted(str(p) for q in patterns for p in Path(self.build_lib).glob(q))
 
     def get_output_mapping(self) -> dict[str, str]:

@@ -1,14 +1,14 @@
-"""The type stubs of the extension modules, made from the declarations that cffi has read.
+"""Type stubs of the extension modules, made from the declarations that cffi has read.
 
-`python ffi/stubs.py` writes umstack/_core.pyi and its siblings; a test compares. A struct is one class, whether Python
-holds it or a pointer to it, as cffi lets fields be read through both. `Pointer[uint64_t]` is an array or a pointer of a
-primitive type, `Pointer[um_context]` what an out parameter is. Numbers are int, float and bool; enums are int.
+The build writes them beside the modules: umstack/_core.pyi and its siblings, and xdp/_cffi_types.pyi with the types
+that all of them use. They are not under version control. A struct is one class, whether Python holds it or a pointer to it,
+because cffi reads fields through both. `Pointer[uint64_t]` is an array or a pointer of a primitive type,
+`Pointer[um_context]` the type of an out parameter. Numbers are int, float and bool; enums are int.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,23 @@ from modules import MODULES, ROOT, Module
 from build import ffi_of
 
 BYTES = {"char", "uint8_t", "void"}
+COMMON = "xdp._cffi_types"
+PRIMITIVES = (
+    *(
+        "_Bool",
+        "char",
+        "c_int",
+        "double",
+        "int32_t",
+        "int64_t",
+        "size_t",
+        "uint16_t",
+        "uint32_t",
+        "uint64_t",
+        "uint8_t",
+    ),
+    *("unsigned_char", "unsigned_int", "unsigned_long_long", "unsigned_short", "void"),
+)
 BASE = """
 class CData:
     def __getitem__(self, index: Any) -> Any: ...
@@ -38,7 +55,10 @@ class Pointer(CData, Generic[_Element_co]):
     @overload
     def __getitem__(self, index: slice) -> Pointer[_Element_co]: ...
 """
-METHODS = """    def from_buffer(self, cdecl: Any, python_buffer: Any = ..., require_writable: bool = False) -> Any: ...
+METHODS = """class Ffi:
+    NULL: Any
+    errno: int
+    def from_buffer(self, cdecl: Any, python_buffer: Any = ..., require_writable: bool = False) -> Any: ...
     def buffer(self, cdata: CData, size: int = -1) -> Any: ...
     def string(self, cdata: CData, maxlen: int = -1) -> bytes: ...
     def unpack(self, cdata: CData, length: int) -> Any: ...
@@ -64,24 +84,24 @@ def primitive_name(kind: Any) -> str:
 
 
 def is_pointer(kind: Any) -> bool:
-    """Whether a type is a pointer or an array."""
+    """Return true for a pointer or an array."""
     return isinstance(kind, model.PointerType | model.ArrayType)
 
 
 def target(kind: Any) -> Any:
-    """What a pointer points to, or an array is made of."""
+    """Return the type that a pointer points to, or of an array's items."""
     return kind.item if isinstance(kind, model.ArrayType) else kind.totype
 
 
 def element(kind: Any) -> str:
-    """What stands in the brackets of `Pointer[...]`."""
+    """Return the text in the brackets of `Pointer[...]`."""
     if isinstance(kind, model.StructOrUnion):
         return str(kind.name)
     return result(kind) if is_pointer(kind) else primitive_name(kind)
 
 
 def result(kind: Any) -> str:
-    """The Python type of what C returns or a field holds."""
+    """Return the Python type of a result or a field."""
     if isinstance(kind, model.VoidType):
         return "None"
     if isinstance(kind, model.StructOrUnion):
@@ -97,7 +117,7 @@ def result(kind: Any) -> str:
 
 
 def argument(kind: Any) -> str:
-    """The Python type of what may be given to C: bytes, too, where it only wants bytes."""
+    """Return the Python type of an argument; a pointer to bytes accepts bytes as well."""
     if isinstance(kind, model.StructOrUnion):
         return f"{kind.name} | dict[str, Any]"
     if not is_pointer(kind):
@@ -169,7 +189,7 @@ def constants_of(declared: dict[str, Any]) -> list[str]:
 
 
 def allocation_lines(
-    method: str, structs: dict[str, tuple[str, Any]], primitives: list[str]
+    method: str, structs: dict[str, tuple[str, Any]], primitives: Sequence[str]
 ) -> Iterator[str]:
     """The overloads of `ffi.new` or `ffi.cast`."""
     value = "init: Any = ..." if method == "new" else "source: Any"
@@ -186,89 +206,54 @@ def allocation_lines(
     yield f"    def {method}(self, cdecl: Any, {value}) -> Any: ..."
 
 
+def common_stub() -> str:
+    """The text of the stub with the types that all modules use."""
+    lines = [
+        "from collections.abc import Iterator",
+        "from typing import Any, Generic, Self, TypeVar, overload",
+        BASE,
+    ]
+    lines += [f"class {name}({PRIMITIVE_BASES.get(name, 'int')}): ..." for name in PRIMITIVES]
+    return "\n".join([*lines, "", METHODS])
+
+
+def imported(module: str, names: Iterable[str]) -> str:
+    """An import that passes the names on."""
+    return f"from {module} import (\n" + "".join(f"    {name} as {name},\n" for name in sorted(names)) + ")"
+
+
 def stub_of(module: Module) -> str:
     """The text of a module's stub."""
     declared = pieces(module)
     structs = structs_of(declared)
     functions = {key.split()[1]: kind for key, kind in declared.items() if key.startswith("function ")}
-    primitives = [
-        "_Bool",
-        "char",
-        "c_int",
-        "double",
-        "int32_t",
-        "int64_t",
-        "size_t",
-        "uint16_t",
-        "uint32_t",
-        "uint64_t",
-    ]
-    primitives += ["uint8_t", "unsigned_char", "unsigned_int", "unsigned_long_long", "unsigned_short", "void"]
-    lines = ["# Made from the C headers by `python ffi/stubs.py`; ffi/modules.py says what is in it.", ""]
-    base = ""
-    everything = {}
+    shared = structs_of(pieces(module.includes)) if module.includes else {}
+    lines = ["from collections.abc import Sequence", "from typing import Any, Literal, overload", ""]
+    lines += [imported(COMMON, ["CData", "Ffi", "Pointer", *PRIMITIVES])]
     if module.includes:
-        names = [
-            "CData",
-            "Pointer",
-            "_CData",
-            "_Core",
-            "_CoreLib",
-            *primitives,
-            *structs_of(pieces(module.includes)),
-        ]
-        imported = "".join(f"    {name} as {name},\n" for name in sorted(names))
-        base = f"\nfrom umstack._core import (\n{imported})\n"
-        everything = structs_of(pieces(module.includes))
-    typing = "Any, Literal, overload" if module.includes else "Any, Generic, Literal, Self, TypeVar, overload"
-    iterators = "Sequence" if module.includes else "Iterator, Sequence"
-    lines += [f"from collections.abc import {iterators}", f"from typing import {typing}", base or BASE]
-    if not module.includes:
-        for name in primitives:
-            lines.append(f"class {name}({PRIMITIVE_BASES.get(name, 'int')}): ...")
+        lines += [imported(module.includes.name, ["_Lib", *shared])]
     for name, (_, kind) in structs.items():
         lines += ["", *struct_lines(name, kind)]
-    lines += ["", f"class {'_SimBenchLib(_CoreLib)' if module.includes else '_CoreLib'}:"]
+    lines += ["", "class _ModuleLib(_Lib):" if module.includes else "class _Lib:"]
     lines += [f"    {name}: int" for name in constants_of(declared)]
     lines += [function_line(name, kind) for name, kind in functions.items()]
-    lines += ["", f"class {'_SimBench' if module.includes else '_Core'}:"]
-    lines += ["    NULL: Any", "    errno: int", METHODS.rstrip()]
-    lines += allocation_lines("new", {**everything, **structs}, primitives)
-    lines += allocation_lines("cast", {**everything, **structs}, primitives)
-    kind = "_SimBench" if module.includes else "_Core"
-    lines += ["", f"ffi: {kind}", f"lib: {kind}Lib", ""]
+    lines += ["", "class _Ffi(Ffi):"]
+    lines += allocation_lines("new", {**shared, **structs}, PRIMITIVES)
+    lines += allocation_lines("cast", {**shared, **structs}, PRIMITIVES)
+    lines += ["", "ffi: _Ffi", f"lib: {'_ModuleLib' if module.includes else '_Lib'}", ""]
     return "\n".join(lines)
 
 
-def stub_path(module: Module) -> Path:
-    """Where the stub of a module lies."""
-    return ROOT / (module.name.replace(".", "/") + ".pyi")
+def stub_path(name: str, destination: Path = ROOT) -> Path:
+    """The file of a module's stub."""
+    return destination / (name.replace(".", "/") + ".pyi")
 
 
-def main() -> int:
-    """Write the stubs of all modules; formatted, as the checks want them."""
-    for module in MODULES:
-        stub_path(module).write_text(formatted(stub_of(module)))
-    return 0
-
-
-def formatted(text: str) -> str:
-    """The text as `ruff format` lays it out."""
-    import subprocess
-
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-        "--stdin-filename",
-        "stub.pyi",
-        "-",
-    ]
-    return subprocess.run(command, input=text, text=True, capture_output=True, check=True, cwd=ROOT).stdout
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write_stubs(destination: Path = ROOT) -> None:
+    """Write the stubs of all modules that changed."""
+    texts = {COMMON: common_stub(), **{module.name: stub_of(module) for module in MODULES}}
+    for name, text in texts.items():
+        path = stub_path(name, destination)
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)

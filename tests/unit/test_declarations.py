@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_architecture import project_files
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "ffi"))
 
@@ -33,9 +35,11 @@ ffi.new("um_context_config *").spin_ns = "long"
 
 
 @pytest.mark.parametrize("module", modules.MODULES, ids=lambda module: module.name)
-def test_a_stub_is_made_of_the_headers(module: modules.Module) -> None:
-    """What lies in the tree is what `python ffi/stubs.py` writes."""
-    assert stubs.stub_path(module).read_text() == stubs.formatted(stubs.stub_of(module))
+def test_the_build_writes_the_stubs(module: modules.Module) -> None:
+    """The stub beside each module follows the headers, and none is under version control."""
+    assert stubs.stub_path(module.name).read_text() == stubs.stub_of(module)
+    assert stubs.stub_path(stubs.COMMON).read_text() == stubs.common_stub()
+    assert not [path for path in project_files() if path.suffix == ".pyi"]
 
 
 def test_mypy_sees_a_wrong_argument(tmp_path: Path) -> None:
