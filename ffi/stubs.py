@@ -1,8 +1,8 @@
 """Type stubs of the extension modules, made from the declarations that cffi has read.
 
 The build writes them beside the modules: umstack/_core.pyi and its siblings, and xdp/_cffi_types.pyi with the types
-that all of them use. They are not under version control. A struct is one class, whether Python holds it or a pointer to it,
-because cffi reads fields through both. `Pointer[uint64_t]` is an array or a pointer of a primitive type,
+that all of them use. They are not under version control. A struct is one class, whether Python holds it or a pointer
+to it, because cffi reads fields through both. `Pointer[uint64_t]` is an array or a pointer of a primitive type,
 `Pointer[um_context]` the type of an out parameter. Numbers are int, float and bool; enums are int.
 """
 
