@@ -80,9 +80,8 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
     fetch->left_over = length - fetch->consumed;
     if (is_over(fetch, session, delivery))
         return -ENOENT;
-    if (fetch->needs_retry &&
-        delivery->fetch.state !=
-            UM_DELIVERY_FETCH_AWAITS_RANGE) { /* after what came, which answers the requests before */
+    /* Only after handling the received bytes, which may answer earlier requests. */
+    if (fetch->needs_retry && delivery->fetch.state != UM_DELIVERY_FETCH_AWAITS_RANGE) {
         um_fetch_protocol_retry(delivery);
         fetch->needs_retry = false;
     }
