@@ -131,7 +131,7 @@ typedef struct um_delivery {
 
     uint32_t id; /* owner of its reorder buffer entries; never 0, never reused within a context */
     uint32_t topic_index;
-    uint32_t request_count; /* TCP: requests on the connection up to the topic's; an answer to as many ends the wait */
+    uint32_t request_count; /* TCP: the topic's request is the request_count-th of its connection */
     uint32_t mapped_sqn;    /* lost datagrams from this transport sqn on may carry the topic */
     uint32_t start_sqn;     /* transport sqn of the first datagram that carried the topic */
     int64_t give_up_ns;     /* NAK generation interval of the session (C16) */

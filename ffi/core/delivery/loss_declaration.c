@@ -159,8 +159,8 @@ bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_n
     return true;
 }
 
-/* There is no gap, but the message at the head is incomplete. True unless later fragments are still to arrive: the
- * fragments contradict each other, and the message will never be complete. */
+/* Called if the message at the head is incomplete without a gap. Returns true if its last fragment is there: then its
+ * fragments contradict each other, and it will never be complete. */
 static bool is_contradicted(um_delivery *delivery)
 {
     const um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);

@@ -70,7 +70,7 @@ typedef struct um_block {
     bool is_in_use;   /* producer only */
     uint64_t ordinal; /* producer only: number of this block among all blocks opened */
     uint32_t payload_bytes;
-    uint32_t payload_limit;    /* soft: the block is closed beyond it; properties reduce it */
+    uint32_t payload_limit;    /* the block is closed once its payloads exceed it; properties reduce it */
     uint32_t properties_begin; /* the lowest offset of properties in the payload memory */
     um_lock pinned_lock;
     _Atomic uint32_t pinned_count;
@@ -182,7 +182,7 @@ bool um_queue_is_ready(um_message_queue *queue);
  * block has no in-frame payload. */
 /* Copies in-frame payloads into the block, so that the payloads of the rows are contiguous. */
 void um_block_materialize(um_block *block, uint32_t first, uint32_t count);
-/* Writes the first `bytes` of each row's payload, padded with zeros: count * bytes. */
+/* Writes the first `bytes` of each row's payload, padded with zeros; count * bytes in total. */
 void um_block_heads(const um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 /* Copies at most `capacity` bytes of one row's payload. Returns the length of the payload. */
 uint32_t um_block_copy(const um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);

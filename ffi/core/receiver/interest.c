@@ -101,7 +101,7 @@ void um_interest_on_report(um_receiver_session *session, const um_filter_report 
         interest->is_in_force = true;
         session->due_ns[UM_TIMER_INTEREST] = UM_NEVER_NS;
     } else if (report->version != 0 && um_serial_before(interest->version, report->version)) {
-        interest->version = interest->first_version = report->version; /* an earlier receiver's: continue behind it */
+        interest->version = interest->first_version = report->version; /* of an earlier receiver: use later ones */
         interest->is_changed = true;
         schedule_interest(session, now_ns);
     } else if (interest->is_in_force) {
