@@ -1,6 +1,6 @@
 """Say what a capture holds, without Spark: python examples/decode_capture.py switch.pcapng.
 
-Any pcap or pcapng file decodes into Arrow record batches, one row a packet, several million rows a second.
+Any pcap or pcapng file decodes into Arrow record batches, one row per packet, several million rows per second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One stream over two lines, each of which lacks something: python examples/hot_failover.py lo.
+"""One stream over two lines, each with losses: python examples/hot_failover.py lo.
 
 Two publishers send the same numbered messages. The receiver has each once, in order, whichever line brought it.
 """

@@ -1,7 +1,7 @@
 """Read a hundred topics through one event queue: python examples/many_topics.py lo.
 
 Receivers made with `queue=` share one queue: one poll, one wake-up and one block of memory for all of them. Rows come
-in the order of delivery across topics, and each of them says its topic.
+in the order of delivery across topics, and each carries its topic.
 """
 
 from __future__ import annotations

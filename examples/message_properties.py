@@ -16,7 +16,7 @@ def main(interface: str, *, config: str | None = None) -> None:
         source = context.source("orders", flow_control="min")
         source.wait_connected(timeout=10)
 
-        # What goes with many messages is best made once.
+        # Create properties that many messages share only once.
         by_region = [umstack.MessageProperties({"region": region, "priority": 1}) for region in REGIONS]
         for number in range(9):
             source.send(b"order %d" % number, properties=by_region[number % 3])

@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateJoinSpec(EndSpec):
-    """What an end is told."""
+    """Arguments of a child process."""
 
     size: int
     awaits_receiver: bool = False

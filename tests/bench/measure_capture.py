@@ -1,4 +1,4 @@
-"""What a capture costs a stream: the same stream with and without `umstack capture`, in turns. Needs root."""
+"""Measure the cost of `umstack capture`: a stream with and without it, in turns. Needs root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from umstack.cli.capture import PRIORITY_OPTION
 
 
 def capture_table(results: Sequence[Result]) -> Table:
-    """What a stream reached beside a capture, next to what it reached without, and what the capture kept."""
+    """Return a table of rates with and without a capture, and of the packets captured."""
     right = ("messages/s", "datagrams/s", "x without", "captured", "dropped", "cpu s: capture", "lost")
     table = empty_table(("link", "size", "capture"), right)
     for one in results:
@@ -75,16 +75,18 @@ def command(
     is_pinned: bool,
     as_json: bool,
 ) -> None:
-    """What `umstack capture` costs a stream that it captures: the same with and without, in turn."""
+    """Measure the cost of `umstack capture`: a stream with and without it, in turns."""
     config = options_text("min", "real", options)
     specs = [
         StreamSpec(size=size, link=link, seconds=seconds, config=config, mode="embedded")
         for link in links
         for size in sizes
     ]
-    told = ["--priority", priority, *(("--snaplen", str(snaplen)) if snaplen else ())]
+    capture_options = ["--priority", priority, *(("--snaplen", str(snaplen)) if snaplen else ())]
     with progress_shown("capture") as progress:
-        results = capture.measure(capture.CapturePlan(specs, place, told, rounds, is_pinned), progress)
+        results = capture.measure(
+            capture.CapturePlan(specs, place, capture_options, rounds, is_pinned), progress
+        )
     report_results(results, describe(config, is_pinned, rounds=rounds), as_json, capture_table)
 
 

@@ -1,4 +1,4 @@
-"""Late join: how fast a backlog is drained, next to the live rate, and what that costs a live stream meanwhile."""
+"""Measure late join: the rate of fetching a backlog, next to the live rate, and the cost for a live stream."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class LateJoinPlan:
     backlog: int
     config: str
     live_fraction: float = 0.5
-    """The live stream that must not slow keeps to this fraction of the live rate."""
+    """Rate of the concurrent live stream as a fraction of the live rate."""
     seconds: float = 2.0
     rounds: int = 3
     is_pinned: bool = True
 
 
 def measure(plan: LateJoinPlan, progress: Progress) -> list[Result]:
-    """As many rounds as asked for: drained without a rate limit, then beside a live stream, with the default limit."""
+    """Measure each round twice: without a rate limit, then beside a live stream with the default limit."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     drained: list[Result] = []
     beside: list[Result] = []
@@ -75,16 +75,16 @@ def _answer(child: Child) -> dict[str, Any]:
 
 
 def _send(publisher: Child, subscriber: Child, count: int, sending_rate: float, until: int) -> dict[str, Any]:
-    """Have the publisher send so many; what the subscriber says once it has all until that number."""
-    subscriber.tell(until=until)
-    publisher.tell(count=count, rate=sending_rate)
+    """Have the publisher send `count` messages; return the subscriber's report once it has message `until`."""
+    subscriber.order(until=until)
+    publisher.order(count=count, rate=sending_rate)
     _answer(publisher)
     return _answer(subscriber)
 
 
 @contextmanager
 def _streaming(lab: Lab, plan: LateJoinPlan, pins: Pins, *, limited: bool) -> Iterator[tuple[Child, Child]]:
-    """A publisher, limited or not in what late joins may take, and the receiver that is there from the beginning."""
+    """Run a publisher, with or without a limit for late joins, and a receiver that is there from the start."""
     here, live_host, _ = lab.hosts
     sent = replace(_spec(plan, here, pins.publisher, limited=limited), awaits_receiver=True)
     listening = _spec(plan, live_host, pins.subscriber, limited=True)
@@ -98,18 +98,18 @@ def _streaming(lab: Lab, plan: LateJoinPlan, pins: Pins, *, limited: bool) -> It
 
 
 def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
-    """The live rate of so many messages, then the rate at which another receiver fetches them all."""
+    """Measure the live rate of the backlog's messages, then the rate at which a late receiver fetches them."""
     _, _, late_host = lab.hosts
     with _streaming(lab, plan, pins, limited=False) as (publisher, live):
         lively = _send(publisher, live, plan.backlog, 0.0, plan.backlog)
         late_spec = _spec(plan, late_host, pins.subscriber, limited=True)
         with running(late_host, _ENDS, late_spec.as_arguments("subscribe")) as late:
             _answer(late)
-            late.tell(until=plan.backlog)
+            late.order(until=plan.backlog)
             drained = _answer(late)
-            late.tell()
-        live.tell()
-        publisher.tell()
+            late.order()
+        live.order()
+        publisher.order()
     live_rate = lively["count"] / lively["seconds"]
     found = _result("drained", plan, drained)
     found["detail"] |= {"live_rate": live_rate}
@@ -118,7 +118,7 @@ def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
 
 
 def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Result:
-    """A live stream that keeps to a rate, alone and while another receiver fetches the backlog."""
+    """Measure a paced live stream, alone and while a late receiver fetches the backlog."""
     _, _, late_host = lab.hosts
     paced = plan.live_fraction * live_rate
     count = round(paced * plan.seconds)
@@ -131,15 +131,15 @@ def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Resul
         )
         with running(late_host, _ENDS, late_spec.as_arguments("subscribe")) as late:
             _answer(late)
-            live.tell(until=plan.backlog + 2 * count)
-            publisher.tell(count=count, rate=paced)
-            late.tell(until=plan.backlog)
+            live.order(until=plan.backlog + 2 * count)
+            publisher.order(count=count, rate=paced)
+            late.order(until=plan.backlog)
             joined = _answer(late)
-            late.tell()  # it leaves, so that flow control does not wait for it
+            late.order()  # it leaves, so that flow control does not wait for it
         _answer(publisher)
         together = _answer(live)
-        live.tell()
-        publisher.tell()
+        live.order()
+        publisher.order()
     found = _result("live", plan, together)
     before = alone["count"] / alone["seconds"]
     found["ratios"] = {"alone": rate(found) / before}
@@ -194,7 +194,7 @@ def command(
     is_pinned: bool,
     as_json: bool,
 ) -> None:
-    """How fast a receiver that joins late fetches what is retained, and what that costs a live stream."""
+    """Measure how fast a late joiner fetches the retained messages, and the cost for a live stream."""
     config = options_text("min", "real", options)
     count = backlog or min(2_000_000, 100_000_000 // size)
     plan = LateJoinPlan(size, count, config, seconds=seconds, rounds=rounds, is_pinned=is_pinned)

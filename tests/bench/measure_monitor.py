@@ -1,6 +1,6 @@
-"""How far `umstack monitor` is behind a capture that grows, and what it takes: a generated capture, written as if live.
+"""Measure the delay and CPU use of `umstack monitor` on a generated capture that grows as a live one does.
 
-What is written to Parquet says when it was told: the time of a file, less the end of the window that is in it.
+The delay of a window is the modification time of its Parquet file minus the end of the window.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class MonitorPlan:
-    """What is captured, and how long."""
+    """Traffic of the capture, and its length."""
 
     rate: int = 200_000
-    """Datagrams a second."""
+    """Datagrams per second."""
     messages: int = 1
-    """Messages of a datagram, of 100 bytes each."""
+    """Messages of 100 bytes per datagram."""
     seconds: float = 30.0
     idle_seconds: float = 10.0
     loss: float = 0.001
@@ -54,7 +54,7 @@ class MonitorPlan:
 
 
 def measure(plan: MonitorPlan, progress: Progress) -> dict[str, Any]:
-    """Seconds from the end of a window to its findings, and cores: fed, and idle."""
+    """Measure the seconds from the end of a window to its findings, and the CPU use under load and idle."""
     with tempfile.TemporaryDirectory(prefix="umstack-bench-") as directory:
         base = Path(directory)
         (base / "captures").mkdir()
@@ -68,13 +68,13 @@ def measure(plan: MonitorPlan, progress: Progress) -> dict[str, Any]:
                 idle = _cores(watch, lambda: time.sleep(plan.idle_seconds))
                 began = time.time() + _AHEAD_SECONDS
                 source = _generated(base, plan, began)
-                progress(f"feeding {plan.rate:,} datagrams a second")
+                progress(f"feeding {plan.rate:,} datagrams per second")
                 target = base / "captures" / "live.pcap"
                 fed = _cores(watch, lambda: _feed(source, target, began, plan.seconds))
                 time.sleep(_END_SECONDS)
             behind = _behind(base / "out" / "findings", began)
             if process.poll() is not None or not behind:
-                raise BenchError("umstack monitor told nothing of what was captured")
+                raise BenchError("umstack monitor reported no findings")
     return {
         "what": "monitor",
         "rate": plan.rate,
@@ -108,7 +108,7 @@ def _monitor(base: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _warm(base: Path, process: subprocess.Popen[bytes]) -> None:
-    """A little capture of a while ago: once it is told of, everything is running."""
+    """Write a small old capture; once its findings appear, everything is running."""
     start_ns = int((time.time() - _WARM_SECONDS) * _NS)
     warm = generate(base / "warm.pcap", _WARM_PACKETS, replace(_WARM, start_ns=start_ns)).path
     warm.rename(base / "captures" / "warm.pcap")
@@ -134,7 +134,7 @@ def _generated(base: Path, plan: MonitorPlan, began: float) -> Path:
 
 
 def _feed(source: Path, target: Path, began: float, seconds: float) -> None:
-    """Write a capture as it would have grown."""
+    """Write a capture at the rate at which it would have grown."""
     size = source.stat().st_size
     with source.open("rb") as read, target.open("wb", buffering=0) as written:
         done = 0
@@ -153,7 +153,7 @@ def _cores(watch: ProcessWatch, work: Callable[[], None]) -> float:
 
 
 def _behind(folder: Path, began: float) -> list[float]:
-    """Of each window that was fed: how long after its end it was told."""
+    """Return, for each measured window, the seconds from its end to its findings."""
     found = []
     for file in sorted(folder.glob("*.parquet")):
         last = max(end.timestamp() for end in pq.read_table(file)["to"].to_pylist())
@@ -163,11 +163,11 @@ def _behind(folder: Path, began: float) -> list[float]:
 
 
 def monitor_table(found: Mapping[str, Any]) -> Table:
-    """How far the monitor was behind: one line for each figure."""
+    """Return a table with one line per figure."""
     table = empty_table(("monitor",), ("",))
     table.add_row("datagrams/s", rate_text(found["rate"]))
     table.add_row("messages in each", str(found["messages_per_datagram"]))
-    table.add_row("windows told", str(found["windows"]))
+    table.add_row("windows reported", str(found["windows"]))
     table.add_row("s from a window's end to its findings, at most", f"{max(found['seconds_behind']):.1f}")
     table.add_row("cores: fed", f"{found['cores_fed']:.2f}")
     table.add_row("cores: idle", f"{found['cores_idle']:.3f}")
@@ -199,7 +199,7 @@ def monitor_table(found: Mapping[str, Any]) -> Table:
 )
 @JSON
 def command(rate: int, messages: int, seconds: float, as_json: bool) -> None:
-    """How far `umstack monitor` is behind a capture that grows, and how many cores it takes, fed and idle."""
+    """Measure the delay of `umstack monitor` on a growing capture, and its CPU use under load and idle."""
     with progress_shown("monitor") as progress:
         found = measure(MonitorPlan(rate, messages, seconds), progress)
     if as_json:

@@ -62,8 +62,8 @@ def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
     with ExitStack() as stack:
 
         def start(host: Any, role: str, cpu: int | None) -> Child:
-            told = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
-            return stack.enter_context(running(host, MODULE, told.as_arguments(role)))
+            child_spec = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
+            return stack.enter_context(running(host, MODULE, child_spec.as_arguments(role)))
 
         server = start(responding, "respond", pins.subscriber)
         client = start(asking, "ask", pins.publisher)
@@ -71,16 +71,16 @@ def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
         for end in ends:
             end.receive(READY_SECONDS)
         for end in ends:
-            end.tell(meet=True)
+            end.order(meet=True)
         for end in ends:
             end.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
         lab.await_join(GROUP, responding.number)
         for end in ends:
-            end.tell(go=True)
+            end.order(go=True)
         asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
         responded = server.receive(CHILD_SLACK_SECONDS)
         for end in ends:
-            end.tell(stop=True)
+            end.order(stop=True)
     context, link = asked["stats"]["context"], asked["stats"]
     return trip_result(
         "umstack",

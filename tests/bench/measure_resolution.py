@@ -99,11 +99,11 @@ def measure(plan: ResolutionPlan, progress: Progress) -> Result:
         progress(f"{plan.topics:,} topics")
         cpu = sum(_cpu_seconds(daemon.pid) for daemon in daemons)
         for child in children:
-            child.tell(go=True)
+            child.order(go=True)
         found = [child.receive(plan.seconds + CHILD_SLACK_SECONDS) for child in children]
         cpu = sum(_cpu_seconds(daemon.pid) for daemon in daemons) - cpu
         for child in children:
-            child.tell(go=False)
+            child.order(go=False)
         served = [_served(daemon) for daemon in daemons]
     return _summed(plan, found, served, cpu)
 

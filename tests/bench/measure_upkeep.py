@@ -1,4 +1,4 @@
-"""Upkeep: what starting and watching a process costs, beside the interpreter alone. No lab, no privilege."""
+"""Measure the cost of starting and watching a process, next to the interpreter alone. Needs no root."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def measure(plan: UpkeepPlan, progress: Progress) -> list[Figure]:
     """Starts in turns, then a process with a thousand topics: its scrapes, and `umstack top` beside it."""
     starts: dict[str, list[float]] = {what: [] for what in _STARTS}
     progress("starts")
-    for arguments in _STARTS.values():  # once for nothing: the compiled modules are written
+    for arguments in _STARTS.values():  # first run: Python writes its compiled modules
         _until_first_line(arguments)
     for _ in range(plan.rounds):
         for what, arguments in _STARTS.items():
@@ -100,7 +100,7 @@ def _figure(what: str, unit: str, rounds: Sequence[float]) -> Figure:
 
 
 def _until_first_line(arguments: Sequence[str]) -> float:
-    """Seconds from starting a Python until it has written a line."""
+    """Return the seconds from starting Python to its first line of output."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     started = time.perf_counter()
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, env=environment) as child:
@@ -224,7 +224,7 @@ def _top_percent(seconds: float) -> float:
 
 
 def _context(folder: str) -> umstack.Context:
-    """One whose statistics socket is in the folder."""
+    """Open a context with its statistics socket in the folder."""
     previous = os.environ.get("UMSTACK_STAT_DIR")
     os.environ["UMSTACK_STAT_DIR"] = folder
     try:
@@ -237,7 +237,7 @@ def _context(folder: str) -> umstack.Context:
 
 
 def _keep_busy(source: umstack.Source, receiver: umstack.Receiver, terminal: int, seconds: float) -> None:
-    """Some traffic to show, and somebody who reads the screen."""
+    """Generate traffic and read the terminal."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         source.send_many([b"message"] * 100, flush=True)
@@ -252,7 +252,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
-    """What watching and starting cost."""
+    """Return a table of the figures."""
     table = empty_table(["what"], ["median", "least", "rounds"])
     for one in figures:
         shown = [
@@ -273,7 +273,7 @@ def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
 )
 @JSON
 def command(rounds: int, seconds: float, as_json: bool) -> None:
-    """What starting and watching a process costs: import, first message, scrapes, `umstack top`. Needs no root."""
+    """Measure the cost of starting and watching a process: import, first message, scrapes, `umstack top`."""
     with progress_shown("upkeep") as progress:
         figures = measure(UpkeepPlan(rounds, seconds), progress)
     if as_json:

@@ -1,4 +1,4 @@
-"""What a message costs a wildcard receiver of many topics, next to a plain receiver of its topic, in turns.
+"""Measure the cost per message of a wildcard receiver of many topics, next to a plain receiver, in turns.
 
 Both are in one process, over loopback, with the protocol on this thread: only the subscriber's work is timed.
 """
@@ -27,7 +27,7 @@ _BATCH = 64
 _PREFIX = "bench/wildcard/"
 _WINDOW_BYTES = 8 << 20
 _QUIET_SECONDS = 1.2
-# Topic resolution ends soon: what it costs while it runs is no part of what a message costs.
+# Topic resolution ends soon, so that its cost is not measured.
 _SOURCE: dict[str, Any] = {
     "transport_lbtrm_transmission_window_size": _WINDOW_BYTES,
     "resolver_advertisement_minimum_initial_duration": 1,
@@ -64,13 +64,13 @@ class WildcardPlan:
 
 
 class _Side:
-    """A subscriber: its context, and what it reads from."""
+    """A subscriber: its context and its queue."""
 
     def __init__(self, context: umstack.Context, queue: umstack.EventQueue) -> None:
         self.context, self.queue = context, queue
 
     def take(self, count: int) -> int:
-        """Receive and read so many messages; the time of this thread that it took, in nanoseconds."""
+        """Receive and read `count` messages; return the CPU time of this thread in nanoseconds."""
         start_ns = time.thread_time_ns()
         while count > 0:
             self.context.process_events(0)
@@ -80,7 +80,7 @@ class _Side:
 
 
 def _cost_ns(source: umstack.Source, measured: _Side, other: _Side, plan: WildcardPlan) -> float:
-    """Time that a message takes one side, in bursts that the sockets have space for; the other side gets them, too."""
+    """Return the nanoseconds per message on one side. Both sides receive every burst; a burst fits the sockets."""
     burst = [bytes(plan.size)] * _BATCH
     spent_ns, bursts = 0, max(1, plan.messages // _BATCH)
     for _ in range(bursts):
@@ -107,7 +107,7 @@ def _run(contexts: Sequence[umstack.Context], seconds: float) -> None:
 
 
 def _run_until_quiet(contexts: Sequence[umstack.Context]) -> None:
-    """Run the protocol until none of them has had anything to say for a while."""
+    """Run the protocol until no context has sent resolution datagrams for a while."""
     sent, end = -1, time.monotonic() + _SECONDS
     while sent != (now := sum(int(one.stats()["context"]["tr_dgrams_sent"]) for one in contexts)):
         if time.monotonic() > end:
@@ -165,7 +165,7 @@ _PLAN = WildcardPlan()
 @click.option("--rounds", type=click.IntRange(1), default=_PLAN.rounds, show_default=True, help="In turns.")
 @JSON_OPTION
 def command(as_json: bool, **asked: int) -> None:
-    """What a message costs a wildcard receiver of many topics, next to a plain receiver. Over loopback, no root."""
+    """Measure the cost per message of a wildcard receiver, next to a plain receiver. Needs no root."""
     console = Console(stderr=True)
     found = measure(replace(_PLAN, **asked), lambda text: console.print(f"wildcard: {text}", highlight=False))
     detail = found["detail"]
@@ -174,8 +174,8 @@ def command(as_json: bool, **asked: int) -> None:
         click.echo(json.dumps({"environment": described, "results": [found]}))
     else:
         click.echo(
-            f"{detail['topics']:,} topics: {detail['wildcard_ns']:.0f} ns a message, {detail['plain_ns']:.0f} ns in a "
-            f"plain receiver: {found['ratios']['plain']:.2f} x, median of {len(detail['rounds'])} rounds in turns"
+            f"{detail['topics']:,} topics: {detail['wildcard_ns']:.0f} ns per message, {detail['plain_ns']:.0f} ns "
+            f"in a plain receiver: {found['ratios']['plain']:.2f} x, median of {len(detail['rounds'])} rounds in turns"
         )
 
 

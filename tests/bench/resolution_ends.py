@@ -19,15 +19,15 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolutionSpec(EndSpec):
-    """What a host is told: it has `context_count` of `context_total` contexts, from number `first` on."""
+    """Arguments of one host: it runs `context_count` of `context_total` contexts, starting at number `first`."""
 
     first: int
     context_count: int
     context_total: int
     topics: int
-    """Of each context."""
+    """Topics per context."""
     seconds: float
-    """When to give up."""
+    """Time limit in seconds."""
 
 
 def _topic(context: int, number: int) -> str:
@@ -46,7 +46,7 @@ def _is_resolved(context: umstack.Context, known: int) -> bool:
 
 
 def resolve(spec: ResolutionSpec) -> None:
-    """Open the contexts; when told, make sources and receivers, and say when each topic was known and resolved."""
+    """Open the contexts; on order, create sources and receivers and report when all topics were known and resolved."""
     numbers = range(spec.first, spec.first + spec.context_count)
     with ExitStack() as stack:
         contexts = {number: stack.enter_context(spec.open_context()) for number in numbers}

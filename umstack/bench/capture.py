@@ -1,4 +1,4 @@
-"""What a capture costs the data path: the same stream with and without `umstack capture` beside it, in turn."""
+"""Measures the cost of a capture: the same stream with and without `umstack capture`, in turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from umstack.lab.cables import port_name
 Place = Literal["subscriber", "publisher", "switch"]
 
 _GROUPS = ("--group", "239.255.0.0/16")
-"""That of the measured streams is among them."""
+"""Includes the group of the measured streams."""
 _FILE_MEBIBYTES = 256
 _PAUSE_SECONDS = 0.01
 
@@ -36,13 +36,13 @@ class CapturePlan:
     specs: Sequence[StreamSpec]
     place: Place = "subscriber"
     options: Sequence[str] = ()
-    """What the capture is told besides, as on its command line."""
+    """Additional arguments of `umstack capture`."""
     rounds: int = 3
     is_pinned: bool = True
 
 
 def measure(plan: CapturePlan, progress: Progress) -> list[Result]:
-    """Each stream without and with a capture, as many times as asked for; the order changes every time."""
+    """Measure each stream without and with a capture in every round, in alternating order."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     found: list[Result] = []
     with Lab(hosts=2, segmentation="real") as lab:
@@ -71,7 +71,7 @@ def _measure_captured(lab: Lab, spec: StreamSpec, plan: CapturePlan, pins: Pins)
 
 @contextmanager
 def _capturing(lab: Lab, plan: CapturePlan) -> Iterator[dict[str, Any]]:
-    """Capture at the place; when it has ended, the dictionary says what it did."""
+    """Capture at the place. When the block ends, the dictionary holds the summary of the capture."""
     report: dict[str, Any] = {"at": plan.place}
     with tempfile.TemporaryDirectory() as directory:
         process = _start(lab, plan, Path(directory))

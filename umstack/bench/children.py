@@ -1,6 +1,6 @@
 """The processes a measurement is made of: a child in a host, spoken to in JSON, one object a line.
 
-A child says on its standard output what it has done and is told on its standard input what to do next, so that no
+A child reports on its standard output and receives orders on its standard input, so that no
 end of a measurement ever has to guess, or sleep, until the other is ready.
 """
 
@@ -29,12 +29,12 @@ CHILD_SLACK_SECONDS = 30.0
 class BenchError(UmError):
     """A child of a measurement failed, or said nothing in time."""
 
-    default_hint = "run the command named above by hand in that host to see what it says"
+    default_hint = "run the command named above by hand on that host to see its output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldSpec:
-    """What a child is told, on its command line, in JSON."""
+class ChildSpec:
+    """Arguments of a child process, passed as JSON on its command line."""
 
     def as_arguments(self, role: str) -> list[str]:
         """The command line a child reads it back from."""
@@ -42,7 +42,7 @@ class ToldSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The spec a child was told."""
+        """Parse the spec from the command line."""
         return cls(**json.loads(text))
 
 
@@ -59,7 +59,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThisMachine:
-    """Both ends on one machine, over loopback unless an address says otherwise."""
+    """Runs both ends on this machine, over loopback unless `address` names another interface."""
 
     address: str = "127.0.0.1"
 
@@ -96,7 +96,7 @@ class Child:
         assert stdout is not None
         return bool(select.select([stdout], [], [], 0)[0])
 
-    def tell(self, **what: Any) -> None:
+    def order(self, **what: Any) -> None:
         """Give the child its next JSON object. A child that has ended ends the next `receive`."""
         stdin = self.process.stdin
         assert stdin is not None
@@ -133,11 +133,11 @@ def running(host: Host, module: str, arguments: Sequence[str]) -> Iterator[Child
 
 
 def say(**what: Any) -> None:
-    """Tell the parent something."""
+    """Report to the parent: one JSON object on standard output."""
     print(json.dumps(what), flush=True)
 
 
-def is_told() -> bool:
+def has_order() -> bool:
     """Whether the parent has sent an object that waits to be read."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 

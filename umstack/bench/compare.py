@@ -38,7 +38,7 @@ RINGS_READ = f"{RINGS}, payloads read"
 
 @dataclass(frozen=True, slots=True)
 class ComparePlan:
-    """What `umstack bench compare` measures."""
+    """Sizes, waits and rounds of a comparison."""
 
     sizes: Sequence[int] = SIZES
     waits: Sequence[Wait] = ("busy", "block")
@@ -88,7 +88,7 @@ class Row:
     to_sockets: float | None = None
     """Its rate to that of the stack over sockets: the median of the rounds' ratios."""
     publisher_ns: float | None = None
-    """Processor time a message, of the whole process and what the kernel does on its time."""
+    """CPU time per message in nanoseconds: user and kernel time of the process."""
     subscriber_ns: float | None = None
     round_trip_us: dict[str, dict[str, float]] = field(default_factory=dict)
     """By how the ends wait: p50, p99, p999."""
@@ -121,7 +121,7 @@ def _mtu_for(size: int) -> int:
 
 
 def require_rings(lab: Lab) -> None:
-    """Fail with what is missing where the lab's hosts have no rings."""
+    """Raise an error if the lab's hosts do not support AF_XDP."""
     host = lab.hosts[0]
     steps = host.call(lambda: decide(probe_interface(host.facts()), "xdp"))
     if chosen(steps) is None:
@@ -198,5 +198,5 @@ class _Size:
 
 
 def labelled(what: str, found: Result) -> Result:
-    """The result, telling the stack's contenders apart by more than the link."""
+    """Return the result with the name of the contender."""
     return {**found, "detail": {**found["detail"], "contender": what}}

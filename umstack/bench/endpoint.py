@@ -1,4 +1,4 @@
-"""What every child of a measurement of the stack itself has in common: its context, and waiting for its turn."""
+"""Shared by the child processes that run the stack: the context, and waiting for orders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import umstack
-from umstack.bench.children import ToldSpec, is_told, receive_order
+from umstack.bench.children import ChildSpec, has_order, receive_order
 from umstack.config import Config
 from umstack.errors import ResolutionError, UmError
 
@@ -21,8 +21,8 @@ _IDLE_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndSpec(ToldSpec):
-    """What an end of the stack itself is told."""
+class EndSpec(ChildSpec):
+    """Arguments of a child process that runs the stack."""
 
     interface: str = ""
     config: str = ""
@@ -30,7 +30,7 @@ class EndSpec(ToldSpec):
     mode: str = "embedded"
     link: str = "socket"
     transport: str = "lbtrm"
-    """What `config` says, for who measures beside it."""
+    """Parsed `config`."""
     cpu: int | None = None
 
     def open_context(self) -> umstack.Context:
@@ -59,8 +59,8 @@ def await_receivers(source: umstack.Source, count: int) -> None:
 
 
 def await_turn(context: umstack.Context) -> dict[str, Any]:
-    """Wait until the parent tells something, running the protocol meanwhile where this thread has to."""
-    while context.is_sequential and not is_told():
+    """Wait for an order of the parent. In sequential mode, run the protocol meanwhile."""
+    while context.is_sequential and not has_order():
         context.process_events(_IDLE_SECONDS)
     return receive_order()
 

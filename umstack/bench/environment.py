@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: the machine, the kernel, the versions, and how the run was set up."""
+"""Describes the environment of a measurement: machine, kernel, versions and setup."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _PUBLISHER_STRETCH = 1.5
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """What `umstack bench flow` measures: one slow subscriber and, with more receivers, others that are not."""
+    """One slow subscriber and, with more receivers, fast ones."""
 
     stream: StreamSpec
     cost_us: float = 5.0
@@ -34,7 +34,7 @@ def measure(plan: FlowPlan, progress: Progress) -> list[Result]:
     with Lab(hosts=1 + plan.stream.receivers, segmentation="real") as lab:
         for number in range(1, plan.rounds + 1):
             progress(
-                f"round {number} of {plan.rounds}: {plan.cost_us} us a message at the slowest subscriber"
+                f"round {number} of {plan.rounds}: {plan.cost_us} us per message at the slowest subscriber"
             )
             found.append(_measure_once(lab, plan, pins))
     best = merged(found, rate)

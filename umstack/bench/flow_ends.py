@@ -26,10 +26,10 @@ _SETTLING_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSpec(StreamSpec):
-    """What this subscriber is told."""
+    """Arguments of the subscriber."""
 
     cost_us: float = 0.0
-    """What the application does with each message takes this long; it works, it does not sleep."""
+    """Microseconds of CPU work per message."""
 
 
 def _work(seconds: float) -> None:
@@ -71,7 +71,7 @@ def _own_maximum(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck,
 
 
 def _settled_rate(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> float:
-    """The rate once the publisher has found its pace, for as long as the spec says."""
+    """Return the settled rate, measured for `seconds` of the spec."""
     begin = time.perf_counter() + spec.seconds * _SETTLING_SHARE
     while time.perf_counter() < begin and check.total is None:
         _take(spec, receiver, check)

@@ -35,9 +35,9 @@ def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
 
         def start(host: Any, role: str, group: str, cpu: int | None) -> Child:
             config = f"{spec.config}\n{_GROUP_OPTION} {group}\n"
-            told = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
+            child_spec = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
             return stack.enter_context(
-                running(host, "umstack.bench.round_trip_ends", told.as_arguments(role))
+                running(host, "umstack.bench.round_trip_ends", child_spec.as_arguments(role))
             )
 
         server = start(server_host, "echo", _REPLY_GROUP, pins.subscriber)
@@ -46,18 +46,18 @@ def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
         for end in ends:
             end.receive(READY_SECONDS)
         for end in ends:
-            end.tell(meet=True)
+            end.order(meet=True)
         for end in ends:
             end.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
         if spec.transport == "lbtrm":
             lab.await_join(_REQUEST_GROUP, server_host.number)
             lab.await_join(_REPLY_GROUP, client_host.number)
         for end in ends:
-            end.tell(go=True)
+            end.order(go=True)
         asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
         answered = server.receive(CHILD_SLACK_SECONDS)
         for end in ends:
-            end.tell(stop=True)
+            end.order(stop=True)
     return _round_trip_result(spec, asked, answered)
 
 
@@ -119,7 +119,7 @@ _NAPI_SETTINGS: Mapping[Napi, Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class LatencyPlan:
-    """What `umstack bench latency` measures."""
+    """Round trips to measure, and how."""
 
     specs: Sequence[RoundTripSpec]
     rounds: int = 3
@@ -179,8 +179,8 @@ def _measure_baseline(lab: Lab, what: What, wait: str, spec: RoundTripSpec, pins
 
 def measure_over_tcp(lab: Lab, what: Other, spec: RoundTripSpec, pins: Pins) -> Result:
     """The same messages there and back over a plain connection, or a peer's; its ends block and are in Python."""
-    told = RequestSpec(size=spec.size, seconds=spec.seconds, samples=spec.samples)
-    return {**measure_other(lab, told, pins, what), "api": "message"}
+    child_spec = RequestSpec(size=spec.size, seconds=spec.seconds, samples=spec.samples)
+    return {**measure_other(lab, child_spec, pins, what), "api": "message"}
 
 
 def _others(spec: RoundTripSpec, peers: Sequence[Other]) -> list[What]:
@@ -189,7 +189,7 @@ def _others(spec: RoundTripSpec, peers: Sequence[Other]) -> list[What]:
 
 
 def _baselines(spec: RoundTripSpec) -> list[What]:
-    """What waits the same way: raw sockets and, over rings, raw rings, which know no other way than busy. Beside TCP a
+    """Baselines that wait the same way: raw sockets and, over rings, raw rings, which always busy-poll. Beside TCP a
     plain connection, whose ends block and are in Python."""
     if spec.transport == "tcp":
         return ["raw-udp", "raw-tcp"] if spec.wait == "block" else ["raw-udp"]

@@ -40,13 +40,13 @@ _DATAGRAM_BYTES = 1472
 _UNREAD_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 _SILENCE_SECONDS = 60.0
-"""When the query has taken nothing for so long, nothing more is waited for."""
+"""Stop waiting when the query has made no progress for this long."""
 _MIB = 1 << 20
 
 _SENT_SHARE = 0.99
 _BEHIND_SECONDS = 3.0
 _TOGETHER_MIB, _TOGETHER_MIB_A_CORE = 1536, 512
-"""What all processes may have: with the heap of enough_memory, and two workers of Spark a core."""
+"""Memory limit of all processes, with the heap of enough_memory and two Spark workers per core."""
 
 _NUMBER = f"CAST(conv(hex(substring(payload, 1, {NUMBER_BYTES})), 16, 10) AS BIGINT) AS number"
 
@@ -56,7 +56,7 @@ class LivePlan:
     """How fast, how large and how long."""
 
     rate: int = 200_000
-    """Messages a second."""
+    """Messages per second."""
     size: int = 100
     seconds: float = 15.0
     options: Sequence[str] = ()
@@ -81,7 +81,7 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a micro-batch held."""
+    """Contents of a micro-batch."""
 
     rows: int = 0
     number_sum: int = 0
@@ -93,7 +93,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Arrivals:
-    """What the query has taken, by micro-batch; one that is run again counts once."""
+    """Messages of the query by micro-batch; a repeated micro-batch counts once."""
 
     journal: JournalReader
     rows: int = 0
@@ -161,11 +161,11 @@ class _Run:
         self.query.processAllAvailable()
         progress(f"{self.plan.messages:,} messages at {self.plan.rate:,} a second")
         before, machine_before = self.watch.cpu_seconds(), machine_cpu_seconds()
-        self.publisher.tell(go=True)
+        self.publisher.order(go=True)
         sent = self._await_all(progress)
         after, machine_after = self.watch.cpu_seconds(), machine_cpu_seconds()
         spent = {kind: seconds - before.get(kind, 0.0) for kind, seconds in after.items()}
-        self.publisher.tell(stop=True)
+        self.publisher.order(stop=True)
         self.query.processAllAvailable()
         return {
             "what": "live",
@@ -187,7 +187,7 @@ class _Run:
         }
 
     def _await_all(self, progress: Progress) -> dict[str, Any]:
-        """Wait until all that was sent is taken, or nothing more comes; what the publisher says of its sending."""
+        """Wait until the query has all messages or stops progressing; return the publisher's report."""
         journal = JournalReader(self.arrivals.journal.directory)
         sent: dict[str, Any] | None = None
         began = time.monotonic()
@@ -212,7 +212,7 @@ class _Run:
         if not self.query.isActive:
             error = str(self.query.exception() or "it gives no reason").strip().splitlines()[0]
             raise BenchError(
-                f"the query ended: {error}", hint="docs/recording.md says what a live query needs"
+                f"the query ended: {error}", hint="see docs/recording.md for the requirements of a live query"
             )
 
 

@@ -26,12 +26,12 @@ _SEND_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedSpec(EndSpec):
-    """What the publisher is told."""
+    """Arguments of the publisher."""
 
     topic: str
     size: int
     rate: int
-    """Messages a second."""
+    """Messages per second."""
     messages: int
 
 
@@ -53,7 +53,7 @@ class NumberedMessages:
 
 
 def _send_paced(spec: PacedSpec, source: umstack.Source) -> None:
-    """Send what is due at every tick; what flow control held back is made up for as soon as it can be."""
+    """Send the messages that are due at every tick; messages delayed by flow control follow as soon as possible."""
     messages = NumberedMessages(spec.size)
     sent, start = 0, time.monotonic()
     while sent < spec.messages:
@@ -66,7 +66,7 @@ def _send_paced(spec: PacedSpec, source: umstack.Source) -> None:
 
 
 def publish(spec: PacedSpec) -> None:
-    """Publish when told to, and stay until told that nobody needs anything any more."""
+    """Publish on order, and stay until the parent orders the end."""
     with spec.open_context() as context, context.source(spec.topic) as source:
         await_receivers(source, 1)
         say(ready=True)

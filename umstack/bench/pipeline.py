@@ -1,4 +1,4 @@
-"""What the data pipeline reaches on generated captures: packets decoded a second, a whole report and its memory."""
+"""Measures the data pipeline on generated captures: packets decoded per second, and time and memory of a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TSHARK_SHARE = 100
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """Of how many packets the capture is, and what is kept of each."""
+    """Number of packets in the capture, and bytes kept of each."""
 
     packets: int
     snap_bytes: int = 96
@@ -49,7 +49,7 @@ def _generated(plan: PipelinePlan, packets: int, progress: Progress) -> Iterator
 
 
 def measure_decode(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
-    """Packets a second decoded into Arrow columns by one thread, and by tshark into ten fields, where there is one."""
+    """Measure packets per second: one thread into Arrow columns, and tshark (if installed) into ten fields."""
     with _generated(plan, plan.packets, progress) as path:
         rates: list[float] = []
         for number in range(1, plan.rounds + 1):

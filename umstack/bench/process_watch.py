@@ -31,11 +31,11 @@ class _Sample:
 
 @dataclass(slots=True)
 class ProcessWatch:
-    """What the processes below one have had and spent, by what they are."""
+    """Memory and CPU time of the processes below one, by kind."""
 
     root: int
     kinds: dict[int, str] = field(default_factory=dict)
-    """What a process is called that is neither the root (driver), a virtual machine nor a worker of Spark."""
+    """Kind of a process that is neither the root (driver), a virtual machine nor a worker of Spark."""
     adds_up: bool = False
     """Whether to find out what all have together."""
     together_bytes: int = 0

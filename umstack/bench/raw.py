@@ -1,7 +1,7 @@
 """Raw kernel-socket baselines: what the stack's own figures are measured against, in the same run.
 
 Each measurement starts two child processes (`python -m umstack.bench.raw ROLE --option value ...`), one in each of two
-hosts. The listening child says on a line of its own that it listens; only then is the sending child started.
+hosts. The listening child reports when it listens; only then is the sending child started.
 Each child ends by printing its result as one JSON object.
 
 UDP loses what the receiver cannot take, so a baseline's rate is what arrived, checked message by message, and the rate
@@ -37,7 +37,7 @@ What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp"]
 Wait = Literal["block", "busy"]
 
 PACKED_DATAGRAM_BYTES = 1408
-"""What `raw-udp-packed` fills: the UDP payload that 64-byte messages fill exactly below an MTU of 1500."""
+"""Datagram size of `raw-udp-packed`: the largest multiple of 64 bytes below an MTU of 1500."""
 
 _GROUP = "239.255.7.1"
 _PORT = 17000
@@ -57,7 +57,7 @@ ANY_CPU = -1
 
 @dataclass(frozen=True, slots=True)
 class ThroughputPlan:
-    """One raw throughput measurement: what is sent and how both ends go about it."""
+    """Plan of one raw throughput measurement."""
 
     what: What
     message_bytes: int
@@ -93,7 +93,7 @@ class PingPongPlan:
     """One raw round-trip measurement; multicast when a group for each direction is given.
 
     Both ends on one processor need no wake-up between processors, which on a virtual machine is most of a blocking
-    round trip: where the scheduler puts them decides the figure, unless it is told.
+    round trip: without pinning, the scheduler's placement decides the figure.
     """
 
     message_bytes: int = 64
@@ -111,7 +111,7 @@ class PingPongPlan:
 
 @dataclass(frozen=True, slots=True)
 class RawThroughput:
-    """What one throughput measurement found."""
+    """Result of a throughput measurement."""
 
     plan: ThroughputPlan
     messages_per_second: float
@@ -172,7 +172,7 @@ class RawThroughput:
 
 @dataclass(frozen=True, slots=True)
 class RawPingPong:
-    """What one round-trip measurement found; times in microseconds."""
+    """Result of a round-trip measurement; times in microseconds."""
 
     plan: PingPongPlan
     samples: int
@@ -211,7 +211,7 @@ def _link_of(what: What) -> dict[str, str]:
     return {"link": "xdp", "mode": "native"} if what == "raw-xdp" else {"link": "socket", "mode": "socket"}
 
 
-# What a child is told. A spec becomes the child's command line and is read back from it.
+# Arguments of the child processes. A spec is passed on the child's command line.
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class ReceiveSpec:
 
 @dataclass(frozen=True, slots=True)
 class EndSpec:
-    """What both ends of a ping-pong are told."""
+    """Arguments of both ends of a ping-pong."""
 
     interface: str
     listen: str
@@ -441,7 +441,7 @@ def to_arguments(spec: Spec) -> list[str]:
 
 
 def from_arguments(kind: type[S], namespace: argparse.Namespace) -> S:
-    """The spec a child was told on its command line."""
+    """Parse a spec from the command line."""
     return kind(**{item.name: getattr(namespace, item.name) for item in dataclasses.fields(kind)})
 
 
@@ -459,7 +459,7 @@ def ns(seconds: float) -> int:
 
 
 def wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
-    """How C is told to wait."""
+    """C constant of the way to wait."""
     if wait == "busy":
         return int(lib.UM_RAW_WAIT_BUSY)
     return int(lib.UM_RAW_WAIT_COALESCE if coalesce_us > 0 else lib.UM_RAW_WAIT_BLOCK)
@@ -475,7 +475,7 @@ def check(result: int, doing: str) -> int:
     return result
 
 
-def tell(found: dict[str, Any]) -> None:
+def report(found: dict[str, Any]) -> None:
     """The line that a child reports by."""
     print(json.dumps(found), flush=True)
 
@@ -495,7 +495,7 @@ def _socket(fd: int, doing: str) -> Iterator[int]:
 
 
 def send_config(binding: Any, spec: SendSpec) -> Any:
-    """What the sending end in C is told."""
+    """Arguments of the sending end in C."""
     return binding.new(
         "um_raw_send_config *",
         {
@@ -519,11 +519,11 @@ def _send(spec: SendSpec) -> None:
     opened = lib.um_raw_open_sender(ip(spec.interface), segment_bytes, spec.buffer_bytes)
     with _socket(opened, f"opening a sender on {spec.interface}") as fd:
         check(lib.um_raw_send(fd, config, result), f"sending to {spec.group}:{spec.port}")
-    tell(fields_of(ffi, result))
+    report(fields_of(ffi, result))
 
 
 def receive_config(binding: Any, spec: ReceiveSpec) -> Any:
-    """What the receiving end in C is told."""
+    """Arguments of the receiving end in C."""
     return binding.new(
         "um_raw_receive_config *",
         {
@@ -546,13 +546,13 @@ def _receive(spec: ReceiveSpec) -> None:
         ip(spec.interface), ip(spec.group), spec.port, bool(spec.gro), spec.buffer_bytes
     )
     with _socket(opened, doing) as fd:
-        tell({"ready": True, "buffer_bytes": check(lib.um_raw_buffer_bytes(fd, True), doing)})
+        report({"ready": True, "buffer_bytes": check(lib.um_raw_buffer_bytes(fd, True), doing)})
         check(lib.um_raw_receive(fd, config, result), doing)
-    tell(fields_of(ffi, result))
+    report(fields_of(ffi, result))
 
 
 def end_config(binding: Any, spec: EndSpec | PingSpec) -> Any:
-    """What an end of a ping-pong in C is told."""
+    """Arguments of a ping-pong end in C."""
     return binding.new(
         "um_raw_pingpong_config *",
         {
@@ -573,9 +573,9 @@ def _echo(spec: EndSpec) -> None:
     result = ffi.new("um_raw_echo_result *")
     doing = f"answering on {spec.listen}:{spec.listen_port}"
     with _socket(lib.um_raw_open_pingpong(config), doing) as fd:
-        tell({"ready": True})
+        report({"ready": True})
         check(lib.um_raw_echo(fd, config, result), doing)
-    tell(fields_of(ffi, result))
+    report(fields_of(ffi, result))
 
 
 def percentiles_us(samples_ns: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, float]:
@@ -601,7 +601,7 @@ def _ping(spec: PingSpec) -> None:
         check(asked, doing)
     if result.sample_count == 0:
         raise LinkError(f"{doing}: no datagram came back", hint="measure for longer, or for more samples")
-    tell({**fields_of(ffi, result), "round_trip_us": percentiles_us(samples[: result.sample_count])})
+    report({**fields_of(ffi, result), "round_trip_us": percentiles_us(samples[: result.sample_count])})
 
 
 def _add_arguments(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
@@ -633,11 +633,11 @@ def run_end(module: str, ends: Mapping[str, Callable[[Any], None]], arguments: S
     roles = parser.add_subparsers(dest="role", required=True)
     for role, kind in SPECS.items():
         _add_arguments(roles.add_parser(role, help=kind.__doc__), kind)
-    told = parser.parse_args(arguments)
-    if told.cpu != ANY_CPU:
-        os.sched_setaffinity(0, {told.cpu})
+    parsed = parser.parse_args(arguments)
+    if parsed.cpu != ANY_CPU:
+        os.sched_setaffinity(0, {parsed.cpu})
     try:
-        ends[told.role](from_arguments(SPECS[told.role], told))
+        ends[parsed.role](from_arguments(SPECS[parsed.role], parsed))
     except (UmError, XdpError) as error:
         print(error, file=sys.stderr)
         return 1

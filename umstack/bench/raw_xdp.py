@@ -45,25 +45,25 @@ def _send(spec: raw.SendSpec) -> None:
     with _port(spec.interface, "", 0) as rings:
         sent = lib.um_xsk_raw_send(rings.handle, raw.ip(spec.interface), config, result)
         raw.check(sent, f"sending to {spec.group}:{spec.port}")
-    raw.tell(raw.fields_of(ffi, result))
+    raw.report(raw.fields_of(ffi, result))
 
 
 def _receive(spec: raw.ReceiveSpec) -> None:
     ffi, lib = binding().ffi, binding().lib
     config, result = raw.receive_config(ffi, spec), ffi.new("um_raw_receive_result *")
     with _port(spec.interface, spec.group, spec.port) as rings:
-        raw.tell({"ready": True, "buffer_bytes": rings.facts.locked_bytes})
+        raw.report({"ready": True, "buffer_bytes": rings.facts.locked_bytes})
         raw.check(lib.um_xsk_raw_receive(rings.handle, config, result), f"receiving {spec.group}:{spec.port}")
-    raw.tell(raw.fields_of(ffi, result))
+    raw.report(raw.fields_of(ffi, result))
 
 
 def _echo(spec: raw.EndSpec) -> None:
     ffi, lib = binding().ffi, binding().lib
     config, result = raw.end_config(ffi, spec), ffi.new("um_raw_echo_result *")
     with _port(spec.interface, spec.listen, spec.listen_port) as rings:
-        raw.tell({"ready": True})
+        raw.report({"ready": True})
         raw.check(lib.um_xsk_raw_echo(rings.handle, config, result), f"answering on {spec.listen}")
-    raw.tell(raw.fields_of(ffi, result))
+    raw.report(raw.fields_of(ffi, result))
 
 
 def _ping(spec: raw.PingSpec) -> None:
@@ -78,7 +78,7 @@ def _ping(spec: raw.PingSpec) -> None:
     if result.sample_count == 0:
         raise LinkError(f"{doing}: no datagram came back", hint="measure for longer, or for more samples")
     round_trip = raw.percentiles_us(samples[: result.sample_count])
-    raw.tell({**raw.fields_of(ffi, result), "round_trip_us": round_trip})
+    raw.report({**raw.fields_of(ffi, result), "round_trip_us": round_trip})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -59,7 +59,7 @@ def round_trip_spec(
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What `umstack bench recovery` measures."""
+    """Stream, round trip and loss rate of the measurement."""
 
     stream: StreamSpec
     round_trip: RoundTripSpec | None
@@ -117,7 +117,7 @@ Measurements = dict[str, Callable[[], Result]]
 
 
 def _streams_beside(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
-    """What the stream is seen beside: a raw baseline of its kind, and peers."""
+    """Measure the baselines of the stream: a raw one of its kind, and peers."""
     spec = plan.stream
     sender, receiver = lab.hosts[:2]
 
@@ -166,7 +166,7 @@ def _dropped(lab: Lab, spec: StreamSpec) -> int:
 
 
 def _measure_lossy(lab: Lab, spec: StreamSpec, loss: float, pins: Pins) -> Result:
-    """One stream, and what the switch says it lost of it."""
+    """Measure one stream, and count the datagrams that the switch dropped."""
     before = _dropped(lab, spec)
     found = measure_stream(lab, spec, pins)
     dropped = _dropped(lab, spec) - before

@@ -30,7 +30,7 @@ _COUNTER_BYTES: int = lib.UM_ECHO_COUNTER_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpec(EndSpec):
-    """What every end is told."""
+    """Arguments of every child process."""
 
     size: int = 64
     seconds: float = 2.0

@@ -16,7 +16,7 @@ from umstack.bench.throughput import Pins
 from umstack.lab import Lab
 
 Other = Literal["raw-tcp", "zmq-pair-python"]
-"""What goes there and back over TCP beside the stack: a plain connection, and ZeroMQ."""
+"""Baselines over TCP: a plain connection, and ZeroMQ."""
 
 MODULE = "umstack.bench.request_ends"
 GROUP = "239.255.7.7"
@@ -39,17 +39,17 @@ def measure_other(lab: Lab, spec: RequestSpec, pins: Pins, what: Other = BASELIN
     with ExitStack() as stack:
 
         def start(host: Any, role: str, cpu: int | None) -> Child:
-            told = dataclasses.replace(spec, interface=responding.address, cpu=cpu)
-            return stack.enter_context(running(host, MODULE, told.as_arguments(role)))
+            child_spec = dataclasses.replace(spec, interface=responding.address, cpu=cpu)
+            return stack.enter_context(running(host, MODULE, child_spec.as_arguments(role)))
 
         server = start(responding, respond, pins.subscriber)
         client = start(asking, ask, pins.publisher)
         client.receive(READY_SECONDS)
-        client.tell(port=server.receive(READY_SECONDS)["port"])
+        client.order(port=server.receive(READY_SECONDS)["port"])
         asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
         responded = server.receive(CHILD_SLACK_SECONDS)
         for end in (server, client):
-            end.tell(stop=True)
+            end.order(stop=True)
     fixed = {"transport": "tcp", "link": "socket", "duplicates": 0, "unrecoverable": 0}
     return trip_result(what, spec, asked, responded, **fixed)
 

@@ -1,4 +1,4 @@
-"""What a measurement reports: one shape for all, the one `umstack bench --json` prints."""
+"""The result of a measurement, as `umstack bench --json` prints it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS = (
 _COUNTS = ("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable")
 _FAULTS = ("lost", "out_of_order", "duplicates", "unrecoverable")
 _PROMISING = ("umstack", "live")
-"""What has promised that there are none; raw sockets have not."""
+"""Only the stack guarantees that there are none; raw sockets do not."""
 
 
 def result(**found: Any) -> Result:
@@ -63,7 +63,7 @@ def settled_ratio(rounds: Sequence[Result]) -> float:
 
 
 def faults(results: Sequence[Result]) -> list[str]:
-    """What the stack promised and did not do, in words; empty when it did."""
+    """Return the broken guarantees of the stack as text; empty if there are none."""
     return [
         f"{one['what']} size {one['size']}: {one[key]} {key.replace('_', ' ')}"
         for one in results

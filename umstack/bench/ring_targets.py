@@ -28,7 +28,7 @@ _CORE, _PYTHON = f"{RINGS}, loop in the core", f"{RINGS}, loop in Python"
 
 
 def measure(plan: ComparePlan, progress: Progress) -> tuple[list[Result], list[Target]]:
-    """What the targets are about, and what became of them."""
+    """Measure the AF_XDP link and compare it with its targets."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     with Lab(hosts=2, segmentation="real") as lab:
         require_rings(lab)

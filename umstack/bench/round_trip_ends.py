@@ -33,7 +33,7 @@ _REQUESTS, _REPLIES = "bench.requests", "bench.replies"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTripSpec(EndSpec):
-    """What both ends of a round trip are told."""
+    """Arguments of both ends of a round trip."""
 
     size: int = 64
     wait: Wait = "block"
@@ -68,7 +68,7 @@ def echo(spec: RoundTripSpec) -> None:
 
 
 def _meet(context: umstack.Context, source: umstack.Source, receiver: umstack.Receiver) -> None:
-    """Find the other end, and stay in touch until told to begin."""
+    """Find the other end, and keep the protocol running until the order to start."""
     say(ready=True, transport=source.transport)
     await_turn(context)
     await_sources(context, [receiver])
@@ -81,7 +81,7 @@ def _meet(context: umstack.Context, source: umstack.Source, receiver: umstack.Re
 
 
 def _next_message(spec: RoundTripSpec, receiver: umstack.Receiver) -> bytes:
-    """The next message, waited for the way the spec says."""
+    """Return the next message, waiting as the spec requires."""
     receive = receiver.receive
     if spec.wait == "block":
         if (message := receive(_SILENCE_SECONDS)) is not None:

@@ -16,7 +16,7 @@ from umstack.bench.throughput import Pins, Progress, measure_stream
 from umstack.lab import Lab
 
 MESSAGES_AT_ONCE = 256
-"""Messages a topic gets in one send; the same however many topics there are."""
+"""Messages per topic and send, independent of the number of topics."""
 
 FLAT = 1.25
 """A cost that grows by no more than this is called flat."""
@@ -27,7 +27,7 @@ receiver receiver_queue_block_count 128
 receiver flow_control_receiver_window 33554432
 """
 _BURST_BYTES = 12 << 20
-"""What a publisher sends to many subscribers: nothing holds it back, so that waiting for them is no part of its cost,
+"""A publisher to many subscribers: without flow control, so that waiting for them is not part of its cost,
 which on a machine with fewer processors than subscribers it would be."""
 
 _RAW_DATAGRAM_BYTES = 1400
@@ -36,7 +36,7 @@ _BURST_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """What `umstack bench scale` measures."""
+    """Numbers of topics and subscribers to measure."""
 
     stream: StreamSpec
     topics: Sequence[int] = (1, 10, 100, 1000)
@@ -46,17 +46,17 @@ class ScalePlan:
 
 
 def publisher_ns(found: Result) -> float:
-    """Processor time a message costs its publisher."""
+    """CPU time per message at the publisher."""
     return float(found["detail"]["publisher_cpu_seconds_until_sent"] / found["detail"]["sent"] * 1e9)
 
 
 def publisher_datagram_ns(found: Result) -> float:
-    """Processor time a datagram costs its publisher."""
+    """CPU time per datagram at the publisher."""
     return publisher_ns(found) * float(found["messages_per_second"] / found["datagrams_per_second"])
 
 
 def subscriber_ns(found: Result) -> float:
-    """Processor time a message costs a subscriber."""
+    """CPU time per message at a subscriber."""
     return float(found["cpu_seconds"]["subscriber"] / found["detail"]["sent"] * 1e9)
 
 
@@ -100,7 +100,7 @@ def _by_receivers(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> 
             raws[count].append(_raw_burst(lab, count, pins))
     results = []
     for count in plan.receivers:
-        # What the kernel does for each further subscriber is in both: a lab's switch works on the sender's time.
+        # Both include the kernel's work per subscriber: a lab's switch runs on the sender's CPU time.
         own = merged(found[count], publisher_ns)
         own["ratios"] = {"raw-udp-gso_sender_cost": ratio(found[count], raws[count], publisher_datagram_ns)}
         results += [own, merged(raws[count], publisher_ns)]
@@ -121,14 +121,14 @@ def _raw_burst(lab: Lab, count: int, pins: Pins) -> Result:
     with ExitStack() as stack:
         receivers = []
         for host in lab.hosts[1 : count + 1]:
-            told = raw.to_arguments(raw.receive_spec(plan, host.address))
-            receivers.append(stack.enter_context(running(host, module, ["receive", *told])))
+            arguments = raw.to_arguments(raw.receive_spec(plan, host.address))
+            receivers.append(stack.enter_context(running(host, module, ["receive", *arguments])))
         for receiver in receivers:
             receiver.receive(READY_SECONDS)
         lab.await_join(plan.group, *range(1, count + 1))
         sender = lab.hosts[0]
-        told = raw.to_arguments(raw.send_spec(plan, sender.address))
-        sent = stack.enter_context(running(sender, module, ["send", *told])).receive(CHILD_SLACK_SECONDS)
+        arguments = raw.to_arguments(raw.send_spec(plan, sender.address))
+        sent = stack.enter_context(running(sender, module, ["send", *arguments])).receive(CHILD_SLACK_SECONDS)
         received = [receiver.receive(CHILD_SLACK_SECONDS) for receiver in receivers]
     seconds = sent["elapsed_ns"] / 1e9
     return result(

@@ -29,7 +29,7 @@ Queue = Literal["shared", "own"]
 Reads = Literal["counter", "payload"]
 
 SILENCE_SECONDS = 10.0
-"""A subscriber that receives nothing for so long reports what it has."""
+"""A subscriber that receives nothing for this long ends and reports."""
 
 _SEND_SECONDS = 10.0
 _BATCH_BYTES = 256 * 1024
@@ -41,7 +41,7 @@ _stamp = lib.um_raw_order_stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec(EndSpec):
-    """What both ends of a stream are told."""
+    """Arguments of both ends of a stream."""
 
     size: int
     api: Api = "batch"
@@ -67,7 +67,7 @@ class StreamSpec(EndSpec):
 
 
 class Memory:
-    """What this process has in memory when a quarter of a bounded stream has passed, and at its end."""
+    """Memory of this process after a quarter of a bounded stream, and at its end."""
 
     __slots__ = ("_at", "_early_bytes")
 
@@ -180,7 +180,7 @@ def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source], memory: Memor
 
 
 def publish(spec: StreamSpec) -> None:
-    """Publish when told to, and stay until told that nobody needs anything any more."""
+    """Publish on order, and stay until the parent orders the end."""
     with spec.open_context() as context:
         sources = [context.source(name) for name in topic_names(spec.topics)]
         say(ready=True, transports=sorted({source.transport for source in sources}))
@@ -269,7 +269,7 @@ def _take_batches(
 
 
 def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -> None:
-    """Read one topic a message at a time until its end."""
+    """Read one topic message by message until its end."""
     messages = iter(receiver)
     first = next(messages)
     span.begin(1)

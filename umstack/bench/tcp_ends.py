@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from umstack._sim_bench import ffi, lib
-from umstack.bench.children import ToldSpec, receive_order, say
+from umstack.bench.children import ChildSpec, receive_order, say
 from umstack.errors import Unsupported
 
 Peer = Literal["raw-tcp", "zmq-push-c", "zmq-xpub-c", "zmq-push-python", "zmq-xpub-python"]
@@ -30,8 +30,8 @@ _END = b"."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerSpec(ToldSpec):
-    """What an end is told."""
+class PeerSpec(ChildSpec):
+    """Arguments of a child process."""
 
     what: Peer
     address: str

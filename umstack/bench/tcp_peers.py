@@ -1,4 +1,4 @@
-"""What LBT-TCP is measured against, in the same lab and the same rounds: a plain TCP stream, and ZeroMQ over TCP."""
+"""Baselines of LBT-TCP, measured in the same rounds: a plain TCP stream, and ZeroMQ over TCP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measure_peer(
     with running(sender, _ENDS, spec(cpus[0]).as_arguments("send")) as sending:
         sending.receive(CHILD_SLACK_SECONDS)
         with running(receiver, _ENDS, spec(cpus[1]).as_arguments("receive")) as receiving:
-            sending.tell(go=True)
+            sending.order(go=True)
             receiving.receive(CHILD_SLACK_SECONDS)
             sent = sending.receive(seconds + CHILD_SLACK_SECONDS)
             received = receiving.receive(CHILD_SLACK_SECONDS)

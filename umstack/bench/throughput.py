@@ -29,7 +29,7 @@ context transport_lbtrm_data_rate_limit 0
 context transport_lbtrm_retransmit_rate_limit 0
 source transport_lbtrm_multicast_address 239.255.7.2
 """
-"""What differs from the defaults: no rate limit, and every topic on one transport session."""
+"""Options: no rate limit, and every topic on one transport session."""
 
 _NO_OFFLOAD_OPTIONS = "context link_gso 0\ncontext link_gro 0\n"
 
@@ -80,7 +80,7 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One subscriber of a stream: where it runs, what it is told and which program it is."""
+    """One subscriber of a stream: where it runs, its arguments and which program it is."""
 
     host: Host
     spec: StreamSpec
@@ -94,9 +94,9 @@ def carry_out(
     """One stream from host 0 of the lab to these subscribers; what the publisher and they say of it."""
     with ExitStack() as stack:
 
-        def start(host: Host, module: str, role: str, told: StreamSpec, cpu: int | None) -> Child:
-            told = dataclasses.replace(told, interface=host.address, cpu=cpu, receivers=len(ends))
-            return stack.enter_context(running(host, module, told.as_arguments(role)))
+        def start(host: Host, module: str, role: str, child_spec: StreamSpec, cpu: int | None) -> Child:
+            child_spec = dataclasses.replace(child_spec, interface=host.address, cpu=cpu, receivers=len(ends))
+            return stack.enter_context(running(host, module, child_spec.as_arguments(role)))
 
         publisher = start(lab.hosts[0], STREAM_ENDS, "publish", spec, cpu)
         subscribers = [start(end.host, end.module, "subscribe", end.spec, end.cpu) for end in ends]
@@ -106,10 +106,10 @@ def carry_out(
         for transport in transports:
             if transport.startswith("LBTRM:"):
                 lab.await_join(transport.split(":")[4], *(end.host.number for end in ends))
-        publisher.tell(go=True)
+        publisher.order(go=True)
         sent = publisher.receive(spec.seconds + READY_SECONDS + CHILD_SLACK_SECONDS)
         received = [subscriber.receive(CHILD_SLACK_SECONDS) for subscriber in subscribers]
-        publisher.tell(stop=True)
+        publisher.order(stop=True)
         sent |= publisher.receive(CHILD_SLACK_SECONDS)
     return sent, received
 
@@ -132,7 +132,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
     topics = [topic for end in received for topic in end["stats"]["receivers"]]
     sources = sent["stats"]["source_transports"]
     datagrams = _total(slowest["stats"]["receiver_transports"], "msgs_rcved")
-    # A subscriber that never received the end cannot know how much it lacks; the publisher does.
+    # A subscriber that missed the end cannot count its missing messages; the publisher can.
     lost = sum(max(end["lost"], sent["sent"] - end["received"] + end["duplicates"]) for end in received)
     return result(
         what="umstack",
@@ -189,7 +189,7 @@ def _rate(end: dict[str, Any]) -> float:
 
 
 def baselines(size: int, segmentation: Segmentation, link: str = "socket") -> list[raw.What]:
-    """What a message size is measured against: raw sockets and, over rings, raw rings too."""
+    """Return the baselines of a message size: raw sockets and, over rings, raw rings."""
     kinds: list[raw.What] = ["raw-xdp", "raw-udp"] if link == "xdp" else ["raw-udp"]
     if size <= _PACKED_MESSAGE_MAX_BYTES:
         kinds.append("raw-udp-packed")
@@ -233,7 +233,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputPlan:
-    """What `umstack bench throughput` measures."""
+    """Streams to measure, and how."""
 
     specs: Sequence[StreamSpec]
     segmentation: Segmentation = "real"
@@ -263,7 +263,7 @@ def _baselines_of(spec: StreamSpec, plan: ThroughputPlan, pins: Pins) -> dict[ra
 
 
 def _peers_of(spec: StreamSpec, plan: ThroughputPlan) -> list[Peer]:
-    """What goes over TCP beside it: a plain stream, and peers that are asked for."""
+    """Measure the baselines over TCP: a plain stream, and the requested peers."""
     plain: list[Peer] = ["raw-tcp"] if plan.has_baselines and spec.transport == "tcp" else []
     return plain + peers(plan.peers)
 

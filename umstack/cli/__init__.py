@@ -114,11 +114,11 @@ def main() -> None:
     try:
         sys.exit(command.main(prog_name="umstack", standalone_mode=False) or 0)
     except UmError as error:
-        _tell_json(error.message, error.hint, type(error).__name__)
+        _print_json_error(error.message, error.hint, type(error).__name__)
         click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
-        _tell_json(error.format_message(), "see --help", type(error).__name__)
+        _print_json_error(error.format_message(), "see --help", type(error).__name__)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
@@ -126,7 +126,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _tell_json(message: str, hint: str, kind: str) -> None:
+def _print_json_error(message: str, hint: str, kind: str) -> None:
     """With --json, print the error as the one object on standard output, besides the line on standard error."""
     if "--json" in sys.argv[1:]:
         click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))

@@ -1,7 +1,6 @@
-"""`umstack bench`: how fast the stack is on this machine, next to raw kernel sockets in the same run.
+"""`umstack bench`: measures the stack next to raw kernel sockets in the same run.
 
-One file, because it is one command: each sub-command is its options and a call into `umstack.bench`, and the options
-that the sub-commands share are declared once at the top.
+One file, because each sub-command is only its options and a call into `umstack.bench`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ Examples:
 
 
 def _rate(text: str) -> float:
-    """A fraction, or a percentage: `0.01` or `1%`."""
+    """Parse a fraction or a percentage: `0.01` or `1%`."""
     try:
         rate = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
@@ -87,10 +86,10 @@ _LINK = click.option(
     type=click.Choice(["auto", "socket", "xdp"]),
     default="socket",
     show_default=True,
-    help="The link.",
+    help="Link.",
 )
 _RECEIVERS = click.option(
-    "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers."
+    "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Number of subscribers."
 )
 _WAITS = click.option(
     "--wait",
@@ -99,24 +98,24 @@ _WAITS = click.option(
     multiple=True,
     default=get_args(Wait),
     show_default=True,
-    help="How the ends of a round trip wait for the next message.",
+    help="How both ends wait for the next message; repeatable.",
 )
 _LOOP = click.option(
     "--loop",
     type=click.Choice(get_args(Loop)),
     default="core",
     show_default=True,
-    help="Where the loop of the round trips runs.",
+    help="Where the round-trip loop runs.",
 )
 _MODE = click.option(
     "--mode",
     type=click.Choice(["embedded", "sequential"]),
     show_default=True,
-    help="What runs the protocol: a thread of the context, or the application's.",
+    help="embedded: a thread of the context runs the protocol; sequential: the application does.",
 )
 
 
-def _loss(default: str, what: str = "Datagrams lost.") -> Callable[[Any], Any]:
+def _loss(default: str, what: str = "Rate of dropped datagrams.") -> Callable[[Any], Any]:
     return click.option("--loss", type=_rate, metavar="RATE", default=default, show_default=True, help=what)
 
 
@@ -124,8 +123,8 @@ def _loss(default: str, what: str = "Datagrams lost.") -> Callable[[Any], Any]:
 def command() -> None:
     """Measure throughput, latency and recovery next to raw kernel sockets in the same run.
 
-    Publisher and subscribers are processes of their own on hosts of a lab (`umstack lab --help`) made for the run,
-    which needs root. Order and completeness are checked on every message; a run in which one is missing fails.
+    Publisher and subscribers are processes on the hosts of a temporary lab (`umstack lab --help`), which needs root.
+    Every message is checked; a run that loses, reorders or duplicates one fails.
     """
 
 
@@ -136,7 +135,7 @@ def command() -> None:
     type=click.Choice(get_args(Api)),
     default="batch",
     show_default=True,
-    help="How Python uses the stack.",
+    help="Python API to use.",
 )
 @click.option(
     "--input",
@@ -144,38 +143,42 @@ def command() -> None:
     type=click.Choice(get_args(Input)),
     default="packed",
     show_default=True,
-    help="With the batch API: what the publisher hands over.",
+    help="Batch API: form of the publisher's data.",
 )
 @click.option(
     "--segmentation",
     type=click.Choice(get_args(Segmentation)),
     default="real",
     show_default=True,
-    help="real: GSO super-packets are cut at the host, as by a NIC. offload: they cross whole. none: no GSO, no GRO.",
+    help="real: cut GSO super-packets at the host, as a NIC does. offload: forward them whole. none: no GSO, no GRO.",
 )
 @click.option(
     "--flow-control",
     type=click.Choice(["none", "min", "max"]),
     default="min",
     show_default=True,
-    help="Whose window bounds the publisher.",
+    help="Flow control of the source.",
 )
 @click.option(
-    "--topics", type=click.IntRange(1, 1000), default=1, show_default=True, help="Topics on the session."
+    "--topics",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of topics on the session.",
 )
 @click.option(
     "--queue",
     type=click.Choice(get_args(Queue)),
     default="shared",
     show_default=True,
-    help="Several topics: one event queue for all receivers, or each its own.",
+    help="With several topics: one event queue for all receivers, or one each.",
 )
 @click.option(
     "--reads",
     type=click.Choice(get_args(Reads)),
     default="counter",
     show_default=True,
-    help="With the batch API: what the subscriber reads of a message, its counter or all of it.",
+    help="Batch API: whether the subscriber reads only each message's counter or all of it.",
 )
 @_RECEIVERS
 @click.option(
@@ -183,9 +186,9 @@ def command() -> None:
     "batch_messages",
     type=click.IntRange(0, 65536),
     default=0,
-    help="Messages a send; default: 256 KiB.",
+    help="Messages per send. Default: 256 KiB.",
 )
-@click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets too.")
+@click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets, too.")
 @PEERS
 @_MODE
 @_LINK
@@ -206,7 +209,7 @@ def _throughput(
     transport: str,
     **stream: Any,
 ) -> None:
-    """How many messages a second, and how that stands to raw sockets."""
+    """Measure messages per second, next to raw sockets."""
     config = throughput.options_text(flow_control, segmentation, options, transport)
     stream["transport"] = transport
     specs = [
@@ -228,7 +231,7 @@ def _throughput(
     multiple=True,
     default=get_args(Loop),
     show_default=True,
-    help="Where the loop runs that sends and waits.",
+    help="Where the loop that sends and waits runs; repeatable.",
 )
 @size_option(1024)
 @click.option(
@@ -237,16 +240,16 @@ def _throughput(
     type=click.IntRange(1),
     default=200_000,
     show_default=True,
-    help="Round trips at most.",
+    help="Maximum number of round trips.",
 )
 @click.option(
     "--napi",
     type=click.Choice(get_args(latency.Napi)),
     default="interrupts",
     show_default=True,
-    help="How the drivers of the lab's hosts work (`umstack nic init`).",
+    help="Interrupt mode of the lab's drivers (`umstack nic init`).",
 )
-@_loss("0", "Datagrams lost, in each direction.")
+@_loss("0", "Rate of dropped datagrams in each direction.")
 @PEERS
 @_MODE
 @_LINK
@@ -266,7 +269,7 @@ def _latency(
     transport: str,
     **trip: Any,
 ) -> None:
-    """How long a message takes there and back, and how that stands to a datagram between raw sockets."""
+    """Measure the round trip of a message, next to a datagram between raw sockets."""
     config = throughput.options_text("min", "real", options, transport)
     trip["transport"] = transport
     specs = [
@@ -285,12 +288,14 @@ def _latency(
 @_loss("1%")
 @size_option(65000, "Message size of the stream in bytes.")
 @_RECEIVERS
-@click.option("--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips too.")
+@click.option(
+    "--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips, too."
+)
 @click.option(
     "--tuned/--defaults",
     "is_tuned",
     default=False,
-    help="Timers set by hand for a fast network, or those of a context that sets no option.",
+    help="Use timers tuned for a fast network, or the defaults.",
 )
 @_LOOP
 @PEERS
@@ -312,7 +317,7 @@ def _recovery(
     transport: str,
     **stream: Any,
 ) -> None:
-    """What losing datagrams at the switch costs: a stream without loss and with it, and round trips with it."""
+    """Measure the cost of loss: a stream with and without it, and round trips with it."""
     config = throughput.options_text("min", "real", options, transport)
     tuned = recovery.tuned_for(transport, recovery.STREAM_OPTIONS) if is_tuned else ""
     stream["transport"] = transport
@@ -332,7 +337,7 @@ def _recovery(
     type=click.FloatRange(min=0),
     default=5.0,
     show_default=True,
-    help="What the slowest subscriber spends on a message.",
+    help="Microseconds that the slowest subscriber spends per message.",
 )
 @size_option(65000)
 @click.option(
@@ -340,14 +345,14 @@ def _recovery(
     type=click.IntRange(1, 16),
     default=2,
     show_default=True,
-    help="Subscribers, one of them slow.",
+    help="Number of subscribers, one of them slow.",
 )
 @_LINK
 @common_options(2.0)
 def _flow(
     cost_us: float, options: Sequence[str], rounds: int, is_pinned: bool, as_json: bool, **stream: Any
 ) -> None:
-    """Whether a publisher with flow control finds the pace of its slowest subscriber, and loses nothing."""
+    """Check that flow control slows a publisher to its slowest subscriber without loss."""
     config = throughput.options_text("min", "real", options)
     plan = flow.FlowPlan(StreamSpec(config=config, **stream), cost_us, rounds, is_pinned)
     with progress_shown("flow control") as progress:
@@ -362,7 +367,7 @@ def _flow(
     multiple=True,
     default=(1, 10, 100, 1000),
     show_default=True,
-    help="Topics on one session.",
+    help="Number of topics on one session; repeatable.",
 )
 @click.option(
     "--receivers",
@@ -370,7 +375,7 @@ def _flow(
     multiple=True,
     default=(1, 2, 4, 8),
     show_default=True,
-    help="Subscribers of one topic.",
+    help="Number of subscribers of one topic; repeatable.",
 )
 @size_option(1400)
 @_LINK
@@ -384,7 +389,7 @@ def _scale(
     as_json: bool,
     **stream: Any,
 ) -> None:
-    """What a message costs as topics and subscribers become many; compared with the first number given."""
+    """Measure the cost per message for growing numbers of topics and subscribers."""
     config = throughput.options_text("min", "real", options)
     plan = scale.ScalePlan(StreamSpec(config=config, **stream), topics, receivers, rounds, is_pinned)
     with progress_shown("scale") as progress:
@@ -408,13 +413,13 @@ def _scale(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg|png",
-    help="Draw the comparison into a file.",
+    help="Write a plot of the comparison to this file.",
 )
 @common_options(1.0)
 def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
-    """Kernel sockets against AF_XDP: throughput, processor time a message and round trips at several sizes.
+    """Compare kernel sockets and AF_XDP: throughput, CPU time per message and round trips at several sizes.
 
-    One table of both links and of what raw sockets and raw rings do in the same rounds.
+    Prints one table of both links, raw sockets and raw rings, measured in the same rounds.
     """
     if plot is not None:
         check_plot(plot)
@@ -438,9 +443,9 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
 @command.command("rings", epilog="Example: umstack bench rings --seconds 2 --rounds 5")
 @common_options(1.0)
 def _rings(as_json: bool, **asked: Any) -> None:
-    """The AF_XDP link against the figures the project set itself for it (docs/performance.md).
+    """Compare the AF_XDP link with its targets (docs/performance.md).
 
-    The exit status says whether everything was measured and delivered; which targets were met the table says.
+    Status 0 if everything was measured and delivered; the table shows which targets were met.
     """
     plan = compare.ComparePlan(**asked)
     with progress_shown("rings") as progress:
@@ -458,12 +463,16 @@ def _packets(default: int) -> Callable[[Any], Any]:
         type=click.IntRange(1000),
         default=default,
         show_default=True,
-        help="Packets of the capture.",
+        help="Number of packets in the capture.",
     )
 
 
 _SNAPLEN = click.option(
-    "--snaplen", type=click.IntRange(0), default=96, show_default=True, help="Kept of a packet; 0: all of it."
+    "--snaplen",
+    type=click.IntRange(0),
+    default=96,
+    show_default=True,
+    help="Bytes kept of each packet; 0: all.",
 )
 
 
@@ -473,7 +482,7 @@ _SNAPLEN = click.option(
 @ROUNDS
 @JSON
 def _decode(packets: int, snaplen: int, rounds: int, as_json: bool) -> None:
-    """How fast a generated capture is decoded into columns by one thread, next to tshark where it is installed."""
+    """Measure how fast one thread decodes a generated capture, next to tshark if installed."""
     with progress_shown("decode") as progress:
         found = pipeline.measure_decode(pipeline.PipelinePlan(packets, snaplen, rounds), progress)
     _report_pipeline(found, as_json)
@@ -484,7 +493,7 @@ def _decode(packets: int, snaplen: int, rounds: int, as_json: bool) -> None:
 @_SNAPLEN
 @JSON
 def _report_bench(packets: int, snaplen: int, as_json: bool) -> None:
-    """How long `umstack report` takes for a generated capture on this machine, and how much memory."""
+    """Measure the time and memory of `umstack report` on a generated capture."""
     with progress_shown("report") as progress:
         found = pipeline.measure_report(pipeline.PipelinePlan(packets, snaplen), progress)
     _report_pipeline(found, as_json)
@@ -503,7 +512,7 @@ def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
     type=click.IntRange(1, 10_000_000),
     default=200_000,
     show_default=True,
-    help="Messages published a second.",
+    help="Messages published per second.",
 )
 @size_option(65000, default=100)
 @click.option(
@@ -511,15 +520,15 @@ def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
     type=click.FloatRange(min=0.05),
     default=15.0,
     show_default=True,
-    help="How long they are published.",
+    help="Seconds of publishing.",
 )
 @OPTION_LINES
 @JSON
 def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json: bool) -> None:
-    """Whether a live query of Spark keeps up with a publisher, and how much memory it takes.
+    """Check that a live query of Spark keeps up with a publisher, and measure its memory.
 
-    Publisher, recorder and Spark share this machine's cores and talk over loopback; root is not needed. Every
-    message is checked. The exit status says whether all arrived once; which targets were met the table says.
+    Publisher, recorder and Spark share this machine and communicate over loopback; root is not needed. Every message
+    is checked. Status 0 if each arrived once; the table shows which targets were met.
     """
     try:
         from umstack.bench import live
@@ -551,13 +560,13 @@ def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json:
     type=click.IntRange(4),
     default=targets.SOAK_MESSAGES,
     show_default=True,
-    help="Messages over which memory must not grow.",
+    help="Number of messages over which memory must not grow.",
 )
 @common_options(1.0)
 def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) -> None:
-    """Everything, at short settings, against the figures the project set itself (docs/performance.md).
+    """Measure everything briefly and compare it with the targets (docs/performance.md).
 
-    The exit status says whether everything was measured and delivered; which targets were met the table says.
+    Status 0 if everything was measured and delivered; the table shows which targets were met.
     """
     config = throughput.options_text("min", "real", options)
     with progress_shown("everything") as progress:

@@ -39,25 +39,27 @@ OPTION_LINES = click.option(
     type=_option_line,
     multiple=True,
     metavar="SCOPE.OPTION=VALUE",
-    help="Set an option of the stack at both ends.",
+    help="Set an option of the stack at both ends; repeatable.",
 )
-ROUNDS = click.option("--rounds", default=3, show_default=True, help="Rounds; the figures are medians.")
+ROUNDS = click.option(
+    "--rounds", default=3, show_default=True, help="Number of rounds; the figures are medians."
+)
 PIN = click.option(
-    "--pin/--no-pin", "is_pinned", default=True, help="Keep each end on a processor of its own (the default)."
+    "--pin/--no-pin", "is_pinned", default=True, help="Pin each end to its own CPU (the default)."
 )
 TRANSPORT = click.option(
     "--transport",
     type=click.Choice(["lbtrm", "lbtru", "tcp"]),
     default="lbtrm",
     show_default=True,
-    help="The transport; lbtru is measured beside raw datagrams from address to address, tcp beside a plain stream.",
+    help="Transport. lbtru is compared with raw unicast datagrams, tcp with a plain TCP stream.",
 )
 PEERS = click.option(
     "--peer",
     "others",
     type=click.Choice(["zmq"]),
     multiple=True,
-    help="Measure another stack in the same rounds: zmq is ZeroMQ over TCP (pyzmq): streams in C and in Python, round "
+    help="Measure another stack in the same rounds. zmq: ZeroMQ over TCP (pyzmq), streams in C and Python, round "
     "trips in Python.",
 )
 _FILE_WIDTH = 160
@@ -80,12 +82,12 @@ def sizes_option(*default: int) -> Callable[[Any], Any]:
         multiple=True,
         default=default,
         show_default=True,
-        help="Message size in bytes; may be given again.",
+        help="Message size in bytes; repeatable.",
     )
 
 
 def common_options(seconds: float) -> Callable[[Any], Any]:
-    """The options every measurement has, with the seconds it takes by default."""
+    """Add the options of every measurement; `seconds` is the default length."""
     length = click.option(
         "--seconds",
         type=click.FloatRange(min=0.05),
@@ -104,7 +106,7 @@ def common_options(seconds: float) -> Callable[[Any], Any]:
 
 @contextmanager
 def progress_shown(title: str) -> Iterator[Progress]:
-    """Say on standard error what is being measured."""
+    """Show the progress on standard error."""
     console = Console(stderr=True)
     with console.status(title) as status:
         if console.is_terminal:
@@ -120,7 +122,7 @@ def report_results(
     table: Callable[[Sequence[Result]], Table],
     **more: Any,
 ) -> None:
-    """Print what was found; a stack that did not keep its promise is a failure."""
+    """Print the results. Exits with status 1 if the stack lost, reordered or duplicated messages."""
     if as_json:
         click.echo(json.dumps({"environment": described, "results": results, **more}))
     else:
@@ -134,7 +136,7 @@ def report_results(
 
 def print_table(table: Table) -> None:
     console = Console()
-    # A table in a file is not cut to the width a terminal would have had.
+    # Do not wrap a table in a file at the width of a terminal.
     Console(width=None if console.is_terminal else _FILE_WIDTH).print(table)
 
 

@@ -25,7 +25,7 @@ def empty_table(left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def rate_text(per_second: float | None) -> str:
-    """A rate in as few digits as tell something."""
+    """Format a rate."""
     if per_second is None:
         return ""
     return f"{per_second / 1e6:.3f} M" if per_second >= 100_000 else f"{per_second:,.0f}"
@@ -41,7 +41,7 @@ def count_text(value: int | None) -> str:
 
 
 def _cpu(one: Result) -> tuple[str, str]:
-    """Nanoseconds of processor time a message, at the publisher and at the subscriber."""
+    """Nanoseconds of CPU time per message, at the publisher and at the subscriber."""
     sent = (one["detail"] or {}).get("sent")
     if not sent:
         return "", ""
@@ -103,7 +103,7 @@ def latency_table(results: Sequence[Result]) -> Table:
 
 
 def recovery_table(results: Sequence[Result]) -> Table:
-    """Rates with and without loss, and how what was lost came back."""
+    """Return a table of rates with and without loss, and of the recovery."""
     right = ("messages/s", "x lossless", "lost by the switch", "NAKs each", "recovery ms", "longest")
     table = empty_table(("what", "size", "loss"), (*right, "unrecoverable", "p50 us", "p99 us", "p99.9 us"))
     for one in results:
@@ -127,7 +127,7 @@ def recovery_table(results: Sequence[Result]) -> Table:
 def flow_table(results: Sequence[Result]) -> Table:
     """The rate a stream settled at, next to what its slowest subscriber can take."""
     table = empty_table(
-        ("what", "size"), ("subscribers", "us a message", "own maximum", "settled", "x", "lost")
+        ("what", "size"), ("subscribers", "us per message", "own maximum", "settled", "x", "lost")
     )
     for one in results:
         detail = one["detail"]
@@ -145,7 +145,7 @@ def flow_table(results: Sequence[Result]) -> Table:
 
 
 def scale_table(results: Sequence[Result]) -> Table:
-    """What a message costs at both ends, by the number of topics and of subscribers."""
+    """Return a table of the CPU cost per message by number of topics and subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")
     table = empty_table(("what", "size"), (*right, "lost"))
     for one in results:
@@ -204,7 +204,7 @@ def target_table(targets: Sequence[Target]) -> Table:
 
 
 def pipeline_table(found: Mapping[str, Any]) -> Table:
-    """What decoding, or a report, reached: one line for each figure."""
+    """Return a table of a decode or report measurement, one line per figure."""
     table = empty_table((str(found["what"]),), ("",))
     table.add_row("packets", f"{found['packets']:,}")
     table.add_row("packets/s", rate_text(found["packets_per_second"]))
@@ -224,7 +224,7 @@ def _add_memory(table: Table, found: Mapping[str, Any]) -> None:
 
 
 def live_table(found: Mapping[str, Any]) -> Table:
-    """What a live query reached: one line for each figure."""
+    """Return a table of a live query, one line per figure."""
     table = empty_table(("live",), ("",))
     table.add_row("messages", f"{found['messages']:,}")
     table.add_row("messages/s: offered", rate_text(found["rate_offered"]))

@@ -34,7 +34,7 @@ _LINE_MAX = 4096
 
 @dataclass(slots=True)
 class _Log:
-    """What happened, one line each on stderr; with JSON, one object each."""
+    """Logs events on stderr: one line each, or one JSON object each."""
 
     as_json: bool
     counts: Counter[str] = field(default_factory=Counter)
@@ -54,20 +54,30 @@ class _Log:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--path", default=DEFAULT_PATH, show_default=True, help="Socket to listen at, without systemd.")
-@click.option("--allow-user", "users", multiple=True, metavar="USER", help="Serve this user too.")
+@click.option("--path", default=DEFAULT_PATH, show_default=True, help="Socket to listen on, without systemd.")
 @click.option(
-    "--allow-group", "groups", multiple=True, metavar="GROUP", help="Serve members of this group too."
+    "--allow-user", "users", multiple=True, metavar="USER", help="Also serve this user; repeatable."
+)
+@click.option(
+    "--allow-group",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Also serve members of this group; repeatable.",
 )
 @click.option(
     "--frames-max-mib",
     type=click.IntRange(1),
     default=FRAMES_MAX_BYTES >> 20,
     show_default=True,
-    help="Most memory for frames that a user may have, until the sockets are closed.",
+    help="Maximum frame memory per user, until the sockets are closed.",
 )
 @click.option(
-    "--interface", "interfaces", multiple=True, metavar="NAME", help="Lend this interface; all by default."
+    "--interface",
+    "interfaces",
+    multiple=True,
+    metavar="NAME",
+    help="Interface to serve; repeatable. Default: all.",
 )
 @click.option(
     "--steer-ports",
@@ -76,7 +86,7 @@ class _Log:
     metavar="FIRST[-LAST]",
     default=("1024-65535",),
     show_default=True,
-    help="UDP ports that may be steered.",
+    help="UDP ports that clients may steer.",
 )
 @JSON_OPTION
 def command(
@@ -156,5 +166,5 @@ def _port_range(text: str) -> range:
     first, _, last = text.partition("-")
     last = last or first
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
-        raise click.BadParameter(f"{text} is no range of ports", param_hint="--steer-ports")
+        raise click.BadParameter(f"{text} is not a range of ports", param_hint="--steer-ports")
     return range(int(first), int(last) + 1)

@@ -35,7 +35,7 @@ EGRESS_OPTION = click.option(
     type=click.Choice(["auto", "tc", "device"]),
     default="auto",
     show_default=True,
-    help="Where what goes out is seen: at the device, or before the kernel cuts it into datagrams, "
+    help="Where sent datagrams are captured: at the device, or before the kernel segments them, "
     "which costs the sender less.",
 )
 
@@ -44,39 +44,49 @@ PRIORITY_OPTION = click.option(
     type=click.Choice(["idle", "normal"]),
     default="idle",
     show_default=True,
-    help="Which processor time the capture takes: what is left over, or its share.",
+    help="CPU priority of the capture: idle time only, or a normal share.",
 )
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("interface", metavar="IFACE")
-@click.option("--out", "directory", metavar="DIR", help="Where the files go; else the current directory.")
-@click.option("--live", is_flag=True, help="Write to standard output, for Wireshark to read, not to files.")
 @click.option(
-    "--group", "groups", multiple=True, metavar="ADDRESS", help="A group, A-B or a network; repeatable."
+    "--out", "directory", metavar="DIR", help="Directory for the files. Default: the current directory."
+)
+@click.option("--live", is_flag=True, help="Write to standard output (for Wireshark) instead of files.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Capture this group, range A-B or network; repeatable.",
 )
 @click.option(
-    "--port", "ports", multiple=True, metavar="PORT", help="Only these ports of the groups; repeatable."
+    "--port", "ports", multiple=True, metavar="PORT", help="Capture only this port of the groups; repeatable."
 )
-@click.option("--all", "everything", is_flag=True, help="Every frame, not only the stack's.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this; else at Ctrl-C.")
+@click.option("--all", "everything", is_flag=True, help="Capture every frame, not only the stack's.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Stop after this many seconds. Default: at Ctrl-C.",
+)
 @click.option(
     "--rotate-size",
     type=click.FloatRange(0, min_open=True),
     metavar="MIB",
-    help="Begin a new file at this size.",
+    help="Start a new file at this size.",
 )
 @click.option(
     "--rotate-seconds",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Begin a new file after this.",
+    help="Start a new file after this many seconds.",
 )
 @click.option(
     "--files", "keep_files", type=click.IntRange(1), metavar="N", help="Keep the last N files of this run."
 )
 @click.option(
-    "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Keep so much of a frame; else all of it."
+    "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Bytes to keep of each frame. Default: all."
 )
 @click.option(
     "--ring",
@@ -85,13 +95,13 @@ PRIORITY_OPTION = click.option(
     default=64,
     show_default=True,
     metavar="MIB",
-    help="Memory for what arrives faster than it is written.",
+    help="Buffer memory.",
 )
 @PRIORITY_OPTION
 @EGRESS_OPTION
-@click.option("--promiscuous", is_flag=True, help="Frames for others as well, as at a mirror port.")
+@click.option("--promiscuous", is_flag=True, help="Capture frames for other hosts, too, as on a mirror port.")
 @click.option(
-    "-c", "--config", "config_file", metavar="FILE", help="The stack's configuration: its groups and ports."
+    "-c", "--config", "config_file", metavar="FILE", help="Configuration file with the groups and ports."
 )
 @click.option(
     "-o",
@@ -99,7 +109,7 @@ PRIORITY_OPTION = click.option(
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the stack; repeatable.",
+    help="Set an option of the stack; repeatable.",
 )
 @JSON_OPTION
 def command(
@@ -134,7 +144,7 @@ def command(
     and in the summary.
     """
     if everything and (groups or ports):
-        raise click.UsageError("--all keeps everything; --group and --port choose")
+        raise click.UsageError("--all cannot be used with --group or --port")
     if live:
         given = (directory, rotate_size, rotate_seconds, keep_files, as_json or None)
         _check_live(any(value is not None for value in given))
@@ -165,7 +175,7 @@ def command(
         capture.run(seconds, lambda report: meter.show(_progress(report)))
         # What is in the ring now must not wait for an idle processor: the time for it is limited.
         os.sched_setscheduler(0, *usual)
-    _tell(
+    _print_summary(
         capture,
         time.monotonic() - started,
         time.process_time() - started_cpu,
@@ -209,7 +219,7 @@ def _progress(report: CaptureReport) -> str:
     return f"captured {report.packets:,} packets{dropped}"
 
 
-def _tell(
+def _print_summary(
     capture: InterfaceCapture, seconds: float, cpu_seconds: float, *, cut_short: bool, as_json: bool
 ) -> None:
     report = capture.report()

@@ -36,7 +36,7 @@ _SETTING = click.option(
     "options",
     multiple=True,
     metavar="SCOPE.NAME=VALUE",
-    help="Set an option beside the file; may be given more than once.",
+    help="Set an option in addition to the file; repeatable.",
 )
 
 
@@ -53,7 +53,7 @@ Examples:
 """
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--strict", is_flag=True, help="Unwise relations between options are a failure as well.")
+@click.option("--strict", is_flag=True, help="Fail on unwise combinations of options, too.")
 @JSON_OPTION
 def check(files: Sequence[str], strict: bool, as_json: bool) -> None:
     """Say what is wrong with every line, which options do not exist here and why, and which relations are unwise.

@@ -43,21 +43,27 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     """Read `14400` or `14390-14401`."""
     first, _, last = value.partition("-")
     if not (first.isdecimal() and (last or first).isdecimal()):
-        raise click.BadParameter(f"{value} is no port and no range of ports")
+        raise click.BadParameter(f"{value} is neither a port nor a range of ports")
     low, high = int(first), int(last or first)
     if not low <= high <= 65535:
-        raise click.BadParameter(f"{value} is no range within 0-65535")
+        raise click.BadParameter(f"{value} is not a range within 0-65535")
     return low, high
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("captures", nargs=-1, required=True, type=click.Path(), metavar="CAPTURE...")
-@click.option("--type", "types", multiple=True, type=click.Choice(_TYPES), help="Only packets of this type.")
-@click.option("--all", "everything", is_flag=True, help="Packets of other protocols too.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(_TYPES),
+    help="Show only packets of this type; repeatable.",
+)
+@click.option("--all", "everything", is_flag=True, help="Show packets of other protocols, too.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N packets.")
 @click.option("--parquet", type=click.Path(), metavar="FILE", help="Write all columns to a Parquet file.")
 @click.option(
-    "--csv", "csv_file", type=click.Path(), metavar="FILE", help="Write all columns but lists as CSV."
+    "--csv", "csv_file", type=click.Path(), metavar="FILE", help="Write all columns except lists as CSV."
 )
 @click.option(
     "--lbtrm-ports",
@@ -65,7 +71,7 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     metavar="FIRST[-LAST]",
     show_default=True,
     callback=_ports,
-    help="UDP ports of LBT-RM, well formed or not.",
+    help="UDP ports of LBT-RM.",
 )
 @click.option(
     "--lbtru-ports",

@@ -30,22 +30,22 @@ Examples:
     default="127.0.0.1:9464",
     metavar="HOST:PORT",
     show_default=True,
-    help="Where Prometheus scrapes /metrics.",
+    help="Address of /metrics.",
 )
 @click.option(
     "--print",
     "printed",
     type=click.Choice(["alerts", "dashboard"]),
-    help="Print the alert rules for Prometheus, or the dashboard for Grafana, and leave.",
+    help="Print the alert rules for Prometheus, or the dashboard for Grafana, and exit.",
 )
-@click.option("--once", is_flag=True, help="Print the metrics as they are now, and leave.")
+@click.option("--once", is_flag=True, help="Print the current metrics and exit.")
 @click.option(
     "--topics",
     "topics_max",
     type=click.IntRange(0),
     default=TOPICS_MAX,
     show_default=True,
-    help="This many topics have series of their own; the others are added up.",
+    help="Number of topics with their own series; the others are summed.",
 )
 @click.option(
     "--sessions",
@@ -53,7 +53,7 @@ Examples:
     type=click.IntRange(0),
     default=SESSIONS_MAX,
     show_default=True,
-    help="The same for transport sessions.",
+    help="Number of transport sessions with their own series.",
 )
 @JSON_OPTION
 def command(

@@ -24,7 +24,7 @@ class Splitter(Protocol):
         """The messages complete with this piece."""
 
     def end(self) -> list[bytes]:
-        """What is left at the end of the stream."""
+        """Return the remaining data at the end of the stream."""
 
 
 class LineSplitter:
@@ -67,7 +67,7 @@ class RecordSplitter:
             (length,) = LENGTH.unpack_from(data, at)
             if length > self._max:
                 raise MessageTooLong(
-                    f"a record says it has {length} bytes, a message takes {self._max}",
+                    f"a record has {length} bytes, more than the maximum of {self._max}",
                     hint="check that the input is made of 4-byte big-endian lengths and as many bytes",
                 )
             end = at + LENGTH.size + length

@@ -1,4 +1,4 @@
-"""Being asked to stop: Ctrl-C and SIGTERM both end what a command does in order, with its summary."""
+"""Interruption: Ctrl-C and SIGTERM both end a command in order, with its summary."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def terminable(*, once: bool = False) -> Iterator[None]:
 
 
 def wait_for_end() -> None:
-    """Until SIGINT or SIGTERM, for commands that serve others."""
+    """Wait for SIGINT or SIGTERM, for commands that serve."""
     ended = threading.Event()
     for number in _SIGNALS:
         signal.signal(number, lambda *_: ended.set())
@@ -82,14 +82,14 @@ def wait_for_end() -> None:
 
 
 class Run(Protocol):
-    """What a command tells of itself at the end."""
+    """Summary of a run."""
 
     interrupted: bool
 
 
 @contextmanager
 def interruptible(run: Run) -> Iterator[None]:
-    """Inside, an interrupt ends the block and is noted of the run; it is not raised any further."""
+    """An interrupt ends the block and is recorded in `run`; it is not raised."""
     try:
         yield
     except KeyboardInterrupt:
@@ -98,7 +98,7 @@ def interruptible(run: Run) -> Iterator[None]:
 
 @dataclass(slots=True)
 class StopRequest:
-    """Whether the command was asked to stop."""
+    """True once the command was asked to stop."""
 
     has_come: bool = False
 
@@ -125,5 +125,5 @@ def stoppable(stop: Callable[[], None]) -> Iterator[StopRequest]:
 
 
 def _handle(handlers: Mapping[signal.Signals, Any]) -> dict[signal.Signals, Any]:
-    """Install handlers; those there were."""
+    """Install handlers; return the previous ones."""
     return {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -1,4 +1,4 @@
-"""`umstack key`: makes key files for authenticated datagrams, and says what one holds."""
+"""`umstack key`: creates key files for authenticated datagrams, and lists their keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def command() -> None:
 @command.command(epilog=_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--topic", "patterns", multiple=True, help="A pattern of topics that gets a key of its own.  [default: *]"
+    "--topic",
+    "patterns",
+    multiple=True,
+    help="Pattern of topics with their own key; repeatable.  [default: *]",
 )
 @JSON_OPTION
 def new(file: Path, patterns: tuple[str, ...], as_json: bool) -> None:

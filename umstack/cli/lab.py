@@ -41,7 +41,7 @@ def _rate(text: str) -> float:
 
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-_LAB = click.option("--lab", "name", help="Which lab, if there is more than one.")
+_LAB = click.option("--lab", "name", help="Name of the lab. Needed if several are up.")
 
 
 @click.group(epilog=_EXAMPLES)
@@ -55,24 +55,30 @@ def command() -> None:
 
 
 @command.command(epilog="Example: umstack lab up --hosts 4 --loss 2% --seed 7")
-@click.option("--name", help="What to call it; a random name otherwise.")
-@click.option("--hosts", default=4, show_default=True, help="How many hosts.")
+@click.option("--name", help="Name of the lab. Default: random.")
+@click.option("--hosts", default=4, show_default=True, help="Number of hosts.")
 @click.option("--mtu", default=1500, show_default=True, help="MTU of every cable, in bytes.")
 @click.option(
-    "--loss", type=_rate, metavar="RATE", default="0", help="Datagrams lost at each port toward its host."
+    "--loss",
+    type=_rate,
+    metavar="RATE",
+    default="0",
+    help="Rate of datagrams dropped at each port toward its host.",
 )
-@click.option("--duplicate", type=_rate, metavar="RATE", default="0", help="Datagrams that arrive twice.")
-@click.option("--reorder", type=_rate, metavar="RATE", default="0", help="Datagrams that others overtake.")
-@click.option("--seed", type=int, help="Repeats the fates of an earlier lab.")
+@click.option("--duplicate", type=_rate, metavar="RATE", default="0", help="Rate of duplicated datagrams.")
+@click.option(
+    "--reorder", type=_rate, metavar="RATE", default="0", help="Rate of datagrams that are overtaken."
+)
+@click.option("--seed", type=int, help="Seed of the faults, to repeat an earlier lab.")
 @click.option(
     "--segmentation",
     type=click.Choice(get_args(Segmentation)),
     default="auto",
     show_default=True,
-    help="Whether GSO super-packets are cut where they leave a host (real) or cross whole (offload).",
+    help="real: cut GSO super-packets where they leave a host. offload: forward them whole.",
 )
 @click.option(
-    "--routed", is_flag=True, help="Hosts in subnets of their own, and a router that forwards no multicast."
+    "--routed", is_flag=True, help="Use one subnet per host, and a router that forwards no multicast."
 )
 @_JSON
 def up(as_json: bool, **options: Any) -> None:
@@ -90,9 +96,9 @@ def up(as_json: bool, **options: Any) -> None:
 @command.command(epilog="Example: umstack lab down --all")
 @click.argument("names", nargs=-1)
 @click.option(
-    "--all", "everything", is_flag=True, help="Every lab no living process owns: crashed and lasting ones."
+    "--all", "everything", is_flag=True, help="All labs without a running owner: crashed and persistent ones."
 )
-@click.option("--force", is_flag=True, help="Also labs a living process owns.")
+@click.option("--force", is_flag=True, help="Include labs of running processes.")
 @_JSON
 def down(names: Sequence[str], everything: bool, force: bool, as_json: bool) -> None:
     """Take labs down and end what runs in them. Without a name: the only lasting one there is."""
@@ -112,7 +118,7 @@ def down(names: Sequence[str], everything: bool, force: bool, as_json: bool) -> 
         return
     click.echo(f"taken down: {', '.join(lab.name for lab in taken) or 'none'}")
     if left:
-        click.echo(f"left, because running processes own them (--force takes them too): {', '.join(left)}")
+        click.echo(f"kept, because running processes own them (use --force): {', '.join(left)}")
 
 
 @command.command(epilog="Example: umstack lab status --json")
@@ -126,7 +132,7 @@ def status(names: Sequence[str], as_json: bool) -> None:
     elif labs:
         _print_table(labs)
     else:
-        click.echo("no lab is up; `umstack lab up` makes one")
+        click.echo("no lab is up; `umstack lab up` creates one")
 
 
 @command.command(
@@ -143,7 +149,7 @@ def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None
     target = _host(lab, host)
     argv = argv[1:] if argv[0] == "--" else argv
     if not argv:
-        raise click.UsageError("say which command to run")
+        raise click.UsageError("give a command to run")
     try:
         if not as_json:
             namespaces.enter(target.namespace)
@@ -171,16 +177,18 @@ def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None
 
 @command.command("set", epilog="Example: umstack lab set --host 1 --loss 5% --unicast")
 @_LAB
-@click.option("--host", "numbers", type=int, multiple=True, help="Which host's port; all of them otherwise.")
+@click.option(
+    "--host", "numbers", type=int, multiple=True, help="Host whose port to change; repeatable. Default: all."
+)
 @click.option("--direction", type=click.Choice(get_args(PortDirection)), default="to_host", show_default=True)
-@click.option("--loss", type=_rate, metavar="RATE", help="Datagrams lost.")
-@click.option("--duplicate", type=_rate, metavar="RATE", help="Datagrams that arrive twice.")
-@click.option("--reorder", type=_rate, metavar="RATE", help="Datagrams that others overtake.")
-@click.option("--reorder-depth", type=int, help="How many others overtake one.")
-@click.option("--block/--no-block", default=None, help="Partition: drop every datagram.")
-@click.option("--unicast/--no-unicast", default=None, help="Whether unicast UDP (NAKs) meets the same fate.")
-@click.option("--tcp/--no-tcp", default=None, help="Whether TCP segments do.")
-@click.option("--seed", type=int, help="Starts the series of fates anew.")
+@click.option("--loss", type=_rate, metavar="RATE", help="Rate of dropped datagrams.")
+@click.option("--duplicate", type=_rate, metavar="RATE", help="Rate of duplicated datagrams.")
+@click.option("--reorder", type=_rate, metavar="RATE", help="Rate of datagrams that are overtaken.")
+@click.option("--reorder-depth", type=int, help="Number of datagrams that overtake one.")
+@click.option("--block/--no-block", default=None, help="Drop every datagram.")
+@click.option("--unicast/--no-unicast", default=None, help="Apply the faults to unicast UDP (NAKs), too.")
+@click.option("--tcp/--no-tcp", default=None, help="Apply the faults to TCP segments, too.")
+@click.option("--seed", type=int, help="Restart the series of faults with this seed.")
 @click.option("--mtu", type=int, help="MTU of the cable, in bytes.")
 @_JSON
 def set_ports(
@@ -212,7 +220,7 @@ def _only_lab(name: str | None) -> Lab:
     lasting = [lab for lab in labs if lab.owner_pid is None]
     candidates = lasting or labs
     if not candidates:
-        raise LabError("no lab is up", hint="`umstack lab up` makes one")
+        raise LabError("no lab is up", hint="`umstack lab up` creates one")
     if len(candidates) > 1:
         raise LabError(
             f"there are several labs: {', '.join(lab.name for lab in candidates)}", hint="name one of them"
@@ -300,7 +308,7 @@ def _print_table(labs: Sequence[Lab]) -> None:
 
 
 def _fates(settings: dict[str, Any]) -> str:
-    """What a port does, in a few words."""
+    """Return a short description of a port's faults."""
     if settings["block"]:
         return "blocked"
     rates = [f"{name} {settings[name]:.4g}" for name in ("loss", "duplicate", "reorder") if settings[name]]

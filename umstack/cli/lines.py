@@ -57,8 +57,8 @@ class Line:
 
     def described(self) -> dict[str, Any]:
         """Plain values."""
-        told = {"interface": self.interface, "is_out": self.is_out, "outages": self.outages}
-        return {**told, "left_out": self.left_out, **self.counters()}
+        described = {"interface": self.interface, "is_out": self.is_out, "outages": self.outages}
+        return {**described, "left_out": self.left_out, **self.counters()}
 
     def give_up(self, left_out: int) -> str:
         """Take it out, and say why. Its new source is not sent to before it has a receiver."""
@@ -81,7 +81,7 @@ class Lines:
     """The lines of a stream. One thread."""
 
     def __init__(self, lines: Sequence[Line], first_number: int, say: Callable[[str], None]) -> None:
-        """`say` is told when a line is taken out or comes back."""
+        """`say` is described when a line is taken out or comes back."""
         self.all = list(lines)
         self.next_number = first_number
         self._say = say

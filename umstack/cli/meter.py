@@ -1,4 +1,4 @@
-"""Meter: one line on stderr that says how far a command has got, while it takes longer than a second."""
+"""Meter: a progress line on stderr, for commands that take longer than a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUIET_SECONDS = 1.0
 
 
 class Meter(Closing):
-    """A line that is rewritten on a terminal, and written again every few seconds elsewhere."""
+    """A line that is updated on a terminal; elsewhere a new line every few seconds."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         """Nothing is shown in the first second, nor when not enabled."""
@@ -27,7 +27,7 @@ class Meter(Closing):
         self._next = self._started + _QUIET_SECONDS
 
     def show(self, text: str, *, is_news: bool = False) -> None:
-        """Say how far it is, if it is time to. News, such as that a step begins, waits for no time."""
+        """Show the progress if the interval has passed. News, such as a new step, is shown at once."""
         now = time.monotonic()
         if not self._enabled or text == self._shown or (now < self._next and not is_news):
             return
@@ -44,18 +44,18 @@ class Meter(Closing):
 
     @property
     def seconds(self) -> float:
-        """Time since it was made."""
+        """Seconds since creation."""
         return time.monotonic() - self._started
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
 
 def amount(byte_count: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Format a number of bytes."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if byte_count < 1000 or unit == "GB":
             return f"{byte_count:.0f} {unit}" if unit == "bytes" else f"{byte_count:.1f} {unit}"

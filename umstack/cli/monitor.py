@@ -27,17 +27,25 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.command(epilog=_EXAMPLES)
 @click.argument("captures", metavar="FOLDER")
 @click.option(
-    "--window", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds of a window."
+    "--window",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Length of a window in seconds.",
 )
 @click.option(
     "--late",
     type=click.FloatRange(0),
     default=2.0,
     show_default=True,
-    help="Seconds to wait for stragglers.",
+    help="Seconds to wait for late packets.",
 )
 @click.option(
-    "--interval", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between looks."
+    "--interval",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Seconds between reads of the folder.",
 )
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
@@ -50,7 +58,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "table_format",
     default="parquet",
     show_default=True,
-    help="Of the tables below --parquet; another one is written by a Spark that has it: delta, orc.",
+    help="Format of the tables in --parquet. Others (delta, orc) need a Spark that supports them.",
 )
 @click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve gauges over HTTP on this port.")
 @click.option(
@@ -58,16 +66,16 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write gauges to this text file.",
 )
-@click.option("--checkpoint", type=_FOLDER, help="Keep what was read here, to go on from after a restart.")
-@click.option("--once", is_flag=True, help="Take in what is there and end.")
-@click.option("--master", help="Spark master; the cores of this machine otherwise.")
+@click.option("--checkpoint", type=_FOLDER, help="Directory for the state, to resume after a restart.")
+@click.option("--once", is_flag=True, help="Process the existing captures and exit.")
+@click.option("--master", help="Spark master. Default: the cores of this machine.")
 @click.option("--driver-memory", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(1 << 20),
     default=256 << 20,
     show_default=True,
-    help="Bytes of the captures that one batch takes in.",
+    help="Maximum bytes of captures per batch.",
 )
 @JSON_OPTION
 def command(
@@ -92,9 +100,7 @@ def command(
     Prints lines, or with --parquet or --prometheus-... writes there instead. Ends on Ctrl-C.
     """
     if as_json and (not once or parquet is not None):
-        raise click.UsageError(
-            "--json is one object, printed at the end: give --once with it, and no --parquet"
-        )
+        raise click.UsageError("--json needs --once and cannot be used with --parquet")
     try:
         from umstack.monitor import MonitorOptions, monitor
         from umstack.monitor.sinks import Windows

@@ -45,35 +45,35 @@ class NicError(UmError):
 
 
 def _preferences(command: F) -> F:
-    """Add what can be wished for to a command."""
+    """Add the options for settings to a command."""
     for option in (
         click.option(
             "--skip",
             multiple=True,
             type=click.Choice([stage.name for stage in STAGES]),
-            help="Leave a stage out; may be given more than once.",
+            help="Skip a stage; repeatable.",
         ),
         click.option(
             "--busy-poll",
             "busy_poll_us",
             type=click.IntRange(0),
             metavar="MICROSECONDS",
-            help="How long blocking reads of every process spin; unchanged otherwise.",
+            help="Time that blocking reads of all processes spin. Default: unchanged.",
         ),
         click.option(
             "--prefer-busy-poll",
             "prefers_busy_poll",
             is_flag=True,
-            help="Put interrupts off for processes that prefer busy polling (options pend_busy_poll_limit, "
-            "link_xdp_busy_poll), and suspend them while such a process finds something. Others wait longer.",
+            help="Defer interrupts for processes that prefer busy polling (options pend_busy_poll_limit, "
+            "link_xdp_busy_poll), and suspend them while such a process receives. Others wait longer.",
         ),
         click.option(
             "--threaded-napi",
             type=click.Choice(list(_THREADED)),
-            help="Have a kernel thread poll each queue; with `busy-poll` one that never sleeps (Linux 6.19).",
+            help="Poll each queue in a kernel thread; with `busy-poll` the thread never sleeps (Linux 6.19).",
         ),
         click.option(
-            "--queues", type=click.IntRange(1), help="How many queues; at most one a CPU otherwise."
+            "--queues", type=click.IntRange(1), help="Number of queues. Default: at most one per CPU."
         ),
     ):
         command = option(command)
@@ -84,7 +84,7 @@ _STATE = click.option(
     "--state",
     "state_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where what was there is recorded; a file in /run/umstack otherwise.",
+    help="File for the previous settings. Default: in /run/umstack.",
 )
 
 
@@ -117,9 +117,7 @@ def check_command(interface: str, as_json: bool, **preferences: Any) -> None:
 @click.argument("interface")
 @_preferences
 @_STATE
-@click.option(
-    "--dry-run", is_flag=True, help="Show what would be changed, by which commands; change nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Show the changes and their commands without applying them.")
 @JSON_OPTION
 def init_command(
     interface: str, state_file: Path | None, dry_run: bool, as_json: bool, **preferences: Any
@@ -134,19 +132,19 @@ def init_command(
             return
         state = state_file or state_path(host.interface)
         outcome = init(host, state, _as_preferences(preferences))
-        _tell(host.interface, outcome, state if outcome.changes else None, as_json)
+        _print_summary(host.interface, outcome, state if outcome.changes else None, as_json)
 
 
 @command.command("undo", epilog="Example: umstack nic undo eth1")
 @click.argument("interface")
 @_STATE
-@click.option("--dry-run", is_flag=True, help="Show what would be put back; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @JSON_OPTION
 def undo_command(interface: str, state_file: Path | None, dry_run: bool, as_json: bool) -> None:
     """Put back what `init` found there."""
     with _host(interface) as host, terminable(once=True):
         outcome = undo(host, state_file or state_path(host.interface), dry_run=dry_run)
-        _tell(host.interface, outcome, None, as_json)
+        _print_summary(host.interface, outcome, None, as_json)
 
 
 def _as_preferences(preferences: dict[str, Any]) -> Preferences:
@@ -219,7 +217,7 @@ def _described(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _tell(interface: str, outcome: Outcome, state: Path | None, as_json: bool) -> None:
+def _print_summary(interface: str, outcome: Outcome, state: Path | None, as_json: bool) -> None:
     if as_json:
         changes = [
             {"setting": key, "before": before, "after": after} for key, before, after in outcome.changes
@@ -229,10 +227,10 @@ def _tell(interface: str, outcome: Outcome, state: Path | None, as_json: bool) -
         click.echo(json.dumps(found))
         return
     for key, reason in outcome.lacking.items():
-        click.echo(f"{interface}: {key} is left out: {reason}", err=True)
+        click.echo(f"{interface}: {key} is skipped: {reason}", err=True)
     for key, before, after in outcome.changes:
         click.echo(f"{interface}: {key} {before} -> {after}")
     if not outcome.changes:
         click.echo(f"{interface}: nothing to change")
     if state is not None:
-        click.echo(f"recorded in {state}; `umstack nic undo {interface}` puts it back", err=True)
+        click.echo(f"recorded in {state}; `umstack nic undo {interface}` restores it", err=True)

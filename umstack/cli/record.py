@@ -41,28 +41,30 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--regex", is_flag=True, help="Each TOPIC is a regular expression for whole topic names.")
+@click.option(
+    "--regex", is_flag=True, help="Each TOPIC is a regular expression that matches whole topic names."
+)
 @click.option(
     "--group",
     "groups",
     multiple=True,
     metavar="ADDRESS",
-    help="Only sources on this multicast group, A-B or a network; repeatable, or with a comma between them.",
+    help="Record only sources on this multicast group, range A-B or network; repeatable, or separated by commas.",
 )
 @click.option("--out", metavar="DIR", help="Write Parquet files below this directory.")
 @click.option(
-    "--journal", metavar="DIR", help="Keep the journal here; otherwise it is below --out, and short."
+    "--journal", metavar="DIR", help="Directory of the journal. Default: a short journal below --out."
 )
 @click.option(
     "--journal-size",
     type=click.FloatRange(1),
     metavar="MIB",
-    help="Bound the journal; its oldest part makes space.",
+    help="Maximum size; the oldest part of the journal is deleted.",
 )
 @click.option(
     "--hold",
     is_flag=True,
-    help="With --journal-size: take no more instead, until a consumer lets rows go; flow control holds sources back.",
+    help="With --journal-size: at the limit, wait for a consumer to release rows; flow control slows the sources.",
 )
 @click.option(
     "--fsync",
@@ -70,21 +72,21 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
     default="never",
     metavar="never|always|SECONDS",
     show_default=True,
-    help="How often the journal is forced to the disk. What was written survives a killed process in any case.",
+    help="When to fsync the journal. Written data survives a killed process in any case.",
 )
 @click.option(
     "--part-seconds",
     type=click.FloatRange(0.1),
     default=60.0,
     show_default=True,
-    help="Write Parquet files at least so often.",
+    help="Maximum seconds per Parquet file.",
 )
 @click.option(
     "--part-rows",
     type=click.IntRange(1),
     default=1_000_000,
     show_default=True,
-    help="Messages of a file at most.",
+    help="Maximum messages per Parquet file.",
 )
 @click.option(
     "--interval",
@@ -92,16 +94,20 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often the transports' counters are recorded.",
+    help="Interval at which the transports' counters are recorded.",
 )
 @click.option(
     "--until-unread",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Stop when no query has read the journal for so long (those of Spark's live source say that they do).",
+    help="Stop when no query of Spark's live source has read the journal for this long.",
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this; else at Ctrl-C.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Stop after this many seconds. Default: at Ctrl-C.",
+)
 @stack_options
 @JSON_OPTION
 def command(
@@ -124,7 +130,7 @@ def command(
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Record what the TOPICs carry, and what their transports had to do for it.
+    """Record the messages of TOPICs, and the counters of their transports.
 
     With --out there are three tables: messages, events (sessions that begin and end, losses for good) and transports
     (counters by interval), each below DIR/TABLE/day=.../session=.../part-*.parquet. Killed at any moment this leaves
@@ -166,7 +172,7 @@ def command(
             out=out,
             journal=journal,
             settings=settings,
-            on_gap=_tell_gap,
+            on_gap=_print_gap,
         ) as recorder,
         stoppable(recorder.stop) as asked,
     ):
@@ -177,10 +183,10 @@ def command(
         )
     report, interrupted = recorder.report, asked.has_come
     cut_short = (interrupted and seconds is not None) or (count is not None and report.messages < count)
-    _tell(report, cut_short=cut_short, interrupted=interrupted, as_json=as_json)
+    _print_summary(report, cut_short=cut_short, interrupted=interrupted, as_json=as_json)
 
 
-def _tell_gap(gap: RecorderGap) -> None:
+def _print_gap(gap: RecorderGap) -> None:
     click.echo(
         f"umstack: {gap.lost:,} messages of {gap.topic!r} (numbers {gap.first_sequence_number} to "
         f"{gap.sequence_number}) were sent while no recorder ran, and are not recorded",
@@ -197,10 +203,12 @@ def _progress(report: RecorderReport) -> str:
     )
 
 
-def _tell(report: RecorderReport, *, cut_short: bool, interrupted: bool, as_json: bool) -> None:
+def _print_summary(report: RecorderReport, *, cut_short: bool, interrupted: bool, as_json: bool) -> None:
     ok = not cut_short and not report.lost and not report.topics_ignored
     if report.topics_ignored:
-        click.echo(f"umstack: {report.topics_ignored} topics more match than are recorded at once", err=True)
+        click.echo(
+            f"umstack: {report.topics_ignored} more topics match than can be recorded at once", err=True
+        )
     if as_json:
         click.echo(json.dumps({"ok": ok, **asdict(report)}))
     else:

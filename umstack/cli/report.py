@@ -37,25 +37,25 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
 @click.option(
-    "--out", type=click.Path(file_okay=False), required=True, help="Folder for the page and its tables."
+    "--out", type=click.Path(file_okay=False), required=True, help="Directory for the page and its tables."
 )
-@click.option("--master", help="Spark master; without one the report is made here, without Spark.")
+@click.option("--master", help="Spark master. Default: run locally without Spark.")
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
 @click.option(
     "--expected-loss",
     type=click.FloatRange(0, 1),
-    help="Share that the network was set to lose on the way to each receiver: told as that, not as a fault.",
+    help="Expected loss rate on the way to each receiver; not reported as a fault.",
 )
 @click.option(
     "--format",
     "table_format",
     default="parquet",
     show_default=True,
-    help="Of the tables; another one is written by a Spark that has it: delta, orc.",
+    help="Format of the tables. Others (delta, orc) need a Spark that supports them.",
 )
-@click.option("--driver-memory", help="Makes the report with Spark, whose driver has so much memory.")
+@click.option("--driver-memory", help="Memory of Spark's driver; implies Spark.")
 @JSON_OPTION
 def command(
     captures: tuple[str, ...],
@@ -86,7 +86,7 @@ def command(
     )
     if options.uses_spark and find_spec("pyspark") is None:
         raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")
-    del outputs  # Imported for what it needs: a missing part is told before the work begins.
+    del outputs  # Imported to detect missing packages before the work starts.
     # Arrow's own pool keeps tens of MiB at hand, which a small report has no use for and a large one does not miss.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
@@ -126,7 +126,7 @@ def _without_pandas(pyarrow: Any) -> None:
 
 
 class _Display(Protocol):
-    """Says on stderr how far a report is."""
+    """Shows the progress of a report on stderr."""
 
     def show_step(self, step: str, number: int, of: int) -> None:
         """Say which step begins."""

@@ -78,7 +78,7 @@ _ADVERSARIES = {
 
 @dataclass(slots=True)
 class _Tally:
-    """What a run of seeds amounts to."""
+    """Totals of a run of seeds."""
 
     first_seed: int
     seeds: int = 0
@@ -242,61 +242,63 @@ def _show(seed: int, setup: Setup, trace: bool, capture: Path | None, as_json: b
     tally = _Tally(first_seed=seed)
     tally.add(result)
     with world:
-        told = tally.report(setup)
+        described = tally.report(setup)
         if capture is not None:
-            told["capture"] = _capture(world, capture)
+            described["capture"] = _capture(world, capture)
         if as_json:
             if trace:
-                told["trace"] = [{"time_ns": at, "event": text} for at, text in _trace_lines(world)]
-            click.echo(json.dumps(told))
+                described["trace"] = [{"time_ns": at, "event": text} for at, text in _trace_lines(world)]
+            click.echo(json.dumps(described))
             return result
         for time_ns, text in _trace_lines(world) if trace else ():
             click.echo(f"{time_ns / 1e6:14.6f} ms  {text}")
         click.echo(f"{result.scenario}\n{result.violation or 'everything held'}")
         if capture is not None:
-            click.echo("{packets} packets in {file}, what happened in {truth}".format(**told["capture"]))
+            click.echo("{packets} packets in {file}, what happened in {truth}".format(**described["capture"]))
     return result
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--seeds", type=click.IntRange(min=1), help=f"How many seeds.  [default: {_SEEDS}]")
-@click.option("--first-seed", type=click.IntRange(min=0), help="Where to begin; random otherwise.")
+@click.option("--seeds", type=click.IntRange(min=1), help=f"Number of seeds.  [default: {_SEEDS}]")
+@click.option("--first-seed", type=click.IntRange(min=0), help="First seed. Default: random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Run this one seed.")
-@click.option("--trace", is_flag=True, help="With --seed: print every datagram and every row.")
+@click.option("--trace", is_flag=True, help="With --seed: print every datagram and row.")
 @click.option(
     "--capture",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --seed: write what the switch and each host saw as pcapng, and what happened beside it.",
+    help="With --seed: write the traffic of the switch and each host as pcapng, and the true events beside it.",
 )
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for so long.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for this many minutes."
+)
 @click.option(
     "--canary",
     type=click.Choice(list(_CANARIES)),
     is_flag=False,
     flag_value="stale-payload",
-    help="Plant a mistake (stale-payload unless another is named): the run must fail.",
+    help="Inject a bug, which the run must detect.  [default: stale-payload]",
 )
 @click.option(
     "--adversary",
     type=click.Choice(list(_ADVERSARIES)),
     is_flag=False,
     flag_value="forges-control",
-    help="Put an attacker on the network, which forges everything but data (or that, too), replays and floods.",
+    help="Add an attacker that replays, floods and forges control datagrams, or data, too.",
 )
 @click.option(
     "--transport",
     type=click.Choice([option_name(one) for one in Transport]),
     default="lbtrm",
-    help="What the sessions are: the same worlds, by group or by a copy for each receiver.  [default: lbtrm]",
+    help="Transport of the sessions.  [default: lbtrm]",
 )
 @click.option(
-    "--resolution", is_flag=True, help="Topic resolution under attack instead of transport sessions."
+    "--resolution", is_flag=True, help="Simulate topic resolution under attack instead of transport sessions."
 )
 @click.option(
     "--transport-only",
     is_flag=True,
-    help="No late join and no off-transport recovery; so it is with --capture.",
+    help="Disable late join and off-transport recovery; implied by --capture.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
@@ -315,10 +317,10 @@ def command(
 ) -> None:
     """Run whole stacks under virtual time, by seed.
 
-    Each seed makes hosts, sessions, topics and options, sends messages while datagrams are lost, doubled, delayed,
-    reordered and mangled, receivers start late and fetch the past from peers that stall, disconnect and lie, and clocks
-    jump; then it lets the network recover. Checkers watch every step. The exit status is 0 only if all
-    of them held for every seed; a seed that failed is printed with the command that runs it again.
+    Each seed creates hosts, sessions, topics and options, and sends messages while datagrams are lost, duplicated,
+    delayed, reordered and corrupted, receivers start late and fetch old messages from peers that stall, disconnect
+    and lie, and clocks jump. Then the network recovers. Checkers watch every step. Status 0 only if all checks held
+    for every seed. A failed seed is printed with the command that repeats it.
     """
     setup = Setup(
         _CANARIES[canary] if canary else Canary.NONE,
@@ -327,13 +329,11 @@ def command(
         recovers=not transport_only and capture is None,
     )
     if (trace or capture is not None) and seed is None:
-        raise click.UsageError("--trace and --capture show one seed: say which with --seed")
+        raise click.UsageError("--trace and --capture need --seed")
     if seed is not None and (seeds, first_seed, minutes) != (None, None, None):
-        raise click.UsageError("--seed is one seed: leave out --seeds, --first-seed and --minutes")
+        raise click.UsageError("--seed cannot be used with --seeds, --first-seed or --minutes")
     if resolution and (trace or capture is not None or canary or adversary):
-        raise click.UsageError(
-            "--resolution has an attacker of its own, and nothing to trace: give seeds only"
-        )
+        raise click.UsageError("--resolution has its own attacker and no trace: give seeds only")
     if seed is not None and (trace or capture is not None):
         sys.exit(1 if _show(seed, setup, trace, capture, as_json).violation else 0)
     if seed is not None:

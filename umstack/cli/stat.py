@@ -70,7 +70,7 @@ def command(pid: int | None, watch: float | None, everything: bool, as_json: boo
         return
     console = Console()
     if any(_sum(report, "receiver_transports", "latency_messages") for report in reports):
-        # What latencies are measured by, and those of the publishers' hosts are not known here.
+        # The clock of this host; the clocks of the publishers are unknown here.
         console.print(_foreign(f"clock of this host: {host_clock()}"))
     console.print(_shown(pid, reports, {}, everything))
     if watch is not None:

@@ -58,7 +58,7 @@ _CONTEXT_LINES = 3
 
 @dataclass(slots=True)
 class _View:
-    """What the user has chosen to see."""
+    """The view that the user selected."""
 
     sort: str
     chosen: int = 0
@@ -80,9 +80,7 @@ class _View:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option(
-    "--sort", type=click.Choice(_SORTS), default="rate", show_default=True, help="What comes first."
-)
+@click.option("--sort", type=click.Choice(_SORTS), default="rate", show_default=True, help="Sort order.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 60),
@@ -90,8 +88,8 @@ class _View:
     show_default=True,
     help="Seconds between readings.",
 )
-@click.option("--session", "number", type=click.IntRange(1), help="Show the session of this number alone.")
-@click.option("--once", is_flag=True, help="Take two readings an interval apart, show them, and leave.")
+@click.option("--session", "number", type=click.IntRange(1), help="Show only the session with this number.")
+@click.option("--once", is_flag=True, help="Take two readings one interval apart, print them, and exit.")
 @JSON_OPTION
 def command(sort: str, interval: float, number: int | None, once: bool, as_json: bool) -> None:
     """Show the contexts of this host, their sessions, rates, loss, windows, queues and rings.
@@ -100,7 +98,7 @@ def command(sort: str, interval: float, number: int | None, once: bool, as_json:
     are per second. `loss` of a sender is the part of its datagrams that was NAKed.
     """
     if as_json and not once:
-        raise click.UsageError("--json is one object, top shows many: add --once")
+        raise click.UsageError("--json needs --once")
     view = _View(sort, (number or 1) - 1, number is not None)
     if once:
         _once(view, interval, as_json)
@@ -123,7 +121,7 @@ def _once(view: _View, interval: float, as_json: bool) -> None:
 def _follow(view: _View, interval: float) -> None:
     console = Console()
     if not console.is_terminal:
-        raise click.UsageError("this is no terminal: use --once, or umstack stat --watch")
+        raise click.UsageError("standard output is not a terminal: use --once, or umstack stat --watch")
     earlier: list[dict[str, Any]] = []
     reports = read_statistics()
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -202,7 +200,7 @@ def _foreign(text: str) -> Text:
 
 
 def _contexts(rows: LiveRows, shown: Sequence[ContextRow]) -> Group:
-    """A line a context, and one that says how many are not shown."""
+    """One line per context, and one with the number of hidden contexts."""
     lines = []
     for row in shown:
         starved = "  ".join(f"{name} {rate:,.0f}/s" for name, rate in row.ring.items() if name in _STARVATION)

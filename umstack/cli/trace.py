@@ -39,9 +39,9 @@ def _groups(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("groups", nargs=-1, callback=_groups, metavar="[GROUP[:PORT]]...")
-@click.option("-i", "--interface", help="Only this interface: a name, an address or a network.")
+@click.option("-i", "--interface", help="Interface: a name, an address or a network. Default: all.")
 @click.option(
-    "--seconds", type=click.FloatRange(0.1), metavar="N", help="Stop after that long; otherwise at Ctrl-C."
+    "--seconds", type=click.FloatRange(0.1), metavar="N", help="Stop after N seconds. Default: at Ctrl-C."
 )
 @JSON_OPTION
 def command(groups: Sequence[Group], interface: str | None, seconds: float | None, as_json: bool) -> None:

@@ -60,7 +60,7 @@ def with_verbosity(command: click.Command) -> click.Command:
                 count=True,
                 expose_value=False,
                 callback=_on_option,
-                help="Show log records: what costs messages or changes the mode; twice: all.",
+                help="Show log records about lost messages and mode changes; -vv: all.",
             )
         )
     return command

@@ -1,4 +1,4 @@
-"""What `umstack --version` says: version, commit, libraries, and the kernel features that are compiled in."""
+"""The output of `umstack --version`: version, commit, libraries, and the kernel features that are compiled in."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Examples:
     is_flag=False,
     flag_value=_DEFAULT_ADDRESS,
     metavar="[HOST:PORT]",
-    help=f"Where the page is; without an address {_DEFAULT_ADDRESS}.",
+    help=f"Serve the page here. Default address: {_DEFAULT_ADDRESS}.",
 )
 @click.option(
     "--interval",
@@ -41,10 +41,10 @@ def command(address: str | None, interval: float, as_json: bool) -> None:
     """Show what `umstack top` shows as a page in a browser: charts of rate, loss and recovery, and every session.
 
     The page needs nothing from elsewhere and is for this host alone, unless it is given another address. Contexts are
-    read while somebody looks. With --json the first line says where the page is.
+    read while somebody looks. With --json the first line contains the address of the page.
     """
     if address is None:
-        raise click.UsageError("say --web for a page in a browser; in a terminal it is umstack top")
+        raise click.UsageError("add --web for a page in a browser; in a terminal use umstack top")
     with LivePage(address, read_statistics, interval=interval) as page:
         if as_json:
             click.echo(json.dumps({"url": page.url}))

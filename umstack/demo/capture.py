@@ -19,12 +19,12 @@ _END_SECONDS = 20.0
 
 
 def capture_directory(report: Path) -> Path:
-    """Where the captures of a run lie that is reported there."""
+    """Return the directory of the captures below the report."""
     return report / "captures"
 
 
 def clear_captures(report: Path) -> None:
-    """Take away what an earlier run left, so that the report is of this one."""
+    """Delete the captures of an earlier run, so that the report covers only this one."""
     shutil.rmtree(capture_directory(report), ignore_errors=True)
 
 
@@ -32,8 +32,8 @@ def clear_captures(report: Path) -> None:
 def capturing(
     net: Network, report: Path | None, link: str, snap_bytes: int | None, has_unicast: bool
 ) -> Iterator[None]:
-    """Capture what passes the switch at the publisher's port, where there is a switch and a report is wanted: the
-    groups and what is asked of the request port, or, with `has_unicast`, all there is."""
+    """Capture at the publisher's port of the switch if there is one and a report is requested: the groups and the
+    request port or, with `has_unicast`, everything."""
     if report is None or net.kind != "lab":
         yield
         return

@@ -1,4 +1,4 @@
-"""What can go wrong with the demo, other than what it is there to show."""
+"""Errors of the demo."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from umstack.errors import UmError
 
 
 class DemoFailed(UmError):
-    """The demo could not be carried through."""
+    """The demo could not be completed."""
 
     default_hint = "run it again with --json and look at `problems`, or with --loopback to leave the lab out"

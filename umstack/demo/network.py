@@ -1,4 +1,4 @@
-"""What the demo runs over: a lab with a lossy switch or router or, where none can be made, the loopback interface."""
+"""The network of the demo: a lab with a lossy switch or router or, if no lab is possible, the loopback interface."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Network(Protocol):
     switch_port: str
     """The switch's end of the publisher's cable."""
     why: str | None
-    """Why it is not what was asked for."""
+    """Why it is not the requested network."""
     daemon: str | None
-    """Where the resolution daemon is, ADDRESS:PORT, if there is one."""
+    """ADDRESS:PORT of the resolution daemon; None without one."""
 
     def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process on a host."""
@@ -45,7 +45,7 @@ class Network(Protocol):
         """Start a process where the switch is."""
 
     def daemon_place(self) -> tuple[int, str]:
-        """The host that a resolution daemon is to run on, and the ADDRESS:PORT it is to listen at."""
+        """Return the host and the ADDRESS:PORT for a resolution daemon."""
 
     def context_options(self) -> Options:
         """The options of contexts here."""
@@ -54,16 +54,16 @@ class Network(Protocol):
         """The options of receivers here."""
 
     def port_counters(self, host: int) -> PortCounters | None:
-        """What the switch has done to the datagrams toward a host; None where there is no switch."""
+        """Return the counters of the switch port toward a host; None without a switch."""
 
     def why_no_rings(self) -> str | None:
-        """Why data cannot travel on AF_XDP rings here; None if it can."""
+        """Return why AF_XDP is unavailable here; None if it is available."""
 
     def cut(self, host: int) -> None:
         """Take a host off the network."""
 
     def reconnect(self, host: int) -> None:
-        """Put it back."""
+        """Reconnect it."""
 
 
 @dataclass(slots=True)
@@ -100,11 +100,11 @@ class LabNetwork:
         return self.settings.receiver_options
 
     def port_counters(self, host: int) -> PortCounters | None:
-        """What the switch has done to the datagrams toward a host."""
+        """Return the counters of the switch port toward a host."""
         return self.lab.port(host).counters()
 
     def why_no_rings(self) -> str | None:
-        """Why data cannot travel on AF_XDP rings here; None if it can."""
+        """Return why AF_XDP is unavailable here; None if it is available."""
         host = self.lab.hosts[0]
         steps = host.call(lambda: decide(probe_interface(host.facts()), "xdp"))
         if chosen(steps) is not None:
@@ -123,7 +123,7 @@ class LabNetwork:
 
 @dataclass(slots=True)
 class LoopbackNetwork:
-    """This machine alone. Nothing is lost on it but what a receive buffer has no space for."""
+    """This machine alone. Datagrams are lost only when a receive buffer is full."""
 
     why: str | None
     settings: DemoSettings = field(default_factory=DemoSettings)
@@ -179,8 +179,8 @@ class LoopbackNetwork:
         return None
 
     def why_no_rings(self) -> str | None:
-        """They are past the kernel."""
-        return f"rings are past the kernel, which is where loopback ends ({self.why})"
+        """Rings bypass the kernel, and loopback is in it."""
+        return f"rings bypass the kernel, which is where loopback ends ({self.why})"
 
     def cut(self, host: int) -> None:
         """There is no cable."""

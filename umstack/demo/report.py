@@ -1,4 +1,4 @@
-"""The report on the demo's own captures, where there is what makes it."""
+"""The report on the demo's captures, if its packages are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEEDED = ("polars", "matplotlib", "pyarrow")
 
 
 def why_no_report() -> str | None:
-    """What is missing for a report; None if nothing is."""
+    """Return how to install the packages missing for a report; None if there are all."""
     return None if all(map(find_spec, _NEEDED)) else "pip install 'umstack[report]'"
 
 
@@ -31,9 +31,9 @@ def _load() -> None:
 
 
 def write_report(report: Path, loss: float, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Analyse the captures that lie there and write the page beside them; what `umstack report --json` says.
+    """Analyse the captures below `report` and write the page there; returns the object of `umstack report --json`.
 
-    `loss` is what the switch was told to lose on the way to each subscriber.
+    `loss` is the configured loss rate on the way to each subscriber.
     """
     from umstack.report import ReportOptions, make_report
 

@@ -1,4 +1,4 @@
-"""What a run of the demo found out."""
+"""Results of the demo."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(slots=True)
 class SubscriberResult:
-    """One subscriber: what reached it, what it lost on the way and how that was mended."""
+    """Result of one subscriber: received bytes, losses and recovery."""
 
     number: int
     role: str = ""
-    """What was to happen to it, in the run in which that differs."""
+    """Its part in the recovery run; empty in the others."""
     bytes: int = 0
     seconds: float = 0.0
     dropped_at_switch: int | None = None
@@ -82,7 +82,7 @@ class DemoResult:
 
 @dataclass(slots=True)
 class DemoReport:
-    """The same job over each link that was asked for and can be had."""
+    """Results of all runs."""
 
     runs: list[DemoResult] = field(default_factory=list)
     why_no_rings: str | None = None

@@ -18,7 +18,7 @@ from umstack.files import Found, walk
 def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
     """Carry out a run over each requested link. `on_progress` is called several times per second, on this thread.
 
-    If AF_XDP is unavailable, `both` uses sockets alone and the report says why; `xdp` raises DemoFailed.
+    If AF_XDP is unavailable, `both` uses sockets alone and the report contains the reason; `xdp` raises DemoFailed.
     """
     report = DemoReport()
     if settings.report is not None:

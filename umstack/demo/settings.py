@@ -1,4 +1,4 @@
-"""What the demo does, and the options of the stack it does it with."""
+"""Settings of the demo, and its options of the stack."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SOURCE_OPTIONS: Options = {
     "transport_lbtrm_transmission_window_size": 48 * 1024 * 1024,
     # UM's rule: no more than half of nak_backoff_interval, or the NAK for a lost retransmission is refused.
     "transport_lbtrm_ignore_interval": 20,
-    # What is lost at the very end shows by a session message.
+    # Session messages reveal losses at the end.
     "transport_lbtrm_sm_minimum_interval": 20,
     "transport_lbtrm_sm_maximum_interval": 1000,
 }
@@ -55,7 +55,7 @@ _RECEIVER_OPTIONS: Options = {
     "transport_lbtrm_nak_suppress_interval": 50,
     # A publisher that dies shows soon; five of its longest intervals between session messages.
     "transport_lbtrm_activity_timeout": 5000,
-    # What is in flight while a loss is repaired: 50 ms at 160 MB/s.
+    # Data in flight during a recovery: 50 ms at 160 MB/s.
     "flow_control_receiver_window": 8 * 1024 * 1024,
     "receiver_queue_block_count": 16,
 }
@@ -82,7 +82,7 @@ class DemoSettings:
     subscribers: int = 3
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     link: WantedLinks = "both"
-    """What data travels on; both do the same job, one after the other."""
+    """Link of the data; `both` runs the transfer over each."""
     transport: Transport = "lbtrm"
     has_resolver: bool = False
     """Hosts in subnets of their own, a router that forwards no multicast, and a resolution daemon on one more host."""

@@ -32,7 +32,7 @@ _LATE, _CUT = 2, 3
 _CUT_AFTER_SECONDS = 1.0
 _LATE_AFTER_SECONDS = 8.0
 _RECOVERY_TRANSFER_SECONDS = 17.0
-_LINGER_SECONDS = 600
+_STAY_SECONDS = 600
 _RATE_MIN = 12_500
 _WINDOW_BYTES = 1 << 20
 _TCP_SEND_BUFFER_BYTES = 1 << 18
@@ -116,7 +116,7 @@ class Transfer:
             self._show("starting")
             self._await_contexts(subscribers.values())
             rate = max(_RATE_MIN, self._progress.bytes / _RECOVERY_TRANSFER_SECONDS)
-            stays = ["--wait-receivers", "0", "--linger", str(_LINGER_SECONDS), "--rate", f"{rate:.0f}"]
+            stays = ["--wait-receivers", "0", "--linger", str(_STAY_SECONDS), "--rate", f"{rate:.0f}"]
             publisher = self._publish(self._retaining(), *stays)
             self._await_contexts([publisher])
             self._show("transferring")

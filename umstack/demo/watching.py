@@ -20,7 +20,7 @@ _SAMPLE = re.compile(r"^umstack_", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What one scrape held: samples, and the contexts they are of."""
+    """Samples and contexts of one scrape."""
 
     samples: int
     contexts: int

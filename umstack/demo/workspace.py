@@ -54,7 +54,7 @@ def _place(needed_bytes: int) -> Path:
 
 
 def _available_memory_bytes() -> int:
-    """What can be used without anything having to make space for it."""
+    """Memory available without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

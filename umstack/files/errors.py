@@ -1,4 +1,4 @@
-"""What can go wrong with a file transfer."""
+"""Errors of file transfer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from umstack.errors import UmError
 class TransferError(UmError):
     """A file tree cannot be sent or received as asked."""
 
-    default_hint = "docs/file-transfer.md says what travels and what is refused"
+    default_hint = "see docs/file-transfer.md for what is sent and what is refused"
 
 
 class RecordError(TransferError):

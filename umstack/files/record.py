@@ -1,4 +1,4 @@
-"""The records a file tree travels in: one message each, a fixed header and a body by kind (docs/file-transfer.md).
+"""Records of a file transfer: one message each, a fixed header and a body by kind (docs/file-transfer.md).
 
     magic "UF" | version u8 | kind u8 | entry u32 | transfer u64 | body                     big endian
 
@@ -31,7 +31,7 @@ _TREE_END = struct.Struct(">QQQQ32s")
 
 
 class Kind(IntEnum):
-    """What a record says."""
+    """Base class of the records."""
 
     TREE_BEGIN = 1
     DIRECTORY = 2

@@ -1,4 +1,4 @@
-"""The directory a tree is received into. Nothing a sender says can make a write land outside of it.
+"""The target directory of a received tree. No record can cause a write outside of it.
 
 Every directory on the way to an entry is opened relative to the one above and never through a link. A file is written
 under a name nobody outside can guess, and takes its own name when it is complete.

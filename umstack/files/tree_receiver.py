@@ -48,12 +48,12 @@ class Problem:
 
 @dataclass(slots=True)
 class TreeReport:
-    """What became of a tree on the receiving side."""
+    """Result of receiving one tree."""
 
     source: str
     transfer: int
     manifest: Manifest = field(default_factory=Manifest)
-    """What arrived whole, and is in its place."""
+    """Entries received completely."""
     problems: list[Problem] = field(default_factory=list)
     """The first of them."""
     problem_count: int = 0
@@ -107,7 +107,7 @@ class _IncomingTree:
         if not isinstance(record, Chunk | FileEnd | FileAbandoned):
             self._next_entry(entry, is_new=not isinstance(record, TreeEnd))
         elif entry != self._entry:
-            return  # its beginning was lost, which the next entry's number tells
+            return  # its FileBegin was lost; the next entry's number reveals that
         match record:
             case Chunk():
                 self._on_chunk(record)

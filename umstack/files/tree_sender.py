@@ -37,14 +37,14 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class SendReport:
-    """What became of a tree on the sending side."""
+    """Result of sending one tree."""
 
     transfer: int
     manifest: Manifest = field(default_factory=Manifest)
     skipped: list[Skipped] = field(default_factory=list)
-    """What does not travel by its nature: devices, sockets, links that lead out of the tree."""
+    """Entries that are never sent: devices, sockets, links that lead out of the tree."""
     failed: list[Skipped] = field(default_factory=list)
-    """What should have travelled and could not be read, or changed while it was being read."""
+    """Entries that could not be read, or changed while they were read."""
 
 
 class TreeSender:
@@ -57,7 +57,7 @@ class TreeSender:
         on_entry: Callable[[ManifestEntry], None] | None = None,
         on_progress: Callable[[Manifest, int], None] | None = None,
     ) -> None:
-        """`on_entry` is told each entry that was sent whole, `on_progress` the counts and bytes after each buffer."""
+        """`on_entry` is called for each complete entry, `on_progress` after each buffer with counts and bytes."""
         self._outbox = Outbox(publisher)
         self._on_entry = on_entry
         self._on_progress = on_progress

@@ -13,7 +13,7 @@ from umstack.files.manifest import EntryKind
 from umstack.files.path import check_link, path_parts
 
 MODE_MASK = 0o777
-"""What travels of a mode: permissions, never set-uid, set-gid or sticky."""
+"""Mode bits that are sent: permissions, never set-uid, set-gid or sticky."""
 
 
 @dataclass(frozen=True, slots=True)
