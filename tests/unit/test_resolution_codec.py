@@ -115,13 +115,13 @@ def test_names_of_sessions() -> None:
 
 @pytest.mark.parametrize(("data", "meaning"), GOLDEN, ids=["query and advertisement", "options"])
 def test_golden_bytes_both_ways(data: bytes, meaning: ResolutionDatagram) -> None:
-    """W1, UX-28: frames 1 and 2 of the wire reference."""
+    """W1, UX-28: the golden query and advertisement, both ways."""
     assert decode(data) == meaning
     assert encode(meaning) == data
 
 
 def test_golden_wildcard_query_and_request() -> None:
-    """W1: frames 3 and 4 of the wire reference."""
+    """W1: the golden wildcard query and request, both ways."""
     assert decode(WILDCARD_QUERY) == WildcardQuery((1,), (r"^MD\..*",))
     scope = RequestScope.QUERIES | RequestScope.ADVERTISEMENTS
     assert decode(REQUEST) == ResolutionRequest(scope)
