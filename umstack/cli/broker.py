@@ -100,9 +100,9 @@ def command(
 ) -> None:
     """Open AF_XDP rings for processes that may not: attach the program, pass the sockets, see to the rules.
 
-    Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, and CAP_IPC_LOCK for the frames; serves root, its own user, and whom
-    it is told to. Runs until Ctrl-C or SIGTERM, and then takes every program off. A line for each thing done goes to
-    stderr; --json makes them objects, and prints a summary at the end.
+    Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, and CAP_IPC_LOCK for the frames; serves root, its own user, and the
+    configured users and groups. Runs until Ctrl-C or SIGTERM, and then detaches every program. Logs one line per event
+    on stderr; with --json one object per event, and a summary at the end.
     """
     if missing := missing_capabilities(held_capabilities()):
         raise PermissionNeeded(f"the broker lacks {', '.join(missing)}")

@@ -113,7 +113,7 @@ def command(
 ) -> None:
     """Show what captures hold: pcap or pcapng, plain or compressed with gzip or zstd.
 
-    What a file does not hold, a missing end or a clock that steps, is told on standard error. With --json it is one
+    Notes on a file, such as a missing end or a clock that steps, go to standard error. With --json it is one
     object with counts and these notes; rows go to --parquet or --csv.
     """
     files = [CaptureNotes(path=path) for path in captures]
