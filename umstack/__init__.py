@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from umstack.source import Source as Source
     from umstack.wildcard_receiver import WildcardReceiver as WildcardReceiver
 
-# A library says nothing unless the application listens (docs/operations-logging.md).
+# A library logs nothing unless the application configures logging (docs/operations-logging.md).
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOME = {

@@ -58,7 +58,7 @@ _EMPTY_BLOCK = ffi.new(
         ]
     },
 )
-"""What a batch without rows looks into; the core gives it no block."""
+"""The block of a batch without rows; the core provides none."""
 
 
 class Batch:

@@ -1,6 +1,6 @@
 """Context: one instance of the stack on one network interface; makes sources, receivers and event queues.
 
-One file, because what makes and what ends these objects shares the context's lifecycle lock.
+One file, because making and closing these objects share the context's lifecycle lock.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReceiveBufferWarning(UserWarning):
 
 
 class OccupiedInterfaceWarning(UserWarning):
-    """Another process receives over rings on the interface, and this context is on sockets."""
+    """Another process receives over rings on the interface, while this context uses sockets."""
 
 
 class Context(Closing):
@@ -223,7 +223,7 @@ class Context(Closing):
         )
         return DonatedResolver(agent) if self.is_sequential else ResolverThread(agent)
 
-    # What it is
+    # Properties
 
     @property
     def options(self) -> ContextOptions:
@@ -528,10 +528,10 @@ class Context(Closing):
             return HotFailoverReceiver(topic, lines, chosen, queue_options, on_message)
 
     def _on_topic(self, key: int, topic: str, appeared: bool) -> None:
-        """Topic resolution found a topic for a wildcard receiver, or its last source has gone."""
+        """Topic resolution found a topic for a wildcard receiver, or its last source ended."""
         lifecycle = self._core.lifecycle
         while True:
-            if self.closed:  # the thread that closes holds the lock, and waits for this one
+            if self.closed:  # the closing thread holds the lock and waits for this one
                 return
             if lifecycle.acquire(timeout=_LIFECYCLE_POLL_S):
                 break
@@ -542,7 +542,7 @@ class Context(Closing):
             lifecycle.release()
 
     def _on_unanswered(self, topic: str, key: int | None, queries: int) -> None:
-        """Topic resolution has sent so many queries, and there is no source."""
+        """Topic resolution has sent `queries` queries without finding a source."""
         if key is None:
             self._engine.report_no_source(topic, queries)
             return
@@ -616,7 +616,7 @@ class Context(Closing):
         self._resolver.set_mtu(mtu_bytes)
 
     def _forget_ended_sessions(self) -> None:
-        """Have the sources of sessions that timed out reported again when they are advertised again."""
+        """Make topic resolution report the sources of timed-out sessions again when they are advertised."""
         ended = self._engine.ended_sessions()
         if ended is None or ended:
             self._resolver.forget_sessions(ended)
@@ -886,12 +886,12 @@ def _find_interface(wanted: str | None) -> xdp.Interface:
 
 
 def _of_scope(scope: Scope, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
-    """Takes the options of this scope out of the others."""
+    """Remove the options of this scope from `options` and return them."""
     return {name: options.pop(name) for name in list(options) if name in OPTIONS[scope]}
 
 
 def _check_multicast(interface: xdp.Interface, group: str) -> None:
-    """The socket names its interface, so no route matters, only whether the interface does multicast."""
+    """Check the interface only: the socket names it, so routes do not matter."""
     if not (interface.is_multicast or interface.is_loopback):
         raise InterfaceError(
             f"interface {interface.name} does not do multicast ({group})",

@@ -13,8 +13,8 @@ class UmError(Exception):
     `message` describes what happened, `hint` what to do next. `errno` is the operating system's error number, or 0.
 
     Args:
-        message: What happened.
-        hint: What to do next; None: the hint of the class.
+        message: Description of the failure.
+        hint: Advice on the next step; None: the hint of the class.
         errno: The operating system's error number, or 0.
 
     Example:

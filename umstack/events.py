@@ -1,6 +1,6 @@
-"""What a receiver delivers: messages, and the events of the sessions that carry them.
+"""Messages, and the events of the sessions that carry them, as receivers deliver them.
 
-Each is a named tuple: made in bulk from the columns of a batch, immutable, and as cheap as Python allows.
+Each is a named tuple: made in bulk from the columns of a batch, immutable and cheap.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Message(NamedTuple):
     message_length: int
     """With ordered_delivery 0: payload bytes of the whole message."""
     sent_ns: int = 0
-    """Time of sending by the publisher's wall clock (option send_timestamps); 0 where the message does not say."""
+    """Send time by the publisher's wall clock (option send_timestamps), nanoseconds since 1970; 0 if unknown."""
 
     @property
     def hot_failover_sequence_number(self) -> int:
@@ -233,7 +233,7 @@ class HotFailoverReset(NamedTuple):
 
     topic: str
     source: str
-    """The one whose reset came first."""
+    """The source whose reset arrived first."""
     sequence_number: int
     """The number of the next message."""
 
@@ -278,11 +278,11 @@ class NoSource(NamedTuple):
     """
 
     topic: str
-    """Of a wildcard receiver: its pattern."""
+    """The topic, or the pattern of a wildcard receiver."""
     source: str
     """Empty."""
     queries: int
-    """How many were sent since there was a source, or since the topic was last asked for anew."""
+    """Queries sent since the topic last had a source, or since its queries last restarted."""
 
 
 class NakCutoff(NamedTuple):

@@ -1,7 +1,7 @@
 """Shows text that came from elsewhere: topic names, command lines and paths that other hosts or processes chose.
 
 Every place that shows such text calls `displayed` first: terminal, JSON meant for people, HTML, log records and
-metric labels. What the place itself gives a meaning to (markup, quotes) is escaped by that place, after this.
+metric labels. The output's own escaping (markup, quotes) follows.
 """
 
 from __future__ import annotations

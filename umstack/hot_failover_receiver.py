@@ -1,4 +1,4 @@
-"""HotFailoverReceiver: one stream out of the copies that several sources send of it, over one interface or several."""
+"""HotFailoverReceiver: merges the copies of a stream that several sources send, over one interface or several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, hot_failover_counters
 
 Line = tuple[Engine, Resolver]
-"""A context that receives the stream, by what it is made of."""
+"""The engine and resolver of a context that receives the stream."""
 
 
 class HotFailoverReceiver(EventQueue):

@@ -1,4 +1,4 @@
-"""The key file: which topics have which keys (docs/authentication.md). Reading, checking and making one.
+"""Reads, checks and writes the key file, which assigns keys to topics (docs/authentication.md).
 
     # purpose    pattern    id  key
     topic        orders.*   1   3f0c...   (64 hexadecimal digits)
@@ -6,7 +6,7 @@
     resolution              4   07d2...
 
 The first pattern that matches a topic decides. A pattern may have two keys: tags are made with the first, both are
-accepted. `#` begins a comment.
+accepted. `#` starts a comment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACCESS_OF_OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key and the identifier that trailers name it by, which is 1 to 255."""
+    """One key and its identifier in trailers, 1 to 255."""
 
     id: int
     secret: bytes
@@ -55,7 +55,7 @@ class KeyFile:
 def read_key_file(path: Path) -> KeyFile:
     """Read a key file that its owner alone can read.
 
-    Raises OptionError where others may read it, ConfigError with the line that is wrong, or the error of the path.
+    Raises OptionError if others can read it, ConfigError for a wrong line, or the error of the path.
     """
     try:
         with path.open("rb") as file:
@@ -128,9 +128,9 @@ def _add(keys: list[Key], identifier: str, key: str) -> None:
 
 
 def write_new_key_file(path: Path, patterns: Sequence[str]) -> None:
-    """Make a key file, readable by this user only: a key for each pattern, and one for topic resolution.
+    """Write a new key file, readable by this user only: a key per pattern, and one for topic resolution.
 
-    Raises the error of the path; one that exists is left alone.
+    Raises the error of the path; never overwrites a file.
     """
     lines = ["# umstack keys: `topic PATTERN ID KEY` and `resolution ID KEY`, see docs/authentication.md"]
     import secrets  # only writing keys needs it, and every context loads this module

@@ -1,4 +1,4 @@
-"""Publisher: sends batches on a source for as long as it takes, in slices.
+"""Publisher: sends batches on a source without a timeout, in slices.
 
 A send that waits for receivers or a rate limit waits inside the core, where neither a signal handler nor a deadline of
 the caller runs. Publisher waits in slices and calls the caller between them.
@@ -17,7 +17,7 @@ from umstack.source import Buffer, Source
 SLICE_SECONDS = 0.2
 
 OnWait = Callable[[float, WouldBlock], None]
-"""Called every slice with the seconds since the last message was published, and the refusal; raises to give up."""
+"""Called every slice with the seconds since the last published message and the refusal; raise to give up."""
 
 
 def wait_on(_seconds: float, _why: WouldBlock) -> None:
@@ -25,7 +25,7 @@ def wait_on(_seconds: float, _why: WouldBlock) -> None:
 
 
 class Publisher:
-    """Batches for one source. One thread at a time."""
+    """Sends batches on one source. One thread at a time."""
 
     __slots__ = ("_last_progress", "_on_wait", "source")
 
@@ -62,7 +62,7 @@ class Publisher:
             self._took(1)
 
     def send_packed(self, data: Buffer, offsets: array[int], *, flush: bool = False) -> None:
-        """Publish all the messages that lie end to end in `data`; see Source.send_packed."""
+        """Publish all the messages stored end to end in `data`; see Source.send_packed."""
         done = 0
         self._last_progress = time.monotonic()
         while done < len(offsets) - 1:

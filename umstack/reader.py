@@ -65,7 +65,7 @@ class Reader(Closing):
         *,
         times_callbacks: bool = False,
     ) -> None:
-        """Read this queue; `name` is for errors. `times_callbacks` has the time that each row takes counted."""
+        """Read this queue; errors contain `name`. `times_callbacks` counts the time of each callback."""
         self._times_callbacks = times_callbacks
         self.closed = False
         """True once close() was called."""
@@ -74,7 +74,7 @@ class Reader(Closing):
         self._name = name
         self._on_message = on_message
         self._rows = ffi.new("um_rows *")
-        # A read takes this and puts it back, so that a second read at the same time finds None and is refused.
+        # A read takes this and puts it back; a concurrent read finds None and is refused.
         self._reading: Any = self._rows if on_message is None else None
         self._callback: Callback | None = None
         self._awaited = False
@@ -317,7 +317,7 @@ class Reader(Closing):
                 loop.remove_reader(self.fileno())
 
     def _look(self, max_rows: int) -> Batch:
-        """Take what is there, as poll() does, or comes in a moment where messages do: a wake-up takes longer."""
+        """Take the rows that wait, as poll() does, or that arrive within the adaptive spin: a wake-up takes longer."""
         if self.closed:
             raise self._engine.core.closed_error(self._name)
         rows, self._reading = self._reading, None
@@ -365,7 +365,7 @@ class Reader(Closing):
         return self._on_message is not None
 
     def _start_dispatch(self) -> None:
-        """Have the callback, where there is one, called with what arrives. Called once the queue is registered."""
+        """Start calling the callback, if there is one. Called once the queue is registered."""
         if self.has_callback:
             memory = self._memory
             descriptor = lib.um_event_queue_descriptor(memory.handle)
@@ -373,13 +373,13 @@ class Reader(Closing):
             self._engine.dispatch.add(self._callback)
 
     def _stop_dispatch(self) -> None:
-        """Call the callback no more; waits for it to return, unless it is the caller."""
+        """Stop calling the callback; waits for it to return, unless it is the caller."""
         callback, self._callback = self._callback, None
         if callback is not None:
             self._engine.dispatch.remove(callback)
 
     def _run_callback(self) -> int:
-        """Call the callback with the rows that wait; returns how many those were."""
+        """Call the callback with the rows that wait; returns their number."""
         if self._on_message is None:
             return 0
         count = lib.um_event_queue_take(self._memory.handle, POLL_ROWS, self._rows)

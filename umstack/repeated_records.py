@@ -1,7 +1,7 @@
-"""RepeatedRecords: log records of which the first are written at once and the repeated ones are counted.
+"""RepeatedRecords: writes the first log records of a kind at once and counts repeated ones.
 
-A peer or a fault can repeat an event a million times a second; the log gets one record for each interval, which says
-how many there were. Any thread may use one.
+A peer or a fault can repeat an event a million times per second; the log gets one record per interval with the count.
+Any thread may use one.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ class RepeatedRecords:
         error: BaseException | None = None,
         **extra: Any,
     ) -> None:
-        """Write a record, or count it: `count` events of one kind, which `key` (hashable) tells from others.
+        """Write a record, or count it: `count` events of the kind identified by `key` (hashable).
 
-        The record's extras are `umstack_count`, how many events it stands for, and `extra`, each with `umstack_` before
-        its name.
+        The record's extras are `umstack_count`, the number of events, and `extra`, each name prefixed by `umstack_`.
         """
         now = self._clock()
         with self._counting:

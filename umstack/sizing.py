@@ -16,17 +16,17 @@ JUMBO_MTU_BYTES = 9000
 
 
 def udp_payload_bytes(mtu_bytes: int) -> int:
-    """Longest UDP payload that IP does not fragment at this MTU; 0 where the MTU does not hold the headers."""
+    """Return the longest UDP payload that IP does not fragment at this MTU; 0 if the MTU is below the headers."""
     return min(max(mtu_bytes - IP_UDP_HEADER_BYTES, 0), UDP_PAYLOAD_MAXIMUM_BYTES)
 
 
 def datagram_size(
     mtu_bytes: int, configured_bytes: int = 0, *, limit_bytes: int | None = None, minimum_bytes: int = 0
 ) -> int:
-    """Size of the datagrams to send: the smallest of what is configured, what the MTU carries and the limit.
+    """Return the size of datagrams to send: the smallest of the configured size, the MTU's payload and the limit.
 
-    `configured_bytes` 0 follows the MTU. `limit_bytes` is what the rings or the memory carry, None for no limit.
-    An MTU that carries less than `minimum_bytes` counts as one that carries as much: IP fragments there.
+    `configured_bytes` 0 follows the MTU. `limit_bytes` is the limit of the rings or the memory, None for no limit.
+    If the MTU carries less than `minimum_bytes`, that size is used and IP fragments the datagrams.
     """
     fits = max(udp_payload_bytes(mtu_bytes), minimum_bytes)
     size = min(configured_bytes or fits, fits)
@@ -34,5 +34,5 @@ def datagram_size(
 
 
 def memory_size(datagram_bytes: int) -> int:
-    """Longest datagram that memory is set aside for when datagrams of this size are sent at first."""
+    """Return the datagram size to allocate memory for if datagrams start with this size."""
     return max(datagram_bytes, udp_payload_bytes(JUMBO_MTU_BYTES))

@@ -1,6 +1,6 @@
 """Source: publishes one topic over a transport session.
 
-One file, because it is one class of the face: every way of publishing, over the same waiting and the same errors.
+One file, because it is one public class: every way of publishing shares the same waiting and errors.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Source(Closing):
         engine.registry.add(self, self._publication)
 
     def _offer_late_join(self, recovery: RecoveryService) -> Endpoint:
-        """Have the service serve what is retained; called by Context.source(). Raises ResourceLimit, Closed."""
+        """Register the source for late join; called by Context.source(). Raises ResourceLimit, Closed."""
         self._recovery = recovery
         return recovery.serve(self._publication)
 
@@ -174,7 +174,7 @@ class Source(Closing):
             ```
         """
         if type(data) is bytes and batch is None and timeout is None and properties is None:
-            # The path of nearly every send, without anything it does not need, closures included.
+            # The path of nearly every send, kept minimal: no closures.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result
@@ -198,7 +198,7 @@ class Source(Closing):
         properties: Mapping[str, PropertyValue] | None,
         **extras: Any,
     ) -> int:
-        """Send with what few messages have: properties behind the data, and the fields of um_lbmc_extras."""
+        """Send with properties behind the data and with the fields of um_lbmc_extras."""
         if isinstance(data, str):
             raise NotBytes(f"{doing} on {self.topic!r}: a message is bytes, not str")
         block = encoded(properties)
@@ -230,7 +230,7 @@ class Source(Closing):
     def _retry(
         self, attempt: Callable[[int, int], int], timeout: float | None, doing: str, waited: int = 0
     ) -> int:
-        """Repeat an attempt, which waits a slice at most, until the core accepts it or the timeout is over.
+        """Repeat an attempt, which waits at most a slice, until the core accepts it or the timeout ends.
 
         Between slices Python handles signals, and in sequential mode the duty cycle runs.
         """
@@ -349,9 +349,9 @@ class Source(Closing):
         return self._send_columns(columns, flags, timeout)
 
     def _send_columns(self, columns: _Columns, flags: int, timeout: float | None) -> int:
-        """Send until all are taken or the time is up; a refusal of the first then raises.
+        """Send until all are accepted or the timeout ends; raises if the first was refused.
 
-        One call does for nearly every batch, so what a second would need is left to `_send_rest`.
+        One call suffices for nearly every batch; `_send_rest` handles the others.
         """
         wait_ns = self._engine.slice_ns
         if timeout is not None and (left_ns := timeout_ns(timeout)) < wait_ns:
@@ -364,7 +364,7 @@ class Source(Closing):
     def _send_rest(
         self, columns: _Columns, flags: int, timeout: float | None, result: int, wait_ns: int
     ) -> int:
-        """Go on after an attempt with this result, which was allowed to wait so long and did."""
+        """Continue after a first attempt with this result, which waited `wait_ns`."""
         data, data_bytes, lengths, offsets, count = columns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout) - wait_ns
         data = ffi.cast("char *", data)

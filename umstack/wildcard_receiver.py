@@ -1,4 +1,4 @@
-"""WildcardReceiver: receives every topic whose name a pattern matches, those to come included, in one event queue."""
+"""WildcardReceiver: receives every topic whose name a pattern matches, later topics included, in one event queue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from umstack.resolution import Resolver, TopicPattern
 
 
 class TopicListener(NamedTuple):
-    """What a context tells a wildcard receiver."""
+    """Callbacks of a wildcard receiver for its context."""
 
     on_topic: Callable[[str, bool], None]
     """Called with the context's lifecycle lock when a topic has joined (True) or left."""
     on_unanswered: Callable[[int], None]
-    """Called when so many wildcard queries were sent and no topic matches."""
+    """Called with the number of wildcard queries sent without a matching topic."""
 
 
 class WildcardReceiver(EventQueue):

@@ -1,5 +1,5 @@
-"""What sources, receivers, event queues and taps stand on: the core's context and the services around it.
+"""The layer below sources, receivers, event queues and taps: the core's context and the services around it.
 
-Nothing here imports the public face. A module here knows handles of the core, options and memory; objects of the face
-are known by what they let the engine do with them (close, run a callback), never by their class.
+Nothing here imports the public API. A module here uses handles of the core, options and memory; it uses public objects
+only through the operations they offer the engine (close, run a callback), never by their class.
 """

@@ -60,7 +60,7 @@ class _Memory:
 
 
 class Responds(Protocol):
-    """What brings responses to the senders of requests."""
+    """Sends responses to the senders of requests."""
 
     def respond(
         self, topic: str, requester: tuple[str, int], index: int, data: memoryview, timeout: float | None
@@ -98,7 +98,7 @@ class CoreContext:
         """Whether this process was forked from the one that opened it, and owns nothing of it."""
         self.receiver_id = SystemRandom().getrandbits(64)
         self.responder: Responds | None = None
-        """What responds to requests that its receivers get; set before the first of them is made."""
+        """Sends responses to requests that its receivers get; set before the first receiver is made."""
         self.datagram_max_bytes = memory_size(datagram_bytes)
         self._link = link
         self.datagram_bytes = self._bounded_by_link(datagram_bytes)
@@ -194,7 +194,7 @@ class CoreContext:
         return Closed(f"{what} is closed")
 
     def disown(self) -> None:
-        """In the child of a fork: own nothing of it. Locks are made anew, for their holders are not in the child."""
+        """In a forked child: give up ownership. Locks are replaced, because their holders do not exist here."""
         self.closed = self.forked = True
         self.lifecycle = threading.RLock()
         self._tap = None

@@ -206,14 +206,14 @@ class Engine:
             )
 
     def _ignored(self, wanted: Any) -> list[str]:
-        """What a receiver wants of its session that the receiver that joined it first did not."""
+        """Return the options of a receiver that differ from those of the first receiver of its session."""
         in_force = ffi.new("um_receiver_session_config *")
         if not lib.um_context_session_config(self.core.handle, ffi.addressof(wanted, "id"), in_force):
             return []
         return ignored_receiver_options(in_force, wanted)
 
     def report_no_source(self, topic: str, queries: int) -> None:
-        """So many queries for a topic were not answered: the receivers whose threshold this is are told."""
+        """Report unanswered queries for a topic to the receivers that have this threshold."""
         for one in self.registry.parts(Subscription):
             threshold = one.options.resolution_no_source_notification_threshold
             if one.topic == topic and threshold and queries % threshold == 0:

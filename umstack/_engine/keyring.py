@@ -91,7 +91,7 @@ class Keyring:
     def refresh(self) -> bool:
         """Load the file again if it has changed. True when there are new keys; bad ones are logged, and the old stay.
 
-        Sessions of a pattern that the file has no more go on with the keys they have.
+        Sessions of a pattern that was removed from the file keep their keys.
         """
         now = time.monotonic()
         if self._loaded is None or now < self._next_look:
@@ -112,7 +112,7 @@ class Keyring:
         return True
 
     def _identity(self) -> tuple[int, ...]:
-        """What changes when the file does."""
+        """Return the file's state, which changes when the file changes."""
         try:
             found = self._file.stat()
         except OSError:

@@ -1,7 +1,7 @@
 """The link of a context, kernel sockets or AF_XDP rings, and the steps that led to it (W7).
 
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (W5).
-What opens rings is umstack._engine.ring_link: a context on kernel sockets does not import it.
+umstack._engine.ring_link opens rings: a context on kernel sockets does not import it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OpenedRings:
 
     @property
     def is_bonded(self) -> bool:
-        """Whether the NIC is a member of a bond, which chooses what is sent by."""
+        """True if the NIC is a member of a bond; the bond then chooses the NIC that sends."""
         return self.ring_set.place.is_bonded
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class DataLink:
             self._steer()
 
     def _steer(self) -> None:
-        """What arrives by a NIC that has left the bond is not the bond's."""
+        """Stop receiving from a NIC that left the bond: its datagrams are not the bond's."""
         for one in self._opened:
             is_member = self._bond is None or one.ring_set.place.device.name in self._members
             self._steer_on(one, self._groups if is_member else set())

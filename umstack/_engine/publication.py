@@ -54,7 +54,7 @@ class Publication:
         lib.um_publication_close(self.handle)
 
     def disown(self) -> None:
-        """In the child of a fork: refuse what is sent, and leave the memory alone."""
+        """In a forked child: refuse sends, and do not touch the memory."""
         lib.um_publication_disown(self.handle)
         self.handle = None
         self.session.disown()

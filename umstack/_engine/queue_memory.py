@@ -45,7 +45,7 @@ class QueueMemory:
         self.name = name
         self.freed = True
         self.responder = core.responder
-        """What brings responses to the senders of requests in it."""
+        """Sends responses to the senders of the requests in it."""
         self._message_option_bytes: int = options.receiver_maximum_message_length_bytes
         self.message_max_bytes: int = max(self._message_option_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN)
         config = ffi.new("um_event_queue_config *")
@@ -102,7 +102,7 @@ class QueueMemory:
             )
 
     def close(self) -> None:
-        """Accept no more rows. What batches look into stays."""
+        """Accept no more rows. Memory that batches refer to stays valid."""
         lib.um_event_queue_close(self.handle)
 
     def disown(self) -> None:

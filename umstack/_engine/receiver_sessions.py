@@ -1,4 +1,4 @@
-"""The receiving side of a transport session, as the core is told to open it."""
+"""Configures the receiving side of a transport session for the core."""
 
 from __future__ import annotations
 

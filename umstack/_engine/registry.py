@@ -1,6 +1,6 @@
 """Registry: the open sources, receivers and event queues of a context.
 
-An entry has two halves: the object of the public face, which is closed with the context, and the engine's part of it
+An entry has two parts: the public object, which is closed with the context, and the engine's part of it
 (a Publication, a Subscription, a QueueMemory), which topic resolution and the statistics work with.
 """
 
@@ -14,7 +14,7 @@ Opened = TypeVar("Opened", bound="OpenObject")
 
 
 class OpenObject(Protocol):
-    """What the registry does with an object of the face."""
+    """The operations of a public object that the registry uses."""
 
     closed: bool
 

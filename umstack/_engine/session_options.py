@@ -83,7 +83,7 @@ def _of(transport: str, name: str) -> str:
 
 
 def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
-    """What a receiver wants that the session it joins was not made with; both are um_receiver_session_config."""
+    """Return the receiver options that differ from the session it joins; both are um_receiver_session_config."""
     transport = "lbtru" if wanted.id.transport == lib.UM_TRANSPORT_LBTRU else "lbtrm"
     is_tcp = wanted.id.transport == lib.UM_TRANSPORT_TCP
     ignored = [
@@ -97,7 +97,7 @@ def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
 
 
 def ignored_source_options(in_force: SourceOptions, wanted: SourceOptions) -> list[str]:
-    """What a source wants that the session it goes to was not made with."""
+    """Return the source options that differ from the session it joins."""
     options = OPTIONS[Scope.SOURCE]
     if wanted.transport == "tcp":
         names = list(TCP_SESSION_OPTIONS)

@@ -98,7 +98,7 @@ class LogMemory:
 
 
 def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
-    """What the sessions of every transport have in common."""
+    """The common part of the sessions of all transports."""
     config = ffi.new("um_source_session_config *")
     config.session_id = SystemRandom().randrange(1, 2**32)
     config.initial_term_id = SystemRandom().getrandbits(32)
@@ -284,8 +284,8 @@ class SessionPool:
         A named session is that of the name. An explicit group and port is that of these, and joins the pool only
         where the group is one of the pool's; an explicit port of LBT-RU or TCP joins it. Without either it is the
         pool's next: one that is not active yet as long as there is one, then those there are in turn. Sources whose
-        topics have different keys are never on one session. What a source wants of a session that exists, and does not
-        get, is logged.
+        topics have different keys never share a session. Options of a source that an existing session does not
+        apply are logged.
         """
         session = self._existing(options, key_set)
         if isinstance(session, Place):

@@ -1,4 +1,4 @@
-"""What a source session knows of its receivers: events about them, an account of each, and their NAK cutoff."""
+"""The receivers of a source session: events about them, their NAK counts, and their NAK cutoff."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from umstack.config import ReceiverOptions
 
 
 class LateMapping(NamedTuple):
-    """What of a source that was just mapped is to be fetched first."""
+    """The past messages to fetch first from a source that was just mapped."""
 
     endpoint: Endpoint
     epoch: int
     resume_sqn: int | None
-    """Where to go on with a source that is found again; None: its past."""
+    """Next sequence number of a rediscovered source; None: fetch its past."""
 
 
 class Subscription:

@@ -1,4 +1,4 @@
-"""What identifies a transport session, for each transport, and its name as UM writes it.
+"""The address that identifies a transport session, for each transport, and its name in UM's notation.
 
 Addresses are tuples, because they are part of keys that topic resolution looks up for every record it receives. Those
 of different transports are never equal.

@@ -1,6 +1,6 @@
 """Fetch: one delivery controller's connection to its source's request port (UM-136..UM-143).
 
-The core says when to connect, what to send, what came and when that is given up (ffi/core/receiver/fetch.h);
+The core decides when to connect, which requests to send and when to give up (ffi/core/receiver/fetch.h);
 here are the
 socket, and the tags where the topic has keys. The simulator runs the same core over connections of its own.
 """
@@ -48,7 +48,7 @@ _UNLIMITED = 1_000_000
 
 
 def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
-    """An um_fetch_plan for the past of a source; of one that is found again, for what follows `resume_sqn`."""
+    """Return an um_fetch_plan for a source's past; for a rediscovered one, for the messages after `resume_sqn`."""
     plan = ffi.new("um_fetch_plan *")
     plan.attempts_max = options.late_join_info_request_maximum
     plan.outstanding_max = options.retransmit_request_outstanding_maximum
@@ -70,7 +70,7 @@ def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
 
 
 def otr_plan(options: ReceiverOptions, next_sqn: int) -> Any:
-    """An um_fetch_plan for what lacks from `next_sqn` on."""
+    """Return an um_fetch_plan for the messages missing from `next_sqn` on."""
     plan = ffi.new("um_fetch_plan *")
     plan.is_otr = True
     plan.request_index = OFF_TRANSPORT_REQUEST
@@ -118,7 +118,7 @@ class Fetch:
         lib.um_fetch_begin(self._fetch)
 
     def run(self, now_ns: int) -> int:
-        """Do what is due; returns when to call again."""
+        """Run due timers; returns the time of the next one."""
         self._step()
         return now_ns + (_STARVED_NS if self._fetch.is_starved else _LOOK_NS)
 
@@ -209,7 +209,7 @@ class Fetch:
                 break
         if peer is not None and self._socket is peer:
             self._send(peer)
-            if ended and not self._fetch.is_starved:  # what is left is half a message
+            if ended and not self._fetch.is_starved:  # the remainder is half a message
                 self._disconnect()
         self._attend()
 
@@ -229,7 +229,7 @@ class Fetch:
         return 0 if count is None or space == 0 else count or -1
 
     def _take(self) -> bool:
-        """Have the core take what was received and write what to request; False when that was the end."""
+        """Pass received data to the core and collect its requests; False at the end of the stream."""
         while self._take_seen():
             try:
                 if self._fetch.is_starved or not self._received.show_next():

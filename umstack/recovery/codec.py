@@ -1,4 +1,4 @@
-"""What of late join and off-transport recovery Python writes and reads: a source's offer, and requests.
+"""The messages of late join and off-transport recovery that Python encodes and decodes: offers and requests.
 
 Requests and answers are written and read by the core (ffi/core/wire/range_request.h,
 ffi/core/source/retention.h). Layout:

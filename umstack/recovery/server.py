@@ -1,7 +1,7 @@
-"""RecoveryServer: the receivers that are connected to a context's request port for what is retained (UM-138, UM-140).
+"""RecoveryServer: serves retained messages to receivers connected to a context's request port (UM-138, UM-140).
 
-Bounded: connections, by the port, their buffers, the rate of what is sent, and the time a connection may be idle or
-stalled. When the port has no space for another connection, one that has asked for nothing makes way.
+Bounded: connections (by the port), their buffers, the send rate, and idle and stall times.
+When the port is full, a new connection replaces one that has requested nothing.
 """
 
 from __future__ import annotations
@@ -139,8 +139,7 @@ class RecoveryServer:
         return len(self._connections)
 
     def make_space(self, now_ns: int) -> bool:
-        """End the oldest connection that has asked for nothing, whatever it sends; receivers ask at once. False
-        without one."""
+        """End the oldest connection without a request, because receivers request at once. False without one."""
         silent = [
             one
             for one in self._connections.values()
@@ -176,7 +175,7 @@ class RecoveryServer:
     # Requests
 
     def _refill(self, now_ns: int) -> None:
-        """What may be sent, up to 10 ms of it."""
+        """Return the bytes that may be sent now, at most 10 ms of the rate."""
         if self._rate:
             passed_ns = min(now_ns - self._allowance_ns, _NS_PER_S // 100)
             most = self._rate / 100
@@ -184,7 +183,7 @@ class RecoveryServer:
             self._allowance_ns = now_ns
 
     def _serve(self, one: _Connection, now_ns: int) -> None:
-        """Answer what was received, as far as the rate, the socket and the buffers allow now."""
+        """Serve received requests as far as the rate, the socket and the buffers allow now."""
         try:
             while not len(one.answers) and (self._rate == 0 or self._allowance > 0):
                 if not self._answer(one):

@@ -176,7 +176,7 @@ class RecoveryService(Closing):
         )  # fmt: skip
 
     def _run_due(self, now_ns: int) -> int | None:
-        """Do what is due; returns when to call again."""
+        """Run due timers; returns the time of the next one."""
         guard = self._streams.loop.guard
         times = [guard(partial(fetch.run, now_ns)) for fetch in list(self._fetches) if not fetch.is_over]
         self._fetches = [fetch for fetch in self._fetches if not fetch.is_over]

@@ -2,8 +2,8 @@
 
     header 12 | request 16: the request's index, no port | stream 20: who, and which of theirs | fragment 16 | payload
 
-A request option without a port asks for nothing: it names the request that the message responds to. The stream option
-tells streams apart, and numbers the responses of each, so that one that comes twice is seen.
+A request option without a port is not a request: it names the request that the message responds to. The stream option
+identifies the stream and numbers its responses, so that duplicates are detected.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _decode_whole(message: memoryview) -> ResponsePart:
 
 
 def decode_part(message: memoryview) -> ResponsePart:
-    """What a whole message says. Raises MalformedResponse."""
+    """Decode a complete message. Raises MalformedResponse."""
     return _decode_whole(message) if _is_whole(message) else _decode_chain(message)
 
 

@@ -1,6 +1,6 @@
 """ResponseIntake: the requests that wait, and the connections on which responders send to them.
 
-One file, because receiving, dropping and counting what is held happen under the same lead.
+One file, because receiving, dropping and counting responses happen on the same leading thread.
 
 A thread that waits for a response receives for all (it *leads*), so that no other thread has to be woken; the others
 wait until it is done. While nobody waits, the thread of the streams receives. An event loop leads when the descriptor
@@ -60,18 +60,18 @@ NEVER_NS = 2**63
 
 _WINDOW_BYTES = 131072
 _ANSWER_BYTES = 256
-"""Room for a greeting and a record that says nothing."""
+"""Bytes for a greeting and an empty record."""
 _RECEIVES_AT_A_TIME = 4
 _EVENTS_AT_A_TIME = 64
 _SLICE_NS = 100_000_000
 _SEQUENTIAL_SLICE_S = 0.001
 _LED_NS = 50_000_000
-"""After the last wait the thread of the streams leaves the descriptor alone for so long."""
+"""How long after the last wait the streams thread ignores the descriptor."""
 _PURGE_NS = 1_000_000_000
 _IDLE_NS = 60_000_000_000
 """A connection that was of use makes way for another only after so long without a response."""
 _ROW_BYTES = 256
-"""What a response takes beside its payload."""
+"""Memory of a response in addition to its payload, in bytes."""
 _INDICES = 2**32
 _NS_PER_S = 1e9
 
@@ -113,7 +113,7 @@ class _Connection:
 
 
 class ResponseIntake:
-    """What a context has sent requests for. Any thread; what receives holds `_leading`."""
+    """The open requests of a context. Any thread; the thread that receives holds `_leading`."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class ResponseIntake:
     # Receiving, with _leading held
 
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
-        """What is readable, waiting up to so many seconds: polling first, as long as responses come soon enough."""
+        """Return readable sockets, waiting up to this many seconds; polls first while responses arrive soon."""
         poll, spin, clock = self._epoll.poll, self._spin, time.monotonic_ns
         until_ns = lib.um_adaptive_spin_until_ns(spin) if seconds else 0
         found = poll(0, _EVENTS_AT_A_TIME)
@@ -595,7 +595,7 @@ class ResponseIntake:
         return due_ns if self._is_watched else now_ns + _LED_NS
 
     def _end_idle(self, now_ns: int) -> None:
-        """End connections that were of no use."""
+        """End unproductive connections."""
         idle = [
             one
             for one in list(self._connections.values())
@@ -619,7 +619,7 @@ class ResponseIntake:
 
 
 def _bytes_of(response: Response) -> int:
-    """What it takes while it is not read."""
+    """Return its memory until it is read, in bytes."""
     return len(response.data) + _ROW_BYTES
 
 

@@ -1,8 +1,8 @@
-"""Responder: brings responses to requesters, over one TCP connection to each, which stays for the next response.
+"""Responder: sends responses to requesters, over one TCP connection to each, which is reused.
 
-A thread that responds sends on its own, and waits only when `response_session_maximum_buffer` bytes wait for the kernel
-to take them. What waits is sent by the thread of the streams. Bounded: connections, what waits in each, and how long
-one may be idle or take nothing.
+The thread that responds sends directly, and waits only while `response_session_maximum_buffer` bytes are queued. The
+streams thread sends queued bytes. Bounded: connections, the queue of each, and how long a connection may be idle or
+stalled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from umstack.streams.tags import KeysOf, TagRefused, count_refusal
 
 _records = RepeatedRecords(logging.getLogger("umstack.requests"))
 _ATTEMPTS = 3
-"""A connection that is there may have ended meanwhile, and the requester have opened its port anew."""
+"""A second attempt, because an open connection may have ended and the requester reopened its port."""
 _LAST_FLUSH_NS = 1_000_000_000
 _NEVER_NS = 2**63
 _SQNS = 2**32

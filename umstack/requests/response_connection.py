@@ -32,7 +32,7 @@ from umstack.streams.tags import (
 _CONNECTING = (0, errno.EINPROGRESS)
 _WAIT_MS = 100
 _PROOF_WINDOW_BYTES = 256
-"""Room for a greeting and a record that says nothing; more is none."""
+"""Bytes for a greeting and an empty record; more is an error."""
 
 
 class ResponseConnection:
@@ -89,7 +89,7 @@ class ResponseConnection:
         self._held_bytes = 0
         self._greeting = b""
         self._proof: VerifiedWindow | None = None
-        """What the requester says while it has not proved that it has the key."""
+        """Data from the requester before it has proved that it has the key."""
         if key is not None:
             self._greeting = encode_greeting(Greeting(StreamKind.RESPONSES, key_check(key), key.id))
             self._proof = VerifiedWindow(_PROOF_WINDOW_BYTES)
@@ -116,12 +116,12 @@ class ResponseConnection:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits for the requester's proof, or for the kernel to take it."""
+        """Bytes that wait for the requester's proof or for the kernel."""
         return self.sendable_bytes + self._held_bytes
 
     @property
     def sendable_bytes(self) -> int:
-        """What waits for the kernel alone."""
+        """Bytes that wait for the kernel only."""
         return len(self._buffer) - self._buffer_begin
 
     @property
@@ -235,7 +235,7 @@ class ResponseConnection:
             return False
 
     def _take_proof(self, proof: VerifiedWindow) -> None:
-        """Once the requester has proved that it has the key, send what was held. Raises TagRefused."""
+        """Send held responses once the requester has proved that it has the key. Raises TagRefused."""
         assert self.key is not None
         if self._tags is None:
             theirs = proof.take_greeting()

@@ -73,7 +73,7 @@ def _ignore_topic(_key: int, _topic: str, _appeared: bool) -> None:
 
 
 def _ignore_unanswered(_topic: str, _key: int | None, _queries: int) -> None:
-    """For owners that do not tell their receivers."""
+    """Ignore the event, for owners that do not report it to receivers."""
 
 
 def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
@@ -95,7 +95,7 @@ class ResolutionAgent(Closing):
         on_topic: OnTopic = _ignore_topic,
         on_unanswered: OnUnanswered = _ignore_unanswered,
     ) -> None:
-        """Open the sockets; raises the UmError that tells why that cannot be.
+        """Open the sockets; raises a UmError with the reason on failure.
 
         With `keys` every datagram carries a tag, and one without a right tag is dropped.
         """
@@ -191,12 +191,12 @@ class ResolutionAgent(Closing):
         self.machine.datagram_maximum_bytes = size - self._trailer_bytes
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
-        """Go on with these keys, where there were keys from the beginning."""
+        """Replace the keys, if there were keys at the start."""
         if self._tags is not None and keys:
             self._tags.set_keys(keys)
 
     def process(self, now_ns: int) -> bool:
-        """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""
+        """Handle received datagrams (a bounded number) and send due ones. True if more may be waiting."""
         more = self._receive(now_ns)
         self._deliver(self.machine.left_topics(now_ns))
         self._send_due(now_ns)

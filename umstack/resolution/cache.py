@@ -1,8 +1,7 @@
 """The resolver cache: advertised sources, of topics with and without a receiver here (UX-16).
 
-It takes datagrams in, in C (ffi/core/resolution/resolver_cache.h): what is known, and what is about topics of others,
-never
-becomes a Python object.
+Datagrams are handled in C (ffi/core/resolution/resolver_cache.h): known records, and records of topics without a
+receiver here, never become Python objects.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class KnownSource(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """What was in a datagram: how much, and the records that the owner has to look at, as they are on the wire."""
+    """The result of handling a datagram: counts, and the encoded records that the owner must handle."""
 
     query_count: int
     advertisement_count: int

@@ -92,7 +92,7 @@ class WildcardQuery:
 
 
 class RequestScope(IntFlag):
-    """What a resolution request has every context send again."""
+    """The record kinds that a resolution request makes every context send again."""
 
     WILDCARD_QUERIES = 0x01
     QUERIES = 0x02
@@ -302,7 +302,7 @@ def encode_query(topic: str) -> bytes:
 
 
 def encode_wildcard_query(pattern: str, kind: int = PATTERN_PCRE) -> bytes:
-    """One wildcard TQR. `kind` says how the pattern is written: 1 PCRE, 2 regex."""
+    """One wildcard TQR. `kind` is the notation of the pattern: 1 PCRE, 2 regex."""
     return bytes((kind,)) + _encode_name(pattern)
 
 

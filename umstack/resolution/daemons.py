@@ -1,12 +1,12 @@
 """DaemonClient: topic resolution by unicast through resolution daemons, as a state machine without I/O.
 
-Every daemon is sent keepalives, and so relays to this context; what this context has to say goes to the first daemon of
-the list that answers. So contexts that use different daemons for a moment still hear of one another.
+The context sends keepalives to every daemon, so that each relays to it; its own records go to the first daemon in the
+list that responds. So contexts that briefly use different daemons still receive each other's records.
 
-      silent --(anything heard from it)--> alive --(nothing heard for the activity timeout)--> silent
+      idle --(a datagram received from it)--> alive --(nothing received for the activity timeout)--> idle
 
-While none is alive, everything goes to all of them. A daemon that comes back after none was alive makes the context
-say again what it has, and request that the others do, because what was said meanwhile was lost.
+While none is alive, every record is sent to all of them. When a daemon returns after none was alive, the context sends
+its records again and requests those of the others, because records sent meanwhile were lost.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DaemonClient:
         ]
 
     def destinations(self, now_ns: int) -> list[Address]:
-        """Where to send what is due."""
+        """Return the destinations of due records."""
         alive = self.alive(now_ns)
         return [daemon.address for daemon in self._daemons] if alive is None else [alive]
 

@@ -1,7 +1,7 @@
-"""ReceivedDatagrams: what a UDP socket of topic resolution has received, many datagrams a system call.
+"""ReceivedDatagrams: receives from a UDP socket of topic resolution, many datagrams per system call.
 
-A hundred contexts that say what they have make a few thousand datagrams a second for each of them; one at a time each
-would cost a system call, and the interpreter's lock twice.
+With a hundred advertising contexts each receives a few thousand datagrams per second; received singly, each would cost
+a system call and two acquisitions of the interpreter lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReceivedDatagrams:
         self._headers = ffi.new("um_received_datagram[]", BATCH)
 
     def take(self, receiver: socket.socket) -> Iterator[tuple[bytes, Address]]:
-        """What the socket has, BATCH datagrams at most, until the next call. OSError when that cannot be had."""
+        """Receive at most BATCH datagrams, valid until the next call. Raises OSError."""
         found = lib.um_datagram_receive(receiver.fileno(), self._buffer, _STRIDE_BYTES, self._headers, BATCH)
         if found < 0:
             if found in (-errno.EAGAIN, -errno.EINTR):

@@ -1,7 +1,7 @@
 """Topic resolution as a state machine without I/O: time goes in, datagrams and events come out.
 
-Sources advertise, receivers query (UX-14, UX-15). A query makes a source answer at once. What is advertised is
-remembered for receivers still to come (UX-16). Records that are due pass a rate limiter (UX-5) and share
+Sources advertise, receivers query (UX-14, UX-15). A source responds to a query at once. Advertisements are
+remembered for later receivers (UX-16). Records that are due pass a rate limiter (UX-5) and share
 datagrams. A malformed datagram is dropped and counted, and everything stored because of a datagram is bounded.
 
 One file, because advertisements, queries and wildcard queries share one schedule and the same rate-limited queues.
@@ -80,7 +80,7 @@ ResolutionEvent = SourceFound | SourceGone | TopicMatched | TopicLeft | Unanswer
 
 
 class _Kind(StrEnum):
-    """What a record is."""
+    """The kind of a record."""
 
     ADVERTISEMENT = "advertisement"
     QUERY = "query"
@@ -164,7 +164,7 @@ class ResolutionMachine:
         self._wanted: dict[str, _WantedTopic] = {}
         self._cache = ResolverCache(options.resolver_cache_maximum_entries)
         self._remembers = options.resolver_cache
-        """Whether a receiver finds what was advertised before it was made."""
+        """True if a new receiver finds sources advertised earlier."""
         self._sources_maximum = options.resolver_cache_maximum_entries
         self._reported_count = 0
         self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
@@ -207,7 +207,7 @@ class ResolutionMachine:
         now_ns: int,
         topic_options: tuple[WireOption, ...] = (),
     ) -> None:
-        """Announce a source. Announcing the same one again starts its schedule anew."""
+        """Announce a source. Announcing the same one again restarts its schedule."""
         name = encode_topic_name(topic)
         key = KnownSource(topic, index, address)
         self._remove(key)
@@ -246,7 +246,7 @@ class ResolutionMachine:
     def query(self, topic: str, options: ReceiverOptions, now_ns: int) -> list[ResolutionEvent]:
         """Look for sources of a topic; those already known are in the result.
 
-        A topic may be queried by several receivers: each gets all known sources, and the schedule starts anew.
+        A topic may be queried by several receivers: each gets all known sources, and the schedule restarts.
         """
         name = encode_topic_name(topic)
         ends_initial_phase = options.resolver_query_initial_until_resolved
@@ -272,7 +272,7 @@ class ResolutionMachine:
         for source in known:
             self._report(wanted, source)
         if not self._remembers or self.counters.tr_sources_refused > refused:
-            self._cache.unsettle()  # the topic's next advertisements bring what is missing
+            self._cache.unsettle()  # the topic's next advertisements carry the missing sources
         if len(wanted.known) < wanted.threshold:
             self._schedule(record)
         return [SourceFound(s.topic, s.topic_index, s.address) for s in wanted.known]
@@ -321,11 +321,11 @@ class ResolutionMachine:
         return list(left)
 
     def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
-        """Sessions have ended: their sources are unknown again, and are reported anew when they advertise. None: more
-        ended than anybody remembers, so every source that was reported is to be reported anew.
+        """Forget the sources of ended sessions, which are reported again when they advertise. None: more sessions ended
+        than are remembered, so every reported source is forgotten.
 
-        Their topics are queried anew too, so that a source that was only out of reach, and has stopped
-        advertising, is found again.
+        Their topics are queried again, too, so that a source that was unreachable and has stopped advertising is
+        rediscovered.
         """
         if ended is None:
             self._cache.unsettle()
@@ -347,7 +347,7 @@ class ResolutionMachine:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
     def say_again(self, now_ns: int) -> None:
-        """What was sent may have been lost for long: advertise and query everything, and request it of the others."""
+        """Advertise and query everything and request the same of others: earlier datagrams may have been lost."""
         self._request_received(
             RequestScope.ADVERTISEMENTS | RequestScope.QUERIES | RequestScope.WILDCARD_QUERIES, now_ns
         )
@@ -372,7 +372,7 @@ class ResolutionMachine:
             "patterns": self._wildcards.patterns(),
         }
 
-    # What the network brings
+    # Received records
 
     def datagram_received(self, data: bytes, now_ns: int) -> list[ResolutionEvent]:
         """Take in one datagram. Never raises on its content."""
@@ -419,7 +419,7 @@ class ResolutionMachine:
             self._answer(source, now_ns)
 
     def _wildcard_query_received(self, count: int, now_ns: int) -> None:
-        """Every source answers, within the rate limits: a stranger's pattern is never evaluated here."""
+        """Advertise every source, within the rate limits: patterns from the network are never evaluated here."""
         self.counters.tr_wildcard_queries_rcved += count
         self._answer_all(now_ns)
 
@@ -491,7 +491,7 @@ class ResolutionMachine:
                     self._schedule(wanted.record)
                     self._enqueue(wanted.record)
 
-    # What is to be sent
+    # Sending
 
     def datagrams_to_send(self, now_ns: int) -> list[bytes]:
         """Everything due by now that the rate limits let pass."""
@@ -561,7 +561,7 @@ class ResolutionMachine:
             deadline_ns = record.timer.deadline_ns
             if deadline_ns is not None and deadline_ns <= now_ns:
                 if record.waiting:
-                    continue  # _drain goes on with its schedule: being due once more changes nothing
+                    continue  # _drain continues its schedule: being due once more changes nothing
                 self._enqueue(record)
             self._resume(record, now_ns)
 
@@ -603,7 +603,7 @@ class ResolutionMachine:
                 self._resume(record, now_ns)
 
     def _note_unanswered(self, record: _Record) -> None:
-        """A query goes out. What was unanswered until now is reported at each multiple of a receiver's threshold."""
+        """Count a query that is sent; unanswered ones are reported at each multiple of a receiver's threshold."""
         if isinstance(record.subject, int):
             key, topic = record.subject, ""
             thresholds = self._wildcards.no_source_thresholds(key)
@@ -624,7 +624,7 @@ class ResolutionMachine:
         return found
 
     def _resume(self, record: _Record, now_ns: int) -> None:
-        """Go on with the schedule of a record that is looked at, or was due again while it waited."""
+        """Continue the schedule of a record that is handled, or was due again while it waited."""
         deadline_ns = record.timer.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             record.timer.fire(now_ns)

@@ -18,7 +18,7 @@ _MATCH_SECONDS_MAX = 0.005
 
 
 class TopicPattern:
-    """A compiled pattern. `text` is what is sent in wildcard queries, as a PCRE."""
+    """A compiled pattern. `text` is the PCRE that wildcard queries carry."""
 
     __slots__ = ("_matches", "text")
 

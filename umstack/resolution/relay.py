@@ -1,8 +1,8 @@
 """Relay: the resolution daemon. It sends each topic resolution datagram of a client to all other clients.
 
-A client is an address that has sent a keepalive or anything else of topic resolution, and stays one until it has been
-silent for the timeout. A keepalive is answered and not relayed. The daemon keeps no topics, so that another can take
-over at any moment. What is no topic resolution is dropped.
+A client is an address that has sent a keepalive or another topic resolution datagram within the timeout. The daemon
+replies to keepalives and does not relay them. It stores no topics, so that another daemon can take over at any moment.
+Other datagrams are dropped.
 
 A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and is checked in C: with a hundred
 contexts a daemon sends a hundred times what it receives. When it cannot keep up it relays only the records that it has
@@ -45,7 +45,7 @@ _BUFFERS = ((33, socket.SO_RCVBUF), (32, socket.SO_SNDBUF))
 
 @dataclass(slots=True)
 class RelayCounters:
-    """What a relay has done since it began."""
+    """Counters of a relay since its start."""
 
     datagrams_received: int = 0
     datagrams_relayed: int = 0
@@ -81,7 +81,7 @@ class _Client:
 
 
 class Fate(Enum):
-    """What becomes of a datagram."""
+    """The treatment of a datagram."""
 
     DROPPED = "dropped"
     ANSWERED = "answered"
@@ -134,8 +134,8 @@ class Relay:
         return True
 
     def condensed(self, datagrams: list[tuple[bytes, Address]], now_ns: int) -> list[bytes]:
-        """What is to be relayed of many datagrams, when more have come than can be: their records that were not relayed
-        lately, in datagrams that are no longer than theirs, and whole what is anything else."""
+        """Select what to relay under overload: records not relayed lately, packed into datagrams no longer than the
+        received ones, and all datagrams without such records."""
         counters, part = self.counters, self._part
         queries: list[bytes] = []
         advertisements: list[bytes] = []
@@ -204,7 +204,7 @@ class RelayServer(Closing):
     """A relay on a UDP socket. One thread serves; stop() may be called from any."""
 
     def __init__(self, address: Address, policy: RelayPolicy) -> None:
-        """Bind; raises the UmError that tells why that cannot be."""
+        """Bind; raises a UmError with the reason on failure."""
         self.relay = Relay(policy)
         self._stopping = False
         self._received = ReceivedDatagrams()
@@ -264,7 +264,7 @@ class RelayServer(Closing):
             self.relay.counters.send_failed += 1
 
     def _relay(self, data: bytes, source: Address | None) -> None:
-        """Send to all but the source. Topic resolution repeats itself: what a full buffer costs is said again."""
+        """Send to all clients but the origin. Records lost to a full buffer are repeated by their schedule."""
         if self._changes_seen != self.relay.change_count:
             self._list_clients()
         count = len(self._positions)

@@ -86,8 +86,8 @@ class PhaseTimer:
     of many that are made at once (`waits_for_tick`), which would otherwise have a datagram each.
 
     A record may go along with others a little before it is due, a quarter of its interval at most: topics whose ticks
-    differ, because they were made in the course of a second, share datagrams so. What is due next does not change by
-    it.
+    differ, because they were made in the course of a second, share datagrams so. The next due time does not
+    change.
     """
 
     __slots__ = (
@@ -144,15 +144,14 @@ class PhaseTimer:
         self.deadline_ns = deadline_ns
 
     def answered(self, now_ns: int) -> None:
-        """A query was answered out of turn: sustain anew, unless the initial phase still runs (UX-14)."""
+        """Restart the sustaining phase after a response to a query, unless the initial phase still runs (UX-14)."""
         if self.phase is not Phase.INITIAL:
             self._immediate = False
             self._enter_sustaining(now_ns)
             self.deadline_ns = self._next_tick_ns()
 
     def resolved(self, now_ns: int) -> None:
-        """What was asked for in the initial phase is known: go on with the sustaining phase. A record that is to go out
-        at once still does."""
+        """Enter the sustaining phase: the initial phase found its source. A record due at once is still sent."""
         if self.phase is Phase.INITIAL:
             due_ns = self._due_ns
             self._enter_sustaining(now_ns)

@@ -87,7 +87,7 @@ class Resolver(Closing):
         self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
-        """Go on with these keys, where there were keys from the beginning."""
+        """Replace the keys, if there were keys at the start."""
         self._submit(lambda _now_ns: self._agent.set_keys(keys))
 
     def topics(self) -> list[str]:
@@ -105,7 +105,7 @@ class Resolver(Closing):
         return {**self._agent.domain(time.monotonic_ns()), **interest}
 
     def process(self, now_ns: int) -> None:
-        """Do what is due, where the caller's thread is the agent's; nothing where the agent has its own."""
+        """Run the agent on the caller's thread; does nothing if the agent has its own thread."""
 
 
 class DonatedResolver(Resolver):
@@ -115,7 +115,7 @@ class DonatedResolver(Resolver):
         command(time.monotonic_ns())
 
     def process(self, now_ns: int) -> None:
-        """Take in what has arrived and send what is due."""
+        """Handle received datagrams and send due ones."""
         self._agent.process(now_ns)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ def _address(address: tuple[str, int]) -> Any:
 
 
 class ResolutionTags(Closing):
-    """Tags what is sent from one address, and checks what is received. One thread at a time."""
+    """Tags datagrams sent from one address, and checks received ones. One thread at a time."""
 
     def __init__(self, keys: tuple[Key, ...], tolerance_ns: int, local: tuple[str, int]) -> None:
         """Open it for datagrams sent from `local`; raises ResourceLimit."""
@@ -57,7 +57,7 @@ class ResolutionTags(Closing):
     def verified(
         self, datagram: bytes, source: tuple[str, int], counters: ResolutionCounters
     ) -> bytes | None:
-        """What precedes the trailer of an authentic datagram; None when it is not, which is counted by reason."""
+        """Return an authentic datagram without its trailer; None otherwise, counted by reason."""
         status = lib.um_resolution_tags_verify(
             self._handle, _address(source), ffi.from_buffer(datagram), len(datagram)
         )

@@ -1,8 +1,8 @@
-"""ResolverThread: topic resolution of a context in embedded mode, on a thread of its own.
+"""ResolverThread: runs topic resolution of a context in embedded mode on its own thread.
 
-A network of many contexts brings each of them hundreds of datagrams a second, and to be woken costs ten times what a
-datagram does. So datagrams wake the thread eight times at once and fifty times a second in the long run: more gather in
-the socket. Commands and its own schedules always wake it.
+In a network of many contexts each receives hundreds of datagrams per second, and a wake-up costs ten times as much as a
+datagram. So datagrams wake the thread at most eight times in a burst and fifty times per second on average; others
+gather in the socket. Commands and the schedules always wake it.
 """
 
 from __future__ import annotations

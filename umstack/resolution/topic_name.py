@@ -1,4 +1,4 @@
-"""What a topic name may be."""
+"""Checks and encodes topic names."""
 
 from __future__ import annotations
 

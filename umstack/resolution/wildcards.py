@@ -133,7 +133,7 @@ class WildcardTable:
         return bool(matches)
 
     def patterns(self) -> list[str]:
-        """What the wildcard receivers match, as their queries say it. Any thread."""
+        """Return the patterns of the wildcard receivers as their queries carry them. Any thread."""
         return [wildcard.pattern.text for wildcard in list(self._wildcards.values())]
 
     def has_source(self, topic: str) -> None:

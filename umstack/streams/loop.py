@@ -23,7 +23,7 @@ _NICE = 5
 
 Result = TypeVar("Result")
 Ready = Callable[[int, int], None]
-"""What a registered socket's data is: called with the events that are ready, and the monotonic time in nanoseconds."""
+"""Handler of a registered socket: called with the ready events and the monotonic time in nanoseconds."""
 
 _logger = logging.getLogger("umstack.streams")
 
@@ -71,7 +71,7 @@ class StreamLoop(Closing):
         self.submit(partial(self._work.append, work))
 
     def process(self, now_ns: int) -> None:
-        """Do what is due, where the caller's thread runs the loop; nothing where it has its own."""
+        """Run the loop once on the caller's thread; does nothing if the loop has its own thread."""
         if not self._is_threaded and self._selector is not None:
             self._select(0)
             self._run_due(now_ns)

@@ -1,11 +1,11 @@
-"""RequestPort: the TCP port of a context where receivers ask for what is retained, and responders send responses.
+"""RequestPort: the TCP port of a context for retransmission requests of receivers and responses of responders.
 
     accepted --first bytes--> LBMC message, greeting of responses: responses
                               other LBMC control: recovery
                               anything else: closed, malformed
 
-Bounded: how many connections are open, and how long one may say nothing. When there is no space for another, one that
-was of no use so far makes way.
+Bounded: the number of connections, and how long one may send nothing. When the limit is reached, a new connection
+replaces an unproductive one.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _MESSAGE = 0
 
 _PAUSE_NS = 100_000_000
 SILENT_NS = 200_000_000
-"""A peer that has said nothing for so long may make way for another; honest ones begin at once."""
+"""A peer that has sent nothing for this long may be replaced; legitimate peers send at once."""
 
 
 class PeerKind(Enum):
-    """What a peer connects for."""
+    """The purpose of a peer's connection."""
 
     RECOVERY = 1
     RESPONSES = 2
 
 
 class PeerService(Protocol):
-    """What serves one kind of peers. The loop's thread calls it."""
+    """Serves one kind of peer. The loop's thread calls it."""
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
         """Serve a connection, of which nothing was read, or close it; the port counts it no longer."""
@@ -131,7 +131,7 @@ class RequestPort:
         return self._counters.recovery_connections
 
     def _make_space(self, now_ns: int) -> bool:
-        """End a connection that is of no use, the oldest first. False without one."""
+        """End the oldest unproductive connection. False without one."""
         oldest = next(iter(self._silent), None)
         if oldest is not None and now_ns - self._silent[oldest] > SILENT_NS:
             self._counters.recovery_connections_idle += 1
@@ -140,9 +140,9 @@ class RequestPort:
         return any(service.make_space(now_ns) for service in self._services.values())
 
     def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
-        """Find out what a peer is, as soon as that can be told.
+        """Determine the kind of a peer from its first bytes.
 
-        Of one that has sent too little the socket says no more until there is enough, or until that was all.
+        After too few bytes, the socket stays silent until there are enough or the stream ends.
         """
         try:
             first = peer.recv(KIND_BYTES, socket.MSG_PEEK)
@@ -191,7 +191,7 @@ class RequestPort:
 
 
 def _kind_of(first: bytes) -> PeerKind | None:
-    """What a peer connects for that begins with these bytes; None for a stranger."""
+    """Return the purpose of a peer from its first bytes; None if unknown."""
     if first[:1] == bytes([_MESSAGE]) or kind_of(first) is StreamKind.RESPONSES:
         return PeerKind.RESPONSES
     return PeerKind.RECOVERY if first[:1] == bytes([_CONTROL]) else None

@@ -35,7 +35,7 @@ class Streams(Closing):
         return self.counters.as_dict()
 
     def process(self, now_ns: int) -> None:
-        """Do what is due, on a donated thread."""
+        """Run due work on a donated thread."""
         self.loop.process(now_ns)
 
     def close(self) -> None:

@@ -24,13 +24,12 @@ from umstack.streams.byte_window import ByteWindow
 
 GREETING_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 RECORD_WINDOW_BYTES = 2 * (lib.UM_RECORD_BYTES_MAX + lib.UM_RECORD_HEADER_BYTES)
-"""Of a window that receives records: twice the longest, so that one always becomes whole within it."""
+"""Size of a window that receives records: twice the longest, so that any record fits completely."""
 RECORD_HEADER_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 PROOF = bytes.fromhex("08ff0004")
-"""A control message that says nothing: what a side sends in its first record when it has nothing else to say, for only
-a record proves that it has the key."""
+"""Empty control message: first record of a side without other data, because only a record proves the key."""
 KIND_BYTES = 8
-"""So much of what a peer begins with tells whether it is a greeting, and of which kind."""
+"""Number of first bytes that identify a greeting and its kind."""
 
 _GREETING_HEAD = bytes.fromhex("0862001cff1880")
 
@@ -41,7 +40,7 @@ _records = RepeatedRecords(logging.getLogger("umstack.authentication"))
 
 
 class StreamKind(IntEnum):
-    """What a connection with tags is for."""
+    """The purpose of a connection with tags."""
 
     REQUESTS = lib.UM_STREAM_REQUESTS
     """Of late join and off-transport recovery."""
@@ -58,7 +57,7 @@ class Refusal(Enum):
 
 
 class TagRefused(ConnectionError):
-    """What was received is not what the other side of the connection sent next; the connection is to end."""
+    """The received record is not the next one that the other side sent; end the connection."""
 
     def __init__(self, reason: Refusal) -> None:
         super().__init__(f"{_MEANINGS[reason]} (tag {reason.value})")
@@ -91,7 +90,7 @@ def count_refusal(refusal: TagRefused, counters: object, prefix: str, peer: str)
 
 
 class Greeting(NamedTuple):
-    """What a greeting says, beside its nonce."""
+    """The content of a greeting, except its nonce."""
 
     kind: StreamKind
     subject: int
@@ -127,7 +126,7 @@ def encode_greeting(greeting: Greeting) -> bytes:
 
 
 def decode_greeting(data: bytes) -> Greeting:
-    """What a whole greeting says. Raises TagRefused when it is none."""
+    """Decode a complete greeting. Raises TagRefused if it is not one."""
     said = ffi.new("um_stream_greeting *")
     if not lib.um_stream_greeting_read(data, said):
         raise TagRefused(Refusal.MISSING)
@@ -135,7 +134,7 @@ def decode_greeting(data: bytes) -> Greeting:
 
 
 def key_check(key: Key) -> int:
-    """By which keys of one identifier are told apart, where no topic says which is meant."""
+    """Return a value that distinguishes keys with the same identifier where no topic selects one."""
     return int(lib.um_stream_key_check(core_key_set((key,)).keys))
 
 
