@@ -23,7 +23,7 @@ from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"
 _STEERING = "steering"
-"""What the names of the programs in bpf/steering.bpf.c begin with."""
+"""Prefix of the program names in bpf/steering.bpf.c."""
 _REMOVAL_WORDS = {"native": "xdpdrv", "generic": "xdpgeneric", "offload": "xdpoffload"}
 _PROGRAM_IDS = {
     "native": "IFLA_XDP_DRV_PROG_ID",
@@ -36,7 +36,7 @@ _HINTS = {
     errno.ERANGE: "the MTU, or a veth's peer, is too large for a program without multi-buffer: lower the MTU, "
     "use a kernel from 5.18 on, or mode generic",
     errno.ENOSPC: "the driver needs a free queue for each CPU: ethtool -L IFACE combined N",
-    errno.ENOMEM: "free some memory: the driver sets up its rings anew",
+    errno.ENOMEM: "free some memory: the driver sets up its rings again",
     errno.ENODEV: "the interface is gone: name another",
     errno.EBUSY: "another program was there a moment ago: try again",
     errno.EEXIST: "another program was there a moment ago: try again",
@@ -67,11 +67,11 @@ class Occupant:
     holders: tuple[str, ...]
     """Processes that have it open, as `name (pid)`, where /proc shows them."""
     is_known: bool = True
-    """False where the kernel tells only CAP_SYS_ADMIN what it is called and what holds it."""
+    """False if the kernel shows its name and holder to CAP_SYS_ADMIN only."""
 
     @property
     def steers(self) -> bool | None:
-        """Whether it is a steering program of this package, which takes groups from the kernel; None: not known."""
+        """True if it is a steering program of this package, which takes groups from the kernel; None: not known."""
         return self.name.startswith(_STEERING) if self.is_known else None
 
     def removal(self, interface: str) -> str:
@@ -81,7 +81,7 @@ class Occupant:
         where the program outlives its process, with the condition that nothing needs it.
         """
         if not self.is_known:
-            return f"bpftool net show dev {interface} (as root) tells what it is"
+            return f"bpftool net show dev {interface} (as root) shows what it is"
         if self.name == _LIBXDP_DISPATCHER:
             return (
                 f"xdp-loader status {interface} lists its programs; if none is needed any more: "
@@ -91,7 +91,7 @@ class Occupant:
         if self.link_id is not None:
             if holders:
                 return f"stop {holders}, if it is no longer needed"
-            return f"bpftool link show id {self.link_id} (as root) tells which process holds it"
+            return f"bpftool link show id {self.link_id} (as root) shows which process holds it"
         condition = f"once {holders} no longer needs it" if holders else "if nothing needs it any more"
         return f"{condition}: ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
 
@@ -120,7 +120,7 @@ def program_ids(interface: Interface) -> tuple[int, ...]:
 
 
 def has_program(interface: Interface) -> bool:
-    """Whether an XDP program is on an interface, ours or another's: in microseconds, where libbpf was built in."""
+    """True if an XDP program is on an interface, ours or another's: in microseconds, where libbpf was built in."""
     try:
         return bool(program_ids(interface))
     except NotBuiltError:
@@ -154,7 +154,7 @@ class Attachment(Closing):
 
     @property
     def is_held(self) -> bool:
-        """Whether the program is still on the interface: somebody may have detached it, or removed the interface."""
+        """True if the program is still on the interface: somebody may have detached it, or removed the interface."""
         return self._fd >= 0 and self._facts().interface_index == self.interface.index
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ def _known(interface: Interface | str) -> Interface:
 
 def _occupant(interface: Interface, program_id: int, mode: str) -> Occupant:
     name, owner_uid, link_id = "", None, None
-    # What may not be known, or has just ended, is left out: the message is no better for failing.
+    # Unknown or just ended programs are omitted: a failure here would not improve the message.
     with contextlib.suppress(BpfError), AttachedProgram(program_id) as attached:
         facts = attached.program.facts()
         name, owner_uid = facts.name, facts.owner_uid
@@ -237,7 +237,7 @@ def _holders(program_id: int, link_id: int | None) -> Iterator[str]:
 
 
 def _bpf_descriptors(process: Path) -> Iterator[str]:
-    """Read what the kernel says about each BPF program and link the process has open."""
+    """Read the kernel's facts about each BPF program and link that the process has open."""
     for descriptor in (process / "fd").iterdir():
         with contextlib.suppress(OSError):
             if str(descriptor.readlink()).startswith("anon_inode:bpf"):

@@ -115,7 +115,7 @@ class Broker(Closing):
     ) -> None:
         """Take over the listener, which `listen_at` or `inherited_listener` made.
 
-        `confinement` says what holds this process, for those who ask (`xdp.confinement`).
+        `confinement` describes the restrictions of this process and is reported on request (`xdp.confinement`).
         """
         self._listener, self._policy, self._on_event = listener, policy, on_event
         self._confinement = confinement or {}
@@ -327,7 +327,7 @@ class Broker(Closing):
         self._policy.check_interface(request.interface)
         place = _place(request)
         self._policy.check_interface(place.device.name)
-        # What else it says is read after the answer; whether it hung up is seen when it is its turn.
+        # Further requests are read after the response; a disconnect is detected in its turn.
         self._selector.unregister(application.connection)
         application.opening = _Opening(request, time.monotonic() + _BUSY_TIMEOUT_S, place)
 
@@ -390,7 +390,7 @@ class Broker(Closing):
         self._send(application, reply, (loan.rings.memory, *loan.rings.sockets))
 
     def _occupant(self, application: _Application, device: Interface) -> BrokerError | None:
-        """Who has the NIC, as the error that says so: EAGAIN where that may end within a moment."""
+        """Return an error that names the holder of the NIC: EAGAIN if the use may end within a moment."""
         for one in list(self._applications):
             other = one.loan.place if one.loan else one.opening.place if one.opening else None
             if one is application or other is None or other.device.index != device.index:
@@ -510,13 +510,13 @@ def _place(request: OpenRequest) -> RingPlace:
             return place
     raise BrokerError(
         f"{request.interface} has no rings on {request.device}",
-        hint="`umstack doctor` says what the interface lies on",
+        hint="`umstack doctor` shows the devices below the interface",
         errno=errno.ENODEV,
     )
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    """Whether the other end is gone, though what it said before may still be unread."""
+    """True if the other end is gone, though what it said before may still be unread."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:

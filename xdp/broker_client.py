@@ -39,14 +39,14 @@ _ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What a broker may do, and for whom it does."""
+    """The permissions of a broker, and whom it serves."""
 
     capabilities: frozenset[str]
     memlock_limit_bytes: int | None
     lent: dict[str, str]
     """The interfaces that are lent, and to which process."""
     confinement: dict[str, str] = field(default_factory=dict)
-    """What holds the broker's process, by the name of the measure: `xdp.confinement`."""
+    """Restrictions of the broker's process by measure: `xdp.confinement`."""
 
     def added_to(self, facts: Facts) -> Facts:
         """Return the facts of a process that has the broker open its rings, those of the NICs below among them."""
@@ -107,7 +107,7 @@ class _Connection:
         try:
             message, descriptors, _, _ = self._receive_once()
         except ConnectionResetError:
-            # It hung up on what it had not read: the kernel tells that first, then what it had said before.
+            # It closed with unread data: the kernel reports that first, then the data it had sent before.
             message, descriptors, _, _ = self._receive_once()
         if not message:
             raise ConnectionResetError(errno.ECONNRESET, "it hung up")
@@ -137,7 +137,7 @@ class _Connection:
 class BrokeredSteering(Closing):
     """The steering program a broker holds for us: as `xdp.Steering`, as far as a link needs it.
 
-    When the broker is gone so is the program: what was steered comes by the kernel, and so will what is asked for.
+    When the broker ends, the program ends: groups steered now or later are received through the kernel.
     """
 
     __slots__ = ("_connection", "_vlan", "frame_times")
@@ -164,7 +164,7 @@ class BrokeredSteering(Closing):
         self._ask_while_there(RuleRequest(False, address, port))
 
     def attached(self) -> bool:
-        """Whether the program is on its interface now."""
+        """True if the program is on its interface now."""
         return bool(self._ask_while_there(AttachedRequest()).get("attached"))
 
     def close(self) -> None:

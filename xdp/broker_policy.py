@@ -1,7 +1,7 @@
-"""Whom the broker serves, and with how much: the process at the other end, as the kernel names it, and the limits.
+"""Which processes the broker serves, as the kernel identifies them, and its limits.
 
-Nothing here comes from what the client says: user, groups, process and network namespace are the kernel's words about
-the socket it connected with.
+Nothing here relies on the client's messages: user, groups, process and network namespace are the kernel's facts about
+its socket.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Peer:
     namespace: int | None
     """The network namespace of its socket, by inode; None where the kernel does not let this process know."""
     name: str = "a process"
-    """What it calls itself: any bytes, so what shows it makes it printable."""
+    """Its own name: any bytes; escape it before display."""
 
     def __str__(self) -> str:
         """Name it as messages do."""
@@ -89,11 +89,11 @@ class Policy:
     """How long a connection without rings may say nothing."""
 
     def admits(self, peer: Peer) -> bool:
-        """Whether the process may be served."""
+        """True if the process may be served."""
         return peer.uid in self.users or self.is_privileged(peer) or bool(self.groups & peer.groups)
 
     def is_privileged(self, peer: Peer) -> bool:
-        """Whether it is root or the broker's own user, whom no other user keeps out."""
+        """True if it is root or the broker's own user, whom no other user keeps out."""
         return peer.uid in (0, os.geteuid())
 
     def check_interface(self, name: str) -> None:

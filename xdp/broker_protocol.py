@@ -1,4 +1,4 @@
-"""What the broker and the processes it serves say to each other (see docs/privileges.md).
+"""The messages between the broker and the processes it serves (see docs/privileges.md).
 
 A connection is a Unix socket of kind SOCK_SEQPACKET; each message is one JSON object. The client asks, the broker
 answers each request once, in order. A connection has at most one port, and its end is the port's.
@@ -147,7 +147,7 @@ def decode_request(message: bytes) -> Request:
             return AttachedRequest()
         case "ask":
             return AskRequest()
-    raise _malformed("it asks for nothing that there is")
+    raise _malformed("it is not a known request")
 
 
 def encode_error(error: Exception) -> bytes:

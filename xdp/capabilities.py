@@ -27,13 +27,13 @@ def held_capabilities() -> frozenset[str] | Unknown:
         if name == "CapEff":
             bits = int(value, 16)
             return frozenset(name for name, bit in CAPABILITIES.items() if bits >> bit & 1)
-    return Unknown("/proc does not tell")
+    return Unknown("/proc does not show them")
 
 
 def missing_capabilities(held: frozenset[str] | Unknown, needed: Sequence[str] = _NEEDED) -> tuple[str, ...]:
-    """Return what is needed, by default for the bypass, and these lack; of unknown ones, trying is how to tell."""
+    """Return the required capabilities (default: those of the bypass) that are missing; none if `held` is unknown."""
     if isinstance(held, Unknown):
         return ()
-    # Before it was split up, CAP_SYS_ADMIN was what BPF took, and still does.
+    # CAP_SYS_ADMIN includes the BPF capabilities, which were split from it.
     may = held | {"CAP_BPF", "CAP_PERFMON"} if "CAP_SYS_ADMIN" in held else held
     return tuple(name for name in needed if name not in may)

@@ -1,4 +1,4 @@
-"""What is open until it is closed: `with` closes it."""
+"""Base class of objects with close(): `with` closes them."""
 
 from __future__ import annotations
 

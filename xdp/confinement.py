@@ -1,9 +1,9 @@
-"""Confinement: what a privileged process gives up for good before it serves anybody.
+"""Confinement: the privileges that a process drops permanently before it serves others.
 
-Capabilities beyond those named, new privileges by programs it would run, system calls it never makes (seccomp), and
-files it need not read or change (Landlock). Each measure is taken where the kernel and the libraries have it; the
-result says which are in force, and why another is not. It holds for the calling thread and those it starts, and cannot
-be undone.
+It drops capabilities beyond those named, new privileges of executed programs, system calls it never makes (seccomp) and
+access to files it does not need (Landlock). Each measure is applied if the kernel and the libraries support it; the
+result lists the measures in force and why others are not. Confinement applies to the calling thread and the threads it
+starts, and cannot be undone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _KEPT_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "IPC_LOCK", "BPF", "PERFMON")
 _READABLE = ("/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev/null", "/dev/urandom")
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, 44)  # AF_XDP
 
-# What CPython, libbpf, libxdp and pyroute2 call while the broker serves. No exec, no new process, no ptrace, no mount,
-# no namespace, no module, no key, no io_uring.
+# System calls of CPython, libbpf, libxdp and pyroute2 while the broker serves. No exec, no new process, no ptrace,
+# no mount, no namespace, no module, no key, no io_uring.
 _SYSTEM_CALLS = (
     "accept accept4 access bind bpf brk capget clock_getres clock_gettime clock_nanosleep close "
     "close_range connect dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 "

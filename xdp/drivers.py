@@ -1,4 +1,4 @@
-"""What drivers can do, from `drivers.toml`. `python -m xdp.drivers > docs/drivers.md` renders the table."""
+"""Capabilities of drivers, from `drivers.toml`. `python -m xdp.drivers > docs/drivers.md` renders the table."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def _shown_native(driver: Driver) -> str:
 _INTRODUCTION = """\
 # Drivers
 
-Made from `xdp/drivers.toml` by `python -m xdp.drivers`; edit the table there.
+Generated from `xdp/drivers.toml` by `python -m xdp.drivers`; edit the table there.
 
-*Native* and *zero-copy* name the Linux release that brought XDP in the driver, and AF_XDP rings that are the NIC's
-own memory. Beside it is the commit of Linux that did, where the list of features by kernel version that bcc keeps has
-it; what has none is as the release's notes said it. The bypass itself needs Linux 5.15. Zero-copy is tried only where
-this table has it; what the running kernel declares for the interface (Linux 6.3 and later) comes before the table
-everywhere else. `umstack doctor` says what holds on the host at hand. A driver that is not here works in generic mode
-and over sockets, and in native mode if the kernel declares that it can.
+*Native* and *zero-copy* name the Linux release that added XDP to the driver, and AF_XDP rings in the NIC's own memory.
+The Linux commit is from bcc's list of features by kernel version; entries without a commit follow the release notes.
+The bypass itself needs Linux 5.15. Zero-copy is tried only for drivers that this table lists for it; otherwise the
+running kernel's declaration for the interface (Linux 6.3 and later) takes precedence over the table. `umstack doctor`
+shows the result for this host. Other drivers work in generic mode and over sockets, and in native mode if the kernel
+declares it.
 
 | driver | hardware | native | zero-copy | must be off | what to expect |
 |---|---|---|---|---|---|"""

@@ -1,4 +1,4 @@
-"""What is known of the way out of an interface: what cuts runs of datagrams, and what may drop or delay on it.
+"""Facts about an interface's egress path: what splits runs of datagrams, and what may drop or delay them.
 
 Works on the network namespace of the calling thread.
 """
@@ -26,7 +26,7 @@ class EgressFacts:
     """Of one interface, when asked."""
 
     segments_udp: bool | Unknown
-    """Whether the device cuts runs of datagrams itself, so that the kernel leaves them whole."""
+    """True if the device splits runs of datagrams itself, so that the kernel does not."""
     programs: int | Unknown
     """At its egress, by tcx."""
     has_filters: bool | Unknown
@@ -34,7 +34,7 @@ class EgressFacts:
     disciplines: tuple[str, ...] | Unknown
     """The kinds of its queueing disciplines, which packets pass after the egress hook."""
     missing: tuple[str, ...]
-    """What the tap would need and this process, kernel or installation lacks."""
+    """Requirements of the tap that this process, kernel or installation does not meet."""
 
 
 @off_the_event_loop

@@ -43,7 +43,7 @@ class EgressFilter:
     stream_ports: Sequence[Range] = ()
 
     def fits(self) -> bool:
-        """Whether the program takes so many ranges."""
+        """True if the program accepts this many ranges."""
         most = int(libbpf().lib.EGRESS_TAP_RANGES_MAX)
         every = (self.groups, self.group_ports, self.unicast_ports, self.stream_ports)
         return all(len(ranges) <= most for ranges in every)
@@ -112,12 +112,12 @@ class EgressTap(Closing):
 
     @property
     def incoming(self) -> SocketFilter:
-        """What lets frames into a packet socket on the interface, valid until the tap is closed."""
+        """Filter for a packet socket on the interface, valid until the tap is closed."""
         return self._socket_filter("incoming")
 
     @property
     def mirrored(self) -> SocketFilter:
-        """What lets frames into a packet socket on the mirror, valid until the tap is closed."""
+        """Filter for a packet socket on the mirror, valid until the tap is closed."""
         return self._socket_filter("mirrored")
 
     def _socket_filter(self, what: str) -> SocketFilter:

@@ -1,4 +1,4 @@
-"""What can go wrong below the messaging layer. Each error says what happened and, in `hint`, what to do next."""
+"""Errors below the messaging layer. Each describes the failure and, in `hint`, the next step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class XdpError(Exception):
     """Root of the errors this package raises."""
 
     def __init__(self, message: str, *, hint: str) -> None:
-        """Say what happened, and what to do next."""
+        """Set the message and the hint."""
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -30,39 +30,41 @@ class XdpError(Exception):
 
 
 class NotBuiltError(XdpError):
-    """A compiled part is missing: its tools were not there when the package was built."""
+    """A compiled part is missing: its tools were not installed when the package was built."""
 
 
 class BpfError(XdpError):
-    """The kernel or libbpf refused. `errno` says how, `log` is what libbpf and the verifier said about it."""
+    """The kernel or libbpf refused. `errno` is the reason, `log` the messages of libbpf and the verifier."""
 
     def __init__(self, what: str, error_number: int, log: str = "", *, hint: str | None = None) -> None:
-        """Put what was tried, the reason and the log into one message; `hint` where more is known than `errno`."""
+        """Combine the operation, the reason and the log into one message; `hint` replaces the hint for `errno`."""
         self.errno = error_number
         self.log = log.strip()
         reason = "libbpf refused it" if error_number >= _LIBBPF_ERRNO_FIRST else os.strerror(error_number)
         message = f"{what}: {reason}\n{self.log}" if self.log else f"{what}: {reason}"
         if error_number == errno.EACCES and _NEEDS_PERFMON in self.log:
-            hint = "this kernel's verifier wants CAP_PERFMON as well: give it to the process, or run as root"
+            hint = (
+                "this kernel's verifier requires CAP_PERFMON as well: give it to the process, or run as root"
+            )
         hint = hint or _HINTS.get(error_number, "check that the kernel has CONFIG_BPF_SYSCALL")
         super().__init__(message, hint=hint)
 
 
 class AttachError(BpfError):
-    """The program is loaded, but the interface does not take it."""
+    """The program is loaded but cannot be attached to the interface."""
 
 
 class OccupiedError(XdpError):
-    """Another XDP program is on the interface; `occupants` says which."""
+    """Another XDP program is attached to the interface; `occupants` lists the programs."""
 
     def __init__(self, message: str, *, hint: str, occupants: tuple[object, ...]) -> None:
-        """Keep the `occupants`: the programs that are on the interface."""
+        """Store `occupants`: the programs attached to the interface."""
         super().__init__(message, hint=hint)
         self.occupants = occupants
 
 
 class SteeringError(XdpError):
-    """A rule or a socket cannot be had as asked."""
+    """A steering rule or a socket could not be set up."""
 
 
 class GroupError(XdpError):
@@ -74,26 +76,26 @@ class FlowSteeringError(XdpError):
 
 
 class FlowSteeringUnsupportedError(FlowSteeringError):
-    """The NIC or its driver has no such thing."""
+    """The NIC or its driver does not support flow steering."""
 
 
 class InterfaceError(XdpError):
-    """No network interface does what was asked."""
+    """No network interface meets the request."""
 
 
 class NoSuchInterfaceError(InterfaceError):
-    """Nothing bears that name, address or network."""
+    """No interface has that name, address or network."""
 
 
 class NoMulticastRouteError(InterfaceError):
-    """Multicast does not leave through the interface that was chosen."""
+    """Multicast is not routed through the chosen interface."""
 
 
 class SettingError(XdpError):
     """A setting of the NIC or of the host could not be changed."""
 
     def __init__(self, what: str, reason: str, error_number: int = 0) -> None:
-        """`what` was being set, and `reason` is why it failed; `errno` is the kernel's number, 0 where it gave none."""
+        """`what` is the setting, `reason` why it failed, `error_number` the kernel's error number or 0."""
         self.what, self.reason, self.errno = what, reason, error_number
         hint = (
             "run as root, or with CAP_NET_ADMIN"
@@ -104,7 +106,7 @@ class SettingError(XdpError):
 
 
 class RingError(XdpError):
-    """AF_XDP rings cannot be opened as asked. `errno` says why, `step` what was being done."""
+    """AF_XDP rings could not be opened. `errno` is the reason, `step` the failed operation."""
 
     def __init__(self, message: str, *, hint: str, errno: int, step: str) -> None:
         """Keep the reason, so that a caller that tries one mode after another can report it."""
@@ -114,7 +116,7 @@ class RingError(XdpError):
 
 
 class BrokerError(XdpError):
-    """The broker refused, or there is none that answers. `errno` is what stopped it, 0 where it was no system call."""
+    """The broker refused or does not respond. `errno` is the error of the system call, 0 if none failed."""
 
     def __init__(self, message: str, *, hint: str, errno: int = 0) -> None:
         """Keep the number, so that a caller that tries one mode after another can report it."""

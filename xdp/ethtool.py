@@ -1,6 +1,6 @@
-"""What ethtool tells and changes, for one interface of the calling thread's namespace.
+"""Reads and changes ethtool settings of one interface in the calling thread's namespace.
 
-What a driver does not have reads as `Unknown`; what it refuses to change raises `SettingError`.
+A setting that the driver does not have reads as `Unknown`; a refused change raises `SettingError`.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Ethtool(Closing):
         """Return the driver's name and the bus address of the device."""
         info = _DriverInfo(cmd=_GET_DRIVER_INFO)
         self._ioctl.ifreq.gstrings = ctypes.cast(ctypes.byref(info), ctypes.POINTER(None))
-        asked = self._read(self._ioctl.ioctl, "no driver tells its name here")
+        asked = self._read(self._ioctl.ioctl, "the driver's name is not available here")
         if isinstance(asked, Unknown):
             return asked, asked
         return info.driver.decode(), info.bus.decode() or Unknown("not on a bus")
 
     def queues(self) -> QueueCounts | Unknown:
         """Return how many queues there are and could be."""
-        read = self._read(self._ioctl.get_channels, "the driver does not tell its queues")
+        read = self._read(self._ioctl.get_channels, "the driver does not report its queues")
         if isinstance(read, Unknown):
             return read
         combined = int(read["combined_count"])
@@ -132,13 +132,13 @@ class Ethtool(Closing):
         if isinstance(read, Unknown):
             return read
         speed = int(read["speed"])
-        return Unknown("the link does not tell its speed") if speed in (0, _SPEED_UNKNOWN) else speed
+        return Unknown("the link does not report its speed") if speed in (0, _SPEED_UNKNOWN) else speed
 
     def timestamping(self) -> Timestamping | Unknown:
         """Return which clock the NIC has, and what it stamps by it."""
         info = _TimestampingInfo(cmd=_GET_TIMESTAMPING_INFO)
         self._ioctl.ifreq.gstrings = ctypes.cast(ctypes.byref(info), ctypes.POINTER(None))
-        asked = self._read(self._ioctl.ioctl, "the driver does not tell its timestamps")
+        asked = self._read(self._ioctl.ioctl, "the driver does not report its timestamps")
         if isinstance(asked, Unknown):
             return asked
         clock = int(info.clock)

@@ -1,7 +1,7 @@
-"""What is known of one interface and of the host around it, as far as the bypass cares.
+"""The facts about an interface and its host that matter to the bypass.
 
-Each fact is a value or `Unknown` with the reason it could not be found out: a kernel too old to be asked, a missing
-privilege, an interface that has no such thing.
+Each fact is a value, or `Unknown` with the reason: a kernel that is too old, a missing privilege, or an interface
+without the feature.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class AttachedXdp:
     description: str
     """Its name, and who has it open, as far as this process may know."""
     removal: str
-    """What frees the interface."""
+    """The command that frees the interface."""
     steers: bool | None = None
-    """Whether it takes groups from the kernel into another process's rings; None where that is not known."""
+    """True if it redirects groups into another process's rings; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +153,16 @@ class Facts:
     memlock_limit_bytes: int | None
     """None is no limit."""
     missing_parts: tuple[str, ...]
-    """What the build left out of the bypass, each with how to get it; empty where all is there."""
+    """Parts of the bypass missing from the build, each with how to add it; empty if complete."""
     stack: tuple[StackedDevice, ...] = ()
-    """What the interface lies on, itself first; empty for one that lies on nothing."""
+    """The devices below the interface, itself first; empty without any."""
     nics: tuple[Facts, ...] = ()
     """The NICs on whose queues rings for it would be, where these are not its own: those of `xdp.ring_place`."""
     vlans_above: tuple[str, ...] = ()
     """The VLAN devices that lie on it."""
 
     def has_capability(self, name: str) -> bool:
-        """Whether this process may do what the capability allows; where that is unknown, trying is how to tell."""
+        """True if this process has the capability, or if that is unknown."""
         return isinstance(self.capabilities, Unknown) or name in self.capabilities
 
     def to_json(self) -> dict[str, Any]:

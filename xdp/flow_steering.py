@@ -1,12 +1,12 @@
-"""What a NIC can do about which receive queue a datagram comes in by: filters for flows, and the spread of the rest.
+"""Selects the NIC receive queue of a datagram: filters for flows, and the spread (RSS) of all other traffic.
 
 `steer` puts a filter into the NIC (n-tuple: destination address and UDP port) that sends a group to one queue; `spread`
-limits the queues that everything else is hashed over (RSS). Both outlive the process that set them, unlike all else in
-this package: the NIC knows no owner. So `FlowSteering` is a context manager that undoes, newest first, what it did;
-after a crash, `ethtool -n IFACE` lists filters, `ethtool -N IFACE delete N` removes one, `ethtool -X IFACE default`
-restores the spread.
+limits the queues that everything else is hashed over (RSS). Both outlive the process that set them, unlike
+everything else in this package: the NIC records no owner. So `FlowSteering` is a context manager that undoes,
+newest first, what it did; after a crash, `ethtool -n IFACE` lists filters, `ethtool -N IFACE delete N` removes one,
+`ethtool -X IFACE default` restores the spread.
 
-Through the ethtool ioctl, which every driver with such filters answers. One thread at a time; works on the network
+Uses the ethtool ioctl, which every driver with such filters supports. One thread at a time; works on the network
 namespace of the calling thread.
 """
 
@@ -113,13 +113,13 @@ class _Envelope(ctypes.Structure):
 
 
 class Device(Protocol):
-    """What is asked of a NIC."""
+    """The NIC operations used here."""
 
     def call(self, request: ctypes.Array[ctypes.c_char] | ctypes.Structure) -> None:
         """Carry out one ethtool request, which the answer overwrites; OSError if it is refused."""
 
     def is_on(self, feature: str) -> bool:
-        """Whether a feature is on."""
+        """True if a feature is on."""
 
     def switch(self, feature: str, is_on: bool) -> None:
         """Turn a feature on or off; one that cannot be changed stays as it is."""
@@ -142,7 +142,7 @@ class EthtoolDevice:
             fcntl.ioctl(way_in, _SIOCETHTOOL, envelope)
 
     def is_on(self, feature: str) -> bool:
-        """Whether the feature is there, and on."""
+        """True if the feature is there, and on."""
         with self._ethtool() as ethtool:
             features = ethtool.get_features()
             return feature in features and bool(features[feature])
@@ -170,7 +170,7 @@ class EthtoolDevice:
 
 
 class FlowSteering(Closing):
-    """Filters and spread of one NIC. Context manager: leaving it undoes what was done, newest first."""
+    """Filters and spread of one NIC. Context manager: leaving it undoes the changes, newest first."""
 
     __slots__ = ("_device", "_name", "_undo")
 
@@ -181,7 +181,7 @@ class FlowSteering(Closing):
         self._undo = ExitStack()
 
     def queue_count(self) -> int:
-        """Return how many receive queues the NIC can be told to use."""
+        """Return how many receive queues the NIC can be set to use."""
         return int(self._ask(_GET_QUEUE_COUNT, "asking how many queues there are").data)
 
     def steer(self, address: Address | str, port: int, queue: int) -> int:

@@ -56,7 +56,7 @@ class GroupMemberships(Closing):
         self._joins: Counter[Group] = Counter()
         # Both at once: a socket belongs to the namespace it was made in, wherever groups are joined later.
         self._sockets = {4: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)}
-        # No IPv6 is no error before it is asked for. Where it is disabled a join succeeds, but tells no switch of it.
+        # Missing IPv6 is an error only when it is used. If it is disabled, a join succeeds but no switch learns of it.
         with contextlib.suppress(OSError):
             if Path(f"/proc/sys/net/ipv6/conf/{self.interface.name}/disable_ipv6").read_text().strip() == "0":
                 self._sockets[6] = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)

@@ -1,7 +1,7 @@
 """Network interfaces: their facts, which one is meant by a name, an address or a network, and where multicast goes.
 
-Works on the network namespace of the calling thread. The facts are read by the ioctls of netdevice(7): a process that
-opens a context asks for nothing else, and importing a netlink library takes longer than all the rest of its start.
+Works on the network namespace of the calling thread. The facts are read by the ioctls of netdevice(7): opening a
+context needs nothing else, and importing a netlink library takes longer than the rest of its start.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What the stack needs to know of one interface, as it was when asked."""
+    """The facts about one interface that the stack needs, at the time of the call."""
 
     index: int
     name: str
@@ -63,7 +63,7 @@ class Interface:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a datagram could leave through it now."""
+        """True if it can send a datagram now."""
         return self.is_up and self.has_carrier and bool(self.addresses)
 
     def __str__(self) -> str:
@@ -142,13 +142,13 @@ def multicast_route(group: str = "224.0.0.0") -> str | None:
 
 
 def lies_on_others(name: str) -> bool:
-    """Whether it is a VLAN device or a bond, by the files that the kernel shows of these; in microseconds."""
+    """Return true for a VLAN device or a bond, by the kernel's files; takes microseconds."""
     shown = Path("/proc/thread-self/net")
     return (shown / "vlan" / name).exists() or (shown / "bonding" / name).exists()
 
 
 def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> None:
-    """Raise with the command that mends it if the group would not leave through that interface."""
+    """Raise an error with the fixing command if the group is not routed through that interface."""
     through = multicast_route(group)
     if through == interface.name:
         return

@@ -1,7 +1,7 @@
 """Watching one interface: its MTU, its link state and its addresses, as they change.
 
-The kernel's announcements only wake the watch; what has changed is read afresh, so that a burst of announcements,
-or one that was lost for want of buffer, ends in one truthful change.
+The kernel's announcements only wake the watch, which then reads the state itself. So a burst of announcements, or one
+lost to a full buffer, results in one correct change.
 """
 
 from __future__ import annotations

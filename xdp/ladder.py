@@ -1,8 +1,8 @@
-"""The mode ladder as data: what each way to move datagrams needs, and which one a host can have.
+"""The mode ladder as data: the requirements of each link mode, and which modes a host supports.
 
-`decide` is a pure function of facts. It says which mode to open, and of each better one why it cannot be and what
-would change that. Opening may still fail: the caller then goes down to the next step that is not `CANNOT`.
-An unknown fact forbids nothing: the kernel's answer to the attempt is the better authority.
+`decide` is a pure function of facts. It returns the mode to open, and for each better one why it is unavailable and
+what would change that. Opening may still fail: the caller then tries the next step that is not `CANNOT`.
+An unknown fact excludes nothing: the kernel decides when the mode is opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xdp.modes import Wanted as Wanted
 TAGS_STRIPPED = "rx-vlan-hw-parse"
 """The offload by which a NIC takes the tag of 802.1Q off a frame."""
 RING_BYTES_PER_QUEUE = (4096 + 2048) * 4096
-"""What the rings of one receive queue lock, by default: frames to receive and to send, 4096 bytes each."""
+"""Default memory locked by the rings of one receive queue, in bytes: receive and send frames of 4096 bytes each."""
 _BYPASS_KERNEL = (5, 15)
 _MULTI_BUFFER_KERNEL = (6, 6)
 _GENERIC_MULTI_BUFFER_KERNEL = (6, 9)
@@ -32,7 +32,7 @@ _MAX_SINGLE_BUFFER_MTU_BYTES = _BUFFER_BYTES - _LINK_HEADER_BYTES
 
 
 class Verdict(StrEnum):
-    """What becomes of a mode."""
+    """The decision about a mode."""
 
     USE = "use"
     CANNOT = "cannot"
@@ -41,12 +41,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a mode cannot be, and the command (or the deed) that would change it."""
+    """Why a mode is unavailable, and the command or change that enables it."""
 
     problem: str
     remedy: str
     needs_privilege: bool = False
-    """Whether it is this process that may not, rather than the host or the NIC that cannot."""
+    """True if this process has no permission; false if the host or the NIC does not support the mode."""
 
     def __str__(self) -> str:
         """Show both."""
@@ -55,7 +55,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One mode and what was decided about it. `reasons` is empty unless it cannot be, or was not asked for."""
+    """One mode and its decision. `reasons` is empty unless the mode is unavailable or was not requested."""
 
     mode: Mode
     verdict: Verdict
@@ -64,13 +64,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What requirements are held against: an interface, or a NIC below it."""
+    """The facts that requirements are checked against: an interface, or a NIC below it."""
 
     facts: Facts
     ring_bytes: int
     driver: Driver | None
     is_tagged: bool = False
-    """Whether rings on the NIC are for datagrams with a VLAN's tag."""
+    """True if rings on the NIC receive datagrams with a VLAN tag."""
 
     @property
     def frame_buffers(self) -> int:
@@ -87,9 +87,9 @@ class Rung:
 
     mode: Mode
     of_interface: tuple[Requirement, ...]
-    """What has to be so of the interface that a context is on."""
+    """Requirements of the context's interface."""
     of_nic: tuple[Requirement, ...] = ()
-    """What has to be so of each NIC that has the rings: the interface itself, or what it lies on."""
+    """Requirements of each NIC with rings: the interface itself, or the devices below it."""
 
 
 def decide(
@@ -99,9 +99,9 @@ def decide(
     ring_bytes: int | None = None,
     drivers: Mapping[str, Driver] | None = None,
 ) -> list[Step]:
-    """Judge every mode, the best first. At most one step is `USE`; none if what was wanted cannot be.
+    """Decide about every mode, the best first. At most one step is `USE`; none if the requested mode is unavailable.
 
-    `ring_bytes` is what the rings will lock of memory; by default that of all receive queues.
+    `ring_bytes` is the memory that the rings will lock; default: that of all receive queues.
     """
     asked = _ASKED[Wanted(wanted)]
     table = known_drivers() if drivers is None else drivers
@@ -131,12 +131,12 @@ def decide(
 
 
 def chosen(steps: Sequence[Step]) -> Mode | None:
-    """Return the mode that is to be used, None if what was wanted cannot be."""
+    """Return the mode to use; None if the requested mode is unavailable."""
     return next((step.mode for step in steps if step.verdict is Verdict.USE), None)
 
 
 def modes_of(wanted: Wanted | str) -> frozenset[Mode]:
-    """Return the modes that a wish allows."""
+    """Return the modes that a request allows."""
     return _ASKED[Wanted(wanted)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: `home` says in which of its modules each public name is.
+    """Make the `__getattr__` of a package: `home` maps each public name to its module.
 
     No module may be called as a public name is: once imported, it would stand in the name's place.
     """

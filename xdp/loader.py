@@ -65,7 +65,7 @@ def checked(result: int, what: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """What one BPF_PROG_TEST_RUN gave back."""
+    """The result of one BPF_PROG_TEST_RUN."""
 
     __test__ = False
 
@@ -77,7 +77,7 @@ class TestRun:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """What the kernel knows of a loaded program."""
+    """The kernel's facts about a loaded program."""
 
     id: int
     name: str
@@ -233,9 +233,8 @@ class BpfObject(Closing):
     ) -> None:
         """Load `bpf/NAME.bpf.c` as compiled at build time, or any object file by path.
 
-        `program` names the one to load where the file has several; `map_entries` says how many entries its maps
-        shall have, where that is not what the file says; with `device_index` that program is for this interface alone
-        and may call its driver.
+        `program` selects one of several programs in the file; `map_entries` overrides the sizes of its maps; with
+        `device_index` the program is bound to that interface and may call its driver.
         """
         binding = libbpf()
         self._object: Any = None

@@ -1,8 +1,8 @@
-"""A loan: the rings of an interface that the broker opened for a process, until nobody has their sockets any more.
+"""A loan: rings that the broker opened for a process, until every process has closed their sockets.
 
-Hanging up ends the right to receive at once: the program is off the interface. It does not end the sockets: the kernel
-has no way to take a descriptor back, and who has one can send. So a loan is charged to its user until they are closed.
-What is left of the frames is freed then, though other processes may have them mapped.
+A disconnect stops reception at once: the program is detached. It does not close the sockets: the kernel cannot revoke a
+descriptor, and its holder can still send. So a loan is charged to its user until the sockets are closed. The frames are
+freed then, even if other processes still have them mapped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOT = 0
 
 
 class Loan(Closing):
-    """What one process borrowed. Closing it forgets it, without touching what the process has."""
+    """The rings that one process borrowed. Closing it does not affect the process's descriptors."""
 
     __slots__ = ("_memory", "_queues", "bytes", "is_revoked", "peer", "place", "rings", "steering")
 
@@ -42,13 +42,13 @@ class Loan(Closing):
         self.steering.detach()
 
     def is_over(self) -> bool:
-        """Whether every process has closed the sockets."""
+        """True if every process has closed the sockets."""
         return not any(self.steering.has_socket(SLOT, queue) for queue in self._queues)
 
     def free_frames(self) -> None:
         """Empty the frames' memory, which a process that kept its descriptor would have at the broker's expense.
 
-        Only once the sockets are closed: before, the kernel would send what frames it has, and not what is written.
+        Call it only after the sockets are closed: before, the kernel would still send its frames.
         """
         with contextlib.suppress(OSError, ValueError), mmap.mmap(self._memory, 0) as frames:
             frames.madvise(mmap.MADV_REMOVE)

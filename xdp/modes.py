@@ -15,7 +15,7 @@ class Mode(StrEnum):
 
 
 class Wanted(StrEnum):
-    """What was asked for: the best there is, the best of the bypass, or one mode and no other."""
+    """The requested mode: the best available, the best of the bypass, or exactly one mode."""
 
     AUTO = "auto"
     XDP = "xdp"

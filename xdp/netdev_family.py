@@ -64,11 +64,11 @@ class _NapiMessage(genlmsg):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeatures:
-    """What the driver declares; each unknown where this kernel does not say."""
+    """The driver's declarations; each unknown if this kernel does not report it."""
 
     xdp: frozenset[str] | Unknown
     rx_metadata: frozenset[str] | Unknown
-    """What an XDP program that is bound to the device can ask the driver about a frame."""
+    """Metadata of a frame that an XDP program bound to the device can read from the driver."""
     xsk: frozenset[str] | Unknown
     zero_copy_max_segments: int | Unknown
 
@@ -79,9 +79,9 @@ def device_features(interface_index: int) -> DeviceFeatures:
         attributes = _ask(interface_index)
     except NetlinkError as error:
         reason = (
-            "this kernel does not tell XDP features, Linux 6.3 and later do"
+            "this kernel does not report XDP features, Linux 6.3 and later do"
             if error.code == errno.ENOENT
-            else f"the kernel refuses to tell XDP features: {error}"
+            else f"the kernel refuses to report XDP features: {error}"
         )
         unknown = Unknown(reason)
         return DeviceFeatures(unknown, unknown, unknown, unknown)
@@ -90,7 +90,9 @@ def device_features(interface_index: int) -> DeviceFeatures:
         _names(attributes.get("NETDEV_A_DEV_XDP_FEATURES"), _XDP_FEATURES, "6.3"),
         _names(attributes.get("NETDEV_A_DEV_XDP_RX_METADATA_FEATURES"), _RX_METADATA, "6.7"),
         _names(attributes.get("NETDEV_A_DEV_XSK_FEATURES"), _XSK_FEATURES, "6.8"),
-        Unknown("only drivers with zero-copy tell, on Linux 6.6 and later") if segments is None else segments,
+        Unknown("only drivers with zero-copy report it, on Linux 6.6 and later")
+        if segments is None
+        else segments,
     )
 
 
@@ -102,15 +104,15 @@ def napi_instances(interface_index: int) -> tuple[Napi, ...] | Unknown:
         )
     except NetlinkError as error:
         if error.code in (errno.ENOENT, errno.EOPNOTSUPP):
-            return Unknown("this kernel does not tell NAPI instances, Linux 6.8 and later do")
-        return Unknown(f"the kernel refuses to tell NAPI instances: {error}")
+            return Unknown("this kernel does not report NAPI instances, Linux 6.8 and later do")
+        return Unknown(f"the kernel refuses to report NAPI instances: {error}")
     return tuple(sorted(map(_napi, answers), key=lambda one: one.id))
 
 
 def _napi(attributes: Mapping[str, Any]) -> Napi:
     return Napi(
         id=attributes["NETDEV_A_NAPI_ID"],
-        threaded=attributes.get("NETDEV_A_NAPI_THREADED", Unknown("Linux 6.17 and later tell")),
+        threaded=attributes.get("NETDEV_A_NAPI_THREADED", Unknown("Linux 6.17 and later report it")),
         irq_suspend_timeout_ns=attributes.get(
             "NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT", Unknown("Linux 6.13 and later have IRQ suspension")
         ),
@@ -154,5 +156,5 @@ def _request(
 
 def _names(bits: int | None, known: Mapping[int, str], since: str) -> frozenset[str] | Unknown:
     if bits is None:
-        return Unknown(f"this kernel does not tell, Linux {since} and later do")
+        return Unknown(f"this kernel does not report it, Linux {since} and later do")
     return frozenset(name for bit, name in known.items() if bits & bit)

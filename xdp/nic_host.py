@@ -5,7 +5,7 @@ queues.*_max rings.*_max                at most (read only)        feature.NAME 
 coalescing.rx_usecs .adaptive_rx        interrupts held back       interface.NAME         /sys/class/net/*/NAME
 irq.NUMBER                              CPUs of an interrupt       sysctl.net/core/NAME   a sysctl
 napi.POSITION.NAME                      `threaded` or `irq_suspend_timeout` of a NAPI instance, by its place among those
-                                        of the interface: its number changes whenever the driver makes it anew
+                                        of the interface: its number changes whenever the driver recreates it
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The settings of a NIC and its host that matter to the bypass, as stages that can be checked, applied and undone.
 
-A stage says which keys (see `xdp.nic_host`) should have which values. Before a key is changed, what it was is written
-to a state file; `undo` puts exactly that back, the last change first. If a change fails, those before it are undone.
+A stage maps keys (see `xdp.nic_host`) to target values. Before a key is changed, its value is written to a state file;
+`undo` restores exactly that, the last change first. If a change fails, the changes before it are undone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ON = ("rx-ntuple-filter",)
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What the user wants besides what is always good; None leaves it alone. `skip` names stages to leave out."""
+    """Optional changes requested by the user; None leaves a setting unchanged. `skip` names stages to omit."""
 
     queues: int | None = None
     busy_poll_us: int | None = None
     prefers_busy_poll: bool = False
-    """Every process that reads from the NIC prefers busy polling: its interrupts may be put off."""
+    """True if every process that reads from the NIC prefers busy polling, so its interrupts may be deferred."""
     threaded_napi: int | None = None
     """`xdp.netdev_family.THREADED_ON` or `THREADED_BUSY_POLL`."""
     skip: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class Preferences:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key: what it is and what it should be. A `target` of None: it cannot be had, or is to be left alone."""
+    """The current and target value of a key. `target` None: unavailable, or left unchanged."""
 
     stage: str
     key: str
@@ -56,25 +56,25 @@ class Setting:
 
     @property
     def is_to_change(self) -> bool:
-        """Whether `init` would change it."""
+        """True if `init` would change it."""
         return self.target is not None and self.current != self.target
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Some keys that belong together, changed in one go, and the privilege that takes."""
+    """Related keys that are changed together, and the privilege required."""
 
     name: str
     why: str
     privilege: str
     targets: Callable[[Host, Preferences], Mapping[str, Value]]
     is_on_request: bool = False
-    """Done only where it was asked for. If nothing of it can be had then, `init` fails."""
+    """True for a stage that runs on request only; `init` then fails if none of it is available."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What `init` or `undo` did: the changes in their order, as (key, before, after)."""
+    """The changes of `init` or `undo` in order, as (key, before, after)."""
 
     changes: list[tuple[str, Value, Value]] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
@@ -91,9 +91,9 @@ def check(host: Host, preferences: Preferences | None = None) -> list[Setting]:
 
 
 def init(host: Host, state: Path, preferences: Preferences | None = None) -> Outcome:
-    """Apply every stage. What was there before is in the state file from before the first change on.
+    """Apply every stage. The state file holds the previous values before the first change is made.
 
-    A second `init` adds to the same file what it changes, so that `undo` leads back to before the first one.
+    A second `init` adds its changes to the same file, so that `undo` restores the state before the first one.
     """
     recorded = _read_state(state, host) if state.exists() else {}
     outcome = Outcome()
@@ -124,7 +124,7 @@ def init(host: Host, state: Path, preferences: Preferences | None = None) -> Out
 
 
 def undo(host: Host, state: Path, *, dry_run: bool = False) -> Outcome:
-    """Put back what `init` found, the last change first. What cannot be put back stays in the state file."""
+    """Restore the values before `init`, the last change first. Values that cannot be restored stay in the file."""
     if not state.exists():
         raise NoStateError(
             f"nothing is recorded for {host.interface} ({state} is missing)",
@@ -226,7 +226,7 @@ def _read_state(state: Path, host: Host) -> dict[str, Value]:
         read = json.loads(state.read_text(encoding="utf-8"))
         interface, mac, before = read["interface"], read["mac"], dict(read["before"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NoStateError(f"{state} cannot be read: {error}", hint="mend it or remove it") from error
+        raise NoStateError(f"{state} cannot be read: {error}", hint="fix it or remove it") from error
     if (interface, mac) != (host.interface, host.mac):
         raise NoStateError(
             f"{state} is of {interface} {mac}, not of {host.interface} {host.mac}",
@@ -307,7 +307,7 @@ def _threaded_napi(host: Host, preferences: Preferences) -> Mapping[str, Value]:
 
 
 def _of_each_napi(host: Host, setting: str, value: int) -> Mapping[str, Value]:
-    """Keys of every instance; of the first even where there is none, so that its absence is told."""
+    """Return the keys of every instance; those of the first even if there is none, so that its absence is reported."""
     return {f"napi.{position}.{setting}": value for position in range(len(host.napi_ids()) or 1)}
 
 

@@ -162,7 +162,7 @@ def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
         link = route.get_links(interface.index)[0]
     xdp = link.get_attr("IFLA_XDP")
     if xdp is None:
-        return Unknown("this kernel does not tell")
+        return Unknown("this kernel does not report it")
     mode = xdp.get_attr("IFLA_XDP_ATTACHED")
     if mode is None or mode not in _ATTACH_MODES:
         return None
@@ -179,7 +179,7 @@ def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
                     occupant.removal(interface.name),
                     occupant.steers,
                 )
-    way = f"bpftool net show dev {interface.name} (as root) tells what it is"
+    way = f"bpftool net show dev {interface.name} (as root) shows what it is"
     return AttachedXdp(number, _ATTACH_MODES[mode], f"program {number} ({_ATTACH_MODES[mode]} mode)", way)
 
 
@@ -223,7 +223,7 @@ def numa_node(bus: str | Unknown) -> int | Unknown:
     if device is None:
         return Unknown("not a PCI device")
     node = _number(device / "numa_node")
-    return Unknown("the host has one node, or does not tell") if node == -1 else node
+    return Unknown("the host has one node, or does not report it") if node == -1 else node
 
 
 def _huge_pages() -> HugePages | Unknown:

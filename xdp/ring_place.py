@@ -1,8 +1,8 @@
-"""Where the rings of an interface are: on the queues of a NIC, which is the interface itself or one that it lies on.
+"""The place of an interface's rings: the queues of a NIC, which is the interface itself or a device below it.
 
-A VLAN device has no queues. What arrives for it comes by those of its NIC, with a tag, which steering rules compare and
-which frames that are sent have to bear. A bond has none either: what arrives comes by those of each of its members, and
-what is sent leaves by one of them. Address, neighbours and group memberships stay those of the VLAN device or the bond.
+A VLAN device has no queues: its datagrams arrive on the queues of its NIC with a tag, which steering rules compare and
+sent frames carry. A bond has none either: its datagrams arrive on the queues of all members and are sent by one of
+them. Address, neighbours and group memberships remain those of the VLAN device or the bond.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ class RingPlace:
     """The NIC that rings of an interface are on, and what frames bear there."""
 
     interface: Interface
-    """Whose datagrams these are, and from whose Ethernet address they are sent."""
+    """The interface of the datagrams, whose Ethernet address they are sent from."""
     device: Interface
-    """Whose queues the rings are on."""
+    """The device whose queues have the rings."""
     vlan: int = 0
     """The VLAN of the frames' tag; 0: they have none."""
     priority: int = 0
-    """Of that tag, in what is sent."""
+    """Priority in the tag of sent frames."""
     is_bonded: bool = False
-    """Whether the NIC is a member of a bond, perhaps the only one for now."""
+    """True if the NIC is a member of a bond, even the only one."""
 
     @property
     def tag_control(self) -> int:
-        """What the tag of a frame that is sent says (IEEE 802.1Q); 0: there is none."""
+        """Tag control information of sent frames (IEEE 802.1Q); 0: no tag."""
         return self.priority << _PRIORITY_SHIFT | self.vlan if self.vlan else 0
 
 
 def ring_places(interface: Interface, stack: Sequence[StackedDevice]) -> tuple[RingPlace, ...]:
-    """The places for rings of an interface that lies on these devices; none where it can have no rings."""
+    """Return the ring places of an interface above these devices; none if it cannot have rings."""
     vlan = next((device for device in stack if device.kind == "vlan"), None)
     number, priority = (vlan.vlan or 0, vlan.vlan_priority) if vlan else (0, 0)
     is_bonded = any(device.kind == "bond" for device in stack)
@@ -53,7 +53,7 @@ def ring_places(interface: Interface, stack: Sequence[StackedDevice]) -> tuple[R
 
 @off_the_event_loop
 def stack_now(interface: Interface) -> tuple[StackedDevice, ...]:
-    """What the interface lies on, by the kernel's word."""
+    """Return the devices below the interface, as the kernel reports them."""
     with IPRoute() as route:
         links = list(route.get_links())
     return stack_of(links, interface.name)

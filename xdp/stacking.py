@@ -1,4 +1,4 @@
-"""What an interface is made of: a VLAN device and its trunk, a bond and its members, and whatever else lies on others.
+"""The devices below an interface: the trunk of a VLAN device, the members of a bond, and other stacked devices.
 
 An interface of a data centre is often not a NIC: `bond0.100` is a VLAN of a bond of two. The kernel joins groups, tags,
 chooses a member and fails over there; rings belong to the queues of a NIC, below all that (`xdp.ring_place`).
@@ -33,26 +33,26 @@ _BOND_MODES = (
 
 @dataclass(frozen=True, slots=True)
 class StackedDevice:
-    """One device that lies on others."""
+    """One device above others."""
 
     name: str
     kind: str
-    """As `ip -d link` says it: vlan, bond, team, bridge, macvlan, ..."""
+    """Kind as in `ip -d link`: vlan, bond, team, bridge, macvlan, ..."""
     lower: tuple[str, ...]
-    """What it lies on, the members of a bond; empty where that is in another network namespace, or there is none."""
+    """Devices below it, such as the members of a bond; empty if none, or if in another network namespace."""
     vlan: int | None = None
     vlan_protocol: str | None = None
     vlan_priority: int = 0
-    """What its tags say of the priority of ordinary traffic."""
+    """Priority of ordinary traffic in its tags."""
     mode: str | None = None
-    """Of a bond."""
+    """Mode of a bond."""
     active: str | None = None
-    """The member that a bond sends by, where it has one such."""
+    """The active member of a bond that sends by one member only."""
     carrying: tuple[str, ...] = ()
-    """The members of a bond by which it may send now: those that are up and, with LACP, in the aggregator it uses."""
+    """Members that a bond may send by now: up and, with LACP, in the active aggregator."""
 
     def __str__(self) -> str:
-        """Say it to a person."""
+        """Describe it for display."""
         lower = (
             ", ".join(f"{one} (active)" if one == self.active else one for one in self.lower)
             or "nothing here"
@@ -64,7 +64,7 @@ class StackedDevice:
 
 
 def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
-    """What the interface lies on, itself first; of several lower devices the active or first one is followed.
+    """Return the devices below the interface, itself first; follows the active or first of several lower devices.
 
     `links` are the link messages of rtnetlink for the whole namespace.
     """
@@ -126,7 +126,7 @@ def _kind(link: Any) -> str | None:
 
 
 def _is_elsewhere(link: Any) -> bool:
-    """Whether what it lies on is in another network namespace, where its index means nothing here."""
+    """Return true if its lower device is in another network namespace, where its index is not valid here."""
     return link.get_attr("IFLA_LINK_NETNSID") is not None
 
 
@@ -140,7 +140,7 @@ def _carries(member: Any) -> bool:
 
 
 def _priority(mappings: Any) -> int:
-    """What the kernel's priority 0, that of traffic for which none was set, is in the tag."""
+    """Return the tag's priority for the kernel's priority 0, the default of traffic."""
     mapped = [] if mappings is None else mappings.get_attrs("IFLA_VLAN_QOS_MAPPING")
     return next((int(one["to"]) for one in mapped if one["from"] == 0), 0)
 

@@ -58,7 +58,7 @@ class RuleCounters:
     redirected: int
     """Handed to a socket."""
     no_socket: int
-    """Passed to the kernel for want of a socket at the slot and receive queue."""
+    """Passed to the kernel because the slot and receive queue had no socket."""
     fragments: int
     """IP fragments to the address, passed. Of several rules for one address the oldest counts them all: only the
     first fragment of a datagram carries a port."""
@@ -66,7 +66,7 @@ class RuleCounters:
 
 @dataclass(frozen=True, slots=True)
 class SteeringCounters:
-    """What the program did since it was attached."""
+    """Counters of the program since it was attached."""
 
     verdicts: dict[str, int]
     """Frames by verdict, under the names of `enum steering_verdict` in bpf/steering.h, in small letters."""
@@ -113,10 +113,10 @@ class Steering(Closing):
         frame_times: FrameTimes = FrameTimes.NONE,
         device_index: int = 0,
     ) -> None:
-        """Load the program, attached to nothing yet; most callers want `Steering.attach`.
+        """Load the program without attaching it; most callers use `Steering.attach`.
 
-        With FrameTimes.NIC it is for the interface with the index `device_index` alone. A kernel that cannot load a
-        program with these times is given the next simpler one; `frame_times` says which it is.
+        With FrameTimes.NIC it is bound to the interface with the index `device_index`. If the kernel cannot load a
+        program with these times, the next simpler one is loaded; `frame_times` is the result.
         """
         if max_slots < 1 or max_rules < 1:
             raise SteeringError(
@@ -135,7 +135,7 @@ class Steering(Closing):
             },
         )
         self.has_frags = not self.program.name.endswith(_LINEAR)
-        """Whether frames of several buffers (jumbo frames) can be received; on kernels before 5.18 they cannot."""
+        """True if frames of several buffers (jumbo frames) can be received; false on kernels before 5.18."""
 
     @classmethod
     def attach(
@@ -166,11 +166,11 @@ class Steering(Closing):
 
     @property
     def attachment(self) -> Attachment | None:
-        """What holds the program on its interface."""
+        """The attachment of the program to its interface."""
         return self._attachment
 
     def attached(self) -> bool:
-        """Whether the program is on its interface now: others may detach it, or remove the interface."""
+        """True if the program is on its interface now: others may detach it, or remove the interface."""
         return self._attachment is not None and self._attachment.is_held
 
     def reattach(self) -> None:
@@ -233,7 +233,7 @@ class Steering(Closing):
             raise
 
     def has_socket(self, slot: int, queue: int) -> bool:
-        """Whether a socket is there still, which ends only when every process that has it has closed it.
+        """Return true while a socket is in the slot: until every process that holds it has closed it.
 
         The kernel does not let a socket's entry be read, but it refuses to put another one where one is.
         """

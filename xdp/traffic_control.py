@@ -62,7 +62,7 @@ def attached_program_ids(interface_index: int, direction: Direction) -> list[int
 
 
 def has_filters(interface_index: int, direction: Direction) -> bool:
-    """Whether anything is on the hook: a BPF program, or a filter of another kind."""
+    """True if anything is on the hook: a BPF program, or a filter of another kind."""
     with _netlink(f"asking for the filters at the {direction} of interface {interface_index}") as route:
         if not _has_clsact(route, interface_index):
             return False

@@ -27,7 +27,7 @@ from xdp.ring_place import RingPlace
 from xdp.steering import FrameTimes
 
 _HEADROOM_BYTES = 256
-"""What the kernel leaves free before each frame it fills."""
+"""Bytes that the kernel leaves free before each frame it fills."""
 _FRAME_HEADERS_BYTES = 22
 """Ethernet and two VLAN tags, which the MTU does not count."""
 _OWN_BUSY_S = 0.1
@@ -64,35 +64,35 @@ class RingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RingSettings:
-    """What a ring set is made of."""
+    """Settings of a ring set."""
 
     receive_frames: int = 4096
-    """Frames of each queue for receiving, a power of two: how many datagrams can wait."""
+    """Receive frames per queue, a power of two: how many datagrams can wait."""
     send_frames: int = 2048
     queues: int = 0
-    """How many receive queues, from `first_queue` on; 0 is all."""
+    """Number of receive queues from `first_queue` on; 0: all."""
     first_queue: int = 0
     verify_checksum: bool = False
     huge_pages: bool = True
     busy_poll_us: int = 0
-    """With more than 0 a receive that finds nothing lets the driver work for so long (preferred busy polling)."""
+    """Microseconds for which a receive that finds nothing runs the driver (preferred busy polling); 0: off."""
     busy_poll_budget: int = 64
     busy_timeout: float = 1.0
-    """How long a queue that is busy is tried: it stays so for a moment after its last user."""
+    """Seconds for which a busy queue is retried: it stays busy for a moment after its last user."""
     kernel_times: bool = False
-    """The steering program notes the kernel's time of each frame, which is a datagram's time of arrival then."""
+    """True to use the kernel's time of each frame, noted by the steering program, as arrival time."""
     nic_times: bool = False
-    """And the NIC's, where its driver gives them."""
+    """True to also use the NIC's timestamps if its driver provides them."""
 
     @property
     def frame_times(self) -> FrameTimes:
-        """What the steering program is to note."""
+        """The times that the steering program notes."""
         if self.nic_times:
             return FrameTimes.NIC
         return FrameTimes.KERNEL if self.kernel_times else FrameTimes.NONE
 
     def for_program(self, frame_times: FrameTimes) -> RingSettings:
-        """The same for a program that turned out to note these times."""
+        """Return the settings for a program that notes these times."""
         return replace(
             self,
             kernel_times=frame_times is not FrameTimes.NONE,
@@ -102,24 +102,24 @@ class RingSettings:
 
 @dataclass(frozen=True, slots=True)
 class RingFacts:
-    """What a ring set turned out to be."""
+    """Properties of an open ring set."""
 
     mode: RingMode
     queues: int
     multi_buffer: bool
-    """Datagrams may take several frames (jumbo)."""
+    """True if a datagram may take several frames (jumbo)."""
     huge_pages: bool
     busy_poll: bool
     datagram_max_bytes: int
     """The largest UDP payload it can carry."""
     locked_bytes: int
     nic_clock: str
-    """The clock of the NIC that its timestamps are converted by, or why there is none; empty where none is wanted."""
+    """The NIC clock used to convert its timestamps, or why there is none; empty if not requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingShape:
-    """How a ring set was opened, as the process that adopts it must know."""
+    """Parameters of an opened ring set for the process that adopts it."""
 
     first_queue: int
     queues: int
@@ -133,13 +133,13 @@ class RingShape:
     headroom_bytes: int
     reads_times: bool
     nic_clock: int | None
-    """The number of the NIC's clock (/dev/ptpN), where its times are wanted and it has one."""
+    """Number of the NIC's clock (/dev/ptpN) if its times are requested and it has one."""
     reads_nic_times: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LentRings:
-    """What another process needs to have the ring set: the descriptors are those of the ring set that was opened."""
+    """The parts of a ring set that another process needs; the descriptors are those of the opened ring set."""
 
     shape: RingShape
     sockets: tuple[int, ...]

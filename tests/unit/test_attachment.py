@@ -10,7 +10,7 @@ from xdp import Occupant
 @pytest.mark.parametrize(
     ("name", "mode", "link_id", "way"),
     [
-        ("filter", "native", 7, "bpftool link show id 7 (as root) tells which process holds it"),
+        ("filter", "native", 7, "bpftool link show id 7 (as root) shows which process holds it"),
         ("filter", "native", None, "if nothing needs it any more: ip link set dev eth1 xdpdrv off"),
         ("filter", "generic", None, "if nothing needs it any more: ip link set dev eth1 xdpgeneric off"),
         ("filter", "offload", None, "if nothing needs it any more: ip link set dev eth1 xdpoffload off"),

@@ -95,7 +95,7 @@ class CoreContext:
         self.interface = interface
         self.closed = False
         self.forked = False
-        """Whether this process was forked from the one that opened it, and owns nothing of it."""
+        """True if this process was forked from the one that opened it, and owns nothing of it."""
         self.receiver_id = SystemRandom().getrandbits(64)
         self.responder: Responds | None = None
         """Sends responses to requests that its receivers get; set before the first receiver is made."""
@@ -202,7 +202,7 @@ class CoreContext:
 
     @property
     def has_tap(self) -> bool:
-        """Whether a tap runs."""
+        """True if a tap runs."""
         return self._tap is not None
 
     def set_tap(self, tap: object) -> None:

@@ -77,7 +77,7 @@ class Keyring:
         return () if loaded is None or pattern is None else dict(loaded.topics)[pattern]
 
     def has(self, key: Key) -> bool:
-        """Whether a key is that of any topic now."""
+        """True if a key is that of any topic now."""
         return any(key in keys for _, keys in self._topics())
 
     def find(self, is_meant: Callable[[Key], bool]) -> Key | None:

@@ -63,7 +63,7 @@ class QueueMemory:
         self.freed = False
         self.sources = RowSources()
         self.is_hot_failover = False
-        """Whether rows are of one stream of numbers, which its receivers and those of joined queues get copies of."""
+        """True if rows are of one stream of numbers, which its receivers and those of joined queues get copies of."""
         self._joined: list[QueueMemory] = []
 
     def make_hot_failover(self, core: CoreContext, options: ReceiverOptions) -> None:

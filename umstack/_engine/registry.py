@@ -93,7 +93,7 @@ class Registry:
                 part.disown()
 
     def has(self, opened: OpenObject) -> bool:
-        """Whether the object is open and of this context."""
+        """True if the object is open and of this context."""
         return opened in self._entries
 
     def owned_by(self, owner: OpenObject) -> list[OpenObject]:

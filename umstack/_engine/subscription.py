@@ -58,7 +58,7 @@ class Subscription:
         self.closed = False
 
     def wants(self, topic: str, group: str | None) -> bool:
-        """Whether a source of this topic is to be mapped to it; `group`: the multicast group it is on, if any."""
+        """True if a source of this topic is to be mapped to it; `group`: the multicast group it is on, if any."""
         if self.closed or topic != self.topic:
             return False
         return self._takes_group is None or group is None or self._takes_group(group)

@@ -28,11 +28,11 @@ class Inbox:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a reader needs not wait."""
+        """True if a reader needs not wait."""
         return bool(self.arrived) or self.error is not None
 
     def is_over(self, now_ns: int) -> bool:
-        """Whether no more responses are taken."""
+        """True if no more responses are taken."""
         return self.error is not None or now_ns >= self.deadline_ns
 
     def take(self, response: Response) -> None:

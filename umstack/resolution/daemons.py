@@ -77,7 +77,7 @@ class DaemonClient:
         return [daemon.address for daemon in self._daemons] if alive is None else [alive]
 
     def has_come_back(self, now_ns: int) -> bool:
-        """Whether a daemon answers, and none did when this was last asked."""
+        """True if a daemon answers, and none did when this was last asked."""
         alive, before = self.alive(now_ns), self.was_alive
         self.change_count += alive != before
         self.was_alive = alive

@@ -28,7 +28,7 @@ class ResolutionLimiter:
         return 0 if self._slice_start_ns is None else self._slice_start_ns + SLICE_NS
 
     def admit(self, record_bytes: int, now_ns: int) -> bool:
-        """Whether a record may go now; one that may is accounted for."""
+        """True if a record may go now; one that may is accounted for."""
         self._advance(now_ns)
         if self._records_per_slice and self._used_records >= self._records_per_slice:
             return False

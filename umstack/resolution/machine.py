@@ -137,7 +137,7 @@ class _WantedTopic:
         self.record = record
         self.threshold = threshold
         self.ends_initial_phase = ends_initial_phase
-        """Whether the topic is queried less often once a source of it is known."""
+        """True if the topic is queried less often once a source of it is known."""
         self.users = 1
         self.known: dict[KnownSource, None] = {}
 

@@ -27,7 +27,7 @@ class TopicPattern:
         self._matches = matches
 
     def matches(self, topic: str) -> bool | None:
-        """Whether the topic is taken; None when that takes longer than 5 ms."""
+        """True if the topic is taken; None when that takes longer than 5 ms."""
         return self._matches(topic)
 
     @classmethod

@@ -122,7 +122,7 @@ class Relay:
         return Fate.RELAYED
 
     def is_relayable(self, data: bytes, source: Address, now_ns: int) -> bool:
-        """Whether a datagram that is to be relayed is topic resolution; its records count as relayed then."""
+        """True if a datagram that is to be relayed is topic resolution; its records count as relayed then."""
         counters, part = self.counters, self._part
         if self._take(data, source, now_ns, 0):
             counters.queries += part.query_count

@@ -131,7 +131,7 @@ class PhaseTimer:
         return self._epoch_ns - (self._epoch_ns - self._due_ns) // tick * tick
 
     def may_go(self, now_ns: int) -> bool:
-        """Whether the record of `deadline_ns` may go by now, along with others."""
+        """True if the record of `deadline_ns` may go by now, along with others."""
         early_ns = min(self._gap_ns // 4, EARLY_MAX_NS)
         return self.deadline_ns is not None and self.deadline_ns - early_ns <= now_ns
 

@@ -99,12 +99,12 @@ class Greeting(NamedTuple):
 
 
 def is_greeting(received: ByteWindow) -> bool:
-    """Whether a connection without tags so far begins with a greeting."""
+    """True if a connection without tags so far begins with a greeting."""
     return received.peek(len(_GREETING_HEAD)) == _GREETING_HEAD
 
 
 def may_become_greeting(first_bytes: bytes) -> bool:
-    """Whether a peer that has sent no more than this may be sending a greeting, whose kind is not here yet."""
+    """True if a peer that has sent no more than this may be sending a greeting, whose kind is not here yet."""
     return len(first_bytes) < KIND_BYTES and _GREETING_HEAD.startswith(first_bytes)
 
 
