@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What the egress tap, its loader and its reader share: the layouts of its maps and of the records in its ring.
+ * Layouts of the maps and ring records that the egress tap, its loader and its reader share.
  *
- * The one place for all sides. The program includes it, and so does ffi/capture/writing/egress_ring.h, which reads the
- * ring; cffi reads the same declarations (ffi/build.py), so that xdp/egress_tap.py fills in the filter by name. That is
- * why it keeps to plain C, without __u32 and without an include guard.
+ * The program includes this file, and so does ffi/capture/writing/egress_ring.h, which reads the ring; cffi reads the
+ * same declarations (ffi/build.py), so that xdp/egress_tap.py fills in the filter by name. Therefore it is plain C,
+ * without __u32 and without an include guard.
  */
 
-/* How many ranges of each kind a filter may name. */
+/* Maximum number of ranges of each kind in a filter. */
 #define EGRESS_TAP_RANGES_MAX 32
 
-/* Both ends belong to it; host order. */
+/* Both ends inclusive; host order. */
 struct egress_tap_range {
     unsigned int low;
     unsigned int high;
@@ -24,14 +24,14 @@ struct egress_tap_filter {
     unsigned int group_port_count;
     unsigned int unicast_port_count;
     unsigned int stream_port_count;
-    unsigned int mirror_index; /* the interface that gets runs of datagrams by reference; 0: the ring gets copies */
+    unsigned int mirror_index; /* the interface that receives runs of datagrams by reference; 0: copies into the ring */
     struct egress_tap_range groups[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range group_ports[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range unicast_ports[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range stream_ports[EGRESS_TAP_RANGES_MAX];
 };
 
-/* A record of the map `ring`; the frame's bytes follow, from its link header on. What is behind them is undefined. */
+/* A record of the map `ring`; the frame follows, from its link header on. The bytes behind the frame are undefined. */
 struct egress_tap_record {
     unsigned long long time_ns; /* CLOCK_TAI */
     unsigned int wire_bytes;
@@ -46,13 +46,13 @@ struct egress_tap_record {
 /* The packet sockets beside the tap: what comes in, and what the mirror gets. */
 enum egress_tap_socket { EGRESS_TAP_INCOMING, EGRESS_TAP_MIRRORED, EGRESS_TAP_SOCKETS };
 
-/* For so many frames in a packet socket there are stamps: more than its buffer has space for. */
+/* Number of frames in a packet socket that have stamps: more than its buffer holds. */
 #define EGRESS_TAP_STAMPS 131072
 
 /* An entry of the maps `incoming_stamps` and `mirrored_stamps`: when a frame was let into the socket. The stamp of
  * frame n, counted from 1, is at n % EGRESS_TAP_STAMPS. */
 struct egress_tap_stamp {
-    unsigned long long frame;   /* whose it is; written last */
+    unsigned long long frame;   /* number of the stamped frame; written last */
     unsigned long long time_ns; /* CLOCK_TAI */
     unsigned int packet_count;  /* on the wire */
     unsigned int queue_number;  /* of the interface's receive queue, counted from 1; 0: not known */

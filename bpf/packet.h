@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What the programs of this directory share about packets: the VLAN tags between Ethernet and what it carries.
+ * VLAN tags between Ethernet and its payload, for all programs of this directory.
  */
 #ifndef PACKET_H
 #define PACKET_H
@@ -11,7 +11,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* How many tags (802.1Q or 802.1ad) a program looks behind. */
+/* Maximum number of tags (802.1Q or 802.1ad) that a program skips. */
 #define VLAN_TAGS_MAX 2
 
 struct vlan_tag {

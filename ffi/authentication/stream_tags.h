@@ -1,16 +1,16 @@
-/* Keys and tags of a byte stream of LBMC messages, by libcrypto: the one form of them, whatever the connection is for
- * (core/wire/stream_record.h has the layout, and who connects to whom). Who uses it:
+/* Keys and tags of a byte stream of LBMC messages, by libcrypto: one format for all uses of a connection
+ * (core/wire/stream_record.h has the layout, and which side connects). Users:
  *
  *   ffi/io                      LBT-TCP, both ends (tcp_connection.h, tcp_server.h)
  *   umstack/streams/tags.py     late join, off-transport recovery and responses, whose connections are Python's. It
  * calls these functions and has no layout and no cryptography of its own
  *
- * so the two agree byte for byte; tests/tag_oracle.py says the same once more, without either.
+ * so the two agree byte for byte; tests/tag_oracle.py is an independent implementation for tests.
  *
- * A key of a direction is HMAC-SHA256 of the kind's label, the direction and what the caller gives, under a key of the
- * file. As both sides' greetings have a nonce and are part of that, no connection has the keys of another, and the
- * number of a record is nonce enough for AES-128-GMAC. A greeting proves nothing: a side has proved that it has the key
- * with its first record.
+ * The key of a direction is HMAC-SHA256, under a key of the file, of the kind's label, the direction and the caller's
+ * bytes. These include both sides' greetings with their nonces, so no two connections share keys, and the record number
+ * suffices as nonce for AES-128-GMAC. A greeting proves nothing: a side proves that it has the key with its first
+ * record.
  *
  * Threads: one at a time. Memory: opened and closed by the caller; secrets are wiped. Errors: NULL, a negative errno,
  * or um_tag_status.
@@ -23,7 +23,7 @@
 
 /* Writes UM_RECORD_HEADER_BYTES, with a nonce of its own. 0, or -EIO without randomness. */
 int um_stream_greeting_write(uint8_t *out, const um_stream_greeting *greeting);
-/* Four bytes by which keys of one identifier are told apart, which say nothing else about them. */
+/* Returns four bytes that distinguish keys with the same identifier and reveal nothing else about them. */
 uint32_t um_stream_key_check(const um_key *key);
 
 typedef struct um_stream_tags um_stream_tags;
@@ -38,17 +38,17 @@ um_stream_tags *um_stream_tags_open_session(const um_key *key, bool is_server, c
                                             const uint8_t *source, um_address at);
 void um_stream_tags_close(um_stream_tags *tags);
 /* From now on tags are made with the first of these keys, and those of all are accepted: the next record names its key
- * where that is another. A record with a key that is not among them is refused. 0 or -ENOMEM. */
+ * if that is another. A record with a key that is not among them is refused. 0 or -ENOMEM. */
 int um_stream_tags_set_keys(um_stream_tags *tags, const um_key_set *keys);
 
 /* Makes a record of the `length` bytes of messages, 1 to UM_RECORD_BYTES_MAX, behind UM_RECORD_HEADER_BYTES at
  * `record`. 0 or -EIO. */
 int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length);
-/* The same where the messages lie elsewhere: writes the header. */
+/* The same for messages stored elsewhere: writes only the header. */
 int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length);
 /* Checks a whole record: the next of its direction, which is accepted once, with the right tag. */
 int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *record);
-/* The same as a stream's. */
+/* Returns the verifier of the stream's records. */
 um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags);
 
 #endif

@@ -1,12 +1,13 @@
-/* The verifiers behind core/wire/authentication.h: of what a source sends to its group, and of what several senders,
- * told apart by their addresses, send to one socket: receivers to a source, and everyone to the resolution group.
+/* The verifiers behind core/wire/authentication.h: one for the datagrams of a source to its group, and one for those of
+ * several senders, distinguished by their addresses, to one socket: receivers to a source, and all members to the
+ * resolution group.
  *
- * Order of the checks: the trailer is there; its key is known; its time is fresh; the tag is right; it was not received
- * before. Nothing is remembered of a datagram whose tag is wrong.
+ * Order of the checks: the trailer exists; its key is known; its time is fresh; the tag is right; the datagram was not
+ * received before. A datagram with a wrong tag changes no state.
  *
  * Threads: the one that receives. Memory: inside; contexts of libcrypto between _open and _close, and the senders'
- * table. Complexity: constant but for a new sender when the table is full, which replaces the one not heard for
- * longest. Errors: 0 or a negative errno.
+ * table. Complexity: constant, except for a new sender when the table is full, which replaces the sender that was idle
+ * for longest. Errors: 0 or a negative errno.
  */
 #ifndef UM_AUTHENTICATION_VERIFIERS_H
 #define UM_AUTHENTICATION_VERIFIERS_H
@@ -14,7 +15,7 @@
 #include "authentication/mac.h"
 
 enum {
-    UM_SESSION_WINDOW_LOG2 = 12, /* datagrams by which one of a source may come late */
+    UM_SESSION_WINDOW_LOG2 = 12, /* log2 of the number of datagrams by which a source's datagram may be late */
     UM_SENDER_WINDOW_LOG2 = 3,
     UM_SENDERS_MAX = 1024, /* power of two */
 };
@@ -51,7 +52,7 @@ typedef struct um_senders_verifier {
     enum um_mac_purpose purpose;
     int64_t tolerance_ns;
     um_accepted accepted;
-    uint64_t forgotten_stamp; /* the newest of a sender that was replaced: what a new one sends must be newer */
+    uint64_t forgotten_stamp; /* the newest of a replaced sender: a new sender's must be newer */
     uint32_t sender_count;
     um_known_sender *senders; /* UM_SENDERS_MAX */
 } um_senders_verifier;

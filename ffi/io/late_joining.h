@@ -12,20 +12,20 @@
 #include "io/publication.h"
 #include "io/subscription.h"
 
-/* A source that offers what it retains, at request_port: whether its past comes first, and what became of that. */
+/* Request for, and outcome of, mapping a source that retains messages and offers them at request_port. */
 typedef struct um_late_mapping {
     um_address request_port;
     bool joins_late;
     uint32_t caching_proximity;
 
     bool is_fetched; /* the controller waits for um_subscription_fetch */
-    bool is_resumed; /* from resume_sqn on: the source was there before, and its session ended */
+    bool is_resumed; /* fetched from resume_sqn on: the source was known before, and its session ended */
     uint32_t resume_sqn;
     uint32_t epoch; /* the fetch's */
 } um_late_mapping;
 
-/* As um_subscription_map. A source that is found again is fetched from where it was left, whether it is joined late or
- * only recovered from, and nothing is fetched twice. */
+/* As um_subscription_map. A rediscovered source is fetched from where its last session stopped, both for late join and
+ * for recovery only; no message is fetched twice. */
 int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
                              uint32_t topic_index, uint32_t source, um_late_mapping *mapping);
 
@@ -37,7 +37,7 @@ int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch)
 
 /* Offers late join. -EBUSY when it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);
-/* What is retained and wanted. -ENOENT when the source does not offer late join. */
+/* Stores the range of retained and requested sqns. -ENOENT if the source does not offer late join. */
 int um_publication_retained(um_publication *publication, const um_range_bounds *bounds, uint32_t *low, uint32_t *high);
 
 /* Requests of one connection and the answers to them. */

@@ -1,8 +1,8 @@
-/* Leader and followers: a reader that waits receives for itself. Handing each message from the context's thread to a
- * reader costs a second wake-up, more than all the rest of a round trip. So a reader of embedded mode that finds its
- * queue empty becomes the leader, if nobody is: the groups' sockets are reported to it instead of the context's thread,
- * and it receives what comes, under the context lock, for all readers. The other readers follow: they wait for their
- * queues' descriptors, and see now and then whether they may lead.
+/* Leader and followers: a waiting reader receives on its own thread. Handing each message from the context's thread to
+ * a reader costs a second wake-up, more than the rest of a round trip. Therefore a reader in embedded mode that finds
+ * its queue empty becomes the leader, if there is none: the groups' sockets are reported to it instead of the context's
+ * thread, and it receives for all readers, under the context lock. The other readers follow: they wait for their
+ * queues' descriptors, and check periodically whether they may lead.
  *
  *                        queue empty, nobody leads, no load
  *      context's thread ------------------------------------> a reader leads --+ datagrams: receive, deliver, wake
@@ -10,16 +10,15 @@
  *                        rows for it, timeout, signal,         ^---------------+
  *                        unblocked, closed; or load
  *
- * The context's thread never leaves its epoll set. Only the reports of the groups move (EPOLL_CTL_MOD), so the
- * hand-over wakes nobody, and what arrives between two waits is reported to the context's thread at once. Timers, NAKs
- * and status messages of sources, and requests of publishers stay its own all the time; a timer that a datagram of the
- * leader brought forward is requested of it.
+ * The context's thread never leaves its epoll set. Only the reports of the groups move (EPOLL_CTL_MOD), so the change
+ * of leader wakes no thread, and a datagram that arrives between two waits is reported to the context's thread at once.
+ * Timers, NAKs and status messages of sources, and requests of publishers always stay with the context's thread. If a
+ * datagram of the leader brings a timer forward, the leader requests that run from the context's thread.
  *
- * Load (receive coalescing would begin, or a queue is full) ends leading for a while: then one thread that lets
- * datagrams gather is better. Nobody leads over a ring set, with busy_wait, or with more groups than are read without
- * asking which of them has something.
+ * Load (receive coalescing would start, or a queue is full) suspends leading: then one thread that coalesces datagrams
+ * is better. No reader leads over a ring set, with busy_wait, or with more than UM_RECEIVING_DIRECT_MAX groups.
  *
- * The leader polls for a moment before it sleeps, as long as what it waits for comes that soon
+ * The leader polls briefly before it sleeps, as long as datagrams arrive within that time
  * (core/foundation/adaptive_spin.h), as a thread does that donates itself.
  *
  * Threads: any reader; one leads at a time (`is_led`), and owns `load` and `spin` meanwhile. Locks: the context lock,
@@ -33,13 +32,13 @@
 #include "io/event_queue_private.h"
 #include "io/receiving.h"
 
-enum { UM_LEADER_PRESSURED_NS = 1000000 }; /* readers follow for so long after a queue was full */
+enum { UM_LEADER_PRESSURED_NS = 1000000 }; /* how long readers only follow after a queue was full */
 
 typedef struct um_loop_leader_config {
     bool never;               /* readers only follow */
-    int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */
-    int64_t adaptive_spin_ns; /* the same while events come that soon */
-    int64_t coalesce_ns;      /* of the loop: 0 means that no load ends leading */
+    int64_t spin_ns;          /* how long to poll after the last event before sleeping */
+    int64_t adaptive_spin_ns; /* the same, only while events arrive within that time */
+    int64_t coalesce_ns;      /* the loop's coalescing interval; 0: load never ends leading */
 } um_loop_leader_config;
 
 typedef struct um_loop_leader {
@@ -49,7 +48,7 @@ typedef struct um_loop_leader {
     um_event_queues *queues;
     atomic_bool is_led;
     _Atomic int64_t loaded_until_ns;
-    um_receive_coalescing load; /* what the leader received: load or not */
+    um_receive_coalescing load; /* detects load from the datagrams that the leader received */
     um_adaptive_spin spin;
     int64_t spin_until_ns;
     uint32_t group_changes; /* the receiving half's, when leading began */
@@ -64,12 +63,11 @@ bool um_loop_leader_wait_queue(um_loop_leader *leader, um_event_queue *queue, in
 /* Waits until a descriptor is readable, such as one that stands for several queues, in the same way. */
 bool um_loop_leader_wait_descriptor(um_loop_leader *leader, int fd, int64_t end_ns);
 
-/* Before a reader waits by other means, which will tell it when there are rows: polls for them for as long as the
- * adaptive spin says, and does not sleep. has_rows: there are some; what matters is the time. Inside the queue's gate.
- */
+/* Polls for rows, for the time that the adaptive spin allows and without sleeping, before a reader waits by other
+ * means. has_rows: rows are already there, and only the time is recorded. Inside the queue's gate. */
 void um_loop_leader_look(um_loop_leader *leader, um_event_queue *queue, bool has_rows);
 
-/* The loop's: until then it lets datagrams gather. */
+/* Called by the loop: it coalesces datagrams until until_ns. */
 static inline void um_loop_leader_note_load(um_loop_leader *leader, int64_t until_ns)
 {
     if (until_ns > atomic_load_explicit(&leader->loaded_until_ns, memory_order_relaxed))

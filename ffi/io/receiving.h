@@ -16,10 +16,10 @@
 enum {
     UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions remembered until they are read */
     UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs, and ports of LBT-RU sessions */
-    UM_RECEIVING_DIRECT_MAX = 4,   /* up to so many groups are read without asking epoll which has something */
+    UM_RECEIVING_DIRECT_MAX = 4,   /* up to this number of groups, all are read without a call to epoll */
 };
 
-/* A joined group, or what one session has alone: the port of LBT-RU, the connection of TCP. */
+/* A joined group, or the descriptor of a single session: the port of LBT-RU, the connection of TCP. */
 typedef struct um_group {
     um_socket_link link;
     um_tcp_connection *connection; /* NULL: it is read by the link */
@@ -60,12 +60,12 @@ typedef struct um_receiving {
     uint32_t group_limit;   /* groups beyond it were never used */
     uint32_t group_changes; /* groups joined and left, and connections made and lost, ever */
     uint32_t connection_count;
-    uint32_t least_buffer_bytes; /* that the kernel granted to a group's socket; 0: there was none */
-    bool rings_are_read;         /* a group is joined, so that the loop waits for the rings */
+    uint32_t least_buffer_bytes; /* smallest buffer that the kernel granted to a group's socket; 0: no socket yet */
+    bool rings_are_read;         /* a group is joined, so the loop waits for the rings */
     bool is_paused;              /* a queue is full: nothing is read, and nothing reported to the loop */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
-    um_receive_coalescing *coalescing;     /* is given what rings receive */
+    um_receive_coalescing *coalescing;     /* counts datagrams received from rings */
     struct um_subscription *subscriptions; /* the list of subscription.c */
     uint32_t next_delivery_id;
     int recoveries_fd;                           /* eventfd of the thread that takes off-transport recoveries; or -1 */
@@ -77,12 +77,12 @@ typedef struct um_receiving {
 /* Opens the control socket and maps the memory; um_receiving_close ends what was opened, after a failure too. */
 int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *links, um_receive_coalescing *coalescing,
                       const um_receiving_config *config);
-/* When nothing receives any more. Groups stay readable until um_receiving_free. */
+/* Called when receiving has stopped. Groups stay readable until um_receiving_free. */
 void um_receiving_close(um_receiving *receiving);
 void um_receiving_free(um_receiving *receiving);
 
-/* Maps a topic of a session to the receiver: joins the group and makes the session where needed. -EEXIST when it is
- * mapped already, -EAGAIN while the session ends, -EKEYREJECTED when the session has another key set than the topic. */
+/* Maps a topic of a session to the receiver: joins the group and creates the session if needed. -EEXIST if it is mapped
+ * already, -EAGAIN while the session ends, -EKEYREJECTED if the session has another key set than the topic. */
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
                      uint32_t topic_index, uint32_t source);
 /* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
@@ -93,31 +93,30 @@ void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver,
 
 /* ---- the loop's ---- */
 
-/* The attempt to connect of a session over TCP is over. */
+/* Handles the end of a TCP session's attempt to connect. */
 void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns);
-/* Connects what is due. Returns when to call again. */
+/* Starts the connections that are due. Returns when to call again. */
 int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns);
-/* Goes on with what was received and not delivered, for a queue was full. Returns runs delivered. */
+/* Delivers datagrams that were received but not delivered because a queue was full. Returns runs delivered. */
 int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns);
-/* Receives from one group's socket until it is empty, or so often that others are next. Returns datagrams. */
+/* Receives from one group's socket until it is empty or its share of the pass is used up. Returns datagrams. */
 int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns);
-/* The same of all of them. */
+/* The same for all groups. */
 int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
-/* No group is reported to the loop until um_receiving_watch_groups: the caller waits for their descriptors. Returns how
- * many there are; 0, and they stay watched, when there are more than UM_RECEIVING_DIRECT_MAX. A group that is joined
- * meanwhile is watched; one that is left becomes readable first. `group_changes` tells of both. */
+/* Stops reporting groups to the loop until um_receiving_watch_groups: the caller waits for their descriptors. Returns
+ * their number; 0, and they stay watched, if there are more than UM_RECEIVING_DIRECT_MAX. A group joined meanwhile is
+ * watched; one that is left becomes readable first. Both change `group_changes`. */
 uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVING_DIRECT_MAX]);
 void um_receiving_watch_groups(um_receiving *receiving);
-/* While a queue is full no group is reported to the loop, which would find it readable in every pass and not read it.
- */
+/* Pauses reports of groups while a queue is full: the loop would find them readable in every pass and not read them. */
 void um_receiving_pause_groups(um_receiving *receiving, bool is_paused);
-/* Receives from the ring set, in the same way. */
+/* Receives from the ring set in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
-/* The key set has changed: its sessions go on with the new keys. */
+/* The key set has changed: its sessions continue with the new keys. */
 int um_receiving_rekey(um_receiving *receiving, uint32_t key_set);
-/* Wakes the thread that takes off-transport recoveries when some have begun. */
+/* Wakes the thread that takes off-transport recoveries if any have started. */
 void um_receiving_report_recoveries(um_receiving *receiving);
-/* Those that have begun and were not taken yet, at most `max`. Returns how many. */
+/* Takes at most `max` recoveries that have started and were not taken yet. Returns how many. */
 uint32_t um_receiving_take_recoveries(um_receiving *receiving, um_begun_recovery *begun, uint32_t max);
 /* Takes down the sessions that have ended. */
 void um_receiving_reap(um_receiving *receiving);

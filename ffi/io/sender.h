@@ -1,4 +1,4 @@
-/* The sender of a source session: what runs um_source_session_send, on which thread, and when. Internal to ffi/io.
+/* The sender of a source session: decides on which thread and when um_source_session_send runs. Internal to ffi/io.
  *
  * A publisher that has published runs the sender on its own thread unless another thread is running it (W8).
  * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it sets a flag and continues:
@@ -17,8 +17,8 @@
  *   the loop, with timers due                   timers_wanted             the holder, in its next duty cycle
  *
  * The thread that releases the lock checks again (um_source_session_has_pending; its fence pairs with the one in
- * flush_requested), so nothing that was flushed stays unsent. The loop is woken (um_reactor_wake_by) only for what a
- * timer or a limiter decides.
+ * flush_requested), so no flushed data stays unsent. The loop is woken (um_reactor_wake_by) only for deadlines of a
+ * timer or a rate limiter.
  *
  * Three times bound what the loop does: timers_ns and requested_ns, when the session's timers are to be run at
  * the latest; due_ns, when the loop services the session again. While publishers stream they run the sender and poll
@@ -43,9 +43,9 @@ typedef struct um_sender {
     int wakeup_fd;   /* readable once a send may succeed again after one was refused (UX-2) */
     _Atomic uint32_t wakeup_wanted;
     int64_t due_ns;                /* the loop services the session then */
-    int64_t skip_ns;               /* the loop skips a streaming session for so long */
-    _Atomic int64_t timers_ns;     /* the session's timers are to be run by then */
-    _Atomic int64_t requested_ns;  /* or by then, as a publisher requested */
+    int64_t skip_ns;               /* how long the loop skips a streaming session */
+    _Atomic int64_t timers_ns;     /* latest time at which the session's timers must run */
+    _Atomic int64_t requested_ns;  /* the same, as requested by a publisher */
     _Atomic int64_t last_run_ns;   /* when the sender last sent */
     atomic_bool timers_wanted;     /* the loop found the sender busy: its holder runs the timers */
     atomic_bool has_deferred_tail; /* a publisher left datagrams to the loop's next pass */
@@ -58,61 +58,61 @@ void um_sender_close(um_sender *sender);
 
 /* Sends what is pending, unless another thread is running the sender, which then does. */
 void um_sender_run(um_sender *sender, int64_t now_ns);
-/* The same down to `tail_bytes`, which may wait. */
+/* The same, but may leave `tail_bytes` unsent. */
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns);
 /* Cleans the log for a publisher that found no clean space; false when there is nothing to clean. */
 bool um_sender_make_space(um_sender *sender, int64_t now_ns);
-/* Gives way to another thread that sends, while this publisher is further ahead of it than the caches hold. */
+/* Yields to another thread that sends, while this publisher is further ahead of it than the caches hold. */
 void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns);
 
-/* What became of a publication. */
+/* The outcome of a publication. */
 typedef struct um_sender_outcome {
     int64_t now_ns;
-    int64_t tail_bytes; /* so many may wait */
+    int64_t tail_bytes; /* bytes that may be deferred */
     bool ran;
 } um_sender_outcome;
 
 /* After a publication: performs its actions (source.h). `flush`: nothing is deferred. */
 um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush);
 
-/* A batch of messages, of which each makes up a datagram, published as staged datagrams
- * (core/source/staged_datagrams.h) under the sender lock, and sent. */
+/* A batch of messages, one per datagram, published as staged datagrams (core/source/staged_datagrams.h) under the
+ * sender lock, and sent. */
 typedef struct um_staged_batch {
     um_source *source;
     um_messages messages;
     uint32_t flags;
-    bool flush; /* nothing may wait */
+    bool flush; /* nothing may be deferred */
     int64_t now_ns;
     int64_t result; /* of um_source_send_many, as is done_bytes */
     uint64_t done_bytes;
 } um_staged_batch;
-/* False when another thread runs the sender: nothing was published. */
+/* Returns false if another thread runs the sender: nothing was published. */
 bool um_sender_publish_staged(um_sender *sender, um_staged_batch *batch, um_sender_outcome *outcome);
 
-/* Bytes that are flushed and not sent yet. */
+/* Returns the bytes that are flushed and not sent yet. */
 static inline int64_t um_sender_backlog_bytes(const um_sender *sender)
 {
     return atomic_load_explicit(&sender->core->flush_limit, memory_order_relaxed) -
            atomic_load_explicit(&sender->core->sender_position, memory_order_relaxed);
 }
 
-/* So many may wait to fill the next GSO run. */
+/* Maximum bytes deferred to fill the next GSO run. */
 enum { UM_SENDER_TAIL_BYTES_MAX = 60 * 1024 };
 
-/* Whether a send would be taken now. */
+/* Returns true if a send would succeed now. */
 bool um_sender_is_sendable(const um_sender *sender);
-/* A send was refused that did not wait: its caller may wait for wakeup_fd. */
+/* Requests a wake-up by wakeup_fd after a non-blocking send was refused. */
 void um_sender_want_wakeup(um_sender *sender);
 /* Makes wakeup_fd readable. */
 void um_sender_wake_publishers(um_sender *sender);
 
-/* The loop is to run the session's timers then, even if publishers stream. */
+/* Requests that the loop runs the session's timers at time_ns, even while publishers stream. */
 void um_sender_request_loop(um_sender *sender, int64_t time_ns);
 
-/* Until when the loop skips the session, whose publishers drive it; in the past: not. control_polled_ns: when control
- * messages were last looked for. */
+/* Returns until when the loop skips the session because its publishers drive it; a past time: it is not skipped.
+ * control_polled_ns: time of the last control poll. */
 int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64_t now_ns);
-/* Runs the session's timers. Returns when to do so next; *ran is false when another thread runs the sender, which then
+/* Runs the session's timers and returns when to do so next. *ran is false if another thread runs the sender, which then
  * runs them. */
 int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran);
 

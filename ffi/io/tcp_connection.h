@@ -1,6 +1,6 @@
-/* The receiving end of an LBT-TCP session: connects to the source, says which session it means, makes runs of whole
- * messages of what comes, and gives each to the receiver session as the next datagram in order, so that everything
- * above is the same as over datagrams (UM-46, UM-108, UM-110). Internal to ffi/io; below the receiving half.
+/* The receiving end of an LBT-TCP session: connects to the source, requests a session, cuts the received bytes into
+ * runs of whole messages, and passes each to the receiver session as the next datagram in order, so that the layers
+ * above work as with datagrams (UM-46, UM-108, UM-110). Internal to ffi/io; below the receiving half.
  *
  *                  time to connect              connected
  *     waiting ------------------> connecting ------------> connected --+ messages
@@ -8,21 +8,21 @@
  *       |  +--- refused, too slow ----+                      |    +----+
  *       +------ closed, failed, garbage ---------------------+
  *
- *     ended: the source said that the session is over, or could not be reached for the reconnect timeout
+ *     ended: the source ended the session, or could not be reached for the reconnect timeout
  *
- * The time between attempts doubles, from the reconnect interval to eight of them. What was sent while there was no
- * connection is a gap of the topics: it is declared lost at once, or recovered off the transport, by the delivery
- * controllers (C16). A queue that is full stops the connection from being read, wherever in its bytes that is, so
- * nothing is lost: the window of TCP closes, and the source is held or loses for this client.
+ * The time between attempts doubles, from the reconnect interval to eight times that. Data sent while there was no
+ * connection is a gap of the topics: the delivery controllers declare it lost at once, or recover it off the transport
+ * (C16). A full queue stops reading from the connection, even within a message, so nothing is lost: the TCP window
+ * closes, and the source waits or drops data for this client.
  *
- * With keys the connection begins with greetings (core/wire/stream_record.h), and goes on in records: its first says
- * which session it means, and proves that it has the key; a source that has not proved the same within PROOF_NS, or has
- * not the right key, is disconnected from, counted by the reason (dgrams_dropped_tag_*), and tried again as any that
- * fails.
+ * With keys the connection starts with greetings (core/wire/stream_record.h) and continues in records. The first record
+ * requests the session and proves that the receiver has the key. A source that has not proved the same within PROOF_NS,
+ * or that has not the right key, is disconnected, counted by the reason (dgrams_dropped_tag_*), and tried again as
+ * after any failure.
  *
- * With source-side filtering the connection tells the source which topics have controllers (UX-27). Of one that is
- * wanted anew there may be old messages on their way, behind which the source left some out: its controllers take
- * nothing before the source's answer, which comes in order. A source that gives no answers is believed as it is.
+ * With source-side filtering the connection sends the source the topics that have controllers (UX-27). After a topic is
+ * subscribed again, old messages may still arrive, with filtered gaps behind them: its controllers take no message
+ * before the source's answer, which arrives in order. A source that sends no answers is taken to send every message.
  *
  * Threads: the context lock. Memory: mapped by open, unmapped by close. System calls: those of a socket.
  */
@@ -43,26 +43,26 @@ typedef struct um_tcp_connection {
     um_node *node;
     um_receiver_session *session;
     um_link_counters *counters;
-    uint32_t *changes; /* counts that fd is another one, or can be read from now on */
+    uint32_t *changes; /* incremented when fd is replaced or becomes readable */
     uint32_t index;    /* in the epoll set, as a group */
     uint32_t interface_ip;
     enum um_tcp_state state;
     int fd;           /* -1: none */
     bool is_reported; /* to the loop, when it is readable */
     bool has_rest;    /* whole messages wait for a queue that is full */
-    bool has_greeted; /* by now the source knows which session is meant */
-    bool has_proved;  /* the source of this connection has sent something that is of a session */
-    bool is_filtered; /* the source sends the topics that it is told of */
-    bool is_answered; /* it answers what it is told */
+    bool has_greeted; /* the session was requested from the source */
+    bool has_proved;  /* the source of this connection has sent data of the session */
+    bool is_filtered; /* the source sends only the requested topics */
+    bool is_answered; /* the source answers requests for topics */
     bool must_announce;
     uint32_t request_count; /* on this connection, modulo 2^32 */
-    uint32_t client_index;  /* by which the source knows it */
+    uint32_t client_index;  /* the source's index of this client */
     int64_t due_ns;         /* when to connect, or to give the attempt up */
     int64_t interval_ns;    /* before the attempt after the next failure */
-    int64_t lost_since_ns;  /* when there was last a connection that was good; or the beginning */
+    int64_t lost_since_ns;  /* when the last good connection ended; before the first one: when it was opened */
     int64_t connected_ns;
     um_message_stream stream;
-    um_byte_ring out;       /* control messages that the connection did not take yet */
+    um_byte_ring out;       /* control messages not yet written to the connection */
     const um_key_set *keys; /* of the context; NULL: the session has none */
     um_stream_tags *tags;   /* with keys, once the source has greeted */
     uint8_t greeting[UM_RECORD_HEADER_BYTES];
@@ -74,11 +74,12 @@ typedef struct um_tcp_connection {
 int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
                            um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
                            um_link_counters *counters, const um_key_set *keys);
-/* The keys have changed: the connection goes on with the new ones. 0 or -ENOMEM. */
+/* The keys have changed: the connection continues with the new ones. 0 or -ENOMEM. */
 int um_tcp_connection_rekey(um_tcp_connection *connection);
 void um_tcp_connection_close(um_tcp_connection *connection);
 
-/* Has the loop told when it is readable, or not: another thread waits for it, or a queue is full. */
+/* Starts or stops reports to the loop that it is readable; stopped while another thread waits for it or a queue is
+ * full. */
 void um_tcp_connection_report(um_tcp_connection *connection, bool is_reported);
 
 /* The attempt to connect is over. */
