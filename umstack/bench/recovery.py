@@ -28,7 +28,7 @@ receiver transport_lbtrm_nak_suppress_interval 0
 source transport_lbtrm_ignore_interval 1
 receiver flow_control_receiver_window 4194304
 """
-"""For a fast network: what is missing is asked for at once, not after UM's 50 ms, in which a window fills. The window
+"""For a fast network: a gap is NAKed at once, not after UM's 50 ms, in which a window fills. The window
 (with the queue, which is that large by default) holds what is sent until a repair that was lost, too, has been asked
 for again."""
 

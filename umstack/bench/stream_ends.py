@@ -57,7 +57,7 @@ class StreamSpec(EndSpec):
     """Whether the receivers of several topics deliver into one event queue, or each into its own."""
     receivers: int = 1
     reads: Reads = "counter"
-    """What a subscriber of batches looks at: the message's counter, as the raw receivers do, or all payloads end to
+    """Part of the batch that a subscriber reads: the message's counter, as the raw receivers do, or all payloads end to
     end, which has in-frame payloads copied."""
 
     @property

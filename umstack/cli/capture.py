@@ -134,9 +134,9 @@ def command(
 ) -> None:
     """Capture what passes the interface IFACE: the stack's groups, or all of it.
 
-    Files are named umstack-IFACE-TIME.pcapng, with .part behind until they are whole. What an XDP program takes off
-    the interface is not seen here: use a context's tap for that. The data path comes first: a capture that gets too
-    little of a processor drops packets and slows nobody; --priority normal is for when the capture matters more.
+    Files are named umstack-IFACE-TIME.pcapng, with the suffix .part until they are complete. Frames that an XDP program
+    redirects are not captured: use a context's tap for those. The data path has priority: a capture with too little
+    CPU time drops packets and slows nobody. Use --priority normal if the capture matters more.
 
     With --live the packets go to standard output as they come, until the reader goes away.
 
@@ -173,7 +173,7 @@ def command(
         _note_cost(capture)
         _note_runs(capture)
         capture.run(seconds, lambda report: meter.show(_progress(report)))
-        # What is in the ring now must not wait for an idle processor: the time for it is limited.
+        # The packets in the ring must not wait for an idle CPU: the time for them is limited.
         os.sched_setscheduler(0, *usual)
     _print_summary(
         capture,
@@ -208,7 +208,7 @@ def _note_cost(capture: InterfaceCapture) -> None:
 def _note_runs(capture: InterfaceCapture) -> None:
     if not capture.report().splits_runs:
         click.echo(
-            "note: this kernel (Linux before 6.2) does not tell how datagrams were joined (GRO): those of LBT-RM are "
+            "note: this kernel (Linux before 6.2) does not report how datagrams were joined (GRO): those of LBT-RM are "
             "written singly, others as they were joined",
             err=True,
         )

@@ -199,7 +199,7 @@ def _csv_writer(stack: ExitStack, path: str) -> Any:
 
 
 def _show(batch: Any) -> None:
-    """A line a packet."""
+    """Format a packet as one line."""
     lines = [_line(row) for row in batch.to_pylist()]
     if lines:
         click.echo("\n".join(lines))

@@ -133,7 +133,7 @@ def _outcome(mode: Mode | None) -> str:
 
 
 def _add_step(table: Table, step: Step, below: Step | None) -> None:
-    """What also keeps the next mode down from being is shown there, once."""
+    """Omit reasons that also exclude the next mode: they are shown there."""
     colour = {Verdict.USE: "green", Verdict.CANNOT: "yellow"}.get(step.verdict, "")
     verdict = f"[{colour}]{step.verdict}[/]" if colour else step.verdict.value
     shared = set(below.reasons) & set(step.reasons) if below else set()
@@ -170,7 +170,7 @@ def _rings_below(facts: Facts) -> str:
 
 
 def _shown_nic(facts: Facts, *, named: bool) -> Iterator[tuple[str, str]]:
-    """What it can do whose queues the rings are on; with its name and link where it is not the interface itself."""
+    """Return the capabilities of the device with the queues; its name and link, too, if it is another device."""
     if named:
         yield facts.interface, f"{_state(facts)}, MTU {facts.mtu_bytes}{_speed(facts)}"
     yield "driver", f"{facts.driver}, {facts.bus}, Linux {facts.kernel_release}"
@@ -233,7 +233,7 @@ def _threads(threaded: int | Unknown) -> str:
 
 
 def shown_timestamps(facts: Facts) -> str:
-    """Whose times a datagram can have: the kernel's always, the NIC's where its driver gives them."""
+    """Return the clocks that can stamp datagrams: always the kernel, and the NIC if its driver supports it."""
     return f"received: by the kernel; by the NIC over rings: {_received_stamps(facts)}; sent: {_sent_stamps(facts)}"
 
 
@@ -264,7 +264,7 @@ def _attached(attached: AttachedXdp | Unknown | None) -> str:
 
 
 def _notes(facts: Facts) -> Iterator[Reason]:
-    """What keeps no mode from being and yet matters, of the interface or of the NICs that its rings would be on."""
+    """Return notes on the interface or its NICs that exclude no mode and yet matter."""
     for nic in facts.nics:
         yield from _notes_of(replace(nic, vlans_above=()))
     if not facts.nics:

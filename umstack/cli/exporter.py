@@ -62,7 +62,7 @@ def command(
     """Let Prometheus scrape the counters of all running contexts.
 
     A context is found unless it was made with statistics=False.
-    With --json the first line says where it listens, or, with --once, holds the metrics.
+    With --json the first line contains the address or, with --once, the metrics.
     """
     if printed is not None:
         text = render_alerts() if printed == "alerts" else render_dashboard()

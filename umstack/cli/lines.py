@@ -6,7 +6,7 @@
 A line whose receivers have all left is out as well, but it is no outage: they wanted no more of it.
 
 A line must not leave out numbers: two messages that follow each other in a topic's own numbering have nothing between
-them. So a line that is out begins again with a new source, whose numbering says nothing of what came before.
+them. So a line that is out begins again with a new source, whose numbering is independent of the old one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Line:
         return counted["receivers_timed_out"] + counted["receivers_stalled"]
 
     def counters(self) -> dict[str, int]:
-        """What is counted of this source and of those before it."""
+        """Return the counters of this source and of those before it, added up."""
         now = self.source.stats()
         return {name: self.closed_sources[name] + int(now[name] or 0) for name in _COUNTED}
 

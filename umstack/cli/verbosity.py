@@ -18,7 +18,7 @@ _OPTION = "verbosity"
 
 
 class _Lines(logging.Formatter):
-    """One record as a person reads it. What it quotes is foreign text."""
+    """Format a record for people. Quoted parts are foreign text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return displayed_lines(super().format(record))

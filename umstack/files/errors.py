@@ -8,7 +8,7 @@ from umstack.errors import UmError
 class TransferError(UmError):
     """A file tree cannot be sent or received as asked."""
 
-    default_hint = "see docs/file-transfer.md for what is sent and what is refused"
+    default_hint = "see docs/file-transfer.md for the entries that are sent and refused"
 
 
 class RecordError(TransferError):
