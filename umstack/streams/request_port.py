@@ -142,7 +142,7 @@ class RequestPort:
     def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
         """Determine the kind of a peer from its first bytes.
 
-        After too few bytes, the socket stays silent until there are enough or the stream ends.
+        After too few bytes, wait until there are enough or the stream ends.
         """
         try:
             first = peer.recv(KIND_BYTES, socket.MSG_PEEK)
