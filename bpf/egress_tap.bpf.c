@@ -9,14 +9,14 @@
  * With a mirror, a device of the reader's, a run is not even copied here: the device gets a clone, which refers to the
  * same pages. Single datagrams are cheaper to copy than to clone.
  *
- * It changes nothing, decides nothing, and wakes no thread: its reader polls. What finds no space is counted.
+ * It changes no packet and wakes no thread: its reader polls. Packets for which there is no space are counted.
  *
- * What comes in, and what the mirror gets, packet sockets show. Their filters are here, too: they note when each frame
+ * Packet sockets capture incoming and mirrored frames. Their filters are here, too: they note when each frame
  * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
  * each time it is transmitted, before it is part of a run.
  *
- * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. What a record
- * has beyond its frame is not written, and costs space in the ring but no time.
+ * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. The bytes of a
+ * record beyond its frame are not written, and cost space in the ring but no time.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -33,7 +33,7 @@
 #define FIRST_GROUP 0xe0000000u /* 224.0.0.0 */
 #define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and space to spare */
 
-/* What a device that took a packet may return. */
+/* Values that a device may return if it took the packet. */
 #define NET_XMIT_SUCCESS 0
 #define NET_XMIT_DROP 1
 
@@ -114,7 +114,7 @@ static __always_inline int is_of_stream(struct __sk_buff *skb, const struct iphd
            is_in(wanted->stream_ports, wanted->stream_port_count, bpf_ntohs(ports[1]));
 }
 
-/* Says of every frame what the filter of the packet socket (umstack/capture/writing/packet_filter.py) says. */
+/* Returns the same as the packet socket's filter (umstack/capture/writing/packet_filter.py), for every frame. */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_tap_filter *wanted)
 {
     struct head head;
@@ -185,8 +185,8 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
         return TC_ACT_UNSPEC;                                                                                          \
     }
 
-/* A run of datagrams is redirected by reference: what is copied, and when, is up to the reader of the mirror. A device
- * that is down says that it is congested. */
+/* Redirects a run of datagrams by reference; the reader of the mirror decides what to copy, and when. A device that is
+ * down returns that it is congested. */
 static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
 {
     long result;

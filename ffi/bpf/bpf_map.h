@@ -1,6 +1,6 @@
-/* BPF maps by descriptor: what a map is made of, and reading and writing its values.
+/* BPF maps by descriptor: describes a map, and reads and writes its values.
  *
- * Contract. Keys and values are the caller's memory, in the sizes xdp_bpf_map_describe tells; nothing is
+ * Contract. Keys and values are the caller's memory, in the sizes that xdp_bpf_map_describe returns; no pointer is
  * kept. Any thread may call; the kernel orders the accesses. Errors are negative errno values.
  */
 #ifndef XDP_BPF_MAP_H

@@ -17,7 +17,7 @@ struct xdp_bpf_map_size {
     uint32_t max_entries;
 };
 
-/* What to make other than the file has it; all zero changes nothing. Only read during the call. */
+/* Overrides of the file's content; all zero: none. Only read during the call. */
 struct xdp_bpf_load_options {
     const char *program_name; /* load this one alone; NULL: every program of the file */
     const struct xdp_bpf_map_size *map_sizes;

@@ -1,4 +1,4 @@
-/* What Python fills in by the kernel's own layouts, and no header of ours declares. */
+/* Kernel structs that Python fills in and no header of ours declares. */
 #include <linux/filter.h>
 
 struct sock_filter {

@@ -1,12 +1,11 @@
-/* The ring sets on the members of a bond as one: received from all of them, sent by one at a time.
+/* The ring sets on the members of a bond as one: receives from all members, sends by one at a time.
  *
- * A fail-over is nothing but another member to send by, and none of what arrives meanwhile is missed for want of rings.
- * Where no member of ours may send (the bond has none that is up, or one that came later), the socket link does, whose
- * way the kernel chooses. What was put into the send ring of a member that fails is lost with it, and repaired as
- * everything that is lost. Frames are not lent to publishers: one that was borrowed from a member could not leave by
- * another.
+ * A fail-over only changes the member used for sending, so no datagram that arrives meanwhile is missed. If no member
+ * with a ring set may send (the bond has no member that is up, or uses one added later), the socket link sends, and the
+ * kernel chooses the path. Datagrams in the send ring of a failed member are lost with it and retransmitted as usual.
+ * Frames are not lent to publishers: a frame borrowed from one member could not be sent by another.
  *
- * Ownership: the members are their opener's, who closes them after this. Threads: um_bonded_rings_send_by any, creation
+ * Ownership: the members are the opener's, who closes them after this. Threads: um_bonded_rings_send_by any, creation
  * and freeing the opener's; the rest is io/rings.h's. Memory: one allocation. Errors: negative errno.
  */
 #ifndef UM_XSK_BONDED_RINGS_H
@@ -27,7 +26,7 @@ int um_bonded_rings_create(um_rings *const *members, uint32_t count, um_bonded_r
 void um_bonded_rings_free(um_bonded_rings *bonded);
 um_rings *um_bonded_rings_base(um_bonded_rings *bonded);
 
-/* The member, counted from 0, that what is sent from now on leaves by; UM_BONDED_BY_SOCKET: none. */
+/* Sets the member, counted from 0, that sends from now on; UM_BONDED_BY_SOCKET: none. */
 void um_bonded_rings_send_by(um_bonded_rings *bonded, int32_t member);
 int32_t um_bonded_rings_sends_by(const um_bonded_rings *bonded);
 

@@ -1,10 +1,10 @@
-/* The headers of a datagram on a ring: Ethernet, an 802.1Q tag where frames bear one, IPv4 and UDP, written from a
+/* The headers of a datagram on a ring: Ethernet, an 802.1Q tag if the interface has one, IPv4 and UDP, written from a
  * template and read with every bound checked.
  *
- * A sending session has one template. Of a datagram only its lengths and checksums are written anew; it carries the
- * don't-fragment bit and, being never fragmented, the identification 0 (W4), as a kernel socket's would.
- * What is read comes from the wire: up to two VLAN tags, IPv4 with options, UDP; everything else is refused with its
- * reason. Nothing here allocates or calls the system. Any thread; memory is the caller's.
+ * A sending session has one template. For each datagram only lengths and checksums are written; the datagram carries
+ * the don't-fragment bit and, being never fragmented, the identification 0 (W4), as a kernel socket's would. Received
+ * headers are untrusted: up to two VLAN tags, IPv4 with options and UDP are accepted; any other frame is refused with
+ * its reason. Nothing here allocates or calls the system. Any thread; memory is the caller's.
  */
 #ifndef UM_XSK_HEADERS_H
 #define UM_XSK_HEADERS_H
@@ -17,7 +17,7 @@ enum {
     UM_XSK_TAGGED_HEADER_BYTES = UM_XSK_HEADER_BYTES + UM_VLAN_TAG_BYTES,
 };
 
-/* What is in front of the payload of frames that bear this tag (um_xsk_template_init). */
+/* Returns the bytes in front of the payload of frames with this tag (um_xsk_template_init). */
 static inline uint32_t um_xsk_header_bytes(uint16_t tag_control)
 {
     return tag_control == 0 ? UM_XSK_HEADER_BYTES : UM_XSK_TAGGED_HEADER_BYTES;
@@ -34,7 +34,7 @@ typedef struct um_xsk_template {
 /* The Ethernet address of a multicast group (RFC 1112 6.4). */
 void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac);
 
-/* `tag_control` is what the 802.1Q tag says, priority (3 bits), drop eligibility (1) and VLAN (12); 0: no tag. */
+/* `tag_control`: content of the 802.1Q tag: priority (3 bits), drop eligibility (1) and VLAN (12); 0: no tag. */
 void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint16_t tag_control, um_address from,
                           um_address to, uint32_t ttl);
 

@@ -33,7 +33,7 @@ typedef struct um_xsk_queue {
     uint32_t headroom_bytes; /* before what the kernel writes into a receive frame: its own, and space for times */
     uint32_t receive_frame_count;
     uint32_t send_frame_count;
-    uint32_t header_bytes; /* in front of the payload of what is sent (um_xsk_header_bytes) */
+    uint32_t header_bytes; /* in front of the payload of sent datagrams (um_xsk_header_bytes) */
     bool verify_checksum;
     bool multi_buffer;     /* one datagram may take several frames */
     bool reads_times;      /* the program notes times in front of frames (bpf/steering_time.h) */
@@ -80,9 +80,9 @@ size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_
  * whose size is at least their number, and frees the send frames. `memory` is zeroed, of the footprint's size. */
 void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly);
 
-/* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is
- * received must be released with _release before the next call; `frames` of a datagram pins it beyond that. received_ns
- * is the time noted in front of the frame, by the timers' clock; 0 where there is none. */
+/* Receives at most `max` datagrams without waiting; frames that hold no datagram are counted and skipped. Received
+ * datagrams must be released with _release before the next call; `frames` of a datagram pins it beyond that.
+ * received_ns is the time noted in front of the frame, by the timers' clock; 0: none. */
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max);
 /* The same without reading the frames: they are the descriptors from *at on in the receive ring. */
 uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at);
@@ -97,8 +97,8 @@ uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue);
 uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
 /* Puts datagrams, whose headers are the template's, into the send ring, in order, until it or the frames are used up.
- * What lies in a borrowed frame goes out from there, and the frame is the queue's again. Returns how many; -EMSGSIZE
- * when the first is larger than what fits. Send lock held. */
+ * A payload in a borrowed frame is sent from there, and the frame is the queue's again. Returns how many; -EMSGSIZE if
+ * the first is too large. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
 /* A free send frame, for its caller to fill and to put into the send ring; free_count is their number. Send
  * lock held. */

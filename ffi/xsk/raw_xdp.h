@@ -1,7 +1,7 @@
-/* Raw AF_XDP baselines: the least a program can do to move counted messages by multicast over the rings of a ring set.
- * What the stack adds is measured against these. Messages, markers, results and errors are those of bench/raw_udp.h;
+/* Raw AF_XDP baselines: the minimum a program does to move counted messages by multicast over the rings of a ring set,
+ * to measure the cost of the stack against. Messages, markers, results and errors are those of bench/raw_udp.h;
  * one datagram carries one message. Headers are written into every send frame once and datagrams carry no UDP checksum,
- * as RFC 768 allows; of what is received only the length is read, for the steering program has matched the rest.
+ * as RFC 768 allows; only the length of received datagrams is read, because the steering program has matched the rest.
  *
  * A run uses one queue of a ring set that nothing else uses, on one thread, and blocks until its time or count is up.
  */

@@ -1,7 +1,7 @@
-/* AF_XDP through libxdp: the ring set (io/rings.h) of one NIC, with a socket on each of its receive queues. The
- * interface whose datagrams travel there is the NIC itself, or one that lies on it, such as a VLAN device: what is sent
- * has that one's Ethernet address, and its tag. rings.c opens and closes it, rings_data.c moves datagrams,
- * rings_statistics.c reads facts and counters.
+/* AF_XDP through libxdp: the ring set (io/rings.h) of one NIC, with a socket on each of its receive queues. Its
+ * interface is the NIC itself or a device on top of it, such as a VLAN device, whose Ethernet address and tag sent
+ * datagrams carry. rings.c opens and closes the ring set, rings_data.c moves datagrams, rings_statistics.c reads facts
+ * and counters.
  *
  * Each queue has memory of its own for its frames (UMEM), in huge pages where there are some. The program that steers
  * datagrams to the sockets is not this library's: the opener puts um_xsk_rings_socket's descriptors into
@@ -32,7 +32,7 @@ void um_xsk_rings_close(um_xsk_rings *rings);
 const char *um_xsk_rings_failed_step(const um_xsk_rings *rings);
 
 um_rings *um_xsk_rings_base(um_xsk_rings *rings);
-/* Reads the interface's Ethernet address again, for what is sent from now on. 0 or a negative errno. Any thread. */
+/* Reads the interface's Ethernet address again, for datagrams sent later. 0 or a negative errno. Any thread. */
 int um_xsk_rings_learn_address(um_xsk_rings *rings);
 void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts);
 /* The descriptor of the socket on first_queue + index. It stays the ring set's. */

@@ -19,7 +19,7 @@ enum {
 typedef struct um_xsk_config {
     char interface[16];    /* whose Ethernet address frames are sent from */
     char device[16];       /* the NIC whose queues the sockets are on */
-    uint16_t tag_control;  /* of the 802.1Q tag of what is sent (xsk/headers.h); 0: none */
+    uint16_t tag_control;  /* 802.1Q tag of sent datagrams (xsk/headers.h); 0: none */
     enum um_xsk_mode mode; /* requested by its own flag, so that the kernel does not choose silently */
     uint32_t first_queue;
     uint32_t queue_count;         /* 1 to UM_RINGS_DESCRIPTORS_MAX */

@@ -14,7 +14,7 @@
 #define SOL_XDP 283
 #endif
 
-/* What stands behind a queue: libxdp's socket, or the rings of one that was passed. */
+/* The handles of a queue: libxdp's socket, or the rings of a socket that was passed. */
 typedef struct um_xsk_handles {
     struct xsk_umem *umem;
     struct xsk_socket *socket;
