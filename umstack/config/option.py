@@ -108,7 +108,7 @@ class Option:
     def _advice(self) -> str:
         unit = f" {self.spec.kind}" if self.spec.kind in _SUFFIX else ""
         advice = f"give {allowed_values(self.spec)}{unit}; the default is {self.spec.default}"
-        # Where Ultra Messaging has values that are not here, a file that says one of them is owed the reason.
+        # If Ultra Messaging has values that are not supported here, the error gives the reason.
         return f"{advice}: {self.spec.reason}" if self.spec.choices and self.spec.reason else advice
 
 
@@ -127,7 +127,7 @@ def option(
     """Make a dataclass field for an option.
 
     `um` is UM's default, None for an extension; `ours` is ours where it differs, with the `reason`. `zero`
-    says what the value 0 means where that is special; 0 is then allowed below `minimum`.
+    is the meaning of a special value 0, which is then allowed below `minimum`.
     """
     default = um if ours is None else ours
     if default is None:
