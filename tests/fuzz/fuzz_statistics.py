@@ -11,8 +11,8 @@ from json_input import changed_json
 
 from umstack._core import lib
 from umstack.telemetry.counters import schema
+from umstack.telemetry.exporter_text import Exposition, render
 from umstack.telemetry.live_rows import live_rows
-from umstack.telemetry.metrics import Exposition, render
 from umstack.telemetry.report_check import BadReport, checked_report
 
 INSTRUMENTED = ("umstack.telemetry", "umstack.foreign_text")

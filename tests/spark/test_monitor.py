@@ -35,8 +35,8 @@ from umstack.facts.facts import Counter, facts_of
 from umstack.facts.kinds import DATA
 from umstack.facts.packet_columns import points
 from umstack.monitor import MonitorOptions, monitor
+from umstack.monitor.finding_metrics import FindingMetrics
 from umstack.monitor.finding_watch import INCIDENTS, STORMS, FindingWatch, _State
-from umstack.monitor.prometheus import Prometheus
 from umstack.monitor.run import sinks_for
 from umstack.monitor.sinks import Windows
 from umstack.monitor.window_findings import RECOVERY, TRAFFIC
@@ -68,7 +68,7 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    sink = Prometheus(port, tmp_path / "umstack.prom")
+    sink = FindingMetrics(port, tmp_path / "umstack.prom")
     row = {
         "from": 2,
         "publisher": "10.0.0.1",

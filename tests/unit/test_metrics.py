@@ -23,8 +23,8 @@ from tests.waiting import collect, wait_for
 from umstack.errors import OptionError, SystemFailure
 from umstack.telemetry.counters import CounterKind, schema
 from umstack.telemetry.endpoint import MetricsEndpoint
+from umstack.telemetry.exporter_text import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
 from umstack.telemetry.http_server import parse_address
-from umstack.telemetry.metrics import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
 from umstack.telemetry.statistics_server import statistics_directory
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
@@ -278,7 +278,7 @@ def test_a_registry_of_the_application_takes_contexts() -> None:
     """Where prometheus_client is used already, its registry gets the same metrics."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from umstack.telemetry.prometheus import Collector
+    from umstack.telemetry.registry_collector import Collector
 
     with open_context() as context:
         context.source("registered")

@@ -206,7 +206,7 @@ _COMMAND = "sys.argv[1:] = {arguments}; from umstack.cli import main; main()"
             _COMMAND.format(arguments=["report", "/dev/null", "--out", "/tmp/x", "--master", "local"]),
         ),
         ("spark,report", {"pyspark"}, _COMMAND.format(arguments=["monitor", "/tmp"])),
-        ("metrics", {"prometheus_client"}, "import umstack.telemetry.prometheus"),
+        ("metrics", {"prometheus_client"}, "import umstack.telemetry.registry_collector"),
         ("packets", {"scapy"}, "import umstack.scapy"),
         (
             "plot",

@@ -15,7 +15,7 @@ from tests.unit.loopback import SHARED, connect, open_context
 from tests.waiting import collect, wait_for
 from umstack import Message
 from umstack.cli import stat
-from umstack.telemetry.metrics import LATENCY_SECONDS, Exposition, render
+from umstack.telemetry.exporter_text import LATENCY_SECONDS, Exposition, render
 
 TIMED = {"send_timestamps": 1}
 

@@ -11,7 +11,7 @@ from umstack.cli.stack_options import JSON_OPTION
 from umstack.telemetry.alerts import render_alerts
 from umstack.telemetry.dashboard import render_dashboard
 from umstack.telemetry.endpoint import MetricsEndpoint
-from umstack.telemetry.metrics import SESSIONS_MAX, TOPICS_MAX, Exposition, render
+from umstack.telemetry.exporter_text import SESSIONS_MAX, TOPICS_MAX, Exposition, render
 from umstack.telemetry.statistics_server import read_statistics
 
 _EXAMPLES = """\b

@@ -24,8 +24,8 @@ from rich.text import Text
 from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.foreign_text import displayed
+from umstack.telemetry.exporter_text import program
 from umstack.telemetry.live_rows import ContextRow, LiveRows, SessionRow, live_rows
-from umstack.telemetry.metrics import program
 from umstack.telemetry.statistics_server import read_statistics
 
 _EXAMPLES = """\b

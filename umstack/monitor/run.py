@@ -18,8 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from umstack.analysis.traffic import NS_PER_SECOND
 from umstack.errors import SystemFailure
 from umstack.facts.kinds import BUCKET_NS
+from umstack.monitor.finding_metrics import FindingMetrics
 from umstack.monitor.finding_watch import FindingWatch
-from umstack.monitor.prometheus import Prometheus
 from umstack.monitor.sinks import Lines, ParquetParts, Parts, Sink
 from umstack.monitor.window_findings import TRAFFIC
 from umstack.spark import UmpcapDataSource
@@ -135,7 +135,7 @@ def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]
     """What takes the rows: all that was asked for, or lines where nothing was."""
     asked: list[Sink] = []
     if options.prometheus_port is not None or options.prometheus_file is not None:
-        asked.append(Prometheus(options.prometheus_port, options.prometheus_file))
+        asked.append(FindingMetrics(options.prometheus_port, options.prometheus_file))
     if options.sink is not None:
         asked.append(options.sink)
     if not asked and options.parquet is None:
@@ -199,7 +199,7 @@ class _Told:
         for point, text in taken.notes:
             self._warn(text)
             for sink in self._sinks:
-                if isinstance(sink, Prometheus):
+                if isinstance(sink, FindingMetrics):
                     sink.note(point)
         # Traffic is shown as it grows; all else when its window is over.
         self._sink(TRAFFIC, taken.traffic)

@@ -1,6 +1,6 @@
 """Where live findings go: lines for people, rows for who asks at the end, Parquet for what is no window of Spark's.
 
-Metrics are in umstack.monitor.prometheus.
+Metrics are in umstack.monitor.finding_metrics.
 """
 
 from __future__ import annotations

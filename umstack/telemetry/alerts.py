@@ -1,7 +1,7 @@
 """Alert rules for Prometheus, made from the counter schema: `umstack exporter --print alerts`.
 
-A rule names counters as the schema has them; what Prometheus calls them is asked of umstack.telemetry.metrics, so that
-a rule about a counter that does not exist cannot be made.
+A rule names counters as in the schema, and umstack.telemetry.exporter_text maps them to metric names, so a rule about
+an unknown counter is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from umstack.telemetry.counters import schema
-from umstack.telemetry.metrics import metric_of
+from umstack.telemetry.exporter_text import metric_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from umstack.telemetry.alerts import in_promql
 from umstack.telemetry.counters import CounterKind, schema
-from umstack.telemetry.metrics import GROUPS, LATENCY_SECONDS, RECOVERY_SECONDS, Metric, metrics_of
+from umstack.telemetry.exporter_text import GROUPS, LATENCY_SECONDS, RECOVERY_SECONDS, Metric, metrics_of
 
 _SCHEMA_VERSION = 39
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+from umstack.telemetry.exporter_text import SESSIONS_MAX, TOPICS_MAX, Exposition, Report, render
 from umstack.telemetry.http_server import Answer, HttpServer, Request
-from umstack.telemetry.metrics import SESSIONS_MAX, TOPICS_MAX, Exposition, Report, render
 from xdp.closing import Closing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from importlib.resources import files
 
+from umstack.telemetry.exporter_text import program
 from umstack.telemetry.http_server import Answer, HttpServer, Request, parse_address
 from umstack.telemetry.live_rows import Report, live_rows
-from umstack.telemetry.metrics import program
 from xdp.closing import Closing
 
 _HTML = "text/html; charset=utf-8"

@@ -120,7 +120,7 @@ _COUNTERS = {
 }
 
 
-class Prometheus:
+class FindingMetrics:
     """Serves metrics over HTTP on a port, or writes them to a text file for the node exporter."""
 
     def __init__(self, port: int | None = None, text_file: Path | None = None) -> None:

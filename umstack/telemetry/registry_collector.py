@@ -1,6 +1,6 @@
 """Collector: the metrics of contexts for a process that has a prometheus_client registry of its own.
 
-    registry.register(umstack.telemetry.prometheus.Collector([context]))
+    registry.register(umstack.telemetry.registry_collector.Collector([context]))
 
 Needs the extra `metrics`. A process without a registry is scraped with `Context(metrics=":9464")`, which needs nothing
 and takes a fifth of the time: prometheus_client formats every label of every sample anew.
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from umstack.errors import Closed, Unsupported
-from umstack.telemetry.metrics import Exposition, render
+from umstack.telemetry.exporter_text import Exposition, render
 
 try:
     from prometheus_client import Metric
