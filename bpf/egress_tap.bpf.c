@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Egress tap: copies what leaves an interface into a ring before the kernel cuts it into datagrams.
+ * Egress tap: copies the frames that leave an interface into a ring before the kernel cuts them into datagrams.
  *
- * Where a device does not cut runs of datagrams (UDP GSO) itself, the kernel does, and shows a packet socket each
- * datagram by itself, on the sender's processor. Here the run is still one packet: one look, one record, one copy.
- * The reader cuts it, at its own expense.
+ * If a device does not cut runs of datagrams (UDP GSO) itself, the kernel does so, and a packet socket sees each
+ * datagram separately, at the cost of the sender's CPU. Here a run is still one packet: one match, one record, one
+ * copy. The reader cuts it on its own CPU time.
  *
- * With a mirror, a device of the reader's, a run is not even copied here: the device gets a clone, which refers to the
- * same pages. Single datagrams are cheaper to copy than to clone.
+ * With a mirror (a device that belongs to the reader) a run is not copied here: the device gets a clone that refers to
+ * the same pages. Single datagrams are cheaper to copy than to clone.
  *
- * It changes no packet and wakes no thread: its reader polls. Packets for which there is no space are counted.
+ * The tap changes nothing, decides nothing and wakes no thread: its reader polls. Frames that do not fit are counted.
  *
- * Packet sockets capture incoming and mirrored frames. Their filters are here, too: they note when each frame
- * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
- * each time it is transmitted, before it is part of a run.
+ * Packet sockets capture incoming frames and those of the mirror. Their filters are in this file too, because they note
+ * the time when each frame is accepted. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but would then
+ * stamp every packet of the host each time it is transmitted, before it is part of a run.
  *
- * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. The bytes of a
- * record beyond its frame are not written, and cost space in the ring but no time.
+ * bpf_ringbuf_reserve takes only constant sizes, so there is a ladder of record sizes. The unused end of a record is
+ * not written: it costs space in the ring but no time.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -31,17 +31,17 @@
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IP_HEADER_WORD_BYTES 4
 #define FIRST_GROUP 0xe0000000u /* 224.0.0.0 */
-#define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and space to spare */
+#define FRAME_MAX_BYTES 65664   /* the longest IP packet with its link header, and some spare bytes */
 
-/* Values that a device may return if it took the packet. */
+/* Results of a device that accepted a packet. */
 #define NET_XMIT_SUCCESS 0
 #define NET_XMIT_DROP 1
 
-#define WHOLE 0xffffffffu /* a socket filter's result: keep all of the frame */
+#define WHOLE 0xffffffffu /* result of a socket filter: accept the whole frame */
 #define NOTHING 0
-#define STAMPS_SPARE 64 /* for processors that reserve at once */
+#define STAMPS_SPARE 64 /* for CPUs that reserve at the same time */
 
-/* xdp/egress_tap.py sets the requested size before it loads. */
+/* xdp/egress_tap.py sets the requested size before it loads the program. */
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20);
@@ -73,7 +73,7 @@ struct stamps {
 struct stamps incoming_stamps SEC(".maps");
 struct stamps mirrored_stamps SEC(".maps");
 
-/* The beginning of a frame behind its addresses, with the IP header where a word may lie. */
+/* The start of a frame without its Ethernet addresses; the padding aligns the IP header to a word. */
 struct head {
     __u16 unused;
     __be16 proto;
@@ -114,7 +114,7 @@ static __always_inline int is_of_stream(struct __sk_buff *skb, const struct iphd
            is_in(wanted->stream_ports, wanted->stream_port_count, bpf_ntohs(ports[1]));
 }
 
-/* Returns the same as the packet socket's filter (umstack/capture/writing/packet_filter.py), for every frame. */
+/* Matches the same frames as the packet socket's filter (umstack/capture/writing/packet_filter.py). */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_tap_filter *wanted)
 {
     struct head head;
@@ -133,7 +133,7 @@ static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_
         return 0;
     destination = bpf_ntohl(head.ip.daddr);
     if (is_in(wanted->groups, wanted->group_count, destination)) {
-        /* The ports of a fragment are in the first one. */
+        /* Only the first fragment has the ports. */
         if (!wanted->group_port_count || is_later_fragment)
             return 1;
         return has_port_in(skb, &head.ip, wanted->group_ports, wanted->group_port_count);
@@ -152,10 +152,10 @@ static __always_inline void count_lost(__u32 packet_count)
         __sync_fetch_and_add(&found->lost_count, packet_count > 1 ? packet_count : 1);
 }
 
-/* space_bytes is a constant wherever this is put. */
+/* `space_bytes` is a constant wherever this function is inlined. */
 static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u32 bytes, const __u32 space_bytes)
 {
-    __u32 last = bytes - 1; /* bounds that kernels before 6.8 understand, too: they learn nothing from bytes != 0 */
+    __u32 last = bytes - 1; /* kernels before 6.8 need such a bound: they infer nothing from bytes != 0 */
     struct egress_tap_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record) + space_bytes, 0);
 
     if (!record) {
@@ -170,7 +170,7 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
     record->has_vlan = skb->vlan_present;
     record->vlan_type = bpf_ntohs(skb->vlan_proto);
     record->vlan_tci = skb->vlan_tci;
-    barrier_var(last); /* or the compiler leaves out the comparison that the verifier wants to see */
+    barrier_var(last); /* keeps the compiler from removing the comparison, which the verifier requires */
     if (last >= space_bytes || bpf_skb_load_bytes(skb, 0, record + 1, last + 1)) {
         bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
         count_lost(segment_count);
@@ -185,9 +185,9 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
         return TC_ACT_UNSPEC;                                                                                          \
     }
 
-/* Redirects a run of datagrams by reference; the reader of the mirror decides what to copy, and when. A device that is
- * down returns that it is congested. */
-static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
+/* Redirects a run of datagrams by reference: the reader of the mirror decides what is copied, and when. A device that
+ * is down returns NET_XMIT_CN. Returns true if the mirror accepted the run. */
+static __always_inline int try_mirror(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
 {
     long result;
 
@@ -208,7 +208,7 @@ int egress_tap(struct __sk_buff *skb)
 
     if (!wanted || !is_wanted(skb, wanted))
         return TC_ACT_UNSPEC;
-    if (is_mirrored(skb, segment_count, wanted->mirror_index))
+    if (try_mirror(skb, segment_count, wanted->mirror_index))
         return TC_ACT_UNSPEC;
     COPY_IF_WITHIN(128)
     COPY_IF_WITHIN(512)
@@ -223,8 +223,8 @@ int egress_tap(struct __sk_buff *skb)
     return TC_ACT_UNSPEC;
 }
 
-/* Notes when the frame is let into a packet socket, and lets it in. Its number identifies its stamp to the reader:
- * the socket reports how many frames it dropped. */
+/* Stamps the frame with the time and accepts it for a packet socket. The reader finds the stamp by the frame's number,
+ * because the socket reports how many frames it dropped. */
 static __always_inline int stamped(struct __sk_buff *skb, __u32 socket, void *stamps)
 {
     __u32 zero = 0, at;

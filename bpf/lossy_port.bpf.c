@@ -6,21 +6,19 @@
  *   lossy_port    on the switch end of a host's veth, egress (toward the host) or ingress (from the host).
  *   lossy_detour  on the far end of the port's detour, a veth loop inside the switch namespace.
  *
- * What is decided. Only UDP over IPv4 is considered, to a multicast destination unless LOSSY_UNICAST is set, and
- * TCP segments if LOSSY_TCP is; ARP, IGMP and everything else passes untouched. Datagrams, segments among them, are
- * numbered by one counter all CPUs share, and the fate of datagram i is a function of (seed, i) alone, so that a
- * seed replays the same losses.
+ * Scope. Only UDP over IPv4 is considered, to a multicast destination unless LOSSY_UNICAST is set, and TCP segments if
+ * LOSSY_TCP is set; ARP, IGMP and everything else passes unchanged. All CPUs share one counter that numbers datagrams
+ * and segments. The fate of datagram i is a function of (seed, i) alone, so that a seed replays the same losses.
  *
- * Reordering. A chosen datagram leaves through the detour and circles there until reorder_depth datagrams
- * have gone past it, or until it has been held for hold_limit_ns, whichever comes first. It cannot be lost:
- * it is always in the loop or on its way, and a datagram that finds LOSSY_HELD_MAX others in the loop is not
- * held. The loop's token bucket (umstack/lab/detour.py) paces the circling, so that the processor is
- * free to bring the datagrams which overtake.
+ * Reordering. A chosen datagram leaves through the detour and circles there until reorder_depth datagrams have
+ * overtaken it, or until it has been held for hold_limit_ns, whichever is first. It cannot be lost: it is always in the
+ * loop or on its way. If LOSSY_HELD_MAX datagrams are in the loop, no other is held. The loop's token bucket
+ * (umstack/lab/detour.py) paces the circling, so that the CPU is free to forward the overtaking datagrams.
  *
- * Segmentation offload. A super-packet of n datagrams is counted as n and shares one fate; the lab turns the
- * offload off at the hosts where each datagram must meet its own.
+ * Segmentation offload. A super-packet of n datagrams is counted as n and shares one fate; the lab turns the offload
+ * off on hosts where each datagram must have its own fate.
  *
- * Layouts below are packed by umstack/lab/port.py; change both together.
+ * umstack/lab/port.py packs the layouts below; change both together.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -32,13 +30,13 @@
 #define LOSSY_BLOCK (1u << 0)   /* partition: drop every datagram that matches */
 #define LOSSY_UNICAST (1u << 1) /* unicast UDP matches too */
 #define LOSSY_INGRESS (1u << 2) /* attached to the ingress of the port: re-inject there */
-/* 1u << 3 belongs to umstack/lab/port.py: the program stays attached while it has nothing to do. */
+/* 1u << 3 is used by umstack/lab/port.py: the program stays attached while it has nothing to do. */
 #define LOSSY_TCP (1u << 4) /* TCP segments match too */
 
 #define LOSSY_HELD_MAX 64
 
-/* skb->mark of a datagram this object has already decided on. The switch end of a veth never carries a mark
- * from a host: crossing a namespace clears it. */
+/* skb->mark of a datagram that this object has already decided on. Marks set by a host never reach the switch end of a
+ * veth, because crossing a namespace clears them. */
 #define MARK_KIND 0xf0000000u
 #define MARK_DECIDED 0xd0000000u
 #define MARK_HELD 0xa0000000u
@@ -54,15 +52,15 @@ struct lossy_config {
     __u64 reorder_per_2_32;
     __u32 flags;
     __u32 port_ifindex;
-    __u32 detour_ifindex; /* 0: no detour, nothing is reordered */
+    __u32 detour_ifindex; /* 0: no detour, no reordering */
     __u32 reorder_depth;
     __u64 hold_limit_ns;
 };
 
 /* Shared by all CPUs, changed atomically. */
 struct lossy_state {
-    __u64 forwarded_count; /* datagrams that went straight on: what overtakes a held one */
-    __u64 held_count;      /* datagrams in the detour now */
+    __u64 forwarded_count; /* datagrams forwarded directly: these overtake a held one */
+    __u64 held_count;      /* datagrams now in the detour */
 };
 
 /* Datagrams. seen = passed + dropped + blocked; duplicated and reordered are among the passed. */
@@ -73,8 +71,8 @@ struct lossy_counters {
     __u64 blocked;
     __u64 duplicated;
     __u64 reordered; /* sent into the detour */
-    __u64 released;  /* came out of it: equal to reordered when nothing is held */
-    __u64 unheld;    /* chosen for reordering but passed in order, the detour being full */
+    __u64 released;  /* returned from the detour: equal to reordered if nothing is held */
+    __u64 unheld;    /* chosen for reordering but passed in order, because the detour was full */
 };
 
 struct {
@@ -84,7 +82,7 @@ struct {
     __type(value, struct lossy_config);
 } lossy_config SEC(".maps");
 
-/* The number of the next datagram; shared by all CPUs. Writing it starts the series of fates anew. */
+/* The number of the next datagram; shared by all CPUs. Writing it restarts the series of fates. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
@@ -124,7 +122,7 @@ static __always_inline int is_chosen(const struct lossy_config *config, __u64 in
     return (mixed(config->seed, index * FATE_COUNT + fate) >> 32) < rate_per_2_32;
 }
 
-/* bpf_skb_load_bytes and not direct access: what AF_XDP sends over veth has no linear part at all. */
+/* Uses bpf_skb_load_bytes instead of direct access, because frames sent by AF_XDP over veth have no linear part. */
 static __always_inline int matches(struct __sk_buff *skb, __u32 flags)
 {
     struct iphdr ip;
@@ -161,8 +159,9 @@ static __always_inline __u64 datagram_count(const struct __sk_buff *skb)
     return skb->gso_segs > 1 ? skb->gso_segs : 1;
 }
 
-/* Reserves space in the detour and marks the datagram with what its release is measured from. */
-static __always_inline int is_held(struct __sk_buff *skb, struct lossy_state *state, __u64 count)
+/* Reserves space in the detour and marks the datagram with the time and the count that its release depends on. Returns
+ * 0 if the detour is full. */
+static __always_inline int try_hold(struct __sk_buff *skb, struct lossy_state *state, __u64 count)
 {
     if (__sync_fetch_and_add(&state->held_count, count) >= LOSSY_HELD_MAX) {
         __sync_fetch_and_add(&state->held_count, -count);
@@ -216,7 +215,7 @@ int lossy_port(struct __sk_buff *skb)
     if (is_chosen(config, index, FATE_DUPLICATE, config->duplicate_per_2_32))
         duplicate(skb, config, counters, count);
     if (config->detour_ifindex && is_chosen(config, index, FATE_REORDER, config->reorder_per_2_32)) {
-        if (is_held(skb, state, count)) {
+        if (try_hold(skb, state, count)) {
             counters->reordered += count;
             return bpf_redirect(config->detour_ifindex, 0);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * VLAN tags between Ethernet and its payload, for all programs of this directory.
+ * The VLAN tags between Ethernet and its payload, shared by the programs of this directory.
  */
 #ifndef PACKET_H
 #define PACKET_H

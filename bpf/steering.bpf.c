@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Steering: puts the UDP datagrams of our groups into AF_XDP rings, and passes everything else on to the kernel
+ * Steering: redirects the UDP datagrams of our groups into AF_XDP rings, and passes everything else to the kernel
  * (steering_judge.h).
  *
- * Two programs of the same meaning. `steering` takes frames of several buffers (jumbo frames; kernel 5.18 and later),
- * `steering_linear` runs on the kernels before that. xdp/steering.py loads one of the two.
+ * Both programs do the same. `steering` accepts frames of several buffers (jumbo frames; kernel 5.18 and later),
+ * `steering_linear` runs on older kernels. xdp/steering.py loads one of the two.
  */
 #include "steering_judge.h"
 

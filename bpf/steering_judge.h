@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Steering: which UDP datagrams go into AF_XDP rings, and the maps that say so. The programs are steering.bpf.c and
+ * Steering: decides which UDP datagrams go into AF_XDP rings, from rules in maps. The programs are steering.bpf.c and
  * steering_timed.bpf.c; each object has its own maps.
  *
- * A datagram is ours if the map `rules` has its full destination address (not the MAC address, which 32 IPv4 groups
- * share), its UDP destination port and its VLAN: as for a kernel socket, what is tagged for a VLAN does not reach those
- * who listen on the interface itself. The rule names a slot; the socket is the one that `sockets` holds for that
- * slot and the receive queue the frame came in by. Where there is none, the kernel gets the datagram.
+ * A datagram is ours if the map `rules` contains its full destination address (not the MAC address, which 32 IPv4
+ * groups share), its UDP destination port and its VLAN: as with kernel sockets, frames tagged for a VLAN do not reach
+ * listeners on the untagged interface. The rule names a slot; `sockets` holds the socket for that slot and the receive
+ * queue of the frame. If there is no socket, the datagram is passed to the kernel.
  *
- * Fragments are the kernel's: only it reassembles. They are counted under the rule of their address, because all but
- * the first carry no port. The same goes for whatever is doubtful; the kernel judges it as if we were not here.
+ * Fragments are passed, because only the kernel reassembles. They are counted under the rule of their address, because
+ * all but the first carry no port. Doubtful frames are passed too; the kernel judges them as usual.
  *
- * UDP checksums are not looked at: a NIC has done so, or the reader of the ring does.
+ * UDP checksums are not verified here: the NIC has done so, or the reader of the ring does.
  */
 #ifndef STEERING_JUDGE_H
 #define STEERING_JUDGE_H
@@ -32,12 +32,12 @@
 #define IP_HEADER_WORD_BYTES 4
 #define IP_OPTION_WORDS_MAX 10
 #define VLAN_ID_MASK 0x0fff
-#define IPV4_MAPPED_PREFIX 0xffff /* the last four bytes before an IPv4 address in IPv6 form */
+#define IPV4_MAPPED_PREFIX 0xffff /* the two bytes in front of an IPv4 address in IPv6 form */
 
-/* The bytes of a frame in all its buffers. Named here because libbpf before 0.8 does not have it in its list. */
+/* Bytes of a frame in all its buffers. Declared here because libbpf before 0.8 does not declare it. */
 static __u64 (*const buffer_bytes)(struct xdp_md *ctx) = (void *)188;
 
-/* The sizes are those of a small host; xdp/steering.py sets the requested ones before it loads. */
+/* Default sizes for a small host; xdp/steering.py sets the requested ones before it loads the program. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 128);
@@ -66,15 +66,15 @@ struct {
     __type(value, struct steering_rule_hits);
 } rule_hits SEC(".maps");
 
-/* A frame being looked at. left_bytes also counts what lies in further buffers, where cursor cannot go. */
+/* A frame being parsed. left_bytes includes the bytes in further buffers, which cursor cannot reach. */
 struct frame {
     void *cursor;
     void *end;
     __u64 left_bytes;
 };
 
-/* Steps over a header; 0 if the frame ends before it does. (Returning the header or NULL would read better, but
- * without CAP_PERFMON the verifier allows no comparison of a pointer with NULL.) */
+/* Steps over a header; returns 0 if the frame ends before the header does. (Returning the header or NULL would read
+ * better, but without CAP_PERFMON the verifier allows no comparison of a pointer with NULL.) */
 static __always_inline int step_over(struct frame *frame, __u32 bytes)
 {
     if (frame->cursor + bytes > frame->end)
@@ -95,7 +95,7 @@ static __always_inline struct steering_rule *rule_of(const struct steering_rule_
     return *hits ? rule : NULL;
 }
 
-/* A fragment is counted if the address is ours, whatever the port was; otherwise the result is `foreign`. */
+/* Counts a fragment to an address with a rule, whatever its port; otherwise returns `foreign`. */
 static __always_inline enum steering_verdict judge_fragment(const struct steering_rule_key *key,
                                                             enum steering_verdict foreign)
 {
@@ -107,7 +107,7 @@ static __always_inline enum steering_verdict judge_fragment(const struct steerin
     return STEERING_FRAGMENT;
 }
 
-/* ip_payload_bytes: the payload length of the IP header. */
+/* `ip_payload_bytes` is the payload length according to the IP header. */
 static __always_inline enum steering_verdict judge_udp(struct frame *frame, struct steering_rule_key *key,
                                                        __u32 ip_payload_bytes, __u32 queue, long *action)
 {
@@ -133,15 +133,15 @@ static __always_inline enum steering_verdict judge_udp(struct frame *frame, stru
         *action = bpf_redirect_map(&sockets, rule->slot * STEERING_QUEUES_MAX + queue, XDP_PASS);
     if (*action != XDP_REDIRECT) {
         hits->no_socket++;
-        barrier(); /* or the compiler makes one increment at a variable offset of the two, which needs CAP_PERFMON */
+        barrier(); /* keeps the two increments apart: one at a variable offset would need CAP_PERFMON */
         return STEERING_NO_SOCKET;
     }
     hits->redirected++;
     return STEERING_REDIRECTED;
 }
 
-/* A word at a time: without CAP_PERFMON the verifier allows steps of constant length only. The barrier keeps the
- * compiler from computing the number of steps out of pointers, which is not allowed either. */
+/* Steps one word at a time: without CAP_PERFMON the verifier allows only steps of constant length. The barrier keeps
+ * the compiler from computing the number of steps from pointers, which is not allowed either. */
 static __always_inline int step_over_options(struct frame *frame, __u32 words)
 {
 #pragma unroll
@@ -176,7 +176,7 @@ static __always_inline enum steering_verdict judge_ipv4(struct frame *frame, __u
     return judge_udp(frame, &key, total_bytes - header_bytes, queue, action);
 }
 
-/* An IPv4 address in IPv6 form has no business on the wire, and must not be taken for IPv4. */
+/* An IPv4 address in IPv6 form is invalid on the wire and must not match an IPv4 rule. */
 static __always_inline int is_ipv4_mapped(const struct in6_addr *address)
 {
     return !address->in6_u.u6_addr32[0] && !address->in6_u.u6_addr32[1] &&

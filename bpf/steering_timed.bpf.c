@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Steering that also says when a frame came: what it redirects has the times in the metadata in front of the frame
+ * Steering with times of arrival: the programs write them into the metadata in front of each redirected frame
  * (steering_time.h), where the reader of the ring finds them.
  *
- * `steering_timed` and, for the kernels before 5.18, `steering_timed_linear` note the kernel's time.
- * `steering_nic_timed` notes the NIC's, too: it is loaded for one device (BPF_F_XDP_DEV_BOUND_ONLY, Linux 6.3), because
- * only then the kernel calls the driver for it. They are an object of their own, for an object that names a kernel
- * function takes the kernel's type information (BTF) to load.
+ * `steering_timed` and, for kernels before 5.18, `steering_timed_linear` write the kernel's time.
+ * `steering_nic_timed` also writes the NIC's. It is loaded for one device (BPF_F_XDP_DEV_BOUND_ONLY, Linux 6.3),
+ * because only then does the kernel call the driver for it. These programs have their own object, because an object
+ * that names a kernel function cannot be loaded without the kernel's type information (BTF).
  */
 #include "steering_judge.h"
 #include "steering_time.h"
 
 extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timestamp) __ksym __weak;
 
-/* Of what is redirected only: metadata on a frame that the kernel gets would keep it from being coalesced with others.
- * Where the driver leaves no space the frame goes without, and its reader finds no times there. */
+/* Only for redirected frames: metadata would keep the kernel from coalescing a passed frame with others. If the driver
+ * leaves no space for metadata, the frame is redirected without, and its reader finds no times. */
 static __always_inline int note_time(struct xdp_md *ctx, int action, __u64 nic_ns)
 {
     struct steering_time *time;

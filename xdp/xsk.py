@@ -316,7 +316,7 @@ def _attempt(
     config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
     config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
     config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
-    config.lent = lent
+    config.is_lent = lent
     opened = ffi.new("um_xsk_rings **")
     return _opened(place.device, int(lib.um_xsk_rings_open(config, opened)), opened, mode)
 

@@ -16,7 +16,7 @@
 
 #define PROGRAM_MAPS_MAX 64
 
-/* libbpf reports through one callback per process; the thread that is loading listens through this. */
+/* libbpf reports through one callback per process; this is the log of the thread that is loading. */
 struct log_listener {
     char *text;
     size_t capacity_bytes;
@@ -27,7 +27,7 @@ static _Thread_local struct log_listener *listener;
 static libbpf_print_fn_t print_before;
 static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Appends, and drops the oldest bytes when full: the verifier's verdict stands at the end. */
+/* Appends, and drops the oldest bytes if the log is full: the verifier's verdict is at the end. */
 static void remember(struct log_listener *log, const char *message, size_t message_bytes)
 {
     size_t space_bytes = log->capacity_bytes - 1;
@@ -63,7 +63,7 @@ __attribute__((format(printf, 2, 0))) static int capture(enum libbpf_print_level
     return message_bytes;
 }
 
-/* For each load anew: other users of libbpf in a process (bcc is one) set it, too. */
+/* Called before each load, because other users of libbpf in the process (such as bcc) set the callback too. */
 static void start_capture(void)
 {
     libbpf_print_fn_t before;
@@ -91,7 +91,7 @@ static int keep_one_program(struct bpf_object *object, const char *name)
     return 0;
 }
 
-/* A program bound to a device, which runs on the host nevertheless (Linux 6.3). */
+/* Binds the program to a device; it still runs on the host (Linux 6.3). */
 static int bind_to_device(struct bpf_object *object, const char *name, uint32_t device_index)
 {
     struct bpf_program *program = bpf_object__find_program_by_name(object, name);
@@ -116,7 +116,7 @@ static int apply(struct bpf_object *object, const struct xdp_bpf_load_options *o
     return error;
 }
 
-/* Every failure is an error code here, whichever way the installed libbpf is set to report a bad pointer. */
+/* Returns an error code for every failure, however the installed libbpf reports a bad pointer. */
 static int open_and_load(const char *path, const struct xdp_bpf_load_options *options, struct bpf_object **object)
 {
     struct bpf_object *opened;
@@ -193,7 +193,7 @@ int xdp_bpf_program_describe(int program_fd, struct xdp_bpf_program_facts *facts
     return 0;
 }
 
-/* Returns a descriptor of the map if it bears the name, -ENOENT if it bears another. */
+/* Returns a descriptor of the map if it has this name, else -ENOENT. */
 static int map_fd_if_named(uint32_t map_id, const char *name)
 {
     struct bpf_map_info info = {0};

@@ -1,8 +1,8 @@
-/* BPF objects: load a compiled object into the kernel, find its programs and maps, and let go of it.
+/* BPF objects: load a compiled object into the kernel, find its programs and maps, and release it.
  *
- * Contract. Nothing here pins: a program lives as long as a descriptor of it or something it is attached to.
- * Errors are negative errno values. An object is used by one thread at a time; different objects by any.
- * (W11: ELF, relocation and BTF are libbpf's business.)
+ * Contract. Nothing here pins: a program lives as long as one of its descriptors or attachments.
+ * Errors are negative errno values. Each object is used by one thread at a time; different objects by any.
+ * (W11: libbpf handles ELF, relocation and BTF.)
  */
 #ifndef XDP_BPF_OBJECT_H
 #define XDP_BPF_OBJECT_H
@@ -17,17 +17,17 @@ struct xdp_bpf_map_size {
     uint32_t max_entries;
 };
 
-/* Overrides of the file's content; all zero: none. Only read during the call. */
+/* Deviations from the file; all zero changes nothing. Only read during the call. */
 struct xdp_bpf_load_options {
-    const char *program_name; /* load this one alone; NULL: every program of the file */
+    const char *program_name; /* load only this program; NULL: every program of the file */
     const struct xdp_bpf_map_size *map_sizes;
     uint32_t map_size_count;
-    uint32_t device_index; /* load program_name for this interface alone, so that it may call the driver; 0: for any */
+    uint32_t device_index; /* load program_name for this interface only, so that it may call the driver; 0: for any */
 };
 
-/* Opens and loads the file; options may be NULL. On success *object belongs to the caller, which closes it. What
- * libbpf and the verifier had to say ends up in log (the last log_bytes - 1 bytes of it, always terminated), on
- * success too. -ENOENT: the file, or the program or map that options name, is not there.
+/* Opens and loads the file; options may be NULL. On success *object belongs to the caller, which closes it. The log
+ * receives the messages of libbpf and the verifier, on success too: the last log_bytes - 1 bytes of them, always
+ * terminated. -ENOENT: the file, or the program or map that the options name, does not exist.
  */
 int xdp_bpf_object_load(const char *path, const struct xdp_bpf_load_options *options, struct bpf_object **object,
                         char *log, size_t log_bytes);
@@ -47,9 +47,8 @@ struct xdp_bpf_program_facts {
     char name[XDP_BPF_NAME_BYTES];
 };
 
-/* The other way in: from a loaded program's id, as an attachment shows it, to the program and its maps.
- * The descriptors belong to the caller. The kernel keeps the first 15 bytes of a map's name; more are
- * ignored. */
+/* From the id of a loaded program, as an attachment shows it, to the program and its maps. The descriptors belong to
+ * the caller. The kernel keeps the first 15 bytes of a map's name; any further bytes are ignored. */
 int xdp_bpf_program_fd_by_id(uint32_t program_id);
 int xdp_bpf_program_describe(int program_fd, struct xdp_bpf_program_facts *facts);
 int xdp_bpf_program_map_fd(int program_fd, const char *map_name);

@@ -16,7 +16,7 @@
 #define TUN_F_USO6 0x40
 #endif
 
-/* Runs stay whole, and nothing waits for a reader. */
+/* Keeps runs whole, and drops every frame instead of queueing it for a reader. */
 static int configure(int fd, struct ifreq *request)
 {
     struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
@@ -31,7 +31,7 @@ static int configure(int fd, struct ifreq *request)
     return ioctl(fd, TUNATTACHFILTER, &filter) == 0 ? 0 : -errno;
 }
 
-/* Neither neighbours nor groups are looked for there. A container may not let it: then a few frames more pass. */
+/* Stops neighbor and group discovery on the device. A container may forbid this: then a few more frames pass. */
 static void disable_ipv6(const char *name)
 {
     char path[64 + XDP_MIRROR_NAME_BYTES];

@@ -39,7 +39,7 @@ int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts)
     return 0;
 }
 
-/* A link that ends while it is looked at is not the one. */
+/* Fails if the link ends meanwhile; the caller then skips it. */
 static int describe_link_by_id(uint32_t link_id, struct xdp_bpf_link_facts *facts)
 {
     int fd = bpf_link_get_fd_by_id(link_id);

@@ -6,7 +6,7 @@ struct um_bonded_rings {
     um_rings base;
     um_rings *members[UM_BONDED_MEMBERS_MAX];
     uint32_t count;
-    uint32_t turn; /* the member the next receive begins with; context lock */
+    uint32_t turn; /* the member from which the next receive call starts; context lock */
     _Atomic int32_t sending;
 };
 
@@ -14,7 +14,7 @@ typedef struct bonded_link {
     um_link base;
     um_bonded_rings *bonded;
     um_link *otherwise;
-    um_link *links[UM_BONDED_MEMBERS_MAX]; /* of each member; NULL where not open */
+    um_link *links[UM_BONDED_MEMBERS_MAX]; /* per member; NULL if not open */
 } bonded_link;
 
 static um_rings *sending_member(const um_bonded_rings *bonded)
@@ -23,7 +23,7 @@ static um_rings *sending_member(const um_bonded_rings *bonded)
     return member < 0 ? NULL : bonded->members[member];
 }
 
-/* Only the member that sends now holds senders back: another one's ring may be stalled for as long as it is down. */
+/* Only the sending member's stall holds senders back: the ring of another may be stalled as long as it is down. */
 static void note_stall(um_bonded_rings *bonded)
 {
     const um_rings *member = sending_member(bonded);
@@ -33,7 +33,7 @@ static void note_stall(um_bonded_rings *bonded)
 
 /* ---- receiving ---- */
 
-/* Begins with another member each time, so that one that is always full does not starve the others. */
+/* Starts with the next member on each call, so that one that is always full does not starve the others. */
 static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
     um_bonded_rings *bonded = (um_bonded_rings *)base;
@@ -145,7 +145,7 @@ static const um_rings_ops OPS = {.receive = receive,
                                  .tend = tend,
                                  .add_counters = add_counters};
 
-/* ---- the opener's ---- */
+/* ---- functions of the opener ---- */
 
 static bool can_be_watched(um_rings *const *members, uint32_t count)
 {

@@ -1,12 +1,13 @@
-/* The ring sets on the members of a bond as one: receives from all members, sends by one at a time.
+/* The ring sets on the members of a bond, combined into one: it receives from all members and sends by one at a time.
  *
- * A fail-over only changes the member used for sending, so no datagram that arrives meanwhile is missed. If no member
- * with a ring set may send (the bond has no member that is up, or uses one added later), the socket link sends, and the
- * kernel chooses the path. Datagrams in the send ring of a failed member are lost with it and retransmitted as usual.
- * Frames are not lent to publishers: a frame borrowed from one member could not be sent by another.
+ * A fail-over only selects another member to send by. Datagrams that arrive meanwhile are received, because every
+ * member has rings. If no member can send (the bond has none that is up, or the active one was added later), the socket
+ * link sends instead, over the path that the kernel chooses. Datagrams in the send ring of a member that fails are lost
+ * and recovered like all others. Frames are not lent to publishers: a frame borrowed from one member could not leave by
+ * another.
  *
- * Ownership: the members are the opener's, who closes them after this. Threads: um_bonded_rings_send_by any, creation
- * and freeing the opener's; the rest is io/rings.h's. Memory: one allocation. Errors: negative errno.
+ * Ownership: the members belong to their opener, which closes them after this. Threads: um_bonded_rings_send_by any,
+ * creation and freeing the opener's; for the rest see io/rings.h. Memory: one allocation. Errors: negative errno.
  */
 #ifndef UM_XSK_BONDED_RINGS_H
 #define UM_XSK_BONDED_RINGS_H
@@ -20,13 +21,13 @@ enum {
 
 typedef struct um_bonded_rings um_bonded_rings;
 
-/* -EINVAL without a member, with too many, or with more queues than a context watches (UM_RINGS_DESCRIPTORS_MAX). The
- * socket link sends until um_bonded_rings_send_by. */
+/* -EINVAL if there is no member, too many members, or more queues than a context watches (UM_RINGS_DESCRIPTORS_MAX).
+ * The socket link sends until um_bonded_rings_send_by is called. */
 int um_bonded_rings_create(um_rings *const *members, uint32_t count, um_bonded_rings **created);
 void um_bonded_rings_free(um_bonded_rings *bonded);
 um_rings *um_bonded_rings_base(um_bonded_rings *bonded);
 
-/* Sets the member, counted from 0, that sends from now on; UM_BONDED_BY_SOCKET: none. */
+/* Selects the member that sends from now on, counted from 0, or UM_BONDED_BY_SOCKET. */
 void um_bonded_rings_send_by(um_bonded_rings *bonded, int32_t member);
 int32_t um_bonded_rings_sends_by(const um_bonded_rings *bonded);
 

@@ -11,7 +11,7 @@ void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac)
     um_store_be32(mac + 2, 0x5e000000u | (group_ip & 0x7fffff));
 }
 
-/* Where IP begins, in the template and in frames. */
+/* Offset of the IP header, in the template and in frames. */
 static uint32_t ip_at(const um_xsk_template *made)
 {
     return made->header_bytes - UM_IPV4_UDP_HEADER_BYTES;
@@ -40,7 +40,7 @@ void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint
     um_store_be16(udp, from.port);
     um_store_be16(udp + UM_UDP_TO_AT, to.port);
     made->ip_sum = um_internet_fold(um_internet_sum(ip, UM_IPV4_HEADER_BYTES, 0));
-    /* Both addresses and the ports lie together; the pseudo header adds the protocol. */
+    /* Both addresses and the ports are contiguous; the pseudo header adds the protocol. */
     made->udp_sum = um_internet_fold(um_internet_sum(ip + UM_IPV4_FROM_AT, 12, um_internet_word(UM_PROTOCOL_UDP)));
 }
 
@@ -69,9 +69,8 @@ static bool is_vlan(uint16_t type)
     return type == UM_ETHERTYPE_VLAN || type == UM_ETHERTYPE_SERVICE_VLAN;
 }
 
-/* A kernel socket's datagram gets its checksum from the NIC it leaves by; until then the field holds the folded sum of
- * the pseudo header. Between two ends of a veth, where no NIC ever completes it, this is what arrives: data that never
- * was on a wire, whose checksum no NIC computed. */
+/* The NIC that sends a kernel socket's datagram fills in its checksum; until then the field holds the folded sum of the
+ * pseudo header. Between two ends of a veth no NIC completes it, so this sum arrives. Such data was never on a wire. */
 static bool checksum_is_right(const uint8_t *ip, const uint8_t *udp, uint32_t udp_length)
 {
     uint16_t written;

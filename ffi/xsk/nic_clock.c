@@ -13,7 +13,7 @@ int um_nic_clock_open(uint32_t number)
     snprintf(path, sizeof path, "/dev/ptp%u", number);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == EACCES)
-        fd = open(path, O_RDONLY | O_CLOEXEC); /* enough to read it */
+        fd = open(path, O_RDONLY | O_CLOEXEC); /* sufficient for reading the clock */
     return fd < 0 ? -errno : fd;
 }
 

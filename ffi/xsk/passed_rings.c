@@ -8,7 +8,7 @@
 #define SOL_XDP 283
 #endif
 
-/* One ring: where the kernel has it, and what it is made of. */
+/* The layout of one ring in the kernel's mapping. */
 typedef struct ring_place {
     const struct xdp_ring_offset *at;
     off_t page_offset;
@@ -36,7 +36,7 @@ static struct xsk_ring_prod producer(uint8_t *memory, const ring_place *place)
                                  .ring = memory + place->at->desc,
                                  .flags = (uint32_t *)(memory + place->at->flags)};
     ring.cached_prod = *ring.producer;
-    ring.cached_cons = *ring.consumer + ring.size; /* libxdp keeps it a ring's size ahead */
+    ring.cached_cons = *ring.consumer + ring.size; /* libxdp keeps it one ring size ahead */
     return ring;
 }
 
@@ -59,7 +59,7 @@ int um_xsk_passed_rings_map(um_xsk_queue *queue, um_xsk_passed_rings *rings)
     socklen_t length = sizeof offsets;
     if (getsockopt(queue->fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length) != 0)
         return -errno;
-    if (length != sizeof offsets) /* kernels before 5.4, which have no wake-up flags */
+    if (length != sizeof offsets) /* kernels before 5.4 have no wake-up flags */
         return -EINVAL;
     const ring_place places[UM_XSK_RINGS_PER_QUEUE] = {
         {&offsets.fr, (off_t)XDP_UMEM_PGOFF_FILL_RING, queue->receive_frame_count, sizeof(uint64_t)},

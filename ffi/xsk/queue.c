@@ -9,17 +9,16 @@
 
 enum {
     PREFETCHED_AHEAD = 8,
-    NIC_WAIT_MAX_NS = 1000000000,    /* no frame waits longer in a NIC */
-    NIC_CLOCK_ERROR_MAX_NS = 100000, /* of a clock that was read a moment ago */
-    BORROWED_AT = 64,                /* in a frame, so that lines are copied to lines; the headers end there */
+    NIC_WAIT_MAX_NS = 1000000000,    /* longest wait of a frame in a NIC */
+    NIC_CLOCK_ERROR_MAX_NS = 100000, /* of a clock that was read recently */
+    BORROWED_AT = 64,                /* offset in a frame: cache lines are copied to lines; the headers end here */
 };
 
-_Static_assert((int)UM_XSK_TAGGED_HEADER_BYTES <= (int)BORROWED_AT,
-               "the headers have space in front of a borrowed piece");
+_Static_assert((int)UM_XSK_TAGGED_HEADER_BYTES <= (int)BORROWED_AT, "the headers fit in front of a borrowed piece");
 
 /* ---- ownership of frames ---- */
 
-static void pass(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner from, enum um_xsk_owner to)
+static void set_owner(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner from, enum um_xsk_owner to)
 {
 #ifdef UM_DEBUG
     uint64_t frame = address / queue->frame_bytes;
@@ -75,7 +74,7 @@ void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
     assert(reserved == queue->receive_frame_count);
     for (uint32_t i = 0; i < reserved; i++) {
         uint64_t address = (uint64_t)i * queue->frame_bytes;
-        pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_FILL);
+        set_owner(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_FILL);
         *xsk_ring_prod__fill_addr(&queue->fill, at + i) = address;
     }
     xsk_ring_prod__submit(&queue->fill, reserved);
@@ -93,7 +92,7 @@ static bool pin_frame(um_frames *frames, const uint8_t *data)
     uint8_t *pinned = &queue->pinned[address / queue->frame_bytes];
     if (queue->pinned_count >= queue->receive_frame_count / 2 || *pinned)
         return false;
-    pass(queue, address, UM_XSK_OWNER_READER, UM_XSK_OWNER_PINNED);
+    set_owner(queue, address, UM_XSK_OWNER_READER, UM_XSK_OWNER_PINNED);
     *pinned = true;
     queue->pinned_count++;
     queue->taken_and_pinned++;
@@ -110,7 +109,7 @@ static void unpin_frames(um_frames *frames, const uint8_t *const *data, uint32_t
     um_debug_assert(reserved == count);
     for (uint32_t i = 0; i < reserved; i++) {
         uint64_t frame = frame_of(queue, (uint64_t)(data[i] - queue->area));
-        pass(queue, frame, UM_XSK_OWNER_PINNED, UM_XSK_OWNER_FILL);
+        set_owner(queue, frame, UM_XSK_OWNER_PINNED, UM_XSK_OWNER_FILL);
         queue->pinned[frame / queue->frame_bytes] = false;
         *xsk_ring_prod__fill_addr(&queue->fill, at + i) = frame;
     }
@@ -118,7 +117,7 @@ static void unpin_frames(um_frames *frames, const uint8_t *const *data, uint32_t
     queue->pinned_count -= reserved;
 }
 
-/* How many descriptors from `at` on make up one packet; 0 when its end is not there. */
+/* Returns how many descriptors from `at` make up one packet; 0 if its last one has not arrived. */
 static uint32_t chain(const um_xsk_queue *queue, uint32_t at, uint32_t available)
 {
     uint32_t length = 1;
@@ -128,7 +127,7 @@ static uint32_t chain(const um_xsk_queue *queue, uint32_t at, uint32_t available
     return length;
 }
 
-/* Puts a packet of several frames together. NULL when it is larger than the space. */
+/* Assembles a packet of several frames. Returns NULL if it is larger than the space. */
 static const uint8_t *assemble(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint8_t *space, uint32_t space_bytes,
                                uint32_t *length)
 {
@@ -158,11 +157,12 @@ static bool read_packet(um_xsk_queue *queue, const uint8_t *packet, uint32_t len
 static void acquire_received(um_xsk_queue *queue, uint32_t at, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        pass(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
+        set_owner(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
 }
 
-/* The NIC's time by the timers' clock. It lies a little before that of the kernel, which came to the frame later; one
- * that lies elsewhere is not the time of this frame by the clock that was read, and the kernel's stands. */
+/* Returns the NIC's time, converted to the timers' clock. It is a little before the kernel's, which saw the frame
+ * later. If it is far from the kernel's, the conversion does not hold for this frame, and the kernel's time is
+ * returned. */
 static int64_t nic_time(um_xsk_queue *queue, int64_t nic_ns, int64_t kernel_ns)
 {
     int64_t waited_ns = (int64_t)((uint64_t)kernel_ns - (uint64_t)nic_ns - (uint64_t)queue->nic_behind_ns);
@@ -174,7 +174,7 @@ static int64_t nic_time(um_xsk_queue *queue, int64_t nic_ns, int64_t kernel_ns)
     return kernel_ns - waited_ns;
 }
 
-/* When the packet came, by the timers' clock: as the program has noted it in front of the frame. 0 where it has not. */
+/* Returns when the packet arrived, by the timers' clock, as the program wrote it in front of the frame; else 0. */
 static int64_t read_time(um_xsk_queue *queue, const struct xdp_desc *first)
 {
     if ((first->addr & (queue->frame_bytes - 1)) < sizeof(struct steering_time))
@@ -193,7 +193,7 @@ static int64_t read_time(um_xsk_queue *queue, const struct xdp_desc *first)
     return nic_ns == 0 || !queue->has_nic_clock ? kernel_ns : nic_time(queue, nic_ns, kernel_ns);
 }
 
-/* Takes one packet of `frames` descriptors. Returns false when there is no space left to put it together in. */
+/* Takes one packet of `frames` descriptors. Returns false if there is no space left to assemble it in. */
 static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint32_t *assembled_bytes, um_rx *batch,
                         uint32_t *count)
 {
@@ -214,27 +214,27 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
     return true;
 }
 
-/* Another processor wrote the frame: its headers are read here, and all of it when it is one of several, which are put
- * together here, or to be summed. True when the next frame belongs to it. */
+/* The frame was written by another CPU. Its headers are read here; all of it, if its checksum is verified or it is one
+ * of several to assemble. Returns true if the packet continues in the next frame. */
 static bool prefetch(const um_xsk_queue *queue, uint32_t at, bool is_further)
 {
     const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
-    bool goes_on = descriptor->options & XDP_PKT_CONTD;
-    bool is_read_here = goes_on || is_further || queue->verify_checksum;
+    bool is_continued = descriptor->options & XDP_PKT_CONTD;
+    bool is_read_here = is_continued || is_further || queue->verify_checksum;
     um_prefetch(queue->area + descriptor->addr, is_read_here ? descriptor->len : 1);
-    return goes_on;
+    return is_continued;
 }
 
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 {
     uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0, prefetched = 0;
-    bool goes_on = false;
+    bool is_continued = false;
     uint32_t available = xsk_ring_cons__peek(&queue->receive, max * UM_XSK_CHAIN_MAX, &at);
     while (done < available && count < max) {
         uint32_t frames = chain(queue, at + done, available - done);
         for (; prefetched < available && prefetched <= done + PREFETCHED_AHEAD; prefetched++)
-            goes_on = prefetch(queue, at + prefetched, goes_on);
-        if (frames == 0) /* its end may have come meanwhile */
+            is_continued = prefetch(queue, at + prefetched, is_continued);
+        if (frames == 0) /* its last frame may have arrived meanwhile */
             queue->receive.cached_prod = __atomic_load_n(queue->receive.producer, __ATOMIC_ACQUIRE);
         if (frames == 0 || !take_packet(queue, at + done, frames, &assembled_bytes, batch, &count))
             break;
@@ -244,7 +244,7 @@ uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
     xsk_ring_cons__cancel(&queue->receive, available - done);
     queue->first_taken = at;
     queue->taken_count = done;
-    queue->left_some = done < available;
+    queue->has_more = done < available;
     UM_COUNT(queue->counters.datagrams_received, count);
     return count;
 }
@@ -270,7 +270,7 @@ void um_xsk_queue_release(um_xsk_queue *queue)
         uint64_t frame = frame_of(queue, xsk_ring_cons__rx_desc(&queue->receive, queue->first_taken + i)->addr);
         if (queue->taken_and_pinned > 0 && queue->pinned[frame / queue->frame_bytes])
             continue;
-        pass(queue, frame, UM_XSK_OWNER_READER, UM_XSK_OWNER_FILL);
+        set_owner(queue, frame, UM_XSK_OWNER_READER, UM_XSK_OWNER_FILL);
         *xsk_ring_prod__fill_addr(&queue->fill, at++) = frame;
     }
     xsk_ring_prod__submit(&queue->fill, reserved);
@@ -283,22 +283,22 @@ void um_xsk_queue_release(um_xsk_queue *queue)
 uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
 {
     uint32_t frames = queue->multi_buffer ? UM_XSK_CHAIN_MAX - 1 : 1;
-    /* A datagram that can be sent can be received by the like: received frames have headroom. */
+    /* Limited to what a peer with the same configuration can receive: received frames have headroom. */
     return um_datagram_size_in(frames * (queue->frame_bytes - queue->headroom_bytes), queue->header_bytes);
 }
 
 static uint64_t acquire_free(um_xsk_queue *queue, enum um_xsk_owner owner)
 {
     uint64_t address = queue->free_frames[--queue->free_count];
-    pass(queue, address, UM_XSK_OWNER_FREE, owner);
+    set_owner(queue, address, UM_XSK_OWNER_FREE, owner);
     return address;
 }
 
-/* Of the frame that an address lies in. */
+/* Frees the frame that contains an address. */
 static void release_free(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner owner)
 {
     uint64_t frame = frame_of(queue, address);
-    pass(queue, frame, owner, UM_XSK_OWNER_FREE);
+    set_owner(queue, frame, owner, UM_XSK_OWNER_FREE);
     queue->free_frames[queue->free_count++] = frame;
 }
 
@@ -339,11 +339,11 @@ uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t cou
 
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
 {
-    for (uint32_t i = count; i-- > 0;) /* the one used first next time is the one borrowed first now */
+    for (uint32_t i = count; i-- > 0;) /* in reverse, so that the first frame borrowed is again the next one used */
         release_free(queue, (uint64_t)(pieces[i] - queue->area), UM_XSK_OWNER_WRITER);
 }
 
-/* Where in the parts of a datagram the copy has got to, and the sum of what it has copied. */
+/* Progress of copying the parts of a datagram, and the sum of the bytes copied. */
 typedef struct parts_cursor {
     const um_part *part;
     uint32_t offset; /* in that part */
@@ -389,13 +389,13 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
     um_xsk_write_headers(made, first, tx->length, from.sum);
 }
 
-/* The same for one that lies in a borrowed frame: only its headers are written. */
+/* The same for a payload in a borrowed frame: only the headers are written. */
 static void put_borrowed(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at)
 {
     um_borrowed_frame *borrowed = tx->borrowed;
     uint64_t address = (uint64_t)(borrowed->data - queue->area) - made->header_bytes;
     um_debug_assert(tx->part_count == 1 && tx->parts->data == borrowed->data && borrowed->unsummed_bytes <= tx->length);
-    pass(queue, frame_of(queue, address), UM_XSK_OWNER_WRITER, UM_XSK_OWNER_SEND);
+    set_owner(queue, frame_of(queue, address), UM_XSK_OWNER_WRITER, UM_XSK_OWNER_SEND);
     uint64_t sum = um_internet_sum(borrowed->data, borrowed->unsummed_bytes, borrowed->sum);
     um_xsk_write_headers(made, queue->area + address, tx->length, sum);
     *xsk_ring_prod__tx_desc(&queue->send, at) =

@@ -42,18 +42,18 @@ uint32_t um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t pa
     return frames;
 }
 
-bool um_xsk_raw_goes_on(const um_xsk_queue *queue, uint32_t at)
+bool um_xsk_raw_is_continued(const um_xsk_queue *queue, uint32_t at)
 {
     return xsk_ring_cons__rx_desc(&queue->receive, at)->options & XDP_PKT_CONTD;
 }
 
-/* The IP length tells a short datagram from the padding Ethernet adds, and how much of a long one is elsewhere. */
+/* The IP length excludes the padding that Ethernet adds to short datagrams, and includes later frames of a long one. */
 const uint8_t *um_xsk_raw_payload(const um_xsk_queue *queue, uint32_t at, uint32_t *length)
 {
     const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
     const uint8_t *frame = queue->area + descriptor->addr;
-    uint32_t said = um_load_be16(frame + IP_LENGTH_AT), there = descriptor->len - UM_ETHERNET_HEADER_BYTES;
+    uint32_t ip_bytes = um_load_be16(frame + IP_LENGTH_AT), frame_bytes = descriptor->len - UM_ETHERNET_HEADER_BYTES;
     bool is_whole = !(descriptor->options & XDP_PKT_CONTD);
-    *length = (is_whole && there < said ? there : said) - UM_IPV4_UDP_HEADER_BYTES;
+    *length = (is_whole && frame_bytes < ip_bytes ? frame_bytes : ip_bytes) - UM_IPV4_UDP_HEADER_BYTES;
     return frame + UM_XSK_HEADER_BYTES;
 }

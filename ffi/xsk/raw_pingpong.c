@@ -27,10 +27,10 @@ static int send_one(um_xsk_rings *rings, const uint8_t *payload, uint32_t payloa
     return um_xsk_rings_kick(rings, 0);
 }
 
-/* Takes the frames a datagram goes on in; they are there soon after its first. */
-static void pass_over_rest(um_xsk_queue *queue, uint32_t at)
+/* Takes the remaining frames of a datagram, which arrive soon after its first. */
+static void skip_rest(um_xsk_queue *queue, uint32_t at)
 {
-    while (um_xsk_raw_goes_on(queue, at)) {
+    while (um_xsk_raw_is_continued(queue, at)) {
         um_xsk_queue_release(queue);
         while (um_xsk_queue_take(queue, 1, &at) == 0)
             ;
@@ -50,12 +50,12 @@ static int receive_one(um_xsk_rings *rings, int64_t timeout_ns, uint64_t *counte
     }
     const uint8_t *data = um_xsk_raw_payload(queue, at, &length);
     memcpy(counter, data, length < sizeof *counter ? length : sizeof *counter);
-    pass_over_rest(queue, at);
+    skip_rest(queue, at);
     um_xsk_queue_release(queue);
     return (int)length;
 }
 
-/* A um_raw_client's. */
+/* um_raw_client's callback. */
 static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_raw_ping_result *result)
 {
     const ring_end *end = client_end;
@@ -73,7 +73,7 @@ static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_r
     return error;
 }
 
-/* A datagram of a length no other has. */
+/* An end marker has a length that no other datagram has. */
 static int send_end_markers(um_xsk_rings *rings, const um_raw_pingpong_config *config)
 {
     const uint8_t marker[UM_RAW_END_BYTES] = {0};

@@ -12,7 +12,7 @@ typedef struct receiver {
     um_raw_receive_result *result;
     um_raw_order order;
     int64_t cpu_start_ns;
-    bool is_inside; /* the next descriptor goes on with a datagram that was counted at its beginning */
+    bool is_inside; /* the next descriptor continues a datagram that is already counted */
 } receiver;
 
 static bool config_is_valid(const um_raw_receive_config *c)
@@ -40,7 +40,7 @@ static void take_message(receiver *r, const uint8_t *data, uint32_t length)
     r->result->message_count++;
 }
 
-/* Returns how many datagrams there were. */
+/* Returns how many descriptors were taken. */
 static uint32_t take_batch(receiver *r)
 {
     uint32_t at = 0, count = um_xsk_queue_take(r->queue, r->config->batch_count, &at);
@@ -53,7 +53,7 @@ static uint32_t take_batch(receiver *r)
         const uint8_t *data = um_xsk_raw_payload(r->queue, at + i, &length);
         if (!r->is_inside)
             take_message(r, data, length);
-        r->is_inside = um_xsk_raw_goes_on(r->queue, at + i);
+        r->is_inside = um_xsk_raw_is_continued(r->queue, at + i);
     }
     um_xsk_queue_release(r->queue);
     if (r->result->message_count > before)
@@ -86,11 +86,11 @@ static int receive_until_done(receiver *r)
             received_ns = r->result->last_ns;
             continue;
         }
-        bool began = r->result->message_count > 0;
-        int64_t patience_ns = began ? r->config->idle_timeout_ns : r->config->first_timeout_ns;
-        int64_t left_ns = received_ns + patience_ns - um_raw_clock_ns(CLOCK_MONOTONIC);
+        bool has_started = r->result->message_count > 0;
+        int64_t timeout_ns = has_started ? r->config->idle_timeout_ns : r->config->first_timeout_ns;
+        int64_t left_ns = received_ns + timeout_ns - um_raw_clock_ns(CLOCK_MONOTONIC);
         if (left_ns <= 0)
-            return began ? 0 : -ETIMEDOUT;
+            return has_started ? 0 : -ETIMEDOUT;
         wait_for_more(r, left_ns);
     }
     return 0;

@@ -19,7 +19,7 @@ static bool config_is_valid(const um_raw_send_config *c)
            c->batch_count <= UM_RAW_MAX_BATCH_COUNT && c->duration_ns > 0;
 }
 
-/* Puts a batch into the ring as far as it has space, and has the kernel send it. */
+/* Puts a batch into the ring as far as it fits, and makes the kernel send it. */
 static int send_batch(sender *s, uint64_t end)
 {
     uint64_t counter = s->result->message_count;

@@ -51,7 +51,7 @@ static void *map_shared(size_t bytes, int fd)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Memory that another process can map too. It can neither shrink nor grow: no process that has it can take it away. */
+/* Memory that another process can map too. Its size is sealed, so that no process can cut it off from the others. */
 static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
 {
     *fd = memfd_create("umstack-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING | huge_flag);
@@ -67,10 +67,10 @@ static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
     return NULL;
 }
 
-/* Where no huge pages are set aside, the kernel may still have some; registering the memory backs it. */
+/* If no huge pages are reserved, the kernel may still provide some. Registering the memory backs it. */
 static uint8_t *map_frames(um_xsk_rings *rings, bool huge)
 {
-    if (rings->config.lent)
+    if (rings->config.is_lent)
         return map_memfd(rings->area_bytes, huge ? MFD_HUGETLB : 0, &rings->memory_fd);
     if (huge)
         return map(rings->area_bytes, MAP_HUGETLB | MAP_POPULATE);
@@ -88,7 +88,7 @@ static int map_passed_frames(um_xsk_rings *rings)
     if (found.st_size != (off_t)rings->area_bytes)
         return -EPROTO;
     rings->area = map_shared(rings->area_bytes, rings->memory_fd);
-    rings->huge_pages = rings->config.huge_pages;
+    rings->has_huge_pages = rings->config.huge_pages;
     return 0;
 }
 
@@ -97,14 +97,14 @@ static int map_memory(um_xsk_rings *rings)
     const um_xsk_config *config = &rings->config;
     rings->failed_step = "frame memory";
     rings->area_bytes = um_align_up(queue_area_bytes(config) * config->queue_count, HUGE_PAGE_BYTES);
-    if (rings->adopted) {
+    if (rings->is_adopted) {
         int result = map_passed_frames(rings);
         if (result != 0)
             return result;
     } else {
         if (config->huge_pages)
             rings->area = map_frames(rings, true);
-        rings->huge_pages = rings->area != NULL;
+        rings->has_huge_pages = rings->area != NULL;
         if (rings->area == NULL)
             rings->area = map_frames(rings, false);
     }
@@ -114,7 +114,7 @@ static int map_memory(um_xsk_rings *rings)
     return rings->area == NULL || rings->bookkeeping == NULL ? -ENOMEM : 0;
 }
 
-/* The rings' memory is libxdp's, which maps them; it expects the structs zeroed. */
+/* libxdp maps and owns the rings' memory; it expects zeroed structs. */
 static int create_umem(um_xsk_rings *rings, uint32_t index)
 {
     um_xsk_queue *queue = &rings->queues[index];
@@ -133,15 +133,15 @@ static int create_umem(um_xsk_rings *rings, uint32_t index)
 static int bind_socket(um_xsk_rings *rings, uint32_t index)
 {
     um_xsk_queue *queue = &rings->queues[index];
-    const um_xsk_config *asked = &rings->config;
+    const um_xsk_config *requested = &rings->config;
     const struct xsk_socket_config config = {
         .rx_size = queue->receive_frame_count,
         .tx_size = queue->send_frame_count,
         .libxdp_flags = XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD,
-        .bind_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (asked->mode == UM_XSK_ZERO_COPY ? XDP_ZEROCOPY : XDP_COPY) |
-                                 (asked->multi_buffer ? XDP_USE_SG : 0))};
+        .bind_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (requested->mode == UM_XSK_ZERO_COPY ? XDP_ZEROCOPY : XDP_COPY) |
+                                 (requested->multi_buffer ? XDP_USE_SG : 0))};
     rings->failed_step = "AF_XDP bind";
-    return xsk_socket__create(&rings->handles[index].socket, asked->device, asked->first_queue + index,
+    return xsk_socket__create(&rings->handles[index].socket, requested->device, requested->first_queue + index,
                               rings->handles[index].umem, &queue->receive, &queue->send, &config);
 }
 
@@ -160,7 +160,7 @@ static void delete_handles(um_xsk_rings *rings, uint32_t index)
     if (handles->umem != NULL)
         xsk_umem__delete(handles->umem);
     um_xsk_passed_rings_unmap(&handles->passed);
-    if (rings->adopted && rings->queues[index].fd >= 0)
+    if (rings->is_adopted && rings->queues[index].fd >= 0)
         close(rings->queues[index].fd);
     *handles = (um_xsk_handles){0};
     discard_rings(&rings->queues[index]);
@@ -171,15 +171,15 @@ static int set(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* What a kernel lacks of these costs speed, not function. */
+/* A kernel without these options works too, but slower. */
 static void tune(um_xsk_rings *rings, um_xsk_queue *queue)
 {
     const um_xsk_config *config = &rings->config;
     uint32_t budget = SEND_BUDGET < queue->send_frame_count ? SEND_BUDGET : queue->send_frame_count;
     set(queue->fd, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, (int)budget);
-    rings->busy_poll = config->busy_poll && set(queue->fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, 1) == 0 &&
-                       set(queue->fd, SOL_SOCKET, SO_BUSY_POLL, (int)config->busy_poll_us) == 0 &&
-                       set(queue->fd, SOL_SOCKET, SO_BUSY_POLL_BUDGET, (int)config->busy_poll_budget) == 0;
+    rings->is_busy_polling = config->busy_poll && set(queue->fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, 1) == 0 &&
+                             set(queue->fd, SOL_SOCKET, SO_BUSY_POLL, (int)config->busy_poll_us) == 0 &&
+                             set(queue->fd, SOL_SOCKET, SO_BUSY_POLL_BUDGET, (int)config->busy_poll_budget) == 0;
 }
 
 static int learn_mode(um_xsk_rings *rings, int fd)
@@ -189,13 +189,13 @@ static int learn_mode(um_xsk_rings *rings, int fd)
     rings->failed_step = "XDP_OPTIONS";
     if (getsockopt(fd, SOL_XDP, XDP_OPTIONS, &options, &length) != 0)
         return -errno;
-    rings->zero_copy = options.flags & XDP_OPTIONS_ZEROCOPY;
+    rings->is_zero_copy = options.flags & XDP_OPTIONS_ZEROCOPY;
     return 0;
 }
 
-/* A queue stays busy for some milliseconds after its last user has closed it, and its memory locked: the kernel lets go
- * of both later. */
-static bool may_pass(const um_xsk_rings *rings, int result, int64_t waited_ns)
+/* Returns true for errors that may disappear: after a socket is closed, the kernel frees its queue and its locked
+ * memory some milliseconds later. */
+static bool is_worth_retrying(const um_xsk_rings *rings, int result, int64_t waited_ns)
 {
     return (result == -EBUSY && waited_ns < rings->config.busy_deadline_ns) ||
            (result == -ENOBUFS && waited_ns < MEMORY_DEADLINE_NS);
@@ -212,7 +212,7 @@ static int open_socket(um_xsk_rings *rings, uint32_t index)
         if (result == 0)
             return 0;
         delete_handles(rings, index);
-        if (!may_pass(rings, result, um_clock_ns() - start_ns))
+        if (!is_worth_retrying(rings, result, um_clock_ns() - start_ns))
             return result;
         nanosleep(&pause, NULL);
     }
@@ -249,7 +249,7 @@ static int open_queue(um_xsk_rings *rings, uint32_t index)
     if (result != 0)
         return result;
     queue->fd = xsk_socket__fd(rings->handles[index].socket);
-    if (!rings->config.lent)
+    if (!rings->config.is_lent)
         start_queue(rings, index);
     tune(rings, queue);
     return learn_mode(rings, queue->fd);
@@ -296,7 +296,7 @@ static bool config_is_valid(const um_xsk_config *config)
            um_is_power_of_two(config->send_frame_count);
 }
 
-/* Without it the kernel's times do. */
+/* On failure the kernel's times are used instead. */
 static void open_nic_clock(um_xsk_rings *rings)
 {
     int64_t ignored_ns;
@@ -352,8 +352,8 @@ int um_xsk_rings_adopt(const um_xsk_config *config, const int *sockets, int memo
     um_xsk_rings *rings = *adopted;
     if (result != 0)
         return result;
-    rings->adopted = true;
-    rings->busy_poll = config->busy_poll;
+    rings->is_adopted = true;
+    rings->is_busy_polling = config->busy_poll;
     rings->failed_step = "descriptors";
     rings->memory_fd = fcntl(memory, F_DUPFD_CLOEXEC, 0);
     if (rings->memory_fd < 0)

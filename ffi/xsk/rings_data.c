@@ -8,9 +8,9 @@
 #include "xsk/rings_state.h"
 
 enum {
-    KICKS_MAX = 256,          /* calls to empty a send ring; the kernel takes 32 frames or more in each */
-    STALL_RETRY_NS = 50000,   /* how soon a send ring the kernel would not empty is tried again */
-    DOWN_RETRY_NS = 10000000, /* and one whose interface is down */
+    KICKS_MAX = 256,          /* maximum calls to empty a send ring; the kernel takes 32 frames or more per call */
+    STALL_RETRY_NS = 50000,   /* interval between retries while the kernel does not empty a send ring */
+    DOWN_RETRY_NS = 10000000, /* interval between retries while the interface is down */
 };
 
 typedef struct um_xsk_link {
@@ -19,7 +19,7 @@ typedef struct um_xsk_link {
     uint32_t queue;
     um_rings_sender sender;
     um_xsk_template made;
-    uint64_t made_from; /* the Ethernet address in it */
+    uint64_t made_from; /* the template's source Ethernet address */
 } um_xsk_link;
 
 um_xsk_queue *um_xsk_rings_queue(um_xsk_rings *rings, uint32_t index)
@@ -32,15 +32,16 @@ um_xsk_queue *um_xsk_rings_queue(um_xsk_rings *rings, uint32_t index)
 void um_xsk_rings_poll(um_xsk_rings *rings, uint32_t index)
 {
     um_xsk_queue *queue = &rings->queues[index];
-    if (!rings->busy_poll && !xsk_ring_prod__needs_wakeup(&queue->fill))
+    if (!rings->is_busy_polling && !xsk_ring_prod__needs_wakeup(&queue->fill))
         return;
     UM_COUNT(queue->receive_syscalls, 1);
     recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 }
 
-_Static_assert(sizeof(struct steering_time) == (size_t)UM_XSK_TIMES_BYTES, "what the program notes is what is read");
+_Static_assert(sizeof(struct steering_time) == (size_t)UM_XSK_TIMES_BYTES,
+               "the program writes the times that are read");
 
-/* The time of arrival by the wall clock: what the program noted, or now. */
+/* Sets the time of arrival by the wall clock: the time that the program wrote, or now. */
 static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
 {
     int64_t received_ns;
@@ -54,7 +55,7 @@ static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
         batch[i].received_ns = batch[i].received_ns == 0 ? received_ns : batch[i].received_ns + rings->wall_offset_ns;
 }
 
-/* What is received next is converted by this reading. A clock that can no longer be read is not used any more. */
+/* Reads the clock if due; the next frames' times are converted by this reading. After a failure it is used no more. */
 static void read_nic_clock(um_xsk_rings *rings)
 {
     int64_t now_ns = um_clock_ns(), wall_ahead_ns = 0;
@@ -70,7 +71,7 @@ static void read_nic_clock(um_xsk_rings *rings)
     }
 }
 
-/* Begins with another queue each time, so that one that is always full does not starve the others. */
+/* Starts with the next queue on each call, so that one that is always full does not starve the others. */
 static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
     um_xsk_rings *rings = (um_xsk_rings *)base;
@@ -85,7 +86,7 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
         uint32_t received = um_xsk_queue_receive(queue, batch + count, max - count);
         if (received == 0)
             um_xsk_rings_poll(rings, index);
-        base->more |= queue->left_some;
+        base->more |= queue->has_more;
         base->taken_frames += queue->taken_count;
         for (uint32_t k = 0; k < received; k++)
             batch[count + k].queue_number = rings->config.first_queue + index + 1;
@@ -108,26 +109,26 @@ static void release(um_rings *base)
 
 /* ---- sending ---- */
 
-static bool will_pass(int error)
+static bool is_transient(int error)
 {
     return error == EAGAIN || error == EBUSY || error == ENOBUFS;
 }
 
-/* In copy mode the call is what sends, at most the budget's frames of it; with zero copy the driver sends, and the
- * call only wakes it. */
+/* In copy mode this call sends up to the budget's number of frames; in zero-copy mode it only wakes the driver, which
+ * sends. */
 int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index)
 {
     um_xsk_queue *queue = &rings->queues[index];
     uint32_t unsent = um_xsk_queue_unsent(queue);
     for (int i = 0; i < KICKS_MAX && unsent > 0 && xsk_ring_prod__needs_wakeup(&queue->send); i++) {
         UM_COUNT(queue->counters.syscalls, 1);
-        if (sendto(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && !will_pass(errno)) {
+        if (sendto(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && !is_transient(errno)) {
             int error = errno;
             UM_COUNT(queue->counters.send_errors, 1);
             atomic_store(&rings->base.stalled, 1);
             return -error;
         }
-        if (rings->zero_copy)
+        if (rings->is_zero_copy)
             return 0;
         uint32_t before = unsent;
         um_xsk_queue_reclaim(queue);
@@ -141,7 +142,7 @@ int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index)
     return 0;
 }
 
-/* The template for what is sent now: the interface's address may have changed. */
+/* Updates the template: the destination or the interface's address may have changed. */
 static void make_template(um_xsk_link *link, um_address to)
 {
     um_xsk_rings *rings = link->rings;
@@ -158,7 +159,7 @@ static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uin
     um_xsk_rings *rings = link->rings;
     um_xsk_queue *queue = &rings->queues[link->queue];
     make_template(link, to);
-    int result = um_xsk_rings_kick(rings, link->queue); /* what was left over has to go first */
+    int result = um_xsk_rings_kick(rings, link->queue); /* datagrams left in the ring are sent first */
     if (result < 0)
         return result;
     int taken = um_xsk_queue_send(queue, &link->made, batch, count);

@@ -1,7 +1,8 @@
 /* The state behind a um_xsk_rings, for the files that implement it: rings.c opens and closes it, rings_data.c moves
  * datagrams, rings_statistics.c reads facts and counters.
  *
- * Threads: written while it is opened; afterwards as each field says. Memory: one mapping, freed by um_xsk_rings_close.
+ * Threads: written while opening; afterwards by the thread that each field names. Memory: one mapping, freed by
+ * um_xsk_rings_close.
  */
 
 #ifndef UM_XSK_RINGS_STATE_H
@@ -14,7 +15,7 @@
 #define SOL_XDP 283
 #endif
 
-/* The handles of a queue: libxdp's socket, or the rings of a socket that was passed. */
+/* The backing of a queue: libxdp's socket, or the rings of a socket passed by another process. */
 typedef struct um_xsk_handles {
     struct xsk_umem *umem;
     struct xsk_socket *socket;
@@ -25,28 +26,28 @@ struct um_xsk_rings {
     um_rings base;
     um_xsk_config config;
     _Atomic uint64_t mac; /* the interface's Ethernet address, in its lower bytes (um_xsk_rings_mac) */
-    bool zero_copy;
-    bool huge_pages;
-    bool busy_poll;
-    bool adopted;
+    bool is_zero_copy;
+    bool has_huge_pages;
+    bool is_busy_polling;
+    bool is_adopted;
     const char *failed_step;
-    int memory_fd; /* of the frames; -1 where they are private */
+    int memory_fd; /* of the frames; -1 if they are private */
     uint8_t *area; /* the frames of all queues */
     size_t area_bytes;
-    uint8_t *bookkeeping; /* each queue's assembly buffer, whose datagrams are read together, and its lists */
+    uint8_t *bookkeeping; /* each queue's assembly buffer and lists */
     size_t bookkeeping_bytes;
     int nic_clock_fd;       /* -1: none */
-    int nic_clock_error;    /* of opening it, or of the last reading */
-    int64_t nic_clock_ns;   /* when it was read last; context lock */
-    int64_t wall_offset_ns; /* of the wall clock to the timers'; context lock */
-    uint32_t turn;          /* the queue the next receive begins with; context lock */
+    int nic_clock_error;    /* of opening the clock, or of the last reading */
+    int64_t nic_clock_ns;   /* when the clock was last read; context lock */
+    int64_t wall_offset_ns; /* how far the wall clock is ahead of the timers' clock; context lock */
+    uint32_t turn;          /* the queue from which the next receive call starts; context lock */
     _Atomic uint32_t link_count;
-    _Atomic uint32_t next_queue; /* sessions take the queues in turn to send on */
+    _Atomic uint32_t next_queue; /* the queue for the next sending session */
     um_xsk_queue queues[UM_RINGS_DESCRIPTORS_MAX];
     um_xsk_handles handles[UM_RINGS_DESCRIPTORS_MAX];
 };
 
-/* How the context reaches the rings; rings_data.c. */
+/* The context's interface to the rings; rings_data.c. */
 extern const um_rings_ops UM_XSK_RINGS_OPS;
 
 /* um_rings_ops.descriptors and .add_counters; rings_statistics.c. */

@@ -7,10 +7,10 @@
 
 void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts)
 {
-    *facts = (um_xsk_facts){.zero_copy = rings->zero_copy,
+    *facts = (um_xsk_facts){.zero_copy = rings->is_zero_copy,
                             .multi_buffer = rings->config.multi_buffer,
-                            .huge_pages = rings->huge_pages,
-                            .busy_poll = rings->busy_poll,
+                            .huge_pages = rings->has_huge_pages,
+                            .busy_poll = rings->is_busy_polling,
                             .datagram_max_bytes = um_xsk_queue_datagram_max(&rings->queues[0]),
                             .locked_bytes = rings->area_bytes,
                             .nic_clock_error = rings->nic_clock_error};
@@ -66,7 +66,7 @@ void um_xsk_rings_add_counters(um_rings *base, um_link_counters *sum)
     um_xsk_rings *rings = (um_xsk_rings *)base;
     for (uint32_t i = 0; i < rings->config.queue_count; i++) {
         um_xsk_queue *queue = &rings->queues[i];
-        um_lock_acquire(&queue->send_lock); /* the caller has the lock under which it receives */
+        um_lock_acquire(&queue->send_lock); /* the caller holds the context lock, which guards receiving */
         um_link_counters_add(sum, &queue->counters);
         um_lock_release(&queue->send_lock);
         UM_COUNT(sum->syscalls, queue->receive_syscalls);

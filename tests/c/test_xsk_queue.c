@@ -441,14 +441,14 @@ TEST("W5", "receiving: as many datagrams of several frames at once as of one, an
         CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, LENGTH)));
     um_rx batch[64];
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 4), 4);
-    CHECK(r->queue.left_some);
+    CHECK(r->queue.has_more);
     CHECK_EQ(r->queue.taken_count, 20);
     um_xsk_queue_release(&r->queue);
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 64), DATAGRAMS - 4);
-    CHECK(!r->queue.left_some);
+    CHECK(!r->queue.has_more);
     um_xsk_queue_release(&r->queue);
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 64), 0);
-    CHECK(!r->queue.left_some);
+    CHECK(!r->queue.has_more);
     rings_close(r);
 }
 
