@@ -2,7 +2,7 @@
 
 #include <openssl/evp.h>
 
-enum { WHOLE_BYTES = 16 }; /* cut to the tag's size afterwards */
+enum { WHOLE_BYTES = 16 }; /* GMAC's output, later cut to the tag's size */
 
 int um_gmac_open(um_gmac *gmac, const uint8_t *key)
 {

@@ -1,4 +1,4 @@
-/* AES-128-GMAC by libcrypto, for one key: a tag with a nonce that no other has.
+/* AES-128-GMAC by libcrypto for one key. The caller never uses a nonce twice.
  *
  * Threads: one at a time uses a um_gmac. Memory: um_gmac_open allocates a context of libcrypto, um_gmac_close frees it.
  */
@@ -26,7 +26,7 @@ int um_gmac_open(um_gmac *gmac, const uint8_t *key);
 void um_gmac_close(um_gmac *gmac);
 /* Writes UM_TAG_BYTES. False when libcrypto fails, which leaves `tag` undefined. */
 bool um_gmac_tag(um_gmac *gmac, const uint8_t *nonce, const uint8_t *covered, uint32_t length, uint8_t *tag);
-/* The same of pieces, one behind the other. */
+/* The same over pieces, as if they were contiguous. */
 bool um_gmac_tag_pieces(um_gmac *gmac, const uint8_t *nonce, const um_gmac_piece *pieces, uint32_t count, uint8_t *tag);
 
 #endif

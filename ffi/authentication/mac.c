@@ -7,7 +7,7 @@
 
 enum {
     SHA256_BYTES = UM_DERIVED_KEY_BYTES,
-    NONCE_USED_BYTES = 8, /* key identifier and stamp, with which what is covered ends */
+    NONCE_USED_BYTES = 8, /* key identifier and stamp, the last covered bytes */
     LABEL_BYTES_MAX = 64,
 };
 
@@ -18,7 +18,7 @@ static EVP_MAC_CTX *open_hmac(const uint8_t *key, size_t key_bytes)
 {
     EVP_MAC *algorithm = EVP_MAC_fetch(NULL, "HMAC", NULL);
     EVP_MAC_CTX *context = algorithm == NULL ? NULL : EVP_MAC_CTX_new(algorithm);
-    EVP_MAC_free(algorithm); /* the context has its own reference */
+    EVP_MAC_free(algorithm); /* the context holds its own reference */
     OSSL_PARAM digest[2] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, (char[]){"SHA256"}, 0),
                             OSSL_PARAM_construct_end()};
     if (context != NULL && EVP_MAC_init(context, key, key_bytes, digest) == 1)
@@ -103,7 +103,7 @@ bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t l
                                      : hmac_tag(mac->hmac, from, covered, length, tag);
 }
 
-bool um_mac_is_right(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer)
+bool um_mac_is_correct(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer)
 {
     uint8_t tag[UM_TAG_BYTES];
     return um_mac_tag(mac, from, data, length - UM_TAG_BYTES, tag) &&

@@ -1,12 +1,12 @@
 /* Keys and the tags made with them, by libcrypto (docs/authentication.md has the measurements behind the choice).
  *
- *   what a source sends to its group   AES-128-GMAC: half of a session's cost is per byte, and this is the fastest
- * there is. Its nonce is the trailer's key identifier and stamp, and its key is derived for the session, whose random
- * identifier is part of it: a sender's stamps ascend, so no nonce is used twice, also not by a retransmission.
- *   everything else                    HMAC-SHA256, cut to the tag's size. It needs no nonce, and is rare enough to be
- *                                      slower: several senders share the key.
+ *   Sent by a source to its group: AES-128-GMAC, the fastest available, because half of a session's cost is per byte.
+ * Its nonce is the trailer's key identifier and stamp. Its key is derived for the session and depends on the session's
+ *   random identifier. Stamps of a sender ascend, so no nonce is used twice, not even by a retransmission.
+ *   Everything else: HMAC-SHA256, cut to the tag's size. It needs no nonce, so that several senders can share the key,
+ *   and is rare enough to be slower.
  *
- * A tag covers the origin as well: what was sent from one address, for one purpose, is no good from another.
+ * A tag covers the origin as well: a datagram sent from one address for one purpose is refused from any other.
  *
  * Threads: one at a time uses a um_mac. Memory: um_mac_open allocates contexts of libcrypto, um_mac_close frees them.
  * Errors: 0 or a negative errno.
@@ -27,14 +27,14 @@ typedef struct um_key {
     uint8_t secret[UM_KEY_BYTES];
 } um_key;
 
-/* The keys in use for one pattern of topics, or for topic resolution: tags are made with the first, all are accepted.
+/* The keys in use for one pattern of topics, or for topic resolution: tags are made with the first; all are accepted.
  */
 typedef struct um_key_set {
     uint32_t count;
     um_key keys[UM_KEYS_PER_SET];
 } um_key_set;
 
-/* The key of a set with this id; NULL: there is none. */
+/* Returns the key with this id, or NULL. */
 static inline const um_key *um_key_set_find(const um_key_set *set, uint8_t id)
 {
     for (uint32_t i = 0; i < set->count; i++)
@@ -49,7 +49,7 @@ enum um_mac_purpose {
     UM_MAC_RESOLUTION = 3, /* topic resolution */
 };
 
-/* A session as the tags of its source cover it. */
+/* The properties of a session that its source's tags cover. */
 typedef struct um_mac_session {
     um_address source; /* address and NAK port */
     um_address group;
@@ -58,26 +58,26 @@ typedef struct um_mac_session {
 
 typedef struct um_mac {
     uint8_t key_id;
-    um_gmac gmac; /* of UM_MAC_SESSION */
-    void *hmac;   /* EVP_MAC_CTX, of the others */
+    um_gmac gmac; /* for UM_MAC_SESSION */
+    void *hmac;   /* EVP_MAC_CTX, for the other purposes */
 } um_mac;
 
-/* A key of its own for each purpose: HMAC-SHA256 of what it is for, under the key of the file; UM_DERIVED_KEY_BYTES.
- * False when libcrypto fails. */
+/* Derives a separate key for each purpose: HMAC-SHA256 of `purpose` under the key of the file, UM_DERIVED_KEY_BYTES.
+ * Returns false if libcrypto fails. */
 bool um_key_derive(const um_key *key, const uint8_t *purpose, size_t length, uint8_t *derived);
 
-/* `session` only for UM_MAC_SESSION. */
+/* `session` is used only for UM_MAC_SESSION. */
 int um_mac_open(um_mac *mac, enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session);
 void um_mac_close(um_mac *mac);
 
-/* The tag over `length` bytes: a datagram and the UM_TRAILER_COVERED_BYTES of its trailer. `from` is the sender's
- * address; a session's tags are bound to the session instead. False when libcrypto fails, which leaves `tag` undefined.
- */
+/* Writes the tag over `length` bytes: a datagram and the UM_TRAILER_COVERED_BYTES of its trailer. `from` is the
+ * sender's address; a session's tags are bound to the session instead. Returns false, with `tag` undefined, if
+ * libcrypto fails. */
 bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag);
-/* Whether a datagram whose trailer was read has the tag of this key. Takes the same time for every wrong tag. */
-bool um_mac_is_right(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer);
+/* Returns true if the tag in the trailer of a datagram matches this key. Takes the same time for every wrong tag. */
+bool um_mac_is_correct(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer);
 
-/* The library and its version, as `umstack --version` names it. */
+/* Name and version of the library, as `umstack --version` prints them. */
 const char *um_mac_library(void);
 
 #endif

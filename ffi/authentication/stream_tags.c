@@ -25,7 +25,7 @@ struct um_stream_tags {
     um_record_verifier base;
     enum um_stream_kind kind;
     bool is_server;
-    bool names_key; /* the next record's key is another than that of the one before it */
+    bool names_key; /* the next record names its key, because it differs from the last record's */
     direction sent;
     direction received;
     um_key_set accepted;
@@ -69,7 +69,7 @@ static bool open_gmac(const um_stream_tags *tags, const um_key *key, bool from_s
     return is_open;
 }
 
-/* Another key for a direction, whose numbers go on. */
+/* Changes a direction's key; its record numbers continue. */
 static bool change_key(um_stream_tags *tags, direction *of, const um_key *key)
 {
     um_gmac gmac;
@@ -138,8 +138,8 @@ um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags)
 
 /* ---- records ---- */
 
-/* The tag covers the header up to it and the messages behind it: both pieces in one, the tag's place left out. Of the
- * nonce the lower half of the number comes first, which is all of it that the header has. */
+/* The tag covers the header up to the tag, and the messages behind it. The nonce starts with the lower half of the
+ * record number, which is the part that the header contains. */
 static bool make_tag(um_gmac *gmac, uint64_t number, const uint8_t *header, const uint8_t *messages, uint32_t length,
                      uint8_t *tag)
 {
@@ -163,7 +163,7 @@ int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length)
     return um_stream_tags_head(tags, record, record + UM_RECORD_HEADER_BYTES, length);
 }
 
-/* The key that a record is made with, if it is in use. */
+/* Returns the key that the record was made with, or NULL if it is not in use. */
 static const um_key *key_of(const um_stream_tags *tags, const um_stream_record *record)
 {
     for (uint32_t i = 0; i < tags->accepted.count; i++) {
@@ -190,7 +190,7 @@ int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *data)
         return UM_TAG_KEY_UNKNOWN;
     if (!is_same_key(key, &received->key) && !change_key(tags, received, key))
         return UM_TAG_WRONG;
-    /* Of the numbers with this lower half the one next to what is expected. */
+    /* The number with this lower half that is nearest to the expected one. */
     uint64_t number = received->next + (uint64_t)(int64_t)(int32_t)(record.number - (uint32_t)received->next);
     if (!is_tag_right(&received->gmac, number, data, &record))
         return UM_TAG_WRONG;

@@ -1,16 +1,16 @@
-/* Keys and tags of a byte stream of LBMC messages, by libcrypto: one format for all uses of a connection
- * (core/wire/stream_record.h has the layout, and which side connects). Users:
+/* Keys and tags of a byte stream of LBMC messages, by libcrypto: the same for every kind of connection
+ * (core/wire/stream_record.h has the layout, and who connects to whom). Its users:
  *
  *   ffi/io                      LBT-TCP, both ends (tcp_connection.h, tcp_server.h)
- *   umstack/streams/tags.py     late join, off-transport recovery and responses, whose connections are Python's. It
- * calls these functions and has no layout and no cryptography of its own
+ *   umstack/streams/tags.py     late join, off-transport recovery and responses, whose connections are Python's; it has
+ *                               no layout and no cryptography of its own
  *
- * so the two agree byte for byte; tests/tag_oracle.py is an independent implementation for tests.
+ * tests/tag_oracle.py is an independent implementation to compare with.
  *
- * The key of a direction is HMAC-SHA256, under a key of the file, of the kind's label, the direction and the caller's
- * bytes. These include both sides' greetings with their nonces, so no two connections share keys, and the record number
- * suffices as nonce for AES-128-GMAC. A greeting proves nothing: a side proves that it has the key with its first
- * record.
+ * The key of a direction is HMAC-SHA256 of the kind's label, the direction and the caller's bytes, under a key of the
+ * file. Those bytes include both sides' greetings with their nonces, so that no two connections share keys, and the
+ * record number suffices as a nonce for AES-128-GMAC. A greeting proves nothing: a side proves that it has the key with
+ * its first record.
  *
  * Threads: one at a time. Memory: opened and closed by the caller; secrets are wiped. Errors: NULL, a negative errno,
  * or um_tag_status.
@@ -21,24 +21,26 @@
 #include "authentication/mac.h"
 #include "core/wire/stream_record.h"
 
-/* Writes UM_RECORD_HEADER_BYTES, with a nonce of its own. 0, or -EIO without randomness. */
+/* Writes UM_RECORD_HEADER_BYTES, with a new nonce. 0, or -EIO if there is no randomness. */
 int um_stream_greeting_write(uint8_t *out, const um_stream_greeting *greeting);
-/* Returns four bytes that distinguish keys with the same identifier and reveal nothing else about them. */
+/* Four bytes that distinguish keys with the same identifier and reveal nothing else about them. */
 uint32_t um_stream_key_check(const um_key *key);
 
 typedef struct um_stream_tags um_stream_tags;
 
-/* `connection`: what both sides know of the connection, the same bytes on both: the greetings, that of who connected
- * first, the address and port that was connected to, and the topic's name, where the connection is of one topic. The
- * server is who was connected to. NULL: libcrypto failed, or memory. */
+/* `connection` is the same bytes on both sides: the greetings (of the connecting side first), the address and port
+ * connected to, and the topic's name if the connection serves one topic. The server is the side that accepted the
+ * connection. NULL: libcrypto failed, or out of memory. */
 um_stream_tags *um_stream_tags_open(const um_key *key, enum um_stream_kind kind, bool is_server,
                                     const uint8_t *connection, uint32_t length);
-/* The same of an LBT-TCP session: the client's and the source's greetings, and where the client connected to. */
+/* The same for an LBT-TCP session: the client's and the source's greetings, and the address that the client connected
+ * to.
+ */
 um_stream_tags *um_stream_tags_open_session(const um_key *key, bool is_server, const uint8_t *client,
                                             const uint8_t *source, um_address at);
 void um_stream_tags_close(um_stream_tags *tags);
-/* From now on tags are made with the first of these keys, and those of all are accepted: the next record names its key
- * if that is another. A record with a key that is not among them is refused. 0 or -ENOMEM. */
+/* From now on tags are made with the first of these keys, and all of them are accepted. If that changes the key, the
+ * next record names it. A record with a key that is not in the set is refused. 0 or -ENOMEM. */
 int um_stream_tags_set_keys(um_stream_tags *tags, const um_key_set *keys);
 
 /* Makes a record of the `length` bytes of messages, 1 to UM_RECORD_BYTES_MAX, behind UM_RECORD_HEADER_BYTES at
@@ -46,9 +48,9 @@ int um_stream_tags_set_keys(um_stream_tags *tags, const um_key_set *keys);
 int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length);
 /* The same for messages stored elsewhere: writes only the header. */
 int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length);
-/* Checks a whole record: the next of its direction, which is accepted once, with the right tag. */
+/* Checks a whole record: it must be the next of its direction and have the right tag. It is accepted once. */
 int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *record);
-/* Returns the verifier of the stream's records. */
+/* The same check as the interface that a stream uses. */
 um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags);
 
 #endif

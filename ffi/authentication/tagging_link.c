@@ -23,7 +23,7 @@ static uint8_t *copy_parts(uint8_t *out, const um_tx *tx)
     return out;
 }
 
-/* Puts the datagram and its trailer at `out`, as slot `slot` of the batch. */
+/* Copies the datagram and its trailer to `out`, as slot `slot` of the batch. */
 static bool tag(um_tagging_link *link, const um_tx *tx, uint32_t slot, uint8_t *out, int64_t wall_ns)
 {
     uint8_t *trailer = copy_parts(out, tx);
@@ -35,7 +35,7 @@ static bool tag(um_tagging_link *link, const um_tx *tx, uint32_t slot, uint8_t *
                       trailer + UM_TRAILER_COVERED_BYTES);
 }
 
-/* A source sends DATA alone in a batch, or one control message. */
+/* A source's batch holds only DATA or one control message. */
 static const um_tx *tagged(um_tagging_link *link, const um_tx *batch, uint32_t count)
 {
     if (count > 0 && passes_untagged(link, &batch[0]))
@@ -97,7 +97,7 @@ int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key
                          enum um_authentication_scope scope, const um_mac_session *session, um_address local,
                          uint32_t datagram_max_bytes, uint64_t random)
 {
-    /* What is copied with its trailer may lie in any number of parts, and not in a frame borrowed from the link. */
+    /* Datagrams that are copied with their trailer may have any number of parts, but use no borrowed frames. */
     bool copies_data = purpose == UM_MAC_SESSION && scope == UM_AUTHENTICATE_ALL;
     link->base = (um_link){.ops = &OPS,
                            .is_faster_in_one_piece = !copies_data && next->is_faster_in_one_piece,

@@ -3,7 +3,7 @@
 #include "core/wire/lbtrm.h"
 #include "os/memory.h"
 
-/* ---- what both have in common ---- */
+/* ---- common to both verifiers ---- */
 
 static void close_accepted(um_accepted *accepted)
 {
@@ -12,7 +12,7 @@ static void close_accepted(um_accepted *accepted)
     accepted->count = 0;
 }
 
-/* The new keys take the place of the old ones at once, or not at all. */
+/* Replaces all keys at once, or none on failure. */
 static int accept_keys(um_accepted *accepted, const um_key_set *keys, enum um_mac_purpose purpose,
                        const um_mac_session *session)
 {
@@ -42,7 +42,7 @@ static enum um_tag_status check_tag(um_accepted *accepted, um_address from, cons
         return UM_TAG_KEY_UNKNOWN;
     if (!um_stamp_is_fresh(trailer->stamp, wall_ns, tolerance_ns))
         return UM_TAG_STALE;
-    return um_mac_is_right(mac, from, data, length, trailer) ? UM_TAG_OK : UM_TAG_WRONG;
+    return um_mac_is_correct(mac, from, data, length, trailer) ? UM_TAG_OK : UM_TAG_WRONG;
 }
 
 /* ---- a source's datagrams ---- */
@@ -87,7 +87,7 @@ void um_session_verifier_close(um_session_verifier *verifier)
 
 /* ---- datagrams of several senders ---- */
 
-/* An open-addressed table: a sender lies within PROBES_MAX places of where its address says. */
+/* The table is open-addressed: a sender's entry is within PROBES_MAX places of its address's home. */
 enum { PROBES_MAX = 16 };
 
 static uint32_t home_of(um_address address)
@@ -96,8 +96,8 @@ static uint32_t home_of(um_address address)
     return (uint32_t)(key >> 32) & (UM_SENDERS_MAX - 1);
 }
 
-/* The entry of a sender whose tag was right. A new one takes a free entry, or that of the one in its reach which was
- * not heard for longest; NULL when it is older than what such a one has sent. */
+/* Returns the entry of a sender whose tag was right. A new sender takes a free entry, or replaces the longest idle one
+ * in its probe range. Returns NULL if its stamp is not newer than those of all replaced senders. */
 static um_known_sender *sender_of(um_senders_verifier *verifier, um_address address, uint64_t stamp)
 {
     um_known_sender *oldest = NULL;

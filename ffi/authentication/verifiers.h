@@ -1,13 +1,13 @@
-/* The verifiers behind core/wire/authentication.h: one for the datagrams of a source to its group, and one for those of
- * several senders, distinguished by their addresses, to one socket: receivers to a source, and all members to the
- * resolution group.
+/* The verifiers behind core/wire/authentication.h. One checks the datagrams of a source to its group. The other checks
+ * datagrams that several senders, distinguished by address, send to one socket: receivers to a source, and all contexts
+ * to the resolution group.
  *
- * Order of the checks: the trailer exists; its key is known; its time is fresh; the tag is right; the datagram was not
- * received before. A datagram with a wrong tag changes no state.
+ * Order of the checks: the trailer exists, its key is known, its time is fresh, the tag is right, the datagram was not
+ * received before. A datagram with a wrong tag leaves no state behind.
  *
  * Threads: the one that receives. Memory: inside; contexts of libcrypto between _open and _close, and the senders'
- * table. Complexity: constant, except for a new sender when the table is full, which replaces the sender that was idle
- * for longest. Errors: 0 or a negative errno.
+ * table. Complexity: constant, except that a new sender replaces the one idle for longest if the table is full.
+ * Errors: 0 or a negative errno.
  */
 #ifndef UM_AUTHENTICATION_VERIFIERS_H
 #define UM_AUTHENTICATION_VERIFIERS_H
@@ -15,7 +15,7 @@
 #include "authentication/mac.h"
 
 enum {
-    UM_SESSION_WINDOW_LOG2 = 12, /* log2 of the number of datagrams by which a source's datagram may be late */
+    UM_SESSION_WINDOW_LOG2 = 12, /* how many datagrams late one from a source may arrive */
     UM_SENDER_WINDOW_LOG2 = 3,
     UM_SENDERS_MAX = 1024, /* power of two */
 };
@@ -40,7 +40,7 @@ int um_session_verifier_open(um_session_verifier *verifier, const um_key_set *ke
 int um_session_verifier_set_keys(um_session_verifier *verifier, const um_key_set *keys);
 void um_session_verifier_close(um_session_verifier *verifier);
 
-/* One of several senders. */
+/* One of several senders to a socket. */
 typedef struct um_known_sender {
     um_address address;
     uint64_t newest;
@@ -52,7 +52,7 @@ typedef struct um_senders_verifier {
     enum um_mac_purpose purpose;
     int64_t tolerance_ns;
     um_accepted accepted;
-    uint64_t forgotten_stamp; /* the newest of a replaced sender: a new sender's must be newer */
+    uint64_t forgotten_stamp; /* newest stamp of all replaced senders: a new sender's stamp must be newer */
     uint32_t sender_count;
     um_known_sender *senders; /* UM_SENDERS_MAX */
 } um_senders_verifier;

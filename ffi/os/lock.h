@@ -1,5 +1,5 @@
-/* Waiting for the core's small lock, whose holders keep it for microseconds: a waiter gives way to them, since one that
- * spins could keep the holder off the processor they share. */
+/* Waits for the core's small lock, which is held for microseconds. A waiter yields the CPU: spinning could keep the
+ * holder off a CPU that both share. */
 #ifndef UM_OS_LOCK_H
 #define UM_OS_LOCK_H
 

@@ -18,7 +18,7 @@ void *um_map(size_t bytes)
 void um_back(void *memory, size_t bytes)
 {
     madvise(memory, bytes, MADV_HUGEPAGE);
-    madvise(memory, bytes, MADV_POPULATE_WRITE); /* before Linux 5.14 pages come with their first use */
+    madvise(memory, bytes, MADV_POPULATE_WRITE); /* before Linux 5.14, pages are backed at first use */
 }
 
 void um_unmap(void *memory, size_t bytes)
