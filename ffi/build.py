@@ -1,10 +1,10 @@
 """Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `xdp/objects/`.
 
-Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
-needs cffi, a C compiler and libcrypto, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a
-warning that says what to install. Only what changed is compiled again: every object has the list of files it was made
-from. C tests and fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each
-file is compiled.
+Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` runs it through ffi/build_ext.py. It requires
+only cffi, a C compiler and libcrypto. Parts that require more (libbpf, libxdp, clang) are skipped with a warning that
+names the packages to install. Only changed parts are compiled again: every object has a list of the files it depends
+on. C tests and fuzzers are built in the same way (tests/c/run, tests/fuzz/run). compile_commands.json records the
+command for each file.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
 UMSTACK_BUILD=debug for -O1 and UM_DEBUG checks; UMSTACK_SANITIZE=address,undefined for an instrumented core.
@@ -40,10 +40,10 @@ from modules import CORE, LIBBPF, MODULES, SIM_BENCH, XSK, Module
 
 ROOT = Path(__file__).resolve().parent.parent
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
-# cffi passes every wrapper the same arguments, used or not.
+# cffi passes every wrapper the same arguments, even if unused.
 GENERATED_WARNINGS = (*WARNINGS, "-Wno-unused-parameter")
 LANGUAGE = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-fPIC", "-fvisibility=hidden", "-Iffi")
-# Of C tests and fuzzers.
+# For C tests and fuzzers.
 CHECKED = ("-DUM_DEBUG=1", "-O1", "-g1", "-fno-omit-frame-pointer")
 # One module for every CPython from 3.11 on; calls through it are as fast as through one for a single version.
 LIMITED_API = ("-DPy_LIMITED_API=0x030b0000",)
@@ -59,7 +59,7 @@ MACHINE_TO_BPF_ARCH = {
 
 
 class BuildError(Exception):
-    """A compiler or linker refused; the message is what it said."""
+    """A compiler or linker failed; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def say(text: str) -> None:
 
 
 def run(command: Sequence[str], **options: Any) -> None:
-    """Run a tool from the checkout's root and turn its refusal into a BuildError carrying its own words."""
+    """Run a tool in the checkout's root; raise BuildError with its output if it fails."""
     done = subprocess.run(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
     )
@@ -89,7 +89,7 @@ def run(command: Sequence[str], **options: Any) -> None:
 
 
 def compiles(compiler: Sequence[str], program: str, flags: Sequence[str]) -> bool:
-    """Whether a whole program compiles and links with these flags."""
+    """Return true if a whole program compiles and links with these flags."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [*compiler, "-x", "c", "-", "-o", f"{scratch}/probe", *flags]
         return subprocess.run(command, input=program, text=True, capture_output=True).returncode == 0
@@ -124,7 +124,7 @@ def toolchain() -> Toolchain:
 
 
 def declarations_for(module: Module) -> tuple[str, str, set[str]]:
-    """The C includes that the wrapper needs, the declarations that cffi reads, and the names they declare."""
+    """Return the C includes that the wrapper needs, the declarations that cffi reads, and the names they declare."""
     lines = [line for name in module.cdefs for line in (ROOT / name).read_text().splitlines()]
     written = [line for line in lines if not line.startswith("#include")]
     includes = [line for line in lines if line.startswith("#include")]
@@ -145,7 +145,7 @@ def declarations_for(module: Module) -> tuple[str, str, set[str]]:
 
 @cache
 def ffi_of(module: Module) -> cffi.FFI:
-    """cffi's view of a module's declarations."""
+    """Return cffi's view of a module's declarations."""
     preamble, text, _ = declarations_for(module)
     ffi = cffi.FFI()
     if module.includes is not None:
@@ -160,7 +160,7 @@ def ffi_of(module: Module) -> cffi.FFI:
 
 
 def generate_wrapper(module: Module, directory: Path) -> Path:
-    """Let cffi write the wrapper's C; the file is only touched when its text changes."""
+    """Let cffi write the wrapper's C; the file is only touched if its text changes."""
     target = directory / f"{module.name}.c"
     preamble = declarations_for(module)[0]
     recompiler.make_c_source(ffi_of(module), module.name, preamble, str(target), verbose=False)
@@ -168,7 +168,7 @@ def generate_wrapper(module: Module, directory: Path) -> Path:
 
 
 def up_to_date(target: Path, depfile: Path) -> bool:
-    """Whether `target` is newer than every file the compiler read to make it."""
+    """Return true if `target` is newer than every file that the compiler read for it."""
     if not target.exists() or not depfile.exists():
         return False
     made = target.stat().st_mtime_ns
@@ -191,7 +191,7 @@ def compile_one(command: Sequence[str], source: Path, target: Path) -> bool:
 
 
 def attempt_all(action: Callable[[Path], bool], sources: Sequence[Path]) -> list[bool]:
-    """Run the action over all files, as many at once as there are processors, and show every refusal."""
+    """Run the action on all files, one per CPU at a time, and report every failure."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         attempts = [pool.submit(action, source) for source in sources]
     if errors := [str(error) for attempt in attempts if (error := attempt.exception())]:
@@ -200,7 +200,7 @@ def attempt_all(action: Callable[[Path], bool], sources: Sequence[Path]) -> list
 
 
 def publish(made: Path, target: Path) -> bool:
-    """Put a finished file in place by rename, so that a process with the old one mapped keeps it whole."""
+    """Put a finished file in place by rename, so that a process that has mapped the old one keeps it whole."""
     if target.exists() and filecmp.cmp(made, target, shallow=False):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ def publish(made: Path, target: Path) -> bool:
 
 
 def link(command: Sequence[str], objects: Sequence[Path], target: Path) -> None:
-    """Link unless the target is newer than its objects and made of the same ones in the same way."""
+    """Link, unless the target is newer than its objects and was linked from the same ones by the same command."""
     whole = [command[0], *map(str, objects), "-o", str(target), *command[1:]]
     recipe = target.with_suffix(".recipe")
     fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(whole)
@@ -222,7 +222,7 @@ def link(command: Sequence[str], objects: Sequence[Path], target: Path) -> None:
 
 
 def checked_command(compiler: str, folder: str, sanitizers: Sequence[str]) -> list[str]:
-    """How C tests and fuzzers, and the product's sources for them, are compiled."""
+    """Return the compiler command for C tests and fuzzers, and for the product's sources in them."""
     return [compiler, *LANGUAGE, f"-I{folder}", *REPRODUCIBLE, *WARNINGS, *CHECKED, *sanitizers]
 
 
@@ -232,7 +232,7 @@ def build_programs(
     programs: Mapping[Path, Sequence[Path]],
     directory: Path,
 ) -> None:
-    """Build programs, each from its C files, by the rule that the product is built by; objects are shared."""
+    """Build programs from their C files, as the product is built; programs share objects."""
     sources = sorted({source for made_of in programs.values() for source in made_of})
     objects = {source: directory / source.relative_to(ROOT).with_suffix(".o") for source in sources}
     attempt_all(lambda source: compile_one(compile_command, source, objects[source]), sources)
@@ -245,7 +245,7 @@ def build_programs(
 
 
 def write_compile_commands() -> None:
-    """Tell editors and analysers how each C file is compiled."""
+    """Record for editors and analyzers how each C file is compiled."""
     tools = toolchain()
     product = [*tools.compiler, *LANGUAGE, *WARNINGS, *tools.flags]
     folders = {folder: checked_command(tools.compiler[0], folder, ()) for folder in ("tests/c", "tests/fuzz")}
@@ -284,7 +284,7 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
     link([*tools.compiler, *REPRODUCIBLE, *tools.link_flags, *libraries], list(objects.values()), built)
     package, _, name = module.name.rpartition(".")
     changed = publish(built, destination / package.replace(".", "/") / f"{name}{MODULE_SUFFIX}")
-    # Python would prefer a module that an earlier build made for one version alone.
+    # Python would prefer a module that an earlier build made for a single version.
     for superseded in (destination / package.replace(".", "/")).glob(f"{name}.cpython-*.so"):
         superseded.unlink()
     outcome = "installed" if changed else "unchanged"
@@ -292,7 +292,7 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
 
 
 def libbpf_is_usable(tools: Toolchain) -> bool:
-    """Whether the headers and libraries of libbpf and libelf are installed."""
+    """Return true if the headers and libraries of libbpf and libelf are installed."""
     program = """
         #include <bpf/bpf.h>
         #include <bpf/libbpf.h>
@@ -303,13 +303,13 @@ def libbpf_is_usable(tools: Toolchain) -> bool:
 
 
 def libxdp_is_usable(tools: Toolchain) -> bool:
-    """Whether the headers and the library of libxdp are installed."""
+    """Return true if the headers and the library of libxdp are installed."""
     program = "#include <xdp/xsk.h>\nint main(void) { xsk_socket__delete(0); return 0; }\n"
     return compiles(tools.compiler, program, [f"-l{name}" for name in XSK.libraries])
 
 
 def require_libcrypto(tools: Toolchain) -> None:
-    """Refuse to go on without libcrypto, which the core tags datagrams with."""
+    """Raise BuildError if libcrypto is missing; the core requires it to tag datagrams."""
     program = (
         '#include <openssl/evp.h>\nint main(void) { EVP_MAC_free(EVP_MAC_fetch(0, "HMAC", 0)); return 0; }\n'
     )
@@ -320,38 +320,38 @@ def require_libcrypto(tools: Toolchain) -> None:
 
 
 def build_core(destination: Path) -> None:
-    """Build what every machine needs."""
+    """Build the module that every machine needs."""
     require_libcrypto(toolchain())
     build_module(CORE, toolchain(), destination)
 
 
 def build_sim_bench(destination: Path) -> None:
-    """Build the simulator and the baselines."""
+    """Build the simulator and the raw baselines."""
     build_module(SIM_BENCH, toolchain(), destination)
 
 
 def build_libbpf(destination: Path) -> None:
-    """Build the loader module where libbpf is installed."""
+    """Build the loader module if libbpf is installed."""
     tools = toolchain()
     if libbpf_is_usable(tools):
         build_module(LIBBPF, tools, destination)
     else:
-        say("WARNING: xdp._libbpf is left out (no kernel bypass, no lossy switch): libbpf is not installed")
+        say("WARNING: xdp._libbpf is skipped (no kernel bypass, no lossy switch): libbpf is not installed")
         say("         apt-get install libbpf-dev libelf-dev, then build again")
 
 
 def build_xsk(destination: Path) -> None:
-    """Build the AF_XDP module where libxdp is installed."""
+    """Build the AF_XDP module if libxdp is installed."""
     tools = toolchain()
     if libxdp_is_usable(tools):
         build_module(XSK, tools, destination)
     else:
-        say("WARNING: xdp._xsk is left out (no AF_XDP link): libxdp is not installed")
+        say("WARNING: xdp._xsk is skipped (no AF_XDP link): libxdp is not installed")
         say("         apt-get install libxdp-dev libbpf-dev libelf-dev, then build again")
 
 
 def bpf_command() -> list[str]:
-    """The clang command line for a BPF object, less its file names."""
+    """Return the clang command line for a BPF object, without its file names."""
     multiarch = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
     arch = MACHINE_TO_BPF_ARCH.get(platform.machine(), platform.machine())
     code = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", f"-D__TARGET_ARCH_{arch}"]
@@ -360,12 +360,12 @@ def bpf_command() -> list[str]:
 
 
 def build_bpf_objects(destination: Path) -> None:
-    """Compile bpf/*.bpf.c where clang and the libbpf headers are installed."""
+    """Compile bpf/*.bpf.c if clang and the libbpf headers are installed."""
     sources = sorted((ROOT / "bpf").glob("*.bpf.c"))
     command = bpf_command()
     probe = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n"
     if sources and not (shutil.which(command[0]) and compiles(command, probe, ["-c"])):
-        say(f"WARNING: the {len(sources)} BPF programs are left out: clang or the libbpf headers are missing")
+        say(f"WARNING: the {len(sources)} BPF programs are skipped: clang or the libbpf headers are missing")
         say("         apt-get install clang llvm libbpf-dev, then build again")
         return
     strip = shutil.which("llvm-strip")
@@ -397,7 +397,7 @@ STEPS = {
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Let one build at a time work in this checkout."""
+    """Lock the checkout, so that only one build runs in it at a time."""
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build/.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -405,25 +405,25 @@ def exclusive() -> Iterator[None]:
 
 
 def main() -> int:
-    """Build everything this machine can build."""
+    """Build everything that this machine can build."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--into", type=Path, default=ROOT, help="directory that receives umstack/ and xdp/")
-    parser.add_argument("--only", choices=list(STEPS), help="build this part alone")
-    asked = parser.parse_args()
-    destination = asked.into.resolve()
-    refusals: list[str] = []
+    parser.add_argument("--only", choices=list(STEPS), help="build only this part")
+    arguments = parser.parse_args()
+    destination = arguments.into.resolve()
+    failures: list[str] = []
     with exclusive():
-        for step in [STEPS[asked.only]] if asked.only else STEPS.values():
+        for step in [STEPS[arguments.only]] if arguments.only else STEPS.values():
             try:
                 step(destination)
             except BuildError as error:
-                refusals.append(str(error))
+                failures.append(str(error))
         write_compile_commands()
-    if refusals:
-        print("build failed", *dict.fromkeys(refusals), sep="\n", file=sys.stderr)
-    return 1 if refusals else 0
+    if failures:
+        print("build failed", *dict.fromkeys(failures), sep="\n", file=sys.stderr)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

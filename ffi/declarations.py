@@ -1,13 +1,14 @@
-"""What Python sees of C, taken from the headers themselves: the text that cffi reads, and the order it must have.
+"""The C declarations that Python sees, taken from the headers: the text that cffi reads, in the order that it requires.
 
-A `Header` in the list of a module (ffi/modules.py) says which header is read and how much of it. A header read whole
-gives its functions, enums, integer macros and structs; of another only what is named. What those need follows by
-itself, out of the headers that they include: a type used by value is read whole, one that is only pointed to stays
-opaque. Bodies, inline functions that are not named, assertions and include guards are left behind.
+A `Header` in the list of a module (ffi/modules.py) selects a header and how much of it is read. A header that is read
+whole contributes its functions, enums, integer macros and structs; any other contributes only the names listed. Types
+that these declarations need follow from the included headers: a type used by value is read whole, a type used only
+through pointers stays opaque. Function bodies, inline functions that are not listed, assertions and include guards are
+omitted.
 
 cffi asks the compiler for every number: enumerators lose their values, arrays their lengths, and structs end with
 `...`, so that the layout is the compiler's. A field that cffi cannot read (atomic, function pointer, a type of a system
-header) is left out of the struct; nothing else changes.
+header) is omitted from the struct; nothing else changes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ INTEGER_MACRO = re.compile(r"\(?\s*-?\s*(?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*(?:\s*<<
 
 
 class DeclarationError(Exception):
-    """A name that no header declares, or a declaration that cffi cannot take."""
+    """A name that no header declares, or a declaration that cffi cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ class Header:
 
     path: str
     names: tuple[str, ...] = ()
-    """Only these declarations; empty: the header is read whole. `struct.field`: of that struct only such fields."""
+    """Read only these declarations; empty: read the whole header. `struct.field`: only such fields of that struct."""
     but: tuple[str, ...] = ()
-    """Of a header that is read whole, what C alone uses."""
+    """Exclude these declarations, which only C uses, from a header that is read whole."""
     inline: tuple[str, ...] = ()
-    """Inline functions that Python calls, too."""
+    """Inline functions that Python calls."""
     sized: tuple[str, ...] = ()
-    """Structs that Python allocates and only C looks into."""
+    """Structs that Python allocates but whose fields only C uses."""
     opaque: tuple[str, ...] = ()
     """Structs that Python only has pointers to, though their header is read whole."""
 
@@ -58,26 +59,26 @@ class Declaration:
     """struct, enum, alias, function, inline or macro."""
     name: str
     text: str
-    """struct, enum: what is between the braces; function: the prototype; alias: the typedef."""
+    """struct, enum: the text between the braces; function: the prototype; alias: the typedef."""
     has_tag: bool = True
     is_typedef: bool = False
     constants: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """What it is found by: tags without a typedef are names of their own, which functions may have, too."""
+        """The key in the index: a tag without a typedef is prefixed, because a function may have the same name."""
         return f"struct {self.name}" if self.kind == "struct" and not self.is_typedef else self.name
 
 
 @dataclass(slots=True)
 class Index:
-    """The declarations of some headers and of those they include, by name."""
+    """The declarations of some headers and of the headers that they include, by name."""
 
     declarations: dict[str, Declaration] = field(default_factory=dict)
     of_header: dict[str, list[str]] = field(default_factory=dict)
 
     def read(self, header: str) -> None:
-        """Take in a header and everything of ours that it includes."""
+        """Read a header and every header of ours that it includes."""
         if header in self.of_header:
             return
         path = (FFI / header).resolve()
@@ -89,7 +90,7 @@ class Index:
             self.add(header, declaration)
 
     def add(self, header: str, declaration: Declaration) -> None:
-        """Take in one declaration; a struct or enum may get its body and its typedef apart from each other."""
+        """Add one declaration; the body and the typedef of a struct or enum may be separate declarations."""
         known = self.declarations.get(declaration.name)
         if known is None or known.kind != declaration.kind:
             known = self.declarations.get(declaration.key)
@@ -106,7 +107,7 @@ class Index:
 
 
 def without_comments(text: str) -> str:
-    """C text without comments and continued lines."""
+    """Return C text without comments and line continuations."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
     return text.replace("\\\n", " ")
 
@@ -129,7 +130,7 @@ def statements(text: str) -> Iterator[str]:
 
 
 def split_list(text: str) -> list[str]:
-    """Split at the commas that are not inside brackets."""
+    """Split at the commas outside brackets."""
     parts, depth, begin = [], 0, 0
     for at, character in enumerate(text):
         depth += (character in "({[") - (character in ")}]")
@@ -140,7 +141,7 @@ def split_list(text: str) -> list[str]:
 
 
 def declarations_of(text: str) -> Iterator[Declaration]:
-    """The declarations in the text of a header."""
+    """Yield the declarations in the text of a header."""
     for name, value in re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S[^\n]*)$", text, re.MULTILINE):
         yield Declaration("macro", name, value.strip())
     anonymous_count = 0
@@ -167,11 +168,11 @@ def declarations_of(text: str) -> Iterator[Declaration]:
 
 @dataclass(slots=True)
 class Selection:
-    """What a module shows to Python: declarations, each with how much of it, in the order in which cffi needs them."""
+    """The declarations that a module exposes to Python, each with how much of it, in the order that cffi requires."""
 
     index: Index
     outside: frozenset[str]
-    """Names that a module shows which this one includes, and that ffi/cdef/ declares."""
+    """Names exposed by an included module, or declared in ffi/cdef/."""
     sized: set[str]
     opaque: set[str]
     shown_fields: dict[str, set[str]]
@@ -179,7 +180,7 @@ class Selection:
     pointed_to: dict[str, None] = field(default_factory=dict)
 
     def take(self, name: str) -> None:
-        """Take a declaration and what it needs, that first."""
+        """Take a declaration, after the declarations that it needs."""
         if name in self.outside or name in self.whole:
             return
         declaration = self.index.declarations.get(name)
@@ -201,7 +202,7 @@ class Selection:
         self.whole[declaration.key] = None
 
     def take_types(self, text: str) -> None:
-        """Take the type that a field, parameter or result is of: whole, or as something pointed to."""
+        """Take the type of a field, parameter or result: whole, or opaque if it is only pointed to."""
         for name in types_in(text):
             if name in self.outside:
                 continue
@@ -214,7 +215,7 @@ class Selection:
                 self.take(name)
 
     def fields(self, struct: Declaration) -> list[str]:
-        """The fields of a struct that cffi can read."""
+        """Return the fields of a struct that cffi can read."""
         if struct.name in self.sized:
             return []
         parts = [part.strip() for part in statements(struct.text)]
@@ -223,11 +224,11 @@ class Selection:
         return [part for part in parts if not UNREADABLE.search(part) and self.is_known(part)]
 
     def is_known(self, text: str) -> bool:
-        """Whether the type of a field is declared where this module reads."""
+        """Return true if the type of a field is declared in a header that this module reads."""
         return all(name in self.outside or name in self.index.declarations for name in types_in(text))
 
     def text(self) -> str:
-        """What cffi reads."""
+        """Return the text that cffi reads."""
         lines = []
         for name in self.pointed_to:
             struct = self.index.declarations[name]
@@ -237,7 +238,7 @@ class Selection:
         return "\n".join(lines) + "\n"
 
     def declaration_text(self, declaration: Declaration) -> str:
-        """One declaration as cffi reads it."""
+        """Return the text of one declaration for cffi."""
         name = declaration.name
         if declaration.kind == "enum":
             tag = f" {name}" if declaration.has_tag else ""
@@ -257,7 +258,7 @@ class Selection:
 
 
 def types_in(text: str) -> list[str]:
-    """The named type that a field, parameter, result or alias is of, if it is no primitive."""
+    """Return the type of a field, parameter, result or alias, in a list that is empty for primitives."""
     words = re.findall(r"\b[A-Za-z_]\w*\b", re.sub(r"\[[^\]]*\]", "", text))
     tags = [f"struct {tag}" for word, tag in pairwise(words) if word == "struct"]
     words = [word for word in words if word not in QUALIFIERS]
@@ -267,12 +268,12 @@ def types_in(text: str) -> list[str]:
 
 
 def is_integer(declaration: Declaration) -> bool:
-    """Whether a macro stands for a number."""
+    """Return true if a macro stands for a number."""
     return bool(INTEGER_MACRO.fullmatch(declaration.text))
 
 
 def names_of(header: Header, index: Index) -> Iterator[str]:
-    """What the list selects from one header."""
+    """Yield the names that a module's list selects from one header."""
     yield from header.inline
     yield from header.sized
     if header.names:
@@ -286,7 +287,7 @@ def names_of(header: Header, index: Index) -> Iterator[str]:
 
 
 def select(headers: Iterable[Header], outside: Iterable[str] = ()) -> Selection:
-    """Everything that a list of headers shows; `outside` names what is declared elsewhere."""
+    """Return all declarations that a list of headers exposes; `outside` are names declared elsewhere."""
     headers = list(headers)
     index = Index()
     for header in headers:
@@ -305,5 +306,5 @@ def select(headers: Iterable[Header], outside: Iterable[str] = ()) -> Selection:
 
 
 def names_in(text: str) -> set[str]:
-    """What the text of a declaration file declares."""
+    """Return the names declared in the text of a declaration file."""
     return {declaration.key for declaration in declarations_of(without_comments(text))}

@@ -1,7 +1,8 @@
-"""The extension modules: which headers each shows to Python, and which C files stand behind it.
+"""The extension modules: the headers that each exposes to Python, and the C files that each is built from.
 
-This is the list to extend when a header is added or moved. A header that says only what Python may know is named alone
-(`Header("sim/sim.h")`); of one that C uses, too, the names that Python has are listed. ffi/declarations.py reads them.
+Extend this list when a header is added or moved. A header that declares only what Python may use is listed without
+names (`Header("sim/sim.h")`); of a header that C uses too, the names that Python uses are listed.
+ffi/declarations.py reads them.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ class Module:
 
     name: str
     sources: tuple[str, ...]
-    """Folders, whose C files all belong to the module, and single files."""
+    """Folders whose C files all belong to the module, and single files."""
     headers: tuple[Header, ...]
     cdefs: tuple[str, ...] = ()
-    """Files of ffi/cdef/, for what no header of ours can say."""
+    """Files of ffi/cdef/, for declarations that are in no header of ours."""
     libraries: tuple[str, ...] = ()
     includes: Module | None = None
     """The module whose types and functions this one shares; it is imported first."""
 
     def source_files(self) -> list[Path]:
-        """The C files, in name order so that the build is reproducible."""
+        """Return the C files, sorted by name so that the build is reproducible."""
         paths = [ROOT / name for name in self.sources]
         found = {file for path in paths for file in (path.rglob("*.c") if path.is_dir() else [path])}
         return sorted(found)
@@ -140,8 +141,8 @@ CORE = Module(
     libraries=("crypto",),
 )  # fmt: skip
 
-# What is simulated and what is measured beside the product. It has the core's object code once more, of which no file
-# keeps state outside the objects it is given (a test looks), so a handle of one module is as good in the other.
+# The simulator and the raw baselines. The module contains the core's object code again. Core files have no global state
+# (a test checks this), so a handle of one module is valid in the other.
 SIM_BENCH = Module(
     "umstack._sim_bench",
     ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
