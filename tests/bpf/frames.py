@@ -1,4 +1,4 @@
-"""Frames for the steering program, built with scapy, and the headers in them."""
+"""Frames for tests of the steering program, built with scapy."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ STACKED_TAGS: dict[str, Packet] = {
     "three": Dot1AD(vlan=9) / Dot1AD(vlan=8) / Dot1Q(vlan=7),
 }
 VLAN = 7
-# One word of options up to the ten there is space for.
+# Option words: none up to the ten that fit.
 OPTION_WORDS = tuple(range(11))
 
 
 def ethernet(payload: Packet, tags: Packet | None = None) -> bytes:
-    """A frame to the MAC address of the group, and of 31 others."""
+    """Return a frame to the MAC address that the group shares with 31 others."""
     header = Ether(src="02:00:00:00:00:01", dst="01:00:5e:4d:01:02")
     return bytes((header / tags if tags else header) / payload)
 
 
 def udp(port: int = PORT, payload: bytes = PAYLOAD, **fields: int) -> Packet:
-    """A UDP datagram."""
+    """Return a UDP datagram."""
     return UDP(sport=14390, dport=port, **fields) / Raw(payload)
 
 
 def ipv4(
     payload: Packet | None = None, *, destination: str = GROUP, option_words: int = 0, **fields: object
 ) -> Packet:
-    """An IPv4 packet, with as many words of no-operation options as asked for."""
+    """Return an IPv4 packet with this many words of no-operation options."""
     options = [IPOption_NOP() for _ in range(4 * option_words)]
     return IP(src="10.77.0.1", dst=destination, options=options, **fields) / (payload or udp())
 
 
 def ipv6(payload: Packet | None = None, *, destination: str = GROUP6, **fields: object) -> Packet:
-    """An IPv6 packet."""
+    """Return an IPv6 packet."""
     return IPv6(src="fe80::1", dst=destination, **fields) / (payload or udp())
 
 
 def with_bytes(frame: bytes, offset: int, replacement: bytes) -> bytes:
-    """The frame with some bytes replaced."""
+    """Return the frame with some bytes replaced."""
     return frame[:offset] + replacement + frame[offset + len(replacement) :]

@@ -1,4 +1,4 @@
-"""A second statement of what bpf/lossy_port.bpf.c decides, to hold the program to."""
+"""An independent model of the decisions of bpf/lossy_port.bpf.c, to test the program against."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ FATES = ("loss", "duplicate", "reorder")
 
 
 def is_chosen(seed: int, index: int, fate: str, rate: float) -> bool:
-    """Whether datagram `index` of the series `seed` meets this fate at this rate."""
+    """Return true if datagram `index` of the series `seed` meets this fate at this rate."""
     draw = index * len(FATES) + FATES.index(fate)
     z = (seed + (draw + 1) * 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK

@@ -1,6 +1,6 @@
-"""bpf/egress_tap.bpf.c through BPF_PROG_TEST_RUN: what it keeps, what a record says, and what finds no space.
+"""bpf/egress_tap.bpf.c through BPF_PROG_TEST_RUN: the frames it keeps, its records, and frames that do not fit.
 
-The ring is read here by its documented layout, apart from the reader in C.
+The ring is read here by its documented layout, independently of the reader in C.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STAMPS_SPARE = 64
 
 
 class Tap:
-    """A loaded tap that is attached to nothing, and the records it has made."""
+    """A loaded tap that is not attached, and the records it has written."""
 
     def __init__(self, programs: BpfObject, stack: ExitStack) -> None:
         self.programs = programs
@@ -52,26 +52,26 @@ class Tap:
         )
 
     def keep(self, packet_filter: PacketFilter) -> None:
-        """Keep what the filter keeps."""
+        """Set the filter."""
         wanted = egress_filter(packet_filter)
         assert wanted is not None
         self.programs.map("filter").write(wanted.packed())
 
     def run(self, packet: bytes, **options: int) -> None:
-        """Let one packet pass."""
+        """Run the tap on one packet."""
         assert self.programs.program(NAME).test_run(packet, **options).result == TC_ACT_UNSPEC
 
     def counter(self, number: int) -> int:
-        """One of the counters, which are all of eight bytes."""
+        """Return one of the counters, each of eight bytes."""
         (value,) = struct.unpack_from("=Q", self.programs.map("counters").read(), 8 * number)
         return int(value)
 
     def lost(self) -> int:
-        """Packets that found no space."""
+        """Return the number of packets that did not fit into the ring."""
         return self.counter(0)
 
     def take(self) -> list[tuple[tuple[int, ...], bytes]]:
-        """The records since the last time, each with its frame."""
+        """Return the records since the last call, each with its frame."""
         (position,) = struct.unpack_from("=Q", self._consumed)
         (end,) = struct.unpack_from("=Q", self._produced)
         found = []
@@ -89,7 +89,7 @@ class Tap:
 
 @pytest.fixture
 def tap() -> Iterator[Tap]:
-    """Load the program afresh, with the smallest ring and the filter of the default configuration."""
+    """Load the program with the smallest ring and the filter of the default configuration."""
     with ExitStack() as stack:
         programs = stack.enter_context(BpfObject(NAME, map_entries={"ring": RING_MIN_BYTES}))
         made = Tap(programs, stack)
@@ -104,7 +104,7 @@ FILTERS = {"default": DEFAULT, "any port": ANY_PORT, "several": SEVERAL}
 
 
 def to(address: str, port: int, **fields: object) -> bytes:
-    """A datagram in a frame."""
+    """Return a datagram in a frame."""
     return ethernet(ipv4(udp(port), destination=address, **fields))
 
 
@@ -145,16 +145,16 @@ PACKETS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("filter_name", FILTERS)
 @pytest.mark.parametrize("name", PACKETS)
-def test_the_tap_keeps_what_the_packet_socket_keeps(tap: Tap, filter_name: str, name: str) -> None:
-    """Issue 4, capture: both filters say the same of every packet, and what is kept is kept whole."""
+def test_the_tap_keeps_the_same_packets_as_the_packet_socket(tap: Tap, filter_name: str, name: str) -> None:
+    """Issue 4, capture: both filters agree on every packet, and the tap keeps whole frames."""
     tap.keep(FILTERS[filter_name])
     tap.run(PACKETS[name])
     is_kept = kept(FILTERS[filter_name].program(), PACKETS[name])
     assert [frame for _, frame in tap.take()] == [PACKETS[name]] * is_kept
 
 
-def test_the_packets_tell_the_filters_apart() -> None:
-    """The table above is not vacuous: each filter keeps some and rejects some, and no two keep the same."""
+def test_the_packets_distinguish_the_filters() -> None:
+    """The table above is not vacuous: each filter keeps some packets and rejects some, and no two keep the same."""
     answers = {
         tuple(kept(packet_filter.program(), packet) for packet in PACKETS.values())
         for packet_filter in FILTERS.values()
@@ -163,8 +163,8 @@ def test_the_packets_tell_the_filters_apart() -> None:
     assert all({True, False} == set(answer) for answer in answers)
 
 
-def test_a_packet_cut_anywhere_is_judged_alike(tap: Tap) -> None:
-    """Issue 4, capture: a packet that ends before what the filter looks at is rejected by both."""
+def test_both_filters_agree_on_a_packet_cut_anywhere(tap: Tap) -> None:
+    """Issue 4, capture: both filters reject a packet that ends before the fields they read."""
     whole, program = to("224.10.10.10", 14400, option_words=2), DEFAULT.program()
     for length in range(34, len(whole)):
         tap.run(whole[:length])
@@ -183,14 +183,14 @@ def test_frames_of_every_size_are_whole(tap: Tap, size: int) -> None:
 
 
 def test_a_run_is_one_record(tap: Tap) -> None:
-    """Issue 4, capture: a run of datagrams is copied at once, and says how many it is."""
+    """Issue 4, capture: a run of datagrams is copied as one record, which contains their number."""
     tap.run(PACKETS["first group"], gso_segments=44)
     ((record, _),) = tap.take()
     assert record[4] == 44
 
 
-def test_what_finds_no_space_is_counted(tap: Tap) -> None:
-    """Issue 4, capture: a ring that is full loses packets, counts each datagram of a run, and takes more once it was
+def test_packets_that_do_not_fit_are_counted(tap: Tap) -> None:
+    """Issue 4, capture: a full ring loses packets, counts each datagram of a run, and accepts more once it has been
     read."""
     packet, count = PACKETS["first group"], 20_000
     tap.programs.program(NAME).test_run(packet, repeat=count)
@@ -207,10 +207,10 @@ def test_what_finds_no_space_is_counted(tap: Tap) -> None:
 
 
 class Socket:
-    """A socket that one of the tap's filters lets packets into, and what it notes of them.
+    """A socket with one of the tap's filters, and the stamps that the filter writes.
 
-    A packet socket's filter sees frames from their link header on, and so does that of a datagram socket that is given
-    frames; a test run would take the header off.
+    The filter of a packet socket sees frames from their link header, and so does that of a datagram socket to which
+    frames are sent; a test run would remove the header.
     """
 
     def __init__(self, tap: Tap, kind: str) -> None:
@@ -222,7 +222,7 @@ class Socket:
         self._receiver.setblocking(False)
 
     def takes(self, packet: bytes) -> bool:
-        """Whether the packet is let in, whole."""
+        """Return true if the packet is accepted whole."""
         self._sender.send(packet)
         try:
             return self._receiver.recv(65536) == packet
@@ -230,21 +230,21 @@ class Socket:
             return False
 
     def frames(self) -> int:
-        """How many were let in."""
+        """Return how many packets were accepted."""
         return self._tap.counter(self._first_counter)
 
     def refused(self) -> int:
-        """How many were not, for want of a stamp."""
+        """Return how many packets were refused because no stamp was free."""
         return self._tap.counter(self._first_counter + 1)
 
     def release(self, frame: int) -> None:
-        """Let the stamps be used again up to that frame's."""
+        """Allow stamps up to this frame to be reused."""
         counters = bytearray(self._tap.programs.map("counters").read())
         struct.pack_into("=Q", counters, 8 * (self._first_counter + 8), frame)
         self._tap.programs.map("counters").write(bytes(counters))
 
     def stamp(self, frame: int) -> tuple[int, int, int]:
-        """Whose stamp is there, when that passed, and how many packets it is."""
+        """Return the frame whose stamp is at this place, its time and its number of packets."""
         found = self._stamps.read(struct.pack("=I", frame % self._stamps.max_entries))
         whose, time_ns, packets, _queue = STAMP.unpack(found)
         return int(whose), int(time_ns), int(packets)
@@ -257,25 +257,25 @@ class Socket:
 
 @pytest.fixture
 def incoming(tap: Tap) -> Iterator[Socket]:
-    """What the filter for incoming frames lets in."""
+    """Return a socket with the filter for incoming frames."""
     with closing(Socket(tap, "incoming")) as made:
         yield made
 
 
 @pytest.mark.parametrize("filter_name", FILTERS)
 @pytest.mark.parametrize("name", PACKETS)
-def test_the_socket_filter_keeps_what_the_others_keep(
+def test_the_socket_filter_keeps_the_same_packets_as_the_others(
     tap: Tap, incoming: Socket, filter_name: str, name: str
 ) -> None:
-    """Issue 4, capture: the filter that stamps what comes in says the same of every packet as that without stamps."""
+    """Issue 4, capture: the filter that stamps incoming frames agrees on every packet with the one without stamps."""
     tap.keep(FILTERS[filter_name])
     assert incoming.takes(PACKETS[name]) == kept(FILTERS[filter_name].program(), PACKETS[name])
     assert incoming.frames() == kept(FILTERS[filter_name].program(), PACKETS[name])
 
 
 @pytest.mark.parametrize("kind", ["incoming", "mirrored"])
-def test_each_frame_that_is_let_in_has_its_stamp(tap: Tap, kind: str) -> None:
-    """Issue 4, capture: nanosecond receive times, by the number of the frame; what is not let in has none."""
+def test_each_accepted_frame_has_a_stamp(tap: Tap, kind: str) -> None:
+    """Issue 4, capture: nanosecond receive times, by the number of the frame; refused frames have none."""
     with closing(Socket(tap, kind)) as watched:
         for number in range(1, 6):
             assert kind == "mirrored" or not watched.takes(PACKETS["another port"])
@@ -287,8 +287,8 @@ def test_each_frame_that_is_let_in_has_its_stamp(tap: Tap, kind: str) -> None:
         assert (watched.frames(), watched.refused()) == (5, 0)
 
 
-def test_stamps_that_are_still_needed_are_not_used_again(tap: Tap) -> None:
-    """Issue 4, bad input and faults: a reader that is too slow loses packets, counted, but no time is wrong."""
+def test_stamps_in_use_are_not_overwritten(tap: Tap) -> None:
+    """Issue 4, bad input and faults: a slow reader loses packets, which are counted, but no time is wrong."""
     with closing(Socket(tap, "mirrored")) as watched:
         most = tap.programs.map("mirrored_stamps").max_entries - STAMPS_SPARE
         packet = PACKETS["first group"]
@@ -300,8 +300,8 @@ def test_stamps_that_are_still_needed_are_not_used_again(tap: Tap) -> None:
         assert watched.refused() == 110
 
 
-def test_a_filter_that_does_not_fit_is_known() -> None:
-    """Issue 4, capture: more ranges than the program takes, and no filter at all, are not for the tap."""
+def test_a_filter_that_does_not_fit_is_recognized() -> None:
+    """Issue 4, capture: the tap is not used with more ranges than the program takes, or without a filter."""
     most = tuple((ipaddress.IPv4Address(n), ipaddress.IPv4Address(n)) for n in range(32))
     assert egress_filter(PacketFilter(most)) is not None
     assert egress_filter(PacketFilter((*most, most[0]))) is None

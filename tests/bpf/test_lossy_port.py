@@ -35,26 +35,26 @@ SEEDS = (1, 2**63 + 11, 0xDEADBEEF)
 
 
 def frame(payload: Packet, destination: str = "239.1.2.3", **header: int) -> bytes:
-    """A frame to a group, or to whom one likes, that carries `payload` over IPv4."""
+    """Return a frame that carries `payload` over IPv4, by default to a group."""
     ethernet = Ether(src="02:00:00:00:00:01", dst="01:00:5e:01:02:03")
     return bytes(ethernet / IP(src="10.77.0.1", dst=destination, **header) / payload)
 
 
 def igmp(kind: int, group: str, destination: str | None = None) -> bytes:
-    """An IGMP message of eight bytes."""
+    """Return an IGMP message of eight bytes."""
     return frame(
         Raw(bytes([kind, 0, 0, 0]) + socket.inet_aton(group)), destination or group, proto=socket.IPPROTO_IGMP
     )
 
 
 def datagram(destination: str = "239.1.2.3") -> bytes:
-    """An ordinary UDP datagram."""
+    """Return an ordinary UDP datagram."""
     return frame(UDP(sport=14390, dport=14400) / Raw(b"x" * 64), destination)
 
 
 @dataclass
 class Lossy:
-    """One loaded lossy_port with a detour that leads to the loopback."""
+    """A loaded lossy_port whose detour leads to the loopback."""
 
     programs: BpfObject
     packet: bytes = field(default_factory=datagram)
@@ -70,41 +70,41 @@ class Lossy:
         depth: int = 3,
         hold_ns: int = 1_000_000_000,
     ) -> None:
-        """Set rates and flags, and start the series anew."""
+        """Set rates and flags, and restart the series."""
         rates = (round(rate * 2**32) for rate in (loss, duplicate, reorder))
         config = CONFIG.pack(seed, *rates, flags, LOOPBACK_INDEX, LOOPBACK_INDEX, depth, hold_ns)
         self.programs.map("lossy_config").write(config)
         self.programs.map("lossy_index").write(bytes(8))
 
     def run(self, packet: bytes | None = None, **options: int) -> TestRun:
-        """Pass one packet (by default an ordinary datagram) through the port."""
+        """Run the port on one packet (default: an ordinary datagram)."""
         return self.programs.program("lossy_port").test_run(packet or self.packet, **options)
 
     def detour(self, mark: int) -> TestRun:
-        """Let one datagram come out of the detour."""
+        """Run the detour's program on one datagram."""
         return self.programs.program("lossy_detour").test_run(self.packet, mark=mark)
 
     def counters(self) -> dict[str, int]:
-        """The counters of all CPUs together."""
+        """Return the counters, summed over all CPUs."""
         values = [struct.unpack("=8Q", value) for value in self.programs.map("lossy_counters").read_per_cpu()]
         return dict(zip(COUNTERS, map(sum, zip(*values, strict=True)), strict=True))
 
     def verdicts(self, count: int) -> list[int]:
-        """What becomes of each of `count` datagrams."""
+        """Return the verdict on each of `count` datagrams."""
         return [self.run().result for _ in range(count)]
 
 
 @pytest.fixture
 def lossy() -> Iterator[Lossy]:
-    """Load the programs afresh."""
+    """Load the programs."""
     with BpfObject("lossy_port") as programs:
         yield Lossy(programs)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rate", [0.0, 0.001, 0.02, 0.5, 1.0])
-def test_loss_is_close_to_the_rate_asked_for(lossy: Lossy, seed: int, rate: float) -> None:
-    """Lab: of 200,000 datagrams the asked share is dropped, within five standard deviations; 0 and 1 are exact."""
+def test_loss_is_close_to_the_requested_rate(lossy: Lossy, seed: int, rate: float) -> None:
+    """Lab: of 200,000 datagrams the requested share is dropped, within five standard deviations; 0 and 1 are exact."""
     count = 200_000
     lossy.configure(seed=seed, loss=rate)
     lossy.run(repeat=count)
@@ -114,8 +114,8 @@ def test_loss_is_close_to_the_rate_asked_for(lossy: Lossy, seed: int, rate: floa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_decision_follows_from_seed_and_number(lossy: Lossy, seed: int) -> None:
-    """Lab: the fate of datagram i is a function of (seed, i), the one the model states, and repeats."""
+def test_every_decision_is_a_function_of_seed_and_number(lossy: Lossy, seed: int) -> None:
+    """Lab: the fate of datagram i is a function of (seed, i), equals the model's, and repeats."""
     lossy.configure(seed=seed, loss=0.1)
     first = lossy.verdicts(1500)
     expected = [TC_ACT_SHOT if is_chosen(seed, i, "loss", 0.1) else TC_ACT_OK for i in range(1500)]
@@ -124,8 +124,8 @@ def test_every_decision_follows_from_seed_and_number(lossy: Lossy, seed: int) ->
     assert lossy.verdicts(1500) == first
 
 
-def test_another_seed_decides_otherwise(lossy: Lossy) -> None:
-    """Lab: series of different seeds agree no more often than chance has it."""
+def test_another_seed_gives_other_decisions(lossy: Lossy) -> None:
+    """Lab: series of different seeds agree no more often than by chance."""
     lossy.configure(seed=1, loss=0.5)
     first = lossy.verdicts(2000)
     lossy.configure(seed=2, loss=0.5)
@@ -134,7 +134,7 @@ def test_another_seed_decides_otherwise(lossy: Lossy) -> None:
 
 
 def test_fates_are_independent(lossy: Lossy) -> None:
-    """Lab: what is duplicated or reordered is not decided by the draw that decides loss."""
+    """Lab: duplication and reordering are not decided by the draw that decides loss."""
     lossy.configure(seed=5, duplicate=0.25, reorder=0.25)
     lossy.run(repeat=2000)
     counters = lossy.counters()
@@ -158,24 +158,24 @@ def test_fates_are_independent(lossy: Lossy) -> None:
     ],
     ids=["arp", "igmp-report", "igmp-query", "tcp", "icmp", "udp-ipv6", "udp-unicast"],
 )
-def test_everything_else_is_untouched(lossy: Lossy, packet: bytes) -> None:
-    """Lab: a port that blocks all its datagrams still passes, unchanged and uncounted, what is not one."""
+def test_other_packets_pass_unchanged(lossy: Lossy, packet: bytes) -> None:
+    """Lab: a port that blocks all its datagrams still passes all other packets, unchanged and uncounted."""
     lossy.configure(loss=1, flags=BLOCK)
     run = lossy.run(packet)
     assert (run.result, run.packet) == (TC_ACT_OK, packet)
     assert not any(lossy.counters().values())
 
 
-def test_unicast_is_considered_when_asked(lossy: Lossy) -> None:
-    """Lab: with the flag a NAK meets the same fate; IGMP and ARP still never do."""
+def test_unicast_is_considered_if_requested(lossy: Lossy) -> None:
+    """Lab: with the flag a NAK meets the same fate; IGMP and ARP still pass."""
     lossy.configure(flags=BLOCK | UNICAST)
     assert lossy.run(datagram("10.77.0.2")).result == TC_ACT_SHOT
     assert lossy.run(igmp(0x16, "239.1.2.3")).result == TC_ACT_OK
     assert lossy.counters()["blocked"] == 1
 
 
-def test_segments_are_considered_when_asked(lossy: Lossy) -> None:
-    """Lab: with the flag a TCP segment meets the same fate, whether unicast datagrams do or not."""
+def test_segments_are_considered_if_requested(lossy: Lossy) -> None:
+    """Lab: with the flag a TCP segment meets the same fate, with or without the flag for unicast datagrams."""
     segment = frame(TCP(dport=80), "10.77.0.2")
     lossy.configure(flags=BLOCK | TCP_TOO)
     assert lossy.run(segment).result == TC_ACT_SHOT
@@ -185,8 +185,8 @@ def test_segments_are_considered_when_asked(lossy: Lossy) -> None:
     assert lossy.counters()["blocked"] == 1
 
 
-def test_block_is_counted_apart_from_loss(lossy: Lossy) -> None:
-    """Lab: a partition drops every datagram and says so in a counter of its own."""
+def test_blocked_datagrams_have_a_separate_counter(lossy: Lossy) -> None:
+    """Lab: a partition drops every datagram and counts it separately from loss."""
     lossy.configure(loss=0.5, flags=BLOCK)
     assert lossy.run(repeat=1000).result == TC_ACT_SHOT
     counters = lossy.counters()
@@ -202,8 +202,8 @@ def test_block_is_counted_apart_from_loss(lossy: Lossy) -> None:
     ],
     ids=["one", "two", "three"],
 )
-def test_vlan_tags_are_looked_behind(lossy: Lossy, tags: Packet, expected: int) -> None:
-    """Lab: a datagram behind up to two VLAN tags is one; deeper nesting is none of the port's business."""
+def test_datagrams_behind_vlan_tags_are_considered(lossy: Lossy, tags: Packet, expected: int) -> None:
+    """Lab: a datagram behind up to two VLAN tags is considered; one behind more tags passes."""
     packet = bytes(
         Ether(dst="01:00:5e:01:02:03") / tags / IP(dst="239.1.2.3") / UDP(dport=9) / Raw(b"x" * 32)
     )
@@ -213,7 +213,7 @@ def test_vlan_tags_are_looked_behind(lossy: Lossy, tags: Packet, expected: int) 
 
 @pytest.mark.parametrize("tags", [None, Dot1Q(vlan=7)], ids=["plain", "tagged"])
 def test_truncated_packets_are_safe(lossy: Lossy, tags: Packet | None) -> None:
-    """Lab: a frame cut anywhere is a datagram if its IPv4 header is whole, and passes untouched otherwise."""
+    """Lab: a cut frame counts as a datagram if its IPv4 header is whole, and passes unchanged otherwise."""
     ethernet = Ether(dst="01:00:5e:01:02:03")
     whole = bytes(
         (ethernet / tags if tags else ethernet) / IP(dst="239.1.2.3") / UDP(dport=9) / Raw(b"x" * 8)
@@ -225,14 +225,14 @@ def test_truncated_packets_are_safe(lossy: Lossy, tags: Packet | None) -> None:
         try:
             assert lossy.run(whole[:length]).result == expected, f"cut at {length}"
         except BpfError:
-            # The kernel itself refuses to make a packet of an IPv4 header that is cut short.
+            # The kernel refuses a test run with an incomplete IPv4 header.
             assert length < header_end
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payload=st.binary(min_size=40, max_size=200), proto=st.sampled_from([0x0800, 0x8100, 0x88A8, 0x0806]))
 def test_any_bytes_are_safe(lossy: Lossy, payload: bytes, proto: int) -> None:
-    """Lab: whatever follows an Ethernet header, the port decides, and counts what it dropped."""
+    """Lab: with any bytes behind an Ethernet header, the port returns a verdict and counts drops."""
     lossy.configure(loss=1)
     dropped_before = lossy.counters()["dropped"]
     result = lossy.run(bytes(12) + proto.to_bytes(2, "big") + payload).result
@@ -241,7 +241,7 @@ def test_any_bytes_are_safe(lossy: Lossy, payload: bytes, proto: int) -> None:
 
 
 def test_a_super_packet_counts_as_its_datagrams(lossy: Lossy) -> None:
-    """Lab: 44 datagrams in one GSO packet are 44 in the counters and move the series on by 44."""
+    """Lab: 44 datagrams in one GSO packet count as 44 and advance the series by 44."""
     lossy.configure(loss=1)
     lossy.run(gso_segments=44)
     lossy.run()
@@ -250,7 +250,7 @@ def test_a_super_packet_counts_as_its_datagrams(lossy: Lossy) -> None:
 
 
 def test_all_cpus_share_one_series(lossy: Lossy) -> None:
-    """Lab: CPUs that pass datagrams at the same time use up one series, no number twice and none left out."""
+    """Lab: CPUs that pass datagrams at the same time share one series, with no number used twice or skipped."""
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
         pytest.skip("two CPUs are needed to race")
@@ -271,8 +271,8 @@ def test_all_cpus_share_one_series(lossy: Lossy) -> None:
     assert lossy.counters()["seen"] == 2 * each
 
 
-def test_a_reordered_datagram_is_held_until_others_overtook_it(lossy: Lossy) -> None:
-    """Lab: it circles while fewer than `depth` datagrams have gone straight on, and is released by the last of them."""
+def test_a_reordered_datagram_is_held_until_others_have_overtaken_it(lossy: Lossy) -> None:
+    """Lab: it circles while fewer than `depth` datagrams have been forwarded directly, and the last one releases it."""
     lossy.configure(reorder=1, depth=3)
     held = lossy.run()
     assert held.result == TC_ACT_REDIRECT
@@ -287,7 +287,7 @@ def test_a_reordered_datagram_is_held_until_others_overtook_it(lossy: Lossy) -> 
 
 
 def test_a_held_datagram_is_released_in_time(lossy: Lossy) -> None:
-    """Lab: where nothing comes to overtake it, it goes on when its time is up, so that it is never lost."""
+    """Lab: if no datagram overtakes it, it is released when its time is up, so that it is never lost."""
     lossy.configure(reorder=1, depth=3, hold_ns=2_000_000)
     mark = lossy.run().mark
     rounds = 0
@@ -298,7 +298,7 @@ def test_a_held_datagram_is_released_in_time(lossy: Lossy) -> None:
 
 
 def test_the_detour_is_bounded(lossy: Lossy) -> None:
-    """Lab: when it is full, the next one chosen passes in order, is counted, and is not lost."""
+    """Lab: if the detour is full, the next chosen datagram passes in order, is counted, and is not lost."""
     lossy.configure(reorder=1)
     verdicts = lossy.verdicts(HELD_MAX + 10)
     assert verdicts == [TC_ACT_REDIRECT] * HELD_MAX + [TC_ACT_OK] * 10
@@ -306,14 +306,14 @@ def test_the_detour_is_bounded(lossy: Lossy) -> None:
     assert (counters["reordered"], counters["unheld"], counters["passed"]) == (HELD_MAX, 10, HELD_MAX + 10)
 
 
-def test_the_detour_drops_strangers(lossy: Lossy) -> None:
-    """Lab: what comes out of the loop without having been sent in is not let onto the port."""
+def test_the_detour_drops_unmarked_datagrams(lossy: Lossy) -> None:
+    """Lab: a datagram that the port did not send into the loop does not leave it."""
     lossy.configure(reorder=1)
     assert lossy.detour(0).result == TC_ACT_SHOT
 
 
-def test_a_decided_datagram_is_not_decided_again(lossy: Lossy) -> None:
-    """Lab: a duplicate or a released datagram passes the port again without a number, and without its mark."""
+def test_a_datagram_is_decided_only_once(lossy: Lossy) -> None:
+    """Lab: a duplicate or a released datagram passes the port without a new number, and without its mark."""
     lossy.configure(loss=1)
     run = lossy.run(mark=MARK_DECIDED)
     assert (run.result, run.mark) == (TC_ACT_OK, 0)
@@ -321,15 +321,15 @@ def test_a_decided_datagram_is_not_decided_again(lossy: Lossy) -> None:
 
 
 def test_a_broken_object_is_refused_with_the_reason() -> None:
-    """The loader turns libbpf's refusal into an error that carries what libbpf said."""
+    """The loader raises an error that contains libbpf's messages."""
     with pytest.raises(BpfError) as refusal:
         BpfObject(Path(__file__))
     assert "ELF" in refusal.value.log
     assert __file__ in str(refusal.value)
 
 
-def test_what_an_object_does_not_have_is_named(lossy: Lossy) -> None:
-    """A program or map that does not exist, or a key or value of the wrong size, is an error that says which."""
+def test_errors_name_missing_programs_and_maps(lossy: Lossy) -> None:
+    """A program or map that does not exist, or a key or value of the wrong size, raises an error that names it."""
     with pytest.raises(BpfError, match="no_such_program"):
         lossy.programs.program("no_such_program")
     with pytest.raises(BpfError, match="no_such_map"):

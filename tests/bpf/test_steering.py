@@ -1,6 +1,6 @@
 """bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: steering program; W5).
 
-Redirects are real decisions: the sockets are AF_XDP sockets, bound to nothing, so that the map holds them.
+Redirects are real decisions: the sockets in the map are unbound AF_XDP sockets.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ SHORTEST = ETHERNET_BYTES
 
 
 TIMES = struct.Struct("=IQQ")
-"""What the timed programs write in front of a frame (bpf/steering_time.h)."""
+"""The times in front of a frame (bpf/steering_time.h)."""
 TIMES_MARK = 0x54696D65
 
 
 @dataclass
 class Bench:
-    """The program with a rule for each family, and AF_XDP sockets where a test puts them."""
+    """The program with a rule for each address family, and the AF_XDP sockets that a test adds."""
 
     steering: Steering
     sockets: ExitStack
     is_timed: bool = False
 
     def run(self, frame: bytes, *, interface_index: int = 0, queue: int = 0) -> tuple[int, str]:
-        """Pass one frame; returns the action and the one verdict that was counted."""
+        """Run the program on one frame; return the action and the only verdict counted."""
         before, before_ns = self.steering.counters().verdicts, time.monotonic_ns()
         run = self.steering.program.test_run(frame, is_xdp=True, interface_index=interface_index, queue=queue)
         after, after_ns = self.steering.counters().verdicts, time.monotonic_ns()
@@ -89,13 +89,13 @@ class Bench:
         return run.result, counted[0]
 
     def socket_at(self, slot: int, queue: int = 0) -> socket.socket:
-        """Put an AF_XDP socket there."""
+        """Put an AF_XDP socket at this slot and queue."""
         ring = self.sockets.enter_context(socket.socket(AF_XDP, socket.SOCK_RAW, 0))
         self.steering.put_socket(slot, queue, ring.fileno())
         return ring
 
     def hits(self, address: str = GROUP, port: int = PORT) -> tuple[int, int, int]:
-        """What the rules of an address and port counted, of any VLAN: redirected, no socket, fragments."""
+        """Return the hits of an address and port over all VLANs: redirected, no socket, fragments."""
         rules = self.steering.counters().rules
         found = [rule for rule in rules if (str(rule.address), rule.port) == (address, port)]
         assert found
@@ -116,7 +116,7 @@ PROGRAMS = [
 
 @pytest.fixture(params=PROGRAMS, ids=[name for _, name in PROGRAMS])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Load each of the programs, with a rule for each family at slot 1, without a tag and for a VLAN."""
+    """Load each of the programs, with a rule per family at slot 1, untagged and for a VLAN."""
     monkeypatch.setitem(steering_module._PROGRAMS, FrameTimes.NONE, request.param)
     with ExitStack() as sockets, Steering(max_slots=4, max_rules=8) as steering:
         assert steering.program.name == request.param[1]
@@ -127,7 +127,7 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def test_the_verdicts_are_those_of_the_header() -> None:
-    """Steering: names and numbers come from bpf/steering.h alone; the first is the only redirect."""
+    """Steering: names and numbers are taken from bpf/steering.h; only the first is a redirect."""
     assert verdict_names() == (
         "redirected",
         "no_socket",
@@ -158,18 +158,18 @@ def test_the_verdicts_are_those_of_the_header() -> None:
     ],
 )
 def test_an_owned_datagram_is_redirected(bench: Bench, packet: Packet) -> None:
-    """Steering: behind a tag of its VLAN and any IPv4 options, a datagram of a rule goes to the socket at its slot."""
+    """Steering: a datagram with a rule is redirected to its slot's socket, behind a tag of its VLAN and any options."""
     frames = [ethernet(packet, tags) for tags in TAGS.values()]
     assert [bench.run(frame) for frame in frames] == [(XDP_PASS, "no_socket")] * len(frames)
     bench.socket_at(1)
     assert [bench.run(frame) for frame in frames] == [(XDP_REDIRECT, "redirected")] * len(frames)
     padded = frames[0].ljust(200, b"\0")
-    assert bench.run(padded) == (XDP_REDIRECT, "redirected"), "padding is no part of the datagram"
+    assert bench.run(padded) == (XDP_REDIRECT, "redirected"), "padding is not part of the datagram"
     assert bench.hits(GROUP if packet.version == 4 else GROUP6) == (len(frames) + 1, len(frames), 0)
 
 
-def test_the_slot_and_the_queue_choose_the_socket(bench: Bench) -> None:
-    """Steering: index = slot * 64 + queue; a socket elsewhere gets nothing, and no slot sees another's datagrams."""
+def test_the_slot_and_the_queue_select_the_socket(bench: Bench) -> None:
+    """Steering: index = slot * 64 + queue; a socket elsewhere gets nothing, and no slot gets another's datagrams."""
     frame = ethernet(ipv4())
     for slot, queue in ((0, 0), (2, 0), (1, 1), (1, 63)):
         bench.socket_at(slot, queue)
@@ -182,8 +182,8 @@ def test_the_slot_and_the_queue_choose_the_socket(bench: Bench) -> None:
     assert queues_max() == 64
 
 
-def test_a_socket_that_is_gone_leaves_the_datagram_to_the_kernel(bench: Bench) -> None:
-    """Steering: closed or removed, the socket is out of the map, and the kernel gets what it had."""
+def test_without_its_socket_a_datagram_passes(bench: Bench) -> None:
+    """Steering: a closed or removed socket is no longer in the map, and its datagrams pass to the kernel."""
     frame = ethernet(ipv4())
     with bench.socket_at(1):
         assert bench.run(frame) == (XDP_REDIRECT, "redirected")
@@ -221,17 +221,17 @@ OTHERS = {
     "routing header": (ipv6(IPv6ExtHdrRouting() / udp()), "ipv6_extension"),
     "destination options": (ipv6(IPv6ExtHdrDestOpt() / udp()), "ipv6_extension"),
     "authentication header": (ipv6(AH() / udp()), "ipv6_extension"),
-    "a stranger's IPv6 fragment": (
+    "a fragment to another IPv6 group": (
         ipv6(IPv6ExtHdrFragment() / udp(), destination="ff15::9"),
         "ipv6_extension",
     ),
-    "a stranger's IPv4 fragment": (ipv4(flags="MF", destination="239.77.1.9"), "not_owned"),
+    "a fragment to another IPv4 group": (ipv4(flags="MF", destination="239.77.1.9"), "not_owned"),
     "ARP": (ARP(pdst="10.77.0.2"), "not_ip"),
 }
 
 
-def test_what_is_not_owned_passes(bench: Bench) -> None:
-    """Steering: everything without a rule is the kernel's, counted by what it is, and no rule counts it."""
+def test_frames_without_a_rule_pass(bench: Bench) -> None:
+    """Steering: frames without a rule pass to the kernel and are counted by kind, and by no rule."""
     bench.socket_at(1)
     for name, (packet, verdict) in OTHERS.items():
         for tags in TAGS.values():
@@ -240,8 +240,8 @@ def test_what_is_not_owned_passes(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("tags", STACKED_TAGS.values(), ids=STACKED_TAGS)
-def test_stacked_tags_are_refused_by_name(bench: Bench, tags: Packet) -> None:
-    """Issue 29, VLAN devices: a provider's tag, and a tag behind a tag, are the kernel's, with their own verdict."""
+def test_stacked_tags_pass_with_their_own_verdict(bench: Bench, tags: Packet) -> None:
+    """Issue 29, VLAN devices: frames with a provider's tag or two tags pass to the kernel, with their own verdict."""
     bench.socket_at(1)
     for packet in (ipv4(), ipv6()):
         assert bench.run(ethernet(packet, tags)) == (XDP_PASS, "stacked_tags")
@@ -249,7 +249,7 @@ def test_stacked_tags_are_refused_by_name(bench: Bench, tags: Packet) -> None:
 
 
 def test_a_rule_is_for_one_vlan(bench: Bench) -> None:
-    """Issue 29, VLAN devices: what is tagged for another VLAN, or not at all, is not for who listens on this one."""
+    """Issue 29, VLAN devices: untagged datagrams and those of another VLAN do not match a rule of this VLAN."""
     bench.steering.remove_rule(GROUP, PORT)
     bench.socket_at(1)
     frames = {vlan: ethernet(ipv4(), Dot1Q(vlan=vlan)) for vlan in (0, 1, VLAN, 0x107, 4094)}
@@ -262,7 +262,7 @@ def test_a_rule_is_for_one_vlan(bench: Bench) -> None:
     bench.steering.remove_rule(GROUP, PORT, VLAN)
     bench.steering.add_rule(GROUP, PORT, 1)
     redirected = [vlan for vlan, frame in frames.items() if bench.run(frame)[0] == XDP_REDIRECT]
-    assert redirected == [0, -1], "a priority without a VLAN is no VLAN"
+    assert redirected == [0, -1], "a tag with only a priority counts as untagged"
     bench.steering.add_rule(GROUP, PORT, 1, 4094)
     assert bench.run(frames[4094]) == (XDP_REDIRECT, "redirected")
     with pytest.raises(SteeringError, match="no VLAN 4095"):
@@ -283,22 +283,22 @@ FRAGMENTS = {
 
 
 def test_fragments_pass_and_are_counted(bench: Bench) -> None:
-    """W4: a fragment to an owned address is the kernel's to reassemble, and its rule counts it, first or not."""
+    """W4: a fragment to an owned address passes, for the kernel to reassemble; its rule counts it, first or not."""
     bench.socket_at(1)
     for name, (packet, _) in FRAGMENTS.items():
         assert bench.run(ethernet(packet)) == (XDP_PASS, "fragment"), name
     assert (bench.hits(GROUP), bench.hits(GROUP6)) == ((0, 0, 5), (0, 0, 2))
 
 
-def test_dont_fragment_is_no_fragment(bench: Bench) -> None:
-    """Steering: the DF bit, and the reserved one, say nothing about fragments."""
+def test_the_dont_fragment_bit_does_not_mark_a_fragment(bench: Bench) -> None:
+    """Steering: neither the DF bit nor the reserved bit marks a fragment."""
     bench.socket_at(1)
     assert bench.run(ethernet(ipv4(flags="DF"))) == (XDP_REDIRECT, "redirected")
     assert bench.run(ethernet(ipv4(flags="evil"))) == (XDP_REDIRECT, "redirected")
 
 
 def test_the_oldest_rule_of_an_address_counts_its_fragments(bench: Bench) -> None:
-    """Steering: rules that share an address share its fragments; when the oldest goes, the next one counts on."""
+    """Steering: the oldest rule of an address counts its fragments; when it is removed, the next one does."""
     fragment = ethernet(ipv4(flags="MF"))
     bench.steering.add_rule(GROUP, 9, 0)
     bench.run(fragment)
@@ -336,32 +336,32 @@ IPV6_MALFORMED = {
 
 
 @pytest.mark.parametrize(
-    ("packet", "offset", "lie"),
+    ("packet", "offset", "invalid"),
     [
         *((ipv4(), *change) for change in IPV4_MALFORMED.values()),
         *((ipv6(), *change) for change in IPV6_MALFORMED.values()),
     ],
     ids=[*(f"IPv4 {name}" for name in IPV4_MALFORMED), *(f"IPv6 {name}" for name in IPV6_MALFORMED)],
 )
-def test_a_header_that_lies_passes(bench: Bench, packet: Packet, offset: int, lie: bytes) -> None:
-    """Steering: versions and lengths that cannot be are the kernel's to judge, and counted."""
+def test_an_invalid_header_passes(bench: Bench, packet: Packet, offset: int, invalid: bytes) -> None:
+    """Steering: frames with impossible versions and lengths pass to the kernel, and are counted."""
     bench.socket_at(1)
     for tags in TAGS.values():
         start = ETHERNET_BYTES + (len(tags) if tags else 0)
-        frame = with_bytes(ethernet(packet, tags), start + offset, lie)
+        frame = with_bytes(ethernet(packet, tags), start + offset, invalid)
         assert bench.run(frame) == (XDP_PASS, "malformed"), tags
     assert bench.hits(GROUP) == bench.hits(GROUP6) == (0, 0, 0)
 
 
-def test_an_ipv4_address_in_ipv6_form_is_not_taken_for_ipv4(bench: Bench) -> None:
-    """Steering: the key's form for IPv4 is no address on the wire."""
+def test_an_ipv4_address_in_ipv6_form_does_not_match_ipv4(bench: Bench) -> None:
+    """Steering: the form that keys use for IPv4 is not valid on the wire."""
     bench.socket_at(1)
     assert bench.run(ethernet(ipv6(destination=f"::ffff:{GROUP}"))) == (XDP_PASS, "malformed")
 
 
 @pytest.mark.parametrize("tags", TAGS.values(), ids=TAGS.keys())
 def test_every_truncation_passes(bench: Bench, tags: Packet | None) -> None:
-    """Steering: a frame cut after any byte is passed and counted as truncated, and redirected only when it is whole."""
+    """Steering: a frame cut after any byte passes and is counted as truncated; only the whole frame is redirected."""
     bench.socket_at(1)
     for packet in (ipv4(), ipv4(option_words=3), ipv4(option_words=10), ipv6()):
         whole = ethernet(packet, tags)
@@ -371,7 +371,7 @@ def test_every_truncation_passes(bench: Bench, tags: Packet | None) -> None:
 
 
 def test_a_length_beyond_the_frame_is_a_truncation(bench: Bench) -> None:
-    """Steering: headers that agree with each other but not with the frame: what they promise is not there."""
+    """Steering: a frame shorter than its consistent headers require is truncated."""
     bench.socket_at(1)
     for packet in (ipv4(udp(payload=bytes(65))), ipv6(udp(payload=bytes(65)))):
         assert bench.run(ethernet(packet)[:-1]) == (XDP_PASS, "truncated")
@@ -381,7 +381,7 @@ def test_a_length_beyond_the_frame_is_a_truncation(bench: Bench) -> None:
 
 @needs_program_fragments
 def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
-    """W4: a datagram of MTU 9000 lies in several buffers; its length is that of all of them."""
+    """W4: a datagram for MTU 9000 is in several buffers; its length is the sum of theirs."""
     frame = ethernet(ipv4(udp(payload=bytes(8972))))
     with Steering() as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
         assert steering.has_frags
@@ -399,7 +399,7 @@ def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
     rest=st.binary(min_size=1, max_size=120),
 )
 def test_any_bytes_are_safe(bench: Bench, proto: int, start: bytes, rest: bytes) -> None:
-    """Steering: whatever follows an Ethernet header has one verdict, and none of it is taken for ours."""
+    """Steering: any bytes behind an Ethernet header get one verdict, and none of them match a rule."""
     bench.socket_at(1)
     action, verdict = bench.run(bytes(12) + proto.to_bytes(2, "big") + start + rest)
     assert (action, verdict == "redirected") == (XDP_PASS, False)
@@ -407,10 +407,10 @@ def test_any_bytes_are_safe(bench: Bench, proto: int, start: bytes, rest: bytes)
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), tags=st.sampled_from(list(TAGS.values())), is_ipv6=st.booleans())
-def test_a_flipped_byte_is_judged_as_the_kernel_would(
+def test_a_datagram_with_a_changed_byte_is_redirected_only_if_it_still_matches(
     bench: Bench, data: st.DataObject, tags: Packet | None, is_ipv6: bool
 ) -> None:
-    """Steering: of a datagram with one byte changed, only what still is to our address and port is redirected."""
+    """Steering: a datagram with one byte changed is redirected only if its address and port still match."""
     bench.socket_at(1)
     frame = ethernet(ipv6() if is_ipv6 else ipv4(), tags)
     start = ETHERNET_BYTES + (len(tags) if tags else 0)
@@ -419,7 +419,7 @@ def test_a_flipped_byte_is_judged_as_the_kernel_would(
     changed = with_bytes(
         frame, start + offset, bytes([frame[start + offset] ^ data.draw(st.integers(1, 255))])
     )
-    # What may change: traffic class, flow label, identification, TTL, source and checksums.
+    # These may change: traffic class, flow label, identification, TTL, source and checksums.
     if is_ipv6:
         harmless = {1, 2, 3, 7, *range(8, 24), 40, 41, 46, 47} | ({0} if changed[start] >> 4 == 6 else set())
     else:
@@ -428,8 +428,8 @@ def test_a_flipped_byte_is_judged_as_the_kernel_would(
     assert (bench.run(changed)[0] == XDP_REDIRECT) == (offset in harmless)
 
 
-def test_rules_come_and_go(bench: Bench) -> None:
-    """Steering: a rule's number is used again with its counters at zero, and no other rule is touched."""
+def test_rules_can_be_removed_and_added(bench: Bench) -> None:
+    """Steering: a rule's number is reused with its counters at zero, and no other rule is affected."""
     bench.socket_at(1)
     frame = ethernet(ipv4())
     bench.run(frame)
@@ -442,7 +442,7 @@ def test_rules_come_and_go(bench: Bench) -> None:
     assert bench.run(frame) == (XDP_REDIRECT, "redirected"), "the mapped form means the IPv4 address"
 
 
-def test_the_map_holds_what_is_written_in_the_header(bench: Bench) -> None:
+def test_the_map_has_the_layout_of_the_header(bench: Bench) -> None:
     """Steering: the key is address, port and VLAN, as bpftool shows it."""
     key = bytes(10) + b"\xff\xff" + socket.inet_aton(GROUP) + PORT.to_bytes(2, "big") + bytes(2)
     assert bench.steering.map("rules").read(key) == (1).to_bytes(4, sys.byteorder) + bytes(4)
@@ -472,15 +472,15 @@ def test_the_map_holds_what_is_written_in_the_header(bench: Bench) -> None:
         (lambda _: Steering(max_slots=0), "no space for a slot"),
     ],
 )
-def test_nonsense_is_refused_with_what_would_work(bench: Bench, act: object, message: str) -> None:
-    """Errors say what to do next."""
+def test_errors_name_valid_values(bench: Bench, act: object, message: str) -> None:
+    """Errors explain what to do next."""
     assert callable(act)
     with pytest.raises(SteeringError, match=message):
         act(bench.steering)
 
 
 def test_a_kernel_without_frags_gets_the_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels from 5.15 on: where the flag for several buffers is unknown, the program without it is loaded."""
+    """Kernels from 5.15 on: if the kernel does not support several buffers, the program without them is loaded."""
     refusals = [errno.EINVAL]
 
     def refuse_frags(name: str, *, program: str, map_entries: dict[str, int]) -> BpfObject:
@@ -506,10 +506,10 @@ def test_a_kernel_without_frags_gets_the_other_program(monkeypatch: pytest.Monke
         (FrameTimes.NONE, {"steering_timed", "steering"}, FrameTimes.NONE),
     ],
 )
-def test_a_kernel_without_the_times_gets_the_next_simpler_program(
+def test_a_kernel_without_times_gets_the_next_simpler_program(
     monkeypatch: pytest.MonkeyPatch, wanted: FrameTimes, loadable: set[str], loaded: FrameTimes
 ) -> None:
-    """Receive timestamps: what a kernel cannot load is not the end of the link, and what is in effect is said."""
+    """Receive timestamps: if the kernel cannot load a program, a simpler one is used, and its kind is reported."""
 
     def load_some(
         name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0
@@ -524,8 +524,8 @@ def test_a_kernel_without_the_times_gets_the_next_simpler_program(
         assert steering.frame_times is loaded
 
 
-def test_a_privilege_that_lacks_is_not_taken_for_an_old_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EPERM: the simpler program would be refused as well, and the first refusal says why."""
+def test_a_missing_privilege_is_not_mistaken_for_an_old_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPERM: the simpler program would be refused as well, so the first error is raised."""
 
     def refuse(_name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0) -> BpfObject:
         raise BpfError(f"loading {program}", errno.EPERM)
@@ -545,11 +545,11 @@ def test_a_privilege_that_lacks_is_not_taken_for_an_old_kernel(monkeypatch: pyte
         ),
     ],
 )
-def test_the_refusal_that_says_more_is_told(
+def test_the_more_specific_error_is_raised(
     monkeypatch: pytest.MonkeyPatch, second: BpfError, message: str
 ) -> None:
-    """Where neither program can be loaded: that the first is unknown to the kernel says less than what it has against
-    the second."""
+    """If neither program can be loaded, and the kernel does not support the first, the second's error is more
+    specific."""
 
     def refuse(_name: str, *, program: str, map_entries: dict[str, int]) -> BpfObject:
         raise second if program == "steering_linear" else BpfError(f"loading {program}", errno.EINVAL)
@@ -560,7 +560,7 @@ def test_the_refusal_that_says_more_is_told(
 
 
 def test_one_program_of_an_object_can_be_loaded_alone() -> None:
-    """The loader: the program that is not wanted is not loaded, sizes are as asked, and unknown names are refused."""
+    """The loader: only the requested program is loaded, sizes are as requested, and unknown names are refused."""
     with BpfObject("steering", program="steering_linear", map_entries={"rules": 7}) as loaded:
         assert loaded.program("steering_linear").facts().name == "steering_linear"
         assert loaded.map("rules").max_entries == 7
