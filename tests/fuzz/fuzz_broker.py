@@ -1,4 +1,4 @@
-"""Messages of the broker's protocol, to the broker and from it: read or refused, and what is read is in its bounds."""
+"""Messages of the broker's protocol, in both directions: read or refused, and values read are within bounds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _as_request(data: bytes) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """A request, and a reply."""
+    """Decode the input as a request, and as a reply."""
     message = changed_json(data, _MESSAGES)
     _as_request(message)
     with contextlib.suppress(XdpError):

@@ -1,4 +1,4 @@
-"""Configurations: read or refused with the line that is wrong, and what is read survives being written again."""
+"""Configurations: they are read, or refused with the wrong line, and settings read survive being written again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VALUES = (
 
 
 def _lines(data: bytes) -> str:
-    """Lines of options that there are: three bytes each choose option, value and what else is on the line."""
+    """Return lines of existing options: three bytes choose the option, its value and the rest of the line."""
     lines = []
     for which, value, extra in zip(data[::3], data[1::3], data[2::3], strict=False):
         option = _OPTIONS[(which + 256 * (extra & 1)) % len(_OPTIONS)]
@@ -47,7 +47,7 @@ def _lines(data: bytes) -> str:
 
 
 def one_input(data: bytes) -> None:
-    """Lines of options, or a text in UTF-8, or in Latin-1 if it is none."""
+    """Parse lines of options, or a text in UTF-8, or in Latin-1 if it is not UTF-8."""
     kind, data = data[:1], data[1:]
     try:
         text = _lines(data) if kind > b"\x80" else data.decode()

@@ -1,5 +1,5 @@
-"""A journal whose files somebody has changed: it is read as far as it is whole, or says what it has not; rows that are
-given are rows that were written. A writer opens it, mends it and goes on, and then it is whole.
+"""A journal whose files were changed: it is read as far as it is whole, or its errors name the missing rows, and all
+rows read are rows that were written. A writer opens it, repairs it and continues, and then it is whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INSTRUMENTED = ("umstack.recorder.journal",)
 _SCHEMA = pa.schema([("number", pa.int64())])
 _ROWS = 12
 _FOLDER = Path(tempfile.mkdtemp())
-"""Where tests/fuzz/run says, which takes it away: libFuzzer ends the process without Python's own end."""
+"""In the temporary directory of tests/fuzz/run, which removes it: libFuzzer exits without Python's cleanup."""
 
 
 def _batch(first: int, count: int) -> pa.RecordBatch:
@@ -25,7 +25,7 @@ def _batch(first: int, count: int) -> pa.RecordBatch:
 
 
 def _written() -> dict[str, bytes]:
-    """The files of a journal of several segments."""
+    """Return the files of a journal of several segments."""
     folder = _FOLDER / "written"
     with Journal(folder, _SCHEMA, segment_bytes=700) as journal:
         for first in range(0, _ROWS, 2):
@@ -43,7 +43,7 @@ _FILES = _written()
 
 
 def _changed(data: bytes, folder: Path) -> None:
-    """Each four bytes change one file: a byte of it, its length, what it has, or whether it is there."""
+    """Write the files, changed: each four bytes change a byte, the length or the content of one file, or remove it."""
     files = dict(_FILES)
     names = list(files)
     for at in range(0, len(data) - 3, 4):
@@ -68,7 +68,7 @@ def _changed(data: bytes, folder: Path) -> None:
 
 
 def _rows(reader: JournalReader, start: int, end: int) -> list[int]:
-    """The numbers read. A schema has no checksum: one that was changed into another valid one is told by its types."""
+    """Return the numbers read. A schema has no checksum: if it was changed to another valid one, its types differ."""
     numbers: list[int] = []
     try:
         for batch in reader.read(start, end):
@@ -86,7 +86,7 @@ def _read(reader: JournalReader, start: int, end: int) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """Read it, then write to it."""
+    """Read the changed journal, then write to it."""
     folder = _FOLDER / "changed"
     folder.mkdir()
     try:

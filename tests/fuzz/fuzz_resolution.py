@@ -1,5 +1,5 @@
-"""Topic resolution between its own sources and receivers and anybody's datagrams: nothing raises, tables stay bounded,
-rates hold, and what is sent can be read.
+"""Topic resolution with local sources and receivers and arbitrary datagrams: nothing raises, tables stay bounded, rates
+hold, and datagrams sent can be decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MS = 1_000_000
 
 
 def _advertisement(topic: str, data: bytes) -> bytes:
-    """One that is well-formed: of one of a few sources and sessions, or of its end."""
+    """Return a well-formed advertisement of one of a few sources and sessions, or of its end."""
     index, session, ttl = (data[at] if len(data) > at else 0 for at in range(3))
     address = _OWN._replace(session_id=session % 8)
     record = Advertisement(topic, index % 4, 0 if ttl & 1 else 60, address)
@@ -29,7 +29,7 @@ def _advertisement(topic: str, data: bytes) -> bytes:
 
 
 class _World:
-    """A machine, and what it must have told."""
+    """A machine, and the events that it must have reported."""
 
     def __init__(self) -> None:
         self.machine = ResolutionMachine(_OPTIONS, _DATAGRAM_MAX, 0)
@@ -38,12 +38,12 @@ class _World:
         self.found: dict[str, set[SourceFound]] = {topic: set() for topic in _TOPICS}
         self.matching: dict[int, set[str]] = {}
 
-    def told(self, events: list[ResolutionEvent]) -> None:
-        """Follow what happened: a source or a topic is told of once, and its end only after it."""
+    def follow(self, events: list[ResolutionEvent]) -> None:
+        """Check events: a source or a topic is reported once, and its end only after it."""
         for event in events:
             match event:
                 case SourceFound():
-                    assert self.users[event.topic] > 0, "an event of a topic that nobody wants"
+                    assert self.users[event.topic] > 0, "an event of a topic without receivers"
                     self.found[event.topic].add(event)
                 case SourceGone():
                     self.found[event.topic].remove(SourceFound(event.topic, event.index, event.address))
@@ -55,7 +55,7 @@ class _World:
                     self.matching[event.key].remove(event.topic)
 
     def step(self, operation: int, data: bytes) -> None:
-        """One operation of the context, of time or of the network."""
+        """Run one operation of the context, of time or of the network."""
         machine, topic = self.machine, _TOPICS[(operation >> 4) % len(_TOPICS)]
         match operation & 15:
             case 0:
@@ -64,7 +64,7 @@ class _World:
                 machine.withdraw(topic, 1, _OWN)
             case 2:
                 self.users[topic] += 1
-                self.told(machine.query(topic, _RECEIVER, self.now_ns))
+                self.follow(machine.query(topic, _RECEIVER, self.now_ns))
             case 3:
                 machine.stop_query(topic)
                 self.users[topic] = max(self.users[topic] - 1, 0)
@@ -80,10 +80,10 @@ class _World:
             case 8:
                 self._wildcard((operation >> 4) % 4, ends=bool(operation & 128))
             case 9 | 10:
-                self.told(machine.datagram_received(_advertisement(topic, data), self.now_ns))
+                self.follow(machine.datagram_received(_advertisement(topic, data), self.now_ns))
             case _:
-                self.told(machine.datagram_received(data, self.now_ns))
-        self.told(machine.left_topics(self.now_ns))
+                self.follow(machine.datagram_received(data, self.now_ns))
+        self.follow(machine.left_topics(self.now_ns))
         assert len(machine.topics()) <= _CACHE_MAX
         assert sum(map(len, self.found.values())) <= _CACHE_MAX
 
@@ -99,19 +99,19 @@ class _World:
             del self.matching[key]
         elif not ends and key not in self.matching:
             self.matching[key] = set()
-            self.told(self.machine.match(key, TopicPattern.of_prefix("o"), _WILDCARD, self.now_ns))
+            self.follow(self.machine.match(key, TopicPattern.of_prefix("o"), _WILDCARD, self.now_ns))
 
     def _send(self) -> None:
         for datagram in self.machine.datagrams_to_send(self.now_ns):
             assert 0 < len(datagram) <= _DATAGRAM_MAX
             assert not isinstance(decode(datagram), Rejected)
-        self.told(self.machine.left_topics(self.now_ns))
+        self.follow(self.machine.left_topics(self.now_ns))
         deadline_ns = self.machine.next_deadline_ns()
         assert deadline_ns is None or deadline_ns > self.now_ns
 
 
 def one_input(data: bytes) -> None:
-    """Operations: a byte that says which, a length, and so many bytes."""
+    """Run operations, each a byte that selects it, a length, and this many bytes."""
     decode(data)
     world = _World()
     while data:

@@ -1,5 +1,5 @@
-"""Reports on statistics sockets, which another process may have bound: read or refused, and what is accepted can be
-shown by everything that shows reports.
+"""Reports on statistics sockets, which another process may have bound: they are read or refused, and accepted reports
+can be shown by everything that shows reports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _figures(group: str) -> dict[str, int]:
 
 
 def _report() -> dict[str, Any]:
-    """What a context with two sources and two receivers says."""
+    """Return the report of a context with two sources and two receivers."""
     sending = {
         "transport": "a",
         "nak_accounts": [{"receiver": "10.0.0.2", "naks": 3}],
@@ -56,7 +56,7 @@ _MESSAGES = [_report()]
 
 
 def one_input(data: bytes) -> None:
-    """One report, shown as `umstack stat`, `top` and the exporter do."""
+    """Check one report, and show it as `umstack stat`, `top` and the exporter do."""
     try:
         report = checked_report(json.loads(changed_json(data, _MESSAGES)), PID, NUMBER)
     except (BadReport, UnicodeDecodeError, json.JSONDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""JSON for fuzzers: a well-formed message that the input changes in places, for bytes alone hardly ever become one."""
+"""JSON for fuzzers: well-formed messages that the input changes in places, because random bytes are rarely valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EMPTY: tuple[Any, ...] = ([], {}, [{}], {"": None})
 
 
 class _Bytes:
-    """The input, byte after byte; 0 behind its end."""
+    """The input, byte by byte; 0 behind its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -41,7 +41,7 @@ class _Bytes:
 
 
 def changed_json(data: bytes, messages: Sequence[Any]) -> bytes:
-    """The bytes as they are when the first is 0; else one of the messages, changed as the rest says."""
+    """Return the input as it is if its first byte is 0; else one of the messages, changed as its bytes select."""
     source = _Bytes(data)
     chosen = source.take()
     if chosen == 0:
@@ -53,7 +53,7 @@ def changed_json(data: bytes, messages: Sequence[Any]) -> bytes:
 
 
 def _change(message: Any, source: _Bytes, messages: Sequence[Any]) -> None:
-    """Walk down to a place, and put something else there, take it away, or double it."""
+    """Walk down to a place, and replace, remove or duplicate its value."""
     at, depth = message, source.take() % 5
     while depth and isinstance(at, dict | list) and at:
         key = _key(at, source.take())

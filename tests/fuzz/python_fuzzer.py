@@ -1,8 +1,8 @@
-"""Runs a fuzzer that is written in Python under Atheris: `python_fuzzer.py NAME [LIBFUZZER ARGUMENT]...`.
+"""Run a fuzzer written in Python under Atheris: `python_fuzzer.py NAME [LIBFUZZER ARGUMENT]...`.
 
 A fuzzer is a module fuzz_NAME.py with `INSTRUMENTED`, the packages whose branches guide the search, and
-`one_input(data)`, which raises when something is not as it must be. `python_fuzzer.py --check` says whether it can run
-here: exit status 0, or 77 and why not.
+`one_input(data)`, which raises an exception if a check fails. `python_fuzzer.py --check` reports if fuzzers can run
+here: exit status 0, or 77 with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SKIP_STATUS = 77
 
 
 def instrumented(name: str) -> list[str]:
-    """INSTRUMENTED of a fuzzer, without importing it."""
+    """Read INSTRUMENTED of a fuzzer without importing it."""
     for statement in ast.parse((HERE / f"fuzz_{name}.py").read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "INSTRUMENTED":
             return list(ast.literal_eval(statement.value))
@@ -37,7 +37,7 @@ def main() -> None:
     sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
     with atheris.instrument_imports(include=instrumented(name), enable_loader_override=False):
         fuzzer = importlib.import_module(f"fuzz_{name}")
-    # Merging, libFuzzer starts its program again by a shell.
+    # When merging, libFuzzer restarts its program through a shell.
     this = shlex.join([sys.executable, str(HERE / "python_fuzzer.py"), name])
     atheris.Setup([this, *sys.argv[2:]], fuzzer.one_input)
     atheris.Fuzz()
