@@ -1,10 +1,9 @@
-/* The test harness: every test is a function with a name and the requirements it proves, and runs in a process of its
- * own, so that a crash or hang does not end the others. A test program includes this once and ends in
- * CHECK_MAIN.
+/* The test harness: each test is a function with a name and the requirements it proves. It runs in its own process, so
+ * that a crash or hang does not end the others. A test program includes this once and ends with
  *
  *   TEST("AE-4", "initial tails") { CHECK_EQ(tail, 0x3ed00000000); }
  *
- * Run with --list, a program names its tests as `ITEMS<tab>name` and runs none.
+ * With --list, a program lists its tests as `ITEMS<tab>name` and runs none.
  */
 #ifndef UM_TESTS_CHECK_H
 #define UM_TESTS_CHECK_H
