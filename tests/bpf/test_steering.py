@@ -541,7 +541,7 @@ def test_a_missing_privilege_is_not_mistaken_for_an_old_kernel(monkeypatch: pyte
         (BpfError("the other", errno.EINVAL), "loading steering: Invalid argument"),
         (
             BpfError("the other", errno.EACCES, "R2 pointer comparison prohibited"),
-            "wants CAP_PERFMON as well",
+            "requires CAP_PERFMON as well",
         ),
     ],
 )

@@ -12,11 +12,11 @@ typedef struct member {
     um_rings base;
     uint32_t descriptor_count;
     uint32_t waiting; /* datagrams that have arrived */
-    uint32_t taken;   /* by the last receive */
+    uint32_t taken;   /* by the last receive call */
     uint32_t released;
     uint32_t open_links;
     uint32_t sent;
-    int result; /* of a send, where not 0 */
+    int result; /* of a send call, unless 0 */
     int open_result;
     int64_t due_ns;
 } member;
@@ -138,7 +138,7 @@ static um_link *link_of(bond *b, member_link *otherwise)
     return link;
 }
 
-TEST("W6", "rings of a bond: what any member receives arrives, none is starved, and all of it is released")
+TEST("W6", "rings of a bond: all members are received from, none is starved, and all batches are released")
 {
     bond *b = bond_open();
     um_random random = {check_seed()};
@@ -176,7 +176,7 @@ TEST("W6", "rings of a bond: what any member receives arrives, none is starved, 
     bond_close(b);
 }
 
-TEST("W6", "rings of a bond: sent by the member that is told, and by the kernel where there is none")
+TEST("W6", "rings of a bond: the selected member sends, or the kernel if none is selected")
 {
     bond *b = bond_open();
     member_link otherwise;
@@ -206,7 +206,7 @@ TEST("W6", "rings of a bond: sent by the member that is told, and by the kernel 
     bond_close(b);
 }
 
-TEST("W6", "rings of a bond: a stalled member holds senders back only while it sends, and is tended in any case")
+TEST("W6", "rings of a bond: a stalled member holds senders back only while it sends, and is always serviced")
 {
     bond *b = bond_open();
     member_link otherwise;
@@ -258,7 +258,7 @@ TEST("W6", "rings of a bond: every descriptor is watched; too many, no member, a
     member_link otherwise = {{.ops = &LINK_OPS}, &b->kernel};
     um_rings_sender sender = {.otherwise = &otherwise.base};
     CHECK_EQ(b->rings->ops->open_link(b->rings, &sender, &link), -ENOMEM);
-    bond_close(b); /* none of the other members' links is open */
+    bond_close(b); /* the other members' links are closed */
 }
 
 CHECK_MAIN

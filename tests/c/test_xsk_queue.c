@@ -1,4 +1,4 @@
-/* The rings of AF_XDP without a kernel: the test plays it, at the other end of the same memory. */
+/* The rings of AF_XDP without a kernel: the test plays the kernel at the other end of the shared memory. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -94,14 +94,14 @@ static void rings_close(rings *r)
     free(r);
 }
 
-/* ---- the kernel's end ---- */
+/* ---- the kernel's side ---- */
 
 static uint32_t frames_to_fill(const rings *r)
 {
     return r->fill.producer - r->fill.consumer;
 }
 
-/* Puts a frame into the receive ring, over several descriptors if it must; false when the fill ring is dry. */
+/* Puts a frame into the receive ring, over several descriptors if necessary; false if the fill ring is empty. */
 static bool kernel_receives(rings *r, const uint8_t *frame, uint32_t length)
 {
     enum { SPACE = FRAME_BYTES - HEADROOM_BYTES };
@@ -121,7 +121,7 @@ static bool kernel_receives(rings *r, const uint8_t *frame, uint32_t length)
     return true;
 }
 
-/* Takes one packet from the send ring into `frame`; 0 when there is none. Completes it unless told not to. */
+/* Takes one packet from the send ring into `frame` and optionally completes it. Returns 0 if there is none. */
 static uint32_t kernel_sends(rings *r, uint8_t *frame, bool completes)
 {
     const struct xdp_desc *descriptors = (const struct xdp_desc *)r->send.entries;
@@ -156,7 +156,7 @@ static uint32_t write_packet(const rings *r, uint8_t *frame, const uint8_t *payl
     return r->made.header_bytes + length;
 }
 
-/* A copy that ends where its memory does, so that the sanitizer sees one byte read beyond. free() takes *memory. */
+/* A copy at the end of its memory, so that the sanitizer detects a read beyond it. The caller frees *memory. */
 static uint8_t *copy_to_the_end(const uint8_t *data, uint32_t length, uint8_t **memory)
 {
     size_t bytes = um_align_up(length + 1, UM_CACHE_LINE_BYTES);
@@ -207,7 +207,7 @@ TEST("W6", "headers: the group's address, the tag, the kernel's values, right ch
         check_headers(TAGS[i]);
 }
 
-TEST("W4", "a tag takes four bytes of a frame: the largest datagram that is sent fits a frame that is received")
+TEST("W4", "a tag takes four bytes of a frame, and the largest sendable datagram fits a received frame")
 {
     for (int i = 0; i < TAG_COUNT; i++) {
         rings *r = rings_open_tagged(false, TAGS[i]);
@@ -230,7 +230,7 @@ TEST("W4", "a tag takes four bytes of a frame: the largest datagram that is sent
     }
 }
 
-TEST("W6", "reading: VLAN tags and IP options are looked behind, what is cut short anywhere is refused")
+TEST("W6", "reading: VLAN tags and IP options are skipped, and a frame cut anywhere is refused")
 {
     rings *r = rings_open(false);
     const uint8_t payload[] = "seventeen bytes!!";
@@ -289,7 +289,7 @@ TEST("W6", "reading: fragments, other protocols and wrong checksums are refused;
     rings_close(r);
 }
 
-TEST("W6", "reading: nothing that was bent or made up is read beyond its end")
+TEST("W6", "reading: damaged and arbitrary frames are not read beyond their end")
 {
     rings *r = rings_open(false);
     um_random random = {check_seed()};
@@ -313,7 +313,7 @@ TEST("W6", "reading: nothing that was bent or made up is read beyond its end")
 
 /* ---- the queue ---- */
 
-TEST("W6", "receiving: every datagram once and in order, one frame or several, and every frame comes back")
+TEST("W6", "receiving: each datagram is received once and in order, from one frame or several, and all frames return")
 {
     enum { ROUNDS = 4000, DATAGRAM_MAX = 9000 };
     rings *r = rings_open(true);
@@ -350,7 +350,7 @@ TEST("W6", "receiving: every datagram once and in order, one frame or several, a
     rings_close(r);
 }
 
-/* A frame as a timed program leaves it: the times in front of the first byte. */
+/* Writes the times in front of a frame, as a timed program does. */
 static void note_times(rings *r, uint32_t mark, int64_t kernel_ns, int64_t nic_ns)
 {
     const struct xdp_desc *last =
@@ -373,7 +373,7 @@ static int64_t time_of_next(rings *r, uint32_t mark, int64_t kernel_ns, int64_t 
     return rx.received_ns;
 }
 
-TEST("W6", "receiving: a datagram has the time noted in front of its frame, once, and none where nothing was noted")
+TEST("W6", "receiving: a datagram has the time written in front of its frame, once, or none")
 {
     rings *r = rings_open(false);
     CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, 5000, 0), 0);
@@ -383,7 +383,7 @@ TEST("W6", "receiving: a datagram has the time noted in front of its frame, once
     CHECK_EQ(r->queue.counters.ring_times_missing, 0);
     CHECK_EQ(time_of_next(r, 0, 5000, 0), 0);
     CHECK_EQ(r->queue.counters.ring_times_missing, 1);
-    /* Every frame has been used with times: used again without, it must not show the old ones. */
+    /* Every frame has been used with times: reused without, it must not show the old ones. */
     for (uint32_t i = 0; i < 2 * RECEIVE_FRAMES; i++)
         CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, 7000 + i, 0), 7000 + i);
     const uint8_t payload[] = "bare";
@@ -399,7 +399,7 @@ TEST("W6", "receiving: a datagram has the time noted in front of its frame, once
     rings_close(r);
 }
 
-TEST("W6", "receiving: the NIC's time is converted by its clock, and is refused where it cannot be this frame's")
+TEST("W6", "receiving: the NIC's time is converted by its clock, and refused if it is not plausible for the frame")
 {
     const int64_t kernel_ns = 1000 * (int64_t)NS_PER_S, behind_ns = -37 * (int64_t)NS_PER_S;
     rings *r = rings_open(false);
@@ -419,7 +419,7 @@ TEST("W6", "receiving: the NIC's time is converted by its clock, and is refused 
     rings_close(r);
 }
 
-TEST("W6", "the NIC's clock: the shortest sample counts, and what is no clock is refused")
+TEST("W6", "the NIC's clock: the shortest sample is used, and other files are refused")
 {
     const um_nic_clock_sample samples[] = {{1000, 500, 3000}, {2000, 1900, 2200}, {9000, 8000, 9900}};
     CHECK_EQ(um_nic_clock_ahead_ns(samples, 1), 2000 - 500);
@@ -432,7 +432,7 @@ TEST("W6", "the NIC's clock: the shortest sample counts, and what is no clock is
     CHECK_EQ(um_nic_clock_open(UINT32_MAX), -ENOENT);
 }
 
-TEST("W5", "receiving: as many datagrams of several frames at once as of one, and whether some are left is known")
+TEST("W5", "receiving: a batch holds as many datagrams of several frames as of one, and has_more is set")
 {
     enum { DATAGRAMS = 12, LENGTH = 8000 }; /* of five frames each */
     rings *r = rings_open(true);
@@ -491,7 +491,7 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
             frames->has_pinned_last = false;
             CHECK(frames->pin(frames, batch[2].data + 8));
             CHECK(frames->has_pinned_last);
-            CHECK(!frames->pin(frames, batch[2].data + 900)); /* it is */
+            CHECK(!frames->pin(frames, batch[2].data + 900)); /* already pinned */
             pinned[pinned_count++] = batch[2].data + 8;
         }
         um_xsk_queue_release(&r->queue);
@@ -509,7 +509,7 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
     CHECK(!frames->pin(frames, batch[0].data));
     um_xsk_queue_release(&r->queue);
     for (uint32_t i = 0; i < RECEIVE_FRAMES / 4; i++)
-        for (uint32_t at = 0; at < 900; at++) /* nobody wrote there meanwhile */
+        for (uint32_t at = 0; at < 900; at++) /* not overwritten meanwhile */
             CHECK_EQ(pinned[i][at], (3 + 6 * i) & 255);
     frames->unpin(frames, pinned, 5);
     CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES / 2 + 5);
@@ -522,7 +522,7 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
     rings_close(r);
 }
 
-TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
+TEST("W6", "receiving: an incomplete datagram waits for its last frame")
 {
     rings *r = rings_open(true);
     static uint8_t payload[5000], frame[5000 + UM_XSK_HEADER_BYTES];
@@ -533,7 +533,7 @@ TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 4), 0);
         um_xsk_queue_release(&r->queue);
     }
-    /* One look finds that there is more, the next takes it. */
+    /* The first call sees that there is more, the next one takes it. */
     uint32_t count = um_xsk_queue_receive(&r->queue, batch, 4);
     um_xsk_queue_release(&r->queue);
     CHECK_EQ(count + (count == 0 ? um_xsk_queue_receive(&r->queue, batch, 4) : 0), 1);
@@ -541,7 +541,7 @@ TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
     rings_close(r);
 }
 
-/* Sends it from a borrowed frame; false when the queue lends none, or cannot send now. */
+/* Sends the datagram from a borrowed frame; false if the queue lends none, or cannot send now. */
 static bool send_borrowed(rings *r, const uint8_t *payload, uint32_t length, uint32_t unsummed_bytes)
 {
     uint8_t *piece = NULL;
@@ -597,13 +597,13 @@ static void check_sending(uint16_t tag_control)
     rings_close(r);
 }
 
-TEST("W6", "sending: parts are joined, headers are right, and order holds over every back-pressure, with a tag and not")
+TEST("W6", "sending: parts are joined, headers are right, and order holds under back-pressure, tagged and untagged")
 {
     for (int i = 0; i < TAG_COUNT; i++)
         check_sending(TAGS[i]);
 }
 
-TEST("W6", "sending: a full ring takes no more, a completion ring that stalls holds it, what cannot fit is refused")
+TEST("W6", "sending: a full ring or a stalled completion ring stops it, and a datagram that is too large is refused")
 {
     rings *r = rings_open(false);
     static uint8_t payload[FRAME_BYTES], frame[FRAME_BYTES];
@@ -616,15 +616,14 @@ TEST("W6", "sending: a full ring takes no more, a completion ring that stalls ho
     CHECK_EQ(um_xsk_queue_unsent(&r->queue), SEND_FRAMES);
     for (int i = 0; i < SEND_FRAMES; i++)
         CHECK(kernel_sends(r, frame, false) > 0);
-    CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0); /* sent, but the frames are still the kernel's */
+    CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0); /* sent, but the kernel still owns the frames */
     part.length = um_xsk_queue_datagram_max(&r->queue) + 1;
     um_tx large = {.parts = &part, .part_count = 1, .length = part.length};
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, &large, 1), -EMSGSIZE);
     rings_close(r);
 }
 
-TEST("W4",
-     "the largest datagram: what a frame holds beside the headroom and 42 bytes of headers, of a chain one frame less")
+TEST("W4", "the largest datagram fills a frame behind headroom and 42 bytes of headers, or a chain less one frame")
 {
     /* XDP's headroom is 256 bytes; the headers of Ethernet, IPv4 and UDP take 14, 20 and 8; the kernel chains 18
      * frames. */
@@ -636,7 +635,7 @@ TEST("W4",
     rings_close(r);
 }
 
-TEST("W6", "borrowing: half of the send frames at most, and a returned frame is borrowed again")
+TEST("W6", "borrowing: at most half of the send frames are lent, and a returned frame is lent again")
 {
     rings *r = rings_open(false);
     uint8_t *pieces[SEND_FRAMES], *again[SEND_FRAMES];
@@ -650,7 +649,7 @@ TEST("W6", "borrowing: half of the send frames at most, and a returned frame is 
     rings_close(r);
 }
 
-/* True when the function ends its process by an assertion. */
+/* Returns true if the function ends its process by an assertion. */
 static bool is_caught(void (*function)(rings *), rings *r)
 {
     fflush(stdout);
@@ -705,7 +704,7 @@ static void return_twice(rings *r)
     um_xsk_queue_return(&r->queue, &piece, 1);
 }
 
-TEST("W6", "a debug build sees a frame with two owners")
+TEST("W6", "a debug build detects a frame with two owners")
 {
     rings *r = rings_open(false);
     CHECK(is_caught(complete_twice, r));
