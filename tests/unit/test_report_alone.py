@@ -71,7 +71,7 @@ def test_a_burst_within_background_loss_is_an_incident_of_its_own(report: Report
     assert set(found) == {"burst", "sporadic"}
     assert (found["burst"]["lost"], found["burst"]["longest_run"]) == (len(BURST) + 1, len(BURST) + 1)
     assert found["sporadic"]["longest_run"] == 1
-    assert any(f"up to {len(BURST) + 1} in a row" in one.text for one in report.findings)
+    assert any(f"at most {len(BURST) + 1} in a row" in one.text for one in report.findings)
 
 
 def test_the_longest_burst_sets_the_initial_backoff(report: Report) -> None:
@@ -211,4 +211,4 @@ def test_repairs_that_are_lost_on_the_way_are_told(tmp_path: Path) -> None:
     assert (row["from_point"], row["to_point"], row["retransmissions"], row["lost"]) == ("near", "far", 2, 1)
     found = findings(summarised(tables, []))
     [text] = [one.text for one in found if one.topic == "lost-repairs"]
-    assert "that passed near, 1 did not arrive at far: repairs were lost on the way" in text
+    assert "that passed near, 1 did not arrive at far: lost on the way" in text

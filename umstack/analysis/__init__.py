@@ -1,5 +1,5 @@
-"""What a capture says about a messaging network: functions of facts, in Polars, with no Spark in them.
+"""Analyses of captures: functions of facts, in Polars, independent of Spark.
 
-`tables.tables_of` makes every table of docs/analysis.md of `umstack.facts.facts.Facts`. Alone, on Spark and live the
-same functions are called.
+`tables.tables_of` makes every table of docs/analysis.md from `umstack.facts.facts.Facts`. Reports without Spark, on
+Spark, and the live monitor call the same functions.
 """

@@ -1,4 +1,4 @@
-"""Clients: the receivers of LBT-RU and LBT-TCP, of facts. What each column means is in docs/analysis.md."""
+"""Clients: the receivers of LBT-RU and LBT-TCP, from facts. docs/analysis.md defines each column."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _HOST = pl.col("receiver").str.replace(r":\d+$", "")
 
 
 def clients(facts: Facts) -> pl.DataFrame:
-    """One row a session and client, as the point of capture that saw most of it did: what it was sent, when it asked to
-    connect, whether its end was seen, and the topic sequence numbers that a connection of LBT-TCP does not have.
+    """One row per session and client, from the capture point that saw most of it: datagrams or messages sent to it,
+    time of its connection request, whether its end was seen, and the topic sequence numbers missing over LBT-TCP.
 
-    A client of LBT-RU is an address and port, which it keeps when it connects anew; one of LBT-TCP is a connection.
+    A client of LBT-RU is an address and port, which it keeps when it reconnects; a client of LBT-TCP is a connection.
     """
     kind, packets = pl.col("kind"), pl.col("packets")
     of_clients = facts.counts.filter(pl.col("receiver").is_not_null())
@@ -61,7 +61,7 @@ def clients(facts: Facts) -> pl.DataFrame:
     columns = [name for name in of_point.columns if name not in (*_CLIENT, "point", "total")]
     best = of_point.sort(*_CLIENT, "total", "point").group_by(_CLIENT, maintain_order=True)
     whole = best.agg(pl.col(columns).last())
-    # A connection that a host opens after another of its own has ended.
+    # A connection that a host opens after another of its connections has ended.
     ended_ns = last.filter(pl.col("closes") > 0).min().over(*SESSION, _HOST)
     opens_again = (pl.col("connects") > 0) & (ended_ns <= first)
     asks_again = pl.col("last_connect_ns") > pl.col("first_data_ns")
@@ -71,22 +71,22 @@ def clients(facts: Facts) -> pl.DataFrame:
 
 
 def missing_at_best(missed: pl.DataFrame, windows: list[pl.Expr]) -> pl.DataFrame:
-    """By connection, and by `windows`, how many topic sequence numbers are in its gaps (`numbering.gaps`) at the point
-    of capture where fewest are: what another point saw was there."""
+    """By connection, and by `windows`, the number of missing topic sequence numbers (`numbering.gaps`) at the capture
+    point with the fewest: a number that any point saw is not missing."""
     of_point = missed.group_by("point", *_CLIENT, *windows).agg(pl.col("missing").sum())
     by = [name for name in of_point.columns if name not in ("point", "missing")]
     return of_point.group_by(by).agg(pl.col("missing").min())
 
 
 def with_missing(known: pl.DataFrame, missing: pl.DataFrame, windows: list[str]) -> pl.DataFrame:
-    """Rows of clients with how many topic sequence numbers each did not get."""
+    """Rows of clients with the number of topic sequence numbers missing for each."""
     named = known.drop("missing", strict=False).join(missing, [*_CLIENT, *windows], "left")
     return named.with_columns(pl.col("missing").fill_null(0))
 
 
 def totals(known: pl.DataFrame, windows: tuple[str, ...] = ()) -> pl.DataFrame:
-    """One row a session of the clients of all: how many there are and of how many hosts, how many connected and ended;
-    who connected again, and how often it did (`again`), who missed how much (`missed`), the first by the most of each.
+    """One row per session over all its clients: number of clients and hosts, of connections opened and closed; the
+    clients that reconnected with a count (`again`) and those with missing messages (`missed`), each sorted, most first.
     """
     by = [*windows, *SESSION]
     counted = known.group_by(by).agg(

@@ -1,4 +1,4 @@
-"""Losses, incidents, recovery, NAK storms and repairs, of facts. What each means is in docs/analysis.md."""
+"""Losses, incidents, recovery, NAK storms and retransmissions, from facts. docs/analysis.md defines each."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _COPY = (*SESSION, "copy")
 _RECEIVER = (*SESSION, "receiver")
 STORM_NS = 100 * MS
 STORM_REQUESTS, STORM_NAKS = 100, 10
-"""In a tenth of a second: fewer are recovery at work."""
+"""Minimum NAKs per tenth of a second in a storm: fewer are normal recovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rare:
-    """NAKs, NCFs and retransmissions with unwrapped numbers, a row a number.
+    """NAKs, NCFs and retransmissions with unwrapped sequence numbers, one row per number.
 
-    `copy` is the receiver whose copies a row is about: of LBT-RU who sent or was sent it; "" where a group is.
+    `copy` is the receiver that sent the datagram or was sent it (LBT-RU); "" for a multicast group.
     """
 
     naks: pl.DataFrame
     ignored: pl.DataFrame
     repairs: pl.DataFrame
     refusals: pl.DataFrame
-    """Numbers that were refused, with the reason in small letters."""
+    """Refused sequence numbers, with the reason in lower case."""
 
 
 def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
-    """Of facts, with the references that unwrap them."""
+    """The rows of facts, unwrapped with the references."""
     rows = facts.rare.join(
         unicast_sessions(facts), list(SESSION), "left", maintain_order="left"
     ).with_columns(copy=pl.when("is_unicast").then("receiver").otherwise(pl.lit("")))
@@ -45,7 +45,7 @@ def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
     listed = unwrapped(listed, known)
     reason = pl.col("ncf_reason").str.to_lowercase()
     again = rows.filter(pl.col("kind") == RETRANSMISSION).drop("sqns")
-    # A number that the capture cut off stays unknown.
+    # A number in a truncated packet stays unknown.
     numbered = again.filter(pl.col("sqn").is_not_null())
     repairs = pl.concat([unwrapped(numbered, known), again.filter(pl.col("sqn").is_null())])
     return Rare(
@@ -71,7 +71,7 @@ REASONS = {
 
 
 def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
-    """NAKs without those for numbers that their receiver was passed over: they are answered with a filter report."""
+    """NAKs without those for numbers that a filter skipped for the receiver: a filter report answers them."""
     key = [*_COPY, "sqn"]
     for one in everything:
         if not len(one.passed[0]):
@@ -83,7 +83,7 @@ def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
 
 
 def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
-    """One row a session, receiver and lost sequence number."""
+    """One row per session, receiver and lost sequence number."""
     time = pl.col("time_ns")
     asked = (
         _of_sent(rows.naks, everything)
@@ -95,8 +95,8 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     ignored = rows.ignored.group_by(*_COPY, "sqn").agg(ignored_ns=time.max())
     again = rows.repairs.select(*_COPY, "sqn", "time_ns")
     copy = [*_COPY, "sqn"]
-    # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
-    # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
+    # A retransmission captured at the same time as its NAK counts: clocks of captures may be coarse.
+    # A receiver that re-NAKs had no answer before. If nothing follows the last NAK, the answer was already on its way.
     judged = (
         asked.join(again, copy, "left")
         .join(ignored, copy, "left")
@@ -108,7 +108,7 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         )
         .with_columns(repaired_ns=pl.coalesce("final", "answer", "met"))
     )
-    # What one receiver asked for is sent again to all of them: nobody else need have lost it.
+    # A retransmission for one receiver reaches all of them: the others need not have lost the datagram.
     unasked = (
         again.join(asked, list(_SQN), "anti")
         .group_by(*_SQN)
@@ -130,16 +130,16 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What tells incidents and their causes apart."""
+    """Thresholds that separate incidents and their causes."""
 
     quiet_ns: int = 50 * MS
-    """So long without loss ends an incident."""
+    """An incident ends after this long without a loss."""
     burst_run: int = 4
-    """So many lost in a row are a burst."""
+    """Minimum number of consecutive losses in a burst."""
     connectivity_ns: int = 100 * MS
-    """Everything lost for so long is a path that was away."""
+    """If every datagram is lost for this long, it counts as a path outage."""
     pause_ns: int = 100 * MS
-    """So long without a datagram makes the one before it a last one."""
+    """If no datagram follows for this long, the previous one counts as the last before a pause."""
 
 
 def incidents(
@@ -148,7 +148,7 @@ def incidents(
     everything: list[Seen],
     thresholds: Thresholds | None = None,
 ) -> pl.DataFrame:
-    """One row an incident: session, receiver, span, sequence numbers, how much was lost, and why."""
+    """One row per incident: session, receiver, span, sequence numbers, number of losses, and cause."""
     limits = thresholds or Thresholds()
     receiver, at = list(_RECEIVER), pl.col("lost_ns")
     starts = (at - at.shift().over(receiver) > limits.quiet_ns).fill_null(False)
@@ -170,7 +170,7 @@ def incidents(
     many = pl.col("lost")
     whole = [*receiver, "incident"]
     is_burst = many >= limits.burst_run
-    # A burst within losses here and there has a cause of its own.
+    # A burst among sporadic losses is an incident with its own cause.
     apart = is_burst & (2 * many.filter(is_burst).sum().over(whole) < many.sum().over(whole))
     split = runs.with_columns(burst=pl.when(apart).then("run"))
     merged = split.group_by(*whole, "burst").agg(
@@ -214,7 +214,7 @@ def incidents(
 
 
 def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
-    """Columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation: values that were there."""
+    """Columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation: observed values, not interpolated."""
     named = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
     found = [
         value.quantile(at, "equiprobable").cast(pl.Int64).alias(f"{prefix}_{name}")
@@ -224,12 +224,12 @@ def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
 
 
 def request_ns() -> pl.Expr:
-    """Of a row of `losses`: from the first NAK to the repair, where that did not meet it on its way."""
+    """The time from the first NAK to the retransmission of a loss; null if the two crossed on the way."""
     return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
 
 
 def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
-    """One row a session and receiver: losses, how many were repaired, NAKs a loss, and times in nanoseconds."""
+    """One row per session and receiver: losses, how many were repaired, NAKs per loss, and times in nanoseconds."""
     timed = lost.filter(pl.col("receiver").is_not_null()).with_columns(
         request_ns=request_ns(), recovery_ns=pl.col("repaired_ns") - pl.col("sent_ns")
     )
@@ -249,7 +249,7 @@ def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
 
 
 def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.DataFrame:
-    """How many losses took how long: logarithmic bins (`from_ns`, `to_ns`), by session and receiver."""
+    """Number of losses by repair time: logarithmic bins (`from_ns`, `to_ns`), by session and receiver."""
     known = lost.filter(pl.col("receiver").is_not_null() & pl.col("repaired_ns").is_not_null())
     waited = pl.max_horizontal(pl.col("repaired_ns") - pl.coalesce("sent_ns", "nak_ns"), pl.lit(1))
     step = 1.0 / bins_per_decade
@@ -268,12 +268,12 @@ def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.Data
 
 
 def nak_storms(rows: Rare) -> pl.DataFrame:
-    """One row a storm: its span, NAKs, numbers asked for, how many more than once, and the receivers behind it."""
+    """One row per storm: its span, NAKs, numbers requested and requested again, and its receivers."""
     counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
     best = (
         counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
     )
-    # What one receiver sends at one instant is one NAK.
+    # The numbers that a receiver requests at one instant are one NAK.
     asked = (
         rows.naks.join(best, [*_RECEIVER, "point"], "semi")
         .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
@@ -316,16 +316,16 @@ def nak_storms(rows: Rare) -> pl.DataFrame:
 
 
 def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
-    """One row a session and point of capture: retransmissions, and how many of them nobody can have needed.
+    """One row per session and capture point: retransmissions, and the number of them that no receiver can have needed.
 
-    With `window_ns` one row for each window of so much time, `window`: judged by what came before it as well.
+    With `window_ns` one row per window of that length (column `window`); earlier windows are taken into account.
     """
     key = ["point", *SESSION]
     by = [*key, *windowed("time_ns", window_ns)]
     names = [*key, "copy", "sqn", "time_ns", "udp_bytes", "is_repair", "is_own"]
     again = rows.repairs.with_columns(is_repair=pl.lit(True), is_own=pl.lit(False)).select(names)
     asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64))
-    # A NAK is the reason of the copies of all receivers.
+    # One NAK accounts for the copies of all receivers.
     copies = pl.concat([again.select(*key, "copy"), asked.select(*key, "copy")]).unique()
     asked = (
         asked.rename({"copy": "own"}).join(copies, key).with_columns(is_own=pl.col("copy") == pl.col("own"))
@@ -333,7 +333,7 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     asked = asked.select(names)
     is_repair = pl.col("is_repair")
     number = [*key, "copy", "sqn"]
-    # At the same time the NAK comes first: it is the cause.
+    # If both have the same time, the NAK goes first: it is the cause.
     judged = (
         pl.concat([again, asked])
         .sort(*number, "time_ns", "is_repair")
@@ -368,11 +368,11 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
 
 
 WINDOW = "window"
-"""The column that says when a window of time begins, in nanoseconds."""
+"""The column with the start of a time window, in nanoseconds."""
 
 
 def windowed(time: str, window_ns: int) -> list[pl.Expr]:
-    """The column `window` of a time, as a list to be appended to others; empty where time is not divided."""
+    """The column `window` of a time, as a list to append to others; empty if time is not divided."""
     return [(pl.col(time) // window_ns * window_ns).alias(WINDOW)] if window_ns else []
 
 
@@ -380,10 +380,10 @@ _PAIR = (*SESSION, "from_point", "to_point")
 
 
 def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
-    """One row a session and pair of points: retransmissions that passed the first, and those `lost` before the second.
+    """One row per session and pair of points: retransmissions past the first, and those `lost` before the second.
 
-    `ways` are the pairs, in the direction in which datagrams went (`traffic.latency` finds them). Only what passed the
-    first while the second was capturing the session counts. With `window_ns` one row for each window, `window`.
+    `ways` contains the pairs in the direction of the datagrams (from `traffic.latency`). Only retransmissions that
+    passed the first point while the second was capturing the session count. With `window_ns` one row per window (`window`).
     """
     point = ["point", *_COPY]
     is_unicast = pl.col("transport") == LBTRU

@@ -1,8 +1,8 @@
-"""Sequence numbers that do not wrap, and what was seen of them at a point of capture.
+"""Unwrapped sequence numbers, and the numbers seen at each capture point.
 
-Each minute of a session has a reference, the first number seen in it, unwrapped by its signed distance from the one of
-the minute before. A session message counts as the number behind its lead. A number is unwrapped by its signed distance
-from the reference of its minute: right as long as none is further than 2**31 from it.
+Each minute of a session has a reference: the first number seen in it, unwrapped by its signed distance from the
+reference of the minute before. A session message counts as the number behind its lead. A number is unwrapped by its
+signed distance from the reference of its minute, which is correct as long as no number is further than 2**31 from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from umstack.facts.sends import expanded, times_at
 _HALF = 2**31
 _MASK = 2**32 - 1
 _EPOCHS_AFTER = 10
-"""NAKs may come so many minutes after the last number that was sent."""
+"""How many minutes after the last number sent NAKs may still arrive."""
 BUCKET_BITS = 15
 _PIECE = 1 << 20
 
@@ -35,15 +35,15 @@ def _distance(later: Numbers, earlier: Numbers) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The references of one session: minutes in order, and the unwrapped number of each."""
+    """The references of one session: minutes in ascending order, and the unwrapped number of each."""
 
     epochs: Numbers
     numbers: Numbers
 
     def unwrap(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
-        """Numbers of the wire, unwrapped. Where the session's minute is not known they stay as they are."""
+        """Unwrap sequence numbers. Numbers in minutes without a reference are returned unchanged."""
         found = np.empty(len(sqns), np.int64)
-        # Piece by piece: what is worked out on the way is as long as a piece.
+        # Piece by piece, so that temporary arrays are no longer than a piece.
         for start in range(0, len(sqns), _PIECE):
             piece = slice(start, start + _PIECE)
             found[piece] = self._piece(sqns[piece].astype(np.int64), times_ns[piece])
@@ -51,7 +51,7 @@ class Reference:
 
     def _piece(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
         epoch = times_ns // EPOCH_NS
-        # A quiet minute keeps the reference of the one before it; NAKs may come a minute before the first.
+        # A minute without traffic uses the reference of the one before; NAKs may arrive a minute before the first.
         at = np.searchsorted(self.epochs, epoch, "right") - 1
         known = (epoch >= self.epochs[0] - 1) & (epoch <= self.epochs[-1] + _EPOCHS_AFTER)
         reference = self.numbers[np.maximum(at, 0)]
@@ -70,7 +70,7 @@ def references(facts: Facts) -> dict[Session, Reference]:
 
 
 def unwrapped(rows: pl.DataFrame, known: dict[Session, Reference]) -> pl.DataFrame:
-    """Rows of the session's columns, `time_ns` and `sqn`, with `sqn` unwrapped."""
+    """The rows (session columns, `time_ns`, `sqn`) with `sqn` unwrapped."""
     parts = [rows.clear()]
     for (publisher, session_id), part in rows.partition_by(list(SESSION), as_dict=True).items():
         reference = known.get((publisher, session_id))
@@ -83,35 +83,35 @@ def unwrapped(rows: pl.DataFrame, known: dict[Session, Reference]) -> pl.DataFra
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The first sendings of a session that a point of capture saw: by number, copies by time.
+    """The first transmissions of a session seen at a capture point, sorted by number, copies by time.
 
-    Numbers are runs: one begins where a number does not follow the one before it, or is its copy.
+    Numbers are stored as runs: a number that repeats the previous one, or does not follow it, starts a run.
     """
 
     point: str
     session: Session
     receiver: str
-    """Whose copies they are; "" where they went to a group."""
+    """The receiver that the datagrams were sent to; "" for a multicast group."""
     firsts: Numbers
-    """The number that each run begins with."""
+    """The first number of each run."""
     lengths: Numbers
     times_ns: Numbers
-    """When each number was captured, in the order of the runs."""
+    """Capture time of each number, in the order of the runs."""
     passed: tuple[Numbers, Numbers] = field(default_factory=lambda: (np.empty(0, np.int64),) * 2)
-    """First and last numbers of runs that the receiver was sent or passed over, in any order: a source that filters
-    says so, and nothing in them is missing."""
+    """First and last numbers of runs that a filtering source reported as sent to the receiver or skipped for it, in any
+    order: no number in them is missing."""
 
     def __len__(self) -> int:
         return len(self.times_ns)
 
     @property
     def lasts(self) -> Numbers:
-        """The number that each run ends with."""
+        """The last number of each run."""
         return self.firsts + self.lengths - 1
 
     @property
     def begins(self) -> Numbers:
-        """Where each run begins among the times."""
+        """The index in `times_ns` of the start of each run."""
         return np.cumsum(self.lengths) - self.lengths
 
     @property
@@ -130,25 +130,25 @@ class Seen:
         return expanded(self.firsts, self.lengths)
 
     def copied(self) -> Numbers:
-        """Of each run, whether it begins with a copy of the number before it."""
+        """True for each run that starts with a copy of the number before it."""
         return np.concatenate(
             (np.zeros(min(1, len(self.firsts)), np.bool_), self.firsts[1:] == self.lasts[:-1])
         )
 
     def first_times(self) -> tuple[Numbers, Numbers]:
-        """Each number once, and when it was first seen."""
+        """Each number once, and the time it was first seen."""
         again = self.begins[self.copied()]
         return np.delete(self.sqns, again), np.delete(self.times_ns, again)
 
     def missing(self) -> tuple[Numbers, Numbers]:
-        """Runs of numbers between the first and the last that were neither seen nor passed over: their first and last
-        numbers."""
+        """Runs of numbers, between the first and the last, that were neither seen nor skipped by a filter: their first
+        and last numbers."""
         firsts, lasts = self.firsts, self.lasts
         if len(self.passed[0]):
             within = (self.passed[1] > self.low) & (self.passed[0] < self.high)
             firsts, lasts = (
-                np.concatenate((mine, np.clip(told[within], self.low, self.high)))
-                for mine, told in zip((firsts, lasts), self.passed, strict=True)
+                np.concatenate((mine, np.clip(reported[within], self.low, self.high)))
+                for mine, reported in zip((firsts, lasts), self.passed, strict=True)
             )
             order = np.argsort(firsts, kind="stable")
             firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
@@ -156,15 +156,15 @@ class Seen:
         return lasts[at] + 1, firsts[at + 1] - 1
 
     def passed_over(self, wanted: Numbers) -> Numbers:
-        """Of numbers, which the receiver was passed over."""
+        """True for each wanted number that a filter skipped for the receiver."""
         order = np.argsort(self.passed[0], kind="stable")
         firsts, lasts = self.passed[0][order], np.maximum.accumulate(self.passed[1][order])
         at = np.searchsorted(firsts, wanted, "right") - 1
-        told = (at >= 0) & (wanted <= np.append(lasts, 0)[at])
-        return told & ~self.places(wanted)[0]
+        reported = (at >= 0) & (wanted <= np.append(lasts, 0)[at])
+        return reported & ~self.places(wanted)[0]
 
     def places(self, wanted: Numbers) -> tuple[Numbers, Numbers]:
-        """Of numbers, which were seen, and the places of these among the times: of copies that of the first."""
+        """For each wanted number true if it was seen, and the indices of those in `times_ns` (of copies, the first)."""
         if not len(self.firsts):
             return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(self.lasts, wanted), len(self.firsts) - 1)
@@ -173,7 +173,7 @@ class Seen:
 
 
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
-    """What was seen, point by point."""
+    """The numbers seen, by capture point, session and receiver."""
     found = []
     passed = facts.passed.partition_by([*_STREAM], as_dict=True)
     for (point, publisher, session_id, receiver), sends in facts.sends.items():
@@ -191,11 +191,11 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
             begins = np.concatenate(([0], np.flatnonzero(np.diff(sqns) != 1) + 1))
             firsts, lengths = sqns[begins], np.diff(begins, append=len(sqns))
         one = Seen(point, (publisher, session_id), receiver, firsts, lengths, times)
-        told = passed.get((point, publisher, session_id, receiver))
-        if told is not None:
-            ends = (told["first_sqn"].to_numpy(), told["last_sqn"].to_numpy())
-            said_ns = told["first_ns"].to_numpy()
-            runs = (reference.unwrap(ends[0], said_ns), reference.unwrap(ends[1], said_ns))
+        reported = passed.get((point, publisher, session_id, receiver))
+        if reported is not None:
+            ends = (reported["first_sqn"].to_numpy(), reported["last_sqn"].to_numpy())
+            reported_ns = reported["first_ns"].to_numpy()
+            runs = (reference.unwrap(ends[0], reported_ns), reference.unwrap(ends[1], reported_ns))
             one = replace(one, passed=runs)
         found.append(one)
     return found
@@ -224,15 +224,15 @@ GAPS = {
 
 
 def coverage(everything: list[Seen]) -> pl.DataFrame:
-    """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many `missing`; of
-    LBT-RU for each receiver."""
+    """One row for each 32768 sequence numbers of a session at a point, over LBT-RU for each receiver: how many were
+    captured, how many are `missing`."""
     parts = [pl.DataFrame(schema=COVERAGE)]
     parts += [_keyed(one, _covered(one)) for one in everything if len(one)]
     return pl.concat(parts)
 
 
 def _covered(one: Seen) -> dict[str, Numbers]:
-    """The columns of `coverage` of what was seen at a point. A run is cut where a bucket ends."""
+    """The columns of `coverage` for one point. A run is cut where a bucket ends."""
     buckets = (one.lasts >> BUCKET_BITS) - (one.firsts >> BUCKET_BITS) + 1
     run = np.repeat(np.arange(len(one.firsts)), buckets)
     bucket = expanded(one.firsts >> BUCKET_BITS, buckets)
@@ -257,15 +257,15 @@ def _covered(one: Seen) -> dict[str, Numbers]:
 
 
 def _missing_between(one: Seen, low: Numbers, high: Numbers) -> Numbers:
-    """How many numbers are missing between pairs of numbers that were seen."""
+    """The count of missing numbers between each pair of seen numbers."""
     firsts, lasts = one.missing()
     upto = np.concatenate(([0], np.cumsum(lasts - firsts + 1)))
     return upto[np.searchsorted(firsts, high)] - upto[np.searchsorted(firsts, low)]
 
 
 def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
-    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when; of LBT-TCP,
-    `topic_index` and the numbers of the topic that a connection did not carry."""
+    """Runs of sequence numbers whose first transmission was not captured, `first_sqn` to `last_sqn`, and their times;
+    for LBT-TCP, with a `topic_index`, the topic sequence numbers missing from a connection."""
     parts = [pl.DataFrame(schema=GAPS), _topic_gaps(runs)]
     for one in everything:
         if not len(one):
@@ -284,7 +284,7 @@ def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _topic_gaps(runs: pl.DataFrame) -> pl.DataFrame:
-    """What lies between two runs of a topic in a connection. Numbers that wrap leave no gap."""
+    """The numbers between two runs of a topic in a connection. Numbers that wrap leave no gap."""
     topic = ["point", *SESSION, "receiver", "topic_index"]
     before = {name: pl.col(name).shift().over(topic) for name in ("last_sqn", "last_ns")}
     first, last = before["last_sqn"] + 1, pl.col("first_sqn") - 1
@@ -300,7 +300,7 @@ def _topic_gaps(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
-    """When numbers (`publisher`, `session_id`, `sqn`) were first sent, of those that some point saw: `sent_ns`."""
+    """The time `sent_ns` at which each wanted number (`publisher`, `session_id`, `sqn`) was first seen at any point."""
     parts = [wanted.select(*SESSION, "sqn", pl.lit(0, pl.Int64).alias("sent_ns")).clear()]
     by_session = {
         (publisher, session_id): np.unique(rows["sqn"].to_numpy())
@@ -318,7 +318,7 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Facts, with what is known of their sequence numbers."""
+    """Facts with their unwrapped sequence numbers."""
 
     facts: Facts
     known: dict[Session, Reference]
@@ -326,7 +326,7 @@ class Numbered:
 
     @classmethod
     def of(cls, facts: Facts) -> Numbered:
-        """Unwrap the numbers of facts."""
+        """Unwrap the numbers of the facts."""
         known = references(facts)
         return cls(facts, known, seen(facts, known))
 
@@ -335,7 +335,7 @@ COPIES = {**_STREAM, "time_ns": pl.Int64}
 
 
 def copies(everything: list[Seen]) -> pl.DataFrame:
-    """One row each time a number was seen again at a point: `time_ns`."""
+    """One row for each time a number was seen again at a point: `time_ns`."""
     parts = [pl.DataFrame(schema=COPIES)]
     parts += [_keyed(one, {"time_ns": one.times_ns[one.begins[one.copied()]]}) for one in everything]
     return pl.concat(parts)

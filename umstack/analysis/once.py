@@ -1,8 +1,8 @@
-"""What a session sent, once: facts of LBT-RU and LBT-TCP without the copies that their other receivers were sent.
+"""The traffic of a session counted once: facts of LBT-RU and LBT-TCP without the copies sent to further receivers.
 
-Facts count the copies of each receiver apart, by blocks of numbers (`umstack.facts.sessions`). Of each block the copies
-of the receiver that was sent most of it are what was sent; of a millisecond, those of the receiver with most bytes in
-it. Of LBT-RM, which sends to a group, everything stays.
+Facts count the copies of each receiver separately, by blocks of numbers (`umstack.facts.sessions`). For each block, the
+copies of the receiver that was sent most of it count as the session's traffic; for each millisecond, those of the
+receiver with the most bytes in it. LBT-RM sends to a group, so all of its facts stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_SOURCE = (DATA, RETRANSMISSION, SESSION_MESSAGE, NCF)
 
 
 def _once(frame: pl.DataFrame, what: list[str], most: str) -> pl.DataFrame:
-    """Of the rows with a receiver, those of one receiver for each of `what`: of the one with most of `most`."""
+    """Of the rows with a receiver, those of one receiver per value of `what`: the one with the most `most`."""
     copies = frame.filter(pl.col("receiver").is_not_null())
     if not len(copies):
         return frame
@@ -28,7 +28,7 @@ def _once(frame: pl.DataFrame, what: list[str], most: str) -> pl.DataFrame:
 
 
 def counts(facts: Facts) -> pl.DataFrame:
-    """The counts of packets, those of the source once and without a receiver."""
+    """The counts of packets; those of the source once and without a receiver."""
     kind = pl.col("kind")
     sent = facts.counts.filter(kind.is_in(_OF_SOURCE))
     once = _once(sent, [*POINT, "kind", "block"], "packets")
@@ -51,7 +51,7 @@ def sizes(facts: Facts) -> pl.DataFrame:
 
 
 def topics(facts: Facts, by: tuple[str, ...] = ()) -> pl.DataFrame:
-    """A row a topic of a session, as the point of capture that saw most of it did; `by` a point, one for each."""
+    """One row per topic of a session, from the capture point that saw most of it; with `by` a point, one for each."""
     columns = ["first_ns", "last_ns", "messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn"]
     key = [*by, *SESSION, "topic_index"]
     best = facts.topics.sort(*key, "block", "fragments", "point", "receiver", nulls_last=False)

@@ -1,4 +1,4 @@
-"""Recovery over TCP, of facts: late joins and off-transport recovery. What each means is in docs/analysis.md."""
+"""Recovery over TCP, from facts: late joins and off-transport recovery. docs/analysis.md defines each column."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NS_PER_SECOND = 1_000_000_000
 
 
 def recoveries(facts: Facts, endpoints: pl.DataFrame | None = None) -> pl.DataFrame:
-    """One row a source, topic, receiver and kind of recovery: what was fetched, in how many connections and seconds.
+    """One row per source, topic, receiver and kind of recovery: the messages fetched, connections, and duration.
 
-    A connection that passed several points of capture counts where most of it was seen. The session and the name of the
-    topic are those of an advertisement that was captured, here or among the `endpoints`; null without one.
+    A connection seen at several capture points counts where most of it was seen. The session and the topic's name are
+    those of a captured advertisement, in these facts or among the `endpoints`; null without one.
     """
     connection = [*_WHO, "receiver_port"]
     best = facts.recoveries.sort(*connection, "fragments", "requests", "point", nulls_last=False)

@@ -1,4 +1,4 @@
-"""Which option would have helped whom: values after the vendor's rules, which docs/analysis.md lists."""
+"""Suggests options that would have helped: values by the vendor's rules, listed in docs/analysis.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUND_TRIPS = 2
 _RETRANSMIT_SHARE = 0.1
 _SUSTAINABLE_SHARE = 0.8
 _REPEATING = 1.1
-"""More NAKs a loss than this, and receivers ask before an answer can have come."""
+"""With more NAKs per loss than this, receivers re-NAK before a retransmission can have arrived."""
 
 
 def suggestions(
@@ -26,14 +26,14 @@ def suggestions(
     rated: pl.DataFrame,
     unicast: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row a session and option: the value to set, its unit, why, and whom it would have helped.
+    """One row per session and option: the value to set, its unit, the reason, and the receivers it would have helped.
 
-    `unicast` are the sessions of LBT-RU (`losses.unicast_sessions`), whose options have names of their own.
+    `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names.
     """
     known = _known(lost, incidents, latencies, rated).join(unicast, list(SESSION), "left")
     some = pl.col("lost") > 0
     initial = _at_least_one(((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS).ceil())
-    # NAKs are drawn from half to one and a half times the interval: so the earliest repeat comes after the repair.
+    # Back-offs are drawn from half to one and a half times the interval; half of this value is the repair time.
     backoff = pl.max_horizontal(initial, (2 * pl.col("repair_ns") / MS).ceil())
     longest_trip = (pl.col("longest_trip_ns") / MS).ceil()
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
@@ -43,7 +43,7 @@ def suggestions(
             "nak_initial_backoff_interval",
             initial,
             "ms",
-            "the longest burst of losses and a round trip: what is only late is not asked for",
+            "the longest burst of losses plus a round trip: datagrams that are only late cause no NAK",
             some,
             "lost",
             "losing",
@@ -52,7 +52,7 @@ def suggestions(
             "nak_backoff_interval",
             backoff,
             "ms",
-            "repairs took longer than receivers waited before they asked again",
+            "retransmissions took longer than receivers waited before their next NAK",
             pl.col("repeats") > (_REPEATING - 1) * pl.col("lost"),
             "asked_again",
             "repeating",
@@ -61,7 +61,7 @@ def suggestions(
             "transmission_window_size",
             (peak * waiting_ms / 1000).ceil(),
             "bytes",
-            "holds what is sent at the peak rate for as long as a receiver may go on asking",
+            "holds the data sent at the peak rate for as long as a receiver may send NAKs",
             some,
             "unrepaired",
             "unrepairing",
@@ -70,7 +70,7 @@ def suggestions(
             "retransmit_rate_limit",
             (pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE).floor(),
             "bits/s",
-            "a tenth of the mean data rate: repairs do not crowd out data",
+            "a tenth of the mean data rate: retransmissions do not crowd out data",
             some,
             "lost",
             "losing",
@@ -113,7 +113,7 @@ def _choice(
 
 
 def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
-    """The receivers of the losses of which this is so. Who lost what was sent again without a NAK is not known."""
+    """The receivers of the losses that match. The receiver is unknown if a loss was retransmitted without a NAK."""
     who = pl.col("receiver") if condition is None else pl.col("receiver").filter(condition)
     return who.drop_nulls().unique().sort()
 
@@ -121,7 +121,7 @@ def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
 def _known(
     lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
 ) -> pl.DataFrame:
-    """One row a session of everything the rules want to know."""
+    """One row per session with the inputs of all rules."""
     key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
     open_still = pl.col("repaired_ns").is_null()
     about = lost.group_by(key).agg(
@@ -163,7 +163,7 @@ def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lossy_rates(in_bursts: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
-    """The rate, over ten milliseconds, at which bursts of loss began; the lower tenth of what was seen."""
+    """The rate, over ten milliseconds, at which bursts of loss started: the 10th percentile."""
     window = (pl.col("start_ns") // _BURST_NS).alias("window")
     sent = at_one_point(rated).group_by(*SESSION, window).agg(bytes=pl.col("bytes").sum())
     found = in_bursts.select(*SESSION, window).join(sent, [*SESSION, "window"])

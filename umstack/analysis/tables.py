@@ -1,4 +1,4 @@
-"""The tables of a report, of facts: every analysis of docs/analysis.md by its name."""
+"""The tables of a report, from facts: every analysis of docs/analysis.md by its name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDER = (
     *("first_sqn", "sqn", "bucket", "option", "udp_bytes", "message_count", "from_ns", "from"),
     *("source_address", "destination_address", "kind", "status"),
 )
-"""What the rows of a table are in order of, as far as it has these columns."""
+"""The columns that sort the rows of a table, as far as it has them."""
 
 
 def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
@@ -60,7 +60,7 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
 
 
 def together(parts: Iterable[Mapping[str, pl.DataFrame]]) -> Tables:
-    """The tables of all sessions, of those of some each. A session must be in one part alone."""
+    """Combine tables of parts, each with some of the sessions. A session must be in one part only."""
     rows = {name: [table] for name, table in tables_of(Facts()).items()}
     for part in parts:
         for name, table in part.items():

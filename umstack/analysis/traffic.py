@@ -1,4 +1,4 @@
-"""Sessions, topics, rates, datagram sizes and latency, of facts. What each means is in docs/analysis.md."""
+"""Sessions, topics, rates, datagram sizes and latency, from facts. docs/analysis.md defines each column."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _VOLUMES = {"messages": "messages", "message_bytes": "message_bytes", "data_byte
 
 
 def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
-    """One row a session and point of capture: its transport and span, its datagrams by kind, its volume and its rate.
+    """One row per session and capture point: transport, span, datagrams by kind, volume and rate.
 
-    Over LBT-RU each datagram counts once, however many receivers were sent it. Over LBT-TCP there are no datagrams:
+    Over LBT-RU each datagram counts once, regardless of the number of receivers. Over LBT-TCP there are no datagrams:
     each message counts once, and `data_bytes` is the messages' payload.
     """
     kind, original = pl.col("kind"), pl.col("kind") == DATA
@@ -65,7 +65,7 @@ def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_streams(counted: pl.DataFrame, facts: Facts) -> pl.DataFrame:
-    """The volume of sessions of LBT-TCP: of their topics, each message once."""
+    """Add the volume of LBT-TCP sessions: that of their topics, each message once."""
     volume = (
         once.topics(facts, ("point",))
         .group_by(*_POINT)
@@ -85,19 +85,19 @@ def _with_streams(counted: pl.DataFrame, facts: Facts) -> pl.DataFrame:
 
 
 def topics(facts: Facts) -> pl.DataFrame:
-    """One row a topic of a session, as the point of capture that saw most of it did."""
+    """One row per topic of a session, from the capture point that saw most of it."""
     return once.topics(facts)
 
 
 def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
-    """A session's rates where most of it was seen: two points of capture do not make twice the rate."""
+    """A session's rates at the point that saw most of it: two capture points must not double the rate."""
     totals = rated.group_by(*_POINT).agg(total=pl.col("bytes").sum()).sort("total", "point")
     best = totals.group_by(*SESSION, maintain_order=True).agg(pl.col("point").last())
     return rated.join(best, [*SESSION, "point"], "semi")
 
 
 def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:
-    """One row a session and point of capture: mean, p99 and peak of the milliseconds in which it sent, in bytes/s."""
+    """One row per session and capture point: mean, p99 and peak of the milliseconds in which it sent, in bytes/s."""
     per_second = 1e9 / BUCKET_NS
     volume = pl.col("bytes")
     return (
@@ -115,7 +115,7 @@ def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def bursts(rated: pl.DataFrame, factor: float = 3.0) -> pl.DataFrame:
-    """Runs of milliseconds in which a session sent `factor` times its mean or more: when, how long, how much."""
+    """Runs of milliseconds in which a session sent at least `factor` times its mean: start, length, volume."""
     key, start = list(_POINT), pl.col("start_ns")
     span = start.max() - start.min() + BUCKET_NS
     means = rated.group_by(key).agg(mean_bytes=pl.col("bytes").sum() * BUCKET_NS / span)
@@ -141,7 +141,7 @@ def bursts(rated: pl.DataFrame, factor: float = 3.0) -> pl.DataFrame:
 
 
 def duplicates(covered: pl.DataFrame) -> pl.DataFrame:
-    """One row a session and point of capture at which datagrams were seen more often than they were sent."""
+    """One row per session and capture point at which datagrams were seen more often than they were sent."""
     return (
         covered.group_by(*_POINT)
         .agg(pl.col("datagrams").sum(), pl.col("distinct").sum())
@@ -152,7 +152,7 @@ def duplicates(covered: pl.DataFrame) -> pl.DataFrame:
 
 
 def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
-    """One row a session and point of capture: messages a datagram, fill against the MTU, share that is payload."""
+    """One row per session and capture point: messages per datagram, fill relative to the MTU, payload share."""
     space = mtu - IP_AND_UDP_BYTES
     many, size, messages = pl.col("datagrams"), pl.col("udp_bytes"), pl.col("message_count")
     total = (many * messages).sum()
@@ -174,7 +174,7 @@ def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
 
 
 def fill_histogram(sized: pl.DataFrame, mtu: int, bins: int = 20) -> pl.DataFrame:
-    """How many datagrams are how full: bins of equal width from 0 to 1, what is over the MTU in the last."""
+    """Number of datagrams by fill: bins of equal width from 0 to 1; the last includes those over the MTU."""
     space = mtu - IP_AND_UDP_BYTES
     position = pl.min_horizontal(pl.col("udp_bytes") * bins // space, pl.lit(bins - 1, pl.Int64))
     counted = sized.group_by(*SESSION, position.alias("bin")).agg(pl.col("datagrams").sum())
@@ -194,7 +194,7 @@ _LATENCY = {
 
 
 def _pairs(everything: list[Seen]) -> Iterator[tuple[Seen, Seen]]:
-    """What was seen of a session, or of its copy for an LBT-RU receiver, at each two points, in both directions."""
+    """Pairs of capture points of a session, or of its copies for an LBT-RU receiver, in both directions."""
     streams: dict[tuple[Session, str], list[Seen]] = {}
     for one in everything:
         streams.setdefault((one.session, one.receiver), []).append(one)
@@ -205,11 +205,11 @@ def _pairs(everything: list[Seen]) -> Iterator[tuple[Seen, Seen]]:
 
 
 def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
-    """One row a session and pair of points, and of LBT-RU receiver: datagrams seen at both, and the time between in
-    nanoseconds.
+    """One row per session, pair of points and (LBT-RU) receiver: datagrams seen at both points, and the time between
+    them in nanoseconds.
 
-    A pair is given in the direction in which most of the time is positive. With `window_ns` one row for each window of
-    so much time in which datagrams were seen at the first of the two, `window`.
+    A pair is listed in the direction in which most times are positive. With `window_ns` one row per window of that
+    length (`window`) in which datagrams were seen at the first point.
     """
     by = windowed("from_ns", window_ns)
     empty = pl.DataFrame(schema=_LATENCY)

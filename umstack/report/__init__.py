@@ -1,4 +1,4 @@
-"""The report on a capture: every analysis as Parquet, and one HTML page that says what they found."""
+"""The report on captures: every analysis as Parquet, and one HTML page with the findings."""
 
 from umstack.report.run import Report, ReportOptions, make_report
 

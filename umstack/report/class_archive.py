@@ -1,9 +1,9 @@
-"""Makes the archive of classes that Spark's virtual machines map instead of reading, checking and linking them anew.
+"""Makes a class-data-sharing archive, so that Spark's JVM maps its classes instead of loading and verifying them.
 
-    python -m umstack.report.class_archive        once, for the Java and the PySpark that are installed
+    python -m umstack.report.class_archive        once per installed Java and PySpark
 
-It takes most of a minute and 180 MB, and a small report five to seven seconds less from then on. Spark sessions of
-umstack use it where it is (umstack.spark.spark_session); a Java it was not made by goes on without.
+Takes most of a minute and 180 MB; later small reports are five to seven seconds faster. umstack's Spark sessions use
+the archive if it exists (umstack.spark.spark_session); a different Java ignores it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXIT_SECONDS = 120
 
 
 def make_class_archive() -> Path:
-    """Have a virtual machine make a report on a small capture, and keep the classes that took."""
+    """Record the classes that a JVM loads for a report on a small capture; return the archive's path."""
     archive = class_archive()
     archive.parent.mkdir(parents=True, exist_ok=True)
     written = archive.with_suffix(".part")
@@ -31,7 +31,7 @@ def make_class_archive() -> Path:
         capture = generate(Path(folder) / "any.pcap", _PACKETS, Traffic(loss=0.01)).path
         with spark_session("umstack classes", options=recording, is_little=True):
             make_report([str(capture)], Path(folder) / "report", ReportOptions(engine="spark"))
-        # The archive is written as the virtual machine ends, which it does when nobody talks to it any more.
+        # The JVM writes the archive as it exits, which it does when its stdin closes.
         gateway = SparkContext._gateway
         assert gateway is not None
         machine = gateway.proc

@@ -1,4 +1,4 @@
-"""What can go wrong with a report."""
+"""Errors of reports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from umstack.errors import UmError
 
 
 class ReportError(UmError):
-    """A report that cannot be made."""
+    """The report cannot be made."""
 
-    default_hint = "docs/analysis.md says what a report needs"
+    default_hint = "see docs/analysis.md for what a report needs"

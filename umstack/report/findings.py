@@ -1,4 +1,4 @@
-"""Findings: what the tables say, in sentences, the worst first."""
+"""Findings: one sentence for each observation in the tables, the worst first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence, and how much it matters. `topic` says what it is about, for machines."""
+    """A sentence and its severity. `topic` is the kind of finding, for programs."""
 
     topic: str
     severity: Severity
@@ -42,10 +42,10 @@ class Finding:
 
 
 CAUSES = {
-    "sporadic": "single datagrams lost here and there: look for a link with errors, or a policer",
+    "sporadic": "single datagrams, spread over time: look for a link with errors or a policer",
     "burst": "several in a row: a queue, a ring or a socket buffer overflowed",
-    "connectivity": "everything lost for a while: a path was away",
-    "tail": "the last datagrams before a pause, of which only a session message told",
+    "connectivity": "every datagram for a while: a path was down",
+    "tail": "the last datagrams before a pause, detected only by a session message",
     "head": "the first datagrams of a session: the receiver joined late",
 }
 Rules = tuple[Callable[[Summary], Iterator[Finding]], ...]
@@ -56,7 +56,7 @@ _FEW_MESSAGES = 2.0
 _BUSY_DATAGRAMS_PER_SECOND = 1000
 _BURSTY = 10.0
 _BURST_DATAGRAMS_PER_SECOND = 10_000
-"""In the busiest millisecond: of a slow session each datagram by itself is many times its mean."""
+"""Minimum rate in the busiest millisecond: in a slow session, any single datagram is many times the mean rate."""
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
 _NAMED = 5
@@ -65,11 +65,11 @@ _NAMED = 5
 def findings(summary: Summary) -> list[Finding]:
     """All findings, the worst first."""
     if not any(row["datagrams"] or row["messages"] for row in summary["sessions"]):
-        said = (
-            "No session data was found: these captures hold nothing of LBT-RM, LBT-RU or LBT-TCP, or on ports that "
-            "were not expected."
+        text = (
+            "No session data was found: these captures contain no LBT-RM, LBT-RU or LBT-TCP, or only on unexpected "
+            "ports."
         )
-        return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
+        return [Finding("sessions", Severity.BAD, text), *_notes(summary)]
     rules: Rules = (
         _traffic, _topics, _loss, _clients, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _recoveries,
         _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
@@ -78,8 +78,8 @@ def findings(summary: Summary) -> list[Finding]:
 
 
 def window_findings(summary: Summary) -> list[Finding]:
-    """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
-    and storms, and the notes on captures."""
+    """The findings of a time window, except those the monitor makes itself: traffic, incidents, storms and capture
+    notes."""
     rules: Rules = (
         _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts, _fill,
         _fragments, _latency, _suggestions, _malformed,
@@ -93,7 +93,7 @@ def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
 
 
 def _sent(summary: Summary) -> int:
-    """Datagrams sent, of every session where most of them were seen."""
+    """Datagrams sent; of each session, those at the point that saw the most."""
     best: dict[tuple[str, int], int] = {}
     for row in summary["sessions"]:
         key = (row["publisher"], row["session_id"])
@@ -103,12 +103,12 @@ def _sent(summary: Summary) -> int:
 
 def _traffic(summary: Summary) -> Iterator[Finding]:
     keys = {(row["publisher"], row["session_id"]) for row in summary["sessions"]}
-    # The rate of a session is what its row says: datagrams sent first, without the headers, over its whole span.
+    # A session's rate counts datagrams sent for the first time, without headers, over the session's whole span.
     rows = _where_seen_best(summary["sessions"], "datagrams")
     span = max(row["last_ns"] for row in rows) - min(row["first_ns"] for row in rows)
     parts = ""
     if len(summary.runs) > 1:
-        # What lies between them is nobody's rate.
+        # Pauses between runs do not count for the rate.
         span = sum(run.end_ns - run.start_ns for run in summary.runs)
         parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
@@ -129,12 +129,12 @@ def _topics(summary: Summary) -> Iterator[Finding]:
     for row in summary["topics"]:
         of_sessions.setdefault(session_number(row), []).append(row)
     for name, rows in list(of_sessions.items())[:3]:
-        said = [f"{count(row['messages'])} of {topic_name(row)}" for row in rows]
-        yield Finding("topics", Severity.NOTE, f"Messages of {name} by topic: {several(said, _NAMED)}.")
+        parts = [f"{count(row['messages'])} of {topic_name(row)}" for row in rows]
+        yield Finding("topics", Severity.NOTE, f"Messages of {name} by topic: {several(parts, _NAMED)}.")
 
 
 def topic_name(row: Row) -> str:
-    """A topic as people know it, or its number where its name was not captured."""
+    """The topic's name, or its number if the name was not captured."""
     return displayed(row["topic"]) if row["topic"] else f"topic {row['topic_index']}"
 
 
@@ -144,30 +144,36 @@ def _loss(summary: Summary) -> Iterator[Finding]:
         return
     if not lost["losses"]:
         yield Finding(
-            "loss", Severity.GOOD, "Nobody asked for a datagram, and none was sent again: no loss was seen."
+            "loss", Severity.GOOD, "No loss was seen: no receiver sent a NAK and nothing was retransmitted."
         )
         return
     sent = _sent(summary)
     ratio = lost["datagrams"] / sent if sent else 1.0
     unrepaired = lost["losses"] - lost["repaired"]
     set_to = summary.expected_loss
-    why = "" if set_to is None else f", as the network was set to lose {share(set_to)} on the way to each"
+    why = (
+        ""
+        if set_to is None
+        else f", as the network was set to lose {share(set_to)} on the way to each receiver"
+    )
     text = (
         f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one "
-        f"receiver{why}; with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of "
-        "them seen to be repaired."
+        f"receiver{why}. Counted per receiver, {count(lost['losses'])} were lost and {count(lost['repaired'])} of them "
+        "retransmitted in the capture."
     )
     severity = Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK
     if set_to is not None:
         severity = Severity.NOTE
     yield Finding("loss", severity, text)
     if unrepaired:
-        text = f"For {count(unrepaired)} losses no retransmission followed in the capture: look for unrecoverable loss."
+        text = (
+            f"{count(unrepaired)} losses have no retransmission in the capture: look for unrecoverable loss."
+        )
         yield Finding("unrepaired", Severity.BAD, text)
 
 
 def _clients(summary: Summary) -> Iterator[Finding]:
-    """The receivers of unicast sessions: who connected, who did so again, and what connections did not carry."""
+    """The receivers of unicast sessions, their reconnections, and the messages missing from connections."""
     for row in summary["client_totals"][:_NAMED]:
         many, streamed = row["clients"], row["transport"] == LBTTCP
         text = f"{session_name(row)} sends over {row['transport']}"
@@ -175,15 +181,15 @@ def _clients(summary: Summary) -> Iterator[Finding]:
             text += (
                 f" by {count(many)} {'connection' if many == 1 else 'connections'} to {count(row['hosts'])} "
             )
-            text += f"{'host' if row['hosts'] == 1 else 'hosts'}: {count(row['connected'])} began in the capture, "
-            text += f"{count(row['ended'])} ended."
+            text += f"{'host' if row['hosts'] == 1 else 'hosts'}: {count(row['connected'])} opened and "
+            text += f"{count(row['ended'])} closed during the capture."
         else:
-            text += f" to {count(many)} {'receiver' if many == 1 else 'receivers'}: {count(row['connected'])} asked to "
-            text += "connect in the capture."
+            text += f" to {count(many)} {'receiver' if many == 1 else 'receivers'}: {count(row['connected'])} sent a "
+            text += "connection request during the capture."
         yield Finding("clients", Severity.NOTE, text)
         if row["again"]:
             who = several([f"{one['who']} ({count(one['many'])} times)" for one in row["again"]], _NAMED)
-            text = f"Receivers of {session_name(row)} that had been connected before connected again: {who}."
+            text = f"Receivers of {session_name(row)} reconnected: {who}."
             yield Finding("reconnects", Severity.WORTH_A_LOOK, text)
         if streamed:
             yield _missed(row)
@@ -191,12 +197,12 @@ def _clients(summary: Summary) -> Iterator[Finding]:
 
 def _missed(row: Row) -> Finding:
     if not row["missed"]:
-        text = f"LBT-TCP has no NAKs; the topic sequence numbers of {session_name(row)} have no gap in any connection."
+        text = f"No connection of {session_name(row)} has a gap in its topic sequence numbers (LBT-TCP has no NAKs)."
         return Finding("stream-loss", Severity.NOTE, text)
     who = several([f"{one['who']} missed {count(one['many'])}" for one in row["missed"]], _NAMED)
     text = (
-        f"Connections of {session_name(row)} have gaps in topic sequence numbers: {who}. LBT-TCP has no NAKs: a "
-        "source-paced source leaves out what a slow receiver has no space for, or the capture lacks it."
+        f"Connections of {session_name(row)} have gaps in topic sequence numbers: {who}. LBT-TCP has no NAKs: either a "
+        "source-paced source dropped data for a slow receiver, or the capture is incomplete."
     )
     return Finding("stream-loss", Severity.BAD, text)
 
@@ -217,22 +223,22 @@ def _causes(summary: Summary) -> Iterator[Finding]:
             lasted_ns = most["end_ns"] - most["start_ns"]
             when = f"in {duration(lasted_ns)} from" if lasted_ns else "at"
             text += (
-                f" The worst cost {who} {count(most['lost'])} {'datagram' if most['lost'] == 1 else 'datagrams'} "
-                f"{when} {moment(most['start_ns'])}, up to {count(most['longest_run'])} in a row"
+                f" In the worst, {who} lost {count(most['lost'])} {'datagram' if most['lost'] == 1 else 'datagrams'} "
+                f"{when} {moment(most['start_ns'])}, at most {count(most['longest_run'])} in a row"
             )
             longest = row["longest_run"]
             text += (
                 "." if longest == most["longest_run"] else f"; the longest run of all is {count(longest)}."
             )
-        wanted = summary.expected_loss is not None
-        yield Finding(f"loss-{row['cause']}", Severity.NOTE if wanted else Severity.WORTH_A_LOOK, text)
+        is_expected = summary.expected_loss is not None
+        yield Finding(f"loss-{row['cause']}", Severity.NOTE if is_expected else Severity.WORTH_A_LOOK, text)
 
 
 def _gaps(summary: Summary) -> Iterator[Finding]:
     for row in summary["missing"]:
         text = (
-            f"At {row['point']} the first sending of {count(row['missing'])} datagrams was not captured: lost "
-            "on the way there, or the capture itself dropped them."
+            f"At {row['point']} {count(row['missing'])} datagrams were not captured when first sent: lost before that "
+            "point, or dropped by the capture."
         )
         yield Finding("gaps", Severity.WORTH_A_LOOK, text)
 
@@ -243,20 +249,19 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
         return
     slowest = max(rows, key=lambda row: row["request_p99"])
     text = (
-        f"From NAK to repair the slowest receiver, {slowest['receiver']}, waited {duration(slowest['request_p50'])} at "
-        f"the median and {duration(slowest['request_p99'])} for one loss in a hundred"
+        f"The slowest receiver, {slowest['receiver']}, waited {duration(slowest['request_p50'])} (median) and "
+        f"{duration(slowest['request_p99'])} (99th percentile) from NAK to retransmission"
     )
     if slowest["recovery_p99"] is not None:
         times = f"{duration(slowest['recovery_p50'])} and {duration(slowest['recovery_p99'])}"
-        text += f"; counted from the sending, {times}"
+        text += f"; from the first sending, {times}"
     yield Finding("recovery", Severity.NOTE, text + ".")
     impatient = [row for row in rows if row["naks_per_loss"] > 1.1]
     if impatient:
         most = max(impatient, key=lambda row: row["naks_per_loss"])
         text = (
-            f"{count(len(impatient))} {'receiver asks' if len(impatient) == 1 else 'receivers ask'} more than once for "
-            f"what {'it' if len(impatient) == 1 else 'they'} lost; {most['receiver']} sent "
-            f"{most['naks_per_loss']:.1f} NAKs for each loss."
+            f"{count(len(impatient))} {'receiver sends' if len(impatient) == 1 else 'receivers send'} several NAKs for "
+            f"the same datagram; {most['receiver']} sent {most['naks_per_loss']:.1f} NAKs per loss."
         )
         yield Finding("repeated-naks", Severity.WORTH_A_LOOK, text)
 
@@ -266,9 +271,9 @@ def _storms(summary: Summary) -> Iterator[Finding]:
         if storms := summary["nak_storms"]:
             most = max(storms, key=lambda row: row["requests"])
             text = (
-                f"{count(len(storms))} {'time' if len(storms) == 1 else 'times'} receivers asked for very much at "
-                f"once, at most for {count(most['requests'])} sequence numbers in "
-                f"{duration(most['end_ns'] - most['start_ns'])}: repair of the losses that the network was set to make."
+                f"{count(len(storms))} {'burst' if len(storms) == 1 else 'bursts'} of NAKs, the largest for "
+                f"{count(most['requests'])} sequence numbers in {duration(most['end_ns'] - most['start_ns'])}: repair "
+                "of the losses that the network was set to make."
             )
             yield Finding("nak-storm", Severity.NOTE, text)
         return
@@ -278,35 +283,35 @@ def _storms(summary: Summary) -> Iterator[Finding]:
 
 
 def storm(row: Row) -> str:
-    """What a row of `nak_storms` says, in words."""
+    """Describe a row of `nak_storms`."""
     first, lasted_ns = row["receivers"][0], row["end_ns"] - row["start_ns"]
     many = len(row["receivers"])
     return (
-        f"in {duration(lasted_ns)} {count(row['naks'])} NAKs of {count(many)} "
-        f"{'receiver' if many == 1 else 'receivers'} asked for {count(row['requests'])} sequence numbers, "
-        f"{count(row['repeated'])} of them again; {first['receiver']} is behind {share(first['share'])} of it"
+        f"in {duration(lasted_ns)}, {count(row['naks'])} NAKs of {count(many)} "
+        f"{'receiver' if many == 1 else 'receivers'} requested {count(row['requests'])} sequence numbers, "
+        f"{count(row['repeated'])} of them repeatedly; {first['receiver']} sent {share(first['share'])} of the requests"
     )
 
 
 def _repairs(summary: Summary) -> Iterator[Finding]:
-    # Who does not see all NAKs takes repairs that others asked for to be of no use.
+    # A point that does not see all NAKs would count other receivers' retransmissions as unnecessary.
     for row in _where_seen_best(summary["repairs"], "naks"):
         useless = row["useless_bytes"]
         if useless and useless >= _USELESS_SHARE * row["retransmitted_bytes"]:
             text = (
-                f"{share(useless / row['retransmitted_bytes'])} of the repair traffic of {session_name(row)} was of no "
-                f"use: {count(row['repeated'])} retransmissions were sent again without another NAK, "
-                f"{count(row['unrequested'])} without any."
+                f"{share(useless / row['retransmitted_bytes'])} of the retransmitted bytes of {session_name(row)} were "
+                f"unnecessary: {count(row['repeated'])} retransmissions repeated an earlier one without another NAK, "
+                f"{count(row['unrequested'])} had no NAK at all."
             )
             yield Finding("useless-repairs", Severity.WORTH_A_LOOK, text)
         refused = {
             "its rate limit": row["refused_rx_delay"] + row["refused_shed"],
             "its ignore interval": row["refused_ignored"],
-            "what it no longer held": row["refused_no_retry"],
+            "data it no longer held": row["refused_no_retry"],
         }
         for reason, number in refused.items():
             if number:
-                text = f"{session_name(row)} refused or put off {count(number)} requests because of {reason}."
+                text = f"{session_name(row)} refused or delayed {count(number)} requests because of {reason}."
                 yield Finding("refused", Severity.WORTH_A_LOOK, text)
 
 
@@ -314,8 +319,7 @@ def _lost_repairs(summary: Summary) -> Iterator[Finding]:
     for row in summary["lost_repairs"][:_NAMED]:
         text = (
             f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed "
-            f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost "
-            "on the way."
+            f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: lost on the way."
         )
         yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
 
@@ -329,7 +333,7 @@ def _recoveries(summary: Summary) -> Iterator[Finding]:
         fetched = [row for row in rows if row["fragments"]]
         for row in fetched[:_NAMED]:
             text = f"{name}: receiver {row['receiver']} fetched {recovery(row)}."
-            # A late join is how a receiver begins; what the transport could not repair is trouble.
+            # A late join is normal; off-transport recovery means that retransmission failed.
             bad = kind == "off_transport" and summary.expected_loss is None
             yield Finding("recovery-tcp", Severity.WORTH_A_LOOK if bad else Severity.NOTE, text)
         if len(fetched) > _NAMED:
@@ -339,19 +343,19 @@ def _recoveries(summary: Summary) -> Iterator[Finding]:
             if row["requests"] and not row["fragments"]:
                 text = (
                     f"{name}: receiver {row['receiver']} requested {count(row['requests'])} messages of "
-                    f"{topic_name(row)} over TCP, and none came."
+                    f"{topic_name(row)} over TCP and received none."
                 )
                 yield Finding("recovery-tcp", Severity.WORTH_A_LOOK, text)
 
 
 def recovery(row: Row) -> str:
-    """What a row of `recoveries` says was fetched, in words."""
+    """Describe the messages fetched in a row of `recoveries`."""
     took = duration(row["end_ns"] - row["start_ns"])
     many = row["connections"]
     again = f" in {count(many)} connections" if many > 1 else ""
     return (
         f"{count(row['messages'])} messages of {topic_name(row)} ({volume(row['payload_bytes'])}) "
-        f"over TCP in {took}{again}, apart from the transport"
+        f"over TCP in {took}{again}, outside the transport"
     )
 
 
@@ -360,9 +364,9 @@ def _duplicates(summary: Summary) -> Iterator[Finding]:
         ratio = row["copies"] / max(1, row["distinct"])
         text = f"At {row['point']} {count(row['copies'])} datagrams of {session_name(row)} were seen more than once"
         if ratio >= _COPIED_SHARE:
-            text += ": the capture sees the same datagrams at several ports, and rates count them each time"
+            text += ": the capture sees the same datagrams at several ports, and rates count each copy"
         else:
-            text += ": the network doubles them"
+            text += ": the network duplicates them"
         yield Finding("duplicates", Severity.WORTH_A_LOOK, text + ".")
 
 
@@ -381,7 +385,7 @@ def _bursts(summary: Summary) -> Iterator[Finding]:
 
 
 def _where_seen_best(rows: list[Row], most: str) -> list[Row]:
-    """One row a session, of the point of capture that has most of something; who has most of all comes first."""
+    """One row per session: that of the capture point with the largest value in column `most`; sorted by it."""
     best: dict[tuple[str, int], Row] = {}
     for row in sorted(
         rows, key=lambda row: (-(row[most] or 0), row["publisher"], row["session_id"], row["point"])
@@ -400,15 +404,15 @@ def _fill(summary: Summary) -> Iterator[Finding]:
         session = _of_session(summary["sessions"], row)
         text = (
             f"A datagram of {session_name(row)} carries {row['messages_per_datagram']:.1f} messages and fills "
-            f"{share(row['fill'])} of the MTU; {share(row['payload_share'])} of what is on the wire is payload."
+            f"{share(row['fill'])} of the MTU; {share(row['payload_share'])} of the bytes on the wire are payload."
         )
         wasteful = row["fill"] < _LOW_FILL and row["messages_per_datagram"] < _FEW_MESSAGES
         busy = (session.get("datagrams_per_second") or 0) > _BUSY_DATAGRAMS_PER_SECOND
         if wasteful and busy:
-            text += " Batching would put several messages into one."
+            text += " Batching would put several messages into one datagram."
         yield Finding("fill", Severity.WORTH_A_LOOK if wasteful and busy else Severity.NOTE, text)
         if row["over_mtu"]:
-            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} do not fit the MTU: IP had to cut them."
+            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} exceed the MTU: IP fragmented them."
             yield Finding("over-mtu", Severity.BAD, text)
 
 
@@ -418,7 +422,7 @@ def _fragments(summary: Summary) -> Iterator[Finding]:
         first = summary["ip_fragments"][0]
         text = (
             f"{count(total)} IP fragments were captured, most from {first['source_address']} to "
-            f"{first['destination_address']}: one lost piece loses the whole datagram."
+            f"{first['destination_address']}: one lost fragment loses the whole datagram."
         )
         yield Finding("ip-fragments", Severity.BAD, text)
 
@@ -426,11 +430,13 @@ def _fragments(summary: Summary) -> Iterator[Finding]:
 def _latency(summary: Summary) -> Iterator[Finding]:
     for row in summary["latency"][:3]:
         text = (
-            f"From {row['from_point']} to {row['to_point']} a datagram took {duration(row['latency_p50'])} at the "
-            f"median, {duration(row['latency_p99'])} at the 99th percentile."
+            f"From {row['from_point']} to {row['to_point']} a datagram took {duration(row['latency_p50'])} (median), "
+            f"{duration(row['latency_p99'])} (99th percentile)."
         )
         if row["negative"]:
-            text += f" {count(row['negative'])} times are negative: the clocks of the two disagree."
+            text += (
+                f" {count(row['negative'])} latencies are negative: the clocks of the two points disagree."
+            )
         yield Finding("latency", Severity.NOTE, text)
 
 
@@ -440,11 +446,11 @@ def _suggestions(summary: Summary) -> Iterator[Finding]:
 
 
 def suggestion(row: Row) -> str:
-    """What a row of `suggestions` says, in words."""
+    """Describe a row of `suggestions`."""
     text = f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
     if row["losses_helped"]:
-        who = several(row["receivers"], _NAMED) or "receivers that are not known"
-        text += f" (bears on {count(row['losses_helped'])} losses of {who})"
+        who = several(row["receivers"], _NAMED) or "unknown receivers"
+        text += f" (affects {count(row['losses_helped'])} losses of {who})"
     return f"{text}."
 
 
@@ -458,9 +464,9 @@ def _malformed(summary: Summary) -> Iterator[Finding]:
 def _notes(summary: Summary) -> Iterator[Finding]:
     for row in summary["notes"]:
         text = row["status"].removeprefix("note: ") + "."
-        # Who chose a snap length knows; it costs nothing that is said here.
+        # A snap length was chosen by the user and costs the report nothing.
         severity = Severity.NOTE if SNAP_LENGTH in text else Severity.WORTH_A_LOOK
         yield Finding("capture", severity, text)
     if more := summary.totals.get("notes", 0) - len(summary["notes"]):
-        text = f"Of the captures there are {count(more)} more things to say: they are in remarks/."
+        text = f"{count(more)} more notes on the captures are in remarks/."
         yield Finding("capture", Severity.WORTH_A_LOOK, text)

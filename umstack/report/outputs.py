@@ -1,4 +1,4 @@
-"""What a report leaves behind beside its page: every table as Parquet, and what of them the page shows."""
+"""The outputs of a report beside its page: every table as Parquet, and the rows that the page shows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from umstack.report.summary import SUMMARISED, Row, Run, Summary, summary_of
 
 _PAUSE_NS = 1_000_000_000
 _PAUSES = 20
-"""So many of the pauses between two runs would fill the whole time at most."""
+"""Maximum number of pauses between runs: each lasts at least this fraction of the whole span."""
 _EVER_NS = 2**62
 _PACKETS = "packets"
-"""A table that reports of an earlier version have: one of an older report does not belong to a newer page."""
+"""A table that earlier versions wrote; one left from an older report does not belong to a newer page."""
 
 
 def write_tables(folder: Path, tables: Tables) -> None:
-    """Write all tables into the folder, one of Parquet each; none of them where that fails."""
+    """Write each table to a Parquet folder of its name; on an error remove all of them."""
     shutil.rmtree(folder / _PACKETS, ignore_errors=True)
     try:
         for name, table in tables.items():
             _write(folder / name, arrow(table))
     except OSError:
-        # Some of the tables of a report are none of them.
+        # An incomplete set of tables is useless.
         for name in tables:
             shutil.rmtree(folder / name, ignore_errors=True)
         raise
@@ -44,12 +44,12 @@ def summarised(tables: Tables, captures: Sequence[str]) -> Summary:
 
 
 def arrow(table: pl.DataFrame) -> pa.Table:
-    """A table as Arrow's types, which every reader knows."""
+    """The table with Arrow types that every reader supports."""
     return table.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _write(folder: Path, table: pa.Table) -> None:
-    """Write a table, in place of an older one."""
+    """Write a table, replacing an older one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     pq.write_table(table, folder / "part-00000.parquet")
@@ -65,7 +65,7 @@ def _lost(losses: pl.DataFrame) -> Row:
 
 
 def _runs(rates: pl.DataFrame, losses: pl.DataFrame) -> list[Run]:
-    """What was sent and lost over time; a pause that is long beside the whole, and in itself, is between two runs."""
+    """Datagrams sent and lost over time. A pause that is long in itself and relative to the span separates runs."""
     best = at_one_point(rates)
     starts = best["start_ns"].unique().sort()
     if not len(starts):
@@ -78,7 +78,7 @@ def _runs(rates: pl.DataFrame, losses: pl.DataFrame) -> list[Run]:
     for begin, end in zip(begins, [*begins[1:], _EVER_NS], strict=True):
         own = best.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
         run = Run.between(begin, int(own.select(pl.col("start_ns").max()).item()))
-        # What was lost just before the first bin is in it.
+        # Losses just before the first bin belong to it.
         since = begin if runs else -_EVER_NS
         lost = losses.filter(pl.col("lost_ns").is_between(since, end, closed="left"))
         runs.append(_filled(run, own, lost))

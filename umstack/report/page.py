@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, that opens anywhere and asks nothing of the network."""
+"""The report page: one self-contained HTML file that opens without network access."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def _number(name: str, key: str, shown: Callable[[float | None], str] = count) -
 
 _SESSION = _text("session", session_name)
 _POINT = _text("captured at", "point")
-_RECEIVER = _text("receiver", lambda row: row["receiver"] or "not known")
+_RECEIVER = _text("receiver", lambda row: row["receiver"] or "unknown")
 
-# Title, table, what it says, columns.
+# Title, table, explanation, columns.
 _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Receivers",
         "recovery_latency",
-        "What each receiver lost and how long it waited: from its first NAK to the repair, and from the sending.",
+        "Losses and waiting times of each receiver: from its first NAK to the retransmission, and from the loss.",
         (
             _SESSION,
             _RECEIVER,
             _number("lost", "lost"),
             _number("repaired", "repaired"),
-            _number("NAKs a loss", "naks_per_loss", lambda value: f"{value:.2f}"),
+            _number("NAKs per loss", "naks_per_loss", lambda value: f"{value:.2f}"),
             _number("NAK to repair p50", "request_p50", duration),
             _number("p99", "request_p99", duration),
             _number("longest", "request_max", duration),
@@ -75,22 +75,22 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Loss incidents",
         "incidents",
-        "Losses of one receiver that follow each other closely, the largest first.",
+        "Losses of one receiver close together in time, the largest incident first.",
         (
-            _text("began", lambda row: moment(row["start_ns"])),
+            _text("start", lambda row: moment(row["start_ns"])),
             _text("cause", "cause"),
             _RECEIVER,
             _SESSION,
             _number("lost", "lost"),
             _number("in a row", "longest_run"),
             _number("no repair seen", "unrepaired"),
-            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            ("#duration", lambda row: duration(row["end_ns"] - row["start_ns"])),
         ),
     ),
     (
         "Sessions",
         "sessions",
-        "What was published, at every point of capture.",
+        "Traffic of each session at each capture point.",
         (
             _SESSION,
             _text("transport", "transport"),
@@ -110,7 +110,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Topics",
         "topics",
-        "Messages by topic, retransmissions not counted. Names are those that were advertised in the captures.",
+        "Messages by topic, without retransmissions. Names are those advertised in the captures.",
         (
             _text("topic", lambda row: displayed(row["topic"] or "-")),
             _SESSION,
@@ -125,7 +125,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Receivers of LBT-RU and LBT-TCP",
         "clients",
-        "Each has copies, or a connection, of its own. Missing: topic sequence numbers that a connection skipped.",
+        "Each receiver has its own datagrams or connection. Missing: topic sequence numbers that a connection skipped.",
         (
             _RECEIVER,
             _SESSION,
@@ -134,7 +134,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("datagrams", "datagrams"),
             _number("segments", "segments"),
             _number("connects", "connects"),
-            _number("ends", "closes"),
+            _number("disconnects", "closes"),
             _number("NAKs", "naks"),
             _number("missing", "missing"),
             _text("from", lambda row: moment(row["first_ns"])),
@@ -142,9 +142,9 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         ),
     ),
     (
-        "Rates by the millisecond",
+        "Rates per millisecond",
         "rate_summary",
-        "Milliseconds in which something was sent.",
+        "Only milliseconds in which something was sent count.",
         (
             _SESSION,
             _POINT,
@@ -158,11 +158,11 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Batching",
         "datagram_fill",
-        "How well datagrams are used.",
+        "How full datagrams are.",
         (
             _SESSION,
             _POINT,
-            _number("messages a datagram", "messages_per_datagram", lambda value: f"{value:.1f}"),
+            _number("messages per datagram", "messages_per_datagram", lambda value: f"{value:.1f}"),
             _number("fill of the MTU", "fill", share),
             _number("payload on the wire", "payload_share", share),
             _number("less than half full", "half_empty"),
@@ -170,27 +170,27 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         ),
     ),
     (
-        "Repair traffic",
+        "Retransmissions",
         "repairs",
-        "Retransmissions on the transport, those nobody can have needed, and requests the source declined. Where no "
-        "NAK was captured, need cannot be told.",
+        "Retransmissions on the transport, those that no receiver can have needed, and requests the source refused. "
+        "Where no NAK was captured, the need for them is unknown.",
         (
             _SESSION,
             _POINT,
             _number("retransmissions", "retransmissions"),
             _number("volume", "retransmitted_bytes", volume),
-            _number("not asked for", "unrequested"),
+            _number("not requested", "unrequested"),
             _number("repeated", "repeated"),
-            _number("of no use", "useless_bytes", volume),
+            _number("unnecessary", "useless_bytes", volume),
             _number("refused: ignore", "refused_ignored"),
             _number("delayed", "refused_rx_delay"),
             _number("shed", "refused_shed"),
         ),
     ),
     (
-        "Repairs lost on the way",
+        "Lost retransmissions",
         "lost_repairs",
-        "Retransmissions that passed one point of capture and did not arrive at another.",
+        "Retransmissions that passed one capture point and did not arrive at another.",
         (
             _SESSION,
             _text("from", "from_point"),
@@ -202,15 +202,15 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Late join and off-transport recovery",
         "recoveries",
-        "What receivers fetched from the source over TCP: none of it is among the retransmissions above.",
+        "Messages that receivers fetched from the source over TCP; not included in the retransmissions above.",
         (
             _text("recovery", lambda row: RECOVERIES[row["recovery"]].lower()),
             _RECEIVER,
             _text("topic", topic_name),
             _number("messages", "messages"),
             _number("payload", "payload_bytes", volume),
-            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
-            _text("began", lambda row: moment(row["start_ns"])),
+            ("#duration", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            _text("start", lambda row: moment(row["start_ns"])),
             _number("fragments", "fragments"),
             _number("requested", "requests"),
             _number("connections", "connections"),
@@ -220,21 +220,21 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "NAK storms",
         "nak_storms",
-        "Times of more requests than recovery at work needs, and who was behind them.",
+        "Periods with more requests than recovery needs, and the receivers that sent them.",
         (
-            _text("began", lambda row: moment(row["start_ns"])),
+            _text("start", lambda row: moment(row["start_ns"])),
             _SESSION,
-            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            ("#duration", lambda row: duration(row["end_ns"] - row["start_ns"])),
             _number("NAKs", "naks"),
-            _number("asked for", "requests"),
-            _number("again", "repeated"),
+            _number("requested", "requests"),
+            _number("repeated", "repeated"),
             _text("receivers", lambda row: _behind(row["receivers"])),
         ),
     ),
     (
-        "Latency between points of capture",
+        "Latency between capture points",
         "latency",
-        "The same datagrams at two points; as right as the clocks agree.",
+        "Time of the same datagram from one point to another; its error is the difference between the two clocks.",
         (
             _SESSION,
             _text("from", "from_point"),
@@ -249,7 +249,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Options that would have helped",
         "suggestions",
-        "Values after the vendor's rules, from what was observed.",
+        "Values by the vendor's rules, computed from the captures.",
         (
             _SESSION,
             _text("option", "option"),
@@ -257,13 +257,13 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _text("why", "reason"),
             _number("losses", "losses_helped"),
             _number("receivers", "receivers_helped"),
-            _text("whom", lambda row: several(row["receivers"], _NAMED) or "-"),
+            _text("which receivers", lambda row: several(row["receivers"], _NAMED) or "-"),
         ),
     ),
     (
         "IP fragments",
         "ip_fragments",
-        "Datagrams that were cut on the way.",
+        "Datagrams that were fragmented on the way.",
         (
             _text("from", "source_address"),
             _text("to", "destination_address"),
@@ -272,12 +272,12 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         ),
     ),
     (
-        "What the captures hold besides",
+        "Other packets in the captures",
         "remarks",
-        "Packets that are no session's, and what could not be read.",
+        "Packets that belong to no session, and packets that could not be decoded.",
         (
             _text("captured at", "point"),
-            _text("what", lambda row: (row["status"] or "").removeprefix("note: ")),
+            _text("kind", lambda row: (row["status"] or "").removeprefix("note: ")),
             _number("packets", "packets"),
         ),
     ),
@@ -317,7 +317,7 @@ def _plots(summary: Summary) -> str:
 
 
 def _opening(findings: Sequence[Finding]) -> str:
-    """What happened, in three sentences: what was sent, what was lost, and the worst of the others."""
+    """Three sentences: the traffic, the loss, and the worst other finding."""
     first = [one for topic in ("traffic", "loss") for one in findings if one.topic == topic]
     others = [one for one in findings if one not in first and one.severity <= Severity.WORTH_A_LOOK]
     worst = [f"{one.text.partition('. ')[0].removesuffix('.')}." for one in others[:1]]
@@ -326,7 +326,7 @@ def _opening(findings: Sequence[Finding]) -> str:
 
 def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str], version: str) -> str:
     """The page as text."""
-    told = "\n".join(
+    items = "\n".join(
         f'<li class="{Severity(one.severity).name.lower()}">{html.escape(one.text)}</li>' for one in findings
     )
     sections = []
@@ -359,11 +359,11 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
 <p class="opening">{html.escape(_opening(findings))}</p>
 <h2>Findings</h2>
 <ul class="findings">
-{told}
+{items}
 </ul>
 {_plots(summary)}
 {"".join(sections)}
-<footer>Made by umstack {html.escape(version)}. Each table is a Parquet folder of its name beside this page.</footer>
+<footer>Made by umstack {html.escape(version)}. Each table is in a Parquet folder of its name beside this page.</footer>
 </body>
 </html>
 """

@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG that stands in the page."""
+"""The plots of a report, as SVG for embedding in the page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from umstack.report.summary import Row, Run, Summary
 _WIDE, _HALF = (11.0, 3.6), (5.4, 3.2)
 _TICKS = 8
 _HEADROOM = 1.05
-"""Of axes, above the highest value."""
+"""Height of an axis relative to its highest value."""
 _SENT, _REPAIRS, _PEAK, _LOST, _UNREPAIRED = "#2563a8", "#e08a1e", "#b6c9de", "#c23b3b", "#5a0f0f"
 
 
 def _svg(figure: Figure) -> str:
     text = io.StringIO()
-    # Without its date the same tables give the same page.
+    # Without a date in the file, the same tables give the same page.
     figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 
@@ -33,9 +33,9 @@ def _plain(axes: Any) -> None:
 
 
 def _fill(axes: Any, edges: Any, tops: Any, bottoms: Any = 0.0, **style: Any) -> None:
-    """Steps, filled, as one outline: bars, hundreds of them, would take most of the time of a page.
+    """Draw filled steps as one outline; hundreds of bars would take most of the page's time.
 
-    The axes' limits do not change: finding them by the outline would take as long as drawing it.
+    Leaves the axes' limits unchanged: computing them from the outline takes as long as drawing it.
     """
     axes.add_artist(StepPatch(tops, edges, baseline=bottoms, fill=True, **style))
 
@@ -56,7 +56,7 @@ def timeline(run: Run) -> str:
     sent = _dense(run, run.sent, "bytes") * scale - again
     _limit(rate, edges, peak, sent + again)
     _fill(rate, edges, peak, color=_PEAK, label="busiest millisecond")
-    _fill(rate, edges, sent, color=_SENT, label="first sendings")
+    _fill(rate, edges, sent, color=_SENT, label="first transmissions")
     _fill(rate, edges, sent + again, sent, color=_REPAIRS, label="retransmissions")
     rate.set_ylabel("Mbit/s")
     rate.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
@@ -65,10 +65,10 @@ def timeline(run: Run) -> str:
     _fill(lost, edges, losses, color=_LOST, label="lost")
     unrepaired = _dense(run, run.lost, "unrepaired")
     if unrepaired.any():
-        _fill(lost, edges, unrepaired, color=_UNREPAIRED, label="no repair seen")
+        _fill(lost, edges, unrepaired, color=_UNREPAIRED, label="no retransmission seen")
         lost.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     lost.set_ylabel(f"losses per {duration(run.bin_ns)}")
-    lost.set_xlabel("seconds from the beginning")
+    lost.set_xlabel("seconds from the start")
     for axes in (rate, lost):
         _plain(axes)
     return _svg(figure)
@@ -80,7 +80,7 @@ def _bins(run: Run) -> int:
 
 
 def _dense(run: Run, rows: list[Row], name: str) -> Any:
-    """A value of every bin, 0 where there is no row."""
+    """The value for every bin; 0 for bins without a row."""
     values = np.zeros(_bins(run))
     for row in rows:
         values[(row["start_ns"] - run.start_ns) // run.bin_ns] = row[name]
@@ -88,7 +88,7 @@ def _dense(run: Run, rows: list[Row], name: str) -> Any:
 
 
 def recovery(summary: Summary) -> str:
-    """How long repairs took."""
+    """Histogram of the time from loss to retransmission."""
     figure = Figure(figsize=_HALF)
     axes = figure.subplots()
     rows = summary["recovery_histogram"]
@@ -104,7 +104,7 @@ def recovery(summary: Summary) -> str:
         linewidth=0.3,
     )
     axes.set_xscale("log")
-    # 1, 2 and 5 of each decade, as numbers: powers of ten say little to a person, and nothing where all is in one.
+    # Label 1, 2 and 5 of each decade: powers of ten are hard to read and too few within one decade.
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _at: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -115,7 +115,7 @@ def recovery(summary: Summary) -> str:
 
 
 def fill(summary: Summary) -> str:
-    """How full the datagrams were."""
+    """Histogram of how full the datagrams were."""
     figure = Figure(figsize=_HALF)
     axes = figure.subplots()
     rows = summary["fill_histogram"]
@@ -125,7 +125,7 @@ def fill(summary: Summary) -> str:
     left = [100 * row["from"] for row in rows]
     axes.bar(left, shares, widths, align="edge", color=_SENT, edgecolor="white", linewidth=0.3)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("% of what the MTU holds")
+    axes.set_xlabel("fill, % of the MTU")
     axes.set_ylabel("% of datagrams")
     _plain(axes)
     return _svg(figure)

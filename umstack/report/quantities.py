@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: three digits and a unit."""
+"""Formats numbers for people: three digits and a unit."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def volume(value: float | None) -> str:
 
 
 def bit_rate(bytes_per_second: float | None) -> str:
-    """Bytes a second as bits a second."""
+    """Bytes per second as bits per second."""
     if bytes_per_second is None:
         return "-"
     return _scaled(8 * bytes_per_second, ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")))
 
 
 def moment(time_ns: int | None) -> str:
-    """A time of day, UTC, with its day."""
+    """Date and time of day, UTC."""
     if time_ns is None:
         return "-"
     whole = datetime.datetime.fromtimestamp(time_ns // 1_000_000_000, datetime.UTC)
@@ -57,7 +57,7 @@ def moment(time_ns: int | None) -> str:
 
 
 def several(names: Sequence[str], most: int) -> str:
-    """The first of them, and how many there are besides."""
+    """The first `most` names and the number of others."""
     more = f" and {count(len(names) - most)} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -66,7 +66,7 @@ _NAMED = 2
 
 
 def session_name(row: Mapping[str, Any]) -> str:
-    """A session as people refer to it: what is published in it, where that is known, and its numbers."""
+    """A session's topics, if known, its folders, and its numbers."""
     name = session_number(row)
     known = [displayed(topic) for topic in row.get("topics") or ()]
     parts = [several(known, _NAMED)] if known else []
@@ -76,7 +76,7 @@ def session_name(row: Mapping[str, Any]) -> str:
 
 
 def session_number(row: Mapping[str, Any]) -> str:
-    """A session as the wire has it: publisher and session id, or port where it has no id (umstack.facts.sessions)."""
+    """A session as publisher and session id, or port if it has no id (umstack.facts.sessions)."""
     number = row.get("session_id")
     if isinstance(number, int) and number < 0:
         return f"{row.get('publisher')}:{-number}"

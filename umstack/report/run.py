@@ -1,4 +1,4 @@
-"""Making a report: tables, summary, findings, page, in this order; the page is written last and at once."""
+"""Makes a report: tables, summary, findings, page, in this order. The page is written last, atomically."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 STEPS = ("decode", "tables", "write", "page")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""What `spark-submit` gives a program: the way to the virtual machine that started it."""
+"""Environment variable that `spark-submit` sets for a program: the port of its JVM."""
 _LOOK_SECONDS = 0.5
 
 Progress = Callable[[str, int, int], None]
-"""Called with the step that begins, its number and how many there are.
+"""For steps: called with the step that starts, its number and the number of steps.
 
-Of the tasks inside a step: with the step, how many of its tasks are done, and how many there are.
+For tasks: called with the step, the number of its tasks that are done, and the number of its tasks.
 """
 
 
@@ -43,37 +43,37 @@ class ReportOptions:
     master: str | None = None
     mtu: int = 1500
     driver_memory: str | None = None
-    """None: as much as is enough, whatever the captures hold."""
+    """None: a size that is enough for any captures."""
     spark_options: tuple[tuple[str, str], ...] = ()
     expected_loss: float | None = None
-    """The share of datagrams that the network was set to lose on the way to each receiver, 0 to 1: no fault then."""
+    """Share of datagrams, 0 to 1, that the network was set to lose on the way to each receiver: not a fault."""
     table_format: str = "parquet"
-    """Any other is written by Spark, which must have a data source of the name: delta, iceberg, orc."""
+    """Any other format is written by Spark, which must have a data source of that name: delta, iceberg, orc."""
     engine: str | None = None
-    """"alone" or "spark". None: Spark where a master, or anything else of it, is named, or where `spark-submit` started
-    this program; alone otherwise."""
+    """"alone" or "spark". None: Spark if a master or another Spark option is given or `spark-submit` started this
+    program, otherwise alone."""
 
     @property
     def uses_spark(self) -> bool:
-        """Whether Spark makes the tables."""
+        """True if Spark makes the tables."""
         if self.engine is not None:
             if self.engine not in ("alone", "spark"):
                 raise ReportError(f"engine is {self.engine}", hint="use alone or spark")
             if self.engine == "alone" and self.needs_spark_to_write:
-                raise ReportError(f"without Spark no table can be written as {self.table_format}")
+                raise ReportError(f"tables cannot be written as {self.table_format} without Spark")
             return self.engine == "spark"
         named = bool(self.master or self.driver_memory or self.spark_options or self.needs_spark_to_write)
         return named or _SUBMITTED in os.environ
 
     @property
     def needs_spark_to_write(self) -> bool:
-        """Whether tables are of a format that only Spark writes."""
+        """True if only Spark can write the table format."""
         return self.table_format != "parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was made: the page, the tables beside it, and what they say."""
+    """The result: path of the page, findings, and the rows of the page by table."""
 
     page: Path
     captures: list[str]
@@ -84,7 +84,7 @@ class Report:
     step_seconds: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report for machines."""
+        """The report for programs, as JSON types."""
         return {
             "page": str(self.page),
             "captures": self.captures,
@@ -100,7 +100,7 @@ class Report:
 
 
 def _silent(_step: str, _number: int, _count: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 def make_report(
@@ -112,8 +112,8 @@ def make_report(
 ) -> Report:
     """Analyse captures (files, folders, globs) and write the page and its tables into the folder `out`.
 
-    `progress` is called for each step, `on_tasks` twice a second while a step is under way.
-    On a cluster the captures and `out` must be on storage that its workers reach by the same path.
+    `progress` is called for each step, `on_tasks` twice per second during a step.
+    On a cluster the captures and `out` must be on storage that all workers reach by the same path.
     """
     chosen = options or ReportOptions()
     began = time.monotonic()
@@ -121,11 +121,11 @@ def make_report(
     folder = Path(out).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The tables below a page are those it was made of: an older one goes when they are written anew.
+        # The tables below a page are those it was made from: remove the page before its tables change.
         (folder / PAGE).unlink(missing_ok=True)
     except OSError as error:
         raise ReportError(
-            f"{folder} cannot be written: {error.strerror}", hint="name a folder you may write to"
+            f"{folder} cannot be written: {error.strerror}", hint="name a folder that you may write to"
         ) from error
     steps = _Steps(progress, on_tasks)
     try:
@@ -151,7 +151,7 @@ def make_report(
 
 
 class _Steps:
-    """Tells the steps as they begin, and takes their time."""
+    """Reports each step when it starts and measures its time."""
 
     def __init__(self, progress: Progress, on_tasks: Progress) -> None:
         self._progress = progress
@@ -161,26 +161,26 @@ class _Steps:
         self.under_way = STEPS[0]
 
     def begin(self, step: str) -> None:
-        """End the step that is under way, begin another one."""
+        """End the current step and start another."""
         self.end()
         self.under_way, self._took[step] = step, 0.0
         self._progress(step, STEPS.index(step) + 1, len(STEPS))
 
     def end(self) -> dict[str, float]:
-        """How long each step took."""
+        """End the current step; return the seconds that each step took."""
         now = time.monotonic()
         if self.under_way in self._took:
             self._took[self.under_way] = now - self._began
         self._began = now
         return self._took
 
-    def tell_tasks(self, done: int, of: int) -> None:
-        """How many tasks of the step under way are done, and how many there are."""
+    def report_tasks(self, done: int, of: int) -> None:
+        """Report how many of the current step's tasks are done."""
         self._on_tasks(self.under_way, done, of)
 
 
 def _alone(files: list[str], mtu: int, steps: _Steps) -> tuple[Tables, int]:
-    """The tables, and how many packets there were."""
+    """The tables and the number of packets."""
     from umstack.analysis.tables import tables_of
     from umstack.facts.facts import facts_of
 
@@ -208,9 +208,9 @@ def _by_spark(folder: Path, files: list[str], chosen: ReportOptions, steps: _Ste
         ThreadPoolExecutor(1, "umstack-report") as pool,
     ):
         steps.begin("decode")
-        making = pool.submit(_told, lambda: tables_by_spark(spark, files, chosen.mtu))
+        making = pool.submit(_translated, lambda: tables_by_spark(spark, files, chosen.mtu))
         while not wait([making], _LOOK_SECONDS).done:
-            steps.tell_tasks(*tasks_of(spark))
+            steps.report_tasks(*tasks_of(spark))
         tables, packets = making.result()
         if chosen.needs_spark_to_write:
             steps.begin("write")
@@ -231,32 +231,32 @@ def _summarised(tables: Tables, captures: list[str]) -> Summary:
     return summarised(tables, captures)
 
 
-def _told(make: Callable[[], tuple[Tables, int]]) -> tuple[Tables, int]:
-    """Make tables; what a worker met is told in a line, not in a Java traceback."""
+def _translated(make: Callable[[], tuple[Tables, int]]) -> tuple[Tables, int]:
+    """Make tables; reduce a worker's error to its line instead of a Java traceback."""
     from pyspark.errors import PySparkException
 
     try:
         return make()
     except PySparkException as error:
-        said = str(error)
-        if os.strerror(errno.ENOSPC) in said:
+        text = str(error)
+        if os.strerror(errno.ENOSPC) in text:
             raise _no_space("decode") from error
-        if CaptureError.__name__ in said:
-            reason = said.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
+        if CaptureError.__name__ in text:
+            reason = text.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
             raise CaptureError(
-                reason, hint="the captures must stay as they are, where they are, until the report ends"
+                reason, hint="captures must not be changed or moved until the report is finished"
             ) from error
-        line = next((line for line in reversed(said.splitlines()) if line.strip()), said)
+        line = next((line for line in reversed(text.splitlines()) if line.strip()), text)
         raise ReportError(f"decode failed: {line.strip()}") from error
 
 
 def _no_space(step: str) -> ReportError:
-    hint = "free some, or give --out a folder on a larger disk"
-    return ReportError(f"no space is left, at {step}", hint=hint, errno=errno.ENOSPC)
+    hint = "free some space, or give --out a folder on a larger disk"
+    return ReportError(f"no space left on the disk (step {step})", hint=hint, errno=errno.ENOSPC)
 
 
 def _write(target: Path, text: str) -> None:
-    """A page is whole or not there."""
+    """Write the page atomically: it is complete or missing."""
     written = target.with_suffix(".part")
     try:
         written.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What of the tables goes into the page: as much as a person reads, whatever made the tables."""
+"""The rows of the tables that go into the page: as many as a person reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMELINE_BINS = 600
 
 @dataclass(slots=True)
 class Run:
-    """What was sent and lost from `start_ns` to `end_ns`, in bins of `bin_ns`."""
+    """Datagrams sent and lost from `start_ns` to `end_ns`, in bins of `bin_ns`."""
 
     start_ns: int
     end_ns: int
@@ -31,7 +31,7 @@ class Run:
 
     @classmethod
     def between(cls, low_ns: int, high_ns: int) -> Run:
-        """An empty one, from the first millisecond to the last; no more bins than a page is wide."""
+        """An empty run from the first millisecond to the last, with at most as many bins as the page is wide."""
         start_ns, end_ns = low_ns, high_ns + BUCKET_NS
         width = -(-(end_ns - start_ns) // _TIMELINE_BINS)
         return cls(start_ns, end_ns, max(BUCKET_NS, -(-width // BUCKET_NS) * BUCKET_NS))
@@ -44,9 +44,9 @@ class Summary:
     tables: dict[str, list[Row]] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
-    """Times in which something was sent, with long pauses between them."""
+    """Periods in which something was sent, with long pauses between them."""
     expected_loss: float | None = None
-    """The share of datagrams that the network was set to lose on the way to each receiver."""
+    """Share of datagrams (0 to 1) that the network was set to lose on the way to each receiver."""
 
     def __getitem__(self, name: str) -> list[Row]:
         return self.tables.get(name, [])
@@ -75,7 +75,7 @@ _ORDER = {
     "ip_fragments": "fragments",
     "remarks": "packets",
 }
-"""What makes a row of a table come first, the largest; the page shows no more than it can."""
+"""The column that sorts each table, largest first; the page shows only the first rows."""
 _TIES = (
     "publisher",
     "session_id",
@@ -90,7 +90,7 @@ _TIES = (
     "start_ns",
 )
 SUMMARISED = tuple(_ORDER)
-"""The tables a summary is made of, besides losses and rates."""
+"""The tables that a summary is made from, besides losses and rates."""
 # Histograms are shown whole, from the left.
 _WHOLE = {"recovery_histogram", "fill_histogram"}
 
@@ -98,8 +98,8 @@ _WHOLE = {"recovery_histogram", "fill_histogram"}
 def summary_of(
     tables: Mapping[str, pa.Table], lost: Row, runs: list[Run], captures: Sequence[str]
 ) -> Summary:
-    """The page's rows out of tables that are small by nature; what grows with time comes added up: `lost`, the losses
-    counted, and the timelines."""
+    """The page's rows, from tables that are small by nature. Data that grows with time is aggregated already:
+    `lost` (counts of losses) and `runs`."""
     summary = Summary(runs=runs)
     for name, order in _ORDER.items():
         if name not in tables:
@@ -117,13 +117,13 @@ def summary_of(
         )
     summary.tables["causes"] = _causes(tables["incidents"])
     summary.tables["lost"] = [lost]
-    # What a connection of LBT-TCP did not carry is told of its receiver.
+    # Gaps of LBT-TCP connections are reported with their receiver.
     of_datagrams = tables["gaps"].filter(pc.is_null(tables["gaps"]["topic_index"]))
     missing = _added(of_datagrams, ["point"], "missing")
     summary.tables["missing"] = missing.sort_by(
         [("missing", "descending"), ("point", "ascending")]
     ).to_pylist()
-    # Not of the remarks on the page: where there are many, these would be the last of them.
+    # From the whole table: among many remarks, the page's rows could leave out the notes.
     notes = (
         tables["remarks"]
         .filter(pc.field("kind") == NOTE)
@@ -136,7 +136,7 @@ def summary_of(
 
 
 def name_sessions(summary: Summary, captures: Sequence[str] = ()) -> None:
-    """Give rows about a session its topics, and, of captures in several folders, those it was captured in."""
+    """Add each session's topics to its rows, and its capture folders if the captures are in several folders."""
     topics: dict[tuple[str, int], list[str]] = {}
     for row in summary["topics"]:
         if row["topic"]:
@@ -166,13 +166,13 @@ def _folders(sessions: Sequence[Row], captures: Sequence[str]) -> dict[tuple[str
 
 
 def most_first(name: str, table: pa.Table) -> pa.Table:
-    """A table in the order of the page; of equals the same comes first whenever it is asked for."""
+    """The table in the order of the page; ties are broken by further columns, so that the order is stable."""
     ties = [(column, "ascending") for column in _TIES if column in table.column_names]
     return table.sort_by([(_ORDER[name], "descending"), *ties])
 
 
 def _added(table: pa.Table, keys: list[str], value: str) -> pa.Table:
-    """One row for each of the keys, with the sum of a value."""
+    """One row per combination of the keys, with the sum of `value`."""
     return table.group_by(keys).aggregate([(value, "sum")]).rename_columns([*keys, value])
 
 
