@@ -383,7 +383,8 @@ def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 
     """One row per session and pair of points: retransmissions past the first, and those `lost` before the second.
 
     `ways` contains the pairs in the direction of the datagrams (from `traffic.latency`). Only retransmissions that
-    passed the first point while the second was capturing the session count. With `window_ns` one row per window (`window`).
+    passed the first point while the second was capturing the session count. With `window_ns` one row per
+    window (`window`).
     """
     point = ["point", *_COPY]
     is_unicast = pl.col("transport") == LBTRU

@@ -10,11 +10,11 @@
 
 #include <stdint.h>
 
-/* The sending side of one LBT-RM or LBT-RU transport session: datagrams, transmission window, NAK service, flow control. */
+/* The sending side of one transport session: datagrams, transmission window, NAK service, flow control. */
 typedef struct um_source_transport_counters {
     /* counter, datagrams: Data datagrams sent for the first time. */
     uint64_t msgs_sent;
-    /* counter, bytes: Bytes of those datagrams, transport and message headers included. */
+    /* counter, bytes: Bytes of data datagrams sent for the first time, transport and message headers included. */
     uint64_t bytes_sent;
     /* snapshot, datagrams: Datagrams held in the transmission window. */
     uint64_t txw_msgs;
@@ -22,51 +22,51 @@ typedef struct um_source_transport_counters {
     uint64_t txw_bytes;
     /* counter, datagrams: NAK datagrams received. */
     uint64_t nak_pckts_rcved;
-    /* counter, NAKs: Sequence numbers NAKed in those datagrams. */
+    /* counter, NAKs: Sequence numbers NAKed in the NAK datagrams received. */
     uint64_t naks_rcved;
-    /* counter, NAKs: Refused: retransmitted less than the ignore interval ago (NCF reason ignored). */
+    /* counter, NAKs: NAKs refused because the datagram was retransmitted less than the ignore interval ago (NCF reason ignored). */
     uint64_t naks_ignored;
-    /* counter, NAKs: Refused: retransmit limiter and its queue both full (NCF reason shed). */
+    /* counter, NAKs: NAKs refused because the retransmit rate limiter and its queue were full (NCF reason shed). */
     uint64_t naks_shed;
-    /* counter, NAKs: Put off by the retransmit limiter, retransmission queued (NCF reason rx_delay). */
+    /* counter, NAKs: NAKs delayed by the retransmit rate limiter, with the retransmission queued (NCF reason rx_delay). */
     uint64_t naks_rx_delay_ignored;
     /* counter, datagrams: Datagrams retransmitted. */
     uint64_t rxs_sent;
-    /* counter, bytes: Bytes of the datagrams retransmitted. */
+    /* counter, bytes: Bytes of datagrams retransmitted. */
     uint64_t rx_bytes_sent;
     /* snapshot, datagrams: Datagrams waiting for the data rate limiter. */
     uint64_t rctlr_data_msgs;
     /* snapshot, datagrams: Datagrams waiting for the retransmit rate limiter. */
     uint64_t rctlr_rx_msgs;
-    /* counter, NAKs: Dropped without a response: an NCF for that sequence number went out in the same ignore interval (UM-130). */
+    /* counter, NAKs: NAKs dropped without a response: an NCF for the sequence number was sent in the same ignore interval (UM-130). */
     uint64_t naks_suppressed;
-    /* counter, NAKs: Dropped without a response: the sequence number has left the transmission window. */
+    /* counter, NAKs: NAKs dropped without a response: the sequence number has left the transmission window. */
     uint64_t naks_out_of_window;
-    /* counter, NAKs: Dropped without a response: the sequence number was never sent. */
+    /* counter, NAKs: NAKs dropped without a response: the sequence number was never sent. */
     uint64_t nak_unknown_sqn;
     /* counter, datagrams: NCF datagrams sent. */
     uint64_t ncf_pckts_sent;
-    /* counter, NCFs: Sequence numbers listed in those datagrams. */
+    /* counter, NCFs: Sequence numbers in the NCF datagrams sent. */
     uint64_t ncfs_sent;
     /* counter, datagrams: Session messages (idle keepalives) sent. */
     uint64_t session_messages_sent;
     /* counter, records: Topic sequence number information records sent. */
     uint64_t tsnis_sent;
-    /* counter, batches: Batches released by implicit_batching_minimum_length. */
+    /* counter, batches: Batches sent because they reached implicit_batching_minimum_length. */
     uint64_t flushes_length;
-    /* counter, batches: Batches released because the next message would not fit the datagram. */
+    /* counter, batches: Batches sent because the next message would not fit the datagram. */
     uint64_t flushes_full;
-    /* counter, batches: Batches released by implicit_batching_interval. */
+    /* counter, batches: Batches sent because implicit_batching_interval ended. */
     uint64_t flushes_interval;
-    /* counter, batches: Batches released by a flush that the application requested. */
+    /* counter, batches: Batches sent because the application requested a flush. */
     uint64_t flushes_explicit;
-    /* snapshot, bytes: Publication log: position reserved by publishers. */
+    /* snapshot, bytes: Publication log: position reserved by publishers, in bytes. */
     uint64_t pub_pos;
-    /* snapshot, bytes: Publication log: position publishers may not start beyond. */
+    /* snapshot, bytes: Publication log: limit in bytes; publishers do not start a message beyond it. */
     uint64_t pub_lmt;
-    /* snapshot, bytes: Publication log: position sent. */
+    /* snapshot, bytes: Publication log: position up to which bytes were sent. */
     uint64_t snd_pos;
-    /* snapshot, bytes: Publication log: position flow control lets the sender reach. */
+    /* snapshot, bytes: Publication log: limit in bytes up to which flow control lets the sender send. */
     uint64_t snd_lmt;
     /* counter, episodes: Times the sender stopped at snd_lmt with data to send. */
     uint64_t snd_bpe;
@@ -76,73 +76,73 @@ typedef struct um_source_transport_counters {
     uint64_t not_connected;
     /* counter, claims: Abandoned claims replaced by padding after publication_unblock_timeout. */
     uint64_t unblocked_publications;
-    /* counter, terms: Times the publication log moved on to its next term. */
+    /* counter, terms: Times the publication log rotated to its next term. */
     uint64_t term_rotations;
-    /* snapshot, receivers: Receivers whose status messages count for flow control now. */
+    /* snapshot, receivers: Receivers whose status messages flow control currently uses. */
     uint64_t receivers_known;
     /* counter, receivers: Receivers dropped after flow_control_receiver_timeout. */
     uint64_t receivers_timed_out;
     /* counter, receivers: Status messages of new receivers refused because the receiver table is full. */
     uint64_t receivers_refused;
-    /* counter, receivers: Receivers that no longer count because they held the sender for flow_control_stall_timeout without advancing. */
+    /* counter, receivers: Receivers excluded from flow control: they held the sender for flow_control_stall_timeout without advancing. */
     uint64_t receivers_stalled;
-    /* counter, messages: Status messages dropped: their sender is not in flow_control_receivers_allowed. */
+    /* counter, messages: Status messages dropped: the sender is not in flow_control_receivers_allowed. */
     uint64_t status_not_allowed;
-    /* counter, NAKs: Dropped without a response: the receiver, or all strangers together, used up its share of the repair budget. */
+    /* counter, NAKs: NAKs dropped without a response: the receiver, or all unknown senders together, used up its share of the retransmissions. */
     uint64_t naks_over_share;
-    /* counter, NAKs: Dropped without a response: the receiver is cut off (UX-21). */
+    /* counter, NAKs: NAKs dropped without a response: the receiver is cut off (UX-21). */
     uint64_t naks_cut_off;
     /* counter, messages: Flow-control status messages accepted. */
     uint64_t status_messages_received;
     /* counter, messages: Status messages dropped: bad layout. */
     uint64_t status_malformed;
-    /* counter, messages: Status messages dropped: a position that cannot be (never sent, or too old). */
+    /* counter, messages: Status messages dropped: their position was never sent or is too old. */
     uint64_t status_out_of_range;
-    /* counter, datagrams: Dropped at the NAK port: shorter than its headers or counts require. */
+    /* counter, datagrams: Datagrams dropped at the NAK port: shorter than their headers or counts require. */
     uint64_t dgrams_dropped_size;
-    /* counter, datagrams: Dropped at the NAK port: a type that the NAK port does not serve. */
+    /* counter, datagrams: Datagrams dropped at the NAK port: a type that the NAK port does not serve. */
     uint64_t dgrams_dropped_type;
-    /* counter, datagrams: Dropped at the NAK port: unknown version. */
+    /* counter, datagrams: Datagrams dropped at the NAK port: unknown version. */
     uint64_t dgrams_dropped_version;
-    /* counter, datagrams: Dropped at the NAK port: a contradictory header. */
+    /* counter, datagrams: Datagrams dropped at the NAK port: contradictory header. */
     uint64_t dgrams_dropped_hdr;
-    /* counter, datagrams: Dropped at the NAK port: for another session id. */
+    /* counter, datagrams: Datagrams dropped at the NAK port: wrong session id. */
     uint64_t dgrams_dropped_sid;
-    /* counter, datagrams: Dropped at the NAK port: any other reason. */
+    /* counter, datagrams: Datagrams dropped at the NAK port: any other reason. */
     uint64_t dgrams_dropped_other;
-    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one; over TCP a connection, for the other side has no key. */
+    /* counter, datagrams: Datagrams dropped: no authentication trailer although the session's keys require one. TCP: connections closed because the peer has no key. */
     uint64_t dgrams_dropped_tag_missing;
-    /* counter, datagrams: Dropped: the trailer names a key that is not in use here; over TCP a connection, by the other side's key. */
+    /* counter, datagrams: Datagrams dropped: the trailer names a key that is not in use here. TCP: connections closed because of the peer's key. */
     uint64_t dgrams_dropped_tag_key;
-    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. Over TCP a connection. */
+    /* counter, datagrams: Datagrams dropped: the tag is wrong, because the datagram was changed or made without the key. TCP: connections closed. */
     uint64_t dgrams_dropped_tag_wrong;
-    /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
+    /* counter, datagrams: Datagrams dropped: the trailer's time differs from this host's clock by more than authentication_time_tolerance. */
     uint64_t dgrams_dropped_tag_stale;
-    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell; over TCP a connection, for a record came twice or is lacking. */
+    /* counter, datagrams: Datagrams dropped: received before, or too late to rule that out. TCP: connections closed because a record was repeated or missing. */
     uint64_t dgrams_dropped_tag_replayed;
-    /* counter, datagrams: Control messages that tell receivers how many they are and their longest round trip. */
+    /* counter, datagrams: Control messages sent that report the number of receivers and their longest round trip. */
     uint64_t group_reports_sent;
-    /* snapshot, receivers: Receivers that sent a status message in the last second or two, at least; 0 with recovery_timing fixed. */
+    /* snapshot, receivers: Receivers that sent a status message in the last one to two seconds; 0 with recovery_timing fixed. */
     uint64_t group_receivers;
-    /* snapshot, ms x 1000000: Longest round trip, NAK to retransmission, that a receiver reported in that time, two variances included. */
+    /* snapshot, ms x 1000000: Longest time from NAK to retransmission, plus two variances, that a receiver reported in the last one to two seconds. */
     uint64_t group_round_trip;
-    /* snapshot, ms x 1000000: Ignore interval in force for a receiver that reports no round trip of its own. */
+    /* snapshot, ms x 1000000: Ignore interval in use for a receiver that reports no round-trip time. */
     uint64_t ignore_interval;
-    /* snapshot, ms x 1000000: Idle time before the first session message, as in force now. */
+    /* snapshot, ms x 1000000: Idle time before the first session message, as currently in use. */
     uint64_t sm_first_interval;
-    /* snapshot, bits: What is measured: 1 the ignore interval, 2 the first session message, 4 group reports are sent. */
+    /* snapshot, bits: Bit mask of adaptive timers: 1 the ignore interval, 2 the first session message, 4 group reports are sent. */
     uint64_t timers_adaptive;
-    /* snapshot, receivers: LBT-RU, TCP: receivers connected now. */
+    /* snapshot, receivers: LBT-RU, LBT-TCP: receivers connected now. */
     uint64_t num_clients;
-    /* snapshot, bytes: TCP: bytes that wait for receivers' connections to take them, over all receivers. */
+    /* snapshot, bytes: LBT-TCP: bytes waiting to be written to receivers' connections, over all receivers. */
     uint64_t bytes_buffered;
-    /* counter, receivers: LBT-RU, TCP: receivers that connected. */
+    /* counter, receivers: LBT-RU, LBT-TCP: receivers that connected. */
     uint64_t clients_connected;
-    /* counter, receivers: LBT-RU: receivers that left, or acknowledged nothing for transport_lbtru_client_activity_timeout. TCP: that left, or whose connections failed. */
+    /* counter, receivers: LBT-RU: receivers that left or acknowledged nothing for transport_lbtru_client_activity_timeout. LBT-TCP: receivers that left or whose connection failed. */
     uint64_t clients_disconnected;
-    /* counter, messages: TCP, source-paced: messages not sent to a receiver that was too slow, over all receivers. */
+    /* counter, messages: LBT-TCP, source-paced: messages not sent to a receiver that was too slow, over all receivers. */
     uint64_t client_messages_lost;
-    /* counter, connections: TCP: connections closed because they named another session, sent anything else or nothing, or found no space. */
+    /* counter, connections: LBT-TCP: connections closed because they named another session, sent invalid data or nothing, or exceeded a limit. */
     uint64_t connections_refused;
     /* counter, datagrams: LBT-RU: acknowledgements of new receivers refused because transport_lbtru_maximum_clients are connected. */
     uint64_t clients_refused;
@@ -150,17 +150,17 @@ typedef struct um_source_transport_counters {
     uint64_t creqs_rcved;
     /* counter, datagrams: LBT-RU: acknowledgements received. */
     uint64_t acks_rcved;
-    /* counter, datagrams: LBT-RU: resets sent to receivers that are not connected, so that they connect. */
+    /* counter, datagrams: LBT-RU: resets sent to receivers that are not connected, which makes them connect. */
     uint64_t resets_sent;
-    /* counter, datagrams: LBT-RU: dropped: from an address that is not connected, or with a client id that is not its own. */
+    /* counter, datagrams: LBT-RU: datagrams dropped: from an address that is not connected, or with another receiver's client id. */
     uint64_t dgrams_dropped_client;
-    /* counter, datagrams: LBT-RU: connection requests and resets left unanswered, because more came in than may be answered to addresses that can be forged. */
+    /* counter, datagrams: LBT-RU: connection requests and resets left unanswered because of the rate limit for unverified addresses. */
     uint64_t connect_answers_limited;
-    /* counter, datagrams: LBT-RU: copies not sent to receivers that want no topic in them (transport_source_side_filtering_behavior). */
+    /* counter, datagrams: LBT-RU: datagrams not sent to receivers that subscribe to no topic in them (transport_source_side_filtering_behavior). */
     uint64_t copies_filtered;
-    /* counter, datagrams: LBT-RU: reports to one receiver of what it was not sent, and of which of its wishes are in force. */
+    /* counter, datagrams: LBT-RU: datagrams sent that report to a receiver which datagrams were filtered and which of its subscriptions are in effect. */
     uint64_t filter_reports_sent;
-    /* counter, datagrams: LBT-RU: receivers' lists of the topics that they want. */
+    /* counter, datagrams: LBT-RU: lists of subscribed topics received from receivers. */
     uint64_t interests_rcved;
 } um_source_transport_counters;
 
@@ -169,71 +169,71 @@ static inline void um_source_transport_counters_reset(um_source_transport_counte
     *counters = (um_source_transport_counters){0};
 }
 
-/* The receiving side of one LBT-RM or LBT-RU transport session: loss map, NAK timers, demultiplexing. */
+/* The receiving side of one transport session: loss map, NAK timers, demultiplexing. */
 typedef struct um_receiver_transport_counters {
-    /* counter, datagrams: Data datagrams accepted, duplicates and rejects not counted. */
+    /* counter, datagrams: Data datagrams accepted, without duplicates and rejected datagrams. */
     uint64_t msgs_rcved;
-    /* counter, bytes: Bytes of those datagrams, headers included. */
+    /* counter, bytes: Bytes of data datagrams accepted, headers included. */
     uint64_t bytes_rcved;
     /* counter, datagrams: NAK datagrams sent. */
     uint64_t nak_pckts_sent;
-    /* counter, NAKs: Sequence numbers NAKed in those datagrams. */
+    /* counter, NAKs: Sequence numbers NAKed in the NAK datagrams sent. */
     uint64_t naks_sent;
     /* counter, datagrams: Datagrams in gaps when the gap was detected; a datagram that is only reordered counts too. */
     uint64_t lost;
-    /* counter, NCFs: Sequence numbers in NCFs of reason ignored. */
+    /* counter, NCFs: Sequence numbers in NCFs with reason ignored. */
     uint64_t ncfs_ignored;
-    /* counter, NCFs: Sequence numbers in NCFs of reason shed. */
+    /* counter, NCFs: Sequence numbers in NCFs with reason shed. */
     uint64_t ncfs_shed;
-    /* counter, NCFs: Sequence numbers in NCFs of reason rx_delay. */
+    /* counter, NCFs: Sequence numbers in NCFs with reason rx_delay. */
     uint64_t ncfs_rx_delay;
-    /* counter, NCFs: Sequence numbers in NCFs of any other reason. */
+    /* counter, NCFs: Sequence numbers in NCFs with any other reason. */
     uint64_t ncfs_unknown;
     /* min, ms x 1000000: Shortest time from detecting a lost datagram to receiving it. */
     uint64_t nak_stm_min;
-    /* mean, ms x 1000000: Mean of that time. */
+    /* mean, ms x 1000000: Mean time from detecting a lost datagram to receiving it. */
     uint64_t nak_stm_mean;
-    /* max, ms x 1000000: Longest of that time; near the NAK generation interval, loss is about to be unrecoverable. */
+    /* max, ms x 1000000: Longest time from detecting a lost datagram to receiving it; close to the NAK generation interval, loss becomes unrecoverable. */
     uint64_t nak_stm_max;
-    /* min, NAKs: Fewest NAKs one recovered datagram took. */
+    /* min, NAKs: Fewest NAKs sent for one recovered datagram. */
     uint64_t nak_tx_min;
-    /* mean, NAKs x 1000: Mean of that number. */
+    /* mean, NAKs x 1000: Mean number of NAKs sent per recovered datagram. */
     uint64_t nak_tx_mean;
-    /* max, NAKs: Most NAKs one recovered datagram took. */
+    /* max, NAKs: Most NAKs sent for one recovered datagram. */
     uint64_t nak_tx_max;
-    /* counter, datagrams: Data datagrams received again. */
+    /* counter, datagrams: Data datagrams received more than once. */
     uint64_t duplicate_data;
-    /* counter, datagrams: Given up: the source's window has moved past them. */
+    /* counter, datagrams: Datagrams given up: they left the source's transmission window. */
     uint64_t unrecovered_txw;
-    /* counter, datagrams: Given up: the NAK generation interval ran out. */
+    /* counter, datagrams: Datagrams given up: the NAK generation interval ended. */
     uint64_t unrecovered_tmo;
-    /* counter, datagrams: Given up: the retransmission was longer than transport_lbtrm_receiver_datagram_max_size, too. */
+    /* counter, datagrams: Datagrams given up: the retransmission, too, was longer than transport_lbtrm_receiver_datagram_max_size. */
     uint64_t unrecovered_too_long;
-    /* counter, messages: Messages and fragments received, those of topics without a local receiver included. */
+    /* counter, messages: Messages and fragments received, including those of topics without a local receiver. */
     uint64_t lbm_msgs_rcved;
-    /* counter, messages: Of those, the ones without a local receiver. */
+    /* counter, messages: Messages and fragments received for topics without a local receiver. */
     uint64_t lbm_msgs_no_topic_rcved;
     /* counter, messages: Request messages received. */
     uint64_t lbm_reqs_rcved;
-    /* counter, datagrams: Dropped: shorter than its size fields require. */
+    /* counter, datagrams: Datagrams dropped: shorter than their size fields require. */
     uint64_t dgrams_dropped_size;
-    /* counter, datagrams: Dropped: bad type. */
+    /* counter, datagrams: Datagrams dropped: bad type. */
     uint64_t dgrams_dropped_type;
-    /* counter, datagrams: Dropped: bad version. */
+    /* counter, datagrams: Datagrams dropped: bad version. */
     uint64_t dgrams_dropped_version;
-    /* counter, datagrams: Dropped: bad header. */
+    /* counter, datagrams: Datagrams dropped: bad header. */
     uint64_t dgrams_dropped_hdr;
-    /* counter, datagrams: Dropped: any other reason. */
+    /* counter, datagrams: Datagrams dropped: any other reason. */
     uint64_t dgrams_dropped_other;
-    /* counter, datagrams: Filled a gap without being a retransmission (each also raised lost). */
+    /* counter, datagrams: Datagrams that filled a gap without being a retransmission; each was also counted as lost. */
     uint64_t out_of_order;
-    /* counter, datagrams: Dropped: for another session id. */
+    /* counter, datagrams: Datagrams dropped: wrong session id. */
     uint64_t dgrams_dropped_sid;
-    /* counter, datagrams: Dropped: longer than transport_lbtrm_receiver_datagram_max_size (UX-26). */
+    /* counter, datagrams: Datagrams dropped: longer than transport_lbtrm_receiver_datagram_max_size (UX-26). */
     uint64_t dgrams_dropped_too_long;
     /* counter, datagrams: NCF datagrams received. */
     uint64_t ncf_pckts_rcved;
-    /* counter, datagrams: Datagrams accepted that carry the retransmission flag. */
+    /* counter, datagrams: Datagrams accepted with the retransmission flag. */
     uint64_t rxs_rcved;
     /* counter, datagrams: Session messages received. */
     uint64_t session_messages_rcved;
@@ -241,79 +241,79 @@ typedef struct um_receiver_transport_counters {
     uint64_t tsnis_rcved;
     /* counter, messages: Flow-control status messages sent. */
     uint64_t status_messages_sent;
-    /* snapshot, datagrams: Datagrams lost and not yet recovered now. */
+    /* snapshot, datagrams: Lost datagrams that are not recovered yet. */
     uint64_t loss_map_entries;
-    /* counter, datagrams: Given up at once because the loss map is full. */
+    /* counter, datagrams: Datagrams given up at once because the loss map is full. */
     uint64_t loss_map_overflows;
-    /* min, ms x 1000000: Shortest one-way latency of a message: from its sending by the publisher's clock to its arrival by ours (send_timestamps). */
+    /* min, ms x 1000000: Shortest one-way latency of a message, from its sending (publisher's clock) to its arrival (this host's clock; send_timestamps). */
     uint64_t latency_min;
-    /* mean, ms x 1000000: Mean of that time. */
+    /* mean, ms x 1000000: Mean one-way latency of a message. */
     uint64_t latency_mean;
-    /* max, ms x 1000000: Longest of that time; retransmitted messages are among them. */
+    /* max, ms x 1000000: Longest one-way latency of a message, retransmitted messages included. */
     uint64_t latency_max;
-    /* counter, messages: Messages that arrived before they were sent: the clocks of the two hosts disagree by more than the way took. */
+    /* counter, messages: Messages that arrived before they were sent: the clocks of the two hosts differ by more than the latency. */
     uint64_t latency_negative;
-    /* counter, datagrams: Given up, of those counted as lost: only session messages announced them, and the NAK generation interval ran out. */
+    /* counter, datagrams: Lost datagrams given up that only session messages announced: the NAK generation interval ended. */
     uint64_t claims_given_up;
-    /* counter, NAKs: NAKs that transport_lbtrm_nak_rate_limit put off, each counted once. */
+    /* counter, NAKs: NAKs delayed by transport_lbtrm_nak_rate_limit, each counted once. */
     uint64_t naks_rate_limited;
-    /* counter, NAKs: NAKs that were due and not sent because of a NAK cutoff of the receiver's own, each time. */
+    /* counter, NAKs: NAKs due but not sent because the receiver's own NAK cutoff is in effect, counted each time. */
     uint64_t naks_withheld;
-    /* counter, events: Times the session stopped its NAKs by itself, after transport_lbtrm_nak_cutoff_interval. */
+    /* counter, events: Times the session stopped sending NAKs after transport_lbtrm_nak_cutoff_interval. */
     uint64_t nak_cutoffs;
-    /* snapshot, bits: Why no NAKs are sent now; 0: they are. 1 a call for the context, 2 a call for every receiver on the session, 4 the session itself. */
+    /* snapshot, bits: Bit mask of reasons for sending no NAKs: 1 a call for the context, 2 a call for every receiver on the session, 4 the session itself; 0: NAKs are sent. */
     uint64_t nak_cutoff;
-    /* snapshot, bytes: Stream position reported to the source as consumed. */
+    /* snapshot, bytes: Stream position in bytes reported to the source as consumed. */
     uint64_t rcv_pos;
-    /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
+    /* snapshot, bytes: Window in bytes beyond rcv_pos, as reported to the source. */
     uint64_t rcv_window;
-    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one; over TCP a connection, for the other side has no key. */
+    /* counter, datagrams: Datagrams dropped: no authentication trailer although the session's keys require one. TCP: connections closed because the peer has no key. */
     uint64_t dgrams_dropped_tag_missing;
-    /* counter, datagrams: Dropped: the trailer names a key that is not in use here; over TCP a connection, by the other side's key. */
+    /* counter, datagrams: Datagrams dropped: the trailer names a key that is not in use here. TCP: connections closed because of the peer's key. */
     uint64_t dgrams_dropped_tag_key;
-    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. Over TCP a connection. */
+    /* counter, datagrams: Datagrams dropped: the tag is wrong, because the datagram was changed or made without the key. TCP: connections closed. */
     uint64_t dgrams_dropped_tag_wrong;
-    /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
+    /* counter, datagrams: Datagrams dropped: the trailer's time differs from this host's clock by more than authentication_time_tolerance. */
     uint64_t dgrams_dropped_tag_stale;
-    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell; over TCP a connection, for a record came twice or is lacking. */
+    /* counter, datagrams: Datagrams dropped: received before, or too late to rule that out. TCP: connections closed because a record was repeated or missing. */
     uint64_t dgrams_dropped_tag_replayed;
-    /* snapshot, receivers: Receivers of the session as the source tells; 0: it has not yet. */
+    /* snapshot, receivers: Receivers of the session, as reported by the source; 0 before its first report. */
     uint64_t group_receivers;
-    /* snapshot, ms x 1000000: Smoothed time from the first NAK to the retransmission; assumed or told before the first sample. */
+    /* snapshot, ms x 1000000: Smoothed time from the first NAK to the retransmission; before the first sample, assumed or reported by the source. */
     uint64_t round_trip;
-    /* snapshot, ms x 1000000: Its smoothed deviation. */
+    /* snapshot, ms x 1000000: Smoothed deviation of the round-trip time. */
     uint64_t round_trip_variance;
-    /* snapshot, samples: Retransmissions it was measured by: of one NAK, without an NCF. */
+    /* snapshot, samples: Retransmissions that served as round-trip samples: after exactly one NAK and without an NCF. */
     uint64_t round_trip_samples;
-    /* snapshot, ms x 1000000: How late datagrams arrived of late that were reordered, not lost. */
+    /* snapshot, ms x 1000000: How late recently reordered (not lost) datagrams arrived. */
     uint64_t reordering;
-    /* snapshot, ms x 1000000: Initial back-off in force: the configured one, or the most that is drawn now. */
+    /* snapshot, ms x 1000000: Initial back-off in use: as configured, or the upper bound of the current random draw. */
     uint64_t nak_initial_backoff;
-    /* snapshot, ms x 1000000: Back-off in force: the configured one, or the least that is drawn after one NAK. */
+    /* snapshot, ms x 1000000: Back-off in use: as configured, or the lower bound of the random draw after one NAK. */
     uint64_t nak_backoff;
-    /* snapshot, ms x 1000000: Suppress interval in force: the configured one, or that after one NCF. */
+    /* snapshot, ms x 1000000: Suppress interval in use: as configured, or the one after one NCF. */
     uint64_t nak_suppress;
-    /* snapshot, bits: What is measured: 1 the initial back-off, 2 the back-off, 4 the suppress interval. */
+    /* snapshot, bits: Bit mask of adaptive timers: 1 the initial back-off, 2 the back-off, 4 the suppress interval. */
     uint64_t timers_adaptive;
-    /* snapshot, 0/1: 1: the session sends no NAKs (transport_lbtrm_send_naks 0). */
+    /* snapshot, 0/1: 1 if the session sends no NAKs (transport_lbtrm_send_naks 0), else 0. */
     uint64_t naks_off;
     /* counter, datagrams: LBT-RU: connection requests sent. */
     uint64_t creqs_sent;
-    /* counter, connections: LBT-RU, TCP: connection requests that the source answered. */
+    /* counter, connections: LBT-RU, LBT-TCP: connection requests that the source answered. */
     uint64_t connects;
     /* counter, datagrams: LBT-RU: acknowledgements sent. */
     uint64_t acks_sent;
-    /* counter, datagrams: LBT-RU: resets received: the source does not know this receiver, which connects anew. */
+    /* counter, datagrams: LBT-RU: resets received; the source does not know this receiver, which then reconnects. */
     uint64_t resets_rcved;
-    /* counter, connections: TCP: connections to the source that were lost, or given up because what came was no stream of messages. */
+    /* counter, connections: LBT-TCP: connections to the source that were lost, or closed because they carried no valid message stream. */
     uint64_t disconnects;
-    /* counter, datagrams: LBT-RU: not sent by the source, for no topic in them is wanted here (transport_source_side_filtering_behavior). */
+    /* counter, datagrams: LBT-RU: datagrams not sent by the source because they contain no topic subscribed here (transport_source_side_filtering_behavior). */
     uint64_t dgrams_passed_over;
-    /* counter, datagrams: LBT-RU: reports of the source of what it did not send, and of which wishes are in force. */
+    /* counter, datagrams: LBT-RU: datagrams received that report which datagrams the source filtered and which subscriptions are in effect. */
     uint64_t filter_reports_rcved;
-    /* counter, datagrams: LBT-RU: lists of the topics that are wanted, sent to the source. */
+    /* counter, datagrams: LBT-RU: lists of subscribed topics sent to the source. */
     uint64_t interests_sent;
-    /* counter, messages: LBT-RU, TCP: dropped: of a topic that is wanted anew, before the source has said since when it sends it whole. */
+    /* counter, messages: LBT-RU, LBT-TCP: messages of a re-subscribed topic dropped before the source reported from where it sends the whole topic. */
     uint64_t msgs_before_interest;
 } um_receiver_transport_counters;
 
@@ -325,29 +325,29 @@ static inline void um_receiver_transport_counters_reset(um_receiver_transport_co
     counters->latency_min = UINT64_MAX;
 }
 
-/* One context: topic resolution, sends that had to wait, datagrams no session knows, shared stores. */
+/* One context: topic resolution, blocked sends, datagrams of unknown sessions, shared stores. */
 typedef struct um_context_counters {
     /* counter, datagrams: LBT-RM datagrams of sessions that no receiver of this context has joined. */
     uint64_t lbtrm_unknown_msgs_rcved;
-    /* counter, datagrams: LBT-RU datagrams dropped: no session here receives from their source at that port. */
+    /* counter, datagrams: LBT-RU datagrams dropped: no session of this context receives from their source at that port. */
     uint64_t lbtru_unknown_msgs_rcved;
-    /* counter, sessions: LBT-RU sessions that receive at a port of the system's choice, because transport_lbtru_port_low to _high were taken. */
+    /* counter, sessions: LBT-RU sessions that receive at a port chosen by the system because all of transport_lbtru_port_low to _high were taken. */
     uint64_t receive_ports_ephemeral;
     /* counter, sends: Blocking sends that had to wait. */
     uint64_t send_blocked;
-    /* counter, sends: Non-blocking sends refused because they would have had to wait. */
+    /* counter, sends: Non-blocking sends refused because they would have blocked. */
     uint64_t send_would_block;
     /* counter, fragments: Fragments in gaps that delivery controllers detected. */
     uint64_t fragments_lost;
-    /* counter, fragments: Fragments delivery controllers gave up. */
+    /* counter, fragments: Fragments that delivery controllers gave up. */
     uint64_t fragments_unrecoverably_lost;
-    /* snapshot, sessions: Transport sessions open, both sides. */
+    /* snapshot, sessions: Transport sessions open, sending and receiving. */
     uint64_t sessions;
     /* counter, sessions: Sessions not joined because the session table is full. */
     uint64_t sessions_refused;
-    /* counter, sessions: Sessions that had received nothing and made space for others. */
+    /* counter, sessions: Sessions closed to make space for others: they had received nothing. */
     uint64_t sessions_evicted;
-    /* counter, topics: Topics of ended sessions that begin anew, without a report of their loss, when they are joined again: too many others ended since, or only earlier datagrams came. */
+    /* counter, topics: Topics of ended sessions that restart without a loss report when rejoined: too many others ended since, or only earlier datagrams arrived. */
     uint64_t resume_points_dropped;
     /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
@@ -355,7 +355,7 @@ typedef struct um_context_counters {
     uint64_t hold_store_full;
     /* counter, cycles: Duty cycles of the context loop. */
     uint64_t loop_iterations;
-    /* counter, cycles: Passes in which a waiting reader received in place of the context's thread. */
+    /* counter, cycles: Loop cycles in which a waiting reader received instead of the context's thread. */
     uint64_t loop_passes_led;
     /* counter, pauses: Pauses of the loop under load for receive coalescing. */
     uint64_t loop_naps;
@@ -370,27 +370,27 @@ static inline void um_context_counters_reset(um_context_counters *counters)
 
 /* One source: a topic as its publisher sees it. */
 typedef struct um_source_counters {
-    /* counter, messages: Messages the application sent. */
+    /* counter, messages: Messages that the application sent. */
     uint64_t messages_sent;
-    /* counter, fragments: Fragments they became (one for a message that fits a datagram). */
+    /* counter, fragments: Fragments sent (one for a message that fits a datagram). */
     uint64_t fragments_sent;
-    /* counter, bytes: Payload bytes of those messages. */
+    /* counter, bytes: Payload bytes that the application sent. */
     uint64_t bytes_sent;
     /* counter, sends: Sends that returned an error and used no sequence number. */
     uint64_t sends_refused;
-    /* counter, claims: Claims the application abandoned on purpose. */
+    /* counter, claims: Claims that the application aborted. */
     uint64_t claims_aborted;
     /* counter, records: Topic sequence number information records sent for this topic. */
     uint64_t tsnis_sent;
-    /* snapshot, fragments: Late join and off-transport recovery: sequence numbers retained. */
+    /* snapshot, fragments: Late join and off-transport recovery: fragments retained. */
     uint64_t retained_messages;
-    /* snapshot, bytes: Late join and off-transport recovery: bytes of those, message headers included. */
+    /* snapshot, bytes: Late join and off-transport recovery: bytes retained, message headers included. */
     uint64_t retained_bytes;
-    /* counter, requests: Late join and off-transport recovery: sequence numbers requested. */
+    /* counter, requests: Late join and off-transport recovery: fragments requested by receivers. */
     uint64_t recovery_requests;
-    /* counter, fragments: Late join and off-transport recovery: requests answered with the fragment. */
+    /* counter, fragments: Late join and off-transport recovery: requested fragments sent. */
     uint64_t recovery_messages_sent;
-    /* counter, requests: Late join and off-transport recovery: requests for what is not retained any more. */
+    /* counter, requests: Late join and off-transport recovery: requested fragments no longer retained. */
     uint64_t recovery_unavailable;
 } um_source_counters;
 
@@ -399,21 +399,21 @@ static inline void um_source_counters_reset(um_source_counters *counters)
     *counters = (um_source_counters){0};
 }
 
-/* One receiver: a topic as its subscriber sees it, all delivery controllers together. */
+/* One receiver: a topic as its subscriber sees it, over all its delivery controllers. */
 typedef struct um_receiver_counters {
     /* counter, messages: Messages delivered to the application. */
     uint64_t messages_delivered;
-    /* counter, bytes: Payload bytes of those messages. */
+    /* counter, bytes: Payload bytes delivered to the application. */
     uint64_t bytes_delivered;
     /* counter, fragments: Fragments accepted (one for a message that fits a datagram). */
     uint64_t fragments_received;
     /* counter, fragments: Fragments dropped because their topic sequence number was already received or given up. */
     uint64_t duplicate_fragments;
-    /* counter, fragments: Fragments dropped because their fields contradict the message that they name. */
+    /* counter, fragments: Fragments dropped because their fields contradict their message. */
     uint64_t malformed_fragments;
     /* counter, messages: Messages dropped: longer than receiver_maximum_message_length. */
     uint64_t messages_too_long;
-    /* counter, messages: Messages delivered without their properties: the block cannot be read, or ordered_delivery 0 divides it between rows. */
+    /* counter, messages: Messages delivered without their properties: the block is invalid, or ordered_delivery 0 splits it between rows. */
     uint64_t properties_dropped;
     /* snapshot, fragments: Fragments waiting in order maps. */
     uint64_t order_map_entries;
@@ -421,9 +421,9 @@ typedef struct um_receiver_counters {
     uint64_t order_map_overflows;
     /* snapshot, datagrams: Received datagrams kept alive for messages not yet delivered. */
     uint64_t held_datagrams;
-    /* counter, pauses: Times delivery paused because the application had not emptied its queue. */
+    /* counter, pauses: Times delivery paused because the receiver's queue was full. */
     uint64_t queue_full_pauses;
-    /* snapshot, messages: Rows in the queue it delivers into, not yet read. */
+    /* snapshot, messages: Rows in the receiver's queue that are not read yet. */
     uint64_t queued_messages;
     /* counter, events: UnrecoverableLoss events delivered. */
     uint64_t unrecoverable_loss_events;
@@ -433,25 +433,25 @@ typedef struct um_receiver_counters {
     uint64_t bos_events;
     /* counter, events: EndOfSession events delivered. */
     uint64_t eos_events;
-    /* snapshot, sources: Sources this receiver follows now. */
+    /* snapshot, sources: Sources that this receiver follows now. */
     uint64_t delivery_controllers;
-    /* counter, events: SourceDeleted events that found no space in the queue when the receiver was closed or a source that never sent gave way. */
+    /* counter, events: SourceDeleted events dropped because the queue was full when the receiver closed or an unused source was evicted. */
     uint64_t source_notifications_dropped;
-    /* counter, fragments: Fragments from before the receiver joined, fetched from the source. */
+    /* counter, fragments: Late join: fragments from before the receiver joined, fetched from the source. */
     uint64_t late_join_messages;
-    /* counter, fragments: Live fragments dropped during a late join, further ahead than retransmit_message_caching_proximity, or during off-transport recovery, beyond the order map: they are fetched, too. */
+    /* counter, fragments: Live fragments dropped because they were beyond retransmit_message_caching_proximity during a late join, or beyond the order map during off-transport recovery; they are fetched as well. */
     uint64_t late_join_not_cached;
-    /* counter, fragments: Fragments of a run that a late join had to give up: not retained any more, or the source gone. */
+    /* counter, fragments: Late join: fragments given up because they are no longer retained or the source ended. */
     uint64_t late_join_lost;
-    /* counter, recoveries: Off-transport recovery: how often a delivery controller of this receiver began it. */
+    /* counter, recoveries: Off-transport recovery: recoveries started by delivery controllers of this receiver. */
     uint64_t otr_begun;
-    /* counter, fragments: Off-transport recovery: fragments fetched from the source, which the transport had not recovered. */
+    /* counter, fragments: Off-transport recovery: fragments fetched from the source after the transport had not recovered them. */
     uint64_t otr_messages;
-    /* counter, fragments: Off-transport recovery: fragments that it could not have either: not retained any more, or no answer in time. */
+    /* counter, fragments: Off-transport recovery: fragments not recovered, because they are no longer retained or no answer came in time. */
     uint64_t otr_lost;
-    /* counter, fragments: Fragments lost before the first message delivered of a source: not reported as loss (UM-135). */
+    /* counter, fragments: Fragments lost before the first message delivered from a source; not reported as loss (UM-135). */
     uint64_t leading_losses;
-    /* counter, messages: Messages on a recovery connection that were dropped: not requested, received twice, or here by then. */
+    /* counter, messages: Messages on a recovery connection dropped: not requested, or already received. */
     uint64_t late_join_refused;
 } um_receiver_counters;
 
@@ -460,7 +460,7 @@ static inline void um_receiver_counters_reset(um_receiver_counters *counters)
     *counters = (um_receiver_counters){0};
 }
 
-/* One link: what the socket or the ring did. */
+/* One link: the work of its socket or ring. */
 typedef struct um_link_counters {
     /* counter, datagrams: UDP datagrams submitted to the kernel or the ring. */
     uint64_t datagrams_sent;
@@ -472,7 +472,7 @@ typedef struct um_link_counters {
     uint64_t bytes_received;
     /* counter, calls: Sends deferred because the socket buffer or the ring was full. */
     uint64_t send_would_block;
-    /* counter, datagrams: Datagrams refused with an error other than would-block. */
+    /* counter, datagrams: Datagrams refused by the kernel with an error other than would-block. */
     uint64_t send_errors;
     /* counter, calls: Receive calls that failed with an error other than would-block. */
     uint64_t receive_errors;
@@ -484,35 +484,35 @@ typedef struct um_link_counters {
     uint64_t gso_sends;
     /* counter, calls: Receives that carried several datagrams as one (UDP GRO). */
     uint64_t gro_receives;
-    /* counter, datagrams: Datagrams built before the MTU shrank, sent with IP fragmentation allowed. */
+    /* counter, datagrams: Datagrams built before the MTU shrank and sent with IP fragmentation allowed. */
     uint64_t oversize_sends;
     /* counter, calls: System calls made to send, to receive and to wait. */
     uint64_t syscalls;
-    /* counter, frames: Frames from a ring that hold no whole UDP datagram. */
+    /* counter, frames: Frames from a ring dropped because they contain no whole UDP datagram. */
     uint64_t ring_frames_refused;
-    /* counter, datagrams: Datagrams from a ring refused for their UDP checksum, where link_xdp_checksum has it verified. */
+    /* counter, datagrams: Datagrams from a ring dropped for a wrong UDP checksum (link_xdp_checksum). */
     uint64_t ring_checksum_errors;
     /* counter, datagrams: Datagrams received in several frames of a ring (jumbo). */
     uint64_t ring_multi_buffer;
-    /* counter, datagrams: Datagrams that publishers staged in a frame of the ring, sent from there without a copy. */
+    /* counter, datagrams: Datagrams that publishers staged in a frame of the ring and that were sent from it without a copy. */
     uint64_t ring_sent_in_place;
-    /* counter, datagrams: Received datagrams whose payload stayed pinned in its frame of the ring until the application had read it. */
+    /* counter, datagrams: Received datagrams whose payload stayed pinned in its ring frame until the application had read it. */
     uint64_t ring_kept;
-    /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead: IP fragments, and datagrams of another queue. */
+    /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead of a ring: IP fragments, and datagrams of another queue. */
     uint64_t ring_kernel_path;
-    /* counter, datagrams: Datagrams from a ring without the time that the steering program should have noted: the loop's clock gives their time of arrival. */
+    /* counter, datagrams: Datagrams from a ring without the steering program's timestamp; the loop's clock supplies their arrival time. */
     uint64_t ring_times_missing;
-    /* counter, datagrams: Datagrams from a ring whose time of arrival is the NIC's receive timestamp (link_xdp_nic_timestamps). */
+    /* counter, datagrams: Datagrams from a ring whose arrival time is the NIC's receive timestamp (link_xdp_nic_timestamps). */
     uint64_t ring_nic_times;
-    /* counter, datagrams: Datagrams from a ring whose timestamp of the NIC cannot be: it lies after the kernel saw the frame, or long before. */
+    /* counter, datagrams: Datagrams from a ring whose NIC timestamp is implausible: after the kernel saw the frame, or long before. */
     uint64_t ring_nic_times_refused;
-    /* counter, frames: XDP_STATISTICS: dropped by the kernel for lack of a frame in the fill ring, or too long for one. */
+    /* counter, frames: XDP_STATISTICS: frames dropped by the kernel because the fill ring was empty or they were too long. */
     uint64_t xdp_rx_dropped;
-    /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */
+    /* counter, frames: XDP_STATISTICS: fill ring entries that the kernel refused. */
     uint64_t xdp_rx_invalid_descs;
-    /* counter, frames: XDP_STATISTICS: send ring entries the kernel refused. */
+    /* counter, frames: XDP_STATISTICS: send ring entries that the kernel refused. */
     uint64_t xdp_tx_invalid_descs;
-    /* counter, frames: XDP_STATISTICS: dropped because the receive ring was full. */
+    /* counter, frames: XDP_STATISTICS: frames dropped because the receive ring was full. */
     uint64_t xdp_rx_ring_full;
     /* counter, times: XDP_STATISTICS: times the kernel found the fill ring empty. */
     uint64_t xdp_rx_fill_ring_empty_descs;
@@ -525,27 +525,27 @@ static inline void um_link_counters_reset(um_link_counters *counters)
     *counters = (um_link_counters){0};
 }
 
-/* One event queue: what waits, how long it waited and how long callbacks took, where the options of scope event_queue have it counted. */
+/* One event queue: its length, waiting times and callback times, as far as the options of scope event_queue enable them. */
 typedef struct um_event_queue_counters {
-    /* snapshot, rows: Rows in the queue, not yet read: messages and events. */
+    /* snapshot, rows: Rows in the queue that are not read yet: messages and events. */
     uint64_t events;
-    /* counter, rows: Rows that came into the queue. */
+    /* counter, rows: Rows that entered the queue. */
     uint64_t events_tot;
-    /* min, us x 1000: Shortest time from a row's coming into the queue to its being read (queue_age_enabled). */
+    /* min, us x 1000: Shortest time between a row entering the queue and being read (queue_age_enabled). */
     uint64_t age_min;
-    /* mean, us x 1000: Mean of that time. */
+    /* mean, us x 1000: Mean time between a row entering the queue and being read. */
     uint64_t age_mean;
-    /* max, us x 1000: Longest of that time. */
+    /* max, us x 1000: Longest time between a row entering the queue and being read. */
     uint64_t age_max;
-    /* min, us x 1000: Shortest time that on_message took for a row (queue_service_time_enabled); UM has it for each kind of event. */
+    /* min, us x 1000: Shortest time that on_message took for a row (queue_service_time_enabled); UM counts each kind of event separately. */
     uint64_t events_svc_min;
-    /* mean, us x 1000: Mean of that time. */
+    /* mean, us x 1000: Mean time that on_message took for a row. */
     uint64_t events_svc_mean;
-    /* max, us x 1000: Longest of that time. */
+    /* max, us x 1000: Longest time that on_message took for a row. */
     uint64_t events_svc_max;
-    /* counter, warnings: Times a read began to find more rows waiting than queue_size_warning. */
+    /* counter, warnings: Times the rows waiting at a read rose above queue_size_warning. */
     uint64_t size_warnings;
-    /* counter, warnings: Times a read began to find that the oldest row had waited longer than queue_delay_warning. */
+    /* counter, warnings: Times the age of the oldest row at a read rose above queue_delay_warning. */
     uint64_t delay_warnings;
 } um_event_queue_counters;
 
@@ -556,25 +556,25 @@ static inline void um_event_queue_counters_reset(um_event_queue_counters *counte
     counters->events_svc_min = UINT64_MAX;
 }
 
-/* One hot failover receiver: one stream of numbers out of the copies that several sources send. */
+/* One hot failover receiver: merges the copies that several sources send into one numbered stream. */
 typedef struct um_hot_failover_counters {
     /* counter, messages: Messages delivered: the first copy of each number. */
     uint64_t hf_delivered;
-    /* counter, messages: Other copies, and what came of a number from before a reset. */
+    /* counter, messages: Messages dropped: further copies, and numbers from before a reset. */
     uint64_t hf_duplicates;
-    /* counter, numbers: Numbers that no source brought in time: declared lost. */
+    /* counter, numbers: Numbers declared lost because no source delivered them in time. */
     uint64_t hf_lost;
-    /* counter, numbers: Numbers that the application left out: two messages that follow each other at a source have nothing between them. */
+    /* counter, numbers: Numbers that the application skipped: a source sent no message between two that follow each other. */
     uint64_t hf_left_out;
-    /* counter, messages: Messages that one source's transport lost for good; another source may have brought them. */
+    /* counter, messages: Messages that one source's transport lost unrecoverably; another source may have delivered them. */
     uint64_t hf_line_losses;
     /* counter, messages: Optional messages dropped (hf_optional_messages 0). */
     uint64_t hf_optional_dropped;
-    /* counter, messages: Messages dropped: their number is more than 1073741824 beyond the next, or was the first so far ahead that it has to be confirmed. */
+    /* counter, messages: Messages dropped: their number is more than 1073741824 ahead, or is the first unexpectedly far ahead and needs confirmation by another. */
     uint64_t hf_out_of_range;
-    /* counter, events: Resets of the numbering delivered, each once whatever number of sources sent it. */
+    /* counter, events: Resets of the numbering delivered, each once regardless of the number of sources. */
     uint64_t hf_resets;
-    /* snapshot, messages: Messages that waited for an earlier number at the last read. */
+    /* snapshot, messages: Messages that were waiting for an earlier number at the last read. */
     uint64_t hf_waiting;
 } um_hot_failover_counters;
 
