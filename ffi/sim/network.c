@@ -2,7 +2,7 @@
 
 #include "sim/trace.h"
 
-enum { PPM = 1000000, UNKNOWN_IP = 0x0a630001, MANGLED_WORDS_MAX = 4 };
+enum { PPM = 1000000, UNKNOWN_IP = 0x0a630001 };
 
 static bool chance(um_random *random, uint32_t ppm)
 {

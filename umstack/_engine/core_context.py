@@ -1,4 +1,4 @@
-"""CoreContext: the C core's side of a context, with the options and sizes in force and the checks of its results."""
+"""CoreContext: a context of the C core, the options and sizes in effect, and the checks of its results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SCOPES = {
     "all": lib.UM_AUTHENTICATE_ALL,
 }
 _ERRNO_MAX = 1000
-"""Results further below 0 are the core's own, which no failed system call explains."""
+"""A result below -_ERRNO_MAX is an error of the core itself, not the errno of a failed system call."""
 
 
 def datagram_bytes_for(options: ContextOptions, interface: xdp.Interface) -> int:
-    """The UDP payload of a datagram: the configured size, or what the MTU takes (W4).
+    """Return the UDP payload of a datagram: the configured size, or the largest that fits the MTU (W4).
 
     Raises OptionError when the configured size does not fit the interface.
     """
@@ -43,7 +43,7 @@ def datagram_bytes_for(options: ContextOptions, interface: xdp.Interface) -> int
 
 
 class _Memory:
-    """The core's context, unmapped once neither the context nor anything made from it refers to it."""
+    """The memory of the core's context. It is unmapped when nothing refers to it any more."""
 
     __slots__ = ("_handle",)
 
@@ -90,15 +90,15 @@ class CoreContext:
     def __init__(
         self, options: ContextOptions, interface: xdp.Interface, link: DataLink, datagram_bytes: int
     ) -> None:
-        """Create it on a link; raises the UmError of the step that failed."""
+        """Create the core's context on a link. Raises the UmError of the step that failed."""
         self.options = options
         self.interface = interface
         self.closed = False
         self.forked = False
-        """True if this process was forked from the one that opened it, and owns nothing of it."""
+        """True in a child that was forked after the context was opened. The child owns none of it."""
         self.receiver_id = SystemRandom().getrandbits(64)
         self.responder: Responds | None = None
-        """Sends responses to requests that its receivers get; set before the first receiver is made."""
+        """Sends responses to the requests that receivers get. Set before the first receiver is made."""
         self.datagram_max_bytes = memory_size(datagram_bytes)
         self._link = link
         self.datagram_bytes = self._bounded_by_link(datagram_bytes)
@@ -118,7 +118,7 @@ class CoreContext:
         config.receiver_buffer_bytes = options.transport_lbtrm_receiver_socket_buffer_bytes
         config.receive_batch = min(max(options.multiple_receive_maximum_datagrams, 1), 32)
         config.gso = options.link_gso
-        # GRO holds datagrams until a poll ends: busy polling would delay each by all of its time.
+        # GRO holds datagrams until a poll ends, so busy polling would delay each datagram by the whole poll.
         config.gro = options.link_gro and options.pend_busy_poll_limit == 0
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
@@ -157,19 +157,19 @@ class CoreContext:
         return handle
 
     def _bounded_by_link(self, datagram_bytes: int) -> int:
-        """The datagram size in force when the rings cannot carry all the MTU allows."""
+        """Return the datagram size in effect if the rings cannot carry the largest that fits the MTU, else None."""
         most = self._link.datagram_max_bytes
         return datagram_bytes if most is None else min(datagram_bytes, most)
 
     def set_mtu(self, mtu_bytes: int) -> None:
-        """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
+        """Follow the interface's MTU. A configured size that no longer fits is replaced by one that does."""
         configured = self.options.source_datagram_size_bytes
         size = datagram_size(mtu_bytes, configured, limit_bytes=self.datagram_max_bytes)
         self.datagram_bytes = self._bounded_by_link(size)
         lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
 
     def check(self, result: int, doing: str) -> int:
-        """Return a result of the core that is not negative; raise the UmError of a negative one."""
+        """Return a result of the core. Raises the matching UmError if it is negative."""
         if result < 0:
             if result == lib.UM_CLOSED:
                 raise self.closed_error(f"{doing}: the context")
@@ -183,18 +183,18 @@ class CoreContext:
             raise self.closed_error("the context")
 
     def check_owned(self, what: str) -> None:
-        """Raise Forked in a process that was forked from the one that opened it."""
+        """Raise Forked in a child that was forked after the context was opened (the fork guard)."""
         if self.forked:
             raise self.closed_error(what)
 
     def closed_error(self, what: str) -> Closed:
-        """The error of using what is closed, or belongs to the process that this one was forked from."""
+        """Return the error for use of a closed object, or of one that belongs to the parent process."""
         if self.forked:
             return Forked(f"{what} belongs to the process that this one was forked from")
         return Closed(f"{what} is closed")
 
     def disown(self) -> None:
-        """In a forked child: give up ownership. Locks are replaced, because their holders do not exist here."""
+        """Give up ownership, in a forked child. Locks are replaced because their holders do not exist here."""
         self.closed = self.forked = True
         self.lifecycle = threading.RLock()
         self._tap = None
@@ -202,15 +202,15 @@ class CoreContext:
 
     @property
     def has_tap(self) -> bool:
-        """True if a tap runs."""
+        """True while a tap runs."""
         return self._tap is not None
 
     def set_tap(self, tap: object) -> None:
-        """Remember the tap that runs, so that end_tap() ends only that one."""
+        """Remember the running tap, so that end_tap() stops only that one."""
         self._tap = tap
 
     def end_tap(self, tap: object, counters: Any) -> int:
-        """Stop a tap and write what it did into `counters`; the core's result, 0 when it is stopped already."""
+        """Stop a tap and copy its counters. Returns the core's result, or 0 if the tap has already stopped."""
         with self.lifecycle:
             if self._tap is not tap:
                 return 0
@@ -218,5 +218,5 @@ class CoreContext:
             return int(lib.um_context_tap_stop(self.handle, counters))
 
     def close(self) -> None:
-        """Leave the groups, stop the context thread and close the sockets. `closed` was set before."""
+        """Leave the groups, stop the context thread and close the sockets. The caller has set `closed`."""
         lib.um_context_close(self.handle)

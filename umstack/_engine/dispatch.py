@@ -1,4 +1,4 @@
-"""Dispatch: runs the on_message callbacks of a context, on a thread of its own or on the donated one."""
+"""Dispatch: runs the on_message callbacks of a context, on its own thread or on the application's."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from xdp.closing import Closing
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Callback:
-    """How rows of one queue reach the callback of the application."""
+    """Passes the rows of one queue to the application's callback."""
 
     fd: int
-    """Readable when rows wait, once armed."""
+    """Becomes readable when rows are waiting, after arm()."""
     arm: Callable[[], bool]
-    """Has `fd` become readable at the next row; True when rows wait already."""
+    """Makes `fd` readable at the next row. Returns true if rows are waiting already."""
     run: Callable[[], int]
-    """Calls the callback with the rows that wait; how many those were."""
+    """Calls the callback with the waiting rows. Returns their number."""
 
 
 class Dispatch(Closing):
-    """Runs callbacks one after another. Callbacks run without a lock held, so they may make and close readers."""
+    """Runs callbacks one after another. No lock is held, so a callback may create and close readers."""
 
     @abstractmethod
     def add(self, callback: Callback) -> None:
@@ -34,11 +34,11 @@ class Dispatch(Closing):
 
     @abstractmethod
     def remove(self, callback: Callback) -> None:
-        """Stop serving a queue; one that is not served is not an error."""
+        """Stop serving a queue. Does nothing for a queue that is not served."""
 
     @abstractmethod
     def run(self) -> None:
-        """Run what waits, on the calling thread, where that is the one to do it."""
+        """Run the waiting callbacks on the calling thread, in sequential mode."""
 
 
 class DonatedDispatch(Dispatch):
@@ -56,23 +56,23 @@ class DonatedDispatch(Dispatch):
         self._callbacks.pop(callback, None)
 
     def run(self) -> None:
-        """Call the callbacks with the rows that wait."""
+        """Call the callbacks with the waiting rows."""
         for callback in list(self._callbacks):
             callback.run()
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Stop serving all queues."""
         self._callbacks.clear()
 
 
 class DispatchThread(Dispatch):
-    """Embedded mode: a thread, started with the first callback, waits on the queues.
+    """Embedded mode: a thread waits on the queues. It starts with the first callback.
 
-    remove() waits for the callback that runs, unless that callback is the caller.
+    remove() waits until a running callback of that queue returns, unless that callback called it.
     """
 
     def __init__(self, wait: Callable[[int], object]) -> None:
-        """`wait` waits until a descriptor is readable."""
+        """Create it. `wait` blocks until a descriptor is readable."""
         self._wait = wait
         self._callbacks: dict[int, Callback] = {}
         self._running: Callback | None = None
@@ -102,7 +102,7 @@ class DispatchThread(Dispatch):
         return thread
 
     def remove(self, callback: Callback) -> None:
-        """Stop serving a queue; waits for its callback to return, unless that callback is the caller."""
+        """Stop serving a queue. Waits until its callback returns, unless that callback called this."""
         with self._changed:
             if self._callbacks.get(callback.fd) is callback:
                 del self._callbacks[callback.fd]
@@ -112,10 +112,10 @@ class DispatchThread(Dispatch):
                 self._changed.wait_for(lambda: self._running is not callback)
 
     def run(self) -> None:
-        """Nothing: the thread does it."""
+        """Do nothing: the thread runs the callbacks."""
 
     def close(self) -> None:
-        """End the thread after the callback it is in. A callback may call this; a second call does nothing."""
+        """End the thread after its current callback. A callback may call this. A second call does nothing."""
         with self._changed:
             first, self._stopping = not self._stopping, True
             thread = self._thread
@@ -140,7 +140,7 @@ class DispatchThread(Dispatch):
             os.close(self._wake_fd)
 
     def _serve(self, callback: Callback) -> bool:
-        """Run a callback for the rows that wait; True when more came meanwhile."""
+        """Run a callback for the waiting rows. Returns true if more rows arrived meanwhile."""
         with self._changed:
             if self._stopping or self._callbacks.get(callback.fd) is not callback:
                 return False

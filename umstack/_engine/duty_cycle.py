@@ -1,4 +1,4 @@
-"""DutyCycle: the control work of sequential mode, on the thread that the application donates."""
+"""DutyCycle: the periodic control work of sequential mode, run on the application's thread."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _POLLS_PER_CLOCK_READ = 64
 
 
 class DutyCycle:
-    """Runs its work at most once a millisecond. One thread at a time, the donated one."""
+    """Runs its work at most once per millisecond. Only one thread at a time may call it."""
 
     __slots__ = ("_due_ns", "_polls", "_work")
 
     def __init__(self, work: Callable[[int], None]) -> None:
-        """`work` takes the time of the monotonic clock in nanoseconds."""
+        """Create it. `work` takes the time of the monotonic clock in nanoseconds."""
         self._work = work
         self._due_ns = 0
         self._polls = 0

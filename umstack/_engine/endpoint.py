@@ -1,4 +1,4 @@
-"""Endpoint: an IPv4 address and a TCP port, at which a context takes connections."""
+"""Endpoint: an IPv4 address and a TCP port at which a context accepts connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of_core(cls, address: Any) -> Endpoint:
-        """A um_address of the core."""
+        """Return it as a um_address of the core."""
         return cls(str(ipaddress.IPv4Address(address.ip)), address.port)
 
 

@@ -1,4 +1,4 @@
-"""Engine: the services of one context, put together: link, core, registry, sessions, dispatch and duty cycle."""
+"""Engine: the services of one context: link, core, registry, sessions, dispatch and duty cycle."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def _open_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
-    """Kernel sockets need nothing of what opens rings, which takes longer to import than all the rest of a context."""
+    """Open the link. The module that opens rings is imported only when needed: its import is slower than the rest."""
     if options.link == Wanted.SOCKET:
         return DataLink([LinkStep(Mode.SOCKET)])
     from umstack._engine.ring_link import open_context_link
@@ -65,9 +65,9 @@ def _open_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
 
 
 class Engine:
-    """Owns the link and the core's context; sources, receivers and event queues refer to it.
+    """Owns the link and the core's context. Sources, receivers and event queues refer to it.
 
-    `slice_ns`, `is_sequential` and `unblock_count` are attributes, not methods: every read of a queue looks at them.
+    `slice_ns`, `is_sequential` and `unblock_count` are attributes because every read of a queue uses them.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Engine:
     def __init__(
         self, options: ContextOptions, interface: xdp.Interface, duty_work: Callable[[int], None]
     ) -> None:
-        """Open the link and the core's context. `duty_work` is what the duty cycle of sequential mode runs."""
+        """Open the link and the core's context. In sequential mode, the duty cycle runs `duty_work`."""
         self.is_sequential = options.operational_mode == "sequential"
         self.slice_ns = SEQUENTIAL_SLICE_NS if self.is_sequential else SLICE_NS
         self.unblock_count = 0
@@ -120,17 +120,17 @@ class Engine:
             raise
 
     def start(self) -> None:
-        """Start the context thread, in embedded mode."""
+        """Start the context thread. Used in embedded mode only."""
         if not self.is_sequential:
             self.core.check(lib.um_context_start(self.core.handle), "starting the context thread")
 
     def disown(self) -> None:
-        """In the child of a fork: own nothing of it, so that every use raises Forked and nothing is taken down."""
+        """Give up ownership, in a forked child: every use then raises Forked, and the parent's resources survive."""
         self.core.disown()
         self.registry.disown()
 
     def close(self) -> None:
-        """End the core's context, then close the link. Every object was closed before."""
+        """End the core's context, then close the link. All objects are already closed."""
         self.core.close()
         self.link.close()
 
@@ -144,17 +144,17 @@ class Engine:
         request_port: Endpoint | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
     ) -> None:
-        """Map a source, which topic resolution found, to the receivers of its topic.
+        """Map a source that topic resolution found to the receivers of its topic.
 
-        `request_port` is where the source offers what it retains. `join_late` gets each subscription that is to have
-        some of that first, with its session.
+        `request_port` accepts requests for the messages that the source retains. `join_late` is called with each
+        subscription that fetches some of them first, and its session.
         """
         name = transport_name(address)
         group = address.group if isinstance(address, LbtrmAddress) else None
         wanting = [
             one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)
         ]
-        # Before the group is joined, so that its first datagrams do not come through the kernel.
+        # Steer before joining the group, so that its first datagrams do not arrive through the kernel.
         if wanting and isinstance(address, LbtrmAddress):
             self.steer((address.group, address.destination_port))
         core = self.core
@@ -188,9 +188,13 @@ class Engine:
                 _records.write(
                     "keys", logging.WARNING, "%s is not received: other topics of it have other keys", name
                 )
-            elif result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
+            elif result not in (
+                0,
+                -errno.EEXIST,
+                lib.UM_CLOSED,
+            ):  # -EEXIST: mapped already; UM_CLOSED: closing
                 core.check(result, f"joining {name} for {topic!r}")
-        # Once more: another thread may have steered, before the join, by the groups joined until then.
+        # Steer again: before the join, another thread may have steered only the groups joined by then.
         self.steer()
         if isinstance(address, LbtruAddress):
             self._warn_of_ephemeral_ports()
@@ -220,12 +224,12 @@ class Engine:
                 one.report_no_source(queries)
 
     def find_subscription(self, handle: Any) -> Subscription | None:
-        """The open subscription of a core's handle."""
+        """Return the open subscription with a handle of the core."""
         wanted = ffi.cast("um_subscription *", handle)
         return next((one for one in self.registry.parts(Subscription) if one.handle == wanted), None)
 
     def ended_sessions(self) -> set[TransportAddress] | None:
-        """The receiving sessions that timed out or made space since the last call; None: too many to remember."""
+        """Return the receiving sessions that timed out or freed space since the last call, None if too many did."""
         identity = ffi.new("um_session_id *")
         ended: set[TransportAddress] = set()
         while result := lib.um_context_take_ended(self.core.handle, identity):
@@ -235,7 +239,7 @@ class Engine:
         return ended
 
     def steer(self, *coming: Group) -> None:
-        """Steer the groups joined now, and those about to be joined, into the rings, where there are rings."""
+        """Steer the groups that are joined, or about to be, into the rings. Does nothing without rings."""
         if self.link.kind == "xdp":
             groups = ffi.new("um_address[]", _GROUPS_MAX)
             joined = groups[0 : lib.um_context_groups(self.core.handle, groups, _GROUPS_MAX)]
@@ -260,21 +264,21 @@ class Engine:
                 return handled
 
     def count_poll(self) -> None:
-        """A queue was polled in sequential mode, where every 64th poll may run the duty cycle."""
+        """Count a poll of a queue in sequential mode. Every 64th poll may run the duty cycle."""
         self._duty_cycle.count_poll()
 
     def between_slices(self) -> None:
-        """A call of the application goes on waiting: in sequential mode the duty cycle runs meanwhile."""
+        """Run the duty cycle, in sequential mode, while a call of the application continues to wait."""
         if self.is_sequential and not self.core.closed:
             self._duty_cycle.run()
 
     def unblock(self) -> None:
-        """End the waits that are under way, and the next process()."""
+        """End the current waits, and the next process()."""
         self.unblock_count += 1
         lib.um_context_unblock(self.core.handle)
 
     def _wait_readable(self, fd: int) -> None:
-        """Wait until a descriptor is readable, receiving meanwhile in place of the context's thread."""
+        """Wait until a descriptor is readable. The caller receives meanwhile in place of the context's thread."""
         lib.um_context_wait(self.core.handle, fd, -1)
 
     def idle(self, seconds: float) -> None:

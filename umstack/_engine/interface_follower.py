@@ -1,5 +1,5 @@
-"""InterfaceFollower: calls its owner when the MTU of an interface changes or the link comes back (W4), and when
-anything is announced that may be of what it lies on."""
+"""InterfaceFollower: calls its owner when the MTU of an interface changes or its link comes back (W4), and when the
+kernel announces a change of any other interface, such as a member of its bond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WAIT_MS = 500
 
 
 class InterfaceFollower:
-    """Watches by netlink: on a thread after start(), or from the owner's loop through poll()."""
+    """Watches netlink, on a thread after start() or in the owner's loop through poll()."""
 
     def __init__(
         self,
@@ -24,10 +24,10 @@ class InterfaceFollower:
         on_link_up: Callable[[], None],
         on_interval: Callable[[], None],
     ) -> None:
-        """The callbacks run on the follower's thread or inside poll().
+        """Create it. The callbacks run on the follower's thread or inside poll().
 
-        `on_news` runs after the kernel has announced changes of any interface, such as a bond's fail-over; seldom.
-        `on_interval` runs on the thread every half second, for work of the owner that is as rare; poll() leaves it out.
+        `on_news` runs after the kernel announced a change of any interface, such as a bond's fail-over.
+        `on_interval` runs every half second on the follower's thread; poll() does not call it.
         """
         self._watch = xdp.InterfaceWatch(interface)
         self._mtu_bytes = interface.mtu_bytes
@@ -40,7 +40,7 @@ class InterfaceFollower:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Follow on a thread of its own."""
+        """Follow the interface on a new thread."""
         self._thread = threading.Thread(target=self._run, name="umstack-interface", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""Keyring: the keys of a context, from its key file into the core, and again whenever the file changes."""
+"""Keyring: loads the keys of a context from its key file into the core, and again whenever the file changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _records = RepeatedRecords(_logger)
 
 
 def load_keys(options: ContextOptions) -> KeyFile | None:
-    """The keys that the options ask for; None: none. Raises OptionError, or the error of the file."""
+    """Return the keys that the options request, or None. Raises OptionError, or the error of the key file."""
     name = options.authentication_key_file
     if options.authentication_scope == "none":
         return None
@@ -35,7 +35,7 @@ def load_keys(options: ContextOptions) -> KeyFile | None:
 
 
 def core_key_set(keys: tuple[Key, ...]) -> Any:
-    """The core's form of a key set."""
+    """Return a key set in the core's form."""
     made = ffi.new("um_key_set *")
     made.count = len(keys)
     for place, key in zip(made.keys, keys, strict=False):
@@ -45,7 +45,7 @@ def core_key_set(keys: tuple[Key, ...]) -> Any:
 
 
 class Keyring:
-    """The key sets of a context, numbered as the core knows them. Any thread may ask; one at a time refreshes."""
+    """The key sets of a context, under the core's numbers. Any thread may look up; one at a time may refresh."""
 
     __slots__ = ("_core", "_file", "_loaded", "_next_look", "_numbers", "_seen")
 
@@ -62,26 +62,26 @@ class Keyring:
 
     @property
     def resolution(self) -> tuple[Key, ...]:
-        """The keys of topic resolution; none: it has no tags."""
+        """The keys of topic resolution. Empty if its datagrams have no tags."""
         return self._loaded.resolution if self._loaded is not None else ()
 
     def number_of(self, topic: str) -> int:
-        """The core's number of a topic's key set; 0: its datagrams have no tags."""
+        """Return the core's number of a topic's key set, or 0 if its datagrams have no tags."""
         pattern = self._loaded.pattern_of(topic) if self._loaded is not None else None
         return self._numbers[pattern] if pattern is not None else 0
 
     def keys_of(self, topic: str) -> tuple[Key, ...]:
-        """The keys of a topic in use now, the first of which makes tags; none: it has no tags."""
+        """Return the keys of a topic. The first makes tags. Empty if the topic's datagrams have no tags."""
         loaded = self._loaded
         pattern = loaded.pattern_of(topic) if loaded is not None else None
         return () if loaded is None or pattern is None else dict(loaded.topics)[pattern]
 
     def has(self, key: Key) -> bool:
-        """True if a key is that of any topic now."""
+        """Return true if any topic uses this key now."""
         return any(key in keys for _, keys in self._topics())
 
     def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
-        """The first key of any topic that is meant; None without one."""
+        """Return the first key of any topic for which `is_meant` returns true, or None."""
         return next((key for _, keys in self._topics() for key in keys if is_meant(key)), None)
 
     def _topics(self) -> tuple[tuple[str, tuple[Key, ...]], ...]:
@@ -89,7 +89,9 @@ class Keyring:
         return loaded.topics if loaded is not None else ()
 
     def refresh(self) -> bool:
-        """Load the file again if it has changed. True when there are new keys; bad ones are logged, and the old stay.
+        """Load the file again if it has changed. Returns true if there are new keys.
+
+        A file with bad keys is logged, and the old keys stay in use.
 
         Sessions of a pattern that was removed from the file keep their keys.
         """
@@ -112,7 +114,7 @@ class Keyring:
         return True
 
     def _identity(self) -> tuple[int, ...]:
-        """Return the file's state, which changes when the file changes."""
+        """Return the state of the file. It differs after every change of the file."""
         try:
             found = self._file.stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""The link of a context, kernel sockets or AF_XDP rings, and the steps that led to it (W7).
+"""The link of a context: kernel sockets or AF_XDP rings, with the steps of the mode ladder that chose it (W7).
 
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (W5).
 umstack._engine.ring_link opens rings: a context on kernel sockets does not import it.
@@ -53,38 +53,38 @@ class OpenedRings:
 
 @dataclass(frozen=True, slots=True)
 class LinkStep:
-    """One requested mode and its outcome; `errno` is 0 unless the kernel refused an attempt."""
+    """One requested mode and its outcome. `errno` is 0 unless the kernel refused the attempt."""
 
     mode: Mode
     errno: int = 0
     reason: str = ""
-    """Empty for the mode in effect."""
+    """Why the mode is not in effect. Empty for the mode in effect."""
     tried: bool = True
     """False where the facts of host and interface forbade it."""
     remedy: str = ""
     needs_privilege: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in the statistics."""
+        """Return it in the form of the statistics."""
         return asdict(self)
 
 
 class DataLink:
-    """The link of a context, and the steps that led to it. Closed after its context."""
+    """The link of a context, and the steps that chose it. It is closed after its context."""
 
     __slots__ = ("_bond", "_changing", "_groups", "_members", "_opened", "_steered", "mode", "steps")
 
     def __init__(self, steps: Sequence[LinkStep], opened: Sequence[OpenedRings] = ()) -> None:
-        """Own what was opened, on one NIC or on the members of a bond; the last step is the mode in effect."""
+        """Take ownership of rings on one NIC or on the members of a bond. The last step is the mode in effect."""
         self.steps, self.mode = tuple(steps), steps[-1].mode
         self._opened = tuple(opened)
         self._groups: set[Group] = set()
         self._steered: dict[str, set[Group]] = {}
-        """By the name of the NIC."""
+        """The groups steered on each NIC, by its name."""
         self._changing = threading.Lock()
         self._bond: BondedRings | None = None
         self._members: set[str] = set()
-        """Of the bond, as of now."""
+        """The names of the bond's current members."""
         if any(one.is_bonded for one in self._opened):
             self._bind()
 
@@ -95,14 +95,14 @@ class DataLink:
 
     @property
     def rings_address(self) -> int:
-        """The um_rings for the core; 0 is kernel sockets."""
+        """The address of the um_rings for the core, 0 for kernel sockets."""
         if self._bond is not None:
             return self._bond.address
         return self._opened[0].ring_set.address if self._opened else 0
 
     @property
     def datagram_max_bytes(self) -> int | None:
-        """The largest datagram the rings carry; None where only the MTU counts."""
+        """The largest datagram the rings carry. None if only the MTU limits it."""
         return min((one.ring_set.facts.datagram_max_bytes for one in self._opened), default=None)
 
     def _bind(self) -> None:
@@ -116,13 +116,13 @@ class DataLink:
             raise
 
     def steer(self, groups: Iterable[Group]) -> None:
-        """Steer exactly these groups into the rings; the rest goes to the kernel. Any thread."""
+        """Steer exactly these groups into the rings. The kernel receives the rest. Any thread may call it."""
         with self._changing:
             self._groups = set(groups)
             self._steer()
 
     def _steer(self) -> None:
-        """Stop receiving from a NIC that left the bond: its datagrams are not the bond's."""
+        """Apply `_groups` to every NIC, and no group to a NIC that left the bond."""
         for one in self._opened:
             is_member = self._bond is None or one.ring_set.place.device.name in self._members
             self._steer_on(one, self._groups if is_member else set())
@@ -137,8 +137,10 @@ class DataLink:
         self._steered[place.device.name] = wanted
 
     def follow(self) -> None:
-        """Do as the interface does, which may have changed: send by the member that its bond sends by now, from the
-        Ethernet address that it has now. Any thread."""
+        """Adopt changes of the interface: its Ethernet address, and the member that its bond sends through.
+
+        Any thread may call it.
+        """
         with self._changing:
             for one in self._opened:
                 one.ring_set.learn_address()
@@ -177,7 +179,7 @@ class DataLink:
                 "program_attached": all(one.attached() for one in steerings),
                 "frame_times": str(steerings[0].frame_times),
             }
-            from xdp.broker_client import BrokeredSteering  # loaded by now, where there are rings
+            from xdp.broker_client import BrokeredSteering  # already imported if there are rings
 
             brokered = [one.lost for one in steerings if isinstance(one, BrokeredSteering)]
             if brokered:
@@ -185,7 +187,7 @@ class DataLink:
         return found
 
     def close(self) -> None:
-        """Detach the programs, then close the sockets that they redirected to; a second call does nothing."""
+        """Detach the programs, then close the sockets they redirected to. A second call does nothing."""
         with self._changing:
             for one in self._opened:
                 one.steering.close()
@@ -197,10 +199,10 @@ class DataLink:
 
 
 def rings_of_others(interface: xdp.Interface) -> str | None:
-    """Describe the program that may keep groups from this host's sockets; None where there is none.
+    """Describe the program that may withhold groups from this host's sockets. None if there is no such program.
 
-    Groups that another process receives over rings never reach the kernel, so a context on sockets receives nothing
-    of them. Of an XDP program that is not ours, nothing is assumed. Takes microseconds where no program is there.
+    Groups that another process receives over rings never reach the kernel, so a context on sockets receives none of
+    their datagrams. Nothing is assumed about an XDP program of another product. Takes microseconds without a program.
     """
     with contextlib.suppress(XdpError):
         devices = [interface]

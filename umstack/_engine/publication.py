@@ -13,7 +13,7 @@ _EXPLICIT_BATCH_BYTES = 262144
 
 
 class Publication:
-    """The core's side of a source. Unmapped when nothing refers to it, and so no thread can be in a call on it."""
+    """The memory of a source in the core. It is unmapped when nothing refers to it, so no thread can be using it."""
 
     __slots__ = ("handle", "session", "topic", "topic_index")
 
@@ -25,7 +25,7 @@ class Publication:
         topic_index: int,
         options: SourceOptions,
     ) -> None:
-        """Open it on a session, which it does not own."""
+        """Open it on a session that the caller owns."""
         self.topic = topic
         self.topic_index = topic_index
         self.session = session
@@ -54,7 +54,7 @@ class Publication:
         lib.um_publication_close(self.handle)
 
     def disown(self) -> None:
-        """In a forked child: refuse sends, and do not touch the memory."""
+        """Refuse sends and leave the memory alone, in a forked child."""
         lib.um_publication_disown(self.handle)
         self.handle = None
         self.session.disown()

@@ -17,7 +17,7 @@ _BLOCK_ROWS = 8192
 
 
 class QueueMemory:
-    """The core's side of a queue. Lives as long as any receiver of it and any batch that looks into it."""
+    """The memory of a queue in the core. Its receivers, and batches that refer to it, keep it alive."""
 
     __slots__ = (
         "_joined",
@@ -38,14 +38,14 @@ class QueueMemory:
         name: str,
         watched: EventQueueOptions | None = None,
     ) -> None:
-        """Open a queue of the size that these options give; `name` is for errors and the statistics.
+        """Open a queue of the size in these options. `name` appears in errors and the statistics.
 
         `watched` has what an event queue warns of and counts.
         """
         self.name = name
         self.freed = True
         self.responder = core.responder
-        """Sends responses to the senders of the requests in it."""
+        """Sends responses to the requests in the queue."""
         self._message_option_bytes: int = options.receiver_maximum_message_length_bytes
         self.message_max_bytes: int = max(self._message_option_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN)
         config = ffi.new("um_event_queue_config *")
@@ -63,11 +63,11 @@ class QueueMemory:
         self.freed = False
         self.sources = RowSources()
         self.is_hot_failover = False
-        """True if rows are of one stream of numbers, which its receivers and those of joined queues get copies of."""
+        """True if all receivers of the queue, and of joined queues, share one stream of hot failover numbers."""
         self._joined: list[QueueMemory] = []
 
     def make_hot_failover(self, core: CoreContext, options: ReceiverOptions) -> None:
-        """Have its rows be one stream of hot failover numbers, before anything delivers into it."""
+        """Treat its rows as one stream of hot failover numbers. Called before anything delivers into the queue."""
         config = ffi.new("um_hot_failover_config *")
         config.capacity = 1 << (options.hf_maximum_waiting_messages - 1).bit_length()
         config.max_delay_ns = options.hf_maximum_delay_ns
@@ -77,14 +77,14 @@ class QueueMemory:
         self.is_hot_failover = True
 
     def join(self, core: CoreContext, other: QueueMemory) -> None:
-        """Have what another queue gets be of that stream, too; it lives as long as this one."""
+        """Add the messages of another queue to that stream. This queue keeps the other one alive."""
         core.check(lib.um_event_queue_join(self.handle, other.handle), self.name)
         other.is_hot_failover = True
         other.sources = self.sources
         self._joined.append(other)
 
     def check_shareable(self, options: ReceiverOptions, name: str) -> None:
-        """Raise OptionError when a receiver with these options cannot deliver into this queue."""
+        """Raise OptionError if a receiver with these options cannot deliver into this queue."""
         wanted = options.receiver_maximum_message_length_bytes
         if wanted != self._message_option_bytes:
             raise OptionError(
@@ -94,7 +94,7 @@ class QueueMemory:
             )
 
     def report_no_source(self, topic: str, queries: int) -> None:
-        """Append a NoSource event; where the queue is full, the log has it instead."""
+        """Append a NoSource event. If the queue is full, it is logged instead."""
         number = self.sources.number(topic, "")
         if not lib.um_event_queue_append_event(self.handle, lib.UM_ROW_NO_SOURCE, queries, number):
             _records.write(
@@ -106,7 +106,7 @@ class QueueMemory:
         lib.um_event_queue_close(self.handle)
 
     def disown(self) -> None:
-        """In the child of a fork: leave the memory alone. Batches that were taken stay readable."""
+        """Leave the memory alone, in a forked child. Batches read earlier stay readable."""
         self.freed = True
 
     def __del__(self) -> None:

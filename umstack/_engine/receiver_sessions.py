@@ -30,7 +30,7 @@ NEVER_NS = 2**61
 
 
 def check_lbtru_interface(core: CoreContext, address: str) -> None:
-    """OptionError when a session of LBT-RU is to be at another interface than the context's."""
+    """Raise OptionError if transport_lbtru_interface is not the interface of the context."""
     if address not in ("0.0.0.0", core.interface.address):
         raise OptionError(
             f"transport_lbtru_interface {address} is not the context's interface, {core.interface.address}",
@@ -44,7 +44,7 @@ def receiver_session_config(
     core: CoreContext,
     key_set: int = 0,
 ) -> Any:
-    """The core's configuration of the receiving side of a session."""
+    """Return the core's configuration of the receiving side of a session."""
     config = ffi.new("um_receiver_session_config *")
     fill_identity(config.id, address)
     if isinstance(address, TcpAddress):
@@ -61,7 +61,7 @@ def receiver_session_config(
 
 
 def _fill_tcp_receiver(config: Any, options: ReceiverOptions, core: CoreContext) -> None:
-    """Set the options of TCP: no NAKs and no status messages; the session ends with its connection (C16)."""
+    """Set the options of TCP. There are no NAKs or status messages, and the session ends with its connection (C16)."""
     config.activity_timeout_ns = NEVER_NS
     config.reconnect_interval_ns = options.transport_tcp_reconnect_interval_ns
     config.reconnect_timeout_ns = options.transport_tcp_reconnect_timeout_ns
@@ -77,7 +77,7 @@ def _fill_datagram_receiver(
 
     measured = options.adaptive_timers_of(transport)
     config.adaptive_timers = sum(_ADAPTIVE_RECEIVER_TIMERS[name] for name in measured)
-    # The ceiling of a measured back-off is LBT-RM's, because Ultra Messaging's 0 for LBT-RU leaves nothing to measure.
+    # The ceiling of a measured back-off is that of LBT-RM, because the LBT-RU default of 0 is no range to measure in.
     is_initial_measured = adaptive_timers.INITIAL_BACKOFF in measured
     initial = options.transport_lbtrm_nak_initial_backoff_interval_ns if is_initial_measured else None
     config.nak_initial_backoff_ns = own.nak_initial_backoff_ns if initial is None else initial

@@ -24,7 +24,7 @@ class OpenObject(Protocol):
 
 @runtime_checkable
 class Disowned(Protocol):
-    """A part that can be left alone, by a process that does not own it."""
+    """A part that a process which does not own it can leave alone."""
 
     def disown(self) -> None:
         """Leave it alone."""
@@ -33,8 +33,8 @@ class Disowned(Protocol):
 class Registry:
     """Entries in the order in which they were added. Any thread may call any method.
 
-    `listing` is held while an entry is removed or an object marked closed, and by the statistics while they read the
-    parts: a part that they read is not taken away meanwhile.
+    `listing` is held while an entry is removed or an object is marked closed. The statistics hold it while they read
+    the parts, so that no part disappears meanwhile.
     """
 
     __slots__ = ("_by_topic", "_entries", "_queue_count", "_topics", "listing")
@@ -49,8 +49,10 @@ class Registry:
     def add(
         self, opened: OpenObject, part: object, owner: OpenObject | None = None, topic: str | None = None
     ) -> None:
-        """Add an object with its part. `owner` is the event queue that a receiver delivers into; by its `topic`
-        parts_of_topic() finds it."""
+        """Add an object with its part.
+
+        `owner` is the event queue that a receiver delivers into. parts_of_topic() finds the part by `topic`.
+        """
         with self.listing:
             self._entries[opened] = (part, owner)
             if topic is not None:
@@ -58,19 +60,19 @@ class Registry:
                 self._by_topic.setdefault(topic, {})[opened] = part
 
     def name_queue(self) -> str:
-        """A name for one more event queue: "event queue 1"."""
+        """Return the name of a new event queue, such as "event queue 1"."""
         with self.listing:
             self._queue_count += 1
             return f"event queue {self._queue_count}"
 
     def begin_closing(self, opened: OpenObject) -> bool:
-        """Mark an object closed; False when another thread marked it before."""
+        """Mark an object closed. Returns false if it was marked before."""
         with self.listing:
             was_closed, opened.closed = opened.closed, True
         return not was_closed
 
     def remove(self, opened: OpenObject) -> None:
-        """Remove an object; one that is not there is not an error: its creation failed half way."""
+        """Remove an object. Does nothing for an unknown object, whose creation failed half way."""
         with self.listing:
             self._entries.pop(opened, None)
             topic = self._topics.pop(opened, None)
@@ -80,12 +82,12 @@ class Registry:
                     del self._by_topic[topic]
 
     def part(self, opened: OpenObject, kind: type[Part]) -> Part | None:
-        """The part of an object; None when it is not open, or not of this context."""
+        """Return the part of an object, or None if it is not an open object of this context."""
         part, _ = self._entries.get(opened, (None, None))
         return part if isinstance(part, kind) else None
 
     def disown(self) -> None:
-        """In the child of a fork: every object is closed, and its part left alone."""
+        """Mark every object closed and leave its part alone, in a forked child."""
         self.listing = threading.RLock()
         for opened, (part, _) in self._entries.items():
             opened.closed = True
@@ -93,27 +95,27 @@ class Registry:
                 part.disown()
 
     def has(self, opened: OpenObject) -> bool:
-        """True if the object is open and of this context."""
+        """Return true for an open object of this context."""
         return opened in self._entries
 
     def owned_by(self, owner: OpenObject) -> list[OpenObject]:
-        """The receivers that deliver into an event queue."""
+        """Return the receivers that deliver into an event queue."""
         return [opened for opened, (_, owned_by) in self._snapshot() if owned_by is owner]
 
     def of(self, kind: type[Opened]) -> list[Opened]:
-        """The objects of this class."""
+        """Return the objects of this class."""
         return [opened for opened, _ in self._snapshot() if isinstance(opened, kind)]
 
     def parts(self, kind: type[Part]) -> list[Part]:
-        """The parts of this class."""
+        """Return the parts of this class."""
         return [part for _, (part, _) in self._snapshot() if isinstance(part, kind)]
 
     def parts_of_topic(self, kind: type[Part], topic: str) -> list[Part]:
-        """The parts of this class that were added with the topic: a few, of ten thousand."""
+        """Return the parts of this class with this topic, without a walk over all parts."""
         with self.listing:
             return [part for part in self._by_topic.get(topic, {}).values() if isinstance(part, kind)]
 
     def _snapshot(self) -> list[tuple[OpenObject, tuple[object, OpenObject | None]]]:
-        """A copy to walk while other threads add and remove."""
+        """Return a copy that can be walked while other threads add and remove entries."""
         with self.listing:
             return list(self._entries.items())

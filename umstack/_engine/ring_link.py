@@ -1,9 +1,9 @@
-"""Opening the link of a context by walking down the mode ladder (`xdp.ladder`).
+"""Opens the link of a context by the mode ladder (`xdp.ladder`).
 
-A mode that the facts forbid is recorded with its reason and not tried; every other mode is tried, with its own flags,
-and a step that failed is recorded with its errno, so that the mode in effect and the reasons for it can be shown. A
-forced link fails with what the host lacks.
-A process without the capabilities has a broker open its rings, where there is one (`xdp.broker`, docs/privileges.md).
+A mode that the facts of the host forbid is not tried, and its reason is recorded. Every other mode is tried in turn,
+and a failed attempt is recorded with its errno, so that users can see the mode in effect and why. A forced link that
+cannot be opened raises an error with the reason.
+In a process without the capabilities a broker opens the rings, if there is one (`xdp.broker`, docs/privileges.md).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _DENIED = (errno.EPERM, errno.EACCES)
 def open_link(
     wanted: str, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None = None
 ) -> DataLink:
-    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows.
+    """Open the link by the first mode that works, among those that `wanted` (a value of the option `link`) allows.
 
-    `broker` is the socket of the broker, which opens the rings where this process lacks the capabilities.
+    `broker` is the socket of the broker, which opens the rings if this process lacks the capabilities.
     """
     if wanted == Wanted.SOCKET:
         return DataLink([LinkStep(Mode.SOCKET)])
@@ -68,7 +68,7 @@ def open_context_link(options: ContextOptions, interface: xdp.Interface) -> Data
 
 
 def _as_brokered(facts: Facts, broker: Path) -> Facts:
-    """The facts with the capabilities of the broker; unknown without an answer, so that each step tries the broker."""
+    """Return the facts with the broker's capabilities, unknown if it does not answer, so that each step tries it."""
     try:
         return ask_broker(broker).added_to(facts)
     except xdp.BrokerError as error:
@@ -78,7 +78,7 @@ def _as_brokered(facts: Facts, broker: Path) -> Facts:
 def walk_down(
     wanted: str, interface: xdp.Interface, judged: Sequence[Step], open_rings: OpenRings
 ) -> DataLink:
-    """Try what the ladder does not forbid, the best first; sockets work wherever they are requested."""
+    """Try the modes that the ladder does not forbid, the best first. Sockets always work if requested."""
     steps: list[LinkStep] = []
     for step in judged:
         is_requested = step.mode in modes_of(wanted)
@@ -112,7 +112,7 @@ def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
 def _open_all(
     mode: Mode, places: Sequence[xdp.RingPlace], settings: xdp.RingSettings, broker: Path | None
 ) -> list[OpenedRings]:
-    """On every NIC below, or on none."""
+    """Open rings on every NIC below the interface, or on none."""
     opened: list[OpenedRings] = []
     with ExitStack() as undo:
         for place in places:
@@ -144,7 +144,7 @@ def _open_rings(
 
 
 def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:
-    """The error of a link without any mode. The last mode needs the least, so its remedy is the hint."""
+    """Return the error for a link without a working mode. The last mode needs the least, so its remedy is the hint."""
     modes_by_reason: dict[str, list[Mode]] = {}
     for step in steps:
         modes_by_reason.setdefault(step.reason, []).append(step.mode)

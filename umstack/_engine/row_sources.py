@@ -1,4 +1,4 @@
-"""RowSources: the topics and sources that the source numbers in the rows of a queue stand for."""
+"""RowSources: maps the source numbers in the rows of a queue to topics and sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RowOwner(Protocol):
-    """Whose rows they are: a subscription."""
+    """The subscription that delivers the rows."""
 
     closed: bool
 
@@ -20,8 +20,8 @@ class RowOwner(Protocol):
 class RowSources:
     """Topics and names of the sources mapped to receivers of the queue, by number.
 
-    A number is never reused for another source, since rows that carry it may be read at any time. A source that comes
-    back gets its number again. Any thread may add sources and look up the number of a row.
+    A number is never reused for another source, because rows with that number may be read at any time. A source that
+    returns gets its old number. Any thread may add sources and look up numbers.
     """
 
     __slots__ = ("_adding", "_encoded", "_numbers", "names", "owners", "topics")
@@ -35,7 +35,7 @@ class RowSources:
         self._encoded: tuple[int, pyarrow.DictionaryArray, pyarrow.DictionaryArray] | None = None
 
     def number(self, topic: str, name: str, owner: RowOwner | None = None) -> int:
-        """The number rows of this topic from a source of this name carry; `owner` delivers them from now on."""
+        """Return the number for rows of this topic and source name. `owner` delivers them from now on."""
         with self._adding:
             number = self._numbers.setdefault((topic, name), len(self.names))
             if number == len(self.names):
@@ -47,7 +47,7 @@ class RowSources:
             return number
 
     def as_arrow(self) -> tuple[pyarrow.DictionaryArray, pyarrow.DictionaryArray]:
-        """Topics and names as Arrow dictionary arrays with one entry for each number."""
+        """Return topics and names as Arrow dictionary arrays with one entry per number."""
         try:
             import pyarrow as pa
         except ImportError:

@@ -1,5 +1,5 @@
-"""The options of a transport session: those of its first source or receiver are in force, and what others ask for in
-vain is named in a warning."""
+"""The options of a transport session. Those of its first source or receiver are in effect; a warning names options of
+later ones that differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RECEIVER_FIELDS: Mapping[str, str] = {
     "flow_control_receiver_window": "window_bytes",
     "flow_control_group_tag": "group_tag",
 }
-"""Receiver options that are the session's, and their fields of the core's configuration."""
+"""Receiver options that apply to the whole session, and their fields of the core's configuration."""
 
 SOURCE_SESSION_OPTIONS: tuple[str, ...] = (
     "transport_lbtrm_transmission_window_size",
@@ -43,7 +43,7 @@ SOURCE_SESSION_OPTIONS: tuple[str, ...] = (
     "flow_control_receivers_allowed",
     "transport_lbtrm_nak_cutoff_interval",
 )
-"""Source options that are the session's; those of another transport are named alike."""
+"""Source options that apply to the whole session. Other transports use the same names with their own prefix."""
 
 LBTRU_SESSION_OPTIONS: tuple[str, ...] = (
     "transport_lbtru_use_session_id",
@@ -52,7 +52,7 @@ LBTRU_SESSION_OPTIONS: tuple[str, ...] = (
     "transport_lbtru_maximum_clients",
     "transport_source_side_filtering_behavior",
 )
-"""And those that only LBT-RU has."""
+"""Source options that apply to the whole session and exist for LBT-RU only."""
 
 TCP_SESSION_OPTIONS: tuple[str, ...] = (
     "transport_tcp_multiple_receiver_behavior",
@@ -68,7 +68,7 @@ TCP_SESSION_OPTIONS: tuple[str, ...] = (
     "publication_unblock_timeout",
     "flow_control_stall_timeout",
 )
-"""Those of a session over TCP."""
+"""Source options that apply to a whole session over TCP."""
 
 _TCP_RECEIVER_FIELDS: Mapping[str, str] = {
     "transport_tcp_reconnect_interval": "reconnect_interval_ns",
@@ -78,7 +78,7 @@ _TCP_RECEIVER_FIELDS: Mapping[str, str] = {
 
 
 def _of(transport: str, name: str) -> str:
-    """The name of the option for a transport."""
+    """Return the name of the option for a transport."""
     return name.replace("transport_lbtrm_", f"transport_{transport}_")
 
 

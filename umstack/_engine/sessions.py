@@ -1,4 +1,4 @@
-"""Source sessions of a context: which one a new source goes to, and what identifies one."""
+"""Source sessions of a context, and the rule that assigns a new source to a session."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _ADAPTIVE_SOURCE_TIMERS = {
 _EMBEDDED_SM_FLOOR_NS = 1_000_000
 """Each session message wakes the context's thread, which may share a processor with the publisher."""
 _TCP_TERM_BYTES = 8 * 2**20
-"""Of a session over TCP: its log holds nothing for retransmission, so three terms that fit the caches are enough."""
+"""Term length over TCP. The log keeps nothing for retransmission, so three terms that fit the caches are enough."""
 _TCP_PUBLICATION_WINDOW_BYTES = 512 * 1024
-"""How far publishers may be ahead of connections that are full."""
+"""How many bytes publishers may be ahead of connections that are full."""
 _UNNAMED = "auto"
 _records = RepeatedRecords(logging.getLogger("umstack.source"))
 
@@ -51,7 +51,7 @@ def _power_of_two_at_least(value: int) -> int:
 
 
 def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
-    """The length of a term of the publication log, which is also the transmission window."""
+    """Return the length of a term of the publication log, which is also the transmission window."""
     return max(
         _power_of_two_at_least(window_bytes),
         int(lib.UM_LOG_TERM_BYTES_MIN),
@@ -60,7 +60,7 @@ def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
 
 
 def allowed_networks(text: str) -> list[ipaddress.IPv4Network]:
-    """The networks of flow_control_receivers_allowed; none: every address is allowed."""
+    """Return the networks of flow_control_receivers_allowed. If empty, every address is allowed."""
     if text.strip() == "any":
         return []
     try:
@@ -72,14 +72,14 @@ def allowed_networks(text: str) -> list[ipaddress.IPv4Network]:
         ) from None
     if len(networks) > lib.UM_FLOW_NETWORKS_MAX:
         raise OptionError(
-            f"flow_control_receivers_allowed names {len(networks)} networks",
+            f"flow_control_receivers_allowed has {len(networks)} networks",
             hint=f"give at most {lib.UM_FLOW_NETWORKS_MAX}",
         )
     return networks
 
 
 class LogMemory:
-    """A session's publication log: unmapped when no source refers to it, so that no claim can write into it."""
+    """A session's publication log. It stays mapped while a source refers to it, because a claim may write into it."""
 
     __slots__ = ("_address", "_bytes")
 
@@ -89,7 +89,7 @@ class LogMemory:
         self._bytes = size[0]
 
     def disown(self) -> None:
-        """In the child of a fork: leave the memory alone."""
+        """Leave the memory alone, in a forked child."""
         self._address = None
 
     def __del__(self) -> None:
@@ -139,25 +139,25 @@ def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions
 
 
 def _datagram_max_bytes(core: CoreContext, transport: str) -> int:
-    """The size that a session's memory is for; OptionError when LBT-RU is to send longer datagrams than fit."""
+    """Return the datagram size of a session. Raises OptionError if the size set for LBT-RU exceeds the context's."""
     configured = core.options.lbtru_source_datagram_size_bytes if transport == "lbtru" else 0
     if configured > core.datagram_bytes:
         raise OptionError(
-            f"transport_lbtru_datagram_max_size {configured} is more than datagrams of this context have",
+            f"transport_lbtru_datagram_max_size {configured} exceeds the datagram size of this context",
             hint=f"set it to {core.datagram_bytes} or less, or to 0",
         )
     return configured or core.datagram_max_bytes
 
 
 class Place(NamedTuple):
-    """Where a source session is: the group and destination port of LBT-RM; of others the port (0: one of the pool)."""
+    """The address of a source session: group and destination port for LBT-RM, else the port (0: any of the pool)."""
 
     group: str
     port: int
 
 
 class SourceSession:
-    """One source transport session, shared by the sources mapped to it. Made and ended by SessionPool."""
+    """One source transport session, shared by the sources assigned to it. SessionPool creates and ends it."""
 
     __slots__ = (
         "_memory",
@@ -261,7 +261,7 @@ class SourceSession:
         self.handle = handle[0]
 
     def disown(self) -> None:
-        """In the child of a fork: leave the memory alone."""
+        """Leave the memory alone, in a forked child."""
         self._memory.disown()
 
 
@@ -271,7 +271,7 @@ class SessionPool:
     __slots__ = ("_core", "_listing", "_next", "_next_unicast", "sessions")
 
     def __init__(self, core: CoreContext, listing: AbstractContextManager[Any]) -> None:
-        """`listing` is held while a session is removed, so that the statistics may walk them under it."""
+        """Create it. `listing` is held while a session is removed, so the statistics can walk sessions under it."""
         self._core = core
         self._listing = listing
         self._next = 0
@@ -279,13 +279,13 @@ class SessionPool:
         self.sessions: list[SourceSession] = []
 
     def acquire(self, options: SourceOptions, key_set: int = 0) -> SourceSession:
-        """The session of a new source. Undone by release().
+        """Return the session for a new source, opened if necessary. release() undoes it.
 
-        A named session is that of the name. An explicit group and port is that of these, and joins the pool only
-        where the group is one of the pool's; an explicit port of LBT-RU or TCP joins it. Without either it is the
-        pool's next: one that is not active yet as long as there is one, then those there are in turn. Sources whose
-        topics have different keys never share a session. Options of a source that an existing session does not
-        apply are logged.
+        A source that names a session gets the session of that name. A source with an explicit group and port gets the
+        session there; that session joins the pool only if its group is one of the pool's. A session at an explicit
+        port of LBT-RU or TCP always joins the pool. Any other source gets the next session of the pool: first those
+        not active yet, then all of them in turn. Sources whose topics have different keys never share a session.
+        Options of the source that differ from those of an existing session are logged.
         """
         session = self._existing(options, key_set)
         if isinstance(session, Place):
@@ -303,7 +303,7 @@ class SessionPool:
         return session
 
     def _peers(self, options: SourceOptions, key_set: int) -> list[SourceSession]:
-        """The sessions that a source may go to, by its transport, its keys and the name it gives."""
+        """Return the sessions that match a source's transport, keys and session name."""
         return [
             one
             for one in self.sessions
@@ -313,7 +313,7 @@ class SessionPool:
         ]
 
     def _existing(self, options: SourceOptions, key_set: int) -> SourceSession | Place:
-        """The session that a source goes to, or the place of the one that is to be opened for it."""
+        """Return the session for a source, or the place at which to open one."""
         peers = self._peers(options, key_set)
         if options.transport_session_name != _UNNAMED and peers:
             return _check_named(peers[0], options)
@@ -330,7 +330,7 @@ class SessionPool:
     def _existing_at_port(
         self, options: SourceOptions, peers: list[SourceSession], port: int, most: int
     ) -> SourceSession | Place:
-        """Of a unicast transport: the session at the port, or the next of a pool of so many."""
+        """Return the session of a unicast transport at the port, or the next of the pool, or the place for one."""
         if port != 0:
             return next((s for s in peers if port in (s.place.port, _port_of(s))), Place("", port))
         count = sum(s.options.transport == options.transport for s in self.sessions)
@@ -343,7 +343,7 @@ class SessionPool:
         return peers[self._next_unicast % len(peers)]
 
     def _open(self, place: Place, options: SourceOptions, key_set: int) -> SourceSession:
-        """Open a session there. When every port of a pool is taken, its sessions are shared in turn."""
+        """Open a session at a place. If all ports of the pool are in use, return the pool's sessions in turn."""
         try:
             session = SourceSession(self._core, place, options, key_set)
         except UmError as error:
@@ -355,7 +355,7 @@ class SessionPool:
         return session
 
     def release(self, session: SourceSession) -> None:
-        """Count one source of the session less; the last one ends the session and its retransmissions (UM-90)."""
+        """Remove one source from the session. The last one ends the session and its retransmissions (UM-90)."""
         with self._core.lifecycle:
             if self._core.closed:
                 return  # closing the core ends every session
@@ -389,7 +389,7 @@ def _port_of(session: SourceSession) -> int:
 
 
 def _check_named(session: SourceSession, options: SourceOptions) -> SourceSession:
-    """The named session; OptionError when the source wants it elsewhere."""
+    """Return the named session. Raises OptionError if the source requires another place for it."""
     if options.transport != "lbtrm":
         is_tcp = options.transport == "tcp"
         port = options.transport_tcp_port if is_tcp else options.transport_lbtru_port

@@ -37,23 +37,36 @@ class ReceiverEvent(NamedTuple):
     """
 
     kind: str
-    """receiver_stalled: it held the source back without advancing, and no longer counts. receiver_returned: it counts
-    again. receiver_noisy: it NAKs more than its share. receiver_cut_off: its NAKs are served no longer. receiver_loses:
-    it NAKs messages that have left the transmission window; over TCP, source-paced, it is too slow. receiver_known:
-    flow control knows it now, or with flow_control none it has reported progress. receiver_gone: it left or timed
-    out, which only flow control learns. connect, disconnect (LBT-RU, TCP): it is sent the data from now on, or no
-    longer. refused (TCP): it has no key where the source has one, or another, or the source has none."""
+    """The kind of the event:
+
+    - receiver_stalled: it held the source back without advancing, so flow control now ignores it.
+    - receiver_returned: flow control includes it again.
+    - receiver_noisy: it sends more NAKs than its share.
+    - receiver_cut_off: the source no longer answers its NAKs.
+    - receiver_loses: it NAKs messages that have left the transmission window; over TCP, source-paced: it is too slow.
+    - receiver_known: flow control includes it from now on; with flow_control none: its first status message arrived.
+    - receiver_gone: it left or timed out. Only flow control detects this.
+    - connect, disconnect (LBT-RU, TCP): the source starts or stops sending data to it.
+    - refused (TCP): its key is missing or differs from the source's, or only the receiver has a key.
+    """
     receiver: str
-    """Address and UDP port that its control messages come from: "10.0.0.7:40211"."""
+    """Source address and UDP port of its control messages: "10.0.0.7:40211"."""
     amount: int
-    """receiver_stalled: nanoseconds for which it held the source; receiver_gone: nanoseconds it was idle, 0 if it left;
-    receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far, over TCP messages; connect,
-    disconnect: receivers that are connected then; refused: 1, it has no key for the topics of the session; 2, it has
-    one that the source has not; 3 or 5, what it sent was changed or repeated; else 0."""
+    """A number whose meaning depends on the kind:
+
+    - receiver_stalled: nanoseconds for which it held the source back.
+    - receiver_gone: nanoseconds it was idle, 0 if it left.
+    - receiver_noisy, receiver_cut_off: NAKs ignored in total.
+    - receiver_loses: such NAKs in total; over TCP: messages lost in total.
+    - connect, disconnect: receivers that are connected after the event.
+    - refused: 1 if it has no key for the topics of the session, 2 if the source does not have its key, 3 or 5 if its
+      request was changed or replayed.
+    - other kinds: 0.
+    """
 
 
 def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:
-    """Return the events after the first `read_count`, and the next read_count. Only the newest are kept."""
+    """Return the events after the first `read_count`, and the next `read_count`. Only the newest are kept."""
     out = ffi.new("um_source_event[]", lib.UM_SOURCE_EVENTS_MAX)
     count = ffi.new("uint64_t *")
     taken = lib.um_publication_session_events(session.handle, read_count, out, count)
@@ -91,13 +104,13 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
 
 
 def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
-    """Ignore the NAKs of a receiver, or serve them again."""
+    """Ignore the NAKs of a receiver, or answer them again."""
     host, _, port = receiver.partition(":")
     try:
         address = {"ip": int(ipaddress.IPv4Address(host)), "port": int(port)}
     except ValueError:
         raise InvalidArgument(
-            f"{receiver!r} is no receiver", hint="give address:port as events and `umstack stat` show it"
+            f"{receiver!r} is not a receiver", hint="use address:port as events and `umstack stat` show it"
         ) from None
     if not lib.um_publication_session_cut_off(
         session.handle, ffi.new("um_address *", address)[0], is_cut_off

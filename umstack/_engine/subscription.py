@@ -14,16 +14,16 @@ from umstack.config import ReceiverOptions
 
 
 class LateMapping(NamedTuple):
-    """The past messages to fetch first from a source that was just mapped."""
+    """The past messages to fetch first from a newly mapped source."""
 
     endpoint: Endpoint
     epoch: int
     resume_sqn: int | None
-    """Next sequence number of a rediscovered source; None: fetch its past."""
+    """The next expected sequence number of a rediscovered source. None for a new source."""
 
 
 class Subscription:
-    """The core's side of a receiver, which writes into its queue's memory. Freed when nothing refers to it."""
+    """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
     __slots__ = ("_queue", "_takes_group", "closed", "handle", "options", "topic")
 
@@ -58,18 +58,18 @@ class Subscription:
         self.closed = False
 
     def wants(self, topic: str, group: str | None) -> bool:
-        """True if a source of this topic is to be mapped to it; `group`: the multicast group it is on, if any."""
+        """Return true if it receives sources of this topic, on this multicast group if there is one."""
         if self.closed or topic != self.topic:
             return False
         return self._takes_group is None or group is None or self._takes_group(group)
 
     def report_no_source(self, queries: int) -> None:
-        """So many queries for sources of the topic were not answered."""
+        """Report the number of unanswered queries for sources of the topic."""
         if not self.closed:
             self._queue.report_no_source(self.topic, queries)
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
-        """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""
+        """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
         if self.closed:
             return 0
         number = self._queue.sources.number(self.topic, source, self)
@@ -78,7 +78,7 @@ class Subscription:
     def map_late(
         self, session: Any, topic_index: int, source: str, request_port: Endpoint
     ) -> tuple[int, LateMapping | None]:
-        """Map a source that offers what it retains: the core's result, and what is to be fetched first, if anything."""
+        """Map a source that retains messages. Returns the core's result, and the messages to fetch first, if any."""
         if self.closed:
             return 0, None
         mapping = ffi.new("um_late_mapping *")
@@ -99,7 +99,7 @@ class Subscription:
         lib.um_subscription_close(self.handle)
 
     def disown(self) -> None:
-        """In the child of a fork: leave the memory alone."""
+        """Leave the memory alone, in a forked child."""
         self.closed = True
         self.handle = None
 

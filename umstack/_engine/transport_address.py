@@ -23,9 +23,9 @@ class LbtrmAddress(NamedTuple):
 
 
 class LbtruAddress(NamedTuple):
-    """Everything needed to connect to an LBT-RU session: the UDP port that its source sends from and is asked at.
+    """Everything needed to connect to an LBT-RU session. Its UDP port sends data and receives NAKs.
 
-    `session_id` 0: the session has none.
+    `session_id` is 0 if the session has none.
     """
 
     source_ip: str
@@ -35,9 +35,9 @@ class LbtruAddress(NamedTuple):
 
 
 class TcpAddress(NamedTuple):
-    """Everything needed to connect to an LBT-TCP session: the TCP port that its source listens at.
+    """Everything needed to connect to an LBT-TCP session: the TCP port on which its source listens.
 
-    `session_id` 0: the session has none.
+    `session_id` is 0 if the session has none.
     """
 
     source_ip: str
@@ -50,7 +50,7 @@ TransportAddress = LbtrmAddress | LbtruAddress | TcpAddress
 
 
 def transport_name(address: TransportAddress) -> str:
-    """The session as UM writes it.
+    """Return the name of the session in Ultra Messaging's notation.
 
     LBT-RM: source address, NAK port, session id, group, port. LBT-RU and TCP: source address, port, session id.
     """
@@ -64,7 +64,7 @@ def transport_name(address: TransportAddress) -> str:
 
 
 def address_of(identity: Any) -> TransportAddress:
-    """The address in a `um_session_id` of the core."""
+    """Return the address in a `um_session_id` of the core."""
     source_ip = str(ipaddress.IPv4Address(identity.source.ip))
     if identity.transport == lib.UM_TRANSPORT_LBTRU:
         return LbtruAddress(source_ip, identity.session_id, identity.source.port)
@@ -80,7 +80,7 @@ def address_of(identity: Any) -> TransportAddress:
 
 
 def fill_identity(identity: Any, address: TransportAddress) -> None:
-    """Write the address into a `um_session_id` of the core, which is zeroed."""
+    """Write the address into a `um_session_id` of the core. It must be zeroed."""
     identity.source.ip = int(ipaddress.IPv4Address(address.source_ip))
     identity.session_id = address.session_id
     if isinstance(address, LbtrmAddress):

@@ -1,4 +1,4 @@
-"""How calls of the application wait in the core: in slices, between which Python handles signals.
+"""Waits of the application in the core. They consist of slices, between which Python handles signals.
 
 A slice of sequential mode is shorter, because the duty cycle runs between slices.
 """
@@ -6,7 +6,7 @@ A slice of sequential mode is shorter, because the duty cycle runs between slice
 from __future__ import annotations
 
 SLICE_NS = 100_000_000
-"""The longest wait inside the core, in embedded mode; a longer one is made of several."""
+"""The longest single wait inside the core, in embedded mode."""
 
 SEQUENTIAL_SLICE_NS = 10_000_000
 """The same in sequential mode."""
@@ -15,5 +15,5 @@ _NS_PER_S = 1_000_000_000
 
 
 def timeout_ns(timeout: float | None) -> int:
-    """A timeout in seconds as the core takes it, in nanoseconds; None, no timeout, is -1."""
+    """Return a timeout in seconds as the core's nanoseconds. None, no timeout, becomes -1."""
     return -1 if timeout is None else int(timeout * _NS_PER_S)
