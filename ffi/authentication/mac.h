@@ -1,10 +1,11 @@
 /* Keys and the tags made with them, by libcrypto (docs/authentication.md has the measurements behind the choice).
  *
- *   Sent by a source to its group: AES-128-GMAC, the fastest available, because half of a session's cost is per byte.
- * Its nonce is the trailer's key identifier and stamp. Its key is derived for the session and depends on the session's
- *   random identifier. Stamps of a sender ascend, so no nonce is used twice, not even by a retransmission.
- *   Everything else: HMAC-SHA256, cut to the tag's size. It needs no nonce, so that several senders can share the key,
- *   and is rare enough to be slower.
+ * Datagrams of a source to its group have AES-128-GMAC, the fastest available, because half of a session's cost is per
+ * byte. The nonce is the trailer's key identifier and stamp. The key is derived for the session and depends on its
+ * random identifier. Stamps of a sender ascend, so no nonce is used twice, not even by a retransmission.
+ *
+ * Everything else has HMAC-SHA256, cut to the tag's size. It needs no nonce, so that several senders can share the key,
+ * and is rare enough to be slower.
  *
  * A tag covers the origin as well: a datagram sent from one address for one purpose is refused from any other.
  *

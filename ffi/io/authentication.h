@@ -1,4 +1,4 @@
-/* What a context knows of keys: the key sets of its topic patterns, and what the options say. Internal to ffi/io.
+/* The keys of a context: the key sets of its topic patterns, and the authentication options. Internal to ffi/io.
  *
  * Threads: the context lock. Memory: in the context; secrets are wiped when it is closed.
  */
@@ -15,7 +15,7 @@ typedef struct um_authentication {
     um_key_set sets[UM_KEY_SETS_MAX]; /* key set n of a session is sets[n - 1] */
 } um_authentication;
 
-/* The keys of a session; NULL: its datagrams carry no tags. */
+/* Returns the keys of a session; NULL: its datagrams carry no tags. */
 static inline const um_key_set *um_authentication_keys(const um_authentication *authentication, uint32_t key_set)
 {
     if (key_set == 0 || authentication->scope == UM_AUTHENTICATE_NONE)

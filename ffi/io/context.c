@@ -6,7 +6,7 @@
 #include "os/clock.h"
 #include "os/memory.h"
 
-/* ---- making and ending ---- */
+/* ---- creating and closing ---- */
 
 static int64_t pass(um_reactor *reactor, int64_t wait_until_ns)
 {
@@ -60,7 +60,7 @@ static int open_sessions(um_context *context, const um_context_config *config)
 
 static void init_leader(um_context *context, const um_context_config *config)
 {
-    um_loop_leader_config leader = {.never = config->busy_wait,
+    um_loop_leader_config leader = {.is_disabled = config->busy_wait,
                                     .spin_ns = config->spin_ns,
                                     .adaptive_spin_ns = config->adaptive_spin_ns,
                                     .coalesce_ns = config->coalesce_ns};
@@ -128,7 +128,7 @@ void um_context_close(um_context *context)
     while (context->queues.first != NULL)
         um_event_queue_close(context->queues.first);
     for (uint32_t i = 0; i < context->sessions.limit; i++)
-        if (context->sessions.table[i].in_use)
+        if (context->sessions.table[i].is_used)
             um_publication_session_shut(&context->sessions.table[i]);
     um_reactor_lock(&context->reactor);
     context->links.rings = NULL;
@@ -136,7 +136,7 @@ void um_context_close(um_context *context)
     um_tap_counters ignored;
     um_tap_stop(&context->links.tap, &ignored);
     um_reactor_close(&context->reactor);
-    /* Only the loop uses what these free, which is at its end; the rest may still be looked at. */
+    /* The loop, which has ended, is the only user of the memory freed here; the rest may still be read. */
     um_receiving_close(&context->receiving);
     explicit_bzero(context->links.authentication.sets, sizeof context->links.authentication.sets);
     um_links_close(&context->links);
@@ -197,7 +197,7 @@ static void *run(void *argument)
 {
     um_context *context = argument;
     pthread_setname_np(pthread_self(), "umstack-context");
-    while (!atomic_load_explicit(&context->stop, memory_order_relaxed))
+    while (!atomic_load_explicit(&context->is_stopping, memory_order_relaxed))
         um_loop_pass(&context->loop, UM_NEVER_NS);
     return NULL;
 }
@@ -205,11 +205,11 @@ static void *run(void *argument)
 int um_context_start(um_context *context)
 {
     context->reactor.error_step = "thread";
-    /* Signals belong to the application's threads: one of them may be waiting to be interrupted. */
+    /* Signals are left to the application's threads: one of them may be waiting to be interrupted. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    atomic_store(&context->reactor.is_threaded, true); /* the thread's first pass reads it already */
+    atomic_store(&context->reactor.is_threaded, true); /* before the thread's first pass, which reads it */
     int error = pthread_create(&context->thread, NULL, run, context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
@@ -221,7 +221,7 @@ void um_context_stop(um_context *context)
 {
     if (!um_reactor_is_threaded(&context->reactor))
         return;
-    atomic_store(&context->stop, true);
+    atomic_store(&context->is_stopping, true);
     um_reactor_wake_by(&context->reactor, 0);
     pthread_join(context->thread, NULL);
     atomic_store(&context->reactor.is_threaded, false);
@@ -284,7 +284,7 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
     uint32_t count = 0;
     um_reactor_lock(&context->reactor);
     for (uint32_t i = 0; i < context->receiving.group_limit && count < max; i++)
-        if (context->receiving.groups[i].in_use)
+        if (context->receiving.groups[i].is_used)
             groups[count++] = context->receiving.groups[i].link.local;
     um_reactor_unlock(&context->reactor);
     return count;
@@ -294,7 +294,7 @@ void um_context_set_datagram_max(um_context *context, uint32_t bytes)
 {
     um_reactor_lock(&context->reactor);
     for (uint32_t i = 0; i < context->sessions.limit; i++)
-        if (context->sessions.table[i].in_use)
+        if (context->sessions.table[i].is_used)
             um_source_session_set_datagram_max(&context->sessions.table[i].core, bytes);
     um_reactor_unlock(&context->reactor);
 }
@@ -350,7 +350,7 @@ int um_context_tap_start(um_context *context, const um_tap_config *config)
     return result;
 }
 
-/* Not under the lock: the tap's thread may have much to write. */
+/* Without the lock, because the tap's thread may have much to write. */
 int um_context_tap_stop(um_context *context, um_tap_counters *counters)
 {
     return um_tap_stop(&context->links.tap, counters);

@@ -1,4 +1,4 @@
-/* What a context is made of. */
+/* The parts of a context. */
 #ifndef UM_IO_CONTEXT_PRIVATE_H
 #define UM_IO_CONTEXT_PRIVATE_H
 
@@ -7,7 +7,7 @@
 #include "io/subscription_private.h"
 
 struct um_context {
-    um_reactor reactor; /* first: a reactor's pass finds its context by it */
+    um_reactor reactor; /* first, so that a reactor's pass finds its context */
     um_links links;
     um_receiving receiving;
     um_event_queues queues;
@@ -16,7 +16,7 @@ struct um_context {
     um_loop loop;
     um_gate gate;
     pthread_t thread;
-    atomic_bool stop;
+    atomic_bool is_stopping;
 };
 
 #endif

@@ -1,10 +1,10 @@
 #include "io/control.h"
 
 enum {
-    POLL_BLOCKED_BYTES = 32 * 1024, /* a publisher whose sender is back-pressured polls once for so many bytes */
-    POLL_BYTES = 256 * 1024,        /* and while it sends in the loop's place */
-    RECEIVES_MAX = 16,              /* datagrams taken at once */
-    ROUNDS_MAX = 4,                 /* and so often before others are next */
+    POLL_BLOCKED_BYTES = 32 * 1024, /* a publisher with a back-pressured sender polls once per this many bytes */
+    POLL_BYTES = 256 * 1024,        /* the same for a publisher that sends in the loop's place */
+    RECEIVES_MAX = 16,              /* datagrams per receive call */
+    ROUNDS_MAX = 4,                 /* receive calls before others are served */
 };
 
 int um_control_open(um_control *control, um_reactor *reactor, um_links *links, um_source_session *core, uint32_t index,
@@ -26,7 +26,7 @@ int um_control_watch(um_control *control)
     return um_reactor_watch(control->reactor, control->nak_link.fd, UM_WATCH_SESSION, control->index);
 }
 
-/* Before anything of the session is touched, where receivers have to use a key. */
+/* If receivers use keys, verifies the datagram before it has any effect on the session. */
 static void on_datagram(um_control *control, const um_rx *rx, int64_t now_ns)
 {
     um_verifier *verifier = control->verifier;
@@ -39,7 +39,7 @@ static void on_datagram(um_control *control, const um_rx *rx, int64_t now_ns)
         um_source_session_drop_unverified(control->core, status);
 }
 
-/* Under both locks. Returns datagrams handled; *more is whether the socket was not emptied. */
+/* Under both locks. Returns datagrams handled; *more is true if the socket was not emptied. */
 static int read_socket(um_control *control, int64_t now_ns, bool *more)
 {
     um_links *links = control->links;
@@ -50,7 +50,7 @@ static int read_socket(um_control *control, int64_t now_ns, bool *more)
             on_datagram(control, &links->ring.batch[k], now_ns);
         handled += count > 0 ? count : 0;
     }
-    um_links_on_send_error(links, control->core, control->nak_link.fd); /* a NAK is served at once */
+    um_links_on_send_error(links, control->core, control->nak_link.fd); /* because NAKs are served at once */
     *more = count == RECEIVES_MAX;
     return handled;
 }
@@ -90,8 +90,10 @@ int um_control_poll(um_control *control, int64_t now_ns, bool *retransmits)
     return handled;
 }
 
-/* A publisher polls when the loop left the socket to publishers, and when flow control holds the sender back. What it
- * writes while the sender stands has left the caches when it is sent, so it polls once for as many bytes. */
+/* A publisher polls if the loop has left the socket to publishers, and if flow control blocks the sender. Data written
+ * while the sender is blocked has left the caches by the time it is sent, so the publisher polls once per as many
+ * bytes.
+ */
 bool um_control_is_poll_due(const um_control *control)
 {
     const um_source_session *core = control->core;

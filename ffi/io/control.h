@@ -1,5 +1,5 @@
 /* The control messages of a source session: NAKs and status messages, which receivers send to its NAK socket. Internal
- * to ffi/io; knows the session's core, nothing of how the session sends.
+ * to ffi/io; uses the session's core, and does not depend on how the session sends.
  *
  * The loop reads the socket when epoll reports it, once for each time it is watched:
  *
@@ -23,10 +23,10 @@ typedef struct um_control {
     um_source_session *core;
     um_reactor *reactor;
     um_links *links;
-    um_socket_link nak_link; /* LBT-RM: apart from the socket that sends data: the kernel looks for waiting threads
-                                each time something sent through a socket is freed */
-    um_verifier *verifier;   /* of what receivers send; NULL: it carries no tags */
-    uint32_t index;          /* the session's, for the epoll set */
+    um_socket_link nak_link; /* LBT-RM: separate from the socket that sends data, because the kernel searches for
+                                waiting threads each time it frees a packet sent through a socket */
+    um_verifier *verifier;   /* of receivers' datagrams; NULL: they carry no tags */
+    uint32_t index;          /* of the session in the epoll set */
     atomic_bool is_unwatched;
     _Atomic int64_t polled_ns;       /* when a publisher last polled */
     _Atomic int64_t polled_position; /* the flush limit then */
@@ -35,20 +35,20 @@ typedef struct um_control {
 /* Binds the NAK socket to the first free UDP port of the range. */
 int um_control_open(um_control *control, um_reactor *reactor, um_links *links, um_source_session *core, uint32_t index,
                     const um_socket_config *config, uint16_t port_low, uint16_t port_high);
-/* From now on the loop reads the socket. */
+/* Makes the loop read the socket from now on. */
 int um_control_watch(um_control *control);
 
 enum { UM_CONTROL_BUSY = -1 };
-/* The loop's, under the context lock, once the socket was reported or while it is unwatched. Returns datagrams, or
- * UM_CONTROL_BUSY while another thread runs the sender. */
+/* Called by the loop, under the context lock, after the socket was reported or while it is unwatched. Returns
+ * datagrams, or UM_CONTROL_BUSY while another thread runs the sender. */
 int um_control_service(um_control *control, int64_t now_ns);
 
-/* A publisher's, under no lock: reads what is there unless another thread does. Returns datagrams; *retransmits is
- * whether retransmissions wait for their limiter. */
+/* Called by a publisher, under no lock: reads available datagrams unless another thread does. Returns datagrams;
+ * *retransmits is true if retransmissions wait for their limiter. */
 int um_control_poll(um_control *control, int64_t now_ns, bool *retransmits);
-/* Whether a publisher that goes on sending is to poll now. */
+/* Returns true if a publisher that keeps sending should poll now. */
 bool um_control_is_poll_due(const um_control *control);
-/* When control messages were last looked for: now, when the loop watches the socket. */
+/* Returns when control messages were last polled: now_ns if the loop watches the socket. */
 int64_t um_control_polled_ns(const um_control *control, int64_t now_ns);
 
 static inline bool um_control_is_unwatched(const um_control *control)

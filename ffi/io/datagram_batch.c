@@ -14,7 +14,7 @@ static bool await_space(int fd)
     return poll(&wanted, 1, SPACE_MILLISECONDS) > 0;
 }
 
-/* Sends them all; one that cannot be sent is passed over, and all that are left when there is no space. */
+/* Sends all of them; skips one that cannot be sent, and all that remain if there is no space. */
 static uint32_t send_all(int fd, struct mmsghdr *headers, uint32_t count)
 {
     uint32_t sent = 0;

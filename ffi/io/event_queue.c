@@ -1,5 +1,5 @@
-/* Event queues: what receivers deliver into, how their readers wait and are woken. One file, because waking and waiting
- * are two halves of one protocol. */
+/* Event queues: delivery into them, and how their readers wait and are woken. One file, because waking and waiting are
+ * two halves of one protocol. */
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -120,14 +120,14 @@ static void note_age(um_event_queue_counters *counters, int64_t now_ns, int64_t 
     counters->age_mean = um_moving_mean(counters->age_mean, age_ns, is_first);
 }
 
-/* Counts the reads that find what is warned of, once until one does not find it any more. */
+/* Counts the first of consecutive reads that exceed a warning limit. */
 static bool note_warning(bool was_so, bool is_so, uint64_t *counter)
 {
     UM_COUNT(*counter, is_so && !was_so);
     return is_so;
 }
 
-/* A read is going to take these rows of `size` that waited (UX-20). */
+/* Checks the warnings of a read that takes these rows of `size` that waited (UX-20). */
 static void watch_read(um_queue_watch *watch, uint64_t size, const um_rows *rows)
 {
     const int64_t *enqueued_ns = rows->block->enqueued_ns + rows->first;
@@ -188,7 +188,8 @@ bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t 
     return has_space;
 }
 
-/* The frames are the ring set's, which may be closed before the rows are released. */
+/* Copies in-frame payloads out, because the ring set that owns the frames may be closed before the rows are released.
+ */
 static void materialize_all(um_event_queue *queue)
 {
     um_message_queue *core = &queue->core;
@@ -205,12 +206,12 @@ static void wake(um_event_queue *queue)
     (void)ignored;
 }
 
-/* Those that were joined wake this queue's reader no more. Each is the first thing in its event queue. */
+/* Stops joined queues from waking this queue's reader. Each core is the first member of its event queue. */
 static void leave_joined(um_event_queue *queue)
 {
     for (uint32_t i = 1; queue->hot_failover != NULL && i < queue->hot_failover->input_count; i++) {
         um_event_queue *other = (um_event_queue *)queue->hot_failover->inputs[i];
-        if (atomic_load(&other->joined_to) == NULL) /* it is closed */
+        if (atomic_load(&other->joined_to) == NULL) /* already closed */
             continue;
         um_reactor_lock(other->queues->reactor);
         if (atomic_exchange(&other->joined_to, NULL) != NULL)
@@ -224,7 +225,7 @@ void um_event_queue_close(um_event_queue *queue)
     um_event_queues *queues = queue->queues;
     um_gate_shut(&queue->gate);
     wake(queue);
-    do /* in sequential mode a reader waits in the loop, where another thread may take the wake-up */
+    do /* in sequential mode a reader waits in the loop, and another thread there may take the wake-up */
         um_reactor_wake_by(queues->reactor, 0);
     while (!um_gate_empties(&queue->gate));
     leave_joined(queue);
@@ -300,7 +301,7 @@ int um_event_queue_descriptor(const um_event_queue *queue)
     return queue->event_fd;
 }
 
-/* Has the loop wake the queue's reader at this time, when it waits then. */
+/* Makes the loop wake the queue's reader at this time, if it waits then. */
 static void wake_at(um_event_queue *queue, int64_t time_ns)
 {
     _Atomic int64_t *first = &queue->queues->wake_at_ns;
@@ -337,10 +338,10 @@ static void disarm(um_event_queue *queue)
         atomic_fetch_sub(&queue->queues->waiting_count, 1);
 }
 
-/* The count goes up before the queue waits and down after it has stopped: the loop, which reads no queue while the
- * count is 0 and takes 1 from it for each queue it wakes, never sees it without every waiting queue in it. In the other
- * order the loop could wake this queue first, bring the count of another, waiting queue down to 0, and pass that one
- * by. */
+/* The count is incremented before the queue waits and decremented after it has stopped, so it always includes every
+ * waiting queue. The loop checks no queue while the count is 0, and subtracts 1 for each queue that it wakes. In the
+ * other order the loop could wake this queue first, decrement the count of another, waiting queue to 0, and miss that
+ * queue. */
 static bool arm(um_event_queue *queue)
 {
     if (queue->hot_failover != NULL)
@@ -352,7 +353,7 @@ static bool arm(um_event_queue *queue)
     atomic_fetch_add(waiting_count, 1);
     arm_hook();
     if (atomic_exchange(&queue->waiting, 1) == 1)
-        atomic_fetch_sub(waiting_count, 1); /* it was counted already */
+        atomic_fetch_sub(waiting_count, 1); /* already counted */
     atomic_thread_fence(memory_order_seq_cst);
     if (!um_event_queue_is_ready(queue))
         return false;
@@ -434,7 +435,7 @@ uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
     return rows->count;
 }
 
-/* A gap of hot failover's numbers is declared lost in time, too. */
+/* Returns when the wait ends: gaps of hot failover numbers must be declared lost in time. */
 static int64_t wait_end(const um_event_queue *queue, int64_t end_ns)
 {
     int64_t deadline_ns = queue->hot_failover != NULL ? um_hot_failover_deadline_ns(queue->hot_failover) : UM_NEVER_NS;

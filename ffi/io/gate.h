@@ -1,6 +1,6 @@
-/* A gate in front of an object that one thread may close while others are calling it: calls enter and leave, closing
- * shuts the gate and waits until the last call has left. The object's memory must outlive the calls that find the
- * gate shut, so its closer frees it only when no thread can name it any more.
+/* A gate for an object that one thread may close while others call it: calls enter and leave; closing shuts the gate
+ * and waits until the last call has left. The object's memory must outlive the calls that find the gate shut, so its
+ * closer frees it only once no thread can reach it.
  *
  * Threads: all functions from any thread; um_gate_shut once, and never from inside the gate.
  */
@@ -27,8 +27,8 @@ static inline void um_gate_leave(um_gate *gate)
     atomic_fetch_sub_explicit(&gate->calls, 1, memory_order_release);
 }
 
-/* True when the call may go on; it leaves when it is done. The order, entering before looking, is what makes either
- * the call see the gate shut or the closer see the call. */
+/* Returns true if the call may proceed; it must leave when done. Because it enters before it checks, either the call
+ * sees the gate shut, or the closer sees the call. */
 static inline bool um_gate_enter(um_gate *gate)
 {
     atomic_fetch_add_explicit(&gate->calls, 1, memory_order_seq_cst);
@@ -38,13 +38,13 @@ static inline bool um_gate_enter(um_gate *gate)
     return false;
 }
 
-/* From now on no thread enters. */
+/* Stops later calls from entering. */
 static inline void um_gate_shut(um_gate *gate)
 {
     atomic_store_explicit(&gate->is_shut, true, memory_order_seq_cst);
 }
 
-/* Whether everybody has left a gate that was shut; waits a moment if not. */
+/* Returns true if all calls have left a shut gate; otherwise waits a moment and returns false. */
 static inline bool um_gate_empties(const um_gate *gate)
 {
     struct timespec wait = {0, 50000};
@@ -54,7 +54,7 @@ static inline bool um_gate_empties(const um_gate *gate)
     return false;
 }
 
-/* Waits until everybody has left a gate that was shut. What they wait for must have been ended before. */
+/* Waits until all calls have left a shut gate. The caller has ended what they wait for. */
 static inline void um_gate_await_empty(const um_gate *gate)
 {
     while (!um_gate_empties(gate))

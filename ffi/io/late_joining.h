@@ -1,8 +1,8 @@
-/* Late join and recovery requests as Python drives them: it owns the TCP connections, these calls take and make the
- * bytes of many messages at once (core/receiver/fetch.h, core/source/retention.h).
+/* Late join and recovery requests for Python, which owns the TCP connections: these calls parse and write the bytes of
+ * many messages at once (core/receiver/fetch.h, core/source/retention.h).
  *
- * Threads: any. Memory: the caller's buffers. Errors: UM_CLOSED, -EBADMSG for a peer that does not keep to the
- * protocol, -ENOENT when there is nothing (any more) to do.
+ * Threads: any. Memory: the caller's buffers. Errors: UM_CLOSED, -EBADMSG if the peer violates the protocol, -ENOENT if
+ * there is nothing (more) to do.
  */
 #ifndef UM_IO_LATE_JOINING_H
 #define UM_IO_LATE_JOINING_H
@@ -12,16 +12,16 @@
 #include "io/publication.h"
 #include "io/subscription.h"
 
-/* Request for, and outcome of, mapping a source that retains messages and offers them at request_port. */
+/* The request for, and the outcome of, mapping a source that retains messages and offers them at request_port. */
 typedef struct um_late_mapping {
     um_address request_port;
     bool joins_late;
     uint32_t caching_proximity;
 
     bool is_fetched; /* the controller waits for um_subscription_fetch */
-    bool is_resumed; /* fetched from resume_sqn on: the source was known before, and its session ended */
+    bool is_resumed; /* fetched from resume_sqn: the source was known before, and its session ended */
     uint32_t resume_sqn;
-    uint32_t epoch; /* the fetch's */
+    uint32_t epoch; /* of the fetch */
 } um_late_mapping;
 
 /* As um_subscription_map. A rediscovered source is fetched from where its last session stopped, both for late join and
@@ -29,20 +29,20 @@ typedef struct um_late_mapping {
 int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
                              uint32_t topic_index, uint32_t source, um_late_mapping *mapping);
 
-/* As um_fetch_step; -ENOENT, too, when the session is gone. */
+/* As um_fetch_step; also -ENOENT if the session no longer exists. */
 int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
                           char *out, uint32_t capacity);
 /* As um_fetch_attend. */
 int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch);
 
-/* Offers late join. -EBUSY when it does so already. */
+/* Offers late join. -EBUSY if it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);
 /* Stores the range of retained and requested sqns. -ENOENT if the source does not offer late join. */
 int um_publication_retained(um_publication *publication, const um_range_bounds *bounds, uint32_t *low, uint32_t *high);
 
-/* Requests of one connection and the answers to them. */
+/* Requests of one connection and the responses to them. */
 typedef struct um_served {
-    uint32_t skip;     /* in and out: requests of the first message that were answered before */
+    uint32_t skip;     /* in and out: requests of the first message that are already answered */
     uint32_t consumed; /* bytes of requests */
     uint32_t written;
 } um_served;

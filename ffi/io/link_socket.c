@@ -18,7 +18,7 @@
 enum {
     SEGMENTS_MAX = 64,       /* the kernel's UDP_MAX_SEGMENTS */
     SUPER_BYTES_MAX = 65507, /* one UDP datagram before segmentation */
-    SEND_CALLS_MAX = 64,     /* messages in one sendmmsg */
+    SEND_CALLS_MAX = 64,     /* messages per sendmmsg call */
     SEND_VECTORS_MAX = 1024, /* the kernel's UIO_MAXIOV */
 };
 
@@ -39,8 +39,8 @@ static int set(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* Tries SO_*BUFFORCE first, which the system's limit does not bound; returns what was granted. The kernel doubles the
- * requested size, to make up for its own overhead, and reports the doubled figure. */
+/* Sets a buffer size, first by SO_*BUFFORCE, which ignores the system's limit, and returns the size granted. The kernel
+ * doubles the requested size for its own overhead and reports the doubled size. */
 static uint32_t set_buffer(int fd, int force_name, int name, uint32_t bytes)
 {
     if (bytes != 0 && set(fd, SOL_SOCKET, force_name, (int)bytes) != 0)
@@ -107,7 +107,7 @@ static int prepare_receiving(um_socket_link *link, const um_socket_config *confi
     if (config->timestamps && set(link->fd, SOL_SOCKET, SO_TIMESTAMPNS, 1) != 0)
         return fail(link, "SO_TIMESTAMPNS");
     if (config->gro)
-        set(link->fd, IPPROTO_UDP, UDP_GRO, 1); /* a kernel without it delivers datagrams one by one */
+        set(link->fd, IPPROTO_UDP, UDP_GRO, 1); /* a kernel without it delivers single datagrams */
     return 0;
 }
 
@@ -165,7 +165,7 @@ int um_socket_interface_mtu(int fd, const char *interface)
     return ioctl(fd, SIOCGIFMTU, &request) != 0 ? -errno : request.ifr_mtu;
 }
 
-/* A session's socket is sent to by publishers and read by the loop, at the same time. */
+/* Atomic, because publishers send by a session's socket while the loop reads it. */
 static void count_syscalls(um_socket_link *link, uint64_t count)
 {
     __atomic_fetch_add(&link->counters.syscalls, count, __ATOMIC_RELAXED);
@@ -175,7 +175,7 @@ static void count_syscalls(um_socket_link *link, uint64_t count)
 
 typedef struct send_plan {
     struct mmsghdr headers[SEND_CALLS_MAX];
-    uint32_t datagrams[SEND_CALLS_MAX]; /* carried by each message */
+    uint32_t datagrams[SEND_CALLS_MAX]; /* in each message */
     union {
         struct cmsghdr align;
         uint8_t bytes[CMSG_SPACE(sizeof(uint16_t))];
@@ -185,7 +185,7 @@ typedef struct send_plan {
     uint32_t vector_count;
 } send_plan;
 
-/* How many datagrams from batch[0] on can be one segmented send: equal lengths, the last may be shorter. */
+/* Returns how many datagrams from batch[0] can be one segmented send: equal lengths, only the last may be shorter. */
 static uint32_t segment_run(const um_tx *batch, uint32_t count, uint32_t vectors_left)
 {
     uint32_t bytes = batch[0].length, vectors = batch[0].part_count, run = 1;
@@ -211,7 +211,7 @@ static void add_segment_size(send_plan *plan, uint16_t bytes)
     memcpy(CMSG_DATA(control), &bytes, sizeof bytes);
 }
 
-/* What lies behind the last part in memory joins it: the kernel copies one long piece faster than many short ones. */
+/* Merges a part that is contiguous with the last one: the kernel copies one long piece faster than many short ones. */
 static void add_part(send_plan *plan, const struct iovec *first, const um_part *part)
 {
     struct iovec *next = plan->vectors + plan->vector_count;
@@ -250,7 +250,7 @@ static bool is_full(int error)
     return error == EAGAIN || error == ENOBUFS;
 }
 
-/* The device cannot segment (no checksum offload), or the kernel does not know how. */
+/* Returns true if the device cannot segment (no checksum offload), or the kernel does not support it. */
 static bool refuses_gso(int error)
 {
     return error == EIO || error == EINVAL || error == ENOPROTOOPT;

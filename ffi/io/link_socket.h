@@ -1,5 +1,5 @@
 /* The kernel-socket link (W6): UDP multicast through sendmmsg / recvmmsg, with segmentation (UDP GSO) and
- * coalescing (UDP GRO) by the kernel where that works. Datagrams carry the don't-fragment bit (W4).
+ * coalescing (UDP GRO) by the kernel if it supports them. Datagrams carry the don't-fragment bit (W4).
  *
  * Threads: a sending link belongs to the holder of its session's sender lock, a receiving one to the holder of the
  * context lock. System calls: socket, bind, setsockopt, sendmsg, sendmmsg, recvmmsg, ioctl, close.
@@ -28,10 +28,10 @@ typedef struct um_socket_config {
     uint32_t receive_buffer_bytes;
     bool gso;
     bool gro;
-    bool timestamps; /* kernel receive times instead of one clock reading a batch */
+    bool timestamps; /* kernel receive times instead of one clock reading per batch */
 } um_socket_config;
 
-/* What a set-up step could not do: the step's name for the error text, errno as the result. */
+/* If opening fails, `failed_step` names the step for the error text. */
 typedef struct um_socket_link {
     um_link base;
     int fd;
@@ -40,18 +40,18 @@ typedef struct um_socket_link {
     bool timestamps;
     uint32_t granted_send_bytes; /* socket buffers as the kernel granted them */
     uint32_t granted_receive_bytes;
-    uint64_t drops; /* SO_RXQ_OVFL, last seen */
+    uint64_t drops; /* SO_RXQ_OVFL as last read */
     const char *failed_step;
     um_link_counters counters;
 } um_socket_link;
 
-/* A unicast socket at interface_ip, for sending to groups and for NAKs. port 0: any. 0 or -errno. */
+/* Opens a unicast socket at interface_ip, for sending to groups and for NAKs. port 0: any. 0 or -errno. */
 int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port);
 
-/* A unicast socket that receives a session's data, too. port 0: any. 0 or -errno. */
+/* Opens a unicast socket that also receives a session's data. port 0: any. 0 or -errno. */
 int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config, uint16_t port);
 
-/* A socket that receives one group's datagrams to one port, joined on the interface. 0 or -errno. */
+/* Opens a socket that receives one group's datagrams to one port, joined on the interface. 0 or -errno. */
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group);
 
 /* Leaves the group and closes. */
@@ -69,10 +69,10 @@ typedef struct um_receive_ring {
 
 void um_receive_ring_init(um_receive_ring *ring, uint8_t *memory);
 
-/* Receives what is there without waiting, into ring->batch. Returns how many, 0 when nothing, or -errno. */
+/* Receives available datagrams without waiting, into ring->batch. Returns how many, or -errno. */
 int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max);
 
-/* The interface's MTU now, or -errno. */
+/* Returns the interface's current MTU, or -errno. */
 int um_socket_interface_mtu(int fd, const char *interface);
 
 #endif

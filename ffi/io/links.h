@@ -1,8 +1,9 @@
-/* The links of a context as its other layers share them: how sockets are opened, the ring set, the tap, the buffers of
- * one receive call, and what closed links have counted. Internal to ffi/io; below the reactor.
+/* The state that the links of a context share: socket options, the ring set, the tap, the buffers of one receive call,
+ * and the counters of closed links. Internal to ffi/io; below the reactor.
  *
  * Threads: the context lock, except for the tap (capture/writing/tap.h), `send_count`, and um_links_on_send_error,
- * which needs the sender lock of the session. Memory: the links open and close their own; the ring set is its opener's.
+ * which needs the sender lock of the session. Memory: opened and closed here, except the ring set, which is its
+ * opener's.
  */
 #ifndef UM_IO_LINKS_H
 #define UM_IO_LINKS_H
@@ -15,18 +16,18 @@
 
 typedef struct um_links {
     um_socket_config socket_config;
-    um_socket_config lbtru_socket_config; /* of what LBT-RU sends and receives by */
-    um_rings *rings;                      /* NULL: data travels on kernel sockets, or the context is closed */
+    um_socket_config lbtru_socket_config; /* for sockets of LBT-RU */
+    um_rings *rings;                      /* NULL: data uses kernel sockets, or the context is closed */
     um_authentication authentication;
     um_tap tap; /* runs between um_context_tap_start and _stop */
     um_receive_ring ring;
     void *ring_memory;
-    um_link_counters closed;     /* what links that are gone have counted */
-    _Atomic uint32_t send_count; /* of runs of the context's senders; approximate where threads send at once */
+    um_link_counters closed;     /* counters of closed links */
+    _Atomic uint32_t send_count; /* runs of the context's senders; approximate if threads send at once */
 } um_links;
 
 int um_links_open(um_links *links, const um_socket_config *config, um_rings *rings);
-/* Frees the receive buffers: nothing receives any more. Counters stay readable. */
+/* Frees the receive buffers when nothing receives any more. Counters stay readable. */
 void um_links_close(um_links *links);
 
 /* Closes a socket and keeps its counters. */
@@ -35,7 +36,8 @@ void um_links_close_socket(um_links *links, um_socket_link *link);
 /* Receives at most `max` datagrams into ring.batch and shows them to the tap. Returns how many, or -errno. */
 int um_links_receive(um_links *links, um_socket_link *link, int max);
 
-/* After a session has sent: when the path takes less than it did, learns its MTU. `fd`: any socket of the session. */
+/* Called after a session has sent: if the path refused a datagram as too large, reads the MTU. `fd`: any socket of the
+ * session. */
 void um_links_on_send_error(const um_links *links, um_source_session *session, int fd);
 
 #endif

@@ -7,7 +7,7 @@
 enum {
     EVENTS_MAX = 64,
     POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep polls idle sockets only this often */
-    PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
+    PRESSURE_CHECK_NS = 200000, /* interval between checks of a full queue */
 };
 
 static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
@@ -18,13 +18,13 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
     case UM_WATCH_GROUP:
         return um_receiving_receive_group(loop->receiving, index, now_ns);
     case UM_WATCH_SESSION:
-        return session->in_use ? um_publication_session_receive(session, now_ns) : 0;
+        return session->is_used ? um_publication_session_receive(session, now_ns) : 0;
     case UM_WATCH_CONNECTING:
         um_receiving_on_connected(loop->receiving, index, now_ns);
         return 0;
     case UM_WATCH_TCP:
         session = &loop->sessions->table[index >> 16];
-        return session->in_use ? um_publication_session_on_tcp(session, index & 0xffff, now_ns) : 0;
+        return session->is_used ? um_publication_session_on_tcp(session, index & 0xffff, now_ns) : 0;
     case UM_WATCH_RINGS: /* every pass polls the rings */
         return 0;
     default:
@@ -33,7 +33,7 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
     }
 }
 
-/* Runs the timers that are due, all of them when a thread requested the loop; returns when the next one is. */
+/* Runs the timers that are due, or all if a thread requested the loop; returns when the next one is due. */
 static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
 {
     int64_t next_ns = um_node_tick(&loop->receiving->node, now_ns);
@@ -41,7 +41,7 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
     for (uint32_t i = 0; i < loop->sessions->limit; i++) {
         um_publication_session *session = &loop->sessions->table[i];
         um_sender *sender = &session->sender;
-        if (!session->in_use)
+        if (!session->is_used)
             continue;
         if (all || sender->due_ns <= now_ns || atomic_load_explicit(&sender->has_deferred_tail, memory_order_relaxed))
             sender->due_ns = um_publication_session_service(session, now_ns);
@@ -49,18 +49,18 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
     }
     um_receiving_reap(loop->receiving);
     um_rings *rings = loop->links->rings;
-    int64_t rings_ns = rings != NULL ? rings->ops->tend(rings, now_ns) : UM_NEVER_NS;
+    int64_t rings_ns = rings != NULL ? rings->ops->service(rings, now_ns) : UM_NEVER_NS;
     int64_t readers_ns = atomic_load_explicit(&loop->queues->wake_at_ns, memory_order_relaxed);
     next_ns = um_earliest_ns(readers_ns, next_ns);
     return um_earliest_ns(rings_ns, next_ns);
 }
 
-/* How a pass waits before it receives: decided under the context lock, waited for without it. */
+/* How a pass waits before it receives: decided under the context lock, executed without it. */
 typedef struct wait_plan {
     int64_t gather_ns;   /* sleeps while datagrams gather; 0: no */
-    bool asks_epoll;     /* else it waits for nothing */
-    int64_t until_ns;    /* so long it sleeps in epoll; 0: it only looks */
-    bool reads_directly; /* reads the groups without their having been reported ready */
+    bool asks_epoll;     /* false: does not wait */
+    int64_t until_ns;    /* sleeps in epoll until then; 0: only checks */
+    bool reads_directly; /* reads the groups without a report by epoll */
 } wait_plan;
 
 static wait_plan plan_coalescing(um_loop *loop, int64_t now_ns)
@@ -73,29 +73,29 @@ static wait_plan plan_coalescing(um_loop *loop, int64_t now_ns)
     return (wait_plan){.gather_ns = wait_ns, .reads_directly = rings == NULL};
 }
 
-/* The pass may wait until wait_until_ns. */
+/* Plans a pass that may wait until wait_until_ns. */
 static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
 {
     um_rings *rings = loop->links->rings;
     bool never_sleeps = loop->config.busy_wait || wait_until_ns == 0;
     bool coalesces = wait_until_ns > now_ns && !never_sleeps && um_coalescing_is_active(&loop->coalescing, now_ns);
-    /* A ring set that was emptied: what came since gathers for the next pass. */
+    /* If the ring set was emptied, datagrams that have arrived since gather for the next pass. */
     bool emptied = rings != NULL && !loop->receiving->node.is_behind;
-    if (loop->last_batch > 0 && !(coalesces && emptied)) { /* there may be more: do not wait for it */
+    if (loop->last_batch > 0 && !(coalesces && emptied)) { /* there may be more, so do not wait */
         wait_until_ns = 0;
         coalesces = false;
     }
     int64_t until_ns = um_earliest_ns(loop->next_due_ns, wait_until_ns);
     if (coalesces)
         return plan_coalescing(loop, now_ns);
-    /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */
+    /* With a ring set the groups' sockets are usually idle, so they are read only if they are reported. */
     bool direct = rings == NULL && loop->receiving->group_limit <= UM_RECEIVING_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
-    /* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
-     * sleeps, and not while a queue is full: they would be reported, and not read. */
+    /* A watched ring costs the kernel a call per received datagram. So rings are watched only while the loop sleeps,
+     * and not while a queue is full: they would be reported but not read. */
     if (never_sleeps || loop->receiving->is_paused)
         um_reactor_watch_rings(loop->reactor, rings, false);
-    else if (!no_sleep && loop->receiving->rings_are_read)
+    else if (!no_sleep && loop->receiving->is_reading_rings)
         um_reactor_watch_rings(loop->reactor, rings, true);
     if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS)
         return (wait_plan){.reads_directly = direct};
@@ -109,7 +109,7 @@ static void lock(um_loop *loop)
     pthread_mutex_lock(&loop->reactor->lock);
 }
 
-/* Waits as planned, without the lock meanwhile. Returns events. */
+/* Waits as planned, without the lock. Returns events. */
 static int wait_as_planned(um_loop *loop, const wait_plan *plan, struct epoll_event *events, int64_t now_ns)
 {
     um_reactor *reactor = loop->reactor;
@@ -126,7 +126,7 @@ static int wait_as_planned(um_loop *loop, const wait_plan *plan, struct epoll_ev
     return count;
 }
 
-/* The context's own thread does not spin adaptively: it may share a processor with the readers it woke. */
+/* The context's thread does not spin adaptively, because it may share a CPU with the readers that it woke. */
 static void note_event(um_loop *loop, int64_t now_ns)
 {
     loop->spin_until_ns = now_ns + loop->config.spin_ns;
@@ -136,7 +136,7 @@ static void note_event(um_loop *loop, int64_t now_ns)
         loop->spin_until_ns = until_ns;
 }
 
-/* Receives from everything that has, or may have, datagrams. Returns datagrams handled. */
+/* Receives from every source that has, or may have, datagrams. Returns datagrams handled. */
 static int receive(um_loop *loop, const struct epoll_event *events, int count, bool direct, int64_t now_ns)
 {
     int handled = 0;

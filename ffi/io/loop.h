@@ -1,9 +1,9 @@
-/* The loop of a context: passes that sleep until something comes, receive it, run the timers that are due, and wake the
- * readers. Internal to ffi/io; above everything it drives.
+/* The loop of a context: passes that sleep until an event, receive, run the timers that are due, and wake the readers.
+ * Internal to ffi/io; above everything that it drives.
  *
- * Threads: any number at once; the state below is the context lock's, which a pass takes itself and releases while it
- * waits. In embedded mode the context's thread runs it, in sequential mode the threads that process events, read or
- * wait to send.
+ * Threads: any number at once; the state below is guarded by the context lock, which a pass takes itself and releases
+ * while it waits. In embedded mode the context's thread runs it, in sequential mode the threads that process events,
+ * read or wait to send.
  */
 #ifndef UM_IO_LOOP_H
 #define UM_IO_LOOP_H
@@ -17,7 +17,7 @@
 
 typedef struct um_loop_config {
     bool busy_wait;
-    int64_t spin_ns; /* how long to go on polling after the last event before sleeping */
+    int64_t spin_ns; /* how long to poll after the last event before sleeping */
 } um_loop_config;
 
 typedef struct um_loop {
@@ -33,10 +33,10 @@ typedef struct um_loop {
     int64_t spin_until_ns;
     int64_t last_poll_ns;
     int64_t next_due_ns;
-    uint32_t last_batch; /* datagrams of the last pass: while something comes, the next does not sleep */
+    uint32_t last_batch; /* datagrams of the last pass: the next does not sleep unless 0 */
 } um_loop;
 
-/* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */
+/* Runs one pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */
 int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns);
 
 #endif

@@ -5,11 +5,11 @@
 #include "os/clock.h"
 
 enum {
-    FOLLOW_NS = 100000000, /* after which it may lead, if the leader has left */
+    FOLLOW_NS = 100000000, /* a follower checks at this interval whether it may lead */
     DESCRIPTORS_MAX = 1 + UM_RECEIVING_DIRECT_MAX,
 };
 
-/* What a thread waits for: rows in a queue, or a descriptor. */
+/* A waiting thread: it waits for rows in a queue, or for a descriptor. */
 typedef struct waiter {
     um_event_queue *queue;
     int fd;
@@ -59,7 +59,7 @@ static int64_t loaded_until(const um_loop_leader *leader)
     return atomic_load_explicit(&leader->loaded_until_ns, memory_order_relaxed);
 }
 
-/* Takes the reports of the groups. Returns how many descriptors there are; 0: there is nothing to lead. */
+/* Takes over the reports of the groups. Returns the number of descriptors; 0: there is nothing to lead. */
 static uint32_t begin(um_loop_leader *leader, struct pollfd *descriptors)
 {
     int fds[UM_RECEIVING_DIRECT_MAX];
@@ -73,7 +73,7 @@ static uint32_t begin(um_loop_leader *leader, struct pollfd *descriptors)
     return count;
 }
 
-/* Gives them back. What came meanwhile is reported to the context's thread. */
+/* Returns the reports of the groups. Datagrams that arrived meanwhile are reported to the context's thread. */
 static void end(um_loop_leader *leader)
 {
     um_reactor *reactor = leader->queues->reactor;
@@ -91,7 +91,7 @@ static void note_event(um_loop_leader *leader, int64_t now_ns)
         leader->spin_until_ns = until_ns;
 }
 
-/* Receives, delivers and wakes. Returns whether the reader stays the leader. */
+/* Receives, delivers and wakes. Returns true if the reader stays the leader. */
 static bool pass(um_loop_leader *leader, int64_t now_ns)
 {
     um_receiving *receiving = leader->receiving;
@@ -120,11 +120,11 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
         um_loop_leader_note_load(leader, now_ns + UM_LEADER_PRESSURED_NS);
     else if (um_coalescing_is_active(&leader->load, now_ns))
         um_loop_leader_note_load(leader, leader->load.hot_until_ns);
-    um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread looks again when there is space */
+    um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread checks again when there is space */
     return same_groups && now_ns >= loaded_until(leader);
 }
 
-/* False when a signal ended it. */
+/* Returns false if a signal ended it. */
 static bool lead(um_loop_leader *leader, const waiter *w, int64_t end_ns)
 {
     struct pollfd descriptors[DESCRIPTORS_MAX];
@@ -152,10 +152,10 @@ static bool lead(um_loop_leader *leader, const waiter *w, int64_t end_ns)
 
 static bool can_lead(const um_loop_leader *leader)
 {
-    return !leader->config.never && leader->links->rings == NULL;
+    return !leader->config.is_disabled && leader->links->rings == NULL;
 }
 
-/* False when another thread leads. */
+/* Returns false if another thread leads. */
 static bool become_leader(um_loop_leader *leader)
 {
     return !atomic_exchange_explicit(&leader->is_led, true, memory_order_acquire);

@@ -35,7 +35,7 @@
 enum { UM_LEADER_PRESSURED_NS = 1000000 }; /* how long readers only follow after a queue was full */
 
 typedef struct um_loop_leader_config {
-    bool never;               /* readers only follow */
+    bool is_disabled;         /* readers only follow */
     int64_t spin_ns;          /* how long to poll after the last event before sleeping */
     int64_t adaptive_spin_ns; /* the same, only while events arrive within that time */
     int64_t coalesce_ns;      /* the loop's coalescing interval; 0: load never ends leading */
@@ -57,10 +57,10 @@ typedef struct um_loop_leader {
 void um_loop_leader_init(um_loop_leader *leader, const um_loop_leader_config *config, um_links *links,
                          um_receiving *receiving, um_event_queues *queues);
 
-/* Waits until the queue may have rows, end_ns, a signal, or a change of role, leading or following. Inside the queue's
- * gate. False when a signal ended it. */
+/* Waits, leading or following, until the queue may have rows, end_ns, a signal, or a change of role. Inside the queue's
+ * gate. Returns false if a signal ended it. */
 bool um_loop_leader_wait_queue(um_loop_leader *leader, um_event_queue *queue, int64_t end_ns);
-/* Waits until a descriptor is readable, such as one that stands for several queues, in the same way. */
+/* The same for any descriptor, such as one that stands for several queues. */
 bool um_loop_leader_wait_descriptor(um_loop_leader *leader, int fd, int64_t end_ns);
 
 /* Polls for rows, for the time that the adaptive spin allows and without sleeping, before a reader waits by other

@@ -6,9 +6,10 @@
 #include "os/memory.h"
 
 enum {
-    BATCH_BYTES = 62 * 1024, /* messages are sent in batches of this size, still in the cache: with its headers no more
-                                than the kernel takes at once, or a few datagrams remain */
-    BACK_PRESSURE_WAIT_NS = 50000, /* between attempts under back pressure */
+    /* Messages are sent in batches of this size while they are still in the cache. With headers a batch fits into one
+     * system call, or a few datagrams remain. */
+    BATCH_BYTES = 62 * 1024,
+    BACK_PRESSURE_WAIT_NS = 50000, /* between attempts under back-pressure */
 };
 
 /* ---- opening and closing ---- */
@@ -55,7 +56,7 @@ void um_publication_close(um_publication *publication)
 {
     um_publication_session *session = publication->session;
     um_gate_shut(&publication->gate);
-    um_sender_wake_publishers(&session->sender); /* a thread that waits for the descriptor tries again: UM_CLOSED */
+    um_sender_wake_publishers(&session->sender); /* threads that wait for the descriptor try again: UM_CLOSED */
     um_gate_await_empty(&publication->gate);
     flush(publication);
     um_lock_acquire(&session->core.sender_lock);
@@ -75,13 +76,13 @@ void um_publication_free(um_publication *publication)
 
 /* ---- waiting ---- */
 
-/* What a publisher may wait for. */
+/* Returns true for results after which a publisher may wait and try again. */
 static bool is_held_back(int64_t result)
 {
     return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
 }
 
-/* Runs the loop: in the context's thread, or in this one in sequential mode. Under no lock. */
+/* Waits while the context's thread runs the loop, or runs it here in sequential mode. Without a lock. */
 static void wait_between_attempts(um_reactor *reactor)
 {
     if (!um_reactor_is_threaded(reactor)) {
@@ -92,9 +93,9 @@ static void wait_between_attempts(um_reactor *reactor)
     nanosleep(&wait, NULL);
 }
 
-/* The waiting of one call. */
+/* The wait of one call. */
 typedef struct wait_state {
-    int64_t timeout_ns;  /* 0: none, negative: without a timeout */
+    int64_t timeout_ns;  /* 0: do not wait; negative: no timeout */
     int64_t deadline_ns; /* 0: has not waited yet */
     bool counted;
 } wait_state;
@@ -111,7 +112,7 @@ static void count_once(wait_state *wait, uint64_t *counter)
     wait->counted = true;
 }
 
-/* Where no loop reads control messages, they may report space. */
+/* Polls control messages, which may report space, if no loop reads them. */
 static bool poll_for_space(um_publication_session *session, int64_t now_ns)
 {
     if (um_reactor_is_threaded(session->sessions->reactor) && !um_control_is_unwatched(&session->control))
@@ -120,8 +121,8 @@ static bool poll_for_space(um_publication_session *session, int64_t now_ns)
     return um_sender_is_sendable(&session->sender);
 }
 
-/* One wait between two attempts; false when the time is up or the source is being closed. Keeps UM's counters of
- * blocked sends. */
+/* Waits once between two attempts; returns false if the time is up or the source is being closed. Updates UM's counters
+ * of blocked sends. */
 static bool wait_held_back(um_publication *publication, wait_state *wait, int64_t now_ns)
 {
     um_publication_session *session = publication->session;
@@ -146,7 +147,7 @@ static bool wait_held_back(um_publication *publication, wait_state *wait, int64_
 
 /* ---- publishing ---- */
 
-/* The time of a publication, and by the wall clock where messages carry it. */
+/* Returns the time of a publication, and records the wall clock if messages carry it. */
 static int64_t precise_now_ns(um_publication *publication)
 {
     um_source *core = &publication->core;
@@ -158,7 +159,7 @@ static int64_t precise_now_ns(um_publication *publication)
     return now_ns;
 }
 
-/* Without a time in messages, a send only restarts timers of milliseconds and more. */
+/* Returns a coarse time if messages carry none: a send then only restarts timers of milliseconds and more. */
 static int64_t send_now_ns(um_publication *publication)
 {
     return publication->core.has_send_time ? precise_now_ns(publication) : um_clock_coarse_ns();
@@ -210,8 +211,8 @@ int64_t um_publication_send_with(um_publication *publication, const char *data, 
     return result;
 }
 
-/* How many messages from `first` on make up one batch, of so many bytes: what completes a full one together with
- * the backlog. */
+/* Returns how many messages from `first` make up one batch: enough to complete a full batch of this many bytes,
+ * together with the backlog. */
 static uint32_t batch_size(const um_source *source, const uint32_t *lengths, const int32_t *offsets, uint32_t first,
                            uint32_t count, int64_t waiting_bytes, uint32_t *bytes)
 {
@@ -224,14 +225,14 @@ static uint32_t batch_size(const um_source *source, const uint32_t *lengths, con
     return i - first;
 }
 
-/* Large messages are published as staged datagrams, and the log only keeps them for retransmission; unless another
- * thread runs the sender, of which staging is a part. */
+/* Returns true for messages that are published as staged datagrams, with the log only for retransmission; not while
+ * another thread runs the sender, because staging is a part of that. */
 static bool are_large(const um_source_session *core, uint32_t count, uint32_t bytes)
 {
     return 2 * bytes / count > atomic_load_explicit(&core->body_max_bytes, memory_order_relaxed);
 }
 
-/* Publishes one batch: batch->result and done_bytes. */
+/* Publishes one batch and sets batch->result and done_bytes. */
 static void send_batch(um_publication *publication, um_staged_batch *batch, uint32_t bytes)
 {
     um_publication_session *session = publication->session;
@@ -245,7 +246,7 @@ static void send_batch(um_publication *publication, um_staged_batch *batch, uint
     batch->result = um_source_send_many(&publication->core, &batch->messages, batch->flags, batch->now_ns, &actions,
                                         &batch->done_bytes);
     if (actions != 0)
-        after_publishing(publication, actions, batch->flush || batch->result < 0);
+        after_publishing(publication, actions, batch->needs_flush || batch->result < 0);
 }
 
 static bool lengths_fit(const uint32_t *lengths, uint32_t count, uint64_t data_bytes)
@@ -279,7 +280,7 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
                                  .messages = {(const uint8_t *)data, lengths ? lengths + done : NULL,
                                               offsets ? offsets + done : NULL, batch_count, NULL},
                                  .flags = last ? flags : 0,
-                                 .flush = last && (flags & UM_SEND_FLUSH),
+                                 .needs_flush = last && (flags & UM_SEND_FLUSH),
                                  .now_ns = precise_now_ns(publication)};
         send_batch(publication, &batch, bytes);
         result = batch.result;

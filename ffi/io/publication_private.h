@@ -1,4 +1,4 @@
-/* What the files of ffi/io know of a source. */
+/* The fields of a source, for the files of ffi/io. */
 #ifndef UM_IO_PUBLICATION_PRIVATE_H
 #define UM_IO_PUBLICATION_PRIVATE_H
 
@@ -12,7 +12,7 @@ struct um_publication {
     um_publication_session *session;
     size_t memory_bytes; /* of this object and its explicit batch */
     um_gate gate;
-    um_retention *retention; /* NULL: it does not offer late join */
+    um_retention *retention; /* NULL: no late join is offered */
     size_t retention_bytes;
 };
 

@@ -5,15 +5,15 @@
 #include "os/lock.h"
 #include "os/memory.h"
 
-static const int64_t DRAIN_NS = 1000000000; /* clients of a session that ends have so long to take what was sent */
-static const int64_t TCP_RETRY_NS = 100000; /* connections are looked at again when the sender was busy */
+static const int64_t DRAIN_NS = 1000000000; /* how long clients of a closing session may take the data sent */
+static const int64_t TCP_RETRY_NS = 100000; /* interval between checks of connections while the sender is busy */
 
 /* ---- opening and closing ---- */
 
 static um_publication_session *free_entry(um_publication_sessions *sessions)
 {
     for (uint32_t i = 0; i < UM_PUBLICATION_SESSIONS_MAX; i++) {
-        if (sessions->table[i].in_use)
+        if (sessions->table[i].is_used)
             continue;
         if (i >= sessions->limit)
             sessions->limit = i + 1;
@@ -41,8 +41,8 @@ static int open_sockets(um_publication_session *session, enum um_transport trans
     return result;
 }
 
-/* Data leaves by the context's ring set, under the address and the UDP port of the NAK socket; that of LBT-RU by the
- * kernel, which knows the way to each client. */
+/* Opens the link to the context's ring set, which sends data from the address and UDP port of the NAK socket. LBT-RU
+ * sends by the kernel, which knows the route to each client. */
 static int open_ring_link(um_publication_session *session, enum um_transport transport)
 {
     um_links *links = session->sessions->links;
@@ -84,7 +84,7 @@ static um_mac_session mac_session(const um_publication_session *session, const u
     return (um_mac_session){session->control.nak_link.local, config->group, config->session_id};
 }
 
-/* What the session sends gets tags, and what receivers send it has to have them. */
+/* Opens the links that tag the session's datagrams, and the verifier of the receivers' datagrams. */
 static int open_authentication(um_publication_session *session, um_source_session_config *config)
 {
     const um_authentication *authentication = &session->sessions->links->authentication;
@@ -123,7 +123,7 @@ int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t ke
     int result = 0;
     for (uint32_t i = 0; i < sessions->limit && result == 0; i++) {
         um_publication_session *session = &sessions->table[i];
-        if (!session->in_use || session->core.config.key_set != key_set || keys == NULL)
+        if (!session->is_used || session->core.config.key_set != key_set || keys == NULL)
             continue;
         um_mac_session identity = mac_session(session, &session->core.config);
         um_lock_acquire(&session->core.sender_lock);
@@ -150,7 +150,7 @@ static void close_sender(um_publication_session *session)
     um_socket_close(&session->data_link);
 }
 
-/* What a session is opened with: the ports of its NAK socket, or how it listens for clients. */
+/* The sockets of a session to open: the port range of its NAK socket, or how it listens for clients. */
 typedef struct session_sockets {
     uint16_t port_low;
     uint16_t port_high;
@@ -203,7 +203,7 @@ static int open_tcp(um_publication_session *session, um_source_session_config *c
     return 0;
 }
 
-/* What the session sends through. */
+/* Returns the link that the session sends through. */
 static um_link *link_of(um_publication_session *session)
 {
     if (session->tcp != NULL)
@@ -235,7 +235,7 @@ static int open_session(um_publication_sessions *sessions, um_source_session_con
     session->memory_bytes = um_source_session_footprint(config);
     um_source_session_init(&session->core, memory, config, link_of(session), limits_of(sessions, config->transport),
                            um_clock_ns());
-    session->in_use = true;
+    session->is_used = true;
     *opened = session;
     return session->tcp != NULL ? 0 : um_control_watch(&session->control);
 }
@@ -250,7 +250,7 @@ static int open_with_memory(um_publication_sessions *sessions, um_source_session
     void *memory = um_map(bytes);
     if (memory == NULL)
         return -ENOMEM;
-    um_back(memory, bytes); /* slow: the loop runs meanwhile */
+    um_back(memory, bytes); /* slow, so without the lock: the loop runs meanwhile */
     um_reactor_lock(sessions->reactor);
     int result = open_session(sessions, config, memory, sockets, opened);
     um_reactor_unlock(sessions->reactor);
@@ -296,8 +296,8 @@ void um_publication_session_shut(um_publication_session *session)
         um_tcp_server_drain(session->tcp, DRAIN_NS);
     um_reactor_lock(sessions->reactor);
     um_lock_acquire(&session->core.sender_lock);
-    session->in_use = false;
-    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that were borrowed from the link */
+    session->is_used = false;
+    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* returns the frames borrowed from the link */
     close_authentication(session);
     if (session->tcp != NULL)
         close_tcp(session);
@@ -315,7 +315,7 @@ void *um_publication_session_memory(const um_publication_session *session, size_
     return session->memory;
 }
 
-/* ---- receivers as the source knows them ---- */
+/* ---- receivers ---- */
 
 uint32_t um_publication_session_events(um_publication_session *session, uint64_t read_count, um_source_event *out,
                                        uint64_t *count)
@@ -348,12 +348,12 @@ bool um_publication_session_cut_off(um_publication_session *session, um_address 
     return found;
 }
 
-/* ---- publishers' ---- */
+/* ---- called by publishers ---- */
 
 void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns)
 {
     bool retransmits;
-    if (session->tcp != NULL) /* whose connections the loop is told of */
+    if (session->tcp != NULL) /* its connections are reported to the loop */
         return;
     int handled = um_control_poll(&session->control, now_ns, &retransmits);
     if (retransmits)
@@ -364,14 +364,14 @@ void um_publication_session_poll_control(um_publication_session *session, int64_
 
 void um_publication_session_after(um_publication_session *session, const um_sender_outcome *outcome)
 {
-    if (!outcome->ran)
+    if (!outcome->has_run)
         return;
     if (um_control_is_poll_due(&session->control))
         um_publication_session_poll_control(session, outcome->tail_bytes, um_clock_ns());
     um_sender_bound_write_ahead(&session->sender, outcome->now_ns);
 }
 
-/* ---- the loop's ---- */
+/* ---- called by the loop ---- */
 
 int um_publication_session_receive(um_publication_session *session, int64_t now_ns)
 {
@@ -381,14 +381,14 @@ int um_publication_session_receive(um_publication_session *session, int64_t now_
         sender->due_ns = now_ns + sender->skip_ns;
         return 0;
     }
-    if (handled > 0) { /* a status message may have opened the window, a retransmission may wait for its limiter */
+    if (handled > 0) { /* a status message may have opened the window; a retransmission may wait for its limiter */
         sender->due_ns = now_ns;
         atomic_store_explicit(&sender->requested_ns, now_ns, memory_order_relaxed);
     }
     return handled;
 }
 
-/* A connection that took something may have made space for more. */
+/* Requests a run of the sender: a connection that took data may have space for more. */
 static void want_run(um_publication_session *session, int64_t now_ns)
 {
     session->sender.due_ns = now_ns;
@@ -403,7 +403,7 @@ int um_publication_session_on_tcp(um_publication_session *session, uint32_t clie
     return handled > 0 ? handled : 0;
 }
 
-/* Returns when to look at the connections again. */
+/* Returns when to check the connections again. */
 static int64_t service_tcp(um_publication_session *session, int64_t now_ns)
 {
     int64_t due_ns;

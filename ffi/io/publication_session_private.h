@@ -1,4 +1,4 @@
-/* The source sessions of a context: sender and control of each, which know nothing of one another, put together. */
+/* The source sessions of a context: connects the sender and the control of each, which are independent. */
 #ifndef UM_IO_PUBLICATION_SESSION_PRIVATE_H
 #define UM_IO_PUBLICATION_SESSION_PRIVATE_H
 
@@ -17,29 +17,29 @@ struct um_publication_session {
     um_source_session core;
     um_sender sender;
     um_control control;
-    um_socket_link data_link;     /* sends to the group; LBT-RU sends by the socket that control is received at */
-    um_link *ring_link;           /* where data goes when the context has a ring set, else NULL */
-    um_tap_link tapped;           /* that link, or data_link, as the tap sees it */
-    um_tcp_server *tcp;           /* of a session over TCP, which has none of the sockets above; else NULL */
-    um_tagging_link tagging;      /* in front of it, with keys: its next is NULL without */
-    um_senders_verifier verifier; /* of the receivers' control messages, with keys */
+    um_socket_link data_link;     /* sends to the group; LBT-RU sends by the socket that receives control messages */
+    um_link *ring_link;           /* sends the data if the context has a ring set, else NULL */
+    um_tap_link tapped;           /* ring_link or data_link, seen by the tap */
+    um_tcp_server *tcp;           /* for a session over TCP, which has none of the sockets above; else NULL */
+    um_tagging_link tagging;      /* with keys: in front of `tapped`; without: its `next` is NULL */
+    um_senders_verifier verifier; /* with keys: for the receivers' control messages */
     struct um_publication_sessions *sessions;
     void *memory;
     size_t memory_bytes;
     uint32_t publication_count;
-    bool in_use;
+    bool is_used;
 };
 
 /* The table and `limit` are guarded by the context lock. */
 typedef struct um_publication_sessions {
     um_reactor *reactor;
     um_links *links;
-    um_rate_limits limits; /* LBT-RM's */
+    um_rate_limits limits; /* of LBT-RM */
     um_rate_limits lbtru_limits;
-    um_rate_limits unlimited;      /* TCP's, whose connections limit what is sent */
+    um_rate_limits unlimited;      /* of TCP, whose connections limit the rate */
     um_context_counters *counters; /* of blocked sends */
     um_publication_session *table; /* UM_PUBLICATION_SESSIONS_MAX, mapped */
-    uint32_t limit;                /* entries beyond it were never used */
+    uint32_t limit;                /* entries from this index were never used */
 } um_publication_sessions;
 
 /* See um_publication_session_open (context.h). */
@@ -48,22 +48,22 @@ int um_publication_sessions_open(um_publication_sessions *sessions, um_source_se
 /* See um_publication_session_open_tcp (context.h). */
 int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_source_session_config *config,
                                      const um_tcp_source_config *tcp, um_publication_session **opened);
-/* The key set has changed: its sessions go on with the new keys. */
+/* Continues the sessions of a changed key set with the new keys. */
 int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t key_set);
 
-/* ---- publishers' ---- */
+/* ---- called by publishers ---- */
 
-/* After a publication: polls control when that is due, and bounds how far the publisher is ahead. */
+/* After a publication: polls control if that is due, and bounds how far the publisher is ahead of the sender. */
 void um_publication_session_after(um_publication_session *session, const um_sender_outcome *outcome);
-/* Polls control and sends what that allows, down to tail_bytes. */
+/* Polls control and sends the data that it allows, down to tail_bytes. */
 void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns);
 
-/* ---- the loop's, under the context lock ---- */
+/* ---- called by the loop, under the context lock ---- */
 
-/* The NAK socket was reported. Returns datagrams handled. */
+/* Handles a report of the NAK socket. Returns datagrams handled. */
 int um_publication_session_receive(um_publication_session *session, int64_t now_ns);
-/* A connection of a session over TCP was reported, or the socket it listens on (tcp_server.h). Returns what was
- * handled. */
+/* Handles a report of a connection of a session over TCP, or of its listening socket (tcp_server.h). Returns the number
+ * of bytes or clients handled. */
 int um_publication_session_on_tcp(um_publication_session *session, uint32_t client, int64_t now_ns);
 /* Runs the session's timers, unless its publishers drive it. Returns when to call again. */
 int64_t um_publication_session_service(um_publication_session *session, int64_t now_ns);

@@ -8,7 +8,7 @@
 
 enum {
     LOCK_YIELDS_MAX = 1000,
-    BUSY_POLL_BUDGET = 64, /* datagrams of one look at the driver; more takes CAP_NET_ADMIN */
+    BUSY_POLL_BUDGET = 64, /* datagrams per poll of the driver; more requires CAP_NET_ADMIN */
 };
 
 /* ---- the lock ---- */
@@ -82,7 +82,7 @@ int um_reactor_watch_connecting(um_reactor *reactor, int fd, uint32_t index)
 int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched)
 {
     int fds[UM_RINGS_DESCRIPTORS_MAX];
-    if (rings == NULL || reactor->rings_are_watched == is_watched)
+    if (rings == NULL || reactor->is_watching_rings == is_watched)
         return 0;
     reactor->error_step = "watching the rings";
     uint32_t count = rings->ops->descriptors(rings, fds, UM_RINGS_DESCRIPTORS_MAX);
@@ -92,7 +92,7 @@ int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched
             epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
             result = um_reactor_watch(reactor, fds[i], UM_WATCH_RINGS, i);
-    reactor->rings_are_watched = is_watched;
+    reactor->is_watching_rings = is_watched;
     return result;
 }
 
@@ -114,7 +114,7 @@ int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop)
     return um_reactor_watch(reactor, reactor->wake_fd, UM_WATCH_WAKE, 0);
 }
 
-/* struct epoll_params and EPIOCSPARAMS of Linux 6.9, which the headers of the oldest supported system lack. */
+/* struct epoll_params and EPIOCSPARAMS of Linux 6.9, missing in the headers of the oldest supported system. */
 struct busy_poll_params {
     uint32_t usecs;
     uint16_t budget;

@@ -1,4 +1,4 @@
-/* One file, because groups, sessions and what they deliver share the context lock and the table of groups. */
+/* One file, because groups, sessions and delivery share the context lock and the table of groups. */
 #include "io/receiving.h"
 
 #include <stdlib.h>
@@ -13,16 +13,16 @@
 
 enum {
     RECEIVES_PER_PASS = 8,
-    RING_RECEIVES_PER_PASS = 12, /* as a rule all that gathered in a coalescing interval */
+    RING_RECEIVES_PER_PASS = 12, /* usually receives all datagrams of a coalescing interval */
     PREFETCHED_AHEAD = 8,
     RESUME_POINTS = 16384,
-    HEADERS_BYTES = 64, /* of a datagram's; nothing more of it is read here when its payload stays in the frame */
+    HEADERS_BYTES = 64, /* all that is read of a datagram here if its payload stays in the frame */
 };
 
 /* A receiving session's memory: the session, its loss map and table, in one mapping. */
 typedef struct session_block {
     um_receiver_session core;
-    um_session_verifier verifier; /* with keys, and so is the link of what is sent to the source */
+    um_session_verifier verifier; /* with keys, as is the link for datagrams to the source */
     um_tagging_link tagging;
     um_tap_link tapped; /* LBT-RU: sends to the source by the session's own socket */
     um_group *group;
@@ -37,20 +37,20 @@ static um_group *find_group(um_receiving *receiving, um_address address)
     um_group *unused = NULL;
     for (uint32_t i = 0; i < UM_RECEIVING_GROUPS_MAX; i++) {
         um_group *group = &receiving->groups[i];
-        if (group->in_use && group->connection == NULL && um_address_equal(group->link.local, address))
+        if (group->is_used && group->connection == NULL && um_address_equal(group->link.local, address))
             return group;
-        if (!group->in_use && unused == NULL)
+        if (!group->is_used && unused == NULL)
             unused = group;
     }
     return unused;
 }
 
-/* Has a group reported to the loop unless a reader waits for it or a queue is full. */
+/* Reports a group to the loop unless a reader waits for it or a queue is full. */
 static void update_report(um_receiving *receiving, uint32_t index)
 {
     um_group *group = &receiving->groups[index];
     bool is_reported = !group->is_unwatched && !receiving->is_paused;
-    if (!group->in_use || is_reported == group->is_reported)
+    if (!group->is_used || is_reported == group->is_reported)
         return;
     group->is_reported = is_reported;
     if (group->connection != NULL)
@@ -61,7 +61,7 @@ static void update_report(um_receiving *receiving, uint32_t index)
         um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
 }
 
-/* Takes an entry that was not in use. Returns its index. */
+/* Takes an unused entry. Returns its index. */
 static uint32_t take_group(um_receiving *receiving, um_group *group)
 {
     uint32_t index = (uint32_t)(group - receiving->groups);
@@ -69,20 +69,20 @@ static uint32_t take_group(um_receiving *receiving, um_group *group)
     group->session_count = 0;
     group->is_unwatched = false;
     group->connection = NULL;
-    group->in_use = true;
+    group->is_used = true;
     if (index >= receiving->group_limit)
         receiving->group_limit = index + 1;
     return index;
 }
 
-/* The socket of an entry that was not in use is open: it receives from now on. */
+/* Takes an unused entry whose socket is open; it receives from now on. */
 static int add_group(um_receiving *receiving, um_group *group)
 {
     uint32_t granted = group->link.granted_receive_bytes;
     if (receiving->least_buffer_bytes == 0 || granted < receiving->least_buffer_bytes)
         receiving->least_buffer_bytes = granted;
     uint32_t index = take_group(receiving, group);
-    receiving->rings_are_read = true;
+    receiving->is_reading_rings = true;
     int result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
     if (result != 0)
         return result;
@@ -99,14 +99,14 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     if (group == NULL)
         return -ENOSPC;
     *joined = group;
-    if (group->in_use)
+    if (group->is_used)
         return 0;
     int result = um_socket_open_group(&group->link, &receiving->links->socket_config, address);
     receiving->reactor->error_step = group->link.failed_step;
     return result == 0 ? add_group(receiving, group) : result;
 }
 
-/* The first free port of the session's range; when all are taken, any. */
+/* Opens the first free port of the session's range, or any port if all are taken. */
 static int open_receive_port(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
 {
     const um_socket_config *socket = &receiving->links->lbtru_socket_config;
@@ -126,7 +126,7 @@ static int open_receive_port(um_receiving *receiving, const um_receiver_session_
     return result == 0 ? add_group(receiving, group) : result;
 }
 
-/* The entry of a connection, which connects later. */
+/* Takes an entry for a connection, which connects later. */
 static int take_connection_entry(um_receiving *receiving, um_group **opened)
 {
     um_group *group = find_group(receiving, (um_address){0, 0});
@@ -140,7 +140,7 @@ static int take_connection_entry(um_receiving *receiving, um_group **opened)
     return 0;
 }
 
-/* The session is initialized: its connection is read as a group is. */
+/* Opens the connection of an initialized session; it is read as a group is. */
 static int open_connection(um_receiving *receiving, session_block *block, const um_key_set *keys)
 {
     um_group *group = block->group;
@@ -174,21 +174,21 @@ static void leave_group(um_receiving *receiving, um_group *group)
     if (group->connection != NULL) {
         um_tcp_connection_close(group->connection);
         receiving->connection_count--;
-    } else if (group->is_unwatched) { /* the reader that waits for it would keep the socket open */
+    } else if (group->is_unwatched) { /* the reader that waits for the socket would keep it open */
         shutdown(group->link.fd, SHUT_RDWR);
     }
     um_links_close_socket(receiving->links, &group->link);
     group->connection = NULL;
-    group->in_use = false;
-    while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].in_use)
+    group->is_used = false;
+    while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].is_used)
         receiving->group_limit--;
     if (receiving->group_limit == 0) {
-        receiving->rings_are_read = false;
+        receiving->is_reading_rings = false;
         um_reactor_watch_rings(receiving->reactor, receiving->links->rings, false);
     }
 }
 
-/* What goes to the source of an LBT-RU session comes from where its data goes to. */
+/* Returns the link for datagrams to the source; an LBT-RU session sends them from the port that receives its data. */
 static um_tap_link *control_link_of(um_receiving *receiving, session_block *block,
                                     const um_receiver_session_config *config)
 {
@@ -200,7 +200,7 @@ static um_mac_session mac_session(const um_receiver_session_config *config)
     return (um_mac_session){config->id.source, config->id.group, config->id.session_id};
 }
 
-/* What the source sends has to have tags, and what is sent to it gets them. */
+/* Opens the verifier of the source's datagrams and the link that tags datagrams to the source. */
 static int open_authentication(um_receiving *receiving, session_block *block, const um_key_set *keys,
                                const um_receiver_session_config *config)
 {
@@ -221,7 +221,7 @@ static int open_authentication(um_receiving *receiving, session_block *block, co
     return result;
 }
 
-/* Nothing is open without keys. */
+/* Closes both; neither is open without keys. */
 static void close_authentication(session_block *block)
 {
     um_session_verifier_close(&block->verifier);
@@ -258,7 +258,7 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
         return -ENOMEM;
     block->memory_bytes = head_bytes + bytes;
     const um_key_set *keys = um_authentication_keys(&receiving->links->authentication, config->key_set);
-    bool is_tcp = config->id.transport == UM_TRANSPORT_TCP; /* whose records are not of the session */
+    bool is_tcp = config->id.transport == UM_TRANSPORT_TCP; /* its records belong to the connection, not the session */
     const um_key_set *datagram_keys = is_tcp ? NULL : keys;
     um_receiver_session_config sized = *config;
     sized.datagram_max_bytes -= datagram_keys != NULL ? UM_TRAILER_BYTES : 0;
@@ -313,14 +313,14 @@ static void note_ended(um_receiving *receiving, const um_receiver_session *sessi
     receiving->ended[receiving->ended_count++ % UM_RECEIVING_ENDED_MAX] = session->config.id;
 }
 
-/* A connection has an entry of its own, and its group is none. */
+/* Returns true if the group needs an entry and there is none. A connection always needs one. */
 static bool group_table_is_full(um_receiving *receiving, um_address group)
 {
     return find_group(receiving, group) == NULL;
 }
 
-/* Evicts sessions that received nothing until one of this identity fits. Their sources are found again when they
- * advertise again. */
+/* Evicts sessions that received nothing until one with this identity fits. An evicted source is rediscovered when it
+ * advertises again. */
 static void make_space(um_receiving *receiving, const um_session_id *id)
 {
     um_node *node = &receiving->node;
@@ -337,7 +337,7 @@ static void make_space(um_receiving *receiving, const um_session_id *id)
     } while (is_needed && evicted != NULL);
 }
 
-/* Which tells a source that filters what is wanted; NULL: not over TCP. */
+/* Returns the session's TCP connection, or NULL for other transports. */
 static um_tcp_connection *connection_of(um_receiver_session *session)
 {
     return session->config.id.transport == UM_TRANSPORT_TCP ? &((session_block *)session)->connection : NULL;
@@ -463,7 +463,7 @@ void um_receiving_free(um_receiving *receiving)
     um_unmap(receiving->groups, sizeof *receiving->groups * UM_RECEIVING_GROUPS_MAX);
 }
 
-/* ---- the loop's ---- */
+/* ---- called by the loop ---- */
 
 static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_ns)
 {
@@ -478,7 +478,7 @@ static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_n
     return count;
 }
 
-/* The same of a connection, whose runs of messages count as datagrams. */
+/* The same for a connection, whose runs of messages count as datagrams. */
 static int receive_connection(um_receiving *receiving, um_group *group, int64_t now_ns)
 {
     bool more;
@@ -491,7 +491,7 @@ static int receive_connection(um_receiving *receiving, um_group *group, int64_t 
 void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns)
 {
     um_group *group = &receiving->groups[index];
-    if (group->in_use && group->connection != NULL)
+    if (group->is_used && group->connection != NULL)
         um_tcp_connection_on_connected(group->connection, now_ns);
 }
 
@@ -500,7 +500,7 @@ int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns)
     int64_t next_ns = UM_NEVER_NS;
     for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
         um_group *group = &receiving->groups[i];
-        if (group->in_use && group->connection != NULL)
+        if (group->is_used && group->connection != NULL)
             next_ns = um_earliest_ns(next_ns, um_tcp_connection_tick(group->connection, now_ns));
     }
     return next_ns;
@@ -511,7 +511,7 @@ int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns)
     int handled = 0;
     for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
         um_group *group = &receiving->groups[i];
-        if (group->in_use && group->connection != NULL && group->connection->has_rest)
+        if (group->is_used && group->connection != NULL && group->connection->has_rest)
             handled += receive_connection(receiving, group, now_ns);
     }
     return handled;
@@ -521,7 +521,7 @@ int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t 
 {
     um_group *group = &receiving->groups[index];
     int handled = 0;
-    if (!group->in_use)
+    if (!group->is_used)
         return 0;
     if (group->connection != NULL)
         return receive_connection(receiving, group, now_ns);
@@ -550,10 +550,10 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
         return 0;
     for (uint32_t i = 0; i < receiving->group_limit; i++) {
         um_group *group = &receiving->groups[i];
-        if (!group->in_use)
+        if (!group->is_used)
             continue;
         if (group->connection != NULL && group->connection->state != UM_TCP_CONNECTED)
-            continue; /* the loop connects it, which counts as a change */
+            continue; /* the loop connects it, and that counts as a change */
         group->is_unwatched = true;
         update_report(receiving, i);
         fds[count++] = group->connection != NULL ? group->connection->fd : group->link.fd;
@@ -578,8 +578,8 @@ void um_receiving_pause_groups(um_receiving *receiving, bool is_paused)
         update_report(receiving, i);
 }
 
-/* The lines of a frame are another processor's, which wrote it; those of a datagram put together of several frames are
- * here. One datagram at a time: the processor drops requests that come all at once. */
+/* Prefetches a frame, which was written by another CPU; a datagram assembled from several frames is already in this
+ * CPU's caches. One datagram at a time, because the CPU drops prefetches that are issued all at once. */
 static void prefetch(const um_rx *rx)
 {
     if (rx->frames == NULL)
@@ -608,7 +608,7 @@ static int receive_ring_batch(um_receiving *receiving, int64_t now_ns)
         um_node_on_data(&receiving->node, rx, now_ns);
     }
     um_coalescing_on_frames(receiving->coalescing, rings->taken_frames, bytes);
-    rings->ops->release(rings); /* without a datagram, too: frames that held none were taken all the same */
+    rings->ops->release(rings); /* also without datagrams, because frames without one were taken too */
     receiving->pass_datagrams += count > 0 ? (uint32_t)count : 0;
     return count > 0 ? count : 0;
 }
@@ -619,7 +619,7 @@ int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns)
     for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_node_is_pressured(&receiving->node, now_ns); i++) {
         int count = receive_ring_batch(receiving, now_ns);
         handled += count;
-        if (count == 0 || !receiving->links->rings->more)
+        if (count == 0 || !receiving->links->rings->has_more)
             return handled;
     }
     receiving->node.is_behind = true;
@@ -642,7 +642,7 @@ static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery 
         if (!um_delivery_fetch_is_active(d) || d->fetch.kind != UM_DELIVERY_FETCH_OFF_TRANSPORT || d->fetch.is_taken)
             continue;
         d->fetch.is_taken = true;
-        /* A receiver is the first thing in its subscription. */
+        /* A receiver is the first member of its subscription. */
         begun[count++] = (um_begun_recovery){.subscription = d->receiver,
                                              .id = session->config.id,
                                              .topic_index = d->topic_index,

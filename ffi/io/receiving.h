@@ -1,8 +1,8 @@
 /* The receiving half of a context: joined groups, receiving sessions, and the datagrams that the loop delivers to them.
  * Internal to ffi/io; subscription.h is what applications open.
  *
- * Threads: the context lock, except for um_receiving_open and _close. Memory: sessions are mapped when a topic of
- * theirs is first wanted, and unmapped with the last receiver, or when they have ended. Errors: negative errno.
+ * Threads: the context lock, except for um_receiving_open and _close. Memory: a session is mapped when the first of its
+ * topics is mapped, and unmapped with the last receiver, or when it has ended. Errors: negative errno.
  */
 #ifndef UM_IO_RECEIVING_H
 #define UM_IO_RECEIVING_H
@@ -14,7 +14,7 @@
 #include "io/tcp_connection.h"
 
 enum {
-    UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions remembered until they are read */
+    UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions kept until they are read */
     UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs, and ports of LBT-RU sessions */
     UM_RECEIVING_DIRECT_MAX = 4,   /* up to this number of groups, all are read without a call to epoll */
 };
@@ -24,12 +24,12 @@ typedef struct um_group {
     um_socket_link link;
     um_tcp_connection *connection; /* NULL: it is read by the link */
     uint32_t session_count;
-    bool in_use;
+    bool is_used;
     bool is_unwatched; /* a reader waits for it instead of the loop */
     bool is_reported;  /* to the loop, when it is readable */
 } um_group;
 
-/* An off-transport recovery that has begun: it waits for um_subscription_fetch. */
+/* An off-transport recovery that has started and waits for um_subscription_fetch. */
 typedef struct um_begun_recovery {
     void *subscription; /* a um_subscription */
     um_session_id id;
@@ -40,7 +40,7 @@ typedef struct um_begun_recovery {
 } um_begun_recovery;
 
 typedef struct um_receiving_config {
-    uint32_t batch; /* datagrams of one receive call */
+    uint32_t batch; /* datagrams per receive call */
     uint32_t hold_datagrams;
     uint32_t hold_messages;
     uint32_t datagram_max_bytes;
@@ -61,14 +61,14 @@ typedef struct um_receiving {
     uint32_t group_changes; /* groups joined and left, and connections made and lost, ever */
     uint32_t connection_count;
     uint32_t least_buffer_bytes; /* smallest buffer that the kernel granted to a group's socket; 0: no socket yet */
-    bool rings_are_read;         /* a group is joined, so the loop waits for the rings */
+    bool is_reading_rings;       /* a group is joined, so the loop waits for the rings */
     bool is_paused;              /* a queue is full: nothing is read, and nothing reported to the loop */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
-    uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
+    uint32_t pass_datagrams;               /* in this pass of the loop; coalesced datagrams are counted singly */
     um_receive_coalescing *coalescing;     /* counts datagrams received from rings */
     struct um_subscription *subscriptions; /* the list of subscription.c */
     uint32_t next_delivery_id;
-    int recoveries_fd;                           /* eventfd of the thread that takes off-transport recoveries; or -1 */
+    int recoveries_fd; /* eventfd of the thread that takes off-transport recoveries; -1: none */
     um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */
     uint32_t ended_count;
     uint32_t ended_taken;
@@ -91,7 +91,7 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 /* um_node_set_nak_cutoff; takes the context lock. */
 void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off);
 
-/* ---- the loop's ---- */
+/* ---- called by the loop ---- */
 
 /* Handles the end of a TCP session's attempt to connect. */
 void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns);
@@ -112,13 +112,13 @@ void um_receiving_watch_groups(um_receiving *receiving);
 void um_receiving_pause_groups(um_receiving *receiving, bool is_paused);
 /* Receives from the ring set in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
-/* The key set has changed: its sessions continue with the new keys. */
+/* Continues the sessions of a changed key set with the new keys. */
 int um_receiving_rekey(um_receiving *receiving, uint32_t key_set);
 /* Wakes the thread that takes off-transport recoveries if any have started. */
 void um_receiving_report_recoveries(um_receiving *receiving);
 /* Takes at most `max` recoveries that have started and were not taken yet. Returns how many. */
 uint32_t um_receiving_take_recoveries(um_receiving *receiving, um_begun_recovery *begun, uint32_t max);
-/* Takes down the sessions that have ended. */
+/* Closes the sessions that have ended. */
 void um_receiving_reap(um_receiving *receiving);
 
 #endif

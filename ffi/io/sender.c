@@ -8,12 +8,12 @@
 #include "os/lock.h"
 
 enum {
-    STREAM_NS = 1000000,               /* a session that sent so recently is streaming */
-    SKIP_MAX_NS = 4000000,             /* the loop skips it for so long at most */
-    TIMERS_NS = 20000000,              /* and runs its timers so often at least */
-    WRITE_AHEAD_BYTES = 64 * 1024,     /* a publisher gets so far ahead of another thread that sends for it */
-    COARSE_CLOCK_ENOUGH_NS = 20000000, /* a coarse clock is good enough for timers of so long */
-    YIELDS_MAX = 64,                   /* and gives way to it so often at most */
+    STREAM_NS = 1000000,               /* a session that sent within this time is streaming */
+    SKIP_MAX_NS = 4000000,             /* maximum time that the loop skips it */
+    TIMERS_NS = 20000000,              /* maximum interval between runs of its timers */
+    WRITE_AHEAD_BYTES = 64 * 1024,     /* how far a publisher may run ahead of the thread that sends its data */
+    COARSE_CLOCK_ENOUGH_NS = 20000000, /* a coarse clock suffices for timers of at least this time */
+    YIELDS_MAX = 64,                   /* how often a publisher that is ahead yields at most */
 };
 
 int um_sender_open(um_sender *sender, um_reactor *reactor, um_links *links, um_source_session *core)
@@ -50,7 +50,7 @@ void um_sender_wake_publishers(um_sender *sender)
     (void)ignored;
 }
 
-/* Needs a fence between what made space and this. */
+/* The caller has issued a fence after it made space. */
 static void notify_sendable(um_sender *sender)
 {
     if (!atomic_load_explicit(&sender->wakeup_wanted, memory_order_relaxed) || !um_sender_is_sendable(sender))
@@ -59,8 +59,8 @@ static void notify_sendable(um_sender *sender)
         um_sender_wake_publishers(sender);
 }
 
-/* Looking again after asking closes the gap in which the way became free, so a wake-up may come before the refusal is
- * returned. */
+/* Checks again after the request, in case sending became possible in between; so a wake-up may precede the refusal's
+ * return. */
 void um_sender_want_wakeup(um_sender *sender)
 {
     uint64_t ignored;
@@ -78,15 +78,15 @@ static bool is_streaming(const um_sender *sender, int64_t now_ns)
     return now_ns - atomic_load_explicit(&sender->last_run_ns, memory_order_relaxed) < STREAM_NS;
 }
 
-/* How many bytes of full datagrams without a flush may wait to be sent in one GSO run with what follows. What comes
- * after a pause is not deferred, nor is anything without a loop that would send it when nothing follows. */
+/* Returns how many bytes of full datagrams may wait, without a flush, to be sent with later data in one GSO run. Data
+ * after a pause is not deferred, nor any data without a loop that would send it if no more follows. */
 static int64_t deferrable_bytes(um_sender *sender, bool flush, int64_t now_ns)
 {
     bool defers = !flush && is_streaming(sender, now_ns) && um_reactor_is_threaded(sender->reactor);
     return defers ? UM_SENDER_TAIL_BYTES_MAX : 0;
 }
 
-/* The loop sends the tail if nothing follows. It is not woken for that when it looks soon anyway. */
+/* Leaves the tail to the loop, which sends it if no data follows. The loop is not woken if it wakes soon anyway. */
 static void defer_tail(um_sender *sender, int64_t now_ns)
 {
     atomic_store_explicit(&sender->has_deferred_tail, true, memory_order_relaxed);
@@ -94,15 +94,15 @@ static void defer_tail(um_sender *sender, int64_t now_ns)
         um_reactor_wake_by(sender->reactor, now_ns + STREAM_NS);
 }
 
-/* A thread that found the sender busy tries the lock once more after this: a holder that means to defer a tail has
- * either not looked yet, or has released the lock. */
+/* Requests a flush from the thread that runs the sender. The caller then tries the lock once more: a holder about to
+ * defer a tail has either not checked for requests yet, or has released the lock. */
 static void request_flush(um_sender *sender)
 {
     atomic_store_explicit(&sender->flush_requested, true, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* With a fence between the release of the lock and this. */
+/* The caller has issued a fence after it released the lock. */
 static bool take_flush_request(um_sender *sender)
 {
     return atomic_load_explicit(&sender->flush_requested, memory_order_relaxed) &&
@@ -127,7 +127,7 @@ static int64_t run_timers(um_sender *sender, int64_t now_ns)
     return due_ns;
 }
 
-/* The kernel left some of what was submitted in the ring: the loop goes on with it. */
+/* Returns true if the kernel left submitted frames in the ring, which the loop retries. */
 static bool is_ring_stalled(const um_sender *sender)
 {
     const um_rings *rings = sender->uses_rings ? sender->links->rings : NULL;
@@ -140,15 +140,15 @@ static void count_send(um_links *links)
     atomic_store_explicit(&links->send_count, count + 1, memory_order_relaxed);
 }
 
-/* One run of the sender, of as many duty cycles as it takes. */
+/* One run of the sender: one or more duty cycles. */
 typedef struct sender_run {
     int64_t now_ns;
-    int64_t tail_bytes; /* so many may be deferred */
-    int sent;           /* by the last duty cycle */
-    bool pending;       /* after it */
-    bool needs_loop;    /* a limiter, a full link or a stalled ring holds the sender back: time decides */
+    int64_t tail_bytes; /* may be deferred */
+    int sent;           /* datagrams of the last duty cycle, or a negative errno */
+    bool is_pending;    /* data is pending after it */
+    bool needs_loop;    /* a limiter, a full link or a stalled ring blocks the sender until some time passes */
     int64_t
-        look_by_ns; /* a link that reports space is full: the loop looks then, should it hear nothing; 0: it is not */
+        look_by_ns; /* when the loop checks a full link that reports space, in case no report arrives; 0: not full */
 } sender_run;
 
 static void duty_cycle(um_sender *sender, sender_run *run)
@@ -160,26 +160,26 @@ static void duty_cycle(um_sender *sender, sender_run *run)
     um_links_on_send_error(sender->links, core, sender->mtu_fd);
     if (atomic_load_explicit(&sender->timers_wanted, memory_order_relaxed))
         um_reactor_wake_by(sender->reactor, run_timers(sender, run->now_ns));
-    /* Where flow control holds the sender back, a receiver's report decides, not time. */
+    /* If flow control blocks the sender, it waits for a receiver's report, not for a time. */
     bool timed = atomic_load_explicit(&core->is_sender_blocked, memory_order_relaxed) && !core->is_at_limit;
-    bool is_reported =
-        core->link->can_report_space && core->link_retry_ns != 0; /* the loop is told when there is space */
+    bool is_reported = core->link->can_report_space && core->link_retry_ns != 0; /* reports space to the loop */
     run->look_by_ns = timed && is_reported ? run->now_ns + core->link_retry_ns : 0;
     run->needs_loop |= run->sent < 0 || (timed && !is_reported) || is_ring_stalled(sender);
 }
 
 /* ---- running ---- */
 
-/* After a duty cycle and the release of the lock: whether another one follows. */
-static bool look_again(um_sender *sender, sender_run *run)
+/* Called after a duty cycle and the release of the lock: returns true if another one follows. */
+static bool needs_another_cycle(um_sender *sender, sender_run *run)
 {
-    run->pending = um_source_session_has_pending(sender->core); /* its fence orders the read of flush_requested, too */
+    run->is_pending =
+        um_source_session_has_pending(sender->core); /* its fence also orders the read of flush_requested */
     if (take_flush_request(sender))
         run->tail_bytes = 0;
-    return run->sent > 0 && run->pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
+    return run->sent > 0 && run->is_pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
 }
 
-/* False when another thread runs the sender. With `flush`, that thread is requested to send everything. */
+/* Returns false if another thread runs the sender. With `flush`, that thread is requested to send everything. */
 static bool try_duty_cycle(um_sender *sender, sender_run *run)
 {
     um_lock *lock = &sender->core->sender_lock;
@@ -195,16 +195,16 @@ static bool try_duty_cycle(um_sender *sender, sender_run *run)
     return true;
 }
 
-static void run_on(um_sender *sender, sender_run *run, bool goes_on)
+static void run_on(um_sender *sender, sender_run *run, bool is_continuing)
 {
-    while (goes_on && try_duty_cycle(sender, run))
-        goes_on = look_again(sender, run);
+    while (is_continuing && try_duty_cycle(sender, run))
+        is_continuing = needs_another_cycle(sender, run);
     notify_sendable(sender);
     if (run->needs_loop)
         um_sender_request_loop(sender, run->now_ns);
     else if (run->look_by_ns != 0)
         um_sender_request_loop(sender, run->look_by_ns);
-    else if (run->pending)
+    else if (run->is_pending)
         defer_tail(sender, run->now_ns);
     else
         um_reactor_wake_by(sender->reactor, run->now_ns + um_source_timing_first_sm_ns(&sender->core->timing));
@@ -212,9 +212,11 @@ static void run_on(um_sender *sender, sender_run *run, bool goes_on)
 
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)
 {
-    sender_run run = {
-        .now_ns = now_ns, .tail_bytes = tail_bytes, .sent = 1, .pending = um_source_session_has_pending(sender->core)};
-    run_on(sender, &run, run.pending);
+    sender_run run = {.now_ns = now_ns,
+                      .tail_bytes = tail_bytes,
+                      .sent = 1,
+                      .is_pending = um_source_session_has_pending(sender->core)};
+    run_on(sender, &run, run.is_pending);
 }
 
 void um_sender_run(um_sender *sender, int64_t now_ns)
@@ -234,7 +236,7 @@ bool um_sender_make_space(um_sender *sender, int64_t now_ns)
     return true;
 }
 
-/* What a publisher writes further ahead than this has left the caches when the other thread sends it. */
+/* Data that a publisher writes further ahead than this has left the caches when the other thread sends it. */
 void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns)
 {
     for (int i = 0; i < YIELDS_MAX && um_sender_backlog_bytes(sender) > WRITE_AHEAD_BYTES &&
@@ -247,9 +249,9 @@ void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns)
 
 /* ---- after a publication ---- */
 
-/* The precise time costs as much as all of this. It is needed only with a loop beside the publishers, for what may be
- * deferred and for how long the loop may skip the session, and where a session message follows so soon that the coarse
- * clock would bring it at once. */
+/* Reading the precise time costs as much as the rest of this function. It is read only if there is a loop beside the
+ * publishers (for the deferred tail, and for how long the loop may skip the session), or if a session message is due so
+ * soon that the coarse clock would send it at once. */
 static um_sender_outcome begin_outcome(um_sender *sender, bool flush)
 {
     bool is_precise = um_reactor_is_threaded(sender->reactor) ||
@@ -263,10 +265,11 @@ static bool is_run_due(const um_sender *sender, uint32_t actions, const um_sende
     return (actions & UM_ACTION_RUN_SENDER) && um_sender_backlog_bytes(sender) >= outcome->tail_bytes;
 }
 
-/* What a publication that did not run the sender leaves to do, and the timer of a batch that it began. */
+/* Performs the actions left by a publication that did not run the sender, and starts the timer of a batch it started.
+ */
 static void end_outcome(um_sender *sender, uint32_t actions, const um_sender_outcome *outcome)
 {
-    if (!outcome->ran && (actions & UM_ACTION_RUN_SENDER))
+    if (!outcome->has_run && (actions & UM_ACTION_RUN_SENDER))
         defer_tail(sender, outcome->now_ns);
     if (actions & UM_ACTION_BATCH_STARTED)
         um_sender_request_loop(sender, outcome->now_ns + sender->core->config.batch_interval_ns);
@@ -275,8 +278,8 @@ static void end_outcome(um_sender *sender, uint32_t actions, const um_sender_out
 um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush)
 {
     um_sender_outcome outcome = begin_outcome(sender, flush);
-    outcome.ran = is_run_due(sender, actions, &outcome);
-    if (outcome.ran)
+    outcome.has_run = is_run_due(sender, actions, &outcome);
+    if (outcome.has_run)
         um_sender_run_to(sender, outcome.tail_bytes, outcome.now_ns);
     end_outcome(sender, actions, &outcome);
     return outcome;
@@ -291,18 +294,18 @@ bool um_sender_publish_staged(um_sender *sender, um_staged_batch *batch, um_send
     batch->messages.staged = &core->staged;
     batch->result =
         um_source_send_many(batch->source, &batch->messages, batch->flags, batch->now_ns, &actions, &batch->done_bytes);
-    *outcome = begin_outcome(sender, batch->flush || batch->result < 0);
-    outcome->ran = is_run_due(sender, actions, outcome);
+    *outcome = begin_outcome(sender, batch->needs_flush || batch->result < 0);
+    outcome->has_run = is_run_due(sender, actions, outcome);
     sender_run run = {.now_ns = outcome->now_ns, .tail_bytes = outcome->tail_bytes};
-    if (outcome->ran)
+    if (outcome->has_run)
         duty_cycle(sender, &run);
     um_lock_release(&core->sender_lock);
-    if (outcome->ran) {
-        run_on(sender, &run, look_again(sender, &run));
+    if (outcome->has_run) {
+        run_on(sender, &run, needs_another_cycle(sender, &run));
     } else {
         atomic_thread_fence(memory_order_seq_cst);
         if (take_flush_request(sender)) {
-            outcome->ran = true;
+            outcome->has_run = true;
             outcome->tail_bytes = 0;
             um_sender_run(sender, outcome->now_ns);
         }
@@ -311,7 +314,7 @@ bool um_sender_publish_staged(um_sender *sender, um_staged_batch *batch, um_send
     return true;
 }
 
-/* ---- the loop's ---- */
+/* ---- called by the loop ---- */
 
 void um_sender_request_loop(um_sender *sender, int64_t time_ns)
 {
@@ -321,9 +324,9 @@ void um_sender_request_loop(um_sender *sender, int64_t time_ns)
     um_reactor_wake_by(sender->reactor, time_ns);
 }
 
-/* Publishers that stream run the sender and poll control: the loop has nothing to do for the session, and on a
- * processor they share each of its passes, a timer's interrupt above all, costs them several times what it takes. It
- * services it again after a millisecond, and if they go on after two, then four. */
+/* Streaming publishers run the sender and poll control, so the loop has nothing to do for the session. On a shared CPU
+ * each of its passes, above all the timer interrupt, costs the publishers several times its own time. The loop services
+ * the session again after 1 ms, and while they keep streaming after 2, then 4 ms. */
 int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64_t now_ns)
 {
     if (!um_reactor_is_threaded(sender->reactor) || !is_streaming(sender, now_ns) ||
@@ -350,7 +353,7 @@ int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)
     }
     int64_t due_ns = run_timers(sender, now_ns);
     um_lock_release(&core->sender_lock);
-    bool pending = um_source_session_has_pending(core); /* its fence orders the read of wakeup_wanted, too */
+    bool pending = um_source_session_has_pending(core); /* its fence also orders the read of wakeup_wanted */
     notify_sendable(sender);
     if (pending)
         return now_ns;

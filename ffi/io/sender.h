@@ -38,7 +38,7 @@ typedef struct um_sender {
     um_source_session *core;
     um_reactor *reactor;
     um_links *links;
-    bool uses_rings; /* its data goes out by the context's ring set */
+    bool uses_rings; /* data is sent through the context's ring set */
     int mtu_fd;      /* any socket of the session */
     int wakeup_fd;   /* readable once a send may succeed again after one was refused (UX-2) */
     _Atomic uint32_t wakeup_wanted;
@@ -56,11 +56,11 @@ typedef struct um_sender {
 int um_sender_open(um_sender *sender, um_reactor *reactor, um_links *links, um_source_session *core);
 void um_sender_close(um_sender *sender);
 
-/* Sends what is pending, unless another thread is running the sender, which then does. */
+/* Sends pending data, unless another thread is running the sender and then sends it. */
 void um_sender_run(um_sender *sender, int64_t now_ns);
 /* The same, but may leave `tail_bytes` unsent. */
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns);
-/* Cleans the log for a publisher that found no clean space; false when there is nothing to clean. */
+/* Cleans the log for a publisher that found no clean space; returns false if there is nothing to clean. */
 bool um_sender_make_space(um_sender *sender, int64_t now_ns);
 /* Yields to another thread that sends, while this publisher is further ahead of it than the caches hold. */
 void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns);
@@ -69,7 +69,7 @@ void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns);
 typedef struct um_sender_outcome {
     int64_t now_ns;
     int64_t tail_bytes; /* bytes that may be deferred */
-    bool ran;
+    bool has_run;
 } um_sender_outcome;
 
 /* After a publication: performs its actions (source.h). `flush`: nothing is deferred. */
@@ -81,7 +81,7 @@ typedef struct um_staged_batch {
     um_source *source;
     um_messages messages;
     uint32_t flags;
-    bool flush; /* nothing may be deferred */
+    bool needs_flush; /* nothing may be deferred */
     int64_t now_ns;
     int64_t result; /* of um_source_send_many, as is done_bytes */
     uint64_t done_bytes;

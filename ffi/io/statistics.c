@@ -11,7 +11,7 @@ _Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MA
 _Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "space for the histogram");
 _Static_assert((int)UM_LATENCY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "space for the histogram");
 
-/* Under the lock of what counts; publishers count some of a group without it, by atomic additions. */
+/* Under the lock of the counting object; publishers count some fields without it, by atomic additions. */
 static void copy_counters(uint64_t *out, const void *counters, uint32_t fields)
 {
     const uint64_t *from = counters;
@@ -137,7 +137,7 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
     um_link_counters_add(sum, &context->receiving.control_link.counters);
     for (uint32_t i = 0; i < context->sessions.limit; i++) {
         um_publication_session *session = &context->sessions.table[i];
-        if (!session->in_use)
+        if (!session->is_used)
             continue;
         um_lock_acquire(&session->core.sender_lock);
         um_link_counters_add(sum, &session->data_link.counters);
@@ -147,7 +147,7 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
         um_lock_release(&session->core.sender_lock);
     }
     for (uint32_t i = 0; i < context->receiving.group_limit; i++)
-        if (context->receiving.groups[i].in_use)
+        if (context->receiving.groups[i].is_used)
             um_link_counters_add(sum, &context->receiving.groups[i].link.counters);
     if (context->links.rings != NULL)
         context->links.rings->ops->add_counters(context->links.rings, sum);

@@ -1,6 +1,7 @@
-/* A receiver as applications open it: what it follows is delivered into an event queue, its own or one it shares.
+/* A receiver as applications open it: messages of its sources are delivered into its event queue, which several
+ * receivers may share.
  *
- * Threads: any; closing waits for the calls under way. Memory: um_subscription_open makes it, _free frees it once no
+ * Threads: any; closing waits for the calls under way. Memory: um_subscription_open creates it, _free frees it once no
  * thread can use it. Errors: negative errno, or UM_CLOSED.
  */
 #ifndef UM_IO_SUBSCRIPTION_H
@@ -11,18 +12,18 @@
 
 typedef struct um_subscription um_subscription;
 
-/* UM_CLOSED when the queue is closed. */
+/* UM_CLOSED if the queue is closed. */
 int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **subscription);
-/* What it has delivered stays in the queue and is read. */
+/* Rows that it has delivered stay in the queue and can be read. */
 void um_subscription_close(um_subscription *subscription);
 void um_subscription_free(um_subscription *subscription);
 
-/* Maps a topic of a session to the subscription: joins the group and creates the receiving session where needed.
- * -EEXIST when it is mapped already, -EAGAIN while that session ends. */
+/* Maps a topic of a session to the subscription: joins the group and creates the receiving session if needed.
+ * -EEXIST if it is mapped already, -EAGAIN while that session ends. */
 int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
                         uint32_t source);
 
-/* Its sessions do not NAK for it, or do again (UX-21; core/receiver/nak_cutoff.h). No effect on one that is closed. */
+/* Stops or resumes NAKs of its sessions for it (UX-21; core/receiver/nak_cutoff.h). No effect if it is closed. */
 void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off);
 
 #endif

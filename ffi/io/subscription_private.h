@@ -1,4 +1,4 @@
-/* What the files above know of a subscription. */
+/* The fields of a subscription, for the files of ffi/io. */
 #ifndef UM_IO_SUBSCRIPTION_PRIVATE_H
 #define UM_IO_SUBSCRIPTION_PRIVATE_H
 
@@ -10,7 +10,7 @@ struct um_subscription {
     um_receiver core;
     um_receiving *receiving;
     um_gate gate;
-    um_event_queue *queue; /* outlives it */
+    um_event_queue *queue; /* outlives the subscription */
     um_subscription *next;
 };
 

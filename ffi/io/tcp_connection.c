@@ -1,4 +1,4 @@
-/* One file, because connecting, keys, filtering and what comes are steps of one connection, whose socket they share. */
+/* One file, because connecting, keys, filtering and receiving are steps of one connection and share its socket. */
 #include "io/tcp_connection.h"
 
 #include <sys/socket.h>
@@ -14,10 +14,10 @@ enum {
     OUT_BYTES = 32 * 1024,
     RECEIVES_PER_CALL = 8,
     BACK_OFF_MAX = 8,        /* times the reconnect interval */
-    NOT_REQUESTED = 1 << 30, /* beyond any request that an answer may be for, and after each by serial numbers */
+    NOT_REQUESTED = 1 << 30, /* in serial order after any request that an answer can be for */
 };
-static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted so long was good */
-static const int64_t ATTEMPT_NS = 2000000000; /* one attempt; the system would go on for minutes, ever slower */
+static const int64_t GOOD_NS = 1000000000;    /* a connection that lasted this long was good */
+static const int64_t ATTEMPT_NS = 2000000000; /* maximum time of an attempt; the system's is minutes */
 static const int64_t OUT_RETRY_NS = 10000000;
 static const int64_t PROOF_NS = INT64_C(5000000000); /* as long as a source waits for a client's greeting */
 
@@ -50,7 +50,7 @@ int um_tcp_connection_rekey(um_tcp_connection *connection)
     return connection->tags != NULL ? um_stream_tags_set_keys(connection->tags, connection->keys) : 0;
 }
 
-/* A thread that waits for the descriptor would keep the socket open: it sees the end of the stream first. */
+/* Shuts the socket down first, for a thread that waits for the descriptor and would keep the socket open. */
 static void close_socket(um_tcp_connection *connection)
 {
     um_stream_tags_close(connection->tags);
@@ -93,18 +93,18 @@ static void end(um_tcp_connection *connection, int64_t now_ns)
     um_receiver_session_end(connection->session, now_ns);
 }
 
-/* The connection is gone, or could not be made: the next attempt follows, unless it is too late for one. Receivers of
- * one source do not come back all at once. */
+/* Handles a lost or failed connection: the next attempt follows, unless it is too late for one. Its time is random, so
+ * that the receivers of a source do not reconnect all at once. */
 static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
 {
     const um_receiver_session_config *config = &connection->session->config;
     close_socket(connection);
     um_message_stream_restart(&connection->stream);
     um_byte_ring_drop(&connection->out, connection->out.used);
-    connection->has_rest = connection->is_filtered = connection->is_answered = connection->must_announce = false;
+    connection->has_rest = connection->is_filtered = connection->is_answered = connection->needs_announcement = false;
     connection->request_count = 0;
     for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
-        d->is_awaiting_interest = false; /* what was on its way is gone */
+        d->is_awaiting_interest = false; /* data in transit is lost with the connection */
     if (was_good) {
         connection->lost_since_ns = now_ns;
         connection->interval_ns = config->reconnect_interval_ns;
@@ -117,7 +117,7 @@ static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
     connection->due_ns = now_ns + um_random_backoff_ns(&connection->session->random, connection->interval_ns);
     if (connection->interval_ns < BACK_OFF_MAX * config->reconnect_interval_ns)
         connection->interval_ns *= 2;
-    um_reactor_wake_by(connection->reactor, connection->due_ns); /* a reader that leads may have found it lost */
+    um_reactor_wake_by(connection->reactor, connection->due_ns); /* in case a leading reader found the loss */
 }
 
 static void on_connection_lost(um_tcp_connection *connection, int64_t now_ns)
@@ -147,9 +147,9 @@ static void begin_to_connect(um_tcp_connection *connection, int64_t now_ns)
         lose(connection, false, now_ns);
 }
 
-/* ---- what is sent to the source ---- */
+/* ---- messages to the source ---- */
 
-/* False when the connection is dead. */
+/* Returns false if the connection is dead. */
 static bool flush_out(um_tcp_connection *connection)
 {
     while (connection->out.used > 0) {
@@ -165,7 +165,7 @@ static bool flush_out(um_tcp_connection *connection)
     return true;
 }
 
-/* One control message; with tags, in a record of its own. False when there is no space. */
+/* Writes one control message; with tags, as one record. Returns false if there is no space. */
 static bool put(um_tcp_connection *connection, const uint8_t *message, uint32_t length)
 {
     uint8_t header[UM_RECORD_HEADER_BYTES];
@@ -173,7 +173,7 @@ static bool put(um_tcp_connection *connection, const uint8_t *message, uint32_t 
     if (header_bytes + length > um_byte_ring_space(&connection->out))
         return false;
     if (header_bytes > 0 && um_stream_tags_head(connection->tags, header, message, length) != 0)
-        return false; /* libcrypto has failed: nothing more is said */
+        return false; /* libcrypto has failed: nothing more can be sent */
     um_byte_ring_append(&connection->out, header, header_bytes);
     um_byte_ring_append(&connection->out, message, length);
     return true;
@@ -189,8 +189,8 @@ static bool put_request(um_tcp_connection *connection, uint32_t topic_index, boo
     return is_put;
 }
 
-/* What the source is told first: which session is meant. One that advertises none is not told any, and with tags is
- * told something all the same, for a record proves who sent it. */
+/* Writes the first message to the source: the session id. A source that advertises none gets none; with tags it still
+ * gets an empty message, because a record proves who sent it. */
 static void put_session_id(um_tcp_connection *connection)
 {
     uint8_t message[UM_TCP_SESSION_ID_BYTES];
@@ -201,7 +201,7 @@ static void put_session_id(um_tcp_connection *connection)
         put(connection, message, um_tcp_write_nothing(message));
 }
 
-/* False without randomness. */
+/* Returns false if there is no randomness. */
 static bool put_greeting(um_tcp_connection *connection)
 {
     um_stream_greeting said = {UM_STREAM_SESSION, connection->session->config.id.session_id,
@@ -212,21 +212,22 @@ static bool put_greeting(um_tcp_connection *connection)
     return true;
 }
 
-/* All topics, once more from the beginning where there was no space for the last of them: to want one twice is no harm.
+/* Requests all topics; starts over if there was no space for the last of them, because requesting one twice is
+ * harmless.
  */
 static void announce_topics(um_tcp_connection *connection)
 {
-    connection->must_announce = false;
-    for (um_delivery *d = connection->session->controllers; d != NULL && !connection->must_announce; d = d->next) {
-        connection->must_announce = !put_request(connection, d->topic_index, true) &&
-                                    (!flush_out(connection) || !put_request(connection, d->topic_index, true));
-        if (!connection->must_announce)
+    connection->needs_announcement = false;
+    for (um_delivery *d = connection->session->controllers; d != NULL && !connection->needs_announcement; d = d->next) {
+        connection->needs_announcement = !put_request(connection, d->topic_index, true) &&
+                                         (!flush_out(connection) || !put_request(connection, d->topic_index, true));
+        if (!connection->needs_announcement)
             d->request_count = connection->request_count;
     }
     flush_out(connection);
 }
 
-/* A topic that has a controller already is wanted already. */
+/* A topic that already has a controller is already requested. */
 void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery)
 {
     const um_delivery *other = delivery->next_of_topic;
@@ -242,8 +243,8 @@ void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery
     if (put_request(connection, delivery->topic_index, true))
         delivery->request_count = connection->request_count;
     else
-        connection->must_announce = true;
-    flush_out(connection); /* a connection that is dead is found so by the next receive */
+        connection->needs_announcement = true;
+    flush_out(connection); /* the next receive call detects a dead connection */
 }
 
 void um_tcp_connection_want_no_more(um_tcp_connection *connection, uint32_t topic_index)
@@ -279,7 +280,7 @@ void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_n
 
 /* ---- keys ---- */
 
-/* The other side is not the source, or has another key, or one side has none. */
+/* Ends the connection, because the peer is not the source, has another key, or only one side has keys. */
 static void refuse(um_tcp_connection *connection, enum um_tag_status reason, int64_t now_ns)
 {
     um_count_unverified(&connection->session->counters.dgrams_dropped_tag_missing, reason);
@@ -287,7 +288,7 @@ static void refuse(um_tcp_connection *connection, enum um_tag_status reason, int
     lose(connection, connection->has_proved, now_ns);
 }
 
-/* The source's first message is its greeting: what follows has tags. Returns the reason against it. */
+/* Handles the source's first message, its greeting; later messages have tags. Returns the reason for a refusal. */
 static enum um_tag_status on_greeting(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
 {
     um_stream_greeting ours, theirs;
@@ -306,7 +307,8 @@ static enum um_tag_status on_greeting(um_tcp_connection *connection, const uint8
     return UM_TAG_OK;
 }
 
-/* Takes it, if it is here. False when there is no more to take: it has not come, or the connection is gone. */
+/* Takes the greeting if it has arrived. Returns false if there is nothing more to take: it has not arrived, or the
+ * connection is closed. */
 static bool take_greeting(um_tcp_connection *connection, int64_t now_ns)
 {
     const uint8_t *data = NULL;
@@ -326,7 +328,7 @@ static bool take_greeting(um_tcp_connection *connection, int64_t now_ns)
     return true;
 }
 
-/* A session without keys whose source greets: it has keys. */
+/* Returns true if the source of a session without keys sends a greeting: it has keys. */
 static bool is_greeting(const um_tcp_connection *connection, const uint8_t *data, uint32_t length)
 {
     um_stream_greeting said;
@@ -334,9 +336,9 @@ static bool is_greeting(const um_tcp_connection *connection, const uint8_t *data
            um_stream_greeting_read(data, &said);
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
-/* The next datagram of the session, in order: the stream has no numbers of its own. */
+/* Delivers the next datagram of the session, in order: the stream has no numbers. */
 static void deliver(um_tcp_connection *connection, const uint8_t *messages, uint32_t length, int64_t received_ns,
                     int64_t now_ns)
 {
@@ -363,7 +365,7 @@ static void on_answer(um_tcp_connection *connection, uint32_t request_count)
     }
 }
 
-/* Whether it is about filtering, and needs no further look. */
+/* Handles a control message about filtering; returns true if it was one. */
 static bool take_filter_control(um_tcp_connection *connection, const uint8_t *data, uint32_t length)
 {
     um_tcp_control_reader reader = um_tcp_control_read(data, length);
@@ -385,7 +387,7 @@ static bool take_filter_control(um_tcp_connection *connection, const uint8_t *da
     return false;
 }
 
-/* Delivers what is whole. False when the connection is to be left alone: a queue is full, or it is gone. */
+/* Delivers whole messages. Returns false if reading must stop: a queue is full, or the connection is closed. */
 static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, int64_t now_ns, int *delivered)
 {
     uint32_t run_max = connection->session->store->small.bytes, length;
@@ -406,7 +408,7 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
                 refuse(connection, UM_TAG_KEY_UNKNOWN, now_ns);
                 return false;
             }
-            if (length == UM_LBMC_CONTROL_BYTES) { /* the source has nothing to say: it only proves itself */
+            if (length == UM_LBMC_CONTROL_BYTES) { /* empty: the source only proves that it has the key */
                 connection->has_proved = true;
                 continue;
             }
@@ -456,7 +458,7 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
         um_message_stream_add(&connection->stream, (uint32_t)got);
         if (!deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
             return delivered;
-        if ((uint32_t)got < space) /* what has come since is reported */
+        if ((uint32_t)got < space) /* data that has arrived since is reported */
             return delivered;
     }
     *more = true;
@@ -468,15 +470,15 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
 static int64_t tick_connected(um_tcp_connection *connection, int64_t now_ns)
 {
     int64_t proof_ns = connection->keys != NULL && !connection->has_proved ? connection->due_ns : UM_NEVER_NS;
-    if (now_ns >= proof_ns) { /* who takes connections there is not the source, or says nothing */
+    if (now_ns >= proof_ns) { /* the listener is not the source, or sends nothing */
         on_connection_lost(connection, now_ns);
         return connection->state == UM_TCP_ENDED ? UM_NEVER_NS : connection->due_ns;
     }
-    if (connection->must_announce)
+    if (connection->needs_announcement)
         announce_topics(connection);
     else if (connection->out.used > 0)
         flush_out(connection);
-    return connection->must_announce || connection->out.used > 0 ? now_ns + OUT_RETRY_NS : proof_ns;
+    return connection->needs_announcement || connection->out.used > 0 ? now_ns + OUT_RETRY_NS : proof_ns;
 }
 
 int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns)

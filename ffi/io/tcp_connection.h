@@ -54,7 +54,7 @@ typedef struct um_tcp_connection {
     bool has_proved;  /* the source of this connection has sent data of the session */
     bool is_filtered; /* the source sends only the requested topics */
     bool is_answered; /* the source answers requests for topics */
-    bool must_announce;
+    bool needs_announcement;
     uint32_t request_count; /* on this connection, modulo 2^32 */
     uint32_t client_index;  /* the source's index of this client */
     int64_t due_ns;         /* when to connect, or to give the attempt up */
@@ -78,18 +78,19 @@ int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, u
 int um_tcp_connection_rekey(um_tcp_connection *connection);
 void um_tcp_connection_close(um_tcp_connection *connection);
 
-/* Starts or stops reports to the loop that it is readable; stopped while another thread waits for it or a queue is
+/* Starts or stops reporting to the loop that it is readable; stopped while another thread waits for it or a queue is
  * full. */
 void um_tcp_connection_report(um_tcp_connection *connection, bool is_reported);
 
-/* The attempt to connect is over. */
+/* Handles the end of the attempt to connect. */
 void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_ns);
-/* Receives and delivers until nothing is there, a queue is full, or others are next (*more). Returns runs delivered. */
+/* Receives and delivers until no data is left, a queue is full, or its share is used up (*more). Returns runs
+ * delivered. */
 int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, bool *more);
-/* Connects when that is due. Returns when to call again. */
+/* Connects if that is due. Returns when to call again. */
 int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns);
 
-/* The session has a new controller of a topic, or no controller of one any more. */
+/* Requests a topic for which the session has a new controller, or cancels one that has no controller any more. */
 void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery);
 void um_tcp_connection_want_no_more(um_tcp_connection *connection, uint32_t topic_index);
 

@@ -12,11 +12,11 @@
 enum {
     VECTORS_MAX = 1024, /* the kernel's UIO_MAXIOV */
     SCRATCH_BYTES = UM_SEND_BATCH_BYTES_MAX + UM_LBMC_MESSAGE_BYTES_MAX,
-    TELL_LOST_INTERVAL_NS = 1000000000,
+    REPORT_LOST_INTERVAL_NS = 1000000000,
 };
 
-/* Whatever is written at a time fits one record, and its record an empty backlog. */
-_Static_assert((uint32_t)SCRATCH_BYTES <= (uint32_t)UM_RECORD_BYTES_MAX, "a record holds what is written at a time");
+/* Data written at a time fits into one record, and the record into an empty backlog. */
+_Static_assert((uint32_t)SCRATCH_BYTES <= (uint32_t)UM_RECORD_BYTES_MAX, "a record holds the data written at a time");
 _Static_assert((uint32_t)SCRATCH_BYTES + (uint32_t)UM_RECORD_HEADER_BYTES <= (uint32_t)UM_TCP_BACKLOG_MIN,
                "and an empty backlog the record");
 
@@ -76,7 +76,7 @@ int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has
     if (has_filter)
         um_topic_filter_init(&client->filter, filter, UM_TOPIC_FILTER_TOPICS_MAX);
     client->since_ns = now_ns;
-    client->told_lost_ns = INT64_MIN;
+    client->reported_lost_ns = INT64_MIN;
     client->state = UM_TCP_CLIENT_JOINED;
     fan_out->session->tcp_client_count = ++fan_out->joined_count;
     return 0;
@@ -100,7 +100,7 @@ void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client)
 
 /* ---- writing ---- */
 
-/* Writes without waiting. Returns bytes taken; a connection that fails is marked. */
+/* Writes without waiting. Returns the bytes that the connection took; marks a failed connection. */
 static uint32_t write_some(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count)
 {
     struct msghdr message = {.msg_iov = vectors, .msg_iovlen = count};
@@ -116,7 +116,7 @@ static uint32_t write_some(um_tcp_fan_out *fan_out, um_tcp_client *client, struc
     return 0;
 }
 
-/* What the connection did not take of these joins the backlog. */
+/* Appends to the backlog the bytes of these vectors that the connection did not take. */
 static void keep_rest(um_tcp_client *client, const struct iovec *vectors, uint32_t count, uint32_t taken)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -127,7 +127,7 @@ static void keep_rest(um_tcp_client *client, const struct iovec *vectors, uint32
     }
 }
 
-/* To a client without a backlog: there is space for all of it, whatever the connection takes. */
+/* Writes to a client with an empty backlog, which has space for all that the connection does not take. */
 static void write_at_once(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
                           uint32_t bytes)
 {
@@ -157,15 +157,15 @@ void um_tcp_fan_out_flush(um_tcp_fan_out *fan_out, um_tcp_client *client, int64_
     }
 }
 
-/* Bytes of messages that the backlog has space for; with keys, in one record. */
+/* Returns the bytes of messages that fit into the backlog; with keys, in one record. */
 static uint32_t messages_space(const um_tcp_client *client)
 {
     uint32_t space = um_byte_ring_space(&client->backlog), header = client->tags != NULL ? UM_RECORD_HEADER_BYTES : 0;
     return space > header ? space - header : 0;
 }
 
-/* The header of a record of these messages, which is to be written at once. False: libcrypto has failed, and with it
- * the client. */
+/* Makes the header of a record of these messages, which the caller writes at once. Returns false, and fails the client,
+ * if libcrypto fails. */
 static bool seal(um_tcp_client *client, uint8_t *header, const uint8_t *messages, uint32_t bytes)
 {
     client->has_failed |= um_stream_tags_head(client->tags, header, messages, bytes) != 0;
@@ -180,13 +180,13 @@ static void note_lost(um_tcp_fan_out *fan_out, um_tcp_client *client, uint64_t l
     um_source_session *session = fan_out->session;
     UM_COUNT(session->counters.client_messages_lost, lost);
     int64_t now_ns = um_clock_coarse_ns();
-    if (client->told_lost_ns != INT64_MIN && now_ns - client->told_lost_ns < TELL_LOST_INTERVAL_NS)
+    if (client->reported_lost_ns != INT64_MIN && now_ns - client->reported_lost_ns < REPORT_LOST_INTERVAL_NS)
         return;
-    client->told_lost_ns = now_ns;
+    client->reported_lost_ns = now_ns;
     um_source_events_add(&session->events, UM_SOURCE_RECEIVER_LOSES, client->address, client->lost_messages);
 }
 
-/* Messages that do not fit the backlog of a slow client are lost to it, whole (source-paced). */
+/* Stores messages in a slow client's backlog; whole messages that do not fit are lost to it (source-paced). */
 static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, const struct iovec *vectors,
                                 uint32_t count)
 {
@@ -215,7 +215,7 @@ static void keep_whole_messages(um_tcp_fan_out *fan_out, um_tcp_client *client, 
     note_lost(fan_out, client, lost);
 }
 
-/* To a client that has space for all of it. */
+/* Writes to a client that has space for everything. */
 static void write_whole(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
                         uint32_t bytes)
 {
@@ -225,7 +225,7 @@ static void write_whole(um_tcp_fan_out *fan_out, um_tcp_client *client, struct i
         keep_rest(client, vectors, count, 0);
 }
 
-/* With keys, one vector. */
+/* With keys, there is one vector. */
 static void write_to_client(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count,
                             uint32_t bytes)
 {
@@ -248,7 +248,7 @@ static void write_to_client(um_tcp_fan_out *fan_out, um_tcp_client *client, stru
         write_whole(fan_out, client, record, 2, bytes + UM_RECORD_HEADER_BYTES);
 }
 
-/* The same for what passes the client's filter. */
+/* Writes only the messages that pass the client's filter. */
 static void write_filtered(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
 {
     uint32_t bytes = 0;
@@ -259,7 +259,7 @@ static void write_filtered(um_tcp_fan_out *fan_out, um_tcp_client *client, uint3
     write_to_client(fan_out, client, &passed, 1, bytes);
 }
 
-bool um_tcp_fan_out_tell(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length)
+bool um_tcp_fan_out_send_control(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length)
 {
     struct iovec vector = {(void *)(uintptr_t)data, length};
     if (client->has_failed || length > messages_space(client))
@@ -270,7 +270,7 @@ bool um_tcp_fan_out_tell(um_tcp_fan_out *fan_out, um_tcp_client *client, const u
 
 /* ---- the link ---- */
 
-/* What lies behind the last part in memory joins it: the kernel copies one long piece faster than many short ones. */
+/* Merges a part that is contiguous with the last one: the kernel copies one long piece faster than many short ones. */
 static void add_vector(um_tcp_fan_out *fan_out, const uint8_t *data, uint32_t length)
 {
     struct iovec *next = fan_out->vectors + fan_out->vector_count;
@@ -284,8 +284,8 @@ static void add_vector(um_tcp_fan_out *fan_out, const uint8_t *data, uint32_t le
     fan_out->vector_count++;
 }
 
-/* The bodies of datagrams, without the header that each begins with; session messages and the like, which TCP does not
- * need, have none. Returns how many datagrams there is space for. */
+/* Collects the bodies of datagrams, without transport headers. Session messages and other datagrams that TCP does not
+ * need have no body. Returns how many datagrams fit. */
 static uint32_t gather(um_tcp_fan_out *fan_out, const um_tx *batch, uint32_t count)
 {
     uint32_t bytes = 0, i = 0;
@@ -305,7 +305,7 @@ static uint32_t gather(um_tcp_fan_out *fan_out, const um_tx *batch, uint32_t cou
     return i;
 }
 
-/* How many of the gathered datagrams the client has space for; all of them when it has no backlog. */
+/* Returns how many of the gathered datagrams the client has space for: all if its backlog is empty. */
 static uint32_t space_for(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32_t count)
 {
     uint32_t last = fan_out->datagram_bytes[count - 1];
@@ -318,7 +318,7 @@ static uint32_t space_for(um_tcp_fan_out *fan_out, um_tcp_client *client, uint32
     return count;
 }
 
-/* In one piece, so that the tag of each client is made of one: cheaper than of many short ones. */
+/* Copies the messages into one piece: making each client's tag over one piece costs less than over many short ones. */
 static struct iovec flatten(um_tcp_fan_out *fan_out, uint32_t vectors)
 {
     uint32_t bytes = 0;
@@ -329,7 +329,7 @@ static struct iovec flatten(um_tcp_fan_out *fan_out, uint32_t vectors)
     return (struct iovec){fan_out->flat, bytes};
 }
 
-/* A client with a penalty is waited for again once that is over and it has caught up. */
+/* Returns true if the session waits for the client: after a penalty, once that is over and the client has caught up. */
 static bool is_waited_for(um_tcp_client *client)
 {
     if (UM_LIKELY(client->waited_from_ns == 0))
@@ -377,7 +377,7 @@ static int send_oversize(um_link *link, um_address to, const um_tx *datagram)
     return send_datagrams(link, to, datagram, 1);
 }
 
-/* ---- what is left ---- */
+/* ---- backlogs ---- */
 
 uint64_t um_tcp_fan_out_backlog_bytes(const um_tcp_fan_out *fan_out)
 {

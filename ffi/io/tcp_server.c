@@ -15,12 +15,12 @@
 enum {
     GREETINGS_MAX = 64,
     ACCEPTS_PER_EVENT = 64,
-    READS_PER_EVENT = 4, /* of UM_TCP_CONTROL_MAX bytes; a client that goes on is reported again */
+    READS_PER_EVENT = 4, /* of UM_TCP_CONTROL_MAX bytes; a client that sends more is reported again */
     DRAIN_STEP_NS = 2000000,
 };
 static const int64_t GREETING_NS = INT64_C(5000000000);
 static const int64_t ACCEPT_AGAIN_NS = 100000000;
-static const int64_t TELL_REFUSED_INTERVAL_NS = 1000000000;
+static const int64_t REPORT_REFUSED_INTERVAL_NS = 1000000000;
 
 /* ---- opening ---- */
 
@@ -41,7 +41,7 @@ int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_ses
                               .session = session,
                               .index = index,
                               .keys = keys,
-                              .told_refused_ns = INT64_MIN};
+                              .reported_refused_ns = INT64_MIN};
     reactor->error_step = "memory";
     int result =
         um_tcp_fan_out_open(&server->fan_out, session, config->is_source_paced, keys != NULL, config->backlog_bytes);
@@ -70,21 +70,21 @@ int um_tcp_server_rekey(um_tcp_server *server)
         um_tcp_client *client = &server->fan_out.clients[i];
         if (client->state != UM_TCP_CLIENT_NONE && client->tags != NULL && !client->has_failed &&
             um_stream_tags_set_keys(client->tags, server->keys) != 0) {
-            client->has_failed = true; /* it connects anew */
+            client->has_failed = true; /* it reconnects */
             result = -ENOMEM;
         }
     }
     return result;
 }
 
-/* ---- clients come and go ---- */
+/* ---- accepting and closing clients ---- */
 
 static uint32_t number_of(const um_tcp_server *server, const um_tcp_client *client)
 {
     return (uint32_t)(client - server->fan_out.clients);
 }
 
-/* Closes a client; one that had joined is missed. */
+/* Closes a client, and reports it if it had joined. */
 static void drop(um_tcp_server *server, um_tcp_client *client)
 {
     um_source_session *session = server->session;
@@ -113,8 +113,8 @@ static um_tcp_client *free_place(um_tcp_server *server)
 
 static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns);
 
-/* The peer that has waited longest gives way, unless its greeting has come meanwhile: when many are accepted at once,
- * none of them has been read yet. */
+/* Closes the peer that has waited longest, unless its greeting has arrived meanwhile: if many peers are accepted at
+ * once, none of them has been read yet. */
 static void drop_oldest_greeting(um_tcp_server *server, int64_t now_ns)
 {
     um_tcp_client *oldest = NULL;
@@ -150,10 +150,10 @@ static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         uint8_t init[UM_TCP_SSF_INIT_BYTES];
         uint32_t length =
             um_tcp_write_ssf_init(init, session->config.session_id, number_of(server, client), server->local);
-        um_tcp_fan_out_tell(&server->fan_out, client, init, length);
+        um_tcp_fan_out_send_control(&server->fan_out, client, init, length);
     } else if (client->tags != NULL) {
         uint8_t nothing[UM_LBMC_CONTROL_BYTES];
-        um_tcp_fan_out_tell(&server->fan_out, client, nothing, um_tcp_write_nothing(nothing));
+        um_tcp_fan_out_send_control(&server->fan_out, client, nothing, um_tcp_write_nothing(nothing));
     }
 }
 
@@ -194,7 +194,7 @@ static int accept_clients(um_tcp_server *server, int64_t now_ns)
     for (; accepted < ACCEPTS_PER_EVENT; accepted++) {
         um_address from;
         int fd = um_tcp_accept(server->listen_fd, &from);
-        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* reported until they are accepted */
+        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* would be reported until accepted */
             UM_COUNT(server->session->counters.connections_refused, 1);
             server->accept_again_ns = now_ns + ACCEPT_AGAIN_NS;
             um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_TCP,
@@ -209,7 +209,7 @@ static int accept_clients(um_tcp_server *server, int64_t now_ns)
 
 /* ---- keys ---- */
 
-static bool say(const um_tcp_client *client, const uint8_t *data, uint32_t length)
+static bool send_whole(const um_tcp_client *client, const uint8_t *data, uint32_t length)
 {
     return send(client->fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length;
 }
@@ -218,14 +218,14 @@ static void note_refused(um_tcp_server *server, const um_tcp_client *client, enu
 {
     um_source_session *session = server->session;
     um_count_unverified(&session->counters.dgrams_dropped_tag_missing, reason);
-    if (server->told_refused_ns != INT64_MIN && now_ns - server->told_refused_ns < TELL_REFUSED_INTERVAL_NS)
+    if (server->reported_refused_ns != INT64_MIN && now_ns - server->reported_refused_ns < REPORT_REFUSED_INTERVAL_NS)
         return;
-    server->told_refused_ns = now_ns;
+    server->reported_refused_ns = now_ns;
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_REFUSED, client->address, (uint64_t)reason);
 }
 
-/* A client's first message where the session has keys: its greeting, which is answered with one. So is anything else,
- * that the client may know why it is refused. False: it is. */
+/* Handles a client's first message in a session with keys: its greeting, which is answered with a greeting. Any other
+ * message is answered too, so that the client learns why it is refused. Returns false if it is refused. */
 static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *data, uint32_t length, int64_t now_ns)
 {
     um_stream_greeting said;
@@ -235,7 +235,7 @@ static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *d
     const um_key *key = has_greeted ? um_key_set_find(server->keys, said.key_id) : NULL;
     um_stream_greeting answer = {UM_STREAM_SESSION, server->session->config.session_id,
                                  key != NULL ? key->id : server->keys->keys[0].id};
-    if (um_stream_greeting_write(ours, &answer) != 0 || !say(client, ours, sizeof ours))
+    if (um_stream_greeting_write(ours, &answer) != 0 || !send_whole(client, ours, sizeof ours))
         return false;
     if (key == NULL) {
         note_refused(server, client, has_greeted ? UM_TAG_KEY_UNKNOWN : UM_TAG_MISSING, now_ns);
@@ -248,17 +248,17 @@ static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *d
     return um_stream_tags_set_keys(client->tags, server->keys) == 0;
 }
 
-/* A client that has a key, and the session has none: it is told. */
+/* Refuses a client that has a key while the session has none, with an answer. */
 static void refuse_keyed(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
     uint8_t nothing[UM_LBMC_CONTROL_BYTES];
-    say(client, nothing, um_tcp_write_nothing(nothing));
+    send_whole(client, nothing, um_tcp_write_nothing(nothing));
     note_refused(server, client, UM_TAG_KEY_UNKNOWN, now_ns);
 }
 
-/* ---- what clients send ---- */
+/* ---- messages from clients ---- */
 
-/* One option of a control message. False: the peer is none of ours. */
+/* Handles one option of a control message. Returns false if the peer is not a valid client. */
 static bool on_control(um_tcp_server *server, um_tcp_client *client, const um_tcp_control *control, int64_t now_ns)
 {
     bool is_ours = control->session_id == server->session->config.session_id;
@@ -275,13 +275,13 @@ static bool on_control(um_tcp_server *server, um_tcp_client *client, const um_tc
         return true;
     client->request = *control;
     client->request_count++;
-    client->owes_answer = true;
+    client->needs_answer = true;
     if (control->kind == UM_TCP_SSF_EXCLUDE)
         um_topic_filter_remove(&client->filter, control->topic_index);
     return control->kind == UM_TCP_SSF_EXCLUDE || um_topic_filter_add(&client->filter, control->topic_index);
 }
 
-/* One control message: its options, in turn. False: the peer is none of ours. */
+/* Handles the options of one control message. Returns false if the peer is not a valid client. */
 static bool on_message(um_tcp_server *server, um_tcp_client *client, const uint8_t *data, uint32_t length,
                        int64_t now_ns)
 {
@@ -295,17 +295,17 @@ static bool on_message(um_tcp_server *server, um_tcp_client *client, const uint8
     return true;
 }
 
-/* In order with the messages; once the backlog has space. */
+/* Answers the last request, in order with the messages, once the backlog has space. */
 static void answer_requests(um_tcp_server *server, um_tcp_client *client)
 {
     uint8_t answer[UM_TCP_SSF_REQUEST_BYTES];
-    if (!client->owes_answer || client->state != UM_TCP_CLIENT_JOINED)
+    if (!client->needs_answer || client->state != UM_TCP_CLIENT_JOINED)
         return;
     uint32_t length = um_tcp_write_ssf_answer(answer, &client->request, client->request_count);
-    client->owes_answer = !um_tcp_fan_out_tell(&server->fan_out, client, answer, length);
+    client->needs_answer = !um_tcp_fan_out_send_control(&server->fan_out, client, answer, length);
 }
 
-/* Everything whole that has come. False: the peer is none of ours. */
+/* Handles all complete messages received. Returns false if the peer is not a valid client. */
 static bool read_control(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
     const uint8_t *data;
@@ -333,7 +333,7 @@ static bool read_control(um_tcp_server *server, um_tcp_client *client, int64_t n
     return part == UM_STREAM_MORE;
 }
 
-/* Reads what the client sent. Returns bytes; a client that is done with is dropped. */
+/* Reads the client's data. Returns bytes; closes a client that has ended or failed. */
 static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
     int handled = 0;
@@ -343,7 +343,7 @@ static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         ssize_t got = recv(client->fd, into, space, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return handled;
-        if (got <= 0) { /* a client that has left, or whose connection has failed */
+        if (got <= 0) { /* the client closed its connection, or the connection failed */
             drop(server, client);
             return handled;
         }
@@ -361,9 +361,9 @@ static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
     return handled;
 }
 
-/* ---- the loop's ---- */
+/* ---- called by the loop ---- */
 
-static int look_at(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
+static int service_client(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
     if (client->state == UM_TCP_CLIENT_NONE)
         return 0;
@@ -388,12 +388,13 @@ int um_tcp_server_on_event(um_tcp_server *server, uint32_t client, int64_t now_n
     if (client == UM_TCP_LISTENER)
         handled = accept_clients(server, now_ns);
     else if (client < server->fan_out.client_limit)
-        handled = look_at(server, &server->fan_out.clients[client], now_ns);
+        handled = service_client(server, &server->fan_out.clients[client], now_ns);
     um_lock_release(&server->session->sender_lock);
     return handled;
 }
 
-/* The client held the session for the stall timeout: no client of its address does so again for a while. */
+/* Records that the client held the session for the stall timeout, so that no client of its address does so for a while.
+ */
 static void note_stalled(um_tcp_server *server, const um_tcp_client *client, int64_t now_ns)
 {
     um_source_session *session = server->session;
@@ -406,7 +407,7 @@ static void note_stalled(um_tcp_server *server, const um_tcp_client *client, int
             server->fan_out.clients[i].waited_from_ns = until_ns;
 }
 
-/* Strangers that say nothing, and clients that hold the session. Returns when the next may be over its time. */
+/* Closes peers that have not greeted in time, and clients that hold the session. Returns when the next is overdue. */
 static int64_t drop_overdue(um_tcp_server *server, int64_t now_ns)
 {
     int64_t stall_ns = server->config.is_source_paced ? 0 : server->config.stall_timeout_ns, next_ns = UM_NEVER_NS;
@@ -438,7 +439,7 @@ int um_tcp_server_service(um_tcp_server *server, int64_t now_ns, int64_t *due_ns
         server->is_due = false;
         handled = accept_clients(server, now_ns);
         for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
-            handled += look_at(server, &server->fan_out.clients[i], now_ns);
+            handled += service_client(server, &server->fan_out.clients[i], now_ns);
     }
     *due_ns = drop_overdue(server, now_ns);
     if (server->accept_again_ns != 0 && now_ns >= server->accept_again_ns) {
@@ -474,13 +475,13 @@ void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns)
     }
 }
 
-/* Bytes that were not read when a connection is closed have the kernel reset it, and the peer lose what it has not read
- * yet: they are read first. */
+/* Ends a connection. It reads first: if unread bytes remain when the connection is closed, the kernel resets it, and
+ * the peer loses data that it has not read yet. */
 static void end_client(um_tcp_server *server, um_tcp_client *client)
 {
     uint8_t end[UM_TCP_END_BYTES], unread[4096];
     if (client->state == UM_TCP_CLIENT_JOINED && client->backlog.used == 0)
-        um_tcp_fan_out_tell(&server->fan_out, client, end, um_tcp_write_end(end));
+        um_tcp_fan_out_send_control(&server->fan_out, client, end, um_tcp_write_end(end));
     shutdown(client->fd, SHUT_WR);
     for (int i = 0; i < READS_PER_EVENT && recv(client->fd, unread, sizeof unread, MSG_DONTWAIT) > 0; i++)
         ;

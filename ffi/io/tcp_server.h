@@ -53,9 +53,9 @@ typedef struct um_tcp_server {
     um_tcp_source_config config;
     um_reactor *reactor;
     um_source_session *session;
-    uint32_t index;         /* of the session, for the epoll set */
-    const um_key_set *keys; /* of the context; NULL: sent data has no tags */
-    int64_t told_refused_ns;
+    uint32_t index;              /* of the session in the epoll set */
+    const um_key_set *keys;      /* of the context; NULL: sent data has no tags */
+    int64_t reported_refused_ns; /* when a refused client was last reported */
     int listen_fd;
     um_address local;
     um_tcp_fan_out fan_out;
@@ -65,20 +65,21 @@ typedef struct um_tcp_server {
     bool is_due;             /* an event was reported while the sender was busy: check every client */
 } um_tcp_server;
 
-/* A place in the epoll set: the session's index and the client's, which for the listening socket is beyond them. */
+/* The index in the epoll set: the session's index, and the client's or UM_TCP_LISTENER for the listening socket. */
 static inline uint32_t um_tcp_watch_index(uint32_t session, uint32_t client)
 {
     return session << 16 | client;
 }
 enum { UM_TCP_LISTENER = 0xffff };
 
-/* Listens; before the session sends. `keys` are the context's, which changes them in place; NULL: without tags. 0 or
- * -errno. */
+/* Starts to listen, before the session sends. `keys` belong to the context, which changes them in place; NULL: no tags.
+ * 0 or -errno. */
 int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_session *session, uint32_t index,
                        const um_tcp_source_config *config, const um_key_set *keys);
-/* The keys have changed: connections continue with the new ones. Under both locks. 0 or -ENOMEM. */
+/* Continues all connections with the changed keys. Under both locks. 0 or -ENOMEM. */
 int um_tcp_server_rekey(um_tcp_server *server);
-/* Waits at most `at_most_ns` until clients have the rest of the session. Without a lock, before um_tcp_server_close. */
+/* Waits at most `at_most_ns` until clients have received the rest of the session. Call without a lock, before _close.
+ */
 void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns);
 /* Sends clients the end of the session, and closes everything. Under both locks. */
 void um_tcp_server_close(um_tcp_server *server);

@@ -38,17 +38,17 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
     um_bonded_rings *bonded = (um_bonded_rings *)base;
     uint32_t count = 0;
-    base->more = false;
+    base->has_more = false;
     base->taken_frames = 0;
     for (uint32_t i = 0; i < bonded->count && count < max; i++) {
         um_rings *member = bonded->members[(bonded->turn + i) % bonded->count];
         int received = member->ops->receive(member, batch + count, max - count);
         count += received > 0 ? (uint32_t)received : 0;
-        base->more |= member->more;
+        base->has_more |= member->has_more;
         base->taken_frames += member->taken_frames;
     }
     bonded->turn = (bonded->turn + 1) % bonded->count;
-    base->more |= count == max;
+    base->has_more |= count == max;
     return (int)count;
 }
 
@@ -70,12 +70,12 @@ static uint32_t descriptors(const um_rings *base, int *fds, uint32_t max)
     return count;
 }
 
-static int64_t tend(um_rings *base, int64_t now_ns)
+static int64_t service(um_rings *base, int64_t now_ns)
 {
     um_bonded_rings *bonded = (um_bonded_rings *)base;
     int64_t due_ns = INT64_MAX;
     for (uint32_t i = 0; i < bonded->count; i++) {
-        int64_t member_ns = bonded->members[i]->ops->tend(bonded->members[i], now_ns);
+        int64_t member_ns = bonded->members[i]->ops->service(bonded->members[i], now_ns);
         due_ns = member_ns < due_ns ? member_ns : due_ns;
     }
     note_stall(bonded);
@@ -142,7 +142,7 @@ static const um_rings_ops OPS = {.receive = receive,
                                  .open_link = open_link,
                                  .close_link = close_link,
                                  .descriptors = descriptors,
-                                 .tend = tend,
+                                 .service = service,
                                  .add_counters = add_counters};
 
 /* ---- functions of the opener ---- */

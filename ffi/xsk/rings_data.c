@@ -76,7 +76,7 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
     um_xsk_rings *rings = (um_xsk_rings *)base;
     uint32_t count = 0;
-    base->more = false;
+    base->has_more = false;
     base->taken_frames = 0;
     if (rings->nic_clock_fd >= 0)
         read_nic_clock(rings);
@@ -86,14 +86,14 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
         uint32_t received = um_xsk_queue_receive(queue, batch + count, max - count);
         if (received == 0)
             um_xsk_rings_poll(rings, index);
-        base->more |= queue->has_more;
+        base->has_more |= queue->has_more;
         base->taken_frames += queue->taken_count;
         for (uint32_t k = 0; k < received; k++)
             batch[count + k].queue_number = rings->config.first_queue + index + 1;
         count += received;
     }
     rings->turn = (rings->turn + 1) % rings->config.queue_count;
-    base->more |= count == max;
+    base->has_more |= count == max;
     if (count == 0)
         return 0;
     note_arrivals(rings, batch, count);
@@ -258,5 +258,5 @@ const um_rings_ops UM_XSK_RINGS_OPS = {.receive = receive,
                                        .open_link = open_link,
                                        .close_link = close_link,
                                        .descriptors = um_xsk_rings_descriptors,
-                                       .tend = retry,
+                                       .service = retry,
                                        .add_counters = um_xsk_rings_add_counters};

@@ -32,7 +32,7 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
     m->taken = m->waiting < max ? m->waiting : max;
     m->waiting -= m->taken;
     base->taken_frames = m->taken;
-    base->more = m->waiting > 0;
+    base->has_more = m->waiting > 0;
     for (uint32_t i = 0; i < m->taken; i++)
         batch[i].length = m->descriptor_count;
     return (int)m->taken;
@@ -89,7 +89,7 @@ static uint32_t descriptors(const um_rings *base, int *fds, uint32_t max)
     return m->descriptor_count;
 }
 
-static int64_t tend(um_rings *base, int64_t now_ns)
+static int64_t service(um_rings *base, int64_t now_ns)
 {
     return ((member *)base)->due_ns > now_ns ? ((member *)base)->due_ns : INT64_MAX;
 }
@@ -99,7 +99,7 @@ static void add_counters(um_rings *base, um_link_counters *sum)
     UM_COUNT(sum->datagrams_sent, ((member *)base)->sent);
 }
 
-static const um_rings_ops OPS = {receive, release, open_link, close_link, descriptors, tend, add_counters};
+static const um_rings_ops OPS = {receive, release, open_link, close_link, descriptors, service, add_counters};
 
 typedef struct bond {
     member members[MEMBERS];
@@ -155,7 +155,7 @@ TEST("W6", "rings of a bond: all members are received from, none is starved, and
         uint32_t max = 1 + (uint32_t)um_random_below(&random, UM_RINGS_BATCH_MAX);
         int count = b->rings->ops->receive(b->rings, batch, max);
         CHECK_EQ(count, max); /* the first one always has enough */
-        CHECK(b->rings->more);
+        CHECK(b->rings->has_more);
         CHECK_EQ(b->rings->taken_frames, count);
         for (int k = 0; k < count; k++)
             received[batch[k].length - 1]++;
@@ -166,7 +166,7 @@ TEST("W6", "rings of a bond: all members are received from, none is starved, and
         CHECK_EQ(b->members[i].released, received[i]);
         CHECK(i == 0 || b->members[i].waiting < WAITING_MAX / 2);
     }
-    for (int rounds = 0; b->rings->more; rounds++) {
+    for (int rounds = 0; b->rings->has_more; rounds++) {
         CHECK(rounds < 100);
         b->rings->ops->receive(b->rings, batch, UM_RINGS_BATCH_MAX);
         b->rings->ops->release(b->rings);
@@ -217,15 +217,15 @@ TEST("W6", "rings of a bond: a stalled member holds senders back only while it s
     b->members[0].due_ns = 700;
     CHECK_EQ(link->ops->send(link, TO, batch, 1), 1);
     CHECK_EQ(b->rings->stalled, 1);
-    CHECK_EQ(b->rings->ops->tend(b->rings, 500), 700);
+    CHECK_EQ(b->rings->ops->service(b->rings, 500), 700);
     CHECK_EQ(b->rings->stalled, 1);
     um_bonded_rings_send_by(b->bonded, 1); /* fail-over */
     CHECK_EQ(link->ops->send(link, TO, batch, 1), 1);
     CHECK_EQ(b->rings->stalled, 0);
-    CHECK_EQ(b->rings->ops->tend(b->rings, 500), 700);
+    CHECK_EQ(b->rings->ops->service(b->rings, 500), 700);
     b->members[1].base.stalled = 1;
     b->members[1].due_ns = 600;
-    CHECK_EQ(b->rings->ops->tend(b->rings, 500), 600);
+    CHECK_EQ(b->rings->ops->service(b->rings, 500), 600);
     CHECK_EQ(b->rings->stalled, 1);
     b->rings->ops->close_link(b->rings, link);
     bond_close(b);
