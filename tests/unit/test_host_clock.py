@@ -62,7 +62,7 @@ def test_chrony_bounds_the_error() -> None:
     assert clock.max_error_ns == 12_000 + 500_000 + 2_000_000
     assert clock.estimated_error_ns == 12_000
     assert "ntp.example, stratum 4" in str(clock)
-    assert "right within 2.5 ms" in str(clock)
+    assert "accurate within 2.5 ms" in str(clock)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_browser_shows_it(page: LivePage, readings: Readings, width: int, heig
         browser.wait_for_function("() => document.querySelector('polyline')?.points.numberOfItems > 3")
         assert browser.inner_text("#state") == "2 contexts, 2 sessions"
         assert [title.inner_text() for title in browser.query_selector_all("figure b")] == [
-            "Datagrams a second", "Loss, worst session", "Recovery time, p50", "NAKed numbers a second",
+            "Datagrams per second", "Loss, worst session", "Recovery time, p50", "NAKs per second",
         ]  # fmt: skip
         assert (
             browser.query_selector_all("svg")[0]

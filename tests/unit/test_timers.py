@@ -70,7 +70,9 @@ def test_a_receiver_says_what_it_waits_for_and_why() -> None:
         "NAK after an NCF": "0.110 ms: round trip 0.070 ms (+- 0.002), doubling",
     }
     told = receiver_timers({**counters, "round_trip_samples": 0, "reordering": 0.0})
-    assert told["first NAK after"] == "up to 0.130 ms: 3 receivers, round trip 0.070 ms (told)"
+    assert (
+        told["first NAK after"] == "up to 0.130 ms: 3 receivers, round trip 0.070 ms (reported by the source)"
+    )
     assumed = receiver_timers({**counters, "round_trip_samples": 0, "group_receivers": 0})
     assert "receivers not counted yet, round trip 0.070 ms (assumed)" in assumed["first NAK after"]
 

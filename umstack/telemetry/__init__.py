@@ -1,6 +1,6 @@
-"""Telemetry: the schema of the counters, reading them, and showing them to other processes and to Prometheus.
+"""Telemetry: the counter schema, reading counters, and exporting them to other processes and to Prometheus.
 
-What a figure is called, counts and means comes from the counter schema; nothing here names a counter twice.
+The schema defines the name, unit and meaning of each counter; nothing here defines them again.
 """
 
 from __future__ import annotations

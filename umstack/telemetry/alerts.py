@@ -15,7 +15,7 @@ from umstack.telemetry.exporter_text import metric_of
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One rule. `expression` holds counters as `{group.name}`."""
+    """One rule. `expression` contains counters as `{group.name}`."""
 
     name: str
     expression: str
@@ -33,16 +33,16 @@ ALERTS = (
         "rate({receiver_transport.unrecovered_txw}[1m]) + rate({receiver_transport.unrecovered_tmo}[1m]) > 0",
         "0s",
         "critical",
-        f"Messages are lost for good: {_SESSION}",
-        "unrecovered_txw: a larger transmission window; unrecovered_tmo: see naks_shed at the source",
+        f"Messages are lost unrecoverably: {_SESSION}",
+        "unrecovered_txw: enlarge the transmission window; unrecovered_tmo: check naks_shed at the source",
     ),
     Alert(
         "UmstackLoss",
         "rate({receiver_transport.lost}[1m]) > 0.01 * rate({receiver_transport.msgs_rcved}[1m])",
         "1m",
         "warning",
-        f"More than 1 % of the datagrams are lost: {_SESSION}",
-        "compare receive_drops (this host) with other receivers (the network)",
+        f"More than 1 % of datagrams are lost: {_SESSION}",
+        "compare receive_drops (loss on this host) with the loss of other receivers (loss in the network)",
     ),
     Alert(
         "UmstackNakStorm",
@@ -50,7 +50,7 @@ ALERTS = (
         "rate({source_transport.naks_rcved}[1m]) > 0.1 * rate({source_transport.msgs_sent}[1m])",
         "30s",
         "critical",
-        f"Receivers NAK more than a tenth of what is sent: {_SESSION}",
+        f"Receivers NAK more than a tenth of the datagrams sent: {_SESSION}",
         "umstack stat PID names the receiver that NAKs most; Source.nak_cutoff() cuts it off",
     ),
     Alert(
@@ -58,8 +58,8 @@ ALERTS = (
         "rate({source_transport.naks_shed}[1m]) > 0",
         "1m",
         "warning",
-        f"NAKs are refused for want of retransmit rate: {_SESSION}",
-        "raise transport_lbtrm_retransmit_rate_limit, or mend the loss",
+        f"NAKs are refused because of the retransmit rate limit: {_SESSION}",
+        "raise transport_lbtrm_retransmit_rate_limit, or remove the cause of the loss",
     ),
     Alert(
         "UmstackSlowReceiver",
@@ -67,15 +67,15 @@ ALERTS = (
         "1m",
         "warning",
         "The application reads too slowly: topic {{ $labels.topic }}, process {{ $labels.pid }}",
-        "poll() batches, more blocks in the queue, or another thread",
+        "poll() more messages per batch, give the queue more blocks, or read on another thread",
     ),
     Alert(
         "UmstackBackPressure",
         "rate({source_transport.back_pressured}[1m]) > 1",
         "1m",
         "warning",
-        f"Publishers wait for the publication limit: {_SESSION}",
-        "a slow receiver holds the window, or the rate limit is too low: snd_lmt, rctlr_data_msgs",
+        f"Publishers are blocked or refused at the publication limit: {_SESSION}",
+        "a slow receiver holds the window, or the rate limit is too low: check snd_lmt and rctlr_data_msgs",
     ),
     Alert(
         "UmstackWindowUsed",
@@ -83,16 +83,16 @@ ALERTS = (
         "0.9 * ({source_transport.pub_lmt} - {source_transport.snd_pos}) > 0",
         "30s",
         "warning",
-        f"Nine tenths of the publication window are used: {_SESSION}",
-        "the sender or its receivers are behind: snd_lmt, receivers_known",
+        f"More than nine tenths of the publication window are in use: {_SESSION}",
+        "the sender or its receivers are too slow: check snd_lmt and receivers_known",
     ),
     Alert(
         "UmstackRingStarvation",
         "rate({link.xdp_rx_fill_ring_empty_descs}[1m]) > 0 or rate({link.xdp_rx_ring_full}[1m]) > 0",
         "1m",
         "warning",
-        f"The kernel finds no frame for what arrives: {_CONTEXT}",
-        "more link_xdp_receive_frames, or an application that reads sooner",
+        f"The kernel has no ring frame for arriving datagrams: {_CONTEXT}",
+        "raise link_xdp_receive_frames, or read sooner in the application",
     ),
     Alert(
         "UmstackReceiveDrops",
@@ -100,13 +100,13 @@ ALERTS = (
         "1m",
         "warning",
         f"The receive buffer overflows: {_CONTEXT}",
-        "sysctl -w net.core.rmem_max=8388608, and a larger transport_lbtrm_receiver_socket_buffer",
+        "run sysctl -w net.core.rmem_max=8388608 and raise transport_lbtrm_receiver_socket_buffer",
     ),
 )
 
 
 class _Names(dict[str, str]):
-    """Looks `group.name` up in the schema; KeyError when it has no such counter."""
+    """Maps `group.name` to the metric's name; KeyError for an unknown counter."""
 
     def __missing__(self, key: str) -> str:
         group, _, name = key.partition(".")
@@ -114,7 +114,7 @@ class _Names(dict[str, str]):
 
 
 def in_promql(expression: str) -> str:
-    """An expression in which `{group.name}` stands for a counter, with the names of Prometheus."""
+    """Replace `{group.name}` in an expression by the metric's name."""
     names, pieces = _Names(), expression.split("{")
     filled = [pieces[0]]
     for piece in pieces[1:]:

@@ -1,12 +1,12 @@
-"""CounterLog: log records of what costs messages or changes the mode, made from a context's counters.
+"""CounterLog: logs lost messages and mode changes, based on a context's counters.
 
-Loggers follow the packages: `umstack.receiver`, `umstack.source`, `umstack.link`, `umstack.resolution`,
-`umstack.context`. Each record has extras: `umstack_counter` (group.name of the schema), `umstack_count` (how many
-since the last record about it), `umstack_total`, `umstack_object` (topic or session, as foreign text is shown) and
+Loggers are named after the packages: `umstack.receiver`, `umstack.source`, `umstack.link`, `umstack.resolution`,
+`umstack.context`. Each record has extras: `umstack_counter` (group.name of the schema), `umstack_count` (increase
+since the last record for it), `umstack_total`, `umstack_object` (topic or session, escaped as foreign text) and
 `umstack_interface`.
 
-The counters are read at most once in `_INTERVAL_SECONDS`, and only while somebody listens: a handler other than
-NullHandler on one of these loggers or above. One thread at a time calls update().
+The counters are read at most once per `_INTERVAL_SECONDS`, and only if one of these loggers or a parent has a handler
+other than NullHandler. One thread at a time calls update().
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from umstack.telemetry.counters import CounterKind, schema
 _INTERVAL_SECONDS = 5.0
 _WARNING, _INFO = logging.WARNING, logging.INFO
 
-# The counters that cost messages, or are the sign that they soon will, by what reports them. The text of a record is
-# the schema's.
+# By reporting object, the counters of lost messages and of conditions that soon lead to loss. The record's text is the
+# schema's doc.
 _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
     "receiver_transports": (
         "umstack.receiver",
@@ -125,7 +125,7 @@ _MODE = ("link", "link_mode", "datagram_bytes")
 
 
 def is_heard(logger: logging.Logger) -> bool:
-    """Whether a warning of this logger reaches a handler that does something with it."""
+    """True if a warning of this logger reaches a handler other than NullHandler."""
     if not logger.isEnabledFor(logging.WARNING):
         return False
     at: logging.Logger | None = logger
@@ -137,12 +137,12 @@ def is_heard(logger: logging.Logger) -> bool:
 
 
 class CounterLog:
-    """Watches one context. What was counted before the first update is reported by it."""
+    """Watches one context. The first update reports the counts since the context was created."""
 
     def __init__(
         self, read: Callable[[], Mapping[str, Any]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`read` is Context.stats or gives the same."""
+        """`read` returns the counters as Context.stats does."""
         self._read = read
         self._clock = clock
         self._next = float("-inf")
@@ -150,7 +150,7 @@ class CounterLog:
         self._mode: dict[str, Any] = {}
 
     def update(self) -> None:
-        """Write the records of what has changed, if it is time to look and somebody listens."""
+        """Log the changes, if the interval has passed and a handler would receive them."""
         now = self._clock()
         if now < self._next:
             return
@@ -176,7 +176,7 @@ class CounterLog:
                     at = (key, name, counter)
                     seen[at] = seen.get(at, 0) + int(figures.get(counter) or 0)
         for (key, name, counter), total in seen.items():
-            # An object made anew under the same name begins at zero.
+            # The counters of a new object with the same name start at zero.
             more = total - min(self._seen.get((key, name, counter), 0), total)
             if more:
                 self._record(key, name, counter, more, total, interface)
@@ -205,13 +205,13 @@ class CounterLog:
 
 
 def _objects(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of one key of a report by the topic or session that names them."""
+    """The objects under one key of a report, each with its topic, session or queue."""
     for item in found if isinstance(found, list) else [found]:
         yield str(item.get("topic") or item.get("transport") or item.get("queue") or ""), item
 
 
 def watched_counters() -> Iterator[tuple[str, str, CounterKind]]:
-    """Group, name and kind of every counter that makes records; KeyError for one the schema does not have."""
+    """Group, name and kind of every counter that is logged; KeyError for an unknown counter."""
     for key, (_, watched) in _WATCHED.items():
         for name in watched:
             yield _GROUPS[key], name, schema().group(_GROUPS[key]).counter(name).kind

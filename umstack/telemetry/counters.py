@@ -1,8 +1,8 @@
-"""The statistics schema: reads counters.toml and renders everything that is made from it.
+"""The statistics schema: reads counters.toml and renders all files made from it.
 
 `python -m umstack.telemetry.counters --c-header` prints ffi/core/foundation/counters.h,
 `--markdown` prints docs/counters.md,
-`--cdef` prints the same structs for cffi. Unit tests hold the committed files to these.
+`--cdef` prints the same structs for cffi. Unit tests compare the committed files with this output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CounterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One statistic. `scale` is how many stored integer steps make one `unit`."""
+    """One statistic. The core stores `scale` integer steps per `unit`."""
 
     group: str
     name: str
@@ -41,7 +41,7 @@ class Counter:
     doc: str
 
     def value(self, stored: int) -> int | float | None:
-        """The figure to report for an integer the core stored; None for a minimum without a sample."""
+        """The value to report for a stored integer; None for a minimum without a sample."""
         if self.kind is CounterKind.MIN and stored == UNSET_MINIMUM:
             return None
         return stored if self.scale == 1 else stored / self.scale
@@ -55,10 +55,10 @@ class CounterGroup:
     doc: str
     counters: tuple[Counter, ...]
     core_counters: tuple[Counter, ...] = field(init=False)
-    """Those that are fields of the C struct."""
+    """The counters that are fields of the C struct."""
     _core_names: tuple[str, ...] = field(init=False)
     _converted: tuple[Counter, ...] = field(init=False)
-    """Those whose figure is not what the core stores."""
+    """The counters whose reported value differs from the stored one."""
 
     def __post_init__(self) -> None:
         core = tuple(counter for counter in self.counters if counter.in_core)
@@ -68,7 +68,7 @@ class CounterGroup:
         object.__setattr__(self, "_converted", converted)
 
     def of_core(self, stored: Sequence[int]) -> dict[str, int | float | None]:
-        """Name to reported figure for the fields of the C struct, in their order."""
+        """Map names to reported values for the fields of the C struct, in their order."""
         found: dict[str, int | float | None] = dict(zip(self._core_names, stored, strict=True))
         for counter in self._converted:
             found[counter.name] = counter.value(int(found[counter.name] or 0))
@@ -85,13 +85,13 @@ class CounterGroup:
         raise KeyError(f"no counter {name!r} in group {self.name!r}")
 
     def report(self, stored: Mapping[str, int]) -> dict[str, int | float | None]:
-        """Name to reported figure for every counter of the group found in `stored`."""
+        """Map names to reported values for every counter of the group in `stored`."""
         return {c.name: c.value(stored[c.name]) for c in self.counters if c.name in stored}
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentCounters:
-    """Counters UM has and this stack has not, with the reason."""
+    """Counters that UM has and this stack does not, with the reason."""
 
     names: tuple[str, ...]
     reason: str
@@ -99,7 +99,7 @@ class AbsentCounters:
 
 @dataclass(frozen=True, slots=True)
 class CounterSchema:
-    """counters.toml, read and checked."""
+    """The parsed and checked counters.toml."""
 
     version: int
     groups: tuple[CounterGroup, ...]
@@ -132,8 +132,8 @@ def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
 
 
 def parse_schema(text: str) -> CounterSchema:
-    """The schema in `text`; ValueError or KeyError names the entry that is wrong."""
-    import tomllib  # read when figures are first asked for
+    """Parse a schema; ValueError or KeyError names the wrong entry."""
+    import tomllib  # only when figures are first read
 
     document = tomllib.loads(text)
     version = int(document.pop("schema_version"))
@@ -149,7 +149,7 @@ def parse_schema(text: str) -> CounterSchema:
 
 @cache
 def schema() -> CounterSchema:
-    """The schema this package ships."""
+    """The schema of this package."""
     from importlib import resources
 
     return parse_schema(
@@ -205,7 +205,7 @@ def render_c_header(counter_schema: CounterSchema | None = None) -> str:
 
 
 def render_cdef(counter_schema: CounterSchema | None = None) -> str:
-    """The same structs as cffi's `cdef` reads them."""
+    """The same structs for cffi's `cdef`."""
     lines: list[str] = []
     for group in (counter_schema or schema()).groups:
         lines += _struct_lines(group, comments=False)

@@ -1,7 +1,7 @@
 """A Grafana dashboard made from the counter schema: `umstack exporter --print dashboard`.
 
-The first row answers the questions one has first; below it, folded, is a row for each group of the schema with a panel
-for every counter.
+The first row has the most important panels; below it is a collapsed row for each group of the schema with a panel for
+every counter.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ _GRAFANA_UNITS = {"bytes": "bytes", "ms": "s"}
 
 _FIRST: tuple[tuple[str, str, str, str], ...] = (
     (
-        "Messages sent, a second",
+        "Messages sent per second",
         f"sum by (topic) ({_RATE.format('{source.messages_sent}')})",
         "{{topic}}",
         "short",
     ),
     (
-        "Messages delivered, a second",
+        "Messages delivered per second",
         f"sum by (topic) ({_RATE.format('{receiver.messages_delivered}')})",
         "{{topic}}",
         "short",
     ),
     (
-        "Datagrams lost, a part of those received",
+        "Datagrams lost, share of those received",
         f"{_RATE.format('{receiver_transport.lost}')} / {_RATE.format('{receiver_transport.msgs_rcved}')}",
         "{{transport}}",
         "percentunit",
     ),
     (
-        "Given up, a second",
+        "Unrecovered datagrams per second",
         f"{_RATE.format('{receiver_transport.unrecovered_txw}')} + "
         f"{_RATE.format('{receiver_transport.unrecovered_tmo}')}",
         "{{transport}}",
         "short",
     ),
-    ("NAKs received, a second", _RATE.format("{source_transport.naks_rcved}"), "{{transport}}", "short"),
-    ("Retransmissions, a second", _RATE.format("{source_transport.rxs_sent}"), "{{transport}}", "short"),
+    ("NAKs received per second", _RATE.format("{source_transport.naks_rcved}"), "{{transport}}", "short"),
+    ("Retransmissions per second", _RATE.format("{source_transport.rxs_sent}"), "{{transport}}", "short"),
     (
         "Publication window used",
         "({source_transport.pub_pos} - {source_transport.snd_pos}) / "
@@ -84,7 +84,7 @@ def _of_metric(number: int, metric: Metric, legend: str, top: int) -> dict[str, 
     unit = _GRAFANA_UNITS.get(metric.counter.unit, "short")
     return _panel(
         number,
-        f"{metric.counter.name}{', a second' if grows else ''}",
+        f"{metric.counter.name}{' per second' if grows else ''}",
         metric.help,
         _RATE.format(selected) if grows else selected,
         legend,
@@ -94,7 +94,7 @@ def _of_metric(number: int, metric: Metric, legend: str, top: int) -> dict[str, 
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """The dashboard in Grafana's import format."""
     panels: list[dict[str, Any]] = []
     for number, (title, expression, legend, unit) in enumerate(_FIRST):
         panels.append(_panel(number, title, "", in_promql(expression), legend, unit, 0))
@@ -151,5 +151,5 @@ def dashboard() -> dict[str, Any]:
 
 
 def render_dashboard() -> str:
-    """The text of the file that Grafana imports."""
+    """The text of the dashboard's file."""
     return json.dumps(dashboard(), indent=1, sort_keys=True) + "\n"

@@ -1,9 +1,9 @@
 """MetricsEndpoint: answers Prometheus over HTTP with the metrics of contexts.
 
-A context is reached through umstack.telemetry.serving; `umstack exporter` has an endpoint over the reports of all
+umstack.telemetry.serving makes one for the contexts of a process; `umstack exporter` serves the reports of all
 processes of the host.
 
-Threads: those of umstack.telemetry.http_server. Scrapes read the contexts one after the other.
+Threads: those of umstack.telemetry.http_server. A scrape reads one context after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PATH = "/metrics"
 
 
 class MetricsEndpoint(Closing):
-    """Serves what `read` returns at each scrape, until closed."""
+    """Serves the result of `read` at each scrape, until closed."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class MetricsEndpoint(Closing):
         topics_max: int = TOPICS_MAX,
         sessions_max: int = SESSIONS_MAX,
     ) -> None:
-        """Listen on an address (see umstack.telemetry.http_server.parse_address; port 0 takes a free one)."""
+        """Listen on an address (see umstack.telemetry.http_server.parse_address; port 0 selects a free one)."""
         self._read = read
         self._exposition = Exposition(topics_max, sessions_max)
         self._scraping = threading.Lock()
@@ -45,10 +45,10 @@ class MetricsEndpoint(Closing):
         return Answer(self.scrape(), CONTENT_TYPE)
 
     def scrape(self) -> str:
-        """The metrics as they are now, in the text format."""
+        """The current metrics in the text format."""
         with self._scraping:
             return render(self._exposition.families(self._read()))
 
     def close(self) -> None:
-        """Stop listening. A scrape under way ends by itself."""
+        """Stop listening. A scrape in progress finishes on its own."""
         self._server.close()

@@ -1,14 +1,14 @@
-"""Metrics: the reports of contexts as Prometheus has them, by the names, kinds, units and texts of the schema.
+"""The exporter's text: reports of contexts as Prometheus metrics, with names, kinds, units and texts of the schema.
 
-A report is what a context says of itself: `Context.stats()`, and whose it is (umstack.telemetry.endpoint,
+A report consists of `Context.stats()` and the identity of its process (umstack.telemetry.endpoint,
 umstack.telemetry.statistics_server). Each counter of the schema becomes one metric:
 
     source_transport.msgs_sent   counter   ->  umstack_source_transport_msgs_sent_total{transport=...}
     source_transport.txw_bytes   snapshot  ->  umstack_source_transport_txw_bytes{transport=...}
     receiver_transport.nak_stm_max   ms    ->  umstack_receiver_transport_nak_stm_max_seconds{transport=...}
 
-Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics and of
-sessions that have labels of their own are bounded; those beyond are added up under `(others)`.
+Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics and
+sessions with their own labels are bounded; the others are added up under `(others)`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ OTHERS = "(others)"
 RECOVERY_SECONDS = "umstack_receiver_transport_recovery_seconds"
 LATENCY_SECONDS = "umstack_receiver_transport_latency_seconds"
 _BUCKETS_PER_BOUND = 4
-"""The core's histogram has four buckets to an octave; an octave is what a dashboard needs."""
+"""The core's histogram has four buckets per octave; one per octave is enough for a dashboard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Where a group of the schema stands in a report, and which of its fields tell its objects apart."""
+    """A group of the schema: its key in a report, and the fields that identify its objects."""
 
     key: str
     name: str
@@ -60,7 +60,7 @@ _MERGED = {CounterKind.MIN: min, CounterKind.MAX: max}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One counter of the schema under its name for Prometheus. A figure x `factor` is in the metric's unit."""
+    """One counter of the schema with its Prometheus name. A value times `factor` is in the metric's unit."""
 
     name: str
     type: str
@@ -71,7 +71,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The figures of one set of labels, by the names of the schema."""
+    """The values for one set of labels, by the names of the schema."""
 
     labels: Labels
     values: Values
@@ -92,7 +92,7 @@ class Family:
 
 
 def metric_of(counter: Counter) -> Metric:
-    """What Prometheus calls a counter of the schema: its group and name, the base unit, `_total` where it grows."""
+    """The Prometheus metric of a counter: group and name, base unit, and `_total` if it only grows."""
     name, factor, unit = f"umstack_{counter.group}_{counter.name}", 1.0, counter.unit
     if unit == "ms":
         name, factor, unit = f"{name}_seconds", 1e-3, "seconds"
@@ -116,7 +116,7 @@ def metrics_of(group: str) -> tuple[Metric, ...]:
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Labels as the text format writes them, without the braces."""
+    """Labels in the text format, without the braces."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
 
 
@@ -125,9 +125,9 @@ def _escaped(value: str) -> str:
 
 
 class LabelBound:
-    """Which values of a label have series of their own: at most `limit`, the first that came, for as long as they last.
+    """Selects the values of a label that get their own series: the first `limit` seen, as long as they exist.
 
-    A value keeps its series until a scrape no longer has it; then the next of the others moves up.
+    A value keeps its series until a scrape no longer contains it; then the next of the others takes its place.
     """
 
     __slots__ = ("_admitted", "_limit")
@@ -137,7 +137,7 @@ class LabelBound:
         self._admitted: set[Hashable] = set()
 
     def admit(self, values: Iterable[Hashable]) -> set[Hashable]:
-        """Those of this scrape's values that are shown by name."""
+        """The values of this scrape that are shown by name."""
         present = dict.fromkeys(values)
         admitted = {value for value in self._admitted if value in present}
         for value in present:
@@ -149,14 +149,14 @@ class LabelBound:
 
 
 class Exposition:
-    """Makes families of reports, scrape after scrape. One thread at a time."""
+    """Converts reports to metric families, scrape after scrape. One thread at a time."""
 
     def __init__(self, topics_max: int = TOPICS_MAX, sessions_max: int = SESSIONS_MAX) -> None:
-        """Show at most so many topics and sessions, over all contexts, by name."""
+        """Show at most this many topics and sessions by name, over all contexts."""
         self._bounds = {"topic": LabelBound(topics_max), "transport": LabelBound(sessions_max)}
 
     def families(self, reports: Sequence[Report]) -> Iterator[Family]:
-        """Everything the reports say."""
+        """All metrics of the reports."""
         owners = [_owner(report) for report in reports]
         shown: dict[str, set[Hashable]] = {}
         folded: list[tuple[str, str, int | float]] = []
@@ -182,13 +182,13 @@ class Exposition:
                     series,
                     RecoveryHistogram,
                     RECOVERY_SECONDS,
-                    "Time from finding a datagram missing to having it.",
+                    "Time from detecting a lost datagram to receiving it.",
                 )
                 yield _histogram(
                     series,
                     LatencyHistogram,
                     LATENCY_SECONDS,
-                    "Time from the sending of a message, by the publisher's clock, to its arrival, by this host's.",
+                    "Time from the sending of a message (publisher's clock) to its arrival (this host's clock).",
                 )
 
 
@@ -212,29 +212,31 @@ def _owner(report: Report) -> Labels:
 
 
 def program(command: str) -> str:
-    """What a command line runs, without the interpreter, the place it lies and the arguments, which may be secret."""
+    """The program of a command line, without interpreter, folder and arguments, which may contain secrets."""
     words = command.split()
     interpreter = words[0].rpartition("/")[2] if words else ""
     if not interpreter.startswith("python"):
         return displayed(interpreter)
-    # A script or a module follows the interpreter's options; what follows -c is code.
+    # A script or module follows the interpreter's options; -c is followed by code.
     named = next((word for word in words[1:] if word == "-c" or not word.startswith("-")), "-c")
     return displayed(interpreter if named == "-c" else named.rpartition("/")[2])
 
 
 def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
-    """Which contexts there are, and since when."""
+    """The contexts and their start times."""
     info, started = [], []
     for report, owner in zip(reports, owners, strict=True):
         facts = (("program", program(report["command"])), ("link", displayed(report["link"])))
         info.append(("", labels_text((*owner, *facts)), 1))
         started.append(("", labels_text(owner), float(report["started_at"])))
-    yield Family("umstack_context_info", "gauge", "A context, and what it belongs to.", info)
-    yield Family("umstack_context_start_time_seconds", "gauge", "When it began, Unix time.", started)
+    yield Family("umstack_context_info", "gauge", "A context, with its program and link.", info)
+    yield Family(
+        "umstack_context_start_time_seconds", "gauge", "Start time of the context, Unix time.", started
+    )
 
 
 def _clock(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
-    """What is known of the wall clock that latencies are measured by; nothing where it is unknown."""
+    """The accuracy of the wall clock used for latencies; no sample if it is unknown."""
     synchronized, bounds = [], []
     for report, owner in zip(reports, owners, strict=True):
         clock = report.get("clock") or {}
@@ -242,9 +244,9 @@ def _clock(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Fami
             synchronized.append(("", labels_text(owner), int(state)))
         if (bound := clock.get("max_error_ns")) is not None:
             bounds.append(("", labels_text(owner), bound / 1e9))
-    text = "Whether a time daemon keeps the host's wall clock in step with a reference."
+    text = "1 if a time daemon keeps the host's wall clock synchronized with a reference, else 0."
     yield Family("umstack_clock_synchronized", "gauge", text, synchronized)
-    text = "The host's wall clock is no further from its reference than this, as the kernel knows. Unit: seconds."
+    text = "Largest distance of the host's wall clock from its reference, as the kernel reports it. Unit: seconds."
     yield Family("umstack_clock_max_error_seconds", "gauge", text, bounds)
 
 
@@ -268,7 +270,7 @@ def _series(
 
 
 def _merged(group: str, items: Sequence[Values]) -> Values:
-    """Several objects as one: sums of counters and levels, extremes of extremes, the mean of means."""
+    """Merge objects: sums of counters and snapshots, extremes of extremes, means of means."""
     merged: dict[str, Any] = {}
     for counter in schema().group(group).counters:
         values = [value for item in items if (value := item.get(counter.name)) is not None]
@@ -291,7 +293,7 @@ def _family(metric: Metric, series: Sequence[Series]) -> Family:
 
 
 def _histogram(series: Sequence[Series], kind: type[TimeHistogram], name: str, text: str) -> Family:
-    """The histogram of one kind of times of each session."""
+    """The histogram of one kind of time for each session."""
     samples: list[tuple[str, str, int | float]] = []
     starts = [kind.bucket_start_ns(bucket) for bucket in range(kind.BUCKETS + 1)]
     for one in series:

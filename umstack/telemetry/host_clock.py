@@ -1,16 +1,14 @@
-"""How far this host's wall clock is known to be right: read from the kernel and from the time daemon, never guessed.
+"""The known accuracy of this host's wall clock: read from the kernel and from the time daemon, never guessed.
 
-One-way latency is the difference of two hosts' clocks, so it is as good as both are. `kernel_clock` asks the kernel
-(adjtimex), which has what the daemon last told it; that takes a microsecond. `host_clock` asks chrony and ptp4l as
-well, through their own programs, where they run.
+One-way latency is the difference of two hosts' clocks, so it is only as accurate as both. `kernel_clock` reads the
+daemon's last update from the kernel (adjtimex) in a microsecond. `host_clock` also queries chrony and ptp4l, if they
+run, through their own programs.
 
-What a daemon tells and what it means:
-
-| asked | known | the bound |
+| queried | result | error bound |
 |---|---|---|
-| kernel | whether a daemon disciplines the clock, and the largest error | `maxerror`, growing until the next update |
-| chrony | its distance from the source, and that source's from UTC | offset + root dispersion + half the root delay |
-| ptp4l | the offset of the NIC's clock from its grandmaster | the kernel's: the wall clock follows by phc2sys |
+| kernel | if a daemon disciplines the clock, and the largest error | `maxerror`, growing until the next update |
+| chrony | distance from its source, and of the source from UTC | offset + root dispersion + half the root delay |
+| ptp4l | offset of the NIC's clock from its grandmaster | the kernel's: phc2sys steers the wall clock |
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _STA_UNSYNC = 0x0040
 _ANSWER_SECONDS = 1.0
 _CHRONY_FIELDS = 14
 _CHRONY_OWN_CLOCK = "7F7F0101"
-"""The reference of a daemon that has no source and serves its own clock."""
+"""The reference of a daemon without a source, which serves its own clock."""
 _CHRONY_SYSTEM_OFFSET, _CHRONY_ROOT_DELAY, _CHRONY_ROOT_DISPERSION, _CHRONY_LEAP = 4, 10, 11, 13
 _CHRONY_SOCKETS = (Path("/run/chrony/chronyd.sock"), Path("/var/run/chrony/chronyd.sock"))
 _PTP_SOCKETS = (Path("/var/run/ptp4l"), Path("/var/run/ptp4lro"))
@@ -37,7 +35,7 @@ _PTP_SOCKETS = (Path("/var/run/ptp4l"), Path("/var/run/ptp4lro"))
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """How accurate the wall clock is; None where unknown.
+    """The accuracy of the wall clock; fields are None if unknown.
 
     Example:
         ```python
@@ -46,15 +44,15 @@ class HostClock:
     """
 
     synchronized: bool | None
-    """Whether something keeps it in step with a reference."""
+    """True if a time daemon keeps the clock synchronized with a reference."""
     by: str | None
-    """`chrony`, `ptp4l`, or `kernel` where only the kernel said so; None where nothing did."""
+    """Source of the information: `chrony`, `ptp4l` or `kernel`; None without any."""
     max_error_ns: int | None
-    """It is no further from its reference than this."""
+    """Upper bound of the distance from the reference, in nanoseconds."""
     estimated_error_ns: int | None
-    """What the daemon takes its error to be."""
+    """The daemon's estimate of the error, in nanoseconds."""
     detail: str
-    """What was read, for people."""
+    """The values read, as text for people."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for reports.
@@ -75,9 +73,7 @@ class HostClock:
         if not self.synchronized:
             return f"not synchronized ({self.detail})"
         bound = (
-            "by how much is unknown"
-            if self.max_error_ns is None
-            else f"right within {_shown(self.max_error_ns)}"
+            "error unknown" if self.max_error_ns is None else f"accurate within {_shown(self.max_error_ns)}"
         )
         return f"synchronized, {bound} ({self.detail})"
 
@@ -127,7 +123,7 @@ def kernel_clock() -> HostClock:
 
 
 def judged(state: int, status: int, max_error_us: int, estimated_error_us: int) -> HostClock:
-    """The answer of adjtimex as a clock."""
+    """Convert the result of adjtimex."""
     if state == _TIME_ERROR or status & _STA_UNSYNC:
         return HostClock(False, None, None, None, "kernel: no time daemon has set the clock")
     return HostClock(
@@ -135,7 +131,7 @@ def judged(state: int, status: int, max_error_us: int, estimated_error_us: int) 
         "kernel",
         max_error_us * 1000,
         estimated_error_us * 1000,
-        f"kernel: at most {max_error_us} us, estimated {estimated_error_us} us, as the time daemon last told it",
+        f"kernel: at most {max_error_us} us, estimated {estimated_error_us} us, at the time daemon's last update",
     )
 
 
@@ -163,7 +159,7 @@ def host_clock() -> HostClock:
 
 
 def chrony_clock(answer: str) -> HostClock | None:
-    """What `chronyc -c tracking` says; None for an answer that is none."""
+    """Parse the output of `chronyc -c tracking`; None if it is invalid."""
     fields = answer.strip().split(",")
     if len(fields) != _CHRONY_FIELDS:
         return None
@@ -174,14 +170,14 @@ def chrony_clock(answer: str) -> HostClock | None:
     except ValueError:
         return None
     if fields[_CHRONY_LEAP] == "Not synchronised" or fields[0] == _CHRONY_OWN_CLOCK:
-        return HostClock(False, "chrony", None, None, "chrony: it has no source")
+        return HostClock(False, "chrony", None, None, "chrony: no source")
     bound_ns = round((abs(offset) + dispersion + abs(delay) / 2) * 1e9)
     detail = f"chrony: offset {_shown(round(abs(offset) * 1e9))} from {fields[1] or fields[0]}, stratum {fields[2]}"
     return HostClock(True, "chrony", bound_ns, round(abs(offset) * 1e9), detail)
 
 
 def ptp_clock(answer: str, kernel: HostClock) -> HostClock | None:
-    """What `pmc` says of ptp4l (TIME_STATUS_NP), beside the kernel's word on the wall clock; None for no answer."""
+    """Parse the output of `pmc` (TIME_STATUS_NP) and add it to the kernel's state; None if it is invalid."""
     found = dict(line.split(None, 1) for line in answer.splitlines() if len(line.split(None, 1)) == 2)
     try:
         offset_ns = int(found["master_offset"])
@@ -201,7 +197,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _answer(command: Sequence[str]) -> str | None:
-    """What the program prints; None where it is not there, does not answer in time or fails."""
+    """The program's output; None if it is missing, fails or times out."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -210,7 +206,7 @@ def _answer(command: Sequence[str]) -> str | None:
 
 
 def _shown(time_ns: int) -> str:
-    """A time in the unit that suits it."""
+    """Format a time with a suitable unit."""
     if time_ns < 1_000:
         return f"{time_ns} ns"
     if time_ns < 1_000_000:

@@ -1,9 +1,10 @@
-"""HttpServer: answers GET requests from a few clients at once, for metrics and the live page.
+"""HttpServer: answers GET requests of a few concurrent clients, for metrics and the live page.
 
-An answer is a whole text, or pieces that are sent as they come, until the client leaves or the server is closed.
+An answer is either a complete text, or an iterator of pieces that are sent as they are produced until the client
+disconnects or the server closes.
 
-Threads: a listening thread, and one for each connection under way, at most `_CONNECTIONS_MAX`; a connection beyond
-those is closed at once, one that is slow to read or write is closed after `_CONNECTION_SECONDS`.
+Threads: one that listens and one per connection, at most `_CONNECTIONS_MAX`; further connections are closed at once. A
+connection that is slow to read or write is closed after `_CONNECTION_SECONDS`.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]]*)):(?P<
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for."""
+    """A client's request."""
 
     path: str
-    """Without a query."""
+    """Path without the query."""
     host: str
-    """The name, without port, by which the client knows this server; empty if it does not say."""
+    """Host name that the client used for this server, without port; empty if it sent none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client gets: a text, or pieces that are sent as they come."""
+    """The answer to a request: a text, or pieces that are sent as they are produced."""
 
     body: str | Iterator[str]
     content_type: str = TEXT
@@ -51,12 +52,12 @@ class Answer:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT`, which is every address of the host."""
+    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (every address of the host)."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise OptionError(
-            f"{text!r} is no address to listen on",
-            hint="give HOST:PORT, [IPv6]:PORT, or :PORT for every address of this host",
+            f"{text!r} is not an address to listen on",
+            hint="use HOST:PORT, [IPv6]:PORT, or :PORT for every address of this host",
         )
     return match["six"] or match["host"] or "", int(match["port"])
 
@@ -75,7 +76,7 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6 and not self.server_address[0]:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # HTTPServer's own would look up the host's name, which may wait for a name server.
+        # HTTPServer.server_bind would resolve the host's name, which may block on DNS.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "umstack", self.server_address[1]
 
@@ -92,7 +93,7 @@ class _Server(ThreadingHTTPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away or is slow is its own loss; anything else is a defect, and shows."""
+        """Ignore clients that disconnect or are slow; report everything else, because it is a defect."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -119,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(piece.encode() if isinstance(piece, str) else piece)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server calls
-        """Say nothing: requests are many."""
+        """Log nothing: requests are frequent."""
 
 
 def _host_name(text: str) -> str:
@@ -130,10 +131,10 @@ def _host_name(text: str) -> str:
 
 
 class HttpServer(Closing):
-    """Calls `answer`, on a thread of its own, for each request, until closed. `what` names the service in errors."""
+    """Calls `answer` for each request, on the connection's thread, until closed. Errors name the service as `what`."""
 
     def __init__(self, address: str, what: str, answer: Callable[[Request], Answer]) -> None:
-        """Listen on an address (see parse_address; port 0 takes a free one)."""
+        """Listen on an address (see parse_address; port 0 selects a free one)."""
         host, port = parse_address(address)
         try:
             self._server = _listen(host, port, answer)
@@ -141,7 +142,7 @@ class HttpServer(Closing):
             if error.errno == errno.EADDRINUSE:
                 raise SystemFailure(
                     f"{what} cannot be served on {address}: the port is in use",
-                    hint=f"choose another, or see who has it: ss -ltnp 'sport = {port}'",
+                    hint=f"choose another port, or find its owner: ss -ltnp 'sport = {port}'",
                     errno=errno.EADDRINUSE,
                 ) from error
             if isinstance(error, socket.gaierror):
@@ -155,7 +156,7 @@ class HttpServer(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening. An answer under way ends by itself."""
+        """Stop listening. Answers in progress finish on their own."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -1,11 +1,11 @@
-"""LivePage: the contexts of this host as a page in a browser, for `umstack watch --web`.
+"""LivePage: shows the contexts of this host in a browser, for `umstack watch --web`.
 
-The page (live_page.html) is one text without outside resources. It listens to server-sent events at `/rows`, each of
-which is LiveRows as JSON, and draws what it has heard since it was opened.
+The page (live_page.html) is one file without external resources. It receives server-sent events from `/rows`, each of
+which is LiveRows as JSON, and draws those received since it was opened.
 
-Threads: those of umstack.telemetry.http_server. Contexts are read by the viewers' threads, once an interval however
-many viewers there are, and not at all without any. A browser is answered under an address, `localhost` or the name the
-page was started with only: a page elsewhere whose name was made to lead here (DNS rebinding) reads nothing.
+Threads: those of umstack.telemetry.http_server. The viewers' threads read the contexts, once per interval regardless of
+the number of viewers, and not at all without viewers. Only requests to an IP address, `localhost` or the host name that
+the page was started with are answered: a page elsewhere whose name resolves to this host (DNS rebinding) reads nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LivePage(Closing):
     """Serves the page and its events until closed."""
 
     def __init__(self, address: str, read: Callable[[], Sequence[Report]], *, interval: float = 1.0) -> None:
-        """Listen on an address (see umstack.telemetry.http_server.parse_address), read once in `interval` seconds."""
+        """Listen on an address (see umstack.telemetry.http_server.parse_address); read every `interval` seconds."""
         self._read = read
         self._interval = interval
         self._name = parse_address(address)[0]
@@ -83,9 +83,9 @@ class LivePage(Closing):
             yield event
 
     def _next(self, seen: int) -> tuple[int, str]:
-        """The newest event, once it is another than that, or the page is closed.
+        """The newest event after number `seen`; returns the same number when the page closes.
 
-        Who comes first reads; the others wait for the lock.
+        The first thread reads; the others wait for the lock.
         """
         with self._reading:
             if seen == self._number:
@@ -94,13 +94,13 @@ class LivePage(Closing):
                 earlier, self._reports = self._reports, self._read()
                 rows = live_rows(self._reports, earlier).as_json()
                 for context in rows["contexts"]:
-                    context["command"] = program(context["command"])  # arguments may hold what is secret
+                    context["command"] = program(context["command"])  # arguments may contain secrets
                 self._event = f"data: {json.dumps({'time': time.time(), **rows})}\n\n"
                 self._number += 1
                 self._due = time.monotonic() + self._interval
             return self._number, self._event
 
     def close(self) -> None:
-        """Stop listening and end all streams of events."""
+        """Stop listening and end all event streams."""
         self._closing.set()
         self._server.close()

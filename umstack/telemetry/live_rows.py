@@ -1,7 +1,7 @@
-"""LiveRows: what two readings of all contexts say about the time between them, for `umstack top` and `umstack watch`.
+"""LiveRows: sessions and contexts with rates between two readings, for `umstack top` and `umstack watch`.
 
-Pure: reports in, rows out. Rates are per second of the time the context itself says passed; an object that is new, or
-was made anew under its name, has the rates of what it counted since it began.
+Pure: reports in, rows out. Rates are per second of the time that the context itself reports. An object that is new, or
+was recreated under its name, has the rates since it was created.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHORTEST_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """One transport session of one context, as one line shows it. Rates are a second."""
+    """One transport session of one context, as one line of output. Rates are per second."""
 
     pid: int
     context: int
@@ -32,22 +32,22 @@ class SessionRow:
     datagrams: float
     bytes: float
     loss: float
-    """Part of the datagrams that were lost on their first way, 0 to 1; of a sender, NAKed."""
+    """Share of datagrams lost in their first transmission, 0 to 1 (receiver); share NAKed (sender)."""
     naks: float
     unrecovered: float
     window: float | None
-    """Part of the publication window in use, 0 to 1; None for a receiver without flow control."""
+    """Share of the publication window in use, 0 to 1; None for a receiver without flow control."""
     back_pressure: float
-    """Publish attempts refused or made to wait (sender), pauses because the queue is full (receiver)."""
+    """Publish attempts refused or blocked (sender); pauses because the queue is full (receiver); per second."""
     queued: int
     """Datagrams waiting for rate limits (sender), messages the application has not read (receiver)."""
     recovery_p50_ms: float | None
-    """How long half of the recoveries between the readings took at most; None for a sender, and without recoveries."""
+    """Median recovery time between the readings; None for a sender and without recoveries."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRow:
-    """One context: whose it is, and what its link does."""
+    """One context: its process and the state of its link."""
 
     pid: int
     context: int
@@ -57,7 +57,7 @@ class ContextRow:
     sessions: int
     receive_drops: float
     ring: Mapping[str, float]
-    """Counters of the rings that grew, a second."""
+    """Increase per second of those ring counters that grew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class LiveRows:
 
 
 class _Change:
-    """The figures of one object now and before."""
+    """The counters of one object, now and at the earlier reading."""
 
     __slots__ = ("_before", "_now", "_seconds")
 
@@ -99,12 +99,12 @@ class _Change:
 
 
 def identity(report: Report) -> tuple[int, int, float]:
-    """What tells a context from every other, also from a later one of the same process id."""
+    """The key that identifies a context, also after its process id was reused."""
     return report["pid"], report["number"], report["started_at"]
 
 
 def live_rows(reports: Sequence[Report], earlier: Sequence[Report]) -> LiveRows:
-    """The rows of a reading, with the rates since an earlier one (empty: since each context began)."""
+    """The rows of a reading, with rates since an earlier one (empty: since each context started)."""
     before = {identity(report): report for report in earlier}
     contexts: list[ContextRow] = []
     sessions: list[SessionRow] = []

@@ -1,4 +1,4 @@
-"""Reads counters of the core, by name: of one object, or the report of a whole context."""
+"""Reads counters of the core by name: of one object, or the report of a whole context."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ACCOUNTS_REPORTED = 8
 Histogram = TypeVar("Histogram", bound=TimeHistogram)
 
 Counters = dict[str, int | float | None]
-"""Figures by name; None for a minimum without a sample."""
+"""Values by name; None for a minimum without a sample."""
 
 
 def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> Counters:
-    """One group of the schema's counters by name; empty when the core has no such object any more."""
+    """The counters of one group of the schema by name; empty if the object no longer exists in the core."""
     out = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
     count = read(handle, out)
     if count == 0:
@@ -39,7 +39,7 @@ def session_counters(session: SourceSession) -> Counters:
 
 
 def publication_counters(publication: Publication, of_session: Counters | None = None) -> Counters:
-    """The counters of a source and of its transport session, which are read where they are not given."""
+    """The counters of a source and of its transport session, which are read if not given."""
     own = read_counters("source", lib.um_statistics_source, publication.handle)
     return {**(session_counters(publication.session) if of_session is None else of_session), **own}
 
@@ -55,12 +55,12 @@ def queue_counters(queue: QueueMemory) -> Counters:
 
 
 def hot_failover_counters(queue: QueueMemory) -> Counters:
-    """The counters of a hot failover receiver; none of an event queue that is not one."""
+    """The counters of a hot failover receiver; empty for any other event queue."""
     return read_counters("hot_failover", lib.um_event_queue_hot_failover_counters, queue.handle)
 
 
 def receiver_transports(context: Any) -> list[dict[str, Any]]:
-    """The counters of every receiving session of a core's context, with its recovery times and latencies."""
+    """The counters of every receiving session of a context, with its recovery times and latencies."""
     found: list[dict[str, Any]] = []
     identity = ffi.new("um_session_id *")
 
@@ -76,10 +76,10 @@ def receiver_transports(context: Any) -> list[dict[str, Any]]:
 
 
 def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]:
-    """Every counter of a context. Objects closed meanwhile stay readable until it returns. Any thread."""
+    """Every counter of a context. Objects closed in the meantime stay readable until it returns. Any thread."""
     core, registry = engine.core, engine.registry
     with registry.listing:
-        # Read once, however many topics a session carries.
+        # Read once, regardless of the number of topics of a session.
         by_session = {session: session_counters(session) for session in engine.sessions.sessions}
         return {
             "interface": core.interface.name,
@@ -124,12 +124,12 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
 
 
 def latencies(engine: Engine) -> LatencyHistogram:
-    """The one-way latencies of all receiving sessions that are open now, added up."""
+    """The one-way latencies of all open receiving sessions, added up."""
     return _added_up(LatencyHistogram, engine.core.handle)
 
 
 def recovery_times(engine: Engine) -> RecoveryHistogram:
-    """The recovery times of all receiving sessions that are open now, added up."""
+    """The recovery times of all open receiving sessions, added up."""
     return _added_up(RecoveryHistogram, engine.core.handle)
 
 

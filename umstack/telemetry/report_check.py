@@ -1,8 +1,8 @@
-"""Checks the report of a process before anything is made of it.
+"""Checks the report of a process before it is used.
 
-A process that may bind a socket in the statistics directory can answer with anything. A report is accepted only when
-it has the shape that `Context.stats()` gives it, every figure is a finite number, and it is of the process and the
-context that the socket is named after. Its texts are foreign text still (umstack.foreign_text).
+Any process that can bind a socket in the statistics directory can send anything. A report is accepted only if it has
+the shape that `Context.stats()` gives it, every figure is a finite number, and process and context match the socket's
+name. Its texts remain foreign text (umstack.foreign_text).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _LISTS = {
     "hot_failover": ("queue",),
 }
 _NEW_LISTS = ("event_queues", "hot_failover")
-"""Which a process of an earlier version does not have."""
+"""Lists that a process of an earlier version does not have."""
 
 
 class BadReport(ValueError):
-    """What was read is no report of that context."""
+    """The data read is no valid report of that context."""
 
 
 def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
-    """The report itself; BadReport says what is wrong with it."""
+    """Return the report; BadReport names what is wrong with it."""
     if not isinstance(report, dict):
         raise BadReport("no object")
     if _field(report, "pid") != pid or _field(report, "number") != number:
-        raise BadReport("of another process or context than the socket's name says")
+        raise BadReport("process or context differs from the socket's name")
     for name in ("started_at", "read_at"):
         _figure(name, _field(report, name))
     for name in ("command", "interface", "link"):
@@ -76,7 +76,7 @@ def _figure(name: str, value: Any) -> None:
 
 
 def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
-    """One object: the texts that name it, and figures or None."""
+    """Check one object: its identifying texts, and its figures or None."""
     if not isinstance(item, dict):
         raise BadReport(f"{name} is no object")
     for text in texts:
@@ -91,7 +91,7 @@ def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
 
 
 def _clock(value: Any) -> None:
-    """What the process says of its host's clock; None where it says nothing."""
+    """Check the state of the host's clock; None if the process reports none."""
     if value is None:
         return
     if not isinstance(value, dict) or not isinstance(value.get("synchronized"), bool | None):
@@ -102,7 +102,7 @@ def _clock(value: Any) -> None:
 
 
 def _resolution(value: Any) -> None:
-    """Where and for what topics are resolved; None from a process of an earlier version."""
+    """Check the topic resolution of the context; None from a process of an earlier version."""
     if value is None:
         return
     if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Serving the metrics of a context: the contexts of a process that name the same address share one endpoint.
+"""Serves the metrics of contexts. The contexts of a process with the same address share one endpoint.
 
-Any thread may call serve_metrics() and close what it returned.
+Any thread may call serve_metrics() and close its result.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from xdp.closing import Closing
 
 
 class _SharedEndpoint:
-    """The endpoint of one address and the contexts of this process that it speaks for."""
+    """The endpoint at one address, and the contexts of this process that it serves."""
 
     def __init__(self, address: str) -> None:
         self._members: dict[int, tuple[float, Callable[[], Mapping[str, Any]]]] = {}
         self._changing = threading.Lock()
-        # http.server costs 20 ms of import, which only a process that serves metrics pays.
+        # Importing http.server takes 20 ms, which only a process that serves metrics pays.
         from umstack.telemetry.endpoint import MetricsEndpoint
 
-        schema()  # read from its file now, which takes 10 ms, and not within the first scrape
+        schema()  # parse the file now (10 ms), not during the first scrape
         self.endpoint = MetricsEndpoint(address, self._reports)
 
     def _reports(self) -> list[Mapping[str, Any]]:
@@ -35,7 +35,7 @@ class _SharedEndpoint:
             members = list(self._members.items())
         reports: list[Mapping[str, Any]] = []
         for number, (started_at, read) in members:
-            with contextlib.suppress(Closed):  # it ended meanwhile
+            with contextlib.suppress(Closed):  # closed in the meantime
                 identity = {"pid": os.getpid(), "number": number, "command": " ".join(sys.orig_argv)}
                 reports.append({**identity, "started_at": started_at, **read()})
         return reports
@@ -47,7 +47,7 @@ class _SharedEndpoint:
             return number
 
     def remove(self, number: int) -> bool:
-        """Whether that was the last."""
+        """Remove a context; returns true if it was the last."""
         with self._changing:
             del self._members[number]
             return not self._members
@@ -66,7 +66,7 @@ class ServedMetrics(Closing):
         self.url = url
 
     def close(self) -> None:
-        """Take the context out; the last one closes the endpoint."""
+        """Remove the context; the last one closes the endpoint."""
         with _sharing:
             number, self._number = self._number, None
             if number is not None and _shared[self._address].remove(number):
@@ -74,7 +74,7 @@ class ServedMetrics(Closing):
 
 
 def serve_metrics(address: str, read: Callable[[], Mapping[str, Any]]) -> ServedMetrics:
-    """Have a context's counters, which `read` returns, scraped at an address until the result is closed."""
+    """Serve a context's counters, which `read` returns, at an address until the result is closed."""
     with _sharing:
         shared = _shared.get(address) or _SharedEndpoint(address)
         _shared[address] = shared

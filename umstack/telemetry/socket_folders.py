@@ -1,9 +1,8 @@
-"""The directories that statistics sockets lie in: where a process makes its own, and where those of others are.
+"""The directories of statistics sockets: the one of this process, and those of others.
 
-A directory is used only when nobody but its owner can have put anything into it: it is no symbolic link, its mode is
-0700, its owner is the user this process runs as (for root, which reads the processes of all users, any user), and the
-directory it lies in belongs to that user or to root and cannot be changed by others. Sockets are known by their exact
-names.
+A directory is used only if nobody but its owner can have put anything into it: it is not a symbolic link, its mode is
+0700, its owner is the user of this process (any user for root, which reads the processes of all users), and its parent
+directory belongs to that user or to root and is not writable by others. Sockets are recognized by their exact names.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ class ContextSocket:
 
 
 def chosen_folder() -> Path | None:
-    """UMSTACK_STAT_DIR: the one directory to use, where it is set."""
+    """The directory in UMSTACK_STAT_DIR, which is then the only one used; None if unset."""
     chosen = os.environ.get("UMSTACK_STAT_DIR")
     return Path(chosen) if chosen else None
 
 
 def own_folder() -> Path:
-    """Where this user's processes have their sockets."""
+    """The directory with the sockets of this user's processes."""
     if chosen := chosen_folder():
         return chosen
     if os.geteuid() == 0:
@@ -55,7 +54,7 @@ def own_folder() -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a directory for sockets of this process, or take the one that is there; refuse one that others made."""
+    """Make a directory for this process's sockets, or reuse an existing one; refuse one that others made."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -63,17 +62,17 @@ def make_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path, user: int | None) -> int:
-    """The owner of a directory that only its owner, who must be `user` (None: anybody), can have filled.
+    """Return the owner of a directory that only its owner, who must be `user` (None: any user), can have filled.
 
-    PermissionNeeded says why another is not used; FileNotFoundError passes through.
+    PermissionNeeded with the reason for any other; FileNotFoundError if it does not exist.
     """
     found, above = folder.lstat(), folder.parent.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        _refuse(folder, "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is no directory")
+        _refuse(folder, "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is not a directory")
     if user is not None and found.st_uid != user:
         _refuse(folder, f"it belongs to user {found.st_uid}")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        _refuse(folder, f"its mode is {stat.S_IMODE(found.st_mode):04o} and not 0700")
+        _refuse(folder, f"its mode is {stat.S_IMODE(found.st_mode):04o} instead of 0700")
     if not stat.S_ISDIR(above.st_mode):
         _refuse(folder, f"{folder.parent} is a symbolic link")
     if above.st_uid not in (0, found.st_uid):
@@ -86,14 +85,14 @@ def check_folder(folder: Path, user: int | None) -> int:
 def _refuse(folder: Path, why: str) -> None:
     raise PermissionNeeded(
         f"statistics directory {folder} is not used: {why}",
-        hint="remove it, or name another directory of yours in UMSTACK_STAT_DIR",
+        hint="remove it, or set UMSTACK_STAT_DIR to another directory of yours",
     )
 
 
 def sockets_in(folder: Path, pid: int | None = None) -> Iterator[ContextSocket]:
-    """The sockets of contexts (of one process) in a directory; nothing when there is none.
+    """The sockets of contexts (of one process) in a directory; none if it does not exist.
 
-    PermissionNeeded when the directory is not to be trusted. Anything that is no socket of its owner is passed over.
+    Raises PermissionNeeded if the directory is not trusted. Skips everything that is not a socket of its owner.
     """
     try:
         owner = check_folder(folder, None if os.geteuid() == 0 else os.geteuid())
@@ -120,9 +119,9 @@ def remove_orphans(folder: Path) -> None:
 
 
 def folders() -> list[Path]:
-    """Every directory in which contexts listen: the chosen one alone, or this user's and all the kernel lists.
+    """Every directory in which contexts listen: the one in UMSTACK_STAT_DIR, or this user's and all the kernel lists.
 
-    The kernel lists listening sockets by network namespace: those of every process that this user may look at count.
+    The kernel lists listening sockets by network namespace; the namespaces of all visible processes are included.
     """
     if chosen := chosen_folder():
         return [chosen]
@@ -140,7 +139,7 @@ def folders() -> list[Path]:
 
 
 def _socket_lists() -> Iterator[str]:
-    """/proc/net/unix of each network namespace that a process this user may look at is in."""
+    """/proc/net/unix of the network namespace of each process that this user may inspect."""
     seen: set[str] = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -151,4 +150,4 @@ def _socket_lists() -> Iterator[str]:
                 seen.add(namespace)
                 yield (entry / "net" / "unix").read_text(errors="replace")
         except OSError:
-            continue  # it ended, or is another user's
+            continue  # it ended, or belongs to another user

@@ -1,10 +1,10 @@
 """StatisticsServer: lets another process read a context's counters, as one JSON object over a Unix socket.
 
-A socket is named `<process id>-<number>.sock` and lies in one directory for all of a user's processes:
-UMSTACK_STAT_DIR, or /run/umstack/stat for root, or umstack/stat in XDG_RUNTIME_DIR for others (umstack-UID/stat in
-the temporary directory where that is not set), which umstack.telemetry.socket_folders holds to be that user's alone.
-A client that connects gets the object and the end of the stream; nothing is read from it. `umstack stat` is such a
-client: it finds the sockets by itself and believes what umstack.telemetry.report_check lets pass.
+A socket is named `<process id>-<number>.sock`. All of a user's processes use one directory: UMSTACK_STAT_DIR, or
+/run/umstack/stat for root, or umstack/stat in XDG_RUNTIME_DIR for other users (umstack-UID/stat in the temporary
+directory if that is unset). umstack.telemetry.socket_folders ensures that only the user can write to it. A client that
+connects receives the object and end of stream; nothing is read from it. `umstack stat` is such a client: it finds the
+sockets and checks the reports with umstack.telemetry.report_check.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _REPORT_BYTES_MAX = 64 * 1024 * 1024
 
 
 statistics_directory = own_folder
-"""Where this user's processes have their sockets."""
+"""The directory with the sockets of this user's processes."""
 
 
 class StatisticsServer:
-    """Answers on a thread of its own until closed. Only the user the process runs as may connect."""
+    """Answers on its own thread until closed. Only the process's user may connect."""
 
     def __init__(self, read: Callable[[], Mapping[str, Any]], directory: Path | None = None) -> None:
-        """Begin to answer with what `read` returns at that moment, and whose counters they are."""
+        """Start to answer with the current result of `read` and the identity of the context."""
         self._read = read
         self._started_at = time.time()
         self._closing = False
@@ -66,13 +66,13 @@ class StatisticsServer:
         except OSError as error:
             self._socket.close()
             failure = error_from_os(error, f"statistics socket in {folder}")
-            hint = "name a directory that can be written to in UMSTACK_STAT_DIR"
+            hint = "set UMSTACK_STAT_DIR to a directory that you can write to"
             raise type(failure)(failure.message, hint=hint, errno=error.errno or 0) from error
         self._thread = threading.Thread(target=self._serve, name="umstack-statistics", daemon=True)
         self._thread.start()
 
     def _bind(self, folder: Path) -> Path:
-        """Bind to the first number free; what an earlier process of the same id left behind is replaced."""
+        """Bind to the first free number; replaces sockets left by an earlier process with the same id."""
         for number in range(_CONTEXTS_PER_PROCESS_MAX):
             path = folder / f"{os.getpid()}-{number}.sock"
             if path.exists() and not _is_served(path):
@@ -94,7 +94,7 @@ class StatisticsServer:
         """Stop answering."""
         self._closing = True
         self.path.unlink(missing_ok=True)
-        # Ends the accept() the thread is in; closing the descriptor would not.
+        # Ends the thread's accept(); closing the descriptor would not.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -106,12 +106,12 @@ class StatisticsServer:
                 reader, _ = self._socket.accept()
             except OSError:
                 if not self._closing:
-                    time.sleep(_READER_TIMEOUT_SECONDS)  # out of descriptors: the next attempt may find one
+                    time.sleep(_READER_TIMEOUT_SECONDS)  # no descriptors left: the next attempt may find one
                 continue
-            # A reader that goes away or is slow is its own loss.
+            # A reader that disconnects or is slow is not served further.
             with reader, contextlib.suppress(OSError, Closed):
                 reader.settimeout(_READER_TIMEOUT_SECONDS)
-                import json  # when somebody asks: every context has a server
+                import json  # only on the first request: every context has a server
 
                 reader.sendall(json.dumps(self._report()).encode())
 
@@ -127,11 +127,11 @@ class StatisticsServer:
 
 
 def read_statistics(pid: int | None = None, directory: Path | None = None) -> list[dict[str, Any]]:
-    """What the contexts of a process (None: of all processes) report now, the oldest first.
+    """The reports of the contexts of a process (None: of all processes), the oldest context first.
 
-    Looks into `directory`, or else wherever contexts of this user (for root: of all users) listen. Sockets whose
-    process is gone are removed. A directory that others can have filled is refused when it was named, and left out
-    otherwise; what is no report is left out.
+    Reads `directory`, or else every directory in which contexts of this user (for root: of all users) listen. Removes
+    sockets of processes that have ended. A directory that others can have filled is an error if it was named, and
+    skipped otherwise; so is anything that is not a valid report.
     """
     named = directory or chosen_folder()
     reports = []
@@ -150,7 +150,7 @@ def read_statistics(pid: int | None = None, directory: Path | None = None) -> li
 
 
 def _read_report(one: ContextSocket) -> dict[str, Any] | None:
-    """One context's report; None when it ends meanwhile, has ended, or what it says is no report."""
+    """One context's report; None if the context has ended or its report is invalid."""
     import json
 
     from umstack.telemetry.report_check import BadReport, checked_report
@@ -159,16 +159,16 @@ def _read_report(one: ContextSocket) -> dict[str, Any] | None:
         text = _read_text(one)
         return checked_report(json.loads(text), one.pid, one.number) if text else None
     except (FileNotFoundError, ConnectionError):
-        return None  # refused: it has ended, or is bound and about to listen
+        return None  # refused: it has ended, or is bound but not listening yet
     except (BadReport, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        _log.warning("%s gives no report: %s", displayed(str(one.path)), displayed(str(error)))
+        _log.warning("%s sent no valid report: %s", displayed(str(one.path)), displayed(str(error)))
     except OSError as error:
         _log.warning("%s cannot be read: %s", displayed(str(one.path)), error)
     return None
 
 
 def _read_text(one: ContextSocket) -> bytes:
-    """All that a socket says, within bounds of time and size; nothing when another user answers on it."""
+    """Everything that a socket sends, within limits of time and size; BadReport if another user answers on it."""
     from umstack.telemetry.report_check import BadReport
 
     text = bytearray()
@@ -185,7 +185,7 @@ def _read_text(one: ContextSocket) -> bytes:
             if len(text) > _REPORT_BYTES_MAX:
                 raise BadReport(f"no end after {_REPORT_BYTES_MAX} bytes")
             if time.monotonic() > deadline:
-                raise TimeoutError("it is too slow")
+                raise TimeoutError("no complete report in time")
     return bytes(text)
 
 

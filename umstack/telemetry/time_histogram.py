@@ -1,7 +1,7 @@
-"""Histograms of times out of the core's buckets: recovery times, and one-way latencies.
+"""Histograms of recovery times and one-way latencies, from the core's buckets.
 
-Four buckets to an octave, so a percentile is good to about a tenth of its value. The layout is
-ffi/core/foundation/time_histogram.h's.
+Four buckets per octave make a percentile accurate to about a tenth of its value. The layout is that of
+ffi/core/foundation/time_histogram.h.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TimeHistogram:
-    """How often a time occurred, by bucket. The first and the last bucket also hold what lies beyond them."""
+    """Counts of times by bucket. The first and the last bucket include all shorter or longer times."""
 
     counts: tuple[int, ...]
 
     OCTAVE_FIRST: ClassVar[int]
     BUCKETS: ClassVar[int]
     COUNTED: ClassVar[str]
-    """What is counted, as the key of a report has it."""
+    """Key of the counted time in a report."""
     NAME: ClassVar[str]
-    """What the percentiles and the buckets are called in a report."""
+    """Prefix of the percentiles and the buckets in a report."""
     READ: ClassVar[Any]
-    """The core's function that reads the buckets of a session."""
+    """Name of the core's function that reads the buckets of a session."""
 
     @classmethod
     def bucket_start_ns(cls, bucket: int) -> int:

@@ -1,4 +1,4 @@
-"""The timers of loss recovery that are in force, and why, as texts made of the counters of a transport session."""
+"""Describes the loss recovery timers in use and their reasons, from the counters of a transport session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Values = Mapping[str, Any]
 
 
 def receiver_timers(counters: Values) -> dict[str, str]:
-    """What a receiving session waits for: each timer's name, its value and the reason for it."""
+    """The timers of a receiving session: name to value and reason."""
     if "timers_adaptive" not in counters:
         return {}
     adaptive = int(counters["timers_adaptive"])
@@ -38,7 +38,7 @@ def receiver_timers(counters: Values) -> dict[str, str]:
 
 
 def source_timers(counters: Values) -> dict[str, str]:
-    """The same of a source session."""
+    """The timers of a source session: name to value and reason."""
     if "timers_adaptive" not in counters:
         return {}
     adaptive = int(counters["timers_adaptive"])
@@ -58,7 +58,7 @@ def source_timers(counters: Values) -> dict[str, str]:
 
 
 def _cutoff(reasons: int) -> str:
-    """Why a session is cut off (UX-21)."""
+    """The reasons for a session's NAK cutoff (UX-21)."""
     texts = {
         lib.UM_NAK_CUTOFF_CONTEXT: "nak_cutoff() of the context",
         lib.UM_NAK_CUTOFF_RECEIVERS: "nak_cutoff() of every receiver",
@@ -77,7 +77,7 @@ def _round_trip(counters: Values) -> str:
     length = f"{counters['round_trip']:.3f} ms"
     if counters["round_trip_samples"]:
         return f"round trip {length} (+- {counters['round_trip_variance']:.3f})"
-    return f"round trip {length} ({'told' if counters['group_receivers'] else 'assumed'})"
+    return f"round trip {length} ({'reported by the source' if counters['group_receivers'] else 'assumed'})"
 
 
 def _receivers(count: int) -> str:
