@@ -1,5 +1,5 @@
 /* Whole contexts on the loopback interface, used by many threads at once. Runs under AddressSanitizer and under
- * ThreadSanitizer, so that what is shared without its lock is a failure.
+ * ThreadSanitizer, which detects shared data accessed without its lock.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -21,7 +21,7 @@ enum { MESSAGES = 20000, OPENINGS = 60 };
 
 enum {
     SESSIONS = 2,
-    PUBLISHERS = 4, /* of all sessions: each has a topic */
+    PUBLISHERS = 4, /* over all sessions, each with a topic */
     READERS = 2,
     DATAGRAM_BYTES = 1472,
     LOOPBACK = 0x7f000001,
@@ -40,7 +40,7 @@ typedef struct world {
     atomic_bool stop;
 } world;
 
-/* Addresses of this process: tests run side by side. */
+/* Addresses for this process only, because tests run concurrently. */
 static um_address group_of(uint32_t number)
 {
     uint32_t process = (uint32_t)getpid();
@@ -177,7 +177,7 @@ typedef struct actor {
     uint32_t number;
 } actor;
 
-/* A message names its place in its topic; every seventh is flushed, every 64 go in one call. */
+/* A message contains its number in its topic; every seventh is flushed, and every 64 are sent in one call. */
 static void *publish(void *argument)
 {
     const actor *a = argument;
@@ -201,7 +201,7 @@ static void *publish(void *argument)
     return NULL;
 }
 
-/* Reads until all messages of all topics are there, each topic's in order and without a loss. */
+/* Reads until all messages of all topics have been received, each topic in order and without a loss. */
 static void *read_all(void *argument)
 {
     const actor *a = argument;
@@ -259,7 +259,7 @@ static void *look(void *argument)
     return NULL;
 }
 
-/* A second subscription comes and goes. It starts in the middle of the stream, so what it reads is not checked. */
+/* Opens and closes a second subscription. It starts in the middle of the stream, so its rows are not checked. */
 static void *open_and_close(void *argument)
 {
     const actor *a = argument;
@@ -302,7 +302,7 @@ static void join(actor *actors, uint32_t count)
         pthread_join(actors[i].thread, NULL);
 }
 
-/* Publishers and readers until everything has been read, beside threads that do `beside` until told to stop. */
+/* Runs publishers and readers until everything has been read, beside threads that run `beside` until stopped. */
 static void run(world *w, void *(*const *beside)(void *), uint32_t beside_count)
 {
     actor publishers[PUBLISHERS], readers[READERS], others[4];
@@ -317,14 +317,14 @@ static void run(world *w, void *(*const *beside)(void *), uint32_t beside_count)
     CHECK_EQ(atomic_load(&w->readers_done), READERS);
 }
 
-TEST("UM-13 UM-15 W8", "embedded: publishers, readers, statistics, and subscriptions that come and go")
+TEST("UM-13 UM-15 W8", "embedded: publishers, readers, statistics, and subscriptions opened and closed")
 {
     world *w = world_open(true);
     run(w, (void *(*const[])(void *)){look, open_and_close}, 2);
     world_close(w);
 }
 
-TEST("UM-14 UM-15 W8", "sequential: readers, publishers and two threads beside them run the loop by turns")
+TEST("UM-14 UM-15 W8", "sequential: readers, publishers and two other threads run the loop in turn")
 {
     world *w = world_open(false);
     run(w, (void *(*const[])(void *)){donate, donate, look}, 3);
@@ -371,10 +371,10 @@ static void await_readers(um_context *context, uint32_t count)
         wait_a_while();
 }
 
-/* A context that has nothing to do: no timer wakes a thread that misses its wake-up. */
+/* An idle context: no timer wakes a thread that misses its wake-up. */
 static void unblock_sequential(void)
 {
-    enum { PROCESSING = 8 }; /* the first that is woken takes the wake-up of most others */
+    enum { PROCESSING = 8 }; /* the first thread woken takes the wake-up of most others */
     world w = {.context = context_open(false)};
     actor processing[PROCESSING];
     start(processing, PROCESSING, &w, process_unending);
@@ -433,7 +433,7 @@ TEST("UM-14 UM-15", "closing a queue ends its reader's call while other threads 
         w->queues[0] = queue_open(w->context, 8, 1 << 17);
         w->subscriptions[0] = subscribe(w, w->queues[0]);
         if (!embedded)
-            await_sleepers(w->context, 2); /* both have begun */
+            await_sleepers(w->context, 2); /* both sleep */
         um_context_unblock(w->context);
         if (!embedded)
             join(processing, 2);
@@ -472,7 +472,7 @@ static bool is_full(const world *w, uint32_t number)
     return ((const um_receiver_counters *)out)->queue_full_pauses > 0;
 }
 
-/* Reads a queue until nothing has come for a while. */
+/* Reads a queue until no row has arrived for a while. */
 static void *drain_own(void *argument)
 {
     const actor *a = argument;
@@ -488,18 +488,18 @@ static void *drain_own(void *argument)
     return NULL;
 }
 
-TEST("UM-13 UX-8", "while a queue is full and datagrams wait in the socket, the loop sleeps; then it goes on")
+TEST("UM-13 UX-8", "while a queue is full and datagrams wait in the socket, the loop sleeps, then it continues")
 {
     enum { WATCHED_MS = 200, PASSES_A_MS_MAX = 20 };
     world *w = world_open_with(true, UM_FLOW_NONE, 1 << 14);
-    uint32_t sent = 0, more = 20; /* that stay in the socket */
+    uint32_t sent = 0, more = 20; /* datagrams that stay in the socket */
     while (more > 0) {
         uint32_t message[256] = {sent++};
         CHECK(um_publication_send(w->publications[0], (const char *)message, sizeof message, UM_SEND_FLUSH, 0) >= 0);
         more -= is_full(w, 0) && is_full(w, 1);
         if (sent % 20 == 0)
             wait_a_while();
-        CHECK(sent < 600); /* what the window has */
+        CHECK(sent < 600); /* size of the window */
     }
     wait_a_while();
     uint64_t before = passes(w);

@@ -1,4 +1,4 @@
-/* Waiting readers of two event queues, and the loop that wakes them, in the order that once lost a wake-up. */
+/* Waiting readers of two event queues, and the loop that wakes them, in an order that once lost a wake-up. */
 #include <poll.h>
 #include <unistd.h>
 
@@ -75,11 +75,11 @@ static void meanwhile(void)
     deliver(second);
 }
 
-TEST("UM-13", "a reader that arms does not cost another reader its wake-up")
+TEST("UM-13", "arming a queue does not lose another reader's wake-up")
 {
     open_all();
     um_event_queue_arm_hook = meanwhile;
-    CHECK(um_event_queue_arm(first)); /* its row came meanwhile */
+    CHECK(um_event_queue_arm(first)); /* a row arrived meanwhile */
     CHECK(is_readable(second));
     CHECK_EQ(queues.waiting_count, 0);
     close_all();

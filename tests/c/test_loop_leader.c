@@ -1,4 +1,4 @@
-/* The hand-over of the loop between the context's thread and readers that wait, on the loopback interface. */
+/* Passing the loop between the context's thread and waiting readers, on the loopback interface. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,9 +26,9 @@ enum {
 #endif
 };
 
-static const int64_t LONG_NS = 20 * (int64_t)NS_PER_S; /* a wait that has to be ended by something else */
+static const int64_t LONG_NS = 20 * (int64_t)NS_PER_S; /* longer than any wait that passes the test */
 
-/* A context with a queue and a subscription a topic, and a socket that plays the source. */
+/* A context with a queue and a subscription per topic, and a socket that acts as the source. */
 typedef struct leading {
     um_context *context;
     um_event_queue *queues[QUEUES];
@@ -46,7 +46,7 @@ static um_receiver_session_config session_config(const leading *f, um_address gr
         .id = {{INADDR_LOOPBACK, f->nak_port}, group, SESSION, UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = NS_PER_MS,
         .nak_backoff_ns = 50 * NS_PER_MS,
-        .nak_generation_ns = 300 * NS_PER_MS, /* a gap delays topics that begin behind it for so long */
+        .nak_generation_ns = 300 * NS_PER_MS, /* how long a gap delays topics that start behind it */
         .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
         .send_naks = true,
         .datagram_max_bytes = MTU_BYTES,
@@ -68,7 +68,7 @@ static void open_source(leading *f)
     CHECK_EQ(setsockopt(f->source, IPPROTO_IP, IP_MULTICAST_IF, &local.sin_addr, sizeof local.sin_addr), 0);
     CHECK_EQ(getsockname(f->source, (struct sockaddr *)&local, &length), 0);
     f->nak_port = ntohs(local.sin_port);
-    /* Programs that run at once get groups of their own. */
+    /* Each process uses its own groups, because tests run concurrently. */
     f->group = (um_address){0xef630000 | f->nak_port, PORT};
 }
 
@@ -117,7 +117,7 @@ static void leading_close(leading *f)
     free(f);
 }
 
-/* A message of the topic in a datagram of its own; its payload is its number. */
+/* Sends a message of the topic in one datagram; its payload is its number. */
 static void send_to(leading *f, uint32_t topic, um_address group, uint32_t topic_sqn)
 {
     uint8_t out[MTU_BYTES] = {0};
@@ -136,7 +136,7 @@ static void send_message(leading *f, uint32_t topic)
     send_to(f, topic, f->group, f->next_topic_sqn[topic]++);
 }
 
-/* Checks that the rows go on with `expected`; events are passed over. */
+/* Checks that the rows continue with `expected`; events are skipped. */
 static void check_rows(const um_rows *rows, uint32_t *expected)
 {
     for (uint32_t i = rows->first; i < rows->first + rows->count; i++) {
@@ -149,7 +149,7 @@ static void check_rows(const um_rows *rows, uint32_t *expected)
     um_queue_release(rows->block, rows->count);
 }
 
-/* Reads without ever waiting in the queue, so that only another thread can have received. */
+/* Reads without waiting in the queue, so that only another thread can have received the message. */
 static void take_until(um_event_queue *queue, uint32_t *next, uint32_t end)
 {
     um_rows rows;
@@ -192,7 +192,7 @@ typedef struct reader {
     uint32_t queue;
     uint32_t next; /* the number of the next message */
     uint32_t end;
-    int64_t timeout_ns; /* of each poll; 0: short ones that vary */
+    int64_t timeout_ns; /* of each poll; 0: short, varying timeouts */
     uint32_t polls;
 } reader;
 
@@ -210,7 +210,7 @@ static void *read_all(void *argument)
     return NULL;
 }
 
-/* One poll, which something else than its timeout has to end. */
+/* Polls once; something other than the timeout must end the poll. */
 static void *poll_once(void *argument)
 {
     reader *r = argument;
@@ -232,7 +232,7 @@ static void pause_randomly(um_random *random)
         nanosleep(&wait, NULL);
 }
 
-TEST("UM-13", "every message reaches its reader once and in order while readers and the context's thread take turns")
+TEST("UM-13", "each message reaches its reader once and in order while readers and the context's thread take turns")
 {
     leading *f = leading_open();
     reader readers[QUEUES] = {{.f = f, .queue = 0, .end = MESSAGES}, {.f = f, .queue = 1, .end = MESSAGES}};
@@ -249,24 +249,24 @@ TEST("UM-13", "every message reaches its reader once and in order while readers 
     leading_close(f);
 }
 
-TEST("UM-13", "what comes while nobody waits is received by the context's thread, however the last wait ended")
+TEST("UM-13", "while no reader waits, the context's thread receives, however the last wait ended")
 {
     leading *f = leading_open();
     uint32_t next = 0;
     um_rows rows;
     for (uint32_t round = 0; round < 3; round++) {
         reader waiting = {.f = f, .queue = 0, .next = next, .end = next + 1};
-        if (round == 0) { /* its row */
+        if (round == 0) { /* ended by a row */
             start(&waiting, poll_once);
             await_led(f, true);
             send_message(f, 0);
             pthread_join(waiting.thread, NULL);
             next = waiting.next;
-            if (next == 0) /* the beginning of the session came alone */
+            if (next == 0) /* the BOS event arrived alone */
                 take_until(f->queues[0], &next, 1);
-        } else if (round == 1) { /* its timeout */
+        } else if (round == 1) { /* ended by its timeout */
             CHECK_EQ(um_event_queue_poll(f->queues[0], 16, 3 * NS_PER_MS, &rows), 0);
-        } else { /* unblocked */
+        } else { /* ended by unblocking */
             start(&waiting, poll_once);
             await_led(f, true);
             um_context_unblock(f->context);
@@ -282,7 +282,7 @@ TEST("UM-13", "what comes while nobody waits is received by the context's thread
     leading_close(f);
 }
 
-TEST("UM-13", "the leader receives for the readers that follow, and one of them leads after it")
+TEST("UM-13", "the leader receives for its followers, and one of them leads after it")
 {
     leading *f = leading_open();
     reader first = {.f = f, .queue = 0, .end = 1, .timeout_ns = LONG_NS};
@@ -304,7 +304,7 @@ TEST("UM-13", "the leader receives for the readers that follow, and one of them 
     leading_close(f);
 }
 
-TEST("UM-13", "closing a queue ends the wait of the reader that leads")
+TEST("UM-13", "closing a queue ends the wait of the leading reader")
 {
     leading *f = leading_open();
     reader waiting = {.f = f, .queue = 0};
@@ -324,7 +324,7 @@ static void on_signal(int number)
     (void)number;
 }
 
-TEST("UM-13", "a signal ends the wait of the reader that leads")
+TEST("UM-13", "a signal ends the wait of the leading reader")
 {
     struct sigaction action = {.sa_handler = on_signal};
     CHECK_EQ(sigaction(SIGUSR1, &action, NULL), 0);
@@ -333,7 +333,7 @@ TEST("UM-13", "a signal ends the wait of the reader that leads")
     start(&waiting, poll_once);
     while (!is_led(f) || !is_waiting(f, 0))
         sched_yield();
-    /* The reader may still be on its way into the sleep, where a signal that came before does not end it. */
+    /* A signal that arrives just before the reader sleeps does not end the sleep, so repeat it. */
     while (is_led(f)) {
         pthread_kill(waiting.thread, SIGUSR1);
         sched_yield();
@@ -342,7 +342,7 @@ TEST("UM-13", "a signal ends the wait of the reader that leads")
     leading_close(f);
 }
 
-TEST("UM-107", "a gap that the leader found is NAKed on time, while it goes on waiting")
+TEST("UM-107", "a gap found by the leader is NAKed on time while the leader keeps waiting")
 {
     leading *f = leading_open();
     uint8_t datagram[UM_DATAGRAM_BYTES_MAX];
@@ -387,7 +387,7 @@ TEST("UM-13", "a group joined while a reader leads is received")
     leading_close(f);
 }
 
-TEST("UM-13", "a group left while a reader leads is closed, and the reader goes on with those there are")
+TEST("UM-13", "a group left while a reader leads is closed, and the reader keeps leading the others")
 {
     leading *f = leading_open();
     um_address other = {f->group.ip, PORT + 1};
@@ -403,7 +403,7 @@ TEST("UM-13", "a group left while a reader leads is closed, and the reader goes 
     uint64_t before = passes_led(f);
     um_subscription_close(leaving);
     um_subscription_free(leaving);
-    while (passes_led(f) == before || !is_led(f)) /* it was woken, and leads again */
+    while (passes_led(f) == before || !is_led(f)) /* it was woken and leads again */
         sched_yield();
     CHECK(fcntl(fd, F_GETFD) == -1);
     send_message(f, 1);
@@ -418,7 +418,7 @@ TEST("UM-13", "a group left while a reader leads is closed, and the reader goes 
     leading_close(f);
 }
 
-TEST("UM-13", "a wait for a descriptor leads, too, and ends when the queue behind it gets rows")
+TEST("UM-13", "a wait for a descriptor leads too, and ends when the queue behind it gets rows")
 {
     leading *f = leading_open();
     uint32_t next = 0;

@@ -1,4 +1,4 @@
-/* The sender of a source session, whose lock the test holds by hand in place of a thread that streams. */
+/* The sender of a source session. The test holds its lock in place of a streaming thread. */
 #include <unistd.h>
 
 #include "io/sender.h"
@@ -10,7 +10,7 @@ static um_sender sender;
 
 static const um_reactor_loop no_loop;
 
-/* A context with a thread of its own, which never runs: what is deferred to it stays. */
+/* A context whose thread never runs, so that data deferred to it stays. */
 static fixture *sender_open(void)
 {
     um_source_session_config config = config_8k(1);
@@ -29,7 +29,7 @@ static void sender_close(fixture *f)
     session_close(f);
 }
 
-/* The sender has just sent: it streams, and less than a GSO run may be deferred. */
+/* Sets the sender's state to streaming, so that less than a GSO run may be deferred. */
 static void stream(fixture *f, um_source *source)
 {
     CHECK(send_bytes(f, source, 100, 0, UM_SEND_FLUSH) >= 0);
@@ -37,7 +37,7 @@ static void stream(fixture *f, um_source *source)
     CHECK_EQ(um_sender_backlog_bytes(&sender), 0);
 }
 
-/* Datagrams of 1000 bytes, so that `count` beyond one duty cycle are less than a GSO run. */
+/* Publishes datagrams of 1000 bytes: `count` beyond one duty cycle are less than a GSO run. */
 static void publish(fixture *f, um_source *source, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -46,7 +46,7 @@ static void publish(fixture *f, um_source *source, uint32_t count)
 
 enum { BEYOND = 10 };
 
-TEST("W8 UM-27", "less than a GSO run that nobody flushes is deferred by the thread that streams")
+TEST("W8 UM-27", "a streaming thread defers less than a GSO run if no flush is requested")
 {
     fixture *f = sender_open();
     um_source_session_set_datagram_max(f->session, 1100);
@@ -62,15 +62,15 @@ TEST("W8 UM-27", "less than a GSO run that nobody flushes is deferred by the thr
     sender_close(f);
 }
 
-TEST("W8 UM-27", "a flush while another thread streams: that thread sends everything before it leaves")
+TEST("W8 UM-27", "a flush while another thread streams makes that thread send everything before it leaves")
 {
     fixture *f = sender_open();
     um_source_session_set_datagram_max(f->session, 1100);
     um_source *source = source_open(f, 0, 0);
     stream(f, source);
-    CHECK(um_lock_try(&f->session->sender_lock)); /* the thread that streams is in a duty cycle */
+    CHECK(um_lock_try(&f->session->sender_lock)); /* the streaming thread is in a duty cycle */
     publish(f, source, UM_SEND_BATCH_MAX + BEYOND);
-    um_sender_run(&sender, f->now_ns); /* the thread that flushes does not wait for it */
+    um_sender_run(&sender, f->now_ns); /* the flushing thread does not wait for it */
     CHECK_EQ(f->link.count, 1);
     um_lock_release(&f->session->sender_lock);
     um_sender_run_to(&sender, UM_SENDER_TAIL_BYTES_MAX, f->now_ns);
