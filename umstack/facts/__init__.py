@@ -1,5 +1,5 @@
-"""Facts of captures, and the analyses made of them, on one machine without Spark.
+"""Facts of captures: the counts and rows from which the analyses are computed, on one machine without Spark.
 
-`facts.facts_of` reads captures once and gives `Facts`; `Facts.merged` adds those of parts, in any order;
-`tables.tables_of` makes the tables of a report of them. docs/facts.md has the schema.
+`facts.facts_of` reads each capture once and returns `Facts`. `Facts.merged` adds the facts of parts in any order.
+`tables.tables_of` computes the tables of a report from them. docs/facts.md lists the schema.
 """

@@ -1,12 +1,11 @@
-"""Facts: what the analyses need of captures, counted once where packets are decoded.
+"""Facts: everything that the analyses need from captures, counted once while packets are decoded.
 
-The facts of two parts of a capture, merged in any order, are those of both: counts add up, spans widen, rows are kept
-in an order of their own. So a part may be a file of a rotation, a split, or what has grown since. Sequence numbers are
-those of the wire; what unwraps them is a fact as well (`references`).
+Merging the facts of two parts of a capture, in any order, gives the facts of the whole: counts add up, spans widen, and
+rows are sorted. A part can be a file of a rotation, a split of a file, or the packets appended since the last run.
+Sequence numbers are 32-bit wire numbers; the facts `references` hold the numbers needed to unwrap them.
 
-Memory: a row for each millisecond of a session, and whole rows
-for NAKs, NCFs and retransmissions alone. Errors: `CaptureError` of files that cannot be read. Nothing here is shared by
-threads.
+Memory: one row per millisecond of a session, and one row per NAK, NCF and retransmission. Errors: `CaptureError` for
+files that cannot be read. No object here is shared by threads.
 """
 
 from __future__ import annotations
@@ -54,21 +53,21 @@ _KEY = ("point", "publisher", "session_id")
 
 @dataclass(slots=True)
 class Facts:
-    """Facts of captures, a frame of each kind. `packets` counts all packets of the stack, whatever they are."""
+    """Facts of captures, one frame per kind. `packets` counts all packets of the stack, of every type."""
 
     packets: int = 0
     sends: dict[Stream, Sends] = field(default_factory=dict)
-    """First sendings by point of capture, publisher, session id and, of LBT-RU, receiver, in order of time."""
+    """First sendings in order of time, by point of capture, publisher, session id and, over LBT-RU, receiver."""
     counts: pl.DataFrame = field(default_factory=lambda: _nothing("counts"))
     rates: pl.DataFrame = field(default_factory=lambda: _nothing("rates"))
-    """Of what was sent to groups."""
+    """Rates of the datagrams sent to multicast groups."""
     receiver_rates: pl.DataFrame = field(default_factory=lambda: _nothing("receiver_rates"))
-    """Of what each receiver was sent over LBT-RU and LBT-TCP."""
+    """Rates of the data sent to each receiver over LBT-RU and LBT-TCP."""
     sizes: pl.DataFrame = field(default_factory=lambda: _nothing("sizes"))
     topics: pl.DataFrame = field(default_factory=lambda: _nothing("topics"))
     runs: pl.DataFrame = field(default_factory=lambda: _nothing("runs"))
     passed: pl.DataFrame = field(default_factory=lambda: _nothing("passed"))
-    """Over LBT-RU, datagrams that a receiver was sent or, because it does not want them, passed over."""
+    """Over LBT-RU, the runs of datagrams that a filtering source skipped for a receiver."""
     references: pl.DataFrame = field(default_factory=lambda: _nothing("references"))
     rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
@@ -78,7 +77,7 @@ class Facts:
 
     @classmethod
     def merged(cls, parts: Iterable[Facts]) -> Facts:
-        """The facts of all of these together; the order of the parts does not matter."""
+        """Return the facts of all parts together. Their order does not matter."""
         pieces = Pieces()
         for part in parts:
             pieces.packets += part.packets
@@ -90,7 +89,7 @@ class Facts:
         return pieces.facts()
 
     def equals(self, other: Facts) -> bool:
-        """Whether both say the same, to the row."""
+        """Return true if all counts and rows are equal."""
         return (
             self.packets == other.packets
             and self.sends.keys() == other.sends.keys()
@@ -108,7 +107,7 @@ def _nothing(name: str) -> pl.DataFrame:
 
 
 def _combined(name: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of several parts as those of the whole, in an order that does not depend on the parts'."""
+    """Combine the rows of several parts. The order of the result does not depend on the order of the parts."""
     if not len(rows):
         return rows
     if name == "rare":
@@ -139,17 +138,17 @@ _RARE_ORDER = (
 
 
 class Pieces:
-    """Rows of facts on their way into one frame of each kind."""
+    """Collects rows of facts and combines them into one frame per kind."""
 
     def __init__(self, *, spills: bool = False) -> None:
-        """None yet. If they spill, files take the times of many first sendings."""
+        """Start without rows. If `spills`, the times of many first sendings are kept in files."""
         self._spills = spills
         self.packets = 0
         self._of: dict[str, list[pl.DataFrame]] = {}
         self._sends: dict[Stream, SendsInPieces] = {}
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
-        """Take rows, of the schema of `name`. Many pieces become one, so that memory does not grow with the batches."""
+        """Add rows with the schema of `name`. Many pieces are combined, so memory does not grow with the batches."""
         if not len(rows):
             return
         waiting = self._of.setdefault(name, [])
@@ -158,13 +157,13 @@ class Pieces:
             self._of[name] = [_combined(name, pl.concat(waiting))]
 
     def add_sends(self, stream: Stream, sends: Sends) -> None:
-        """Take first sendings."""
+        """Add first sendings."""
         if stream not in self._sends:
             self._sends[stream] = SendsInPieces(spills=self._spills)
         self._sends[stream].add(sends)
 
     def facts(self) -> Facts:
-        """What came of it."""
+        """Return the facts of everything added."""
         frames = {
             name: _combined(name, pl.concat([_nothing(name), *self._of.get(name, [])]))
             for name in FACTS
@@ -176,9 +175,9 @@ class Pieces:
 
 
 def facts_of(sources: Sequence[str | Split]) -> Facts:
-    """The facts of these files, or splits of files: each is decoded once. Of files alike one is read.
+    """Return the facts of files, or splits of files. Each is decoded once; of identical files only one is read.
 
-    Times of first sendings, which grow with the captures, go to files without names: in TMPDIR, or in /var/tmp.
+    The times of first sendings, whose size grows with the captures, are kept in unnamed files in TMPDIR or /var/tmp.
     """
     doubles = copies([one for one in sources if isinstance(one, str)])
     counter = Counter(spills=True)
@@ -195,7 +194,7 @@ def facts_of(sources: Sequence[str | Split]) -> Facts:
 
 
 def facts_of_packets(batches: Iterable[pa.RecordBatch]) -> Facts:
-    """The facts of packets that were decoded elsewhere, in batches as `umstack.capture.decode` gives them."""
+    """Return the facts of packets decoded elsewhere, in batches as `umstack.capture.decode` yields them."""
     counter = Counter()
     for batch in batches:
         counter.take(batch)
@@ -203,15 +202,15 @@ def facts_of_packets(batches: Iterable[pa.RecordBatch]) -> Facts:
 
 
 class Counter:
-    """Counts packets as they are decoded: their facts, by windows of time where `window_ns` is not 0."""
+    """Counts packets while they are decoded. The facts are grouped by windows of time if `window_ns` is not 0."""
 
     def __init__(self, window_ns: int = 0, *, spills: bool = False) -> None:
-        """No packets yet. If they spill, files take the times of many first sendings."""
+        """Start without packets. If `spills`, the times of many first sendings are kept in files."""
         self._spills = spills
         self._window_ns = window_ns
         self._pieces: dict[int, Pieces] = {}
         self.tally = Tally(window_ns, EPOCH_NS)
-        """For `decode`: first sendings that the core counts are taken out of it with the batch that comes with them."""
+        """An argument of `decode`: the core counts first sendings here, and take() collects them each batch."""
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Count the packets of a batch, and those in the tally."""
@@ -232,20 +231,20 @@ class Counter:
     def _take_tally(self) -> None:
         tally = self.tally
         with tally.emptied() as found:
-            for window_ns, told in tallied(found, tally.path, tally.interfaces, self._window_ns).items():
+            for window_ns, counts in tallied(found, tally.path, tally.interfaces, self._window_ns).items():
                 pieces = self._of(window_ns)
-                pieces.packets += told.packets
-                for stream, rows in told.sends:
+                pieces.packets += counts.packets
+                for stream, rows in counts.sends:
                     pieces.add_sends(stream, rows)
-                for name, frame in told.frames:
+                for name, frame in counts.frames:
                     pieces.add(name, frame)
 
     def note(self, path: str, text: str, position: int | None) -> None:
-        """Keep what is to be said of a file: a remark of no time."""
+        """Keep a remark about a file. It has no time."""
         _take(self._of(0), note_row([*NEEDED], path, text, position))
 
     def facts(self) -> dict[int, Facts]:
-        """The facts by window; what has no time, and everything where time is not divided, is at 0."""
+        """Return the facts by window. Remarks without a time, and everything if there are no windows, are at key 0."""
         return {window_ns: pieces.facts() for window_ns, pieces in sorted(self._pieces.items())}
 
     def _of(self, window_ns: int) -> Pieces:
@@ -335,7 +334,7 @@ def _counted(rows: pl.DataFrame, volume: str) -> pl.DataFrame:
 
 
 def _take_segments(pieces: Pieces, rows: pl.DataFrame) -> None:
-    """Segments of a TCP connection that is LBT-TCP's, or of which nothing tells yet."""
+    """Count segments of an LBT-TCP connection, or of a TCP connection whose protocol is still unknown."""
     pieces.add("counts", _shaped("counts", _counted(rows, "tcp_bytes")))
     of_session = rows.filter((pl.col("transport") == LBTTCP) & ~pl.col("to_source"))
     _take_rates(pieces, of_session.filter(pl.col("tcp_bytes") > 0), is_repair=False)
@@ -383,7 +382,7 @@ def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
         epoch = (pl.col("time_ns") // EPOCH_NS).alias("epoch")
         numbered = rows.filter(pl.col("sqn").is_not_null()).with_columns(epoch)
         if kind == SESSION_MESSAGE:
-            # The number behind its lead: a session that starts at 0 has a lead of 2**32 - 1 before it sends.
+            # The number after its lead, because a session that starts at 0 has a lead of 2**32 - 1 before it sends.
             numbered = numbered.with_columns(sqn=(pl.col("sqn") + 1) % 2**32)
         first = pl.struct("time_ns", "sqn").sort_by("time_ns", "sqn").first().alias("first")
         found = numbered.group_by("publisher", "session_id", "epoch").agg(first).unnest("first")

@@ -1,4 +1,4 @@
-"""The kinds of packets the analyses tell apart, and the columns of a packet they read; nothing here needs Spark."""
+"""The kinds of packets that the analyses distinguish, and the packet columns they read. Nothing here needs Spark."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ SESSION_MESSAGE = "SM"
 NAK = "NAK"
 NCF = "NCF"
 STATUS = "STATUS"
-"""A control message sent to the source alone: how far a receiver has come (flow control)."""
+"""A flow control message from a receiver to the source, with the receiver's position."""
 
 ACKNOWLEDGEMENT, CONNECTION_REQUEST = "ACK", "CREQ"
-"""What a receiver of LBT-RU says of its connection."""
+"""Control messages of an LBT-RU receiver about its connection."""
 FILTER = "FILTER"
-"""What a source of LBT-RU says that a receiver was passed over."""
+"""The report of a filtering LBT-RU source about datagrams that it skipped for a receiver."""
 OPEN, CLOSE, SEGMENT = "OPEN", "CLOSE", "SEGMENT"
-"""Segments of a TCP connection: the receiver's SYN, a FIN or RST of either end, and all others."""
+"""Segments of a TCP connection: the receiver's SYN, a FIN or RST from either end, and all others."""
 
 SESSION = ("publisher", "session_id")
 BUCKET_NS = 1_000_000
-"""Rates are counted by so long a time."""
+"""The interval over which rates are counted."""
 EPOCH_NS = 60 * 1_000_000_000
-"""Sequence numbers are unwrapped by one reference for each so long a time of a session."""
+"""The interval of a session that has one reference for unwrapping sequence numbers."""
 
 TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS, ACKNOWLEDGEMENT, CONNECTION_REQUEST, FILTER)
 FROM_RECEIVERS = (NAK, STATUS, ACKNOWLEDGEMENT, CONNECTION_REQUEST)
@@ -29,9 +29,9 @@ SEGMENTS = (OPEN, CLOSE, SEGMENT)
 KINDS = (*TYPES, RETRANSMISSION, *SEGMENTS)
 FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
 NOTE_STATUS = "note: "
-"""What the status of a row begins with that is no packet, but says what a file does not hold."""
+"""Prefix of the status of a row that is not a packet but a note, such as "the file is truncated"."""
 MALFORMED_STATUSES = ("LBT-RM: ", "LBT-RU: ")
-"""What the status of a packet begins with that every receiver of a session refuses."""
+"""Prefix of the status of a packet that every receiver of a session rejects."""
 
 NEEDED = (
     *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
@@ -40,7 +40,7 @@ NEEDED = (
     *("transport", "to_source", "tcp_bytes", "tcp_flags", "recovery", "receiver_end", "block"),
     "transport_flags",
 )
-"""The columns of a packet that the analyses read."""
+"""The packet columns that the analyses read."""
 
-# What rotation adds to a capture's name (dumpcap: _00001_20260102030405, umstack: -0001), and the containers' suffixes.
+# The part of a capture's name added by rotation (dumpcap: _00001_20260102030405, umstack: -0001), and file suffixes.
 ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"

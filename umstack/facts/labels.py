@@ -1,4 +1,4 @@
-"""Packets labelled in Arrow, as `umstack.analysis.observations.label` does in Spark: the same columns, kind by kind."""
+"""Labels packets in Arrow, with the same columns as `umstack.analysis.observations.label` in Spark, kind by kind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LABELLED = pa.schema(
         ("destination_address", TEXT),
     ]
 )
-"""The columns of a labelled packet, but its kind."""
+"""The columns of a labelled packet, except its kind."""
 
 _FROM_RECEIVERS = pa.array(FROM_RECEIVERS)
 _TCP_FIN_RST, _TCP_SYN = 0x05, 0x02
@@ -64,7 +64,7 @@ _MULTICAST = r"^(?:22[4-9]|23[0-9])\."
 
 
 def labelled(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The packets of a batch of the columns `NEEDED`, by kind."""
+    """Return the packets of a batch with the columns `NEEDED`, by kind."""
     kinds = _kinds(batch).dictionary_encode()
     found = kinds.dictionary.to_pylist()
     for code, kind in enumerate(found):
@@ -90,8 +90,10 @@ def _kinds(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _segments(batch: pa.RecordBatch, known: pa.Array) -> tuple[tuple[pa.Array, str], ...]:
-    """Which packets are segments of a connection that is LBT-TCP's or may become so, with their kinds; the first
-    that is true of a packet is its kind."""
+    """Return masks of the segments of connections that are, or may turn out to be, LBT-TCP, by kind.
+
+    If several masks are true for a packet, the first gives its kind.
+    """
     segment = pc.and_(
         pc.and_(known, pc.equal(batch.column("packet_type"), "TCP")), pc.is_null(batch.column("recovery"))
     )
@@ -140,7 +142,7 @@ def _text(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:
 
 
 def _parties(batch: pa.RecordBatch) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
-    """Publisher and receiver where a packet of any type may be."""
+    """Return publisher and receiver for packets of any type."""
     source, destination = batch.column("source_address"), batch.column("destination_address")
     from_receiver = pc.is_in(batch.column("packet_type"), value_set=_FROM_RECEIVERS)
     publisher = pc.if_else(from_receiver, destination, source)
@@ -149,7 +151,7 @@ def _parties(batch: pa.RecordBatch) -> tuple[pa.DictionaryArray, pa.DictionaryAr
 
 
 def _remark(batch: pa.RecordBatch, of_session: bool) -> pa.DictionaryArray:
-    """What is said of a packet. That all is well with one of a session goes without saying."""
+    """Return the remark about each packet. A well-formed packet of a session has none."""
     status = batch.column("status")
     if of_session:
         status = pc.if_else(pc.equal(status, "ok"), _NO_TEXT, status)
@@ -157,7 +159,7 @@ def _remark(batch: pa.RecordBatch, of_session: bool) -> pa.DictionaryArray:
 
 
 def _groups(destination: pa.DictionaryArray, ports: pa.Array) -> pa.DictionaryArray:
-    """Multicast address and port as one text; worked out once for each pair of them, not for each packet."""
+    """Return multicast address and port as one text, computed once per pair instead of once per packet."""
     addresses = destination.dictionary
     multicast = pc.match_substring_regex(addresses, _MULTICAST)
     to_group = pc.fill_null(multicast.take(destination.indices), False)

@@ -1,7 +1,7 @@
-"""Facts as rows that can be sent and stored: one for each frame of a session, its content in Arrow's IPC format.
+"""Facts as rows that can be sent and stored: one row per frame of a session, with its content in Arrow's IPC format.
 
-Rows of several parts are put into one table in any order; `unpacked` gives the facts of all of them. Sendings are
-packed as steps from one to the next, which compress to two or three bytes each.
+Rows of several parts can be put into one table in any order. `unpacked` returns the facts of all of them. Sendings are
+stored as differences between neighbours, which compress to two or three bytes each.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PACKED = pa.schema(
         pa.field("content", pa.binary(), nullable=False),
     ]
 )
-"""`window_ns`: beginning of the window of time the facts are of, 0 where time was not divided. `publisher` and
-`session_id` are "" and -1 of what is no session's; `point` is "" but of sendings, and so is `receiver`, which is "" of
-those to a group, too. `frame` says what `content` is."""
+"""`window_ns` is the start of the window of time, or 0 without windows. `publisher` and `session_id` are "" and -1 for
+facts of no session. `point` and `receiver` are set for sendings only, and `receiver` is "" for sendings to a group.
+`frame` names the kind of facts in `content`."""
 
 NO_SESSION = ("", -1)
 PACKETS = "packets"
-"""The frame that is a number: how many packets there were."""
+"""The frame whose content is the number of packets."""
 _STEPS = pa.schema([("sqn_step", pa.int32()), ("step_ns", pa.int64())])
 _WRAP = 2**32
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -42,7 +42,7 @@ _Row = tuple[int, str, int, str, str, str, bytes]
 
 
 def ipc(table: pa.Table) -> bytes:
-    """A table in Arrow's IPC format."""
+    """Return a table in Arrow's IPC format."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
         writer.write_table(table)
@@ -51,13 +51,13 @@ def ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(content: bytes) -> pa.Table:
-    """The table that `ipc` wrote."""
+    """Return the table written by `ipc`."""
     with pa.ipc.open_stream(content) as reader:
         return reader.read_all()
 
 
 def packed(facts: Facts, window_ns: int = 0) -> pa.Table:
-    """The rows of facts."""
+    """Return facts as rows."""
     rows = list(_rows(facts, window_ns))
     columns = zip(*rows, strict=True) if rows else ((),) * len(PACKED)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED, strict=True)]
@@ -87,7 +87,7 @@ def _arrow(name: str, frame: pl.DataFrame) -> pa.Table:
 
 def _steps(sends: Sends) -> pa.Table:
     sqns, times = sends.sqns.astype(np.int64), sends.times_ns
-    # Steps modulo 2**32 as signed numbers; the first is the distance from 0.
+    # Differences modulo 2**32 as signed numbers. The first is the difference from 0.
     steps = np.diff(sqns, prepend=0).astype(np.uint32).view(np.int32)
     return pa.Table.from_arrays([pa.array(steps), pa.array(np.diff(times, prepend=0))], schema=_STEPS)
 
@@ -100,7 +100,7 @@ def _sends(content: bytes) -> Sends:
 
 
 def unpacked(rows: Iterable[pa.Table]) -> dict[int, Facts]:
-    """The facts of these rows together, by window."""
+    """Return the facts of all rows together, by window."""
     pieces: dict[int, Pieces] = {}
     for table in rows:
         for row in table.to_pylist():

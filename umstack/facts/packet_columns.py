@@ -1,4 +1,4 @@
-"""Columns that are made of the decoder's: totals over a datagram's messages, and counts by topic."""
+"""Columns computed from the decoder's columns: totals over a datagram's messages, and counts by topic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
 
 POINT = pa.field("point", pa.string(), nullable=False)
 
-# What `umstack.facts.sessions` adds is not among the columns that can be asked for.
+# The columns that `umstack.facts.sessions` adds cannot be requested.
 _WHOLE = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES, RECEIVER_END, BLOCK])
 
 TIMESTAMP = pa.field("timestamp", pa.timestamp("us", "UTC"))
-"""`time_ns` as Spark counts time, in microseconds: null where that is."""
+"""`time_ns` in microseconds, Spark's unit of time. Null if `time_ns` is null."""
 
 PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES, TIMESTAMP])
-"""A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
+"""One row per packet: the decoder's columns, the point of capture, and the number and payload bytes of its messages."""
 
 TOPICS = pa.schema(
     [
@@ -52,18 +52,18 @@ TOPICS = pa.schema(
         pa.field("topic", pa.string()),
     ]
 )
-"""A row a topic and batch of packets, and one for each time it was advertised, which alone has its name: the facts of
-topics add them up."""
+"""One row per topic and batch of packets, and one row with its name per advertisement. The facts of topics add up both.
+"""
 
 
 def _content_mask(messages: Any) -> Any:
-    """Which of all messages of a batch carry payload, as an array of booleans."""
+    """Return a mask of the messages in a batch that carry payload."""
     kinds = messages.values.field("kind")
     return pc.is_in(kinds, value_set=pa.array(_CONTENT_KINDS)).to_numpy(zero_copy_only=False)
 
 
 def message_totals(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    """Messages and their payload bytes of every packet."""
+    """Return the number of messages and of their payload bytes for every packet."""
     messages = batch.column("messages")
     offsets = messages.offsets.to_numpy()
     counted = _content_mask(messages)
@@ -77,13 +77,13 @@ def _sums(values: Any, offsets: Any) -> pa.Array:
 
 
 def point_name(path: str, interface: str | None) -> str:
-    """Where a packet was captured: the file's name without what rotation added, and the interface's."""
+    """Return the point of capture of a packet: the file's name without its rotation suffix, and the interface's."""
     file = ROTATION.sub("", path.rpartition("/")[2])
     return f"{file}:{interface}" if interface else file
 
 
 def points(batch: pa.RecordBatch) -> pa.Array:
-    """Where packets were captured: the file's name without what rotation added, and the interface's."""
+    """Return the points of capture of packets: the file's name without its rotation suffix, and the interface's."""
     file = ROTATION.sub("", batch.column("capture_file")[0].as_py().rpartition("/")[2])
     interfaces = batch.column("interface_name")
     if interfaces.null_count == len(interfaces):
@@ -95,7 +95,7 @@ def points(batch: pa.RecordBatch) -> pa.Array:
 
 
 def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """The batch with these columns of PACKETS, in this order."""
+    """Return the batch with these columns of PACKETS, in this order."""
     derived: dict[str, pa.Array] = {}
     if MESSAGE_COUNT.name in names or MESSAGE_BYTES.name in names:
         derived[MESSAGE_COUNT.name], derived[MESSAGE_BYTES.name] = message_totals(batch)
@@ -112,9 +112,9 @@ def _schema(names: list[str]) -> pa.Schema:
 
 
 def topics(batch: pa.RecordBatch, messages: pa.Table) -> pa.RecordBatch:
-    """Counts by topic over the first sendings of a batch, and the names that were advertised in it.
+    """Return counts by topic over the first sendings of a batch, and the topic names advertised in it.
 
-    `messages` are those of `sent_messages`.
+    `messages` is the result of `sent_messages`.
     """
     counted = _topic_counts(batch, messages)
     if batch.column("advertisements").null_count == len(batch):
@@ -136,16 +136,16 @@ def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
             POINT.name: point,
             "topic": one["topic"],
         }
-        for point, told in zip(
+        for point, records in zip(
             points(advertised).to_pylist(), advertised.column("advertisements").to_pylist(), strict=True
         )
-        for one in told
+        for one in records
     ]
     return pa.RecordBatch.from_pylist(named, schema=TOPICS)
 
 
 def _streamed(batch: pa.RecordBatch) -> pa.Array:
-    """Which segments are what a session of LBT-TCP sends."""
+    """Return a mask of the segments that carry data of LBT-TCP sessions."""
     if not has_segments(batch):
         return pa.repeat(pa.scalar(False), len(batch))
     of_session = pc.fill_null(pc.equal(batch.column("transport"), LBTTCP), False)
@@ -154,8 +154,7 @@ def _streamed(batch: pa.RecordBatch) -> pa.Array:
 
 
 def sent_messages(batch: pa.RecordBatch) -> pa.Table:
-    """The messages with payload that sessions sent in a batch, first sendings: the row of their packet, and what is
-    counted."""
+    """Return the first sendings of messages with payload in a batch: their packet's row, and the counted values."""
     again = pc.fill_null(batch.column("retransmission"), True)
     sent = pc.fill_null(pc.and_not(pc.equal(batch.column("packet_type"), "DATA"), again), False)
     sent = pc.and_(sent, pc.is_valid(batch.column("session_id")))
@@ -164,7 +163,7 @@ def sent_messages(batch: pa.RecordBatch) -> pa.Table:
     messages = batch.column("messages")
     offsets = messages.offsets.to_numpy()
     parents = np.repeat(np.arange(len(batch)), np.diff(offsets))
-    # A list may lie anywhere in its values: what no row of the batch points to must not be counted.
+    # A list array may contain values that no row of this slice refers to. They must not be counted.
     within = slice(offsets[0], offsets[-1])
     counted = _content_mask(messages)[within] & sent.to_numpy(zero_copy_only=False)[parents]
     mask = pa.array(counted, pa.bool_())
@@ -201,7 +200,7 @@ _COUNTED = (
 
 
 def stream_messages(batch: pa.RecordBatch, messages: pa.Table) -> pa.Table | None:
-    """The messages of LBT-TCP sessions in a batch, of those of `sent_messages`, as `umstack.facts.runs` takes them."""
+    """Return the messages of LBT-TCP sessions among `sent_messages`, in the form that `umstack.facts.runs` reads."""
     if not has_segments(batch):
         return None
     table = messages.filter(messages["streamed"])
@@ -247,8 +246,11 @@ def _topic_counts(batch: pa.RecordBatch, table: pa.Table) -> pa.RecordBatch:
 
 
 def _sessions(batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array]:
-    """The sessions of a batch at their points of capture, and of their receivers, column by column, and the number of
-    each packet's: a message is grouped by one number then, not by four values of its packet."""
+    """Return the sessions of a batch as columns, and the index of each packet's session.
+
+    A session here is the combination of source, session id, point of capture and receiver. Messages are grouped by the
+    index, which is faster than grouping by four columns.
+    """
     columns = tuple(batch.column(name) for name in ("source_address", "session_id"))
     columns += (points(batch), batch.column(RECEIVER_END.name))
     encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
@@ -265,7 +267,7 @@ def _no_topics() -> pa.RecordBatch:
 
 
 def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
-    """A row that says, in `status`, what a file does not hold; what must not be null is nothing."""
+    """Return a row with a note about a file in `status`. Other columns are null, or empty if they cannot be null."""
     file = ROTATION.sub("", capture_file.rpartition("/")[2])
     said = {
         "capture_file": capture_file,

@@ -1,7 +1,7 @@
-"""Facts of recovery over TCP: what late joins and off-transport recovery requested and got, and where it is offered.
+"""Facts of recovery over TCP: the requests and messages of late join and off-transport recovery, and their endpoints.
 
-A segment is of one direction: requests travel to the source, messages come from it. What a segment is counted as is so
-for each connection and topic.
+A segment with requests travels to the source, a segment with messages from it. Both are counted per connection and
+topic.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _KINDS = pa.array([RECOVERED, *_OF_RECEIVER])
 
 
 def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Rows of the facts `recoveries` and `endpoints` in a batch of packets, by the name of their frame."""
+    """Yield the rows of the facts `recoveries` and `endpoints` of a batch of packets, by the name of their frame."""
     segments = batch.filter(pc.is_valid(batch.column("tcp_bytes")))
     if len(segments):
         yield "recoveries", _recoveries(segments)
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
         listed = advertised.column("advertisements").flatten().to_pylist()
-        told = pl.DataFrame([one | {"session_id": session_number(one)} for one in listed], _ADVERTISED)
-        offered = told.filter(pl.col("request_port").is_not_null())
+        advertised = pl.DataFrame([one | {"session_id": session_number(one)} for one in listed], _ADVERTISED)
+        offered = advertised.filter(pl.col("request_port").is_not_null())
         yield (
             "endpoints",
             offered.rename({"request_address": "publisher"}).unique(
@@ -49,10 +49,10 @@ _ADVERTISED = {
 
 
 def _items(segments: pa.RecordBatch) -> pl.DataFrame:
-    """What segments of recovery carry, a row an item, with the number of its segment."""
+    """Return the items that recovery segments carry, one row each, with the number of the segment."""
     messages = segments.column("messages")
     offsets = messages.offsets.to_numpy()
-    # A list may lie anywhere in its values.
+    # A list array may contain values that no row of this slice refers to.
     values = messages.values[offsets[0] : offsets[-1]]
     kinds = values.field("kind")
     wanted = pc.is_in(kinds, value_set=_KINDS)

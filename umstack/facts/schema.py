@@ -1,7 +1,7 @@
-"""The columns of each kind of facts: types, units, what may be null. docs/facts.md shows them.
+"""The columns of each kind of facts: their types, units and whether they can be null. docs/facts.md shows them.
 
-A frame has a key, by which the rows of parts are added up, or none, where every row counts by itself. What a column is
-added up by is its `merge`: `sum`, `min` or `max`.
+A frame with a key combines the rows of parts that have equal keys. A frame without one keeps every row. The `merge` of
+a column is how its values are combined: `sum`, `min` or `max`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ def _count(name: str, comment: str, unit: str | None = None) -> pa.Field:
 _SESSION = (
     _key("publisher", _TEXT, "address of the source"),
     _key(
-        "session_id", _NUMBER, "transport session; negative: the source's port, see `umstack.facts.sessions`"
+        "session_id",
+        _NUMBER,
+        "transport session, or the negative port of its source, see `umstack.facts.sessions`",
     ),
 )
-_POINT = (_key("point", _TEXT, "where it was captured: file and interface"), *_SESSION)
-_RECEIVER = _key("receiver", _TEXT, "address and port that it was sent to; null: a group", nullable=True)
+_POINT = (_key("point", _TEXT, "point of capture: file and interface"), *_SESSION)
+_RECEIVER = _key("receiver", _TEXT, "destination address and port, null for a multicast group", nullable=True)
 _COPY = (
     _RECEIVER,
-    _key("block", _NUMBER, "256 numbers: of datagrams (LBT-RU), of the topic (LBT-TCP); 0 of a group"),
+    _key(
+        "block", _NUMBER, "block of 256 datagram numbers (LBT-RU) or topic numbers (LBT-TCP), 0 for a group"
+    ),
 )
 _SPAN = (
     _field("first_ns", _NUMBER, "time of the first", unit=_NANOSECONDS, merge="min"),
@@ -64,8 +68,8 @@ FACTS: dict[str, pa.Schema] = {
         [
             *_POINT,
             _RECEIVER,
-            _field("sqn", pa.uint32(), "number on the wire of a first sending, or of a copy of it"),
-            _field("time_ns", _NUMBER, "when it was captured", unit=_NANOSECONDS),
+            _field("sqn", pa.uint32(), "wire number of a first sending, or of a copy of it"),
+            _field("time_ns", _NUMBER, "capture time", unit=_NANOSECONDS),
         ]
     ),
     "counts": pa.schema(
@@ -74,50 +78,52 @@ FACTS: dict[str, pa.Schema] = {
             _key(
                 "receiver",
                 _TEXT,
-                "address that sent it, over LBT-RU and LBT-TCP address and port that sent it or that it was sent to; "
-                "null: the source, to a group",
+                "address of the sender; over LBT-RU and LBT-TCP address and port of the receiver, in both directions; "
+                "null if the source sent it to a group",
                 nullable=True,
             ),
-            _key("group", _TEXT, "multicast address and port; null: not to a group", nullable=True),
+            _key("group", _TEXT, "multicast address and port, null for unicast", nullable=True),
             _key(
                 "kind",
                 _TEXT,
                 "DATA, RETRANSMISSION, SM, NAK, NCF, STATUS, ACK, CREQ, FILTER; OPEN, CLOSE, SEGMENT of TCP",
             ),
-            _key("block", _NUMBER, "of DATA and RETRANSMISSION over LBT-RU: 256 numbers; otherwise 0"),
+            _key(
+                "block", _NUMBER, "block of 256 numbers, for DATA and RETRANSMISSION over LBT-RU; otherwise 0"
+            ),
             _field(
                 "transport",
                 _TEXT,
-                "LBT-RM, LBT-RU or LBT-TCP; null: of a TCP connection that nothing has told of yet",
+                "LBT-RM, LBT-RU or LBT-TCP, null for a TCP connection whose protocol is not yet known",
                 nullable=True,
                 merge="max",
             ),
             *_SPAN,
             _count("packets", "packets of the kind"),
-            _count("messages", "messages with payload in them"),
-            _count("message_bytes", "their payload", "bytes"),
-            _count("udp_bytes", "UDP payload, or TCP payload", "bytes"),
+            _count("messages", "messages with payload in these packets"),
+            _count("message_bytes", "payload of these messages", "bytes"),
+            _count("udp_bytes", "UDP or TCP payload", "bytes"),
         ]
     ),
     "rates": pa.schema(
         [
             *_POINT,
-            _key("start_ns", _NUMBER, "beginning of a millisecond", unit=_NANOSECONDS),
-            _count("datagrams", "datagrams of data, retransmissions included"),
-            _count("bytes", "frames of these", "bytes"),
-            _count("retransmissions", "of these, sent again"),
-            _count("retransmitted_bytes", "frames of these", "bytes"),
+            _key("start_ns", _NUMBER, "start of the millisecond", unit=_NANOSECONDS),
+            _count("datagrams", "datagrams with data, including retransmissions"),
+            _count("bytes", "frame bytes of these datagrams", "bytes"),
+            _count("retransmissions", "retransmissions among these datagrams"),
+            _count("retransmitted_bytes", "frame bytes of the retransmissions", "bytes"),
         ]
     ),
     "receiver_rates": pa.schema(
         [
             *_POINT,
             _RECEIVER.with_nullable(False),
-            _key("start_ns", _NUMBER, "beginning of a millisecond", unit=_NANOSECONDS),
+            _key("start_ns", _NUMBER, "start of the millisecond", unit=_NANOSECONDS),
             _count("datagrams", "datagrams, or TCP segments, with data"),
-            _count("bytes", "frames of these", "bytes"),
-            _count("retransmissions", "of these, sent again"),
-            _count("retransmitted_bytes", "frames of these", "bytes"),
+            _count("bytes", "frame bytes of these", "bytes"),
+            _count("retransmissions", "retransmissions among these"),
+            _count("retransmitted_bytes", "frame bytes of the retransmissions", "bytes"),
         ]
     ),
     "sizes": pa.schema(
@@ -126,9 +132,9 @@ FACTS: dict[str, pa.Schema] = {
             *_COPY,
             _key("udp_bytes", _NUMBER, "UDP payload of a datagram", unit="bytes"),
             _key("message_count", _NUMBER, "messages in a datagram"),
-            _count("datagrams", "first sendings like that"),
-            _count("message_bytes", "payload in them", "bytes"),
-            _count("frame_bytes", "frames of these", "bytes"),
+            _count("datagrams", "first sendings of this size and message count"),
+            _count("message_bytes", "message payload in these datagrams", "bytes"),
+            _count("frame_bytes", "frame bytes of these datagrams", "bytes"),
         ]
     ),
     "topics": pa.schema(
@@ -136,13 +142,13 @@ FACTS: dict[str, pa.Schema] = {
             *_POINT,
             *_COPY,
             _key("topic_index", _NUMBER, "number of the topic in its session"),
-            _field("topic", _TEXT, "name; null: not advertised", nullable=True, merge="max"),
+            _field("topic", _TEXT, "name, null if not advertised", nullable=True, merge="max"),
             *(one.with_nullable(True) for one in _SPAN),
-            _count("messages", "first fragments, or whole messages"),
-            _count("fragments", "messages and fragments"),
+            _count("messages", "messages (whole, or the first fragment)"),
+            _count("fragments", "whole messages and fragments"),
             _count("payload_bytes", "payload of these", "bytes"),
-            _field("lowest_sqn", _NUMBER, "topic sequence number", nullable=True, merge="min"),
-            _field("highest_sqn", _NUMBER, "topic sequence number", nullable=True, merge="max"),
+            _field("lowest_sqn", _NUMBER, "lowest topic sequence number", nullable=True, merge="min"),
+            _field("highest_sqn", _NUMBER, "highest topic sequence number", nullable=True, merge="max"),
         ]
     ),
     "runs": pa.schema(
@@ -150,89 +156,99 @@ FACTS: dict[str, pa.Schema] = {
             *_POINT,
             _RECEIVER.with_nullable(False),
             _field("topic_index", _NUMBER, "number of the topic in its session"),
-            _field("first_sqn", _NUMBER, "topic sequence number that a run begins with"),
-            _field("last_sqn", _NUMBER, "and the one that it ends with; runs that touch are one"),
-            _field("first_ns", _NUMBER, "earliest time in it", unit=_NANOSECONDS),
-            _field("last_ns", _NUMBER, "latest time in it", unit=_NANOSECONDS),
+            _field("first_sqn", _NUMBER, "first topic sequence number of the run"),
+            _field("last_sqn", _NUMBER, "last topic sequence number of the run; adjacent runs are joined"),
+            _field("first_ns", _NUMBER, "earliest capture time in the run", unit=_NANOSECONDS),
+            _field("last_ns", _NUMBER, "latest capture time in the run", unit=_NANOSECONDS),
         ]
     ),
     "passed": pa.schema(
         [
             *_POINT,
             _RECEIVER.with_nullable(False),
-            _field("first_sqn", _NUMBER, "number on the wire that a run begins with"),
-            _field("last_sqn", _NUMBER, "and the one that it ends with; runs of a minute that touch are one"),
-            _field("first_ns", _NUMBER, "when it was first said", unit=_NANOSECONDS),
-            _field("last_ns", _NUMBER, "and last", unit=_NANOSECONDS),
+            _field("first_sqn", _NUMBER, "first wire number of the run"),
+            _field(
+                "last_sqn", _NUMBER, "last wire number of the run; adjacent runs within a minute are joined"
+            ),
+            _field(
+                "first_ns", _NUMBER, "capture time of the first packet that reports it", unit=_NANOSECONDS
+            ),
+            _field("last_ns", _NUMBER, "capture time of the last packet that reports it", unit=_NANOSECONDS),
         ]
     ),
     "references": pa.schema(
         [
             *_SESSION,
             _key("epoch", _NUMBER, "minute", unit="minutes since 1970"),
-            _field("time_ns", _NUMBER, "of the first number in it", unit=_NANOSECONDS),
-            _field("sqn", _NUMBER, "that number; of a session message the one behind its lead"),
+            _field("time_ns", _NUMBER, "capture time of the first number in the minute", unit=_NANOSECONDS),
+            _field("sqn", _NUMBER, "the first number in the minute; for a session message its lead plus one"),
         ]
     ),
     "rare": pa.schema(
         [
             *_POINT,
             _field("kind", _TEXT, "NAK, NCF or RETRANSMISSION"),
-            _field("time_ns", _NUMBER, "when it was captured", unit=_NANOSECONDS),
-            _field("receiver", _TEXT, "of a NAK; of LBT-RU also of what was sent to it", nullable=True),
-            _field("sqn", _NUMBER, "of a retransmission; null: cut off", nullable=True),
-            _field("sqns", pa.list_(_NUMBER), "of a NAK or NCF; null: cut off", nullable=True),
-            _field("ncf_reason", _TEXT, "of an NCF", nullable=True),
-            _field("udp_bytes", _NUMBER, "UDP payload; null: cut off", nullable=True, unit="bytes"),
+            _field("time_ns", _NUMBER, "capture time", unit=_NANOSECONDS),
+            _field(
+                "receiver", _TEXT, "sender of a NAK; over LBT-RU also receiver of the packet", nullable=True
+            ),
+            _field("sqn", _NUMBER, "number of a retransmission, null if truncated", nullable=True),
+            _field("sqns", pa.list_(_NUMBER), "numbers of a NAK or NCF, null if truncated", nullable=True),
+            _field("ncf_reason", _TEXT, "reason of an NCF", nullable=True),
+            _field("udp_bytes", _NUMBER, "UDP payload, null if truncated", nullable=True, unit="bytes"),
         ]
     ),
     "recoveries": pa.schema(
         [
-            _key("point", _TEXT, "where it was captured: file and interface"),
+            _key("point", _TEXT, "point of capture: file and interface"),
             _key("publisher", _TEXT, "address of the source"),
             _key("request_port", _NUMBER, "TCP port of the source"),
             _key("receiver", _TEXT, "address of the receiver"),
-            _key("receiver_port", _NUMBER, "TCP port of the receiver, another for each connection"),
+            _key("receiver_port", _NUMBER, "TCP port of the receiver, different for each connection"),
             _key(
                 "recovery",
                 _TEXT,
-                "late_join or off_transport; null: its beginning was not captured",
+                "late_join or off_transport, null if the start of the connection was not captured",
                 nullable=True,
             ),
             _key("topic_index", _NUMBER, "number of the topic"),
             *_SPAN,
-            _count("range_requests", "requests for the range that is retained"),
-            _count("requests", "fragments and messages that were requested"),
-            _count("messages", "first fragments, or whole messages, that were sent again"),
-            _count("fragments", "messages and fragments that were sent again"),
+            _count("range_requests", "requests for the retained range"),
+            _count("requests", "requested fragments and messages"),
+            _count("messages", "messages sent again (whole, or the first fragment)"),
+            _count("fragments", "whole messages and fragments sent again"),
             _count("payload_bytes", "payload of these", "bytes"),
-            _field("lowest_sqn", _NUMBER, "topic sequence number sent again", nullable=True, merge="min"),
-            _field("highest_sqn", _NUMBER, "topic sequence number sent again", nullable=True, merge="max"),
+            _field(
+                "lowest_sqn", _NUMBER, "lowest topic sequence number sent again", nullable=True, merge="min"
+            ),
+            _field(
+                "highest_sqn", _NUMBER, "highest topic sequence number sent again", nullable=True, merge="max"
+            ),
         ]
     ),
     "endpoints": pa.schema(
         [
-            _key("publisher", _TEXT, "address that takes requests"),
-            _key("request_port", _NUMBER, "and its TCP port"),
+            _key("publisher", _TEXT, "address that accepts requests"),
+            _key("request_port", _NUMBER, "TCP port that accepts requests"),
             _key("topic_index", _NUMBER, "number of the topic"),
             _field("topic", _TEXT, "name", merge="max"),
-            _field("session_id", _NUMBER, "transport session that the topic is published in", merge="max"),
+            _field("session_id", _NUMBER, "transport session of the topic", merge="max"),
         ]
     ),
     "remarks": pa.schema(
         [
-            _key("point", _TEXT, "where it was captured"),
+            _key("point", _TEXT, "point of capture"),
             _key("kind", _TEXT, "kind of packet, or NOTE"),
-            _key("status", _TEXT, "what is said of it; null: of a session, well formed", nullable=True),
-            _count("packets", "packets like that"),
+            _key("status", _TEXT, "the remark, null for a well-formed packet of a session", nullable=True),
+            _count("packets", "packets of this kind with this remark"),
         ]
     ),
     "fragments": pa.schema(
         [
-            _key("source_address", _TEXT, "from", nullable=True),
-            _key("destination_address", _TEXT, "to", nullable=True),
+            _key("source_address", _TEXT, "source address", nullable=True),
+            _key("destination_address", _TEXT, "destination address", nullable=True),
             _count("fragments", "IP fragments"),
-            _count("bytes", "frames of these", "bytes"),
+            _count("bytes", "frame bytes of these", "bytes"),
             *_SPAN,
         ]
     ),
@@ -253,27 +269,33 @@ def frame_schema(name: str) -> pl.Schema:
 
 @cache
 def merges(name: str) -> dict[str, str]:
-    """How columns are added up: `key`, `sum`, `min` or `max`, by column; a column of neither is not there."""
+    """Return how each column is combined: `key`, `sum`, `min` or `max`. Columns that are not combined are left out."""
     return {
         field.name: field.metadata[b"merge"].decode() for field in FACTS[name] if b"merge" in field.metadata
     }
 
 
 def markdown() -> str:
-    """The schema as docs/facts.md has it."""
+    """Return the schema as Markdown, as in docs/facts.md."""
     lines = []
     for name, schema in FACTS.items():
         lines += [
             f"### `{name}`",
             "",
-            "| column | type | unit | null | merged by | what |",
+            "| column | type | unit | null | merged by | meaning |",
             "|---|---|---|---|---|---|",
         ]
         for field in schema:
-            told = {key.decode(): value.decode() for key, value in field.metadata.items()}
+            metadata = {key.decode(): value.decode() for key, value in field.metadata.items()}
             null = "may be" if field.nullable else ""
-            values = (f"`{field.name}`", str(field.type), told.get("unit", ""), null, told.get("merge", ""))
-            lines.append(f"| {' | '.join(values)} | {told['comment']} |")
+            values = (
+                f"`{field.name}`",
+                str(field.type),
+                metadata.get("unit", ""),
+                null,
+                metadata.get("merge", ""),
+            )
+            lines.append(f"| {' | '.join(values)} | {metadata['comment']} |")
         lines.append("")
     return "\n".join(lines)
 

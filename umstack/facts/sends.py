@@ -1,9 +1,9 @@
 """Sends: the first sendings of a session at a point of capture, in order of time.
 
-Numbers nearly always follow each other, so they are runs, a first number and a length each; only times are one by one.
-A first sending takes 8 bytes, and one whose number does not follow 12 more. Where they spill, their times are in a file
-without a name that is mapped, so that the system may take their pages away: what has to be in memory does not grow with
-a capture whose numbers follow each other. Not to be changed once made; nothing here is shared by threads.
+Numbers are nearly always consecutive, so they are stored as runs, each a first number and a length. Only times are
+stored one by one. A first sending takes 8 bytes, and 12 more if it starts a new run. Spilled times are kept in an
+unnamed, mapped file whose pages the system can reclaim, so memory does not grow with a capture of consecutive numbers.
+The objects are immutable and not shared by threads.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import Any
 import numpy as np
 
 Numbers = Any
-"""An array."""
+"""A numpy array of numbers."""
 
 Stream = tuple[str, str, int, str]
-"""Point of capture, publisher, session id, and the receiver that has a copy of its own; "": a group has it."""
+"""Point of capture, publisher, session id, and the receiver of a unicast copy, or "" for a multicast group."""
 
 _WRAP = 2**32
 _LARGE_FILES = "/var/tmp"
 _PLACES = 1 << 9
-"""Pages that are mapped at a time: the kernel maps sixteen for each that is touched."""
+"""Pages that are mapped at a time. The kernel maps sixteen for each page that is read."""
 _SPILL_SENDS = 1 << 20
-"""So many times of a stream are held before they go to its file."""
+"""The number of times per stream that are held in memory before they are written to its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """First sendings in order of time, and of number where times are equal."""
+    """First sendings in order of time, then of number."""
 
     firsts: Numbers
-    """The number on the wire that each run begins with: uint32."""
+    """The first wire number of each run, uint32."""
     lengths: Numbers
-    """How many numbers each run has, one after the other modulo 2^32: int64."""
+    """The length of each run, int64. Its numbers are consecutive modulo 2^32."""
     times_ns: Numbers
-    """When each was captured: int64."""
+    """The capture time of each first sending, int64."""
 
     def __len__(self) -> int:
         return len(self.times_ns)
 
     @classmethod
     def of(cls, sqns: Numbers, times_ns: Numbers) -> Sends:
-        """Of numbers and times in any order."""
+        """Create it from numbers and times in any order."""
         if not _is_in_order(sqns, times_ns):
             order = np.lexsort((sqns, times_ns))
             sqns, times_ns = sqns[order], times_ns[order]
@@ -56,16 +56,16 @@ class Sends:
 
     @property
     def sqns(self) -> Numbers:
-        """The number of each: uint32."""
+        """The number of each first sending, uint32."""
         return expanded(self.firsts.astype(np.int64), self.lengths).astype(np.uint32)
 
     @property
     def last(self) -> int:
-        """The number of the last one."""
+        """The number of the last first sending."""
         return (int(self.firsts[-1]) + int(self.lengths[-1]) - 1) % _WRAP
 
     def equals(self, other: Sends) -> bool:
-        """Whether both are the same."""
+        """Return true if both have the same numbers and times."""
         return all(
             np.array_equal(mine, theirs)
             for mine, theirs in (
@@ -77,13 +77,13 @@ class Sends:
 
 
 def expanded(firsts: Numbers, lengths: Numbers) -> Numbers:
-    """The numbers of runs, one by one."""
+    """Return the numbers of runs, one by one."""
     begins = np.cumsum(lengths) - lengths
     return np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
 def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
-    """The times at these places, which ascend. Of a file, the pages that were read are given back as it goes on."""
+    """Return the times at these ascending indices. Pages of a mapped file are released after they are read."""
     mapped = times_ns.base.obj if isinstance(times_ns.base, memoryview) else None
     if not isinstance(mapped, mmap.mmap):
         return times_ns[places]
@@ -96,7 +96,7 @@ def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
 
 
 def _runs(sqns: Numbers) -> tuple[Numbers, Numbers]:
-    # Unsigned numbers: what follows 2**32 - 1 is 0.
+    # Unsigned numbers: 2**32 - 1 is followed by 0.
     breaks = np.flatnonzero(sqns[1:] - sqns[:-1] != 1) + 1
     begins = np.concatenate((np.zeros(min(1, len(sqns)), np.int64), breaks))
     return sqns[begins], np.diff(begins, append=len(sqns)).astype(np.int64)
@@ -114,10 +114,10 @@ def _is_in_order(sqns: Numbers, times_ns: Numbers) -> bool:
 
 
 class SendsInPieces:
-    """First sendings on their way into one `Sends`: pieces of any order, each in an order of its own."""
+    """Collects pieces of first sendings, in any order, and combines them into one `Sends`. Each piece is sorted."""
 
     def __init__(self, *, spills: bool = False) -> None:
-        """None yet. If they spill, a file takes the times of many."""
+        """Start without sendings. If `spills`, the times of many are kept in a file."""
         self._spills = spills
         self._pieces: list[Sends] = []
         self._held = 0
@@ -125,7 +125,7 @@ class SendsInPieces:
         self._length = 0
 
     def add(self, piece: Sends) -> None:
-        """Take some. What comes in order, as it does of a file, goes to the file as soon as there is much of it."""
+        """Add sendings. Those in order, as read from one capture, are written to the file once there are many."""
         if len(piece):
             self._pieces.append(piece)
             self._held += len(piece)
@@ -136,7 +136,7 @@ class SendsInPieces:
         if not all(map(_follow, self._pieces, self._pieces[1:])):
             return
         if self._file is None:
-            # It lives as long as its mapping.
+            # The file lives as long as its mapping.
             self._file = tempfile.TemporaryFile(prefix="umstack-facts-", dir=_folder())  # noqa: SIM115
         spilt: list[Sends] = []
         for piece in self._pieces:
@@ -149,7 +149,7 @@ class SendsInPieces:
         self._pieces, self._held = spilt, 0
 
     def sends(self) -> Sends:
-        """What came of it."""
+        """Return all sendings that were added."""
         if self._file is not None:
             self._spill()
             times = self._mapped()
@@ -172,7 +172,7 @@ class SendsInPieces:
         return Sends(*_joined(pieces), np.concatenate([one.times_ns for one in pieces]))
 
     def _mapped(self) -> Numbers:
-        """The times in the file. Its pages are the system's to take: they are in the file."""
+        """Return the times in the file. The system can reclaim its pages, because the file holds their content."""
         self._file.flush()
         mapped = mmap.mmap(self._file.fileno(), 8 * self._length, access=mmap.ACCESS_READ)
         mapped.madvise(mmap.MADV_RANDOM)
@@ -181,7 +181,7 @@ class SendsInPieces:
 
 @dataclass(frozen=True, slots=True)
 class _Spilt:
-    """Times that are in the file: from which place on, how many, and the ends of them."""
+    """A range of times in the file: its start, its length, and its first and last time."""
 
     start: int
     count: int
@@ -192,12 +192,12 @@ class _Spilt:
         return self.count
 
     def __getitem__(self, at: int) -> int:
-        """The first, or the last; nothing else is asked for."""
+        """Return the first or the last time. No other index is used."""
         return self.first_ns if at == 0 else self.last_ns
 
 
 def _folder() -> str | None:
-    """Where the file lies: /tmp may be memory."""
+    """Return the folder of the file. It is not /tmp, which may be in memory."""
     return _LARGE_FILES if "TMPDIR" not in os.environ and os.access(_LARGE_FILES, os.W_OK) else None
 
 
@@ -207,7 +207,7 @@ def _follow(before: Sends, after: Sends) -> bool:
 
 
 def _joined(pieces: Iterable[Sends]) -> tuple[Numbers, Numbers]:
-    """The runs of pieces, those that go on from one piece to the next as one."""
+    """Return the runs of consecutive pieces. A run that continues in the next piece becomes one run."""
     several = list(pieces)
     firsts = np.concatenate([one.firsts for one in several])
     lengths = np.concatenate([one.lengths for one in several])

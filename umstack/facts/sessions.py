@@ -1,14 +1,14 @@
-"""Which session a packet is of, whose copy it is, and which part of the session: columns that facts are counted by.
+"""Adds the columns that facts are grouped by: the session of a packet, its receiver, and its block of the session.
 
-A session of LBT-RM is known by its source's address and its session id. So is one of LBT-RU, unless it has none; that
-one, and each of LBT-TCP, is known by its source's port: `session_id` is then the negative of the port, which no id on
-the wire is. Segments in the middle of a connection name no session id, but all have the port.
+An LBT-RM session is identified by its source's address and its session id. So is an LBT-RU session that has a session
+id. An LBT-RU session without one, and every LBT-TCP session, is identified by its source's port: `session_id` is then
+the negative port number, which is never an id on the wire. TCP segments carry no session id, but all have the port.
 
-The sources of LBT-RU and LBT-TCP send each receiver a copy of its own: `receiver_end` is the address and port that has
-it, of what the receiver sends as well. What was sent is counted once, though no packet says whether it is the first of
-its copies: copies are counted apart, by blocks of consecutive numbers (`block`), and of each block those of the
-receiver that was sent most of it are what was sent (`umstack.analysis.once`). That is exact where one receiver was
-there for the whole block, and it is the same however the parts of a capture are added up.
+Sources of LBT-RU and LBT-TCP send a separate copy to each receiver. `receiver_end` is the receiver's address and port,
+in both directions. Facts must count a message once, but a packet does not show whether it is the first copy. Therefore
+copies are counted per receiver and block of consecutive numbers (`block`), and the receiver with the most copies in a
+block gives the count of that block (`umstack.analysis.once`). The count is exact if one receiver received the whole
+block, and it does not depend on how the parts of a capture are combined.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 from umstack.capture.reading.schema import LBTRU
 
 BLOCK_BITS = 8
-"""Numbers of a block: of LBT-RU those of datagrams (UM_TALLY_BLOCK_BITS of the core), of LBT-TCP those of a topic."""
+"""Bits of a block: 256 datagram numbers (LBT-RU, UM_TALLY_BLOCK_BITS of the core) or topic numbers (LBT-TCP)."""
 RECEIVER_END = pa.field("receiver_end", pa.string())
 BLOCK = pa.field("block", pa.int64())
 _TCP, _DATA, _RESET = "TCP", "DATA", "RST"
 
 
 def identified(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the columns `receiver_end` and `block`, and with `session_id` as facts know a session by."""
+    """Return the batch with the columns `receiver_end` and `block`, and `session_id` as facts identify a session."""
     if not has_segments(batch) and not pc.any(pc.equal(batch.column("transport"), LBTRU)).as_py():
         return batch.append_column(RECEIVER_END, pa.nulls(len(batch), RECEIVER_END.type)).append_column(
             BLOCK, pa.repeat(pa.scalar(0, BLOCK.type), len(batch))
@@ -58,12 +58,12 @@ def identified(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def has_segments(batch: pa.RecordBatch) -> bool:
-    """Whether any packet is TCP."""
+    """Return true if any packet is TCP."""
     return bool(batch.column("tcp_bytes").null_count < len(batch))
 
 
 def session_number(advertised: dict[str, Any]) -> int | None:
-    """The number that facts know the session of an advertisement by."""
+    """Return the `session_id` in the facts for the session of an advertisement."""
     port, session_id = advertised["source_port"], advertised["session_id"]
     by_port = port is not None and (session_id is None or advertised["transport"] != LBTRU)
     number: int | None = -port if by_port else session_id

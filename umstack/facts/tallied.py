@@ -1,4 +1,4 @@
-"""What the core's tally counted, as the rows of facts that it is."""
+"""Converts the counts of the core's tally into rows of facts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _NAMES = {
     "topics": {"message_count": "messages", "fragment_count": "fragments"},
     "references": {},
 }
-"""The columns that facts call otherwise than the core does, by frame."""
+"""The columns with different names in the facts and in the core, by frame."""
 
 
 _ARRAYS = ("rates", "sizes", "topics", "references")
-"""The core's own, which are frames of the same name."""
+"""The frames that have the same name in the core."""
 
 
 @dataclass(slots=True)
 class Tallied:
-    """The facts of a window of time that a tally held."""
+    """The facts of one window of time in a tally."""
 
     packets: int = 0
     sends: list[tuple[Stream, Sends]] = field(default_factory=list)
@@ -45,18 +45,18 @@ class Tallied:
 def tallied(
     found: dict[str, Any], path: str, interfaces: Sequence[str | None], window_ns: int
 ) -> dict[int, Tallied]:
-    """By window; everything is at 0 where time is not divided."""
+    """Return the facts by window. Without windows everything is at key 0."""
     streams = found["streams"]
     windows = streams["window_ns"] if window_ns else np.zeros(len(streams), np.int64)
     keys = _keys(streams, path, interfaces).with_columns(pl.Series("window_ns", windows))
-    told: dict[int, Tallied] = {at: Tallied() for at in np.unique(windows).tolist()}
+    by_window: dict[int, Tallied] = {at: Tallied() for at in np.unique(windows).tolist()}
     for at, packets in zip(windows.tolist(), streams["packet_count"].tolist(), strict=True):
-        told[at].packets += packets
+        by_window[at].packets += packets
     for stream, sends in _sends(found["sends"]):
         point, publisher, session_id, receiver, at = keys.select(
             "point", "publisher", "session_id", "receiver", "window_ns"
         ).row(stream)
-        told[at].sends.append(((point, publisher, session_id, receiver or ""), sends))
+        by_window[at].sends.append(((point, publisher, session_id, receiver or ""), sends))
     for name in ("counts", *_ARRAYS):
         numbers = streams if name == "counts" else found[name]
         whose = np.arange(len(streams)) if name == "counts" else numbers["stream"]
@@ -67,8 +67,8 @@ def tallied(
             parts = [(name, np.ones(len(whose), np.bool_))]
         for frame, chosen in parts:
             for at, rows in _frames(frame, numbers[chosen], whose[chosen], keys):
-                told[at].frames.append((frame, rows))
-    return told
+                by_window[at].frames.append((frame, rows))
+    return by_window
 
 
 def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataFrame:
@@ -92,14 +92,14 @@ def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataF
 
 
 def _sends(sends: Any) -> Iterator[tuple[int, Sends]]:
-    """First sendings by stream, as copies: the tally's memory is used again."""
+    """Return copies of the first sendings by stream, because the tally's memory is reused."""
     streams = sends["stream"]
     if not len(streams):
         return
     if (streams == streams[0]).all():
         yield int(streams[0]), _copied(sends)
         return
-    # Sixteen bits are sorted by counting.
+    # Sixteen-bit keys are sorted by counting.
     order = np.argsort(streams.astype(np.uint16), kind="stable")
     counts = np.bincount(streams)
     ends = np.cumsum(counts)
@@ -112,7 +112,7 @@ def _copied(sends: Any) -> Sends:
 
 
 def _frames(name: str, numbers: Any, whose: Any, keys: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Rows of a frame, by window."""
+    """Return the rows of a frame, by window."""
     if not len(whose):
         return
     schema = frame_schema(name)
@@ -122,7 +122,7 @@ def _frames(name: str, numbers: Any, whose: Any, keys: pl.DataFrame) -> Iterator
         for column in numbers.dtype.names
         if called.get(column, column) in schema
     }
-    # A number of the core has the name of a key of counts: what it is of is the key's.
+    # The core's number names a key of counts. The key gives its meaning.
     known = keys[whose].select(pl.exclude(*columns))
     rows = known.hstack(pl.DataFrame(columns))
     missing = [pl.lit(None, schema[column]).alias(column) for column in schema if column not in rows.columns]
