@@ -76,8 +76,8 @@ void um_reactor_unlock(um_reactor *reactor);
 /* Called by the loop before it takes the lock: lets waiting control calls take it first. */
 void um_reactor_step_aside(um_reactor *reactor);
 
-/* A session's socket is reported once, and not again until it is rearmed by _watch_again; so is a group's socket after
- * it was unwatched. */
+/* A session's socket is reported once, and not again until it is rearmed by _watch_again. A group's socket is not
+ * reported between _unwatch and _watch_again. */
 int um_reactor_watch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);

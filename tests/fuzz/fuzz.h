@@ -1,6 +1,6 @@
-/* What the fuzzers share: reading choices out of the input, a condition that must hold, and a bound on the time one
- * call may take. An input is a program: each byte, or few, choose an operation and its operands; where the input ends,
- * all further choices are 0.
+/* Shared by the fuzzers: functions that read choices from the input, a condition that must hold, and a bound on the
+ * time of one call. An input is a program: each byte, or a few, select an operation and its operands; behind the end of
+ * the input all choices are 0.
  */
 #ifndef UM_TESTS_FUZZ_H
 #define UM_TESTS_FUZZ_H
@@ -50,7 +50,7 @@ static inline uint32_t take_u32(fuzz_input *input)
     return (uint32_t)high << 16 | take_u16(input);
 }
 
-/* A distance: mostly near, now and then as far as there is. */
+/* Reads a distance: mostly small, sometimes up to the largest. */
 static inline uint32_t take_distance(fuzz_input *input)
 {
     uint8_t choice = take_u8(input);
@@ -61,7 +61,7 @@ static inline uint32_t take_distance(fuzz_input *input)
     return take_u32(input);
 }
 
-/* Bytes straight from the input, at most `most` of them. */
+/* Reads at most `most` bytes of the input unchanged. */
 static inline fuzz_input take_bytes(fuzz_input *input, size_t most)
 {
     fuzz_input bytes = {input->at, most < input->left ? most : input->left};
@@ -77,8 +77,8 @@ static inline void *fuzz_zeroed(size_t bytes)
     return memset(memory, 0, bytes);
 }
 
-/* The time one call of the core may take. Instrumented code is several times slower than what ships, so this stands
- * for 50 ms there; it is this thread's processor time, not the clock's. */
+/* Maximum CPU time of this thread for one call of the core. Instrumented code is several times slower than the product,
+ * where this stands for 50 ms. */
 #define CALL_MAX_NS (INT64_C(300) * 1000000)
 
 static inline int64_t thread_time_ns(void)

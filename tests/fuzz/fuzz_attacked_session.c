@@ -1,20 +1,20 @@
-/* A receiving session between an honest source and an attacker. The source sends one topic in order and answers NAKs
- * from a window; the network loses, doubles and delays what it sends; the attacker sends whatever a host on the segment
- * can forge under the source's name. The input chooses who does what next. The first byte decides what the attacker
- * may do:
+/* A receiving session between an honest source and an attacker. The source sends one topic in order and serves NAKs
+ * from a window; the network loses, duplicates and delays its datagrams; the attacker sends anything that a host on the
+ * segment can forge under the source's name. The input chooses the order of operations. Its first byte decides what the
+ * attacker may send:
  *
- *   everything but messages of the topic  session messages, NCFs, NAKs, data of any number and trail without or with
- *                                         other topics, replays, mangled bytes. Then no message may be lost in silence:
- *                                         between the beginning of a session and its end each number is delivered
- *                                         with the source's payload or declared lost, once and in order, over the
- *                                         sessions that are joined again after an end as well, unless a place to
- *                                         resume at was given up, which is counted. When the attacker rests the stream
- *                                         goes on to its last message.
- *   everything                            messages of the topic, too, which nothing tells from the source's. What is
- *                                         read is in order still.
+ *   everything but messages of the topic  session messages, NCFs, NAKs, data with any number and trail and without
+ *                                         messages of the topic, replays, mangled bytes. Then no message may be lost
+ *                                         without a report: between the start and the end of a session each number is
+ *                                         delivered with the source's payload or declared lost, once and in order. This
+ *                                         also holds across sessions joined again after an end, unless a resume point
+ *                                         was dropped, which is counted. When the attacker stops, the stream continues
+ *                                         to its last message.
+ *   everything                            messages of the topic too, which cannot be distinguished from the source's.
+ *                                         Rows are still in order.
  *
- * Always: loss map, reorder buffer and queue stay in their bounds, each operation is short, timers do not fire more
- * often than they should, NAKs for a lost datagram keep their distance, and when everything is over nothing is held.
+ * Always: loss map, reorder buffer and queue stay within their bounds, each operation is short, timers run no more
+ * often than they should, NAKs for a lost datagram keep their distance, and at the end no frame or message is held.
  */
 #include "fuzz.h"
 
@@ -30,11 +30,11 @@ enum {
     ROWS = 64,
     QUEUE_BYTES = 8192,
     WINDOW = 128,     /* datagrams that the source can send again */
-    QUEUED_MAX = 256, /* retransmissions it means to send */
+    QUEUED_MAX = 256, /* retransmissions that wait to be sent */
     OPERATIONS_MAX = 400,
     RESUME_POINTS = 2,
-    SESSIONS_MAX = 1024, /* of one input */
-    HONEST_AT_END = 200, /* more than thrice the strays that end a session */
+    SESSIONS_MAX = 1024, /* per input */
+    HONEST_AT_END = 200, /* more than three times the strays that end a session */
     PAYLOAD_BYTES = 8,
     SESSION = 0x5eed0001,
     NAK_PORT = 14391,
@@ -74,10 +74,10 @@ typedef struct world {
     bool forges_messages;
     uint64_t nak_numbers;
     um_resume_point resume_points[RESUME_POINTS];
-    bool is_fresh[SESSIONS_MAX]; /* the session began without the place of the one before it */
-    uint32_t row_session;        /* of the last row */
+    bool is_fresh[SESSIONS_MAX]; /* the session started without the resume point of the previous one */
+    uint32_t row_session;        /* session of the last row */
     bool began, has_row;
-    uint32_t expected; /* the next number that a row is to begin with */
+    uint32_t expected; /* the number that the next row must start with */
 } world;
 
 static world w;
@@ -102,7 +102,7 @@ static void fill(uint8_t *payload, uint32_t sqn)
     um_store_be32(payload + 4, ~sqn);
 }
 
-/* Writes the datagram of a number that was sent, as it is sent now. */
+/* Writes the datagram of a sent number, with the current trail. */
 static uint32_t write_honest(uint8_t *out, uint32_t sqn, bool retransmission)
 {
     const sent *sent = &w.source.window[sqn % WINDOW];
@@ -153,7 +153,7 @@ static const um_link_ops ops = {.send = link_send};
 
 /* ---- the receiver ---- */
 
-/* What resolution does when it hears of the source: again after a session has ended. */
+/* Joins the session, as resolution does for an advertised source; again after a session has ended. */
 static void join(void)
 {
     memset(w.session_memory, 0, um_receiver_session_footprint(&w.config));
@@ -231,7 +231,7 @@ static void receive(const uint8_t *data, uint32_t length)
                 .to = {GROUP_IP, GROUP_PORT},
                 .received_ns = w.now_ns};
     if (um_node_is_pressured(&w.node, w.now_ns))
-        return; /* the loop leaves it in the socket, which is full: lost */
+        return; /* lost: the loop leaves it in the socket, which is full */
     um_node_on_data(&w.node, &rx, w.now_ns);
     um_node_after_batch(&w.node, w.now_ns);
     check_bounds();
@@ -298,7 +298,7 @@ static void reap(bool rejoins)
         join();
 }
 
-/* Time passes: timers run when they say that they are due, and no more often than the finest of them. */
+/* Advances time: timers run when they are due, and no more often than the finest of them. */
 static void pass_time(int64_t ns, bool rejoins)
 {
     int64_t end_ns = w.now_ns + ns, due_ns = w.now_ns;
@@ -309,12 +309,12 @@ static void pass_time(int64_t ns, bool rejoins)
         due_ns = um_node_tick(&w.node, w.now_ns);
         check_bounds();
         reap(rejoins);
-        /* What is due at once is tried again by the loop's next pass, which takes its time. */
+        /* If a timer is due at once, the loop's next pass runs it, and a pass takes time. */
         due_ns = due_ns > w.now_ns ? due_ns : w.now_ns + 1000;
         REQUIRE(++ticks <= 64 + 4 * (uint64_t)w.session.losses.capacity + (uint64_t)(ns / 20000));
     }
     w.now_ns = end_ns;
-    /* A lost number is NAKed when it is found, and then not before half of the back-off has passed. */
+    /* A lost number is NAKed when it is detected, and again at the earliest after half of the back-off. */
     uint64_t times = 2 + (uint64_t)(2 * ns / BACKOFF_NS);
     REQUIRE(w.nak_numbers - naks_before <= times * w.session.losses.capacity);
 }
@@ -369,21 +369,21 @@ static uint32_t forge_list(uint8_t *out, fuzz_input *input)
     return um_lbtrm_write_ncf(out, SESSION, NAK_PORT, near(input, first), choice >> 1 & 7, sqns, count);
 }
 
-/* The lead and trail of the source, or others. */
+/* The source's lead and trail, or others. */
 static uint32_t forge_sm(uint8_t *out, fuzz_input *input)
 {
     uint32_t lead = near(input, w.source.next_sqn - 1);
     return um_lbtrm_write_sm(out, SESSION, NAK_PORT, w.source.sm_sqn + take_u8(input), lead, near(input, lead));
 }
 
-/* A datagram of the source that was on the wire once, as it was but for its trail. */
+/* Replays a datagram of the source with any trail. */
 static uint32_t replay(uint8_t *out, fuzz_input *input)
 {
     uint32_t sqn = w.source.next_sqn - 1 - take_u8(input) % WINDOW;
     return in_window(sqn) ? write_honest(out, sqn, take_u8(input) & 1) : 0;
 }
 
-/* A mangled datagram of its own: bytes of the messages of the topic would be forged messages. */
+/* Mangles a datagram of the attacker's: changed bytes in messages of the topic would be forged messages. */
 static uint32_t mangle(uint8_t *out, fuzz_input *input)
 {
     uint32_t length = forge_data(out, input);
@@ -417,7 +417,7 @@ static void send_and_carry(uint8_t choice)
 {
     uint8_t out[1472];
     uint32_t length = send_honest(out, 1 + (choice >> 2 & 1));
-    if (choice & 1) /* else it is lost */
+    if (choice & 1) /* otherwise it is lost */
         receive(out, length);
     if ((choice & 3) == 3)
         receive(out, length);
@@ -468,12 +468,12 @@ static void operate(fuzz_input *input)
     }
 }
 
-/* The attacker rests and the network loses nothing: the stream goes on to its last message. Then it ends. */
+/* The attacker stops and the network loses nothing: the stream continues to its last message, then it ends. */
 static void finish(void)
 {
     while (read_rows(UINT32_MAX))
         ;
-    uint32_t in_step = 0; /* datagrams in a row that were delivered as they came */
+    uint32_t in_step = 0; /* consecutive datagrams that were delivered as they arrived */
     for (uint32_t i = 0; i < HONEST_AT_END && in_step < 3 && !(w.forges_messages && i == 20); i++) {
         send_and_carry(1);
         while (retransmit(true))
@@ -489,7 +489,7 @@ static void finish(void)
         while (read_rows(UINT32_MAX))
             ;
         pass_time(NS_PER_MS, false);
-        /* With forged messages, a gap of a million numbers is as many rows. */
+        /* With forged messages, a gap of a million numbers takes as many rows. */
         if (w.forges_messages && turn > 100)
             return;
         REQUIRE(turn < 20 || w.forges_messages);

@@ -1,6 +1,6 @@
 /* Captures of raw bytes, decoded into columns: nothing outside the file is read, nothing outside the columns is
- * written, and the rows do not depend on how the file was cut into windows, or into splits; of a split the TCP streams
- * go on in another reader, as stored bytes.
+ * written, and the rows do not depend on how the file was cut into windows or splits. TCP streams of a split continue
+ * in another reader, from stored bytes.
  */
 #include "fuzz.h"
 
@@ -16,7 +16,7 @@ enum {
     TCP_PORT_HIGH = 14395,
 };
 
-/* Columns whose memory is theirs alone, so that a write beside one is seen. */
+/* Columns in separate memory, so that a write beyond one is detected. */
 typedef struct columns {
     um_packet_rows rows;
     uint32_t memory_count;
@@ -102,7 +102,7 @@ static uint64_t mixed_text(uint64_t sum, const um_packet_rows_text *text, uint32
     return mixed(sum, 256);
 }
 
-/* What there is of topic resolution from `at` on, if it is row i's. */
+/* Mixes in the topic resolution records from `at`, if they belong to row i. */
 static uint64_t mixed_resolution(uint64_t sum, const um_packet_rows *rows, uint32_t i, uint32_t *at)
 {
     uint32_t head[2]; /* row, bytes */
@@ -120,7 +120,7 @@ static uint64_t mixed_resolution(uint64_t sum, const um_packet_rows *rows, uint3
     return mixed(sum, 257);
 }
 
-/* One number that all the rows go into. */
+/* Returns a digest of all rows. */
 static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
 {
     uint32_t resolution_at = 0;
@@ -152,7 +152,7 @@ static const um_packet_rows_options OPTIONS = {
 
 static uint64_t rows_decoded;
 
-/* Decodes what is there of the file until the window's end, digesting rows as they fill. */
+/* Decodes the file up to the window's end, digesting rows as they fill. */
 static enum um_capture_step decode_window(um_capture_reader *reader, columns *into, const uint8_t *data,
                                           uint64_t length, uint64_t base, uint64_t until, uint64_t *at, uint64_t *sum)
 {
@@ -178,7 +178,7 @@ static void begin_reader(um_capture_reader *begun)
     um_streams_set_ports(&begun->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
 }
 
-/* The reader of another part, which knows of the streams what was stored. */
+/* Starts the reader of another part from the stored streams. */
 static void go_on(um_capture_reader *next, const um_capture_reader *from)
 {
     static uint8_t stored[sizeof(um_streams) + 64];
@@ -191,7 +191,7 @@ static void go_on(um_capture_reader *next, const um_capture_reader *from)
     REQUIRE(um_streams_load(&next->streams, stored, bytes));
 }
 
-/* Whatever bytes are loaded as streams, they are refused or are within their bounds. */
+/* Loads any bytes as streams: they are refused or within their bounds. */
 static void load_anything(const uint8_t *data, size_t size)
 {
     begin_reader(&reader);
@@ -207,7 +207,7 @@ static uint64_t in_one_window(columns *into, const uint8_t *data, size_t size, e
     return sum;
 }
 
-/* As a stream is read: each window holds what the last one left and a little more. Each is a copy of its own. */
+/* Decodes as from a stream: each window is a new copy of the rest of the last one and a little more. */
 static uint64_t in_windows(columns *into, const uint8_t *data, size_t size, size_t more, enum um_capture_step *step)
 {
     uint64_t sum = 0, base = 0;
@@ -245,7 +245,7 @@ static uint64_t in_splits(columns *into, const uint8_t *data, size_t size, uint6
     }
 }
 
-/* The file: raw bytes, or a program that writes records around parts of the input, so that most get as far as LBMC. */
+/* Makes the file: raw bytes, or a program that writes records around parts of the input, so that most reach LBMC. */
 
 typedef struct image {
     uint8_t data[8192];
@@ -271,14 +271,15 @@ static void put_datagram_headers(image *file, uint8_t choice, uint32_t bytes)
     uint8_t headers[] = {1, 0, 0x5e, 10, 10, 10, 2, 0, 0, 0,   0,  1,  8,  0,    0x45, 0, 0, 0, 0, 0, 0,
                          0, 1, 17,   0,  0,  10, 0, 0, 1, 224, 10, 10, 10, 0x38, 0x36, 0, 0, 0, 0, 0, 0};
     um_store_be16(headers + 16, (uint16_t)(28 + bytes + (choice & 0x10 ? 1000 : 0)));
-    if (choice & 4) /* LBT-RU, of which the source's port is known whatever the receiver's is */
+    if (choice & 4) /* LBT-RU, recognized by the source's port, whatever the receiver's */
         um_store_be16(headers + 34, 14380);
     um_store_be16(headers + 36, ports[choice & 7]);
     um_store_be16(headers + 38, (uint16_t)(8 + bytes + (choice & 0x20 ? 500 : 0)));
     put(file, headers, sizeof headers);
 }
 
-/* Of a connection to or from a source; the sequence number is small, so that segments overlap, follow and leave gaps.
+/* Headers of a connection to or from a source; the sequence number is small, so that segments overlap, follow and leave
+ * gaps.
  */
 static void put_segment_headers(image *file, fuzz_input *input, uint32_t bytes)
 {
@@ -350,7 +351,7 @@ static void write_file(image *file, fuzz_input *input)
     }
 }
 
-/* First sendings that are counted are no rows: together they are what there is without a tally. */
+/* With a tally, first sendings are counted and are no rows; rows and counts together equal the rows without a tally. */
 
 enum { TALLY_SENDS = 8, TALLY_WINDOW_NS = 1000000000, TALLY_EPOCH_NS = 1000000000 };
 
@@ -369,7 +370,7 @@ static um_tally *shared_tally(void)
     return &tally;
 }
 
-/* What was counted agrees with itself. The number of datagrams. */
+/* Checks that the counts are consistent. Returns the number of datagrams. */
 static uint32_t check_tally(const um_tally *tally)
 {
     uint64_t packets = 0, rated = 0, sized = 0, messages = 0, of_topics = 0;
@@ -415,7 +416,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t split_bytes = 1 + (uint64_t)take_u8(&input);
     write_file(&file, &input);
     load_anything(data, size);
-    uint8_t *exact = malloc(file.size > 0 ? file.size : 1); /* so that a read behind the end is seen */
+    uint8_t *exact = malloc(file.size > 0 ? file.size : 1); /* so that a read beyond the end is detected */
     REQUIRE(exact != NULL);
     memcpy(exact, file.data, file.size);
     enum um_capture_step whole, windowed, split;

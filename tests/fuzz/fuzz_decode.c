@@ -1,11 +1,11 @@
-/* Every decoder of the core on raw bytes: nothing outside the datagram is read, what is handed out lies inside it. */
+/* Every decoder of the core on raw bytes: nothing outside the datagram is read, and decoded parts are inside it. */
 #include "fuzz.h"
 
 #include "core/wire/framing.h"
 #include "core/wire/lbtrm_run.h"
 #include "core/wire/status_message.h"
 
-static volatile uint32_t sink; /* so that what is handed out is really read */
+static volatile uint32_t sink; /* so that decoded parts are really read */
 
 static void read_inside(const uint8_t *part, uint64_t part_bytes, const uint8_t *data, size_t size)
 {

@@ -1,7 +1,7 @@
-/* The delivery controller: fragments of a known stream in any order, twice or never, in datagrams of several, topic
- * sequence number information, timers, a reader that lags; and, when the input chooses so, fragments whose fields are
- * made up. Datagrams may lie in frames, where large payloads stay until they are read. Checked: nothing is delivered
- * twice or differently from what was sent, in mode 1 everything comes in order, every message is delivered or has a
+/* The delivery controller: fragments of a known stream in any order, duplicated or missing, in datagrams of several,
+ * topic sequence number information, timers, a slow reader; and, if the input selects it, fragments with invented
+ * fields. Datagrams may be in frames, where large payloads stay until they are read. Checked: nothing is delivered
+ * twice or differently from the stream, in mode 1 messages are delivered in order, every message is delivered or has a
  * loss row, and nothing stays in the reorder buffer.
  */
 #include "fuzz.h"
@@ -14,7 +14,7 @@ enum {
     CELLS = 24,
     CELL_BYTES = 4096,
     FRAMES = 6,
-    RETURNED = 0xee, /* the bytes of a frame that was returned */
+    RETURNED = 0xee, /* value of the bytes of a returned frame */
     ENTRIES = 64,
     BLOCKS = 4,
     ROWS = 64,
@@ -31,7 +31,7 @@ typedef struct piece {
     uint32_t offset;
     uint32_t total;
     uint32_t length;
-    bool known; /* the receiver can know of it: it or a later one has been handed over or announced */
+    bool known; /* the receiver can know of it, because it or a later one was received or announced */
     bool delivered;
     bool lost;
 } piece;
@@ -46,12 +46,12 @@ typedef struct world {
     bool made_up; /* hostile pieces are among the input: accounting is off */
     uint8_t *queue_memory;
     uint8_t *store_memory;
-    um_rows taken; /* not released yet */
+    um_rows taken; /* not yet released */
     piece pieces[SQNS_MAX];
     uint32_t piece_count;
     uint32_t base;
     uint32_t cursor;
-    uint32_t start; /* index of the first piece that has to be accounted for; SQNS_MAX: not started */
+    uint32_t start; /* index of the first piece that must be accounted for; SQNS_MAX: not started */
     bool has_last;
     uint32_t last_row_sqn;
     bool began, ended;
@@ -92,7 +92,7 @@ static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
     }
 }
 
-/* A frame without an owner; NULL when there is none. */
+/* Returns a free frame, or NULL. */
 static uint8_t *free_frame(void)
 {
     for (uint32_t i = 0; i < FRAMES && w.has_frames; i++)
@@ -249,7 +249,7 @@ static bool read_rows(uint32_t most)
     return w.taken.count > 0;
 }
 
-/* What the node does before it takes more datagrams. */
+/* Does what the node does before it takes more datagrams. */
 static void look_at_pressure(void)
 {
     if (w.queue.is_full)
@@ -259,8 +259,8 @@ static void look_at_pressure(void)
 
 /* ---- arrivals ---- */
 
-/* A controller whose queue is full cannot report a burst, and takes what is behind it later, or never: a TSNI that
- * tells of one while the queue is full is not kept, the next one tells of it again. */
+/* A controller whose queue is full cannot report a burst, and takes the messages behind it later, or never: a TSNI that
+ * reveals a burst while the queue is full is dropped, and the next one reveals it again. */
 static void note_known(uint32_t index)
 {
     if (!w.made_up && (w.delivery.is_starved || w.queue.is_full) &&
@@ -270,7 +270,7 @@ static void note_known(uint32_t index)
         w.pieces[i].known = true;
 }
 
-/* After a call that may have started delivery: at this index. */
+/* Called after a call that may have started delivery, at this index. */
 static void note_start(uint32_t index)
 {
     if (w.start == SQNS_MAX && w.delivery.state >= UM_DELIVERY_RUNNING && !w.made_up)
@@ -306,7 +306,7 @@ static uint32_t write_made_up(uint8_t *out, fuzz_input *input)
     return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, (layout.flags & 3) != 0, false) + layout.payload_length;
 }
 
-/* Hands a datagram of up to four pieces around the cursor over. */
+/* Delivers a datagram of up to four pieces around the cursor. */
 static void deliver(fuzz_input *input, bool earlier_lost)
 {
     uint8_t memory[CELL_BYTES];
@@ -400,8 +400,8 @@ static void operate(fuzz_input *input)
 
 /* ---- the end ---- */
 
-/* Every message that began after the start and whose pieces can all be known is delivered, or something of it is
- * reported lost, or counted as lost before the first message (UM-135). */
+/* Every message that starts after the start, and whose pieces can all be known, is delivered, or reported lost at least
+ * in part, or counted as lost before the first message (UM-135). */
 static void check_accounts(void)
 {
     uint32_t i = w.start;
@@ -431,7 +431,7 @@ static void finish(void)
         look_at_pressure();
         um_delivery_tick(&w.delivery, w.now_ns);
         REQUIRE(more || turns++ < 10);
-        if (w.made_up && turns++ > 200) /* made up gaps may be as long as they like */
+        if (w.made_up && turns++ > 200) /* invented gaps can have any length */
             break;
     }
     if (!w.made_up && w.start < w.piece_count)

@@ -1,7 +1,7 @@
 /* Datagrams from the group, into a node with two sessions and receivers in every delivery mode: raw bytes, and packets
- * built from the input with numbers around what the session expects, now and then far off. Sequence numbers begin
- * near the wrap, queues, stores and maps are small. Each call is bounded; rows are consistent; a session that ends
- * delivers its end and leaves nothing behind.
+ * built from the input with numbers around the expected ones, sometimes far away. Sequence numbers start near the wrap;
+ * queues, stores and maps are small. Each call is bounded; rows are consistent; a session that ends delivers its end
+ * and leaves nothing behind.
  */
 #include "fuzz.h"
 
@@ -26,13 +26,13 @@ enum {
 };
 
 typedef struct topic_state {
-    uint32_t sqn;                      /* the next that a well-behaved source would send */
-    uint32_t first_sqn, offset, total; /* of the message in progress; total 0: none */
+    uint32_t sqn;                      /* the next one that a well-behaved source would send */
+    uint32_t first_sqn, offset, total; /* of the incomplete message; total 0: none */
 } topic_state;
 
 typedef struct peer {
     uint32_t sqn;
-    topic_state topics[TOPICS + 1]; /* the last is one nobody has subscribed to */
+    topic_state topics[TOPICS + 1]; /* the last one has no subscription */
 } peer;
 
 typedef struct reader {
@@ -41,7 +41,7 @@ typedef struct reader {
     um_rows taken;
 } reader;
 
-/* What a reader may rely on, of one controller. */
+/* The rows of one controller, as far as a reader may rely on their order. */
 typedef struct controller_view {
     bool began, ended, has_last;
     uint32_t last_sqn;
@@ -56,7 +56,7 @@ typedef struct world {
     controller_view views[SESSIONS * RECEIVERS * TOPICS];
     reader readers[RECEIVERS];
     peer peers[SESSIONS];
-    uint8_t *memory; /* of everything, one part after the other */
+    uint8_t *memory; /* of all objects, end to end */
     int64_t now_ns;
     uint64_t naks_sent;
 } world;
@@ -82,7 +82,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
 
 static const um_link_ops ops = {.send = link_send};
 
-/* ---- the world ---- */
+/* ---- set-up ---- */
 
 static um_receiver_session_config session_config(uint32_t number, fuzz_input *input)
 {
@@ -124,7 +124,7 @@ static void open_receivers(fuzz_input *input, size_t *used)
     size_t queue_bytes = um_queue_footprint(BLOCKS, ROWS, QUEUE_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
     for (uint32_t r = 0; r < RECEIVERS; r++) {
         reader *reader = &w.readers[r];
-        uint8_t *memory = w.memory + *used; /* the queue does not ask for zeroed payload */
+        uint8_t *memory = w.memory + *used; /* the queue needs no zeroed payload */
         *used += um_align_up(queue_bytes, UM_CACHE_LINE_BYTES);
         um_queue_init(&reader->queue, memory, BLOCKS, ROWS, QUEUE_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
         uint8_t choice = take_u8(input);
@@ -216,14 +216,14 @@ static bool read_rows(uint32_t r, uint32_t most)
 
 /* ---- building datagrams ---- */
 
-/* A message as the source would send it next, or one whose fields are off by what the input says. */
+/* Writes a message as the source would send it next, or with fields changed by the input. */
 static uint32_t write_message(uint8_t *out, peer *peer, fuzz_input *input)
 {
     uint8_t choice = take_u8(input);
     uint32_t t = choice % (TOPICS + 1);
     topic_state *topic = &peer->topics[t];
     um_lbmc_layout layout = {.topic_index = t, .sqn = topic->sqn++, .payload_length = choice >> 2};
-    if (choice & 4 && topic->total == 0) { /* begins a message of several fragments */
+    if (choice & 4 && topic->total == 0) { /* starts a message of several fragments */
         topic->first_sqn = layout.sqn;
         topic->offset = 0;
         topic->total = (layout.payload_length + 1) * (2 + choice % 5);
@@ -247,7 +247,7 @@ static uint32_t write_message(uint8_t *out, peer *peer, fuzz_input *input)
         layout.offset = how & 64 ? take_distance(input) : 0;
         layout.total = layout.offset + layout.payload_length + (how & 128 ? take_distance(input) : 0);
     }
-    layout.sent_ns = choice & 8 ? (int64_t)1 << (choice >> 2) % 63 : 0; /* long ago, to come, or not said */
+    layout.sent_ns = choice & 8 ? (int64_t)1 << (choice >> 2) % 63 : 0; /* in the past, in the future, or none */
     memset(um_lbmc_write_message(out, &layout), (int)choice, layout.payload_length);
     bool is_fragment = layout.flags & UM_MESSAGE_FRAGMENT, is_batch = layout.flags & 3;
     return um_lbmc_overhead(is_fragment, is_batch, layout.sent_ns != 0) + layout.payload_length;
@@ -265,7 +265,7 @@ static uint32_t write_tsni(uint8_t *out, const peer *peer, fuzz_input *input)
     return um_lbmc_write_tsni(out, topics, sqns, count);
 }
 
-/* A control message of which a receiver of topics wants nothing. */
+/* Writes a control message that receivers of topics ignore. */
 static uint32_t write_filler(uint8_t *out)
 {
     static const uint8_t filler[] = {0x08, 0xff, 0x00, 0x04};
@@ -293,7 +293,7 @@ static uint32_t write_data(uint8_t *out, uint32_t s, fuzz_input *input)
         else
             length += i % 5 == 3 ? write_filler(out + length) : write_message(out + length, peer, input);
     }
-    if (choice & 16 && take_u8(input) > 240) /* one byte is mangled */
+    if (choice & 16 && take_u8(input) > 240) /* changes one byte */
         out[take_u8(input) % length] ^= (uint8_t)(1 << take_u8(input) % 8);
     return length;
 }
@@ -393,7 +393,7 @@ static void operate(fuzz_input *input)
         REQUIRE(!w.joined[s] || w.sessions[s].starting_count <= w.sessions[s].controller_count);
 }
 
-/* Idle: every session times out, every controller says so and is gone. */
+/* Idle: every session times out, every controller reports its end and is closed. */
 static void finish(void)
 {
     for (uint32_t turn = 0; w.node.session_count > 0; turn++) {
@@ -402,7 +402,7 @@ static void finish(void)
             more |= read_rows(r, UINT32_MAX);
         w.now_ns += 200000000;
         tick();
-        /* A gap of a thousand million sqns is as many rows. */
+        /* A gap of a thousand million sqns takes as many rows. */
         if (turn > 300)
             return;
         REQUIRE(more || turn < 20);
