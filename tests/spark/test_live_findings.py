@@ -26,7 +26,7 @@ from tests.unit.stream_bytes import recoveries
 from tests.unit.unicast_bytes import lbtru_session, lbttcp_session
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import FindingWatch
-from umstack.monitor.sinks import TELLING
+from umstack.monitor.sinks import IDENTITY
 from umstack.monitor.window_findings import FINDINGS, TABLES
 from umstack.report import Report, make_report
 from umstack.sim import MS, SECOND, START_NS
@@ -171,7 +171,7 @@ def _sums(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> dict[Any, lis
     sums: dict[Any, list[int]] = defaultdict(lambda: [0] * len(columns))
     for row in rows:
         if row.get("kind") != "NOTE":
-            key = tuple(str(row.get(name)) for name in TELLING)
+            key = tuple(str(row.get(name)) for name in IDENTITY)
             sums[key] = [so_far + (row[name] or 0) for so_far, name in zip(sums[key], columns, strict=True)]
     return {key: added for key, added in sums.items() if any(added)}
 

@@ -183,12 +183,12 @@ def test_groups_are_read_as_a_capture_reads_them() -> None:
 @pytest.mark.parametrize(
     ("group", "said"),
     [
-        ("nonsense", "no group"),
-        ("", "no group"),
-        ("239.1.1.1,", "no group"),
+        ("nonsense", "not a group"),
+        ("", "not a group"),
+        ("239.1.1.1,", "not a group"),
         ("239.1.1.9-239.1.1.1", "above"),
-        ("10.0.0.0/8", "no multicast group"),
-        ("0.0.0.0/0", "no multicast group"),
+        ("10.0.0.0/8", "not a multicast group"),
+        ("0.0.0.0/0", "not a multicast group"),
     ],
 )
 def test_a_group_that_is_none_is_refused(tmp_path: Path, group: str, said: str) -> None:
@@ -560,5 +560,5 @@ def test_the_command_takes_groups(start: Callable[..., Any], tmp_path: Path) -> 
     process = start("orders", "--group", "10.1.1.1", "--journal", str(tmp_path / "none"))
     _, complained = process.communicate(timeout=20)
     assert process.returncode != 0
-    assert "10.1.1.1 is no multicast group" in complained
+    assert "10.1.1.1 is not a multicast group" in complained
     assert "224.1.1.1-224.1.1.9" in complained

@@ -1,4 +1,4 @@
-"""Captures watched as they grow: the findings of the report, a window of time at a time."""
+"""Monitors captures while they grow: the findings of the report, one time window after the other."""
 
 from umstack.monitor.run import MonitorOptions, monitor
 

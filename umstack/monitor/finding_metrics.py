@@ -1,4 +1,4 @@
-"""Live findings as metrics: gauges of the latest window, counters of what happened."""
+"""Live findings as metrics: gauges for the latest window, counters for events."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from umstack.report.findings import topic_name
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """What is made of the rows of a table."""
+    """A metric made from the rows of a table."""
 
     table: str
     column: str | None
-    """Its value; None counts the rows."""
+    """The column with the value; None counts the rows."""
     labels: tuple[str, ...]
     text: str
 
@@ -49,43 +49,49 @@ _GAUGES = {
             "messages": "Messages in the window.",
             "retransmissions": "Retransmitted datagrams in the window.",
             "naks": "NAK packets in the window.",
-            "requests": "Sequence numbers asked for by NAKs in the window.",
-            "refused": "Sequence numbers the source refused or put off in the window.",
+            "requests": "Sequence numbers requested by NAKs in the window.",
+            "refused": "Sequence numbers that the source refused or delayed in the window.",
         },
     ),
     **_gauges(
         RECOVERY,
         _RECEIVER,
         {
-            "lost": "Datagrams lost by somebody, in the window.",
-            "repaired": "Of these, seen to be repaired.",
-            "request_p50": "Nanoseconds from NAK to repair, median.",
-            "request_p99": "Nanoseconds from NAK to repair, 99th percentile.",
+            "lost": "Datagrams lost by at least one receiver in the window.",
+            "repaired": "Datagrams lost in the window with a retransmission in the capture.",
+            "request_p50": "Nanoseconds from NAK to retransmission, median.",
+            "request_p99": "Nanoseconds from NAK to retransmission, 99th percentile.",
         },
     ),
     "topic_messages": _Metric("topics", "messages", _TOPIC, "Messages of a topic in the window."),
-    "topic_payload_bytes": _Metric("topics", "payload_bytes", _TOPIC, "Their payload."),
-    **_gauges("rate_summary", _POINT, {"peak_bytes_per_second": "In the busiest millisecond of the window."}),
+    "topic_payload_bytes": _Metric(
+        "topics", "payload_bytes", _TOPIC, "Payload bytes of a topic in the window."
+    ),
+    **_gauges(
+        "rate_summary",
+        _POINT,
+        {"peak_bytes_per_second": "Bytes per second in the busiest millisecond of the window."},
+    ),
     **_gauges(
         "latency",
         _PAIR,
         {
-            "latency_p50": "Nanoseconds from one point of capture to another, median.",
-            "latency_p99": "Nanoseconds from one point of capture to another, 99th percentile.",
+            "latency_p50": "Nanoseconds from one capture point to another, median.",
+            "latency_p99": "Nanoseconds from one capture point to another, 99th percentile.",
         },
     ),
     "suggested": _Metric(
-        "suggestions", "value", (*_SESSION, "option"), "What would have helped, in the unit of the option."
+        "suggestions", "value", (*_SESSION, "option"), "Suggested value of an option, in its unit."
     ),
 }
 _COUNTERS = {
     "loss_incidents": _Metric(INCIDENTS, None, _CAUSE, "Loss incidents."),
     "incident_losses": _Metric(INCIDENTS, "lost", _CAUSE, "Datagrams lost in incidents."),
     "nak_storms": _Metric(STORMS, None, _SESSION, "NAK storms."),
-    "nak_storm_requests": _Metric(STORMS, "requests", _SESSION, "Sequence numbers asked for in NAK storms."),
+    "nak_storm_requests": _Metric(STORMS, "requests", _SESSION, "Sequence numbers requested in NAK storms."),
     "findings": _Metric(FINDINGS, None, ("topic", "severity"), "Findings of windows."),
-    "useless_repair_bytes": _Metric("repairs", "useless_bytes", _POINT, "Sent again though nobody asked."),
-    "lost_repairs": _Metric("lost_repairs", "lost", _PAIR, "Repairs that were lost between two points."),
+    "useless_repair_bytes": _Metric("repairs", "useless_bytes", _POINT, "Bytes retransmitted without need."),
+    "lost_repairs": _Metric("lost_repairs", "lost", _PAIR, "Retransmissions lost between two points."),
     "recovered_messages": _Metric(
         "recoveries", "messages", _RECOVERY, "Messages fetched over TCP: late join, off-transport recovery."
     ),
@@ -93,29 +99,30 @@ _COUNTERS = {
         "clients",
         "connects",
         _RECEIVER,
-        "Connections, and requests for one, of receivers of LBT-TCP and LBT-RU.",
+        "Connections of LBT-TCP receivers, and connection requests of LBT-RU receivers.",
     ),
     "disconnects": _Metric(
-        "clients", "closes", _RECEIVER, "Ends of connections of LBT-TCP: segments with FIN or RST."
+        "clients", "closes", _RECEIVER, "Closed LBT-TCP connections: segments with FIN or RST."
     ),
     "missing_messages": _Metric(
-        "clients", "missing", _RECEIVER, "Fragments and messages that a connection of LBT-TCP did not carry."
+        "clients", "missing", _RECEIVER, "Fragments and messages missing from LBT-TCP connections."
     ),
-    "copied_datagrams": _Metric(
-        "duplicates", "copies", _POINT, "Datagrams seen once more than they were sent."
-    ),
+    "copied_datagrams": _Metric("duplicates", "copies", _POINT, "Additional copies of datagrams."),
     "missing_datagrams": _Metric(
         "gaps",
         "missing",
         _POINT,
-        "Datagrams, and messages of LBT-TCP, whose first sending was not captured.",
+        "Datagrams, and messages of LBT-TCP, whose first transmission was not captured.",
     ),
-    "over_mtu_datagrams": _Metric("datagram_fill", "over_mtu", _POINT, "Datagrams that do not fit the MTU."),
+    "over_mtu_datagrams": _Metric("datagram_fill", "over_mtu", _POINT, "Datagrams that exceed the MTU."),
     "ip_fragments": _Metric(
         "ip_fragments", "fragments", ("source_address", "destination_address"), "IP fragments."
     ),
     "remarks": _Metric(
-        "remarks", "packets", ("point", "kind", "status"), "Packets that are malformed, cut or fragments."
+        "remarks",
+        "packets",
+        ("point", "kind", "status"),
+        "Packets that are malformed, truncated or fragments.",
     ),
 }
 
@@ -136,7 +143,7 @@ class FindingMetrics:
         }
         self._notes = Counter(
             "umstack_capture_notes",
-            "What captures do not hold or is not read of them: truncated, damaged, a copy.",
+            "Notes on captures: truncated, damaged, or a copy that is not read.",
             ["point"],
             registry=self._registry,
         )
@@ -145,14 +152,14 @@ class FindingMetrics:
             start_http_server(port, registry=self._registry)
 
     def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
-        """Set the gauges to the latest window of each session and whom it is about; count what happened."""
+        """Set the gauges to the latest window of each set of labels; add to the counters."""
         for row in rows:
             self._set(kind, row)
             self._count(kind, row)
         self._write()
 
     def note(self, point: str) -> None:
-        """Count a note about a capture of a point."""
+        """Count a note on a capture at a point."""
         self._notes.labels(point).inc()
         self._write()
 

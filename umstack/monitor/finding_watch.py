@@ -1,17 +1,16 @@
-"""The findings in captures that grow, judged by the same functions as those of a report: loss incidents and NAK storms
-as they end, all else by windows of time.
+"""Findings in growing captures, by the same functions as those of a report: loss incidents and NAK storms when they
+end, everything else by time windows.
 
-A batch brings the facts of what was captured since the one before, by windows. They are kept beside the query's
-checkpoint, a file for each batch, until all of them is told and nothing that is not told yet is judged by them. An
-incident is known when its end is: when as long as may be has passed without another loss, on the capture's own clock.
-The watermark is the time of the latest packet less what packets and NAKs may be late. A number that is asked for when
-its first sending is not kept any more is taken for one that was told; in a session of which no first sending was ever
-captured, for one that was lost just now.
+A batch contains the facts captured since the previous one, by windows. They are stored beside the query's checkpoint,
+one file per batch, until all of them are reported and no unreported finding depends on them. An incident is complete
+when the maximum quiet time has passed without another loss, on the capture's own clock. The watermark is the time of
+the latest packet minus the allowed lateness. If a NAK requests a number whose first transmission is no longer stored,
+the loss is assumed to be reported already; in a session without any captured first transmission, it is a new loss.
 
-An incident or a storm that lasts longer than a window is told window by window, as `ongoing`, so that what is kept is
-bounded. What is told of each receiver is remembered by its time. A window is told (umstack.monitor.window_findings)
-when the incidents in it are over; what comes for it later is not. All of that belongs to the batch it came of: one that
-is done again, after a restart, finds what the one before it left and tells the same.
+An incident or a storm that lasts longer than a window is reported window by window, as `ongoing`, so that the stored
+facts stay bounded. The time up to which each receiver was reported is stored. A window is reported
+(umstack.monitor.window_findings) when its incidents are complete; later arrivals for it are ignored. All of this state
+belongs to its batch: a batch that is repeated after a restart finds the state of the previous one and reports the same.
 """
 
 from __future__ import annotations
@@ -39,41 +38,41 @@ from umstack.report.outputs import arrow
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
 _JUDGED_KINDS = (DATA, RETRANSMISSION, NAK, NCF, SESSION_MESSAGE)
-"""What tells of losses."""
+"""The kinds of packets that show losses."""
 _EVERYBODY = ""
-"""Stands for the receivers of a storm, and for the one nobody knows of a loss."""
+"""Stands for all receivers of a storm, and for the unknown receiver of a loss."""
 _EVER_NS = 2**62
 _NEVER_NS = -1
 _SESSION_TYPES = {"publisher": pl.String, "session_id": pl.Int64}
 
 SessionKey = tuple[str, int]
-Told = dict[tuple[str, int, str], int]
+Reported = dict[tuple[str, int, str], int]
 Kept = dict[int, Facts]
 """Facts by window."""
 
 
 @dataclass(slots=True)
 class _State:
-    """What a batch leaves for the next one."""
+    """The state that a batch leaves for the next one."""
 
     latest_ns: int = 0
     parts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The facts that are kept: a file each, with the beginning of its first window and its last time."""
+    """The stored files of facts: name to the start of its first window and its last time."""
     began: dict[SessionKey, int] = field(default_factory=dict)
-    """When the first packet of each session was captured."""
+    """Capture time of the first packet of each session."""
     sent: set[SessionKey] = field(default_factory=set)
-    """The sessions of which first sendings are captured, not only what receivers say."""
-    incidents: Told = field(default_factory=dict)
-    """Until when the losses of each receiver have been told."""
-    storms: Told = field(default_factory=dict)
+    """Sessions with captured first transmissions, not only packets of receivers."""
+    incidents: Reported = field(default_factory=dict)
+    """Time up to which the losses of each receiver were reported."""
+    storms: Reported = field(default_factory=dict)
     windows_ns: int = 0
-    """Until when windows have been told; 0 before the first one."""
+    """Time up to which windows were reported; 0 before the first one."""
     oldest_ns: int = 0
-    """The first window that is kept."""
+    """Start of the oldest stored window."""
 
     @classmethod
     def load(cls, path: Path) -> _State:
-        """Read what `save` wrote."""
+        """Read a state written by `save`."""
         stored = json.loads(path.read_text())
         return cls(
             stored["latest_ns"],
@@ -87,7 +86,7 @@ class _State:
         )
 
     def save(self, path: Path) -> None:
-        """Write it whole or not at all."""
+        """Write the state atomically."""
         rows = {
             name: [[*key, value] for key, value in getattr(self, name).items()]
             for name in ("began", "incidents", "storms")
@@ -98,28 +97,28 @@ class _State:
         _store(path, stored)
 
 
-def _store(path: Path, what: Any) -> None:
-    """Write JSON, whole or not at all."""
+def _store(path: Path, value: Any) -> None:
+    """Write JSON atomically."""
     written = path.with_suffix(".part")
-    written.write_text(json.dumps(what))
+    written.write_text(json.dumps(value))
     written.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is to be told with a batch."""
+    """The rows to report after a batch."""
 
     tables: dict[str, pa.Table]
-    """What is over, each row once."""
+    """Completed findings, each row once."""
     traffic: pa.Table
-    """The traffic of the windows that the batch is about, as it is so far."""
+    """The traffic so far of the windows in the batch."""
     notes: list[tuple[str, str]]
-    """What captures do not hold: point and text."""
+    """Notes on data that captures lack: point and text."""
 
 
 @dataclass(slots=True)
 class FindingWatch:
-    """Watches one stream of facts by windows of `window_ns`. `folder` belongs to it."""
+    """Watches one stream of facts by windows of `window_ns`. It owns `folder`."""
 
     folder: Path
     window_ns: int
@@ -127,10 +126,10 @@ class FindingWatch:
     mtu: int = 1500
     thresholds: Thresholds = field(default_factory=Thresholds)
     _memory: tuple[int, Kept] | None = None
-    """The batch that was taken last, and the facts that were kept with it."""
+    """The number of the last batch, and the facts stored with it."""
 
     def identity(self) -> str:
-        """A name that is this watch's for as long as its folder is there."""
+        """A unique name of this watch, valid as long as its folder exists."""
         path = self.folder / "identity"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +137,7 @@ class FindingWatch:
         return path.read_text()
 
     def take(self, batch: pa.Table, number: int) -> Taken:
-        """Keep a batch of packed facts; what is to be told with it."""
+        """Store a batch of packed facts; return the rows to report."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state, before = self._before(number)
         kept = self._remembered(state, before)
@@ -146,25 +145,25 @@ class FindingWatch:
         fresh = unpacked([batch])
         notes = _notes(fresh.get(0))
         fresh.pop(0, None)
-        told_until_ns = state.windows_ns
-        told = self._take_in(batch, fresh, number, state, kept)
+        reported_until_ns = state.windows_ns
+        reported = self._take_in(batch, fresh, number, state, kept)
         state.save(self._state_file(number))
         self._memory = (number, kept)
-        growing = {at: kept[at] for at in fresh if at >= told_until_ns}
-        return Taken(told, grown(growing, self.window_ns, self.mtu), notes)
+        growing = {at: kept[at] for at in fresh if at >= reported_until_ns}
+        return Taken(reported, grown(growing, self.window_ns, self.mtu), notes)
 
     def finish(self) -> dict[str, pa.Table]:
-        """What is still to be told when nothing comes any more: incidents and windows that have no end yet."""
+        """The rows to report at the end of the input: incidents and windows that are still open."""
         states = sorted(self.folder.glob("state-*.json"))
         if not states:
             return {}
         number = _number(states[-1])
         state = _State.load(states[-1])
         kept = self._remembered(state, number)
-        told = self._judge(kept, state, _EVER_NS)
+        reported = self._judge(kept, state, _EVER_NS)
         state.save(self._state_file(number))
         self._memory = (number, kept)
-        return told
+        return reported
 
     def _take_in(
         self, batch: pa.Table, fresh: Kept, number: int, state: _State, kept: Kept
@@ -177,7 +176,7 @@ class FindingWatch:
         return self._judge(kept, state, state.latest_ns - self.late_ns)
 
     def _judge(self, kept: Kept, state: _State, watermark_ns: int) -> dict[str, pa.Table]:
-        """What is to be told of what is kept. A quiet time costs no more than to see that it was one."""
+        """The rows to report from the stored facts."""
         if not kept:
             return {}
         whole = Numbered.of(Facts.merged(kept.values()))
@@ -187,39 +186,39 @@ class FindingWatch:
             state.began[key] = min(state.began.get(key, row.first_ns), row.first_ns)
             if row.low is not None:
                 state.sent.add(key)
-        told: dict[str, pa.Table | None] = {}
+        reported: dict[str, pa.Table | None] = {}
         lost = losses(rows, whole.everything) if len(rows.naks) or len(rows.repairs) else None
         if lost is not None:
-            told[INCIDENTS] = self._incidents(whole, lost, sessions, state, watermark_ns)
-        told |= self._windows(kept, whole, rows, lost, sessions, state, watermark_ns)
-        # Who asks again for what was told long ago can still make a storm.
-        told[STORMS] = self._storms(rows, state, watermark_ns)
-        return {kind: table for kind, table in told.items() if table is not None}
+            reported[INCIDENTS] = self._incidents(whole, lost, sessions, state, watermark_ns)
+        reported |= self._windows(kept, whole, rows, lost, sessions, state, watermark_ns)
+        # A re-NAK for a loss that was reported long ago can still be part of a storm.
+        reported[STORMS] = self._storms(rows, state, watermark_ns)
+        return {kind: table for kind, table in reported.items() if table is not None}
 
     @property
     def _settled_ns(self) -> int:
-        """So long after its last loss, or its last NAK, nothing can be added to an incident or a storm."""
+        """Time after its last loss or NAK when an incident or a storm is complete."""
         return max(self.thresholds.quiet_ns, self.thresholds.pause_ns, 2 * STORM_NS)
 
     def _state_file(self, number: int) -> Path:
         return self.folder / f"state-{number:012d}.json"
 
     def _before(self, number: int) -> tuple[_State, int]:
-        """What the batch before this one left, and its number; -1 before the first one."""
+        """The previous batch's state and number; an empty state and -1 for the first batch."""
         earlier = sorted(path for path in self.folder.glob("state-*.json") if path < self._state_file(number))
         for path in earlier[:-1]:
             path.unlink()
         return (_State.load(earlier[-1]), _number(earlier[-1])) if earlier else (_State(), -1)
 
     def _remembered(self, state: _State, number: int) -> Kept:
-        """The facts that were kept with a batch; read from its files where this process has not taken it."""
+        """The facts stored with a batch, from memory or, after a restart, from its files."""
         if self._memory is not None and self._memory[0] == number:
             return self._memory[1]
         found = unpacked(pq.read_table(self.folder / name) for name in state.parts)
         return {at: facts for at, facts in found.items() if at and at >= state.oldest_ns}
 
     def _forget(self, state: _State, kept: Kept) -> None:
-        """Drop what is too old for anything that is not told yet, and for what a window not told is judged by."""
+        """Drop facts too old for unreported findings and for the windows that these depend on."""
         oldest_ns = state.latest_ns - self.late_ns - 2 * self.window_ns - self._settled_ns
         state.oldest_ns = max(state.oldest_ns, oldest_ns // self.window_ns * self.window_ns)
         state.parts = {name: span for name, span in state.parts.items() if span[1] >= state.oldest_ns}
@@ -229,12 +228,12 @@ class FindingWatch:
         for at in [at for at in kept if at < state.oldest_ns]:
             del kept[at]
         first_ns = min(kept, default=_EVER_NS)
-        for told in (state.incidents, state.storms):
-            for key in [key for key, until_ns in told.items() if until_ns < first_ns]:
-                del told[key]
+        for reported in (state.incidents, state.storms):
+            for key in [key for key, until_ns in reported.items() if until_ns < first_ns]:
+                del reported[key]
 
     def _keep(self, batch: pa.Table, fresh: Kept, number: int, state: _State) -> None:
-        """Write the facts of a batch, in place of those of an attempt that came to nothing."""
+        """Write the facts of a batch, replacing those of a failed attempt."""
         name = f"facts-{number:012d}.parquet"
         hidden = self.folder / f".{name}"
         pq.write_table(batch, hidden, compression="none")
@@ -253,14 +252,14 @@ class FindingWatch:
     ) -> pa.Table | None:
         who = pl.coalesce("receiver", pl.lit(_EVERYBODY))
         judged = self._judged(
-            whole, _not_told(lost, who, "lost_ns", state.incidents, watermark_ns), sessions, state
+            whole, _not_reported(lost, who, "lost_ns", state.incidents, watermark_ns), sessions, state
         )
-        return None if judged is None else self._to_tell(judged.incidents, state.incidents, watermark_ns)
+        return None if judged is None else self._to_report(judged.incidents, state.incidents, watermark_ns)
 
     def _judged(
         self, whole: Numbered, pending: pl.DataFrame, sessions: dict[SessionKey, _Session], state: _State
     ) -> Losses | None:
-        """Losses that are known to be such, and the incidents they are; nothing where there are none."""
+        """The confirmed losses and their incidents; None without any."""
         lost = _still_known(pending, sessions, state)
         if not len(lost):
             return None
@@ -277,7 +276,7 @@ class FindingWatch:
         state: _State,
         watermark_ns: int,
     ) -> dict[str, pa.Table]:
-        """The tables of the windows that are over; from now on they are told."""
+        """The tables of the completed windows, which count as reported from now on."""
         is_end = watermark_ns >= _EVER_NS
         passed_ns = state.latest_ns + self.window_ns if is_end else watermark_ns - self._settled_ns
         low_ns = state.windows_ns or min(kept)
@@ -292,7 +291,7 @@ class FindingWatch:
         return window_tables(kept, whole, rows, judged, span, self.mtu, names, self._endpoints(whole.facts))
 
     def _names(self, facts: Facts) -> TopicNames:
-        """The names of topics, of what is kept and of what was advertised before. They hold for as long as a source."""
+        """Topic names from the stored facts and from earlier advertisements; valid as long as their source."""
         path = self.folder / "topics.json"
         names: TopicNames = {}
         if path.exists():
@@ -300,8 +299,8 @@ class FindingWatch:
                 (publisher, session, index): name
                 for publisher, session, index, name in json.loads(path.read_text())
             }
-        told = facts.topics.filter(pl.col("topic").is_not_null())
-        rows = told.select(*SESSION, "topic_index", "topic").rows()
+        reported = facts.topics.filter(pl.col("topic").is_not_null())
+        rows = reported.select(*SESSION, "topic_index", "topic").rows()
         found = {(publisher, session, index): name for publisher, session, index, name in rows}
         if not found.items() <= names.items():
             names |= found
@@ -309,7 +308,7 @@ class FindingWatch:
         return names
 
     def _endpoints(self, facts: Facts) -> pl.DataFrame:
-        """Where recovery was offered, now and before."""
+        """The endpoints at which recovery is or was offered."""
         path = self.folder / "endpoints.json"
         known = facts.endpoints
         if path.exists():
@@ -321,19 +320,19 @@ class FindingWatch:
         return known
 
     def _storms(self, rows: Rare, state: _State, watermark_ns: int) -> pa.Table | None:
-        asked = _not_told(rows.naks, pl.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
+        asked = _not_reported(rows.naks, pl.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
         found = nak_storms(Rare(asked, rows.ignored, rows.repairs, rows.refusals))
-        return self._to_tell(found, state.storms, watermark_ns) if len(found) else None
+        return self._to_report(found, state.storms, watermark_ns) if len(found) else None
 
-    def _to_tell(self, found: pl.DataFrame, told: Told, watermark_ns: int) -> pa.Table:
-        """Of what was found, what is over, and what goes on for longer than a window; it is told from now on."""
+    def _to_report(self, found: pl.DataFrame, reported: Reported, watermark_ns: int) -> pa.Table:
+        """The rows that are complete, or last longer than a window; they count as reported from now on."""
         rows = []
         for key, parts in _wholes(found.to_dicts(), self.thresholds.quiet_ns):
             start_ns, end_ns = parts[0]["start_ns"], max(row["end_ns"] for row in parts)
             over = end_ns + self._settled_ns <= watermark_ns
             if over or start_ns <= watermark_ns - self.window_ns:
                 rows += [row | {"ongoing": not over} for row in parts]
-                told[key] = max(told.get(key, _NEVER_NS), end_ns)
+                reported[key] = max(reported.get(key, _NEVER_NS), end_ns)
         known = arrow(found.clear()).schema.append(pa.field("ongoing", pa.bool_()))
         table = pa.Table.from_pylist(rows, known)
         for name, time in (("to", "end_ns"), ("from", "start_ns")):
@@ -344,7 +343,7 @@ class FindingWatch:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What is kept of a session: when it begins, its first and last number."""
+    """The stored part of a session: its start, first and last sequence number."""
 
     first_ns: int
     low: int | None
@@ -363,7 +362,7 @@ def _notes(facts: Facts | None) -> list[tuple[str, str]]:
 
 
 def _last_times(facts: Facts) -> list[int]:
-    """The last time of packets of sessions, IP fragments and recovery; of others the window's beginning has to do."""
+    """The last times of session packets, IP fragments and recovery. Other facts only have their window's start."""
     frames = (facts.counts, facts.fragments, facts.recoveries)
     times = (frame["last_ns"].max() for frame in frames)
     return [time for time in times if isinstance(time, int)]
@@ -390,7 +389,8 @@ def _sessions(whole: Numbered) -> dict[SessionKey, _Session]:
 def _wholes(
     found: list[dict[str, Any]], quiet_ns: int
 ) -> Iterator[tuple[tuple[str, int, str], list[dict[str, Any]]]]:
-    """What is to be told of a receiver at once: a burst lies within other losses, and what is told is told by time."""
+    """Group the rows of a receiver that must be reported together: a burst is embedded in other losses, and reported
+    rows are identified by time."""
 
     def whose(row: dict[str, Any]) -> tuple[str, int, str]:
         return row["publisher"], row["session_id"], row.get("receiver") or _EVERYBODY
@@ -406,21 +406,21 @@ def _wholes(
 
 
 def _still_known(lost: pl.DataFrame, sessions: dict[SessionKey, _Session], state: _State) -> pl.DataFrame:
-    """Losses without those with a re-NAK, told long ago, whose first sending is not kept any more."""
+    """Losses without those reported long ago: re-NAKed, with a first transmission that is no longer stored."""
     lows = [
         (*key, row.low)
         for key, row in sessions.items()
         if key in state.sent and not _is_whole(key, row, state.began)
     ]
     known = pl.DataFrame(lows, {**_SESSION_TYPES, "low": pl.Int64}, orient="row")
-    # Of a session whose first sendings are all gone none is known any more.
+    # If all first transmissions of a session are gone, none of its losses is known any more.
     gone = known.with_columns(pl.col("low").fill_null(_EVER_NS))
     kept = pl.col("low").is_null() | (pl.col("sqn") >= pl.col("low"))
     return lost.join(gone, list(SESSION), "left", maintain_order="left").filter(kept).drop("low")
 
 
 def _ends(sessions: dict[SessionKey, _Session], began: dict[SessionKey, int]) -> pl.DataFrame:
-    """The first and last number of sessions: a beginning counts if it is among what is kept."""
+    """The first and last number of sessions; the first is null if the session's start is no longer stored."""
     rows = [
         (*key, row.low if _is_whole(key, row, began) else None, row.high) for key, row in sessions.items()
     ]
@@ -432,17 +432,19 @@ def _is_whole(key: SessionKey, row: _Session, began: dict[SessionKey, int]) -> b
     return began[key] == row.first_ns
 
 
-def _not_told(frame: pl.DataFrame, who: pl.Expr, time: str, told: Told, watermark_ns: int) -> pl.DataFrame:
-    """Rows that the watermark has passed, of times after those that were told."""
+def _not_reported(
+    frame: pl.DataFrame, who: pl.Expr, time: str, reported: Reported, watermark_ns: int
+) -> pl.DataFrame:
+    """The rows up to the watermark that are later than the reported ones."""
     passed = frame.filter(pl.col(time) <= watermark_ns)
-    if not told:
+    if not reported:
         return passed
-    types = {**_SESSION_TYPES, "told_receiver": pl.String, "until_ns": pl.Int64}
-    known = pl.DataFrame([(*key, until_ns) for key, until_ns in told.items()], types, orient="row")
+    types = {**_SESSION_TYPES, "reported_receiver": pl.String, "until_ns": pl.Int64}
+    known = pl.DataFrame([(*key, until_ns) for key, until_ns in reported.items()], types, orient="row")
     later = pl.col(time) > pl.coalesce("until_ns", pl.lit(_NEVER_NS))
     return (
-        passed.with_columns(told_receiver=who)
-        .join(known, [*SESSION, "told_receiver"], "left", maintain_order="left")
+        passed.with_columns(reported_receiver=who)
+        .join(known, [*SESSION, "reported_receiver"], "left", maintain_order="left")
         .filter(later)
-        .drop("told_receiver", "until_ns")
+        .drop("reported_receiver", "until_ns")
     )

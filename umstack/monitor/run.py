@@ -1,4 +1,4 @@
-"""The streaming job: captures in, windows out, to lines, Parquet or Prometheus."""
+"""The streaming job: reads captures and writes windows as lines, Parquet or Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from umstack.spark.table_format import PARQUET, append_table
 
 _QUERY = "findings"
 _EARLIER_QUERIES = ("traffic", "incidents")
-"""Queries of a version that had several."""
+"""Queries of an earlier version, which had several."""
 _LOOK_SECONDS = 0.2
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorOptions:
-    """What is watched, and where it is told."""
+    """The captures to watch and the outputs."""
 
     captures: tuple[str, ...]
     window_seconds: float = 10.0
     late_seconds: float = 2.0
-    """So much later than the latest packet one may still be counted: how far the clocks of captures disagree."""
+    """Packets this much older than the latest one still count: the maximum difference of the captures' clocks."""
     interval_seconds: float = 1.0
     mtu: int = 1500
     once: bool = False
-    """Take in what is there and end, instead of waiting for more."""
+    """Process the existing captures and end, instead of waiting for more."""
     parquet: Path | None = None
     table_format: str = PARQUET
-    """Of the tables there; another than Parquet is written by Spark, if it has it: delta, orc."""
+    """Format of the tables in `parquet`. Formats other than Parquet (delta, orc) need a data source of Spark."""
     prometheus_port: int | None = None
     prometheus_file: Path | None = None
     checkpoint: Path | None = None
     sink: Sink | None = None
-    """Takes the windows instead of the lines."""
+    """Receives the windows instead of lines being printed."""
     master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     most_bytes: int = 256 << 20
-    """How much of the captures a batch takes in, which bounds its memory."""
+    """Maximum number of bytes of captures in a batch, which bounds memory."""
 
 
 def _warn(line: str) -> None:
@@ -71,10 +71,10 @@ def monitor(
     warn: Callable[[str], None] = _warn,
     stop: threading.Event | None = None,
 ) -> None:
-    """Watch until `stop` is set (or, with `once`, until everything that is there was taken in). `say` takes lines.
+    """Watch until `stop` is set, or with `once` until all existing captures are processed. `say` receives lines.
 
-    `warn` takes what the captures do not hold, a line a file and reason. An interrupt in the middle of a call into the
-    virtual machine leaves its answer to the next call: who may be interrupted sets `stop` instead.
+    `warn` receives one line per file and reason for data that captures lack. To stop, set `stop` instead of
+    interrupting the thread: an interrupted call into the JVM leaves its result to be read by the next call.
     """
     stop = stop or threading.Event()
     with (
@@ -82,25 +82,25 @@ def monitor(
             "umstack monitor",
             options.master,
             driver_memory=options.driver_memory,
-            # Facts are little, however much is captured.
+            # Facts are small regardless of the size of the captures.
             is_little=True,
         ) as spark,
         driver_folder("umstack-monitor-") as folder,
     ):
-        told = _Told(options, sinks_for(options, say), warn, options.checkpoint or Path(folder))
-        query = told.start(spark)
+        reporter = _Reporter(options, sinks_for(options, say), warn, options.checkpoint or Path(folder))
+        query = reporter.start(spark)
         started()
         try:
             if not options.once:
                 _wait(query, stop)
             elif _take_in(query, stop):
-                told.finish()
+                reporter.finish()
         finally:
             query.stop()
 
 
 def _take_in(query: StreamingQuery, stop: threading.Event) -> bool:
-    """Until everything that is there was taken in, by calls of a thread: they may take long. False if stopped."""
+    """Wait until all existing data is processed, in a thread because it may take long. False if stopped."""
     with ThreadPoolExecutor(1) as pool:
         taking = pool.submit(query.processAllAvailable)
         while not stop.wait(_LOOK_SECONDS) and not taking.done():
@@ -124,27 +124,27 @@ def _wait(query: StreamingQuery, stop: threading.Event) -> None:
 
 
 def _failure(error: Exception) -> SystemFailure:
-    """What ended a query, in a line: what a Python traceback ends with, the first line of anything else."""
-    said = str(error) or type(error).__name__
-    raised = _RAISED.findall(said) if "Traceback (most recent call last)" in said else []
-    line = raised[-1] if raised else said.splitlines()[0]
-    return SystemFailure(f"watching ended: {line}", hint="with --checkpoint it goes on where it was")
+    """The error that ended a query, as one line: the exception of a Python traceback, else the first line."""
+    text = str(error) or type(error).__name__
+    raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
+    line = raised[-1] if raised else text.splitlines()[0]
+    return SystemFailure(f"monitoring ended: {line}", hint="use --checkpoint to resume where it stopped")
 
 
 def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
-    """What takes the rows: all that was asked for, or lines where nothing was."""
-    asked: list[Sink] = []
+    """The sinks that were configured, or lines without any."""
+    sinks: list[Sink] = []
     if options.prometheus_port is not None or options.prometheus_file is not None:
-        asked.append(FindingMetrics(options.prometheus_port, options.prometheus_file))
+        sinks.append(FindingMetrics(options.prometheus_port, options.prometheus_file))
     if options.sink is not None:
-        asked.append(options.sink)
-    if not asked and options.parquet is None:
-        asked.append(Lines(say))
-    return asked
+        sinks.append(options.sink)
+    if not sinks and options.parquet is None:
+        sinks.append(Lines(say))
+    return sinks
 
 
-class _Told:
-    """Takes the facts of the stream, batch by batch, and tells what is found in them."""
+class _Reporter:
+    """Takes the facts of the stream batch by batch and reports the findings in them."""
 
     def __init__(
         self, options: MonitorOptions, sinks: list[Sink], warn: Callable[[str], None], checkpoint: Path
@@ -155,7 +155,7 @@ class _Told:
         self._checkpoint = checkpoint
         self._watch = FindingWatch(
             checkpoint / "watched",
-            # Rates are counted by milliseconds, each of which belongs to one window.
+            # Rates are counted per millisecond; each millisecond belongs to one window.
             window_ns=round(options.window_seconds * NS_PER_SECOND / BUCKET_NS) * BUCKET_NS,
             late_ns=round(options.late_seconds * NS_PER_SECOND),
             mtu=options.mtu,
@@ -163,18 +163,16 @@ class _Told:
         self._parts: Parts | None = None
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """The query: one source, one decode of what is new, one batch of facts."""
+        """Start the query: one source, one decode of the new data, one batch of facts."""
         self._parts = self._parts_for(spark)
         captures, options = self._options.captures, self._options
         if len(captures) > 1:
-            raise SystemFailure(
-                "several places cannot be watched by one job", hint="name a folder, or a glob"
-            )
+            raise SystemFailure("one job cannot watch several places", hint="name one folder or glob")
         for earlier in _EARLIER_QUERIES:
             if (self._checkpoint / earlier).exists():
                 raise SystemFailure(
-                    f"the checkpoint {self._checkpoint} is of an earlier version",
-                    hint="name another folder, and take away what that version has written of these captures",
+                    f"checkpoint {self._checkpoint} is from an earlier version",
+                    hint="name another folder, and remove the output of that version for these captures",
                 )
         spark.dataSource.register(UmpcapDataSource)
         reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", "facts")
@@ -182,7 +180,7 @@ class _Told:
         reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
         writer = reader.load(captures[0]).writeStream.queryName(_QUERY)
         writer = writer.option("checkpointLocation", str(self._checkpoint / _QUERY))
-        # Spark's own "available now" leaves windows open whose end the last packets have passed.
+        # Spark's trigger "available now" would leave windows open that the last packets have completed.
         interval = f"{0 if options.once else options.interval_seconds} seconds"
         return writer.trigger(processingTime=interval).foreachBatch(self._take).start()
 
@@ -201,11 +199,11 @@ class _Told:
             for sink in self._sinks:
                 if isinstance(sink, FindingMetrics):
                     sink.note(point)
-        # Traffic is shown as it grows; all else when its window is over.
+        # Traffic is shown as it grows; everything else when its window is complete.
         self._sink(TRAFFIC, taken.traffic)
-        self._tell(taken.tables, number)
+        self._report(taken.tables, number)
 
-    def _tell(self, tables: Mapping[str, pa.Table], number: int) -> None:
+    def _report(self, tables: Mapping[str, pa.Table], number: int) -> None:
         for kind, table in tables.items():
             if self._parts is not None:
                 self._parts.write(kind, number, table)
@@ -219,14 +217,14 @@ class _Told:
                 sink.take(kind, rows, self._options.window_seconds)
 
     def finish(self) -> None:
-        """Say what is there now. Parquet waits for the rest of an incident, and of a window."""
+        """Report incomplete incidents and windows. Parquet waits for the rest of them instead."""
         if self._parts is None:
-            self._tell(self._watch.finish(), 0)
+            self._report(self._watch.finish(), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _SparkParts:
-    """Tables of another format, which Spark appends to."""
+    """Writes tables in a format that Spark appends to."""
 
     spark: SparkSession
     folder: Path
@@ -234,7 +232,7 @@ class _SparkParts:
     identity: str
 
     def write(self, kind: str, number: int, table: pa.Table) -> None:
-        """The rows of a batch."""
+        """Write the rows of a batch."""
         if len(table):
             stream = f"{self.identity}-{kind}"
             append_table(self.spark, table, self.folder / kind, self.table_format, stream, number)

@@ -1,4 +1,4 @@
-"""Where live findings go: lines for people, rows for who asks at the end, Parquet for what is no window of Spark's.
+"""Sinks for live findings: lines for people, rows for programs, Parquet files.
 
 Metrics are in umstack.monitor.finding_metrics.
 """
@@ -23,35 +23,35 @@ Row = dict[str, Any]
 SUGGESTIONS = "suggestions"
 
 _ORDER = ("publisher", "receiver", "option")
-TELLING = (
+IDENTITY = (
     *("publisher", "session_id", "receiver", "point", "from_point", "to_point", "option", "topic_index"),
     *("source_address", "destination_address", "kind", "status", "topic", "text"),
     *("recovery", "request_port"),
 )
-"""What tells rows of a window apart."""
+"""The columns that identify a row within a window."""
 
-_SAID_BY_WINDOWS = ("recovery", "fill")
-"""Topics of findings that only repeat, as long as all is well, what the windows of traffic and recovery say."""
+_REPEATED_TOPICS = ("recovery", "fill")
+"""Topics of findings that, with severity note, only repeat the lines of the windows of traffic and recovery."""
 _CHANGED = 1.25
-"""A suggestion is said again when its value differs by more than this factor."""
+"""A suggestion is repeated when its value differs by more than this factor."""
 
 
 class Sink(Protocol):
-    """Takes the rows of windows that are new or have changed, and incidents, storms and findings, each once."""
+    """Takes the new or changed rows of windows, and each incident, storm and finding once."""
 
     def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
-        """Rows of a table that `FindingWatch` gave."""
+        """Take rows of a table made by `FindingWatch`."""
 
 
 class Lines:
-    """Sentences, a line each."""
+    """Describes rows in sentences, one per line."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._suggested: dict[tuple[str, int, str], int] = {}
 
     def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
-        """Say what the windows hold. Tables whose findings are sentences of their own are not said."""
+        """Describe the rows. Skips tables whose findings are separate sentences."""
         describe = _DESCRIBE.get(kind)
         if describe is None:
             return
@@ -61,10 +61,10 @@ class Lines:
                 self._say(f"{row['from']:%H:%M:%S} {text}")
 
     def _is_new(self, row: Row) -> bool:
-        """Whether a suggestion was not said yet, or with quite another value."""
+        """True if a suggestion was not shown yet, or its value has changed considerably."""
         key = (row["publisher"], row["session_id"], row["option"])
-        said = self._suggested.get(key)
-        if said is not None and max(said, row["value"]) <= _CHANGED * min(said, row["value"]):
+        shown = self._suggested.get(key)
+        if shown is not None and max(shown, row["value"]) <= _CHANGED * min(shown, row["value"]):
             return False
         self._suggested[key] = row["value"]
         return True
@@ -75,7 +75,7 @@ def _traffic(row: Row, window_seconds: float) -> str:
         if not row["requests"]:
             return ""
         who = f"{session_name(row)}: {row['receiver']}"
-        return f"{who} asked for {count(row['requests'])} datagrams in {count(row['naks'])} NAKs"
+        return f"{who} requested {count(row['requests'])} datagrams in {count(row['naks'])} NAKs"
     text = f"{session_name(row)}, {row['transport']}: "
     if row["transport"] != LBTTCP:
         text += f"{count(row['datagrams'] / window_seconds)} datagrams/s, "
@@ -86,14 +86,14 @@ def _traffic(row: Row, window_seconds: float) -> str:
         ratio = row["retransmissions"] / max(1, row["datagrams"])
         text += f", {count(row['retransmissions'])} retransmitted ({share(ratio)})"
     if row["refused"]:
-        text += f", {count(row['refused'])} requests refused or put off"
+        text += f", {count(row['refused'])} requests refused or delayed"
     return text
 
 
 def _recovery(row: Row, _window_seconds: float) -> str:
     return (
-        f"{session_name(row)}: {count(row['lost'])} lost, {count(row['repaired'])} repaired, from NAK to repair "
-        f"{duration(row['request_p50'])} at the median, {duration(row['request_p99'])} at the 99th percentile"
+        f"{session_name(row)}: {count(row['lost'])} lost, {count(row['repaired'])} repaired; from NAK to repair "
+        f"{duration(row['request_p50'])} (median), {duration(row['request_p99'])} (99th percentile)"
     )
 
 
@@ -102,9 +102,9 @@ def _incident(row: Row, _window_seconds: float) -> str:
     text = f"{session_name(row)}: {who} lost {count(row['lost'])} {'datagram' if row['lost'] == 1 else 'datagrams'}"
     if row["lost"] > 1:
         lasted_ns = row["end_ns"] - row["start_ns"]
-        text += f" in {duration(lasted_ns)}, up to {count(row['longest_run'])} in a row"
+        text += f" in {duration(lasted_ns)}, at most {count(row['longest_run'])} in a row"
     if row["unrepaired"]:
-        text += f", {count(row['unrepaired'])} without a repair yet"
+        text += f", {count(row['unrepaired'])} not repaired yet"
     return f"{text}{_ongoing(row)}: {row['cause']}, {CAUSES[row['cause']]}"
 
 
@@ -118,14 +118,14 @@ def _suggestion(row: Row, _window_seconds: float) -> str:
 
 def _finding(row: Row, _window_seconds: float) -> str:
     if row["topic"] == "suggestion" or (
-        row["topic"] in _SAID_BY_WINDOWS and row["severity"] == Severity.NOTE.name.lower()
+        row["topic"] in _REPEATED_TOPICS and row["severity"] == Severity.NOTE.name.lower()
     ):
         return ""
     return str(row["text"])
 
 
 def _ongoing(row: Row) -> str:
-    return " and goes on" if row["ongoing"] else ""
+    return " (ongoing)" if row["ongoing"] else ""
 
 
 _DESCRIBE = {
@@ -140,22 +140,22 @@ _KINDS = (TRAFFIC, RECOVERY, INCIDENTS, STORMS, FINDINGS, *TABLES)
 
 
 class Windows:
-    """The latest rows of every window, kept for who asks when all is taken in."""
+    """Keeps the latest rows of every window until the end of the run."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, ...], Row] = {}
 
     def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
-        """Keep the rows in place of older ones of the same window."""
+        """Keep the rows, replacing older ones of the same window."""
         for row in rows:
-            self._rows[kind, str(row["from"]), *(str(row.get(name)) for name in TELLING)] = row
+            self._rows[kind, str(row["from"]), *(str(row.get(name)) for name in IDENTITY)] = row
 
     def rows(self, kind: str) -> list[Row]:
-        """The rows of a kind, in order of time."""
+        """The rows of a kind in order of time."""
         return [row for key, row in sorted(self._rows.items()) if key[0] == kind]
 
     def to_dict(self) -> dict[str, list[Row]]:
-        """The rows by kind, in order of time, with times as text."""
+        """The rows by kind in order of time, with times as text."""
         return {
             kind: [
                 row | {"from": row["from"].isoformat(), "to": row["to"].isoformat()}
@@ -166,22 +166,22 @@ class Windows:
 
 
 class Parts(Protocol):
-    """Takes the tables of batches; a batch that is done again replaces its own, where the format can."""
+    """Writes the tables of batches. A repeated batch replaces its earlier output, if the format allows it."""
 
     def write(self, kind: str, number: int, table: pa.Table) -> None:
-        """The rows of a batch."""
+        """Write the rows of a batch."""
 
 
 class ParquetParts:
-    """A folder of Parquet: a file for each batch that had rows. A batch that is done again replaces its own."""
+    """A Parquet folder: one file for each batch with rows. A repeated batch replaces its file."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """`name` tells the files of one stream from those of another."""
+        """`name` distinguishes the files of different streams."""
         self._folder = folder
         self._name = name
 
     def write(self, kind: str, number: int, table: pa.Table) -> None:
-        """The rows of a batch."""
+        """Write the rows of a batch."""
         if not len(table):
             return
         folder = self._folder / kind

@@ -1,7 +1,7 @@
-"""The findings of windows of time, made of the facts of each by the report's analyses and in its words.
+"""The findings of time windows, made from each window's facts with the report's analyses and texts.
 
-What is judged is judged by what was captured before as well: a repair by the NAK it answers, a gap by the datagram
-before it, a burst by the mean of its window and the one before.
+Earlier facts are taken into account: a retransmission depends on its NAK, a gap on the datagram before it, a burst on
+the mean of its window and the one before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from umstack.report.summary import MOST_ROWS, Row, Summary, most_first, name_ses
 
 TRAFFIC, RECOVERY = "traffic", "recovery"
 FINDINGS = "findings"
-"""The table of sentences; the others have the names they have in a report."""
+"""The table of finding texts; the other tables have the same names as in a report."""
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
     *("latency", "recovery_latency", "suggestions", "remarks", "topics", "lost_repairs"),
@@ -35,7 +35,7 @@ TABLES = (
 _SESSIONS = "sessions"
 _KEY = ("point", *SESSION)
 TopicNames = dict[tuple[str, int, int], str]
-"""By publisher, session and index."""
+"""Topic names by publisher, session and topic index."""
 MOMENT = pa.timestamp("us", "UTC")
 _SENTENCES = pa.schema(
     [
@@ -50,20 +50,20 @@ _SENTENCES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Windows that follow each other: from the beginning of the first to the end of the last."""
+    """Consecutive windows, from the start of the first to the end of the last."""
 
     low_ns: int
     high_ns: int
     window_ns: int
 
     def holds(self, time: str) -> pl.Expr:
-        """Whether a time is in these windows."""
+        """True for times within these windows."""
         return (pl.col(time) >= self.low_ns) & (pl.col(time) < self.high_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What `losses.losses` gave for the windows, and the incidents these losses are."""
+    """The losses in the windows (`losses.losses`) and their incidents."""
 
     lost: pl.DataFrame
     incidents: pl.DataFrame
@@ -73,10 +73,10 @@ def window_tables(
     kept: Mapping[int, Facts], whole: Numbered, rare: Rare, judged: Losses | None, span: Span, mtu: int,
     names: TopicNames, endpoints: pl.DataFrame,
 ) -> dict[str, pa.Table]:  # fmt: skip
-    """The tables of these windows that have rows, and their findings.
+    """The nonempty tables of these windows, and their findings.
 
-    `kept` are the facts by window: these windows, what came before them and after; `whole` is all of that together;
-    `endpoints` are those of the facts of that name, of all time.
+    `kept` contains the facts by window: these windows, earlier and later ones; `whole` merges all of them; `endpoints`
+    contains the endpoints of all time.
     """
     of_window: dict[int, Facts] = {at: one for at, one in kept.items() if span.low_ns <= at < span.high_ns}
     parts: dict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -97,13 +97,13 @@ def window_tables(
         earlier = traffic.sessions(kept[before], covered)
         spans = pl.concat([earlier.with_columns(pl.lit(before, pl.Int64).alias(WINDOW)), spans])
     sentences = _sentences(found, spans, span)
-    told = {name: _told(table, span) for name, table in found.items()}
-    told[FINDINGS] = sentences
-    return {name: table for name, table in told.items() if len(table)}
+    reported = {name: _with_times(table, span) for name, table in found.items()}
+    reported[FINDINGS] = sentences
+    return {name: table for name, table in reported.items() if len(table)}
 
 
 def grown(kept: Mapping[int, Facts], window_ns: int, mtu: int) -> pa.Table:
-    """The traffic of these windows as it is now."""
+    """The traffic of these windows so far."""
     parts = [
         windows.traffic(facts, mtu).with_columns(pl.lit(at, pl.Int64).alias(WINDOW))
         for at, facts in kept.items()
@@ -111,11 +111,11 @@ def grown(kept: Mapping[int, Facts], window_ns: int, mtu: int) -> pa.Table:
     if not parts:
         return pa.table({})
     span = Span(0, 0, window_ns)
-    return _told(pl.concat(parts), span)
+    return _with_times(pl.concat(parts), span)
 
 
 def _by_itself(facts: Facts, mtu: int, endpoints: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """What a window says by itself."""
+    """The tables that depend on the facts of one window alone."""
     return {
         TRAFFIC: windows.traffic(facts, mtu),
         RECOVERY: windows.recovery(facts),
@@ -137,12 +137,12 @@ def _no_coverage() -> pl.DataFrame:
 def _judged_by_more(
     whole: Numbered, rare: Rare, sessions: pl.DataFrame, known_clients: pl.DataFrame, span: Span
 ) -> dict[str, pl.DataFrame]:
-    """What is judged by other windows, too: each in the window in which it was seen."""
+    """The tables that depend on other windows, too; each row belongs to the window in which it was seen."""
     window_ns, everything = span.window_ns, whole.everything
     by = [*_KEY, WINDOW]
     again = numbering.copies(everything).filter(span.holds("time_ns"))
     counted = again.group_by(*_KEY, *windowed("time_ns", window_ns)).agg(copies=pl.len().cast(pl.Int64))
-    # Of what is seen again in a later window, that one has the copy alone.
+    # A datagram seen again in a later window counts there as a copy only.
     distinct = pl.max_horizontal(pl.col("datagrams") - pl.col("copies"), pl.lit(0, pl.Int64))
     twice = counted.join(sessions.select(*by, "datagrams"), by).with_columns(distinct=distinct)
     missing = pl.col("missing")
@@ -165,7 +165,7 @@ def _judged_by_more(
 
 
 def _recovered(of_window: Mapping[int, Facts], judged: Losses, span: Span) -> dict[str, pl.DataFrame]:
-    """How long losses lasted, and what would have helped, window by window."""
+    """Recovery latencies and suggestions, window by window."""
     waits, helping = [], []
     lost = judged.lost.with_columns(windowed("lost_ns", span.window_ns))
     happened = judged.incidents.with_columns(windowed("start_ns", span.window_ns))
@@ -185,16 +185,16 @@ def _named(topics: pl.DataFrame, names: TopicNames) -> pl.DataFrame:
     return topics.with_columns(pl.Series("topic", [names.get(key) for key in keys], pl.String))
 
 
-def _told(table: pl.DataFrame, span: Span) -> pa.Table:
-    """With the columns by which windows are known, in place of their beginning in nanoseconds."""
+def _with_times(table: pl.DataFrame, span: Span) -> pa.Table:
+    """Replace the window's start in nanoseconds by the columns `from` and `to`."""
     begins = [begin // 1000 for begin in table[WINDOW].to_list()]
     ends = [begin + span.window_ns // 1000 for begin in begins]
-    told = arrow(table.drop(WINDOW)).add_column(0, "to", pa.array(ends, MOMENT))
-    return told.add_column(0, "from", pa.array(begins, MOMENT))
+    reported = arrow(table.drop(WINDOW)).add_column(0, "to", pa.array(ends, MOMENT))
+    return reported.add_column(0, "from", pa.array(begins, MOMENT))
 
 
 def _sentences(found: Mapping[str, pl.DataFrame], sessions: pl.DataFrame, span: Span) -> pa.Table:
-    """The findings of every window, as a report of it alone would have them."""
+    """The findings of every window, as in a report on that window alone."""
     windows_of: dict[int, Summary] = defaultdict(Summary)
     for name in TABLES:
         if name in found:
@@ -222,8 +222,8 @@ def _sentences(found: Mapping[str, pl.DataFrame], sessions: pl.DataFrame, span: 
 
 
 def _with_the_window_before(rows: list[Row], window_ns: int) -> dict[int, list[Row]]:
-    """Rows of `sessions` by window, with the time and the bytes of the window before: a session that is idle for
-    longer than a burst is not the less bursty for it."""
+    """Rows of `sessions` by window, with the time and bytes of the window before, so that a pause between bursts lowers
+    the mean rate they are compared with."""
     known = {(row[WINDOW], *(row[name] for name in _KEY)): row for row in rows}
     found: dict[int, list[Row]] = defaultdict(list)
     for (begin_ns, *who), row in known.items():
@@ -239,7 +239,7 @@ def _with_the_window_before(rows: list[Row], window_ns: int) -> dict[int, list[R
 def _by_point(rows: list[Row]) -> list[Row]:
     missing: dict[str, int] = defaultdict(int)
     for row in rows:
-        # What a connection of LBT-TCP did not carry is told of its receiver.
+        # Gaps of LBT-TCP connections are reported with their receiver.
         if row["topic_index"] is None:
             missing[row["point"]] += row["missing"]
     return [{"point": point, "missing": number} for point, number in missing.items()]

@@ -1,6 +1,6 @@
-"""What a window of time says of each session: its traffic, and how long repairs took, of the window's facts alone.
+"""The traffic of each session in a time window and its repair times, from the facts of that window alone.
 
-Sequence numbers are those of the wire here: within a window they need not be unwrapped.
+Sequence numbers are not unwrapped: within a window that is unnecessary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WHO = (*SESSION, "receiver")
 
 
 def traffic(window: Facts, mtu: int) -> pl.DataFrame:
-    """One row a session and receiver: what it asked for; the row without a receiver is the source's."""
+    """One row per session and receiver with the receiver's requests; the row without a receiver is the source's."""
     kind, many = pl.col("kind"), pl.col("packets")
     original = kind == DATA
     space = mtu - IP_AND_UDP_BYTES
@@ -69,14 +69,14 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
 
 
 def _streamed(window: Facts) -> pl.DataFrame:
-    """The messages of each session of LBT-TCP."""
+    """The messages of each LBT-TCP session."""
     return once.topics(window).group_by(SESSION).agg(pl.col("messages").sum())
 
 
 def recovery(window: Facts) -> pl.DataFrame:
-    """One row a session: losses that were asked for, repairs, and how long they took.
+    """One row per session: losses that were NAKed, repairs, and repair times.
 
-    A loss whose repair falls into the next window counts as open here.
+    A loss that is repaired in the next window counts as open.
     """
     number = [*SESSION, "sqn"]
     rows = window.rare

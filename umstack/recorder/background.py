@@ -1,7 +1,7 @@
-"""Background recorder: `umstack record` as a process of its own, started for the reader of its journal.
+"""Background recorder: `umstack record` as a separate process, started for the reader of its journal.
 
-It outlives its starter, so that what is published while a query restarts is recorded too, and ends by itself when
-nobody has read for a while: readers say that they are there by touching a file in the journal's directory.
+It outlives its starter, so messages published while a query restarts are recorded, too. It ends on its own when there
+was no reader for a while: readers touch a file in the journal's directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOG_BYTES_SHOWN = 2000
 
 @dataclass(frozen=True, slots=True)
 class BackgroundRecorder:
-    """What to record, and where to."""
+    """The topics to record and the place for the journal."""
 
     journal: Path
     topics: tuple[str, ...]
@@ -41,10 +41,10 @@ class BackgroundRecorder:
     config_file: str | None = None
     journal_mebibytes: int = 1024
     unread_seconds: float = 600.0
-    """End when nobody has read for so long."""
+    """End after this many seconds without a reader."""
 
     def ensure(self) -> bool:
-        """Start it unless a recorder writes the journal already; returns whether it was started."""
+        """Start a recorder unless one writes the journal already; returns true if it was started."""
         note_reader(self.journal)
         if is_recording(self.journal):
             return False
@@ -62,15 +62,15 @@ class BackgroundRecorder:
         deadline = time.monotonic() + _START_SECONDS
         while not is_recording(self.journal):
             if process.poll() is not None or time.monotonic() > deadline:
-                said = (
+                output = (
                     (self.journal / LOG_NAME)
                     .read_bytes()[-_LOG_BYTES_SHOWN:]
                     .decode(errors="replace")
                     .strip()
                 )
                 raise RecorderError(
-                    f"the recorder for {self.journal} did not start: {said or 'it says nothing'}",
-                    hint=f"run it by hand: {' '.join(self._command())}",
+                    f"the recorder for {self.journal} did not start: {output or 'no output'}",
+                    hint=f"run it manually: {' '.join(self._command())}",
                 )
             time.sleep(_LOOK_SECONDS)
         return True
@@ -87,7 +87,7 @@ class BackgroundRecorder:
 
 
 def is_recording(journal: Path) -> bool:
-    """Whether a process writes the journal of messages."""
+    """True if a process writes the journal of messages."""
     try:
         with _lock_path(journal).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,12 +99,12 @@ def is_recording(journal: Path) -> bool:
 
 
 def writer_of(journal: Path) -> int:
-    """The process that writes the journal of messages, or was the last to."""
+    """Process id of the current or last writer of the journal of messages."""
     return int(_lock_path(journal).read_text())
 
 
 def end_recorder(journal: Path) -> None:
-    """End the recorder of a journal, if one runs; returns when it is gone."""
+    """End the recorder of a journal, if one runs; returns when it has ended."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not is_recording(journal):
             return
@@ -120,7 +120,7 @@ def _lock_path(journal: Path) -> Path:
 
 
 def note_reader(journal: Path) -> None:
-    """Say that somebody reads the journal."""
+    """Record that a reader is using the journal."""
     try:
         journal.mkdir(parents=True, exist_ok=True)
         (journal / READER_NAME).touch()
@@ -129,7 +129,7 @@ def note_reader(journal: Path) -> None:
 
 
 def unread_seconds(journal: Path) -> float:
-    """How long ago a reader was there last; since ever if there was none."""
+    """Seconds since the last reader; infinite without any."""
     try:
         return time.time() - (journal / READER_NAME).stat().st_mtime
     except FileNotFoundError:

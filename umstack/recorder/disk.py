@@ -1,4 +1,4 @@
-"""What the recorder needs of a disk: names that stay after a power failure."""
+"""Disk access of the recorder: makes file names durable across a power failure."""
 
 from __future__ import annotations
 

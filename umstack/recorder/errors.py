@@ -1,4 +1,4 @@
-"""What can go wrong when topics are recorded."""
+"""Errors of recording topics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from umstack.errors import UmError
 
 
 class RecorderError(UmError):
-    """Recording cannot go on."""
+    """Recording cannot continue."""
 
-    default_hint = (
-        "what is recorded is whole; mend the cause and start the same command again: it goes on from there"
-    )
+    default_hint = "recorded data is intact; fix the cause and run the same command again to continue"
 
 
 class JournalError(RecorderError):
@@ -18,12 +16,12 @@ class JournalError(RecorderError):
 
 
 class JournalFull(JournalError):
-    """The journal has reached its size and is told to keep what has not been consumed."""
+    """The journal has reached its maximum size and is configured to keep rows that are not consumed."""
 
-    default_hint = "let its consumers catch up and commit, or give it more space"
+    default_hint = "let its consumers catch up and commit, or raise its maximum size"
 
 
 class OffsetGone(JournalError):
-    """An offset that retention has removed, or that was never written."""
+    """The offset was removed by retention, or was never written."""
 
-    default_hint = "read from the journal's start, or keep more of it (a larger size)"
+    default_hint = "read from the journal's start, or raise its maximum size"

@@ -1,4 +1,4 @@
-"""Multicast groups to choose sources by, as a user names them."""
+"""Multicast groups that select sources, in the user's notation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from umstack.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class GroupSet:
-    """Ranges of multicast groups, both ends included."""
+    """Ranges of multicast groups, including both ends."""
 
     ranges: tuple[AddressRange, ...]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> GroupSet:
-        """Read groups: each text has one or, with "," between them, several."""
+        """Parse groups; a text contains one or several, separated by ","."""
         return cls(tuple(_range(one.strip()) for text in texts for one in text.split(",")))
 
     def __contains__(self, group: str) -> bool:
@@ -29,5 +29,5 @@ class GroupSet:
 def _range(text: str) -> AddressRange:
     low, high = parse_group(text)
     if not (low.is_multicast and high.is_multicast):
-        raise OptionError(f"{text} is no multicast group: those are 224.0.0.0/4", hint=GROUP_HINT)
+        raise OptionError(f"{text} is not a multicast group (224.0.0.0/4)", hint=GROUP_HINT)
     return low, high

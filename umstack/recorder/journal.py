@@ -1,11 +1,11 @@
-"""Journal: record batches in order, each row with an offset of its own that never changes.
+"""Journal: record batches in order; each row has an offset that never changes.
 
 A journal is a directory of segments. A segment is two files named after the offset of its first row: NAME.arrows, an
-Arrow IPC stream that any Arrow library reads, and NAME.index, a record of 32 bytes for each batch that says where the
-batch is, what it must sum to, and which offsets it has. A batch counts once its index record is whole, and that is
-written after the batch: a process killed at any byte leaves all batches appended before, and nothing else.
+Arrow IPC stream that any Arrow library reads, and NAME.index, with a 32-byte record for each batch: its position,
+checksum and offsets. A batch counts once its index record is complete, which is written after the batch. If the process
+is killed at any byte, all batches appended before remain, and nothing else.
 
-One process writes (Journal), any number read (JournalReader), at the same time.
+One process writes (Journal) while any number of others read (JournalReader).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WhenFull = Literal["discard_oldest", "refuse"]
 
 
 def arrow() -> Any:
-    """The pyarrow module; Unsupported says how to get it."""
+    """The pyarrow module; Unsupported with a hint if it is not installed."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -69,7 +69,7 @@ class _Entry:
 
     @classmethod
     def unpacked(cls, data: bytes) -> _Entry | None:
-        """The entry, or None where the bytes are not one that was written to its end."""
+        """The entry; None if the bytes are not a complete one."""
         fields, checksum = data[: _ENTRY.size], data[_ENTRY.size :]
         if len(checksum) < 4 or zlib.crc32(fields) != struct.unpack("<I", checksum)[0]:
             return None
@@ -86,7 +86,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment as far as its index has been read."""
+    """A segment with the part of its index that has been read."""
 
     directory: Path
     first_offset: int
@@ -105,7 +105,7 @@ class _Segment:
         return self.entries[-1].end_offset if self.entries else self.first_offset
 
     def refresh(self) -> None:
-        """Read the index records that came since; stop at the first that is not whole, or follows no other."""
+        """Read new index records; stop at the first that is incomplete or not consecutive."""
         with suppress(FileNotFoundError), self.index_path.open("rb") as file:
             file.seek(len(self.entries) * _ENTRY_BYTES)
             data = file.read()
@@ -116,7 +116,7 @@ class _Segment:
                 self.entries.append(entry)
 
     def size_bytes(self) -> int:
-        """What its files take."""
+        """Size of its files."""
         total = 0
         for path in (self.data_path, self.index_path):
             with suppress(FileNotFoundError):
@@ -124,12 +124,12 @@ class _Segment:
         return total
 
     def remove(self) -> None:
-        """Take it away: index first, so that a reader finds a whole segment or none."""
+        """Remove the segment, index first, so that a reader finds either a complete segment or none."""
         self.index_path.unlink(missing_ok=True)
         self.data_path.unlink(missing_ok=True)
 
     def schema(self, file: Any) -> pyarrow.Schema:
-        """The schema, which stands before the first batch; JournalError where the file has something else."""
+        """The schema, stored before the first batch; JournalError if the file is damaged."""
         pa = arrow()
         data = os.pread(file.fileno(), self.entries[0].position, 0)
         try:
@@ -138,14 +138,14 @@ class _Segment:
             raise self._damaged("the schema") from error
 
     def batch_bytes(self, file: Any, entry: _Entry) -> bytes:
-        """A batch as it was written; JournalError where the file has something else."""
+        """The bytes of a batch; JournalError if the file is damaged."""
         data = os.pread(file.fileno(), entry.length_bytes, entry.position)
         if len(data) != entry.length_bytes or zlib.crc32(data) != entry.checksum:
             raise self._damaged(f"the batch at byte {entry.position}")
         return data
 
     def batch(self, file: Any, entry: _Entry, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-        """A batch; JournalError where the file has something else, or a schema of others."""
+        """A batch; JournalError if the file is damaged or its schema differs."""
         pa = arrow()
         data = pa.py_buffer(self.batch_bytes(file, entry))
         try:
@@ -165,16 +165,16 @@ class _Segment:
 
 
 def _segments(directory: Path) -> list[_Segment]:
-    """The segments there are, in order."""
+    """The existing segments in order."""
     names = sorted(path.stem for path in directory.glob(f"*{INDEX_SUFFIX}"))
     return [_Segment(directory, int(name)) for name in names if name.isdigit()]
 
 
 class JournalReader:
-    """Reads a journal, also while another process writes it. One thread at a time."""
+    """Reads a journal, also while another process writes to it. One thread at a time."""
 
     def __init__(self, directory: str | Path) -> None:
-        """A journal that is not there yet is empty."""
+        """A journal that does not exist yet is empty."""
         self.directory = Path(directory)
         self._known: list[_Segment] = []
 
@@ -192,18 +192,18 @@ class JournalReader:
 
     @property
     def start(self) -> int:
-        """The first offset that can be read."""
+        """The first readable offset."""
         segments = self._refresh()
         return segments[0].first_offset if segments else 0
 
     @property
     def end(self) -> int:
-        """The offset the next row will get."""
+        """The offset of the next row to be written."""
         segments = self._refresh()
         return segments[-1].end_offset if segments else 0
 
     def size_bytes(self, start: int = 0) -> int:
-        """What the batches from this offset on take."""
+        """Size of the batches from this offset on."""
         return sum(
             entry.length_bytes
             for segment in self._refresh()
@@ -213,7 +213,7 @@ class JournalReader:
         )
 
     def offset_before_end(self, byte_count: int) -> int:
-        """The offset from which on the batches take at most so many bytes; that of the last batch at the latest."""
+        """The first offset from which batches take at most `byte_count` bytes; at the latest the last batch's."""
         offset, left = self.end, byte_count
         for segment in reversed(self._refresh()):
             for entry in reversed(segment.entries):
@@ -223,9 +223,9 @@ class JournalReader:
         return offset
 
     def read(self, start: int, end: int | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """The rows from start up to end (None: as far as there are any now), in batches as they were appended.
+        """The rows from `start` up to `end` (None: the current end), in batches as they were appended.
 
-        Raises OffsetGone when rows of the range are not there.
+        Raises OffsetGone if rows of the range do not exist.
         """
         segments = self._refresh()
         last = segments[-1].end_offset if segments else 0
@@ -262,18 +262,19 @@ class JournalReader:
                 yield batch.slice(skip, min(end, entry.end_offset) - entry.first_offset - skip)
 
     def truncate(self, before: int) -> None:
-        """Remove the segments that have only rows before this offset; the last one stays."""
+        """Remove the segments that only contain rows before this offset; the last one stays."""
         for segment, after in pairwise(self._refresh()):
             if after.first_offset <= before:
                 segment.remove()
 
 
 class Journal(JournalReader, Closing):
-    """The writer. Opening one mends what a killed writer left, and goes on behind the last whole batch.
+    """The writer. Opening a journal repairs what a killed writer left and continues after the last complete batch.
 
-    `fsync_seconds`: None leaves it to the system when bytes reach the disk (a killed process loses nothing, a crashed
-    machine may lose the last seconds), 0 forces them there at each append, more at most so often. `max_bytes` bounds
-    the journal (0: not at all): the oldest segments make space, or, with when_full "refuse", append raises JournalFull.
+    `fsync_seconds`: None lets the system decide when data reaches the disk (a killed process loses nothing, a crashed
+    machine may lose the last seconds), 0 syncs each append, a larger value is the minimum interval between syncs.
+    `max_bytes` bounds the journal (0: unbounded): the oldest segments are removed, or, with when_full "refuse", append
+    raises JournalFull.
     """
 
     def __init__(
@@ -306,11 +307,11 @@ class Journal(JournalReader, Closing):
 
     @property
     def end(self) -> int:
-        """The offset the next row will get."""
+        """The offset of the next row to be written."""
         return self._end
 
     def _take_lock(self) -> Any:
-        """The lock file, locked and with this process's number in it. Others may look at it for a moment."""
+        """The locked lock file with this process's id in it. Other processes may lock it for a moment to check it."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = (self.directory / LOCK_NAME).open("a")
@@ -327,18 +328,18 @@ class Journal(JournalReader, Closing):
                     continue
             lock.close()
             raise JournalError(
-                f"another process writes the journal {self.directory}",
-                hint=f"end it ({LOCK_NAME} has its number), or choose another directory",
+                f"another process writes to the journal {self.directory}",
+                hint=f"end it (its process id is in {LOCK_NAME}), or choose another directory",
             )
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         return lock
 
-    # Mending
+    # Recovery
 
     def _recover(self) -> int:
-        """Cut off what was not appended to its end; returns the next offset."""
+        """Cut off incomplete appends; returns the next offset."""
         indexed = {segment.data_path for segment in _segments(self.directory)}
         for path in self.directory.glob(f"*{DATA_SUFFIX}"):
             if path not in indexed:
@@ -348,7 +349,7 @@ class Journal(JournalReader, Closing):
         for segment in segments:
             end = segment.first_offset
             if segment is segments[-1]:
-                self._mend(segment)
+                self._repair(segment)
             if segment.entries:
                 end = segment.end_offset
         if segments and not segments[-1].entries and len(segments) > 1:
@@ -356,8 +357,8 @@ class Journal(JournalReader, Closing):
         self._sealed_bytes = sum(segment.size_bytes() for segment in self._refresh())
         return end
 
-    def _mend(self, segment: _Segment) -> None:
-        """Keep the batches up to the first that is not whole."""
+    def _repair(self, segment: _Segment) -> None:
+        """Keep the batches before the first incomplete one."""
         whole = 0
         with suppress(FileNotFoundError), segment.data_path.open("rb") as file:
             for entry in segment.entries:
@@ -374,10 +375,11 @@ class Journal(JournalReader, Closing):
     # Writing
 
     def append(self, batch: pyarrow.RecordBatch) -> int:
-        """Write a batch; returns the offset of its first row. Once this returns, a killed process loses none of it."""
+        """Write a batch; returns the offset of its first row. From then on a killed process loses none of it."""
         if not batch.schema.equals(self.schema):
             raise JournalError(
-                f"a batch of another schema for {self.directory}: {batch.schema}", hint="see Journal.schema"
+                f"the batch's schema differs from that of {self.directory}: {batch.schema}",
+                hint="see Journal.schema",
             )
         if batch.num_rows == 0:
             return self._end
@@ -416,8 +418,8 @@ class Journal(JournalReader, Closing):
             sync_directory(self.directory)
 
     def _cut_back(self) -> None:
-        """A write failed: leave the files as they were before it."""
-        if self._index is None:  # the segment could not even be begun
+        """Restore the files to their state before a failed write."""
+        if self._index is None:  # not even the segment was created
             if self._data is not None:
                 self._data.close()
                 self._data = None
@@ -447,7 +449,7 @@ class Journal(JournalReader, Closing):
 
     @property
     def has_space(self) -> bool:
-        """Whether appending would not be refused for its size now."""
+        """True if an append would not be refused for the journal's size."""
         if not self._max_bytes or self._when_full != "refuse":
             return True
         return (
@@ -460,7 +462,7 @@ class Journal(JournalReader, Closing):
         self.sync()
 
     def sync(self) -> None:
-        """Force what was appended to the disk."""
+        """Force appended data to the disk."""
         if self._data is not None:
             os.fdatasync(self._data.fileno())
             os.fdatasync(self._index.fileno())
@@ -478,7 +480,7 @@ class Journal(JournalReader, Closing):
         self._data = self._index = None
 
     def close(self) -> None:
-        """End the last segment and let another process write."""
+        """Finish the last segment and release the journal for other writers."""
         if not self._lock.closed:
             self._seal()
             self._lock.close()

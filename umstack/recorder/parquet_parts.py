@@ -1,9 +1,9 @@
-"""Parquet parts: what a journal has, written as files partitioned by day and session.
+"""Parquet parts: a journal's rows, written to files partitioned by day and session.
 
-A part holds a range of a journal's offsets, or the share of it that one day and session has. Its name says which:
-part-JOURNAL-FIRST-END.parquet. It is written under a hidden name, forced to the disk and renamed, so that a reader
-never sees an unfinished one. Only when all parts of a range are there does the progress file move on; a process
-killed before that writes the same range again, under the same names with the same rows.
+A part contains a range of a journal's offsets, or the rows of one day and session in it. Its name is
+part-JOURNAL-FIRST-END.parquet. It is written under a hidden name, synced to disk and renamed, so a reader never sees an
+incomplete one. The progress file is updated only when all parts of a range exist; a process killed before that writes
+the same range again, with the same names and rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NS_PER_DAY = 86_400_000_000_000
 
 @dataclass(slots=True)
 class _Progress:
-    """How far each table is in Parquet, kept beside the journals it is of."""
+    """The next offset of each table to write to Parquet, stored beside its journals."""
 
     path: Path
     journal_id: str
@@ -53,7 +53,7 @@ class _Progress:
             return progress
         except (ValueError, KeyError, TypeError) as error:
             raise RecorderError(
-                f"{path} is damaged: {error}", hint="restore it, or begin in a new directory"
+                f"{path} is damaged: {error}", hint="restore it, or start in a new directory"
             ) from error
 
     def save(self) -> None:
@@ -79,16 +79,16 @@ class PartWriter:
 
     @property
     def waiting(self) -> int:
-        """Rows that are not in Parquet yet."""
+        """Number of rows that are not in Parquet yet."""
         return self._reader.end - self.written
 
     @property
     def waiting_bytes(self) -> int:
-        """About what the rows that wait take."""
+        """Approximate size of the rows that are not in Parquet yet."""
         return self._reader.size_bytes(self.written)
 
     def write_next(self, rows_maximum: int, bytes_maximum: int) -> int:
-        """Write the next range; returns its rows, 0 when nothing waits."""
+        """Write the next range; returns the number of rows, 0 if there are none."""
         start = self.written
         end = self._interrupted_end(start)
         batches = self._take(start, end, rows_maximum, bytes_maximum)
@@ -108,17 +108,17 @@ class PartWriter:
         return int(rows.num_rows)
 
     def forget_written(self) -> None:
-        """Let go of the journal's segments that are in Parquet."""
+        """Release the journal's segments that are in Parquet."""
         self._reader.truncate(self.written)
 
     def _take(
         self, start: int, end: int | None, rows_maximum: int, bytes_maximum: int
     ) -> list[pyarrow.RecordBatch]:
-        """The batches of a range: to its end where one is given, else up to the limits."""
+        """The batches of a range, up to its end if one is given, else up to the limits."""
         batches: list[pyarrow.RecordBatch] = []
         rows = size = 0
         for batch in self._reader.read(start, end):
-            # Where a version with other columns went on with the journal, the range ends.
+            # The range ends where a version with other columns continued the journal.
             if batches and batch.schema != batches[0].schema:
                 break
             batches.append(batch)
@@ -129,7 +129,7 @@ class PartWriter:
         return batches
 
     def _interrupted_end(self, start: int) -> int | None:
-        """The end of the range of which some parts were put in place before the process was killed."""
+        """The end of a range for which a killed process had completed some parts."""
         pattern = f"day=*/session=*/part-{self._progress.journal_id}-{start:020d}-*.parquet"
         found = next(iter(self._out.glob(pattern)), None)
         return int(found.stem.rpartition("-")[2]) if found is not None else None
@@ -159,7 +159,7 @@ class PartWriter:
 
 
 def open_part_writers(tables: tuple[Table, ...], journals: Path, out: Path) -> list[PartWriter]:
-    """A writer for each table, from one set of journals to one place."""
+    """A writer for each table, from one set of journals to one output."""
     try:
         journals.mkdir(parents=True, exist_ok=True)
         progress = _Progress.load(journals)
@@ -171,12 +171,12 @@ def open_part_writers(tables: tuple[Table, ...], journals: Path, out: Path) -> l
 
 
 def session_of(source: str) -> str:
-    """The transport session of a source's name, which may have a topic index behind it."""
+    """The transport session in a source's name, which may end with a topic index."""
     return re.sub(_TOPIC_INDEX, "", source)
 
 
 def _partitions(rows: pyarrow.Table, table: Table) -> list[tuple[tuple[str, str], pyarrow.Table]]:
-    """The rows by day (UTC) and session, each in their order."""
+    """The rows by day (UTC) and session, order preserved."""
     pa = arrow()
     import pyarrow.compute as pc
 
@@ -209,7 +209,7 @@ def _write_parquet(rows: pyarrow.Table, path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in place that is whole whatever happens."""
+    """Replace a file atomically."""
     hidden = path.with_name(f".{path.name}.tmp")
     with hidden.open("wb") as file:
         file.write(content)

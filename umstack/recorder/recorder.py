@@ -1,4 +1,4 @@
-"""Recorder: subscribes to topics, keeps what comes in a journal, and makes Parquet files of the journal."""
+"""Recorder: subscribes to topics, writes their messages to a journal, and makes Parquet files from the journal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from umstack.receiver import Receiver
 
 JOURNAL_NAME = ".journal"
-"""Where the journals are below the Parquet files if no other place is named; Spark passes over hidden directories."""
+"""Default folder of the journals, below the Parquet files; Spark ignores hidden directories."""
 
 _GATHER_ROWS = 4096
 _GATHER_BYTES = 512 << 10
@@ -40,48 +40,48 @@ _REST_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """How to record. See Journal for the journal's part."""
+    """Settings of a recorder. Journal documents those of the journal."""
 
     journal_bytes: int = 0
-    """Bound of the journal of messages, 0: none. With Parquet it only holds what is not in Parquet yet."""
+    """Maximum size of the journal of messages; 0: unbounded. With Parquet it only holds rows not in Parquet yet."""
     when_full: WhenFull = "discard_oldest"
-    """"refuse" stops taking messages until a consumer has let rows go: flow control then holds the sources back."""
+    """"refuse" takes no messages until a consumer has released rows: flow control then slows the sources down."""
     segment_bytes: int = SEGMENT_BYTES
     fsync_seconds: float | None = None
     part_seconds: float = 60.0
     part_rows: int = PART_ROWS
     part_bytes: int = PART_BYTES
     interval_seconds: float = 1.0
-    """How often the transports' counters are recorded."""
+    """Interval in which the transports' counters are recorded."""
     topics_maximum: int = TOPICS_MAXIMUM
 
 
 @dataclass(slots=True)
 class RecorderReport:
-    """What a recorder has done since it was opened."""
+    """Totals of a recorder since it was opened."""
 
     messages: int = 0
     bytes: int = 0
     events: int = 0
     lost: int = 0
-    """Messages that will never come."""
+    """Unrecoverably lost messages."""
     missed: int = 0
-    """Messages, or fragments of them, that were sent while no recorder ran on these directories."""
+    """Messages, or fragments of them, sent while no recorder ran on these directories."""
     topics: int = 0
     topics_ignored: int = 0
     parts: int = 0
     paused_seconds: float = 0.0
-    """The journal was full and told to refuse."""
+    """Time during which the journal was full and configured to refuse."""
     journal_start: int = 0
     journal_end: int = 0
 
 
 class Recorder(Closing):
-    """A recording that is under way. step() it from one thread, or run() it; close it, or use it as a context manager.
+    """A recording in progress. Call step() from one thread, or run(); close it, or use it as a context manager.
 
-    Everything goes through the journal: what step() has taken is there when it returns, and opening a recorder on the
-    same directories goes on where the one before ended, however it ended. What sources sent in between is an event
-    (`recorder_gap`), and `on_gap` is told.
+    All rows go through the journal: rows taken by step() are in it when step() returns. Opening a recorder on the same
+    directories continues where the previous one ended, even if it was killed. Messages sent in between are recorded as
+    an event (`recorder_gap`) and passed to `on_gap`.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Recorder(Closing):
         settings: RecorderSettings | None = None,
         on_gap: Callable[[RecorderGap], None] | None = None,
     ) -> None:
-        """Open the journals under `journal` and, if `out` is given, begin to write Parquet there.
+        """Open the journals under `journal` and, if `out` is given, start to write Parquet there.
 
-        Without `journal` they are below `out` and hold only what is not in Parquet yet. With `groups` ("224.1.1.1",
-        "224.1.1.1-224.1.1.9", "224.1.0.0/16") only sources on those multicast groups are subscribed to.
+        Without `journal` they are below `out` and contain only rows that are not in Parquet yet. With `groups`
+        ("224.1.1.1", "224.1.1.1-224.1.1.9", "224.1.0.0/16"), only sources on those multicast groups are subscribed to.
         """
         if out is None and journal is None:
             raise OptionError(
-                "nowhere to record to", hint="name a directory for Parquet, for a journal, or both"
+                "no output is named", hint="name a directory for Parquet, for a journal, or both"
             )
         arrow()
         self.settings = settings or RecorderSettings()
@@ -121,7 +121,7 @@ class Recorder(Closing):
             self._messages, self._events, self._transports = (
                 opening.enter_context(self._open_journal(directory, table)) for table in tables.all_tables()
             )
-            # Before parts are written: they let go of what the journals of messages and events have.
+            # Before parts are written, which releases rows from the journals of messages and events.
             self._resumption = Resumption(self._messages, self._events)
             self._on_gap = on_gap
             self._parts = (
@@ -160,7 +160,7 @@ class Recorder(Closing):
         on_progress: Callable[[RecorderReport], None] | None = None,
         until: Callable[[RecorderReport], bool] | None = None,
     ) -> None:
-        """Record for so long (None: without end), until `until` says so, or until stop() is called."""
+        """Record for `seconds` (None: forever), until `until` returns true, or until stop() is called."""
         end = None if seconds is None else time.monotonic() + seconds
         while not self._stopping and (end is None or time.monotonic() < end):
             self.step()
@@ -170,14 +170,14 @@ class Recorder(Closing):
                 return
 
     def stop(self) -> None:
-        """Make run() return after the step it is at. For signal handlers and other threads."""
+        """Make run() return after its current step. For signal handlers and other threads."""
         self._stopping = True
 
     def step(self) -> int:
-        """Take what has come and what is due; returns the rows taken. Sleeps briefly when there is nothing.
+        """Take received messages and do periodic work; returns the rows taken. Sleeps briefly without any.
 
-        When it is left by an exception, KeyboardInterrupt for one, what it had taken may be gone. The recording then
-        ends there: it has no hole.
+        If an exception (such as KeyboardInterrupt) ends it, rows taken by this call may be lost. The recording then
+        ends there, without a gap.
         """
         self._is_stepping = True
         taken = self._step()
@@ -245,7 +245,7 @@ class Recorder(Closing):
         return bool(self._gathered) and time.monotonic() - self._gathered_at >= _GATHER_SECONDS
 
     def _flush(self) -> None:
-        """Append what was gathered. The receivers' queues get their memory back with that."""
+        """Append the collected rows, which returns the memory to the receivers' queues."""
         if not self._gathered:
             return
         pa = arrow()
@@ -269,7 +269,7 @@ class Recorder(Closing):
     # Ending
 
     def close(self) -> None:
-        """Take what the receivers still have, bring the journal and Parquet up to date, and close them."""
+        """Take the remaining messages of the receivers, complete journal and Parquet, and close them."""
         if self._closed:
             return
         self._closed = True
@@ -287,12 +287,12 @@ class Recorder(Closing):
             self.report.parts = self._parts.part_count if self._parts is not None else 0
 
     def _take_rest(self) -> None:
-        """What the receivers have; sources that go on sending do not keep this from ending."""
+        """Take the remaining messages; sources that keep sending do not prevent the end."""
         end = time.monotonic() + _REST_SECONDS
         receivers = list(self._follower.receivers.values())
         for receiver in receivers:
             self._drain(receiver, end)
-        self._read_transports(now=True)  # a session ends with its last receiver, and its counters with it
+        self._read_transports(now=True)  # a session and its counters end with its last receiver
         for receiver in receivers:
             self._drain(receiver, end)
             receiver.close()
@@ -303,7 +303,7 @@ class Recorder(Closing):
 
 
 class _PartThread:
-    """Writes parts while the recorder goes on taking messages."""
+    """Writes parts while the recorder continues to take messages."""
 
     def __init__(self, writers: list[PartWriter], settings: RecorderSettings, *, forget: bool) -> None:
         self._writers = writers
@@ -320,18 +320,18 @@ class _PartThread:
         return sum(writer.part_count for writer in self._writers)
 
     def check(self) -> None:
-        """Raise what the thread met."""
+        """Raise the exception that ended the thread, if any."""
         if self._failure is not None:
             raise self._failure
 
     def finish(self) -> None:
-        """Write all that waits."""
+        """Write all remaining rows."""
         self.abandon()
         self.check()
         self._write_all()
 
     def abandon(self) -> None:
-        """Stop the thread where it is."""
+        """Stop the thread without writing the remaining rows."""
         self._stopping.set()
         self._thread.join()
 

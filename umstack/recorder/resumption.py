@@ -1,8 +1,8 @@
-"""Resumption: what sources sent while no recorder ran, found by their sequence numbers.
+"""Resumption: finds messages that sources sent while no recorder ran, by their sequence numbers.
 
-A source numbers the fragments of a topic's messages without a gap. The journals have the last number that was recorded
-of each; the first that comes after the recorder was started again says how many are between. Of a source that began
-or ended meanwhile nothing is known: a session that no recorder saw has no number to compare with.
+A source numbers the fragments of a topic's messages without a gap. The journals contain the last recorded number of
+each source; its first number after a restart of the recorder shows how many are between. Nothing is known about a
+source that started or ended in between: a session that no recorder saw has no number to compare with.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 LOOK_BACK_BYTES = 256 << 20
-"""How much of a journal's end is looked through for last numbers: opening a recorder takes a second at most."""
+"""Bytes at a journal's end that are searched for last numbers: opening a recorder takes at most a second."""
 _MODULUS, _HALF = 2**32, 2**31
 
 
 class RecorderGap(NamedTuple):
-    """A run of topic sequence numbers that a source sent while no recorder ran."""
+    """A range of topic sequence numbers that a source sent while no recorder ran."""
 
     topic: str
     source: str
@@ -36,15 +36,15 @@ class RecorderGap(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """How many numbers there are in it."""
+        """Number of sequence numbers in it."""
         return (self.sequence_number - self.first_sequence_number) % _MODULUS + 1
 
 
 class Resumption:
-    """Compares the first number of each source that was recorded before with its last one. One thread at a time."""
+    """Compares each source's first number with its last recorded one. One thread at a time."""
 
     def __init__(self, messages: JournalReader, events: JournalReader) -> None:
-        """Read the last numbers. A journal of a version without numbers has none."""
+        """Read the last numbers. Journals of versions that stored no numbers have none."""
         self._last: dict[tuple[str, str], int] = {}
         for journal in (messages, events):
             for (topic, source), number in _last_numbers(journal).items():
@@ -53,7 +53,7 @@ class Resumption:
                     self._last[topic, source] = number
 
     def gaps(self, batch: Batch) -> list[RecorderGap]:
-        """What is missing between the journals and the sources that this batch is the first to have numbers of."""
+        """The numbers missing before the first numbers of sources in this batch."""
         if not self._last:
             return []
         found = []
@@ -67,7 +67,7 @@ class Resumption:
             if first is None:
                 continue
             last = self._last.pop(key)
-            # A number at or before the last one was sent again, by late join for one.
+            # A number at or before the last one was sent again, for example by late join.
             if 0 < (first - last - 1) % _MODULUS < _HALF:
                 found.append(RecorderGap(*key, (last + 1) % _MODULUS, (first - 1) % _MODULUS))
         return found
@@ -80,14 +80,14 @@ def _first_number(event: Any) -> int | None:
 
 
 def _last_numbers(journal: JournalReader) -> dict[tuple[str, str], int]:
-    """The number of the last row of each topic and source at the end of a journal."""
+    """The number of the last row of each topic and source in a journal."""
     pa = arrow()
     last: dict[tuple[str, str], int] = {}
     for batch in _whole_batches(journal):
         if not {"topic", "source", "sequence_number"} <= set(batch.schema.names):
             return {}
         table = pa.table({name: batch.column(name) for name in ("topic", "source", "sequence_number")})
-        # An event without a number, as a session's beginning, must not hide the loss before it.
+        # An event without a number, such as the start of a session, must not hide a loss before it.
         numbered = table.filter(table["sequence_number"].is_valid())
         rows = numbered.group_by(["topic", "source"], use_threads=False).aggregate(
             [("sequence_number", "last")]
@@ -98,11 +98,11 @@ def _last_numbers(journal: JournalReader) -> dict[tuple[str, str], int]:
 
 
 def _whole_batches(journal: JournalReader) -> Iterator[Any]:
-    """The batches at the end of a journal, up to one that is damaged: a recorder is to start all the same."""
+    """The batches at the end of a journal, up to a damaged one: damage must not keep a recorder from starting."""
     try:
         yield from journal.read(journal.offset_before_end(LOOK_BACK_BYTES))
     except JournalError as error:
-        _LOG.warning("what was sent since the last recording is not known: %s", error)
+        _LOG.warning("cannot determine the messages sent since the last recording: %s", error)
 
 
 def gap_rows(gaps: list[RecorderGap], now_ns: int) -> Any:

@@ -1,7 +1,7 @@
-"""The tables a recorder writes: messages, events of their sessions, and what the transports did in each interval.
+"""The tables of a recorder: messages, events of their sessions, and the transports' counters for each interval.
 
-In the journal a row is as the schemas here say. In Parquet it also has `time` (or `received`), the same instant in
-the microseconds that Spark counts in, and the partition columns `day` and `session`.
+In the journal a row has the schema defined here. In Parquet it also has `time` (or `received`), the same instant in
+microseconds as Spark uses, and the partition columns `day` and `session`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 NS_PER_S = 1_000_000_000
 
 _RATES = {"messages_per_second": "lbm_msgs_rcved", "bytes_per_second": "bytes_rcved"}
-"""Columns that say how fast a counter grew within the interval."""
+"""Columns with the growth rate of a counter within the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One kind of row: its columns, and which of them say when and in which transport session."""
+    """One kind of row: its columns, and those with its time and transport session."""
 
     name: str
     schema: pyarrow.Schema
@@ -37,7 +37,7 @@ class Table:
 
     @property
     def instant_column(self) -> str:
-        """What the time is called in Parquet, in microseconds."""
+        """Name of the time column in Parquet, in microseconds."""
         return self.time_column.removesuffix("_ns")
 
 
@@ -57,7 +57,7 @@ def messages() -> Table:
 
 @cache
 def events() -> Table:
-    """Sessions that begin and end, and topic sequence numbers that will never come."""
+    """Starts and ends of sessions, and unrecoverably lost topic sequence numbers."""
     pa = arrow()
     columns = [
         pa.field("time_ns", pa.int64(), nullable=False),
@@ -77,10 +77,10 @@ def _counters() -> tuple[Counter, ...]:
 
 @cache
 def transports() -> Table:
-    """What each receiving transport session counted in an interval: datagrams, gaps, NAKs, repairs, losses.
+    """The counters of each receiving transport session in an interval: datagrams, gaps, NAKs, repairs, losses.
 
-    Counters, and the datagrams that were recovered, are the growth within the interval, and rates are that growth by
-    the second; snapshots, means, extremes and percentiles are as they stand at its end.
+    Counters and the number of recovered datagrams are the growth within the interval, and rates are that growth per
+    second; snapshots, means, extremes and percentiles are the values at its end.
     """
     pa = arrow()
     columns = [
@@ -97,12 +97,12 @@ def transports() -> Table:
 
 
 def all_tables() -> tuple[Table, ...]:
-    """Every table, each with a journal of its own."""
+    """Every table; each has its own journal."""
     return messages(), events(), transports()
 
 
 def message_rows(batch: Batch) -> pyarrow.RecordBatch:
-    """The messages of a batch. The payloads are still those of the batch, not copies."""
+    """The messages of a batch. The payloads reference the batch and are not copied."""
     pa = arrow()
     rows = batch.to_arrow()
     columns = [
@@ -145,7 +145,7 @@ def _numbers(first: int, last: int) -> dict[str, int]:
 
 
 class TransportIntervals:
-    """Turns readings of a context's counters into rows: what changed since the reading before."""
+    """Turns readings of a context's counters into rows: the changes since the previous reading."""
 
     def __init__(self, now_ns: int) -> None:
         self._last_ns = now_ns
@@ -165,7 +165,7 @@ class TransportIntervals:
 
 
 def _rates(changes: Mapping[str, Any], interval_ns: int) -> dict[str, float]:
-    """None of them where the clock was set back within the interval."""
+    """The rates; empty if the clock was set back within the interval."""
     if interval_ns <= 0:
         return {}
     return {rate: changes[name] * NS_PER_S / interval_ns for rate, name in _RATES.items()}

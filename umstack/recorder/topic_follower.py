@@ -1,4 +1,4 @@
-"""Topic follower: receivers for the topics that were asked for, by name or by pattern, as they come to be known."""
+"""Topic follower: opens receivers for topics given by name or by pattern, as the topics become known."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TOPICS_MAXIMUM = 1000
 
 
 class TopicFollower:
-    """What UM's wildcard receiver does: one receiver for each topic that matches. One thread at a time.
+    """Works like UM's wildcard receiver: one receiver for each matching topic. One thread at a time.
 
-    A pattern matches a whole topic name. Topics become known by being advertised; everybody is asked to advertise
-    at the start and, since a datagram may be lost, again every half minute.
+    A pattern matches a whole topic name. Topics become known by advertisements; all sources are queried for them at the
+    start and, because datagrams may be lost, every half minute.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class TopicFollower:
         groups: Sequence[str] = (),
         topics_maximum: int = TOPICS_MAXIMUM,
     ) -> None:
-        """Open receivers for the names at once. OptionError for a pattern or a group that is none.
+        """Open receivers for the names at once. OptionError for an invalid pattern or group.
 
-        With `groups`, as GroupSet reads them, they have only the sources on those multicast groups.
+        With `groups`, in the notation of GroupSet, they use only sources on those multicast groups.
         """
         self._context = context
         self._takes_group = GroupSet.of(groups).__contains__ if groups else None
@@ -45,7 +45,7 @@ class TopicFollower:
         self._maximum = topics_maximum
         self.receivers: dict[str, Receiver] = {}
         self.ignored_count = 0
-        """Topics that match but are beyond the maximum."""
+        """Matching topics beyond the maximum."""
         self._refreshed_at = self._discovered_at = -1e9
         if not regex:
             for topic in dict.fromkeys(topics):
@@ -56,12 +56,12 @@ class TopicFollower:
                 self._patterns.append(re.compile(pattern))
             except re.error as error:
                 raise OptionError(
-                    f"{pattern!r} is no regular expression: {error}",
-                    hint="see Python's re; .* is every topic",
+                    f"{pattern!r} is not a regular expression: {error}",
+                    hint="see Python's re; .* matches every topic",
                 ) from error
 
     def refresh(self) -> list[Receiver]:
-        """Open receivers for what has become known; returns all of them."""
+        """Open receivers for newly known topics; returns all receivers."""
         now = time.monotonic()
         if self._patterns and now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refreshed_at = now
