@@ -227,7 +227,7 @@ void um_event_queue_close(um_event_queue *queue)
     wake(queue);
     do /* in sequential mode a reader waits in the loop, and another thread there may take the wake-up */
         um_reactor_wake_by(queues->reactor, 0);
-    while (!um_gate_empties(&queue->gate));
+    while (!um_gate_try_empty(&queue->gate));
     leave_joined(queue);
     um_reactor_lock(queues->reactor);
     if (atomic_exchange(&queue->joined_to, NULL) != NULL)

@@ -45,7 +45,7 @@ static inline void um_gate_shut(um_gate *gate)
 }
 
 /* Returns true if all calls have left a shut gate; otherwise waits a moment and returns false. */
-static inline bool um_gate_empties(const um_gate *gate)
+static inline bool um_gate_try_empty(const um_gate *gate)
 {
     struct timespec wait = {0, 50000};
     if (atomic_load_explicit(&gate->calls, memory_order_acquire) == 0)
@@ -57,7 +57,7 @@ static inline bool um_gate_empties(const um_gate *gate)
 /* Waits until all calls have left a shut gate. The caller has ended what they wait for. */
 static inline void um_gate_await_empty(const um_gate *gate)
 {
-    while (!um_gate_empties(gate))
+    while (!um_gate_try_empty(gate))
         ;
 }
 

@@ -58,7 +58,7 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
 /* How a pass waits before it receives: decided under the context lock, executed without it. */
 typedef struct wait_plan {
     int64_t gather_ns;   /* sleeps while datagrams gather; 0: no */
-    bool asks_epoll;     /* false: does not wait */
+    bool uses_epoll;     /* false: does not wait */
     int64_t until_ns;    /* sleeps in epoll until then; 0: only checks */
     bool reads_directly; /* reads the groups without a report by epoll */
 } wait_plan;
@@ -100,12 +100,12 @@ static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
     if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS)
         return (wait_plan){.reads_directly = direct};
     loop->last_poll_ns = now_ns;
-    return (wait_plan){.asks_epoll = true, .until_ns = no_sleep ? 0 : until_ns, .reads_directly = direct && no_sleep};
+    return (wait_plan){.uses_epoll = true, .until_ns = no_sleep ? 0 : until_ns, .reads_directly = direct && no_sleep};
 }
 
 static void lock(um_loop *loop)
 {
-    um_reactor_step_aside(loop->reactor);
+    um_reactor_yield_lock(loop->reactor);
     pthread_mutex_lock(&loop->reactor->lock);
 }
 
@@ -117,7 +117,7 @@ static int wait_as_planned(um_loop *loop, const wait_plan *plan, struct epoll_ev
     int count = 0;
     um_reactor_begin_sleep(reactor, plan->until_ns);
     pthread_mutex_unlock(&reactor->lock);
-    if (plan->asks_epoll)
+    if (plan->uses_epoll)
         count = um_reactor_sleep(reactor, events, EVENTS_MAX, plan->until_ns, now_ns);
     else
         nanosleep(&gathering, NULL);
@@ -167,7 +167,7 @@ static void note_pass(um_loop *loop, const wait_plan *plan, int handled, int64_t
         note_event(loop, now_ns);
     UM_COUNT(counters->loop_iterations, 1);
     UM_COUNT(counters->loop_naps, plan->gather_ns > 0);
-    UM_COUNT(counters->wakeups, plan->asks_epoll);
+    UM_COUNT(counters->wakeups, plan->uses_epoll);
 }
 
 int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
@@ -179,7 +179,7 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     int count = 0;
     lock(loop);
     wait_plan plan = plan_wait(loop, wait_until_ns, now_ns);
-    if (plan.asks_epoll || plan.gather_ns > 0) {
+    if (plan.uses_epoll || plan.gather_ns > 0) {
         count = wait_as_planned(loop, &plan, events, now_ns);
         now_ns = um_clock_ns();
     }

@@ -131,7 +131,7 @@ static bool wait_held_back(um_publication *publication, wait_state *wait, int64_
         return true;
     if (wait->timeout_ns == 0) {
         count_once(wait, &counters->send_would_block);
-        um_sender_want_wakeup(&session->sender);
+        um_sender_request_wakeup(&session->sender);
         return false;
     }
     if (wait->deadline_ns == 0)

@@ -25,7 +25,7 @@ void um_reactor_unlock(um_reactor *reactor)
     pthread_mutex_unlock(&reactor->lock);
 }
 
-void um_reactor_step_aside(um_reactor *reactor)
+void um_reactor_yield_lock(um_reactor *reactor)
 {
     for (int i = 0; i < LOCK_YIELDS_MAX && atomic_load_explicit(&reactor->lock_waiters, memory_order_relaxed); i++)
         sched_yield();

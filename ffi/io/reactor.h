@@ -74,7 +74,7 @@ void um_reactor_free(um_reactor *reactor);
 void um_reactor_lock(um_reactor *reactor);
 void um_reactor_unlock(um_reactor *reactor);
 /* Called by the loop before it takes the lock: lets waiting control calls take it first. */
-void um_reactor_step_aside(um_reactor *reactor);
+void um_reactor_yield_lock(um_reactor *reactor);
 
 /* A session's socket is reported once, and not again until it is rearmed by _watch_again. A group's socket is not
  * reported between _unwatch and _watch_again. */

@@ -373,7 +373,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
         um_tcp_connection *connection = connection_of(session);
         if (connection != NULL)
-            um_tcp_connection_want(connection, delivery);
+            um_tcp_connection_request_topic(connection, delivery);
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;
     }
@@ -396,7 +396,7 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
             unmap_controller(session, d);
             um_tcp_connection *connection = connection_of(session);
             if (connection != NULL && um_topic_table_slot(&session->topics, topic_index)->first == NULL)
-                um_tcp_connection_want_no_more(connection, topic_index);
+                um_tcp_connection_cancel_topic(connection, topic_index);
         }
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);

@@ -53,20 +53,20 @@ void um_sender_wake_publishers(um_sender *sender)
 /* The caller has issued a fence after it made space. */
 static void notify_sendable(um_sender *sender)
 {
-    if (!atomic_load_explicit(&sender->wakeup_wanted, memory_order_relaxed) || !um_sender_is_sendable(sender))
+    if (!atomic_load_explicit(&sender->is_wakeup_requested, memory_order_relaxed) || !um_sender_is_sendable(sender))
         return;
-    if (atomic_exchange(&sender->wakeup_wanted, 0) != 0)
+    if (atomic_exchange(&sender->is_wakeup_requested, 0) != 0)
         um_sender_wake_publishers(sender);
 }
 
 /* Checks again after the request, in case sending became possible in between; so a wake-up may precede the refusal's
  * return. */
-void um_sender_want_wakeup(um_sender *sender)
+void um_sender_request_wakeup(um_sender *sender)
 {
     uint64_t ignored;
     ssize_t drained = read(sender->wakeup_fd, &ignored, sizeof ignored);
     (void)drained;
-    atomic_store(&sender->wakeup_wanted, 1);
+    atomic_store(&sender->is_wakeup_requested, 1);
     atomic_thread_fence(memory_order_seq_cst);
     notify_sendable(sender);
 }
@@ -98,15 +98,15 @@ static void defer_tail(um_sender *sender, int64_t now_ns)
  * defer a tail has either not checked for requests yet, or has released the lock. */
 static void request_flush(um_sender *sender)
 {
-    atomic_store_explicit(&sender->flush_requested, true, memory_order_relaxed);
+    atomic_store_explicit(&sender->is_flush_requested, true, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* The caller has issued a fence after it released the lock. */
 static bool take_flush_request(um_sender *sender)
 {
-    return atomic_load_explicit(&sender->flush_requested, memory_order_relaxed) &&
-           atomic_exchange_explicit(&sender->flush_requested, false, memory_order_relaxed);
+    return atomic_load_explicit(&sender->is_flush_requested, memory_order_relaxed) &&
+           atomic_exchange_explicit(&sender->is_flush_requested, false, memory_order_relaxed);
 }
 
 /* ---- duty cycles: under the sender lock ---- */
@@ -115,7 +115,7 @@ static int64_t run_timers(um_sender *sender, int64_t now_ns)
 {
     um_source_session *core = sender->core;
     atomic_store_explicit(&sender->requested_ns, UM_NEVER_NS, memory_order_relaxed);
-    atomic_store_explicit(&sender->timers_wanted, false, memory_order_relaxed);
+    atomic_store_explicit(&sender->needs_timers, false, memory_order_relaxed);
     atomic_store_explicit(&sender->has_deferred_tail, false, memory_order_relaxed);
     uint32_t before = core->next_sqn;
     int64_t due_ns = um_source_session_tick(core, now_ns);
@@ -158,7 +158,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
     count_send(sender->links);
     atomic_store_explicit(&sender->last_run_ns, run->now_ns, memory_order_relaxed);
     um_links_on_send_error(sender->links, core, sender->mtu_fd);
-    if (atomic_load_explicit(&sender->timers_wanted, memory_order_relaxed))
+    if (atomic_load_explicit(&sender->needs_timers, memory_order_relaxed))
         um_reactor_wake_by(sender->reactor, run_timers(sender, run->now_ns));
     /* If flow control blocks the sender, it waits for a receiver's report, not for a time. */
     bool timed = atomic_load_explicit(&core->is_sender_blocked, memory_order_relaxed) && !core->is_at_limit;
@@ -173,7 +173,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
 static bool needs_another_cycle(um_sender *sender, sender_run *run)
 {
     run->is_pending =
-        um_source_session_has_pending(sender->core); /* its fence also orders the read of flush_requested */
+        um_source_session_has_pending(sender->core); /* its fence also orders the read of is_flush_requested */
     if (take_flush_request(sender))
         run->tail_bytes = 0;
     return run->sent > 0 && run->is_pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
@@ -348,12 +348,12 @@ int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)
     um_source_session *core = sender->core;
     *ran = um_lock_try(&core->sender_lock);
     if (!*ran) {
-        atomic_store_explicit(&sender->timers_wanted, true, memory_order_relaxed);
+        atomic_store_explicit(&sender->needs_timers, true, memory_order_relaxed);
         return now_ns + sender->skip_ns;
     }
     int64_t due_ns = run_timers(sender, now_ns);
     um_lock_release(&core->sender_lock);
-    bool pending = um_source_session_has_pending(core); /* its fence also orders the read of wakeup_wanted */
+    bool pending = um_source_session_has_pending(core); /* its fence also orders the read of is_wakeup_requested */
     notify_sendable(sender);
     if (pending)
         return now_ns;

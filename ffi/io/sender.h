@@ -12,12 +12,12 @@
  *      |                                           v
  *      +--- next publisher, or the loop ------- deferred tail
  *
- *   a thread without the lock                   sets                      which is read by
- *   that requests a flush                       flush_requested           the holder, after each duty cycle
- *   the loop, with timers due                   timers_wanted             the holder, in its next duty cycle
+ *   a thread without the lock     sets                  which is read by
+ *   that requests a flush         is_flush_requested    the holder, after each duty cycle
+ *   the loop, with timers due     needs_timers          the holder, in its next duty cycle
  *
  * The thread that releases the lock checks again (um_source_session_has_pending; its fence pairs with the one in
- * flush_requested), so no flushed data stays unsent. The loop is woken (um_reactor_wake_by) only for deadlines of a
+ * request_flush), so no flushed data stays unsent. The loop is woken (um_reactor_wake_by) only for deadlines of a
  * timer or a rate limiter.
  *
  * Three times bound what the loop does: timers_ns and requested_ns, when the session's timers are to be run at
@@ -41,15 +41,15 @@ typedef struct um_sender {
     bool uses_rings; /* data is sent through the context's ring set */
     int mtu_fd;      /* any socket of the session */
     int wakeup_fd;   /* readable once a send may succeed again after one was refused (UX-2) */
-    _Atomic uint32_t wakeup_wanted;
-    int64_t due_ns;                /* the loop services the session then */
-    int64_t skip_ns;               /* how long the loop skips a streaming session */
-    _Atomic int64_t timers_ns;     /* latest time at which the session's timers must run */
-    _Atomic int64_t requested_ns;  /* the same, as requested by a publisher */
-    _Atomic int64_t last_run_ns;   /* when the sender last sent */
-    atomic_bool timers_wanted;     /* the loop found the sender busy: its holder runs the timers */
-    atomic_bool has_deferred_tail; /* a publisher left datagrams to the loop's next pass */
-    atomic_bool flush_requested;   /* set by a thread that found the sender lock taken */
+    _Atomic uint32_t is_wakeup_requested;
+    int64_t due_ns;                 /* the loop services the session then */
+    int64_t skip_ns;                /* how long the loop skips a streaming session */
+    _Atomic int64_t timers_ns;      /* latest time at which the session's timers must run */
+    _Atomic int64_t requested_ns;   /* the same, as requested by a publisher */
+    _Atomic int64_t last_run_ns;    /* when the sender last sent */
+    atomic_bool needs_timers;       /* the loop found the sender busy: its holder runs the timers */
+    atomic_bool has_deferred_tail;  /* a publisher left datagrams to the loop's next pass */
+    atomic_bool is_flush_requested; /* set by a thread that found the sender lock taken */
 } um_sender;
 
 /* 0 or -errno. */
@@ -102,7 +102,7 @@ enum { UM_SENDER_TAIL_BYTES_MAX = 60 * 1024 };
 /* Returns true if a send would succeed now. */
 bool um_sender_is_sendable(const um_sender *sender);
 /* Requests a wake-up by wakeup_fd after a non-blocking send was refused. */
-void um_sender_want_wakeup(um_sender *sender);
+void um_sender_request_wakeup(um_sender *sender);
 /* Makes wakeup_fd readable. */
 void um_sender_wake_publishers(um_sender *sender);
 

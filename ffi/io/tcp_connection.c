@@ -228,7 +228,7 @@ static void announce_topics(um_tcp_connection *connection)
 }
 
 /* A topic that already has a controller is already requested. */
-void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery)
+void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery *delivery)
 {
     const um_delivery *other = delivery->next_of_topic;
     if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
@@ -247,7 +247,7 @@ void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery
     flush_out(connection); /* the next receive call detects a dead connection */
 }
 
-void um_tcp_connection_want_no_more(um_tcp_connection *connection, uint32_t topic_index)
+void um_tcp_connection_cancel_topic(um_tcp_connection *connection, uint32_t topic_index)
 {
     if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
         return;

@@ -91,7 +91,7 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
 int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns);
 
 /* Requests a topic for which the session has a new controller, or cancels one that has no controller any more. */
-void um_tcp_connection_want(um_tcp_connection *connection, um_delivery *delivery);
-void um_tcp_connection_want_no_more(um_tcp_connection *connection, uint32_t topic_index);
+void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery *delivery);
+void um_tcp_connection_cancel_topic(um_tcp_connection *connection, uint32_t topic_index);
 
 #endif

@@ -76,7 +76,7 @@ TEST("W8 UM-27", "a flush while another thread streams makes that thread send ev
     um_sender_run_to(&sender, UM_SENDER_TAIL_BYTES_MAX, f->now_ns);
     CHECK_EQ(um_sender_backlog_bytes(&sender), 0);
     CHECK_EQ(f->link.count, 1 + UM_SEND_BATCH_MAX + BEYOND);
-    CHECK(!atomic_load(&sender.flush_requested)); /* the next run may defer again */
+    CHECK(!atomic_load(&sender.is_flush_requested)); /* the next run may defer again */
     sender_close(f);
 }
 
