@@ -29,8 +29,8 @@ def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
         listed = advertised.column("advertisements").flatten().to_pylist()
-        advertised = pl.DataFrame([one | {"session_id": session_number(one)} for one in listed], _ADVERTISED)
-        offered = advertised.filter(pl.col("request_port").is_not_null())
+        offers = pl.DataFrame([one | {"session_id": session_number(one)} for one in listed], _ADVERTISED)
+        offered = offers.filter(pl.col("request_port").is_not_null())
         yield (
             "endpoints",
             offered.rename({"request_address": "publisher"}).unique(
