@@ -19,6 +19,7 @@ import pytest
 
 import umstack
 import umstack.capture
+import umstack.scapy
 from umstack.config import Scope
 from umstack.telemetry.host_clock import host_clock, kernel_clock
 

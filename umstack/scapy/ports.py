@@ -38,7 +38,18 @@ _REQUEST_SUBTYPES = range(1, 8)
 
 
 def load() -> None:
-    """Bind the layers to the default ports; a second call has no effect."""
+    """Bind the layers to the default ports. A second call has no effect.
+
+    Example:
+        ```python
+        from scapy.layers.inet import IP, UDP
+
+        umstack.scapy.load()
+        packet = IP() / UDP(dport=14400) / umstack.scapy.LBTRM()
+        print(IP(bytes(packet)).summary())
+        umstack.scapy.unload()
+        ```
+    """
     unload()
     bind_ports(
         lbtrm=(*LBTRM_NAK_PORTS, LBTRM_PORT),
@@ -51,7 +62,14 @@ def load() -> None:
 
 
 def unload() -> None:
-    """Undo all bindings of the layers to UDP and TCP, by any caller, and stop guessing."""
+    """Remove all bindings of the layers to UDP and TCP, by any caller, and stop guessing.
+
+    Example:
+        ```python
+        umstack.scapy.load()
+        umstack.scapy.unload()
+        ```
+    """
     for lower, uppers in ((UDP, (LBTRM, LBMR, LBTRU, UmGuess)), (TCP, (LBMCStream,))):
         for match, upper in list(lower.payload_guess):
             if upper in uppers:
@@ -68,7 +86,20 @@ def bind_ports(
     lbtru: Iterable[int] = (),
     tcp: Iterable[int] = (),
 ) -> None:
-    """Dissect payloads to these ports, and for `tcp` also from them, as these layers."""
+    """Dissect payloads to these ports as these layers.
+
+    Args:
+        lbtrm: UDP destination ports of LBT-RM.
+        lbmr: UDP destination ports of topic resolution.
+        lbtru: UDP destination ports of LBT-RU.
+        tcp: TCP ports of requests and LBT-TCP, as source or destination.
+
+    Example:
+        ```python
+        umstack.scapy.bind_ports(lbtrm=[20000], tcp=range(20001, 20005))
+        umstack.scapy.unload()
+        ```
+    """
     for lower, upper, ports in ((UDP, LBTRM, lbtrm), (UDP, LBMR, lbmr), (UDP, LBTRU, lbtru)):
         for port in ports:
             _bind_first(lower, upper, dport=port)
@@ -85,7 +116,14 @@ def _bind_first(lower: type[Packet], upper: type[Packet], **match: int) -> None:
 
 
 def guess_everywhere() -> None:
-    """Dissect every UDP payload without a bound port by its structure (see `guess`)."""
+    """Dissect every UDP payload without a bound port by its structure, see `guess`.
+
+    Example:
+        ```python
+        umstack.scapy.guess_everywhere()
+        umstack.scapy.unload()
+        ```
+    """
     split_bottom_up(UDP, UmGuess)
     bind_bottom_up(UDP, UmGuess)
 
@@ -93,8 +131,19 @@ def guess_everywhere() -> None:
 def guess(data: bytes) -> type[Packet] | None:
     """Return the layer of these bytes by their structure alone: all lengths and counts must agree.
 
-    Stricter than tshark, which checks addresses and ports, and version, type and next header of LBT-RM. LBT-RU is
-    returned only if its type has no other reading: a datagram can be both, and LBT-RM is tried first, then LBMR.
+    This is stricter than tshark, which checks addresses and ports, and version, type and next header of LBT-RM. Some
+    datagrams are valid in several layers: LBT-RM is tried first, then LBMR, and LBT-RU only for its own types.
+
+    Args:
+        data: The UDP payload.
+
+    Returns:
+        The class of the layer, or None if no layer fits.
+
+    Example:
+        ```python
+        print(umstack.scapy.guess(bytes(umstack.scapy.LBTRM() / umstack.scapy.LBTRMSm())))
+        ```
     """
     return next((layer for layer, fits in _LOOKS.items() if fits(data)), None)
 
