@@ -74,7 +74,7 @@ PRIMITIVE_BASES = {"_Bool": "int", "double": "float", "float": "float", "char": 
 
 
 def primitive_name(kind: Any) -> str:
-    """The name of a primitive type, as a class of the stub."""
+    """Return the name of a primitive type, as a class of the stub."""
     if isinstance(kind, model.VoidType):
         return "void"
     if isinstance(kind, model.EnumType):
@@ -131,14 +131,14 @@ def argument(kind: Any) -> str:
 
 
 def pieces(module: Module) -> dict[str, Any]:
-    """The module's own declarations, less those of the module it includes."""
+    """Return the module's declarations without those of the module that it includes."""
     parser = ffi_of(module)._parser
     found = {key: kind for key, (kind, _) in parser._declarations.items()}
     return {key: kind for key, kind in sorted(found.items()) if kind not in parser._included_declarations}
 
 
 def structs_of(declared: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Each struct by the name of its class: how C spells it, and cffi's model of it."""
+    """Return each struct by the name of its class: its C spelling, and cffi's model."""
     found: dict[str, tuple[str, Any]] = {}
     for key, kind in declared.items():
         space, _, name = key.partition(" ")
@@ -149,7 +149,7 @@ def structs_of(declared: dict[str, Any]) -> dict[str, tuple[str, Any]]:
 
 
 def struct_lines(name: str, kind: Any) -> Iterator[str]:
-    """The class of a struct."""
+    """Yield the class of a struct."""
     if name != kind.name:
         yield f"{name} = {kind.name}"
         return
@@ -168,19 +168,19 @@ def struct_lines(name: str, kind: Any) -> Iterator[str]:
 
 
 def function_line(name: str, kind: Any) -> str:
-    """The method of a C function."""
+    """Return the method for a C function."""
     arguments = [f"{letter}: {argument(of)}" for letter, of in zip(letters(), kind.args, strict=False)]
     signature = ", ".join(["self", *arguments, "/"] if arguments else ["self"])
     return f"    def {name}({signature}) -> {result(kind.result)}: ..."
 
 
 def letters() -> Iterator[str]:
-    """Names of parameters, which are positional."""
+    """Return names for positional parameters."""
     return (f"a{number}" for number in range(1, 100))
 
 
 def constants_of(declared: dict[str, Any]) -> list[str]:
-    """Every enumerator and integer macro."""
+    """Return all enumerators and integer macros."""
     found = {key.split()[1] for key in declared if key.startswith(("macro ", "constant "))}
     for kind in declared.values():
         if isinstance(kind, model.EnumType):
@@ -191,7 +191,7 @@ def constants_of(declared: dict[str, Any]) -> list[str]:
 def allocation_lines(
     method: str, structs: dict[str, tuple[str, Any]], primitives: Sequence[str]
 ) -> Iterator[str]:
-    """The overloads of `ffi.new` or `ffi.cast`."""
+    """Yield the overloads of `ffi.new` or `ffi.cast`."""
     value = "init: Any = ..." if method == "new" else "source: Any"
     shapes = [(f"{spelled} ", name) for name, (spelled, _) in structs.items()]
     shapes += [(f"{SPELLED.get(name, name)} ", f"Pointer[{name}]") for name in primitives]
@@ -207,7 +207,7 @@ def allocation_lines(
 
 
 def common_stub() -> str:
-    """The text of the stub with the types that all modules use."""
+    """Return the text of the stub with the types that all modules use."""
     lines = [
         "from collections.abc import Iterator",
         "from typing import Any, Generic, Self, TypeVar, overload",
@@ -218,12 +218,12 @@ def common_stub() -> str:
 
 
 def imported(module: str, names: Iterable[str]) -> str:
-    """An import that passes the names on."""
+    """Return an import that exports the names again."""
     return f"from {module} import (\n" + "".join(f"    {name} as {name},\n" for name in sorted(names)) + ")"
 
 
 def stub_of(module: Module) -> str:
-    """The text of a module's stub."""
+    """Return the text of a module's stub."""
     declared = pieces(module)
     structs = structs_of(declared)
     functions = {key.split()[1]: kind for key, kind in declared.items() if key.startswith("function ")}
@@ -245,12 +245,12 @@ def stub_of(module: Module) -> str:
 
 
 def stub_path(name: str, destination: Path = ROOT) -> Path:
-    """The file of a module's stub."""
+    """Return the path of a module's stub."""
     return destination / (name.replace(".", "/") + ".pyi")
 
 
 def write_stubs(destination: Path = ROOT) -> None:
-    """Write the stubs of all modules that changed."""
+    """Write the stubs that have changed."""
     texts = {COMMON: common_stub(), **{module.name: stub_of(module) for module in MODULES}}
     for name, text in texts.items():
         path = stub_path(name, destination)

@@ -11,7 +11,7 @@
  * handles. The caller passes each to the matching close, which ends the object, and, once no thread can use the handle
  * any more, to the matching free, which unmaps it. Objects of a context need its memory: free it last.
  *
- * Errors: 0 or a negative errno. um_context_error_step names what failed.
+ * Errors: 0 or a negative errno. um_context_failed_step names what failed.
  */
 #ifndef UM_IO_CONTEXT_H
 #define UM_IO_CONTEXT_H

@@ -20,7 +20,7 @@
  * request_flush), so no flushed data stays unsent. The loop is woken (um_reactor_wake_by) only for deadlines of a
  * timer or a rate limiter.
  *
- * Three times bound what the loop does: timers_ns and requested_ns, when the session's timers are to be run at
+ * Three times limit the loop: timers_ns and requested_ns, when the session's timers must run at
  * the latest; due_ns, when the loop services the session again. While publishers stream they run the sender and poll
  * control themselves, and the loop skips the session for 1, 2, then 4 ms (skip_ns).
  *

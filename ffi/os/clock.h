@@ -40,7 +40,7 @@ typedef struct um_wall_reading {
 
 /* Returns how far the wall clock is ahead of the timers' clock, given the last offset and a reading. A reading that
  * took long, because the thread was interrupted or the clock is slow, is uncertain by half that time. Then the last
- * offset stays, unless it lies outside that range: the wall clock was set. */
+ * offset stays, unless it is outside that range: the wall clock was set. */
 static inline int64_t um_wall_offset_after(const um_wall_reading *reading, int64_t offset_ns)
 {
     int64_t error_ns = (reading->after_ns - reading->before_ns) / 2;

@@ -13,7 +13,7 @@ enum um_xsk_mode { UM_XSK_COPY, UM_XSK_ZERO_COPY };
 
 enum {
     UM_XSK_HEADROOM_BYTES_MAX = 64,
-    UM_XSK_TIMES_BYTES = 20, /* what the program writes in front of a frame */
+    UM_XSK_TIMES_BYTES = 20, /* bytes that the program writes in front of a frame */
 };
 
 typedef struct um_xsk_config {
