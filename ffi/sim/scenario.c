@@ -6,7 +6,7 @@
 
 enum { MS = 1000000, US = 1000, PPM = 1000000, FLOW_TAG = 7, HEADERS_BYTES = 48, MESSAGE_BYTES_MAX = 4096 };
 
-/* The transmission window bounds how far flow control lets a sender run ahead: one frame must fit. */
+/* Flow control lets a sender go no further than the transmission window, which must hold one frame. */
 enum { WINDOW_BYTES_MIN = MESSAGE_BYTES_MAX + HEADERS_BYTES + UM_FRAME_HEADER_BYTES + UM_FRAME_ALIGNMENT };
 
 static const int64_t LONG_NS = (int64_t)600 * 1000 * MS;
