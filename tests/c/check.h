@@ -96,8 +96,8 @@ static inline uint64_t check_seed(void)
 static inline int check_run(const check_test *test, const char *program)
 {
     int output[2];
-    char said[16384];
-    size_t said_length = 0;
+    char text[16384];
+    size_t text_length = 0;
     if (pipe(output) != 0)
         abort();
     fflush(stdout);
@@ -115,9 +115,9 @@ static inline int check_run(const check_test *test, const char *program)
     ssize_t got;
     char more[4096];
     while ((got = read(output[0], more, sizeof more)) > 0) {
-        size_t space = sizeof said - said_length;
-        memcpy(said + said_length, more, (size_t)got < space ? (size_t)got : space);
-        said_length += (size_t)got < space ? (size_t)got : space;
+        size_t space = sizeof text - text_length;
+        memcpy(text + text_length, more, (size_t)got < space ? (size_t)got : space);
+        text_length += (size_t)got < space ? (size_t)got : space;
     }
     close(output[0]);
     int status;
@@ -125,7 +125,7 @@ static inline int check_run(const check_test *test, const char *program)
     bool passed = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     printf("%s %s::%s [%s]\n", passed ? "ok  " : "FAIL", program, test->name, test->items);
     if (!passed)
-        printf("%.*s", (int)said_length, said);
+        printf("%.*s", (int)text_length, text);
     return passed ? 0 : 1;
 }
 

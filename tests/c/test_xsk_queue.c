@@ -102,7 +102,7 @@ static uint32_t frames_to_fill(const rings *r)
 }
 
 /* Puts a frame into the receive ring, over several descriptors if necessary; false if the fill ring is empty. */
-static bool kernel_receives(rings *r, const uint8_t *frame, uint32_t length)
+static bool kernel_receive(rings *r, const uint8_t *frame, uint32_t length)
 {
     enum { SPACE = FRAME_BYTES - HEADROOM_BYTES };
     struct xdp_desc *descriptors = (struct xdp_desc *)r->receive.entries;
@@ -122,7 +122,7 @@ static bool kernel_receives(rings *r, const uint8_t *frame, uint32_t length)
 }
 
 /* Takes one packet from the send ring into `frame` and optionally completes it. Returns 0 if there is none. */
-static uint32_t kernel_sends(rings *r, uint8_t *frame, bool completes)
+static uint32_t kernel_send(rings *r, uint8_t *frame, bool completes)
 {
     const struct xdp_desc *descriptors = (const struct xdp_desc *)r->send.entries;
     uint32_t length = 0;
@@ -217,10 +217,10 @@ TEST("W4", "a tag takes four bytes of a frame, and the largest sendable datagram
         um_part part = {payload, most};
         um_tx tx = {.parts = &part, .part_count = 1, .length = most};
         CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, &tx, 1), 1);
-        uint32_t sent = kernel_sends(r, frame, true);
+        uint32_t sent = kernel_send(r, frame, true);
         CHECK_EQ(sent, FRAME_BYTES - HEADROOM_BYTES);
         um_rx batch[2];
-        CHECK(kernel_receives(r, frame, sent));
+        CHECK(kernel_receive(r, frame, sent));
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 2), 1);
         CHECK_EQ(batch[0].length, most);
         um_xsk_queue_release(&r->queue);
@@ -326,7 +326,7 @@ TEST("W6", "receiving: each datagram is received once and in order, from one fra
             uint32_t length = 4 + (uint32_t)um_random_below(&random, most - 4);
             memset(payload, (int)(arrived & 255), length);
             um_store_be32(payload, arrived);
-            arrived += kernel_receives(r, frame, write_packet(r, frame, payload, length));
+            arrived += kernel_receive(r, frame, write_packet(r, frame, payload, length));
         }
         um_rx batch[16];
         uint32_t count = um_xsk_queue_receive(&r->queue, batch, 1 + (uint32_t)um_random_below(&random, 16));
@@ -366,7 +366,7 @@ static int64_t time_of_next(rings *r, uint32_t mark, int64_t kernel_ns, int64_t 
     const uint8_t payload[] = "timed";
     uint8_t frame[128];
     um_rx rx;
-    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 5)));
+    CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, 5)));
     note_times(r, mark, kernel_ns, nic_ns);
     CHECK_EQ(um_xsk_queue_receive(&r->queue, &rx, 1), 1);
     um_xsk_queue_release(&r->queue);
@@ -390,7 +390,7 @@ TEST("W6", "receiving: a datagram has the time written in front of its frame, on
     uint8_t frame[128];
     um_rx rx;
     for (uint32_t i = 0; i < 2 * RECEIVE_FRAMES; i++) {
-        CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 4)));
+        CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, 4)));
         CHECK_EQ(um_xsk_queue_receive(&r->queue, &rx, 1), 1);
         CHECK_EQ(rx.received_ns, 0);
         um_xsk_queue_release(&r->queue);
@@ -438,7 +438,7 @@ TEST("W5", "receiving: a batch holds as many datagrams of several frames as of o
     rings *r = rings_open(true);
     static uint8_t payload[LENGTH], frame[LENGTH + UM_XSK_HEADER_BYTES];
     for (uint32_t i = 0; i < DATAGRAMS; i++)
-        CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, LENGTH)));
+        CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, LENGTH)));
     um_rx batch[64];
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 4), 4);
     CHECK(r->queue.has_more);
@@ -458,11 +458,11 @@ TEST("W6", "receiving: frames without a datagram are counted and released")
     const uint8_t junk[60] = {0}, payload[] = "good";
     uint8_t frame[128];
     um_rx batch[8];
-    CHECK(kernel_receives(r, junk, sizeof junk));
-    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 4)));
+    CHECK(kernel_receive(r, junk, sizeof junk));
+    CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, 4)));
     uint32_t length = write_packet(r, frame, payload, 4);
     frame[length - 1] ^= 1;
-    CHECK(kernel_receives(r, frame, length));
+    CHECK(kernel_receive(r, frame, length));
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
     CHECK_BYTES(batch[0].data, payload, 4);
     um_xsk_queue_release(&r->queue);
@@ -483,7 +483,7 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
     for (int round = 0; round < RECEIVE_FRAMES / 2; round++) {
         for (int i = 0; i < 3; i++) {
             memset(payload, (int)++number, sizeof payload);
-            CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, i == 1 ? 3000 : 1000)));
+            CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, i == 1 ? 3000 : 1000)));
         }
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 3);
         CHECK(batch[0].frames == frames && batch[1].frames == NULL && batch[2].frames == frames);
@@ -498,13 +498,13 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
         CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES - pinned_count);
     }
     while (pinned_count < RECEIVE_FRAMES / 2) {
-        CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
+        CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, 1000)));
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
         CHECK(frames->pin(frames, batch[0].data));
         pinned[pinned_count++] = batch[0].data;
         um_xsk_queue_release(&r->queue);
     }
-    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
+    CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, 1000)));
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
     CHECK(!frames->pin(frames, batch[0].data));
     um_xsk_queue_release(&r->queue);
@@ -516,7 +516,7 @@ TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can 
     frames->unpin(frames, pinned + 5, pinned_count - 5);
     CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES);
     CHECK_EQ(r->queue.counters.ring_kept, RECEIVE_FRAMES / 2);
-    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
+    CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, 1000)));
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
     CHECK(frames->pin(frames, batch[0].data));
     rings_close(r);
@@ -527,7 +527,7 @@ TEST("W6", "receiving: an incomplete datagram waits for its last frame")
     rings *r = rings_open(true);
     static uint8_t payload[5000], frame[5000 + UM_XSK_HEADER_BYTES];
     um_rx batch[4];
-    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, sizeof payload)));
+    CHECK(kernel_receive(r, frame, write_packet(r, frame, payload, sizeof payload)));
     uint32_t end = r->receive.producer;
     for (r->receive.producer = 1; r->receive.producer < end; r->receive.producer++) {
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 4), 0);
@@ -580,7 +580,7 @@ static void check_sending(uint16_t tag_control)
         else if (sent < COUNT)
             sent += (uint32_t)um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
         while (um_random_below(&random, 3) == 0 || sent == COUNT) {
-            uint32_t taken = kernel_sends(r, frame, true);
+            uint32_t taken = kernel_send(r, frame, true);
             if (taken == 0)
                 break;
             um_rx rx;
@@ -615,7 +615,7 @@ TEST("W6", "sending: a full ring or a stalled completion ring stops it, and a da
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0);
     CHECK_EQ(um_xsk_queue_unsent(&r->queue), SEND_FRAMES);
     for (int i = 0; i < SEND_FRAMES; i++)
-        CHECK(kernel_sends(r, frame, false) > 0);
+        CHECK(kernel_send(r, frame, false) > 0);
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0); /* sent, but the kernel still owns the frames */
     part.length = um_xsk_queue_datagram_max(&r->queue) + 1;
     um_tx large = {.parts = &part, .part_count = 1, .length = part.length};
@@ -670,7 +670,7 @@ static void complete_twice(rings *r)
     um_part part = {payload, sizeof payload};
     um_tx tx = {.parts = &part, .part_count = 1, .length = sizeof payload};
     um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
-    kernel_sends(r, frame, true);
+    kernel_send(r, frame, true);
     r->completion.entries[r->completion.producer % SEND_FRAMES] = r->completion.entries[0];
     r->completion.producer++;
     um_xsk_queue_reclaim(&r->queue);
@@ -688,7 +688,7 @@ static void return_kept_twice(rings *r)
 {
     static uint8_t payload[1000], frame[FRAME_BYTES];
     um_rx batch[1];
-    kernel_receives(r, frame, write_packet(r, frame, payload, sizeof payload));
+    kernel_receive(r, frame, write_packet(r, frame, payload, sizeof payload));
     um_xsk_queue_receive(&r->queue, batch, 1);
     r->queue.frames.pin(&r->queue.frames, batch[0].data);
     um_xsk_queue_release(&r->queue);
