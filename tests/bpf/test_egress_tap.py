@@ -146,7 +146,7 @@ PACKETS: dict[str, bytes] = {
 @pytest.mark.parametrize("filter_name", FILTERS)
 @pytest.mark.parametrize("name", PACKETS)
 def test_the_tap_keeps_the_same_packets_as_the_packet_socket(tap: Tap, filter_name: str, name: str) -> None:
-    """Issue 4, capture: both filters agree on every packet, and the tap keeps whole frames."""
+    """Both filters agree on every packet, and the tap keeps whole frames."""
     tap.keep(FILTERS[filter_name])
     tap.run(PACKETS[name])
     is_kept = kept(FILTERS[filter_name].program(), PACKETS[name])
@@ -164,7 +164,7 @@ def test_the_packets_distinguish_the_filters() -> None:
 
 
 def test_both_filters_agree_on_a_packet_cut_anywhere(tap: Tap) -> None:
-    """Issue 4, capture: both filters reject a packet that ends before the fields they read."""
+    """Both filters reject a packet that ends before the fields they read."""
     whole, program = to("224.10.10.10", 14400, option_words=2), DEFAULT.program()
     for length in range(34, len(whole)):
         tap.run(whole[:length])
@@ -173,7 +173,7 @@ def test_both_filters_agree_on_a_packet_cut_anywhere(tap: Tap) -> None:
 
 @pytest.mark.parametrize("size", [42, 128, 129, 512, 513, 1514])
 def test_frames_of_every_size_are_whole(tap: Tap, size: int) -> None:
-    """Issue 4, capture: small steps of the ladder of record sizes, and their edges."""
+    """Small steps of the ladder of record sizes, and their edges."""
     payload = bytes(n % 251 for n in range(size - 42))
     packet = ethernet(ipv4(udp(14400, payload), destination="224.10.10.10"))
     tap.run(packet)
@@ -183,14 +183,14 @@ def test_frames_of_every_size_are_whole(tap: Tap, size: int) -> None:
 
 
 def test_a_run_is_one_record(tap: Tap) -> None:
-    """Issue 4, capture: a run of datagrams is copied as one record, which contains their number."""
+    """A run of datagrams is copied as one record, which contains their number."""
     tap.run(PACKETS["first group"], gso_segments=44)
     ((record, _),) = tap.take()
     assert record[4] == 44
 
 
 def test_packets_that_do_not_fit_are_counted(tap: Tap) -> None:
-    """Issue 4, capture: a full ring loses packets, counts each datagram of a run, and accepts more once it has been
+    """A full ring loses packets, counts each datagram of a run, and accepts more once it has been
     read."""
     packet, count = PACKETS["first group"], 20_000
     tap.programs.program(NAME).test_run(packet, repeat=count)
@@ -267,7 +267,7 @@ def incoming(tap: Tap) -> Iterator[Socket]:
 def test_the_socket_filter_keeps_the_same_packets_as_the_others(
     tap: Tap, incoming: Socket, filter_name: str, name: str
 ) -> None:
-    """Issue 4, capture: the filter that stamps incoming frames agrees on every packet with the one without stamps."""
+    """The filter that stamps incoming frames agrees on every packet with the one without stamps."""
     tap.keep(FILTERS[filter_name])
     assert incoming.takes(PACKETS[name]) == kept(FILTERS[filter_name].program(), PACKETS[name])
     assert incoming.frames() == kept(FILTERS[filter_name].program(), PACKETS[name])
@@ -275,7 +275,7 @@ def test_the_socket_filter_keeps_the_same_packets_as_the_others(
 
 @pytest.mark.parametrize("kind", ["incoming", "mirrored"])
 def test_each_accepted_frame_has_a_stamp(tap: Tap, kind: str) -> None:
-    """Issue 4, capture: nanosecond receive times, by the number of the frame; refused frames have none."""
+    """Nanosecond receive times, by the number of the frame; refused frames have none."""
     with closing(Socket(tap, kind)) as watched:
         for number in range(1, 6):
             assert kind == "mirrored" or not watched.takes(PACKETS["another port"])
@@ -288,7 +288,7 @@ def test_each_accepted_frame_has_a_stamp(tap: Tap, kind: str) -> None:
 
 
 def test_stamps_in_use_are_not_overwritten(tap: Tap) -> None:
-    """Issue 4, bad input and faults: a slow reader loses packets, which are counted, but no time is wrong."""
+    """A slow reader loses packets, which are counted, but no time is wrong."""
     with closing(Socket(tap, "mirrored")) as watched:
         most = tap.programs.map("mirrored_stamps").max_entries - STAMPS_SPARE
         packet = PACKETS["first group"]
@@ -301,7 +301,7 @@ def test_stamps_in_use_are_not_overwritten(tap: Tap) -> None:
 
 
 def test_a_filter_that_does_not_fit_is_recognized() -> None:
-    """Issue 4, capture: the tap is not used with more ranges than the program takes, or without a filter."""
+    """The tap is not used with more ranges than the program takes, or without a filter."""
     most = tuple((ipaddress.IPv4Address(n), ipaddress.IPv4Address(n)) for n in range(32))
     assert egress_filter(PacketFilter(most)) is not None
     assert egress_filter(PacketFilter((*most, most[0]))) is None

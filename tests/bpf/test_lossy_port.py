@@ -1,4 +1,4 @@
-"""bpf/lossy_port.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: Lab)."""
+"""bpf/lossy_port.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: steering program; W5).
+"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy.
 
 Redirects are real decisions: the sockets in the map are unbound AF_XDP sockets.
 """
@@ -241,7 +241,7 @@ def test_frames_without_a_rule_pass(bench: Bench) -> None:
 
 @pytest.mark.parametrize("tags", STACKED_TAGS.values(), ids=STACKED_TAGS)
 def test_stacked_tags_pass_with_their_own_verdict(bench: Bench, tags: Packet) -> None:
-    """Issue 29, VLAN devices: frames with a provider's tag or two tags pass to the kernel, with their own verdict."""
+    """Frames with a provider's tag or two tags pass to the kernel, with their own verdict."""
     bench.socket_at(1)
     for packet in (ipv4(), ipv6()):
         assert bench.run(ethernet(packet, tags)) == (XDP_PASS, "stacked_tags")
@@ -249,7 +249,7 @@ def test_stacked_tags_pass_with_their_own_verdict(bench: Bench, tags: Packet) ->
 
 
 def test_a_rule_is_for_one_vlan(bench: Bench) -> None:
-    """Issue 29, VLAN devices: untagged datagrams and those of another VLAN do not match a rule of this VLAN."""
+    """Untagged datagrams and those of another VLAN do not match a rule of this VLAN."""
     bench.steering.remove_rule(GROUP, PORT)
     bench.socket_at(1)
     frames = {vlan: ethernet(ipv4(), Dot1Q(vlan=vlan)) for vlan in (0, 1, VLAN, 0x107, 4094)}

@@ -412,7 +412,7 @@ static void add_datagram(bytes *run, uint32_t session_id, uint32_t sqn, uint32_t
     }
 }
 
-TEST("issue 4, capture", "finds the length of each datagram of a run; a single datagram, or other data, is no run")
+TEST("", "finds the length of each datagram of a run; a single datagram, or other data, is no run")
 {
     bytes run = {.length = 0};
     add_datagram(&run, SESSION, 1, 300);

@@ -65,7 +65,7 @@ static void open_file(um_unit_file *file, char *path)
     CHECK(um_unit_file_open(file, path) == 0);
 }
 
-TEST("issue 4", "records are in the file in order, for any timing of units, flushes and the disk")
+TEST("", "records are in the file in order, for any timing of units, flushes and the disk")
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
         um_random random = {seed};
@@ -86,7 +86,7 @@ TEST("issue 4", "records are in the file in order, for any timing of units, flus
     }
 }
 
-TEST("issue 4", "a small file needs no thread and is written by a flush")
+TEST("", "a small file needs no thread and is written by a flush")
 {
     um_random random = {7};
     um_unit_file file;
@@ -121,7 +121,7 @@ static void check_cut(um_unit_file *file, const char *path, bool is_flushed_ofte
     CHECK(records_in(path) == file->flushed.count);
 }
 
-TEST("issue 4", "a file that cannot grow is truncated to its last complete record")
+TEST("", "a file that cannot grow is truncated to its last complete record")
 {
     struct rlimit limit = {FILE_LIMIT_BYTES, FILE_LIMIT_BYTES};
     signal(SIGXFSZ, SIG_IGN);
@@ -146,7 +146,7 @@ static void check_filled(um_unit_file *file, const char *path)
     unlink(path);
 }
 
-TEST("issue 4", "without direct writing, a file is written through the page cache")
+TEST("", "without direct writing, a file is written through the page cache")
 {
     um_unit_file file;
     char path[40];
@@ -158,7 +158,7 @@ TEST("issue 4", "without direct writing, a file is written through the page cach
     CHECK(!file.has_thread);
 }
 
-TEST("issue 4", "a refused direct write is repeated through the page cache")
+TEST("", "a refused direct write is repeated through the page cache")
 {
     um_unit_file file;
     char path[40];
@@ -171,7 +171,7 @@ TEST("issue 4", "a refused direct write is repeated through the page cache")
     check_filled(&file, path);
 }
 
-TEST("issue 4", "a full device is reported")
+TEST("", "a full device is reported")
 {
     um_random random = {19};
     um_unit_file file;

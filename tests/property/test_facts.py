@@ -24,7 +24,7 @@ TRAFFIC = Traffic(seed=5, sessions=2, receivers=3, messages_per_datagram=3, mess
 
 @pytest.fixture(scope="module", params=["LBT-RM", "LBT-RU", "LBT-TCP"])
 def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a capture with losses of each transport (issue 29)."""
+    """Return a capture with losses of each transport."""
     path = tmp_path_factory.mktemp("facts") / "switch.pcap"
     if request.param == "LBT-RM":
         return str(generate(path, 3000, TRAFFIC).path)

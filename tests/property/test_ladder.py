@@ -1,4 +1,4 @@
-"""The mode ladder is monotone: a better fact never gives a worse mode (issue: mode ladder, W7)."""
+"""The mode ladder is monotone: a better fact never gives a worse mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Analyses of captures of simulated runs are exact (issue 4).
+"""Analyses of captures of simulated runs are exact.
 
 The simulator knows the fate of every datagram at every host (umstack.sim.truth); the capture does not hold it. Where
 the capture is sufficient, the analyses must equal the truth, to the nanosecond and the datagram.

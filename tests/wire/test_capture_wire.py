@@ -300,7 +300,7 @@ def test_a_real_run_agrees(directory: Path, capture: list[Frame]) -> None:
 
 
 def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Issue 29: all LBT-RU packet types of the stack, with and without session id, with and without keys."""
+    """All LBT-RU packet types of the stack, with and without session id, with and without keys."""
     path = emitted(tmp_path_factory, "emit_lbtru") / "wire.pcapng"
     rows = agree(path, frames(path))
     assert {row["packet_type"] for row in rows} == {*LBTRU_TYPES.values(), "LBMR", "STATUS", "FILTER", None}
@@ -315,7 +315,7 @@ def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_lbtru_of_other_senders_agrees(tmp_path: Path) -> None:
-    """Issue 29: every type of LBT-RU packet, built by scapy: options in both orders, no options, long lists, every NCF
+    """Every type of LBT-RU packet, built by scapy: options in both orders, no options, long lists, every NCF
     reason, flags that the stack itself never sets."""
     session, client = LBTRUSessionId(session_id=0x5EED00AA), LBTRUClientId(client_id=7)
     both = [session, client]
@@ -407,7 +407,7 @@ def test_recovery_over_tcp_agrees() -> None:
 
 
 def test_facts_of_a_real_run_over_lbttcp_match_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Issue 29: the data sent over LBT-TCP to two receivers, one of which leaves, in total and per connection."""
+    """The data sent over LBT-TCP to two receivers, one of which leaves, in total and per connection."""
     pytest.importorskip("polars")
     from umstack.analysis.tables import tables_of
     from umstack.facts.facts import facts_of
@@ -428,7 +428,7 @@ def test_facts_of_a_real_run_over_lbttcp_match_it(tmp_path_factory: pytest.TempP
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_lbttcp_agrees(tmp_path: Path) -> None:
-    """Issue 29: the segments of a session: the sender, the session in the receiver's message, messages cut anywhere, a
+    """The segments of a session: the sender, the session in the receiver's message, messages cut anywhere, a
     TSNI, the end; a connection without a session id is recognized by its messages."""
     stream = b"".join(message(9, number, bytes(100 * number)) for number in range(1, 30))
     stream += bytes.fromhex("08200010ff0c0001000000090000001d") + b"\1\xff\0\4"

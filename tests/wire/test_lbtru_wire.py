@@ -61,7 +61,7 @@ def test_nothing_is_malformed(folder: Path) -> None:
 
 
 def test_every_kind_of_packet_is_captured(lbtru: list[Frame]) -> None:
-    """Issue 29: tshark decodes every packet type sent."""
+    """Tshark decodes every packet type sent."""
     assert {kind(frame) for frame in lbtru} == {DATA, SM, NAK, NCF, ACK, CREQ, RST}
 
 

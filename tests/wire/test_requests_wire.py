@@ -36,7 +36,7 @@ def _fields(file: Path, display: str, *names: str) -> list[list[str]]:
 
 
 def test_tshark_decodes_a_request(tmp_path: Path) -> None:
-    """Issue 29, W1: option 4 with the requester's number, address and port, in each fragment; no mark."""
+    """W1: option 4 with the requester's number, address and port, in each fragment; no mark."""
     file = tmp_path / "request.pcapng"
     with open_context(**PORTS, tap=file) as context:
         receiver, source = context.receiver("wire"), context.source("wire")
@@ -92,7 +92,7 @@ def responses() -> tuple[int, bytes]:
 
 
 def test_tshark_decodes_responses(tmp_path: Path, responses: tuple[int, bytes]) -> None:
-    """Issue 29, W1: the request's number with no port, the stream and its numbers, fragments that reassemble."""
+    """W1: the request's number with no port, the stream and its numbers, fragments that reassemble."""
     index, data = responses
     file = tmp_path / "responses.pcap"
     packets = []
@@ -124,7 +124,7 @@ def test_tshark_decodes_responses(tmp_path: Path, responses: tuple[int, bytes]) 
 
 
 def test_tshark_decodes_keyed_responses(tmp_path: Path) -> None:
-    """Issue 29, W1: greetings, the proof and records are LBMC control messages with an HMAC option among the rest."""
+    """W1: greetings, the proof and records are LBMC control messages with an HMAC option among the rest."""
     write_keys(tmp_path / "keys", "*", (KEY_ID, SECRET))
     options = {"authentication_scope": "all", "authentication_key_file": str(tmp_path / "keys")}
     said: dict[str, bytes] = {}
@@ -170,7 +170,7 @@ def test_tshark_decodes_keyed_responses(tmp_path: Path) -> None:
 
 
 def test_scapy_dissects_responses(responses: tuple[int, bytes]) -> None:
-    """Issue 29: the layers of `umstack.scapy` agree."""
+    """The layers of `umstack.scapy` agree."""
     index, data = responses
     first = LBMCStream(data[: 48 + 5])
     assert first[LBMCRequest].request_index == index

@@ -56,14 +56,14 @@ def tshark(home: Path, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("preference", DEFAULTS)
 def test_addresses_and_ports_are_the_options_defaults(preference: str) -> None:
-    """Issue 31, Wireshark: groups and ports of the profile are the defaults of a context."""
+    """Groups and ports of the profile are the defaults of a context."""
     scope, name = DEFAULTS[preference]
     assert preferences()[preference] == str(find_option(scope, name).default)
 
 
 @needs_tshark
 def test_every_preference_is_known(tmp_path: Path) -> None:
-    """Issue 31, Wireshark: tshark rejects unknown preferences and invalid values given as options."""
+    """Tshark rejects unknown preferences and invalid values given as options."""
     given = [f"-o{name}:{value}" for name, value in preferences().items()]
     assert len(given) == 14
     assert tshark(tmp_path, *given, "-r", str(SAMPLE), "-c", "1")
@@ -71,7 +71,7 @@ def test_every_preference_is_known(tmp_path: Path) -> None:
 
 @needs_tshark
 def test_columns_show_a_recovery(tmp_path: Path) -> None:
-    """Issue 31, Wireshark: the columns show NAKed and retransmitted sqns."""
+    """The columns show NAKed and retransmitted sqns."""
     lines = tshark(tmp_path, "-r", str(SAMPLE))
     assert any(" NAK " in line and "103,104" in line for line in lines), lines
     assert any("DATA(RX) sqn 0x67" in line for line in lines), lines
@@ -79,7 +79,7 @@ def test_columns_show_a_recovery(tmp_path: Path) -> None:
 
 @needs_tshark
 def test_colours_and_buttons_are_filters_that_find(tmp_path: Path) -> None:
-    """Issue 31, Wireshark: each filter compiles; those of a recovery find its packets in the reference capture."""
+    """Each filter compiles; those of a recovery find its packets in the reference capture."""
     colours = re.findall(r"^@([^@]+)@([^@]+)@", (PROFILE / "colorfilters").read_text(), re.MULTILINE)
     buttons = re.findall(
         r'^"TRUE","([^"]+)","([^"]+)"', (PROFILE / "dfilter_buttons").read_text(), re.MULTILINE
