@@ -102,7 +102,7 @@ def test_keys_are_exchanged_while_a_context_is_open(keys: dict[str, Any]) -> Non
         ({"authentication_key_file": "/nowhere/keys"}, umstack.UmError, "/nowhere/keys"),
         ({"authentication_scope": "data"}, OptionError, "none | control | all"),
         ({"authentication_time_tolerance": 0}, OptionError, "1..86400"),
-        ({"resolver_unicast_daemon": "127.0.0.1:15380"}, OptionError, "take the lines `resolution` out"),
+        ({"resolver_unicast_daemon": "127.0.0.1:15380"}, OptionError, "remove the `resolution` lines"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -15,7 +15,7 @@ from umstack.errors import OptionError
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES
 
 RESOLVER_DAEMON_PORT = 15380
-"""The UDP port of a resolution daemon, unless another is named."""
+"""The default UDP port of a resolution daemon."""
 _FROM_MTU = "from the interface MTU"
 _NO_LIMIT = "no limit"
 
@@ -696,13 +696,13 @@ class ContextOptions:
 
     @property
     def interface(self) -> str:
-        """The interface topic resolution and LBT-RM use; 0.0.0.0 leaves the choice to the context."""
+        """The interface for topic resolution and LBT-RM; 0.0.0.0: the context chooses."""
         chosen = self.resolver_multicast_interface
         return self.default_interface if chosen == "0.0.0.0" else chosen
 
     @property
     def source_datagram_size_bytes(self) -> int:
-        """Configured size of datagrams sent, 0 for the one the MTU gives."""
+        """Configured size of sent datagrams; 0: the size that the MTU allows."""
         return (
             self.transport_lbtrm_source_datagram_max_size_bytes
             or self.transport_lbtrm_datagram_max_size_bytes
@@ -710,7 +710,7 @@ class ContextOptions:
 
     @property
     def lbtru_source_datagram_size_bytes(self) -> int:
-        """Configured size of LBT-RU datagrams sent, 0 for that of LBT-RM."""
+        """Configured size of sent LBT-RU datagrams; 0: the size for LBT-RM."""
         return (
             self.transport_lbtru_source_datagram_max_size_bytes
             or self.transport_lbtru_datagram_max_size_bytes
@@ -718,14 +718,14 @@ class ContextOptions:
 
     @property
     def resolver_daemons(self) -> tuple[tuple[str, int], ...]:
-        """Addresses and ports of the resolution daemons; empty for topic resolution by multicast."""
+        """Addresses and ports of the resolution daemons; empty: topic resolution by multicast."""
         if self.resolver_unicast_daemon == "none":
             return ()
         return tuple(map(_daemon, re.split(r"[,;\s]+", self.resolver_unicast_daemon)))
 
     @property
     def resolver_incoming(self) -> tuple[str, int]:
-        """Group and port topic resolution listens to."""
+        """Group and port on which topic resolution receives."""
         address = self.resolver_multicast_incoming_address
         return (
             self.resolver_multicast_address if address == "0.0.0.0" else address,
@@ -734,7 +734,7 @@ class ContextOptions:
 
     @property
     def resolver_outgoing(self) -> tuple[str, int]:
-        """Group and port topic resolution sends to."""
+        """Group and port to which topic resolution sends."""
         address = self.resolver_multicast_outgoing_address
         return (
             self.resolver_multicast_address if address == "0.0.0.0" else address,
@@ -743,7 +743,7 @@ class ContextOptions:
 
 
 def _daemon(text: str) -> tuple[str, int]:
-    """One daemon. An interface and a local port before `->`, as Ultra Messaging has them, are left to the context."""
+    """Parse one daemon; ignores Ultra Messaging's interface and local port before `->`: the context chooses them."""
     host, _, port = text.rpartition("->")[2].partition(":")
     try:
         address = str(ipaddress.IPv4Address(host))
@@ -752,7 +752,7 @@ def _daemon(text: str) -> tuple[str, int]:
         number = 0
     if not 0 < number < 65536:
         raise OptionError(
-            f"context option resolver_unicast_daemon: {text!r} is no daemon",
+            f"context option resolver_unicast_daemon: {text!r} is not the address of a daemon",
             hint="give ADDRESS or ADDRESS:PORT",
         )
     return address, number

@@ -1,4 +1,4 @@
-"""Late join and off-transport recovery: fetching from a source what it retains, and serving that, over LBMC on TCP."""
+"""Late join and off-transport recovery: fetch retained messages from a source, and serve them, over LBMC on TCP."""
 
 from umstack.recovery.codec import endpoint_of, endpoint_option
 from umstack.recovery.service import RecoveryService

@@ -1,8 +1,7 @@
 """Fetch: one delivery controller's connection to its source's request port (UM-136..UM-143).
 
-The core decides when to connect, which requests to send and when to give up (ffi/core/receiver/fetch.h);
-here are the
-socket, and the tags where the topic has keys. The simulator runs the same core over connections of its own.
+The core decides when to connect, which requests to send and when to give up (ffi/core/receiver/fetch.h). This module
+has the socket, and the tags if the topic has keys. The simulator runs the same core over simulated connections.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _UNLIMITED = 1_000_000
 
 
 def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
-    """Return an um_fetch_plan for a source's past; for a rediscovered one, for the messages after `resume_sqn`."""
+    """Return an um_fetch_plan for a source's past; for a rediscovered source, for messages after `resume_sqn`."""
     plan = ffi.new("um_fetch_plan *")
     plan.attempts_max = options.late_join_info_request_maximum
     plan.outstanding_max = options.retransmit_request_outstanding_maximum
     plan.attempt_minimum_ns = plan.attempt_maximum_ns = options.late_join_info_request_interval_ns
     plan.request_minimum_ns = plan.request_maximum_ns = options.retransmit_request_interval_ns
     plan.message_timeout_ns = options.retransmit_request_message_timeout_ns
-    # Who finds a source again fetches what it missed, not the past.
+    # A receiver that rediscovers a source fetches the messages it missed, not the past.
     plan.request_index = LATE_JOIN_REQUEST if resume_sqn is None else OFF_TRANSPORT_REQUEST
     bounds = RangeBounds(low_sqn=resume_sqn)
     if resume_sqn is None:
@@ -83,7 +82,7 @@ def otr_plan(options: ReceiverOptions, next_sqn: int) -> Any:
 
 
 class Fetch:
-    """One late join, or one off-transport recovery. One thread: that of the recovery service."""
+    """One late join or one off-transport recovery. Used only by the recovery service's thread."""
 
     def __init__(
         self,
@@ -97,10 +96,10 @@ class Fetch:
         counters: StreamCounters,
         keys_of: KeysOf,
     ) -> None:
-        """`identity` is the core's session identity, `epoch` its number of the fetch, `plan` an um_fetch_plan."""
+        """`identity`: the core's session; `epoch`: the core's number of the fetch; `plan`: an um_fetch_plan."""
         self._keys_of = keys_of
         self._greeting: tuple[bytes, Key] | None = None
-        """While the source has not greeted on a connection with tags: ours, and its key."""
+        """Our greeting and its key until the source has sent its greeting; only on connections with tags."""
         self.is_over = False
         self._subscription = subscription
         self._endpoint = endpoint
@@ -123,7 +122,7 @@ class Fetch:
         return now_ns + (_STARVED_NS if self._fetch.is_starved else _LOOK_NS)
 
     def close(self) -> None:
-        """Leave it; the core's part ends with its receiver."""
+        """Close the connection; the core's state is freed with its receiver."""
         self.is_over = True
         self._disconnect()
 
@@ -145,7 +144,7 @@ class Fetch:
         self._selector.register(peer, self._interest, self._on_ready)
 
     def _open_windows(self) -> None:
-        """Begin a connection with the range request, or with a greeting where the topic has keys."""
+        """Start a connection with the range request, or with a greeting if the topic has keys."""
         keys = self._keys_of(self._subscription.topic)
         self._greeting = None
         if not keys:
@@ -164,7 +163,7 @@ class Fetch:
         self._requests.append(bytes(ffi.buffer(request, length)))
 
     def _take_greeting(self, ours: bytes, key: Key) -> None:
-        """Once the source has greeted, tag what follows. Raises TagRefused, ConnectionError."""
+        """Tag the following messages once the source's greeting has arrived. Raises TagRefused, ConnectionError."""
         received, requests = self._received, self._requests
         assert isinstance(received, VerifiedWindow)
         assert isinstance(requests, SealedWindow)
@@ -184,7 +183,7 @@ class Fetch:
         self._request_range()
 
     def _refuse(self, refusal: TagRefused) -> None:
-        """End a connection whose other side is not the source; the next attempt makes another."""
+        """End a connection whose peer is not the source; the next attempt opens another."""
         count_refusal(refusal, self._counters, "recovery", f"{self._endpoint.ip}:{self._endpoint.port}")
         self._disconnect()
 
@@ -209,12 +208,12 @@ class Fetch:
                 break
         if peer is not None and self._socket is peer:
             self._send(peer)
-            if ended and not self._fetch.is_starved:  # the remainder is half a message
+            if ended and not self._fetch.is_starved:  # the rest is an incomplete message
                 self._disconnect()
         self._attend()
 
     def _receive(self, peer: socket.socket) -> int:
-        """Bytes received, 0 when nothing waits or there is no space, -1 at the end."""
+        """Receive: number of bytes, 0 if no data waits or there is no space, -1 at the end."""
         space = self._received.free_bytes
         try:
             count = self._received.receive(peer)
@@ -229,7 +228,7 @@ class Fetch:
         return 0 if count is None or space == 0 else count or -1
 
     def _take(self) -> bool:
-        """Pass received data to the core and collect its requests; False at the end of the stream."""
+        """Pass received data to the core and collect its requests; return false at the end of the stream."""
         while self._take_seen():
             try:
                 if self._fetch.is_starved or not self._received.show_next():
@@ -276,7 +275,7 @@ class Fetch:
         if action == lib.UM_FETCH_CONNECT:
             self._connect()
         elif action == lib.UM_FETCH_DISCONNECT:
-            self._disconnect()  # and connects again
+            self._disconnect()  # um_fetch connects again later
         elif action != lib.UM_FETCH_WAIT:
             self._end()
 

@@ -1,8 +1,7 @@
-"""The messages of late join and off-transport recovery that Python encodes and decodes: offers and requests.
+"""Messages of late join and off-transport recovery that Python encodes and decodes: offers and range requests.
 
-Requests and answers are written and read by the core (ffi/core/wire/range_request.h,
-ffi/core/source/retention.h). Layout:
-docs/wire.md.
+The core writes and reads the other messages (ffi/core/wire/range_request.h, ffi/core/source/retention.h).
+Layout: docs/wire.md.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ OPTION_MESSAGE_REQUEST = 21
 OPTION_RANGE_REQUEST = 78
 HEADER_BYTES = 4
 LATE_JOIN_REQUEST, OFF_TRANSPORT_REQUEST = 0, 1
-"""Indices of range requests, which say in a capture what a connection is for; an answer repeats them."""
+"""Indices of range requests: show the purpose of a connection in captures; the response repeats the index."""
 
 _TOPIC_OPTION_LATE_JOIN = 4
 _TOPIC_OPTION = struct.Struct("!HHH4sIII")
@@ -30,7 +29,7 @@ _TOPIC_OPTION = struct.Struct("!HHH4sIII")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeBounds:
-    """How far back a receiver wants to go; None is no bound."""
+    """The part of the past that a receiver requests; None is no bound."""
 
     low_sqn: int | None = None
     count: int | None = None
@@ -40,7 +39,7 @@ class RangeBounds:
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest(RangeBounds):
-    """A receiver's request for the range that is retained."""
+    """A receiver's request for the range of retained messages."""
 
     topic_index: int
     request_index: int = LATE_JOIN_REQUEST
@@ -48,13 +47,13 @@ class RangeRequest(RangeBounds):
 
 
 def endpoint_option(endpoint: Endpoint) -> WireOption:
-    """The topic option of an advertisement that offers late join (UM-140)."""
+    """Return the topic option of an advertisement that offers late join (UM-140)."""
     ip = socket.inet_aton(endpoint.ip)
     return WireOption(_TOPIC_OPTION_LATE_JOIN, _TOPIC_OPTION.pack(0, endpoint.port, 0, ip, 0, 0, 0))
 
 
 def endpoint_of(options: Iterable[WireOption]) -> Endpoint | None:
-    """The endpoint that an advertisement's options offer; None without one, or one that cannot be."""
+    """Return the late-join endpoint in an advertisement's options; None if there is none or it is invalid."""
     for option in options:
         if option.type == _TOPIC_OPTION_LATE_JOIN and len(option.body) == _TOPIC_OPTION.size:
             _, port, _, ip, *_ = _TOPIC_OPTION.unpack(option.body)
@@ -64,7 +63,7 @@ def endpoint_of(options: Iterable[WireOption]) -> Endpoint | None:
 
 
 def encode_range_request(request: RangeRequest) -> bytes:
-    """A control message with the request."""
+    """Return a control message with the request."""
     raw = ffi.new("um_range_request *")
     raw.topic_index, raw.request_index = request.topic_index, request.request_index
     raw.outstanding_max = request.outstanding

@@ -60,7 +60,7 @@ class _Connection:
         self.answers = ByteWindow(_ANSWER_WINDOW_BYTES)
         self.tags: StreamTags | None = None
         self.topic = ""
-        """That it has tags for."""
+        """The publication that the connection has tags for."""
         self.publication: Publication | None = None
         self.served = ffi.new("um_served *")
         self.opened_ns = self.active_ns = now_ns
@@ -68,7 +68,7 @@ class _Connection:
 
 
 class RecoveryServer:
-    """Serves the sources of one context. One thread: that of the recovery service."""
+    """Serves the sources of one context. Used only by the recovery service's thread."""
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class RecoveryServer:
         self._publications[publication.topic_index] = publication
 
     def remove(self, publication: Publication) -> None:
-        """Serve it no more; who is connected for it is disconnected."""
+        """Stop serving a source; disconnect its receivers."""
         self._publications.pop(publication.topic_index, None)
         for one in [one for one in self._connections.values() if one.publication is publication]:
             self._drop(one)
 
     def run(self, now_ns: int) -> int | None:
-        """Serve what waited for the rate limit, and end idle connections. Returns when to call again."""
+        """Continue work that waited for the rate limit, and end idle connections. Returns when to call again."""
         self._refill(now_ns)
         waiting = False
         for one in list(self._connections.values()):
@@ -127,7 +127,7 @@ class RecoveryServer:
         """Serve a receiver whose connection the port has accepted."""
         try:
             one = _Connection(peer, peer.getpeername(), now_ns)
-        except OSError:  # it has gone already
+        except OSError:  # the peer has already closed it
             peer.close()
             return
         self._connections[peer.fileno()] = one
@@ -135,11 +135,11 @@ class RecoveryServer:
 
     @property
     def connection_count(self) -> int:
-        """All of them count towards the limit of the port."""
+        """Number of connections; all of them count towards the limit of the port."""
         return len(self._connections)
 
     def make_space(self, now_ns: int) -> bool:
-        """End the oldest connection without a request, because receivers request at once. False without one."""
+        """End the oldest connection without a request, because receivers request at once. Return false if none is."""
         silent = [
             one
             for one in self._connections.values()
@@ -175,7 +175,7 @@ class RecoveryServer:
     # Requests
 
     def _refill(self, now_ns: int) -> None:
-        """Return the bytes that may be sent now, at most 10 ms of the rate."""
+        """Return the number of bytes that may be sent now, at most 10 ms of the rate."""
         if self._rate:
             passed_ns = min(now_ns - self._allowance_ns, _NS_PER_S // 100)
             most = self._rate / 100
@@ -183,7 +183,7 @@ class RecoveryServer:
             self._allowance_ns = now_ns
 
     def _serve(self, one: _Connection, now_ns: int) -> None:
-        """Serve received requests as far as the rate, the socket and the buffers allow now."""
+        """Serve received requests as far as the rate, the socket and the buffers allow."""
         try:
             while not len(one.answers) and (self._rate == 0 or self._allowance > 0):
                 if not self._answer(one):
@@ -207,7 +207,7 @@ class RecoveryServer:
             self._selector.modify(one.socket, interest, self._selector.get_key(one.socket).data)
 
     def _answer(self, one: _Connection) -> bool:
-        """Answer some requests into the empty answers; False when there are none, or the connection ended."""
+        """Answer some requests into the empty send buffer; return false if there are none or the connection ended."""
         one.requests.show_next()
         if one.publication is None and one.tags is None and is_greeting(one.requests):
             return self._answer_greeting(one)
@@ -226,7 +226,7 @@ class RecoveryServer:
         return self._reject(one)
 
     def _answer_greeting(self, one: _Connection) -> bool:
-        """Greet, and have tags on what follows; the key is the one that the receiver chose."""
+        """Send our greeting and tag the following messages; the receiver chose the key."""
         theirs = one.requests.peek(GREETING_BYTES)
         if len(theirs) < GREETING_BYTES:
             return False
@@ -267,7 +267,7 @@ class RecoveryServer:
             raise TagRefused(Refusal.KEY)
         low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         if lib.um_publication_retained(publication.handle, ffi.addressof(request, "bounds"), low, high) != 0:
-            self._drop(one)  # being closed
+            self._drop(one)  # the source is being closed
             return False
         one.publication = publication
         one.requests.consume(length)

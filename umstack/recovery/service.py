@@ -1,4 +1,4 @@
-"""RecoveryService: late join and off-transport recovery of a context, both sides, whichever thread runs it."""
+"""RecoveryService: late join and off-transport recovery of a context, for its receivers and its sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _logger = logging.getLogger("umstack.recovery")
 
 
 class RecoveryService(Closing):
-    """Its connections are the context's TCP streams, and their thread runs it."""
+    """Its connections are TCP streams of the context; the streams thread runs it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RecoveryService(Closing):
         find_subscription: Callable[[Any], Subscription | None],
         keys_of: KeysOf,
     ) -> None:
-        """`context` is the core's context; `find_subscription` gets a core's subscription and returns ours."""
+        """`context` is the core's context; `find_subscription` returns the Subscription of a core's subscription."""
         self._keys_of = keys_of
         self._options = options
         self._streams = streams
@@ -60,7 +60,7 @@ class RecoveryService(Closing):
     # Any thread
 
     def serve(self, publication: Publication) -> Endpoint:
-        """Offer what a source retains; returns where. Raises ResourceLimit, Closed."""
+        """Offer a source's retained messages; return the endpoint. Raises ResourceLimit, Closed."""
         with self._lock:
             selector = self._open()
             if self._server is None:
@@ -71,19 +71,19 @@ class RecoveryService(Closing):
             return server.endpoint
 
     def stop_serving(self, publication: Publication) -> None:
-        """The source is being closed."""
+        """Stop serving a source that is being closed."""
         with self._lock:
             server = self._server
             if server is not None and not self._is_closed:
                 self._streams.loop.submit(lambda: server.remove(publication))
 
     def expect(self) -> None:
-        """Receivers may need it from now on: a source that offers late join is about to be mapped. Raises Closed."""
+        """Open the service because a source that offers late join is about to be mapped. Raises Closed."""
         with self._lock:
             self._open()
 
     def join(self, subscription: Subscription, session: Any, topic_index: int, mapping: LateMapping) -> None:
-        """Fetch the past of a source that was just mapped, with um_subscription_map_late."""
+        """Fetch the past of a source that um_subscription_map_late has just mapped."""
         if subscription.options.use_late_join:
             plan = late_join_plan(subscription.options, mapping.resume_sqn)
         else:
@@ -102,7 +102,7 @@ class RecoveryService(Closing):
         self._fetches.append(fetch)
 
     def close(self) -> None:
-        """Close every connection. Any thread, once the objects are closed."""
+        """Close every connection. Any thread, after the sources and receivers are closed."""
         with self._lock:
             if self._is_closed:
                 return
@@ -129,7 +129,7 @@ class RecoveryService(Closing):
             lib.um_context_watch_recoveries(self._context, self._wake_fd)
         return self._selector
 
-    # The thread of the streams
+    # The streams thread
 
     def _watch(self) -> None:
         assert self._selector is not None
@@ -141,7 +141,7 @@ class RecoveryService(Closing):
         self._take_recoveries()
 
     def _take_recoveries(self) -> None:
-        """The core has begun off-transport recovery of some sources."""
+        """Start the off-transport recoveries that the core has begun."""
         count = _RECOVERIES_AT_A_TIME
         while count == _RECOVERIES_AT_A_TIME:
             count = lib.um_context_take_recoveries(self._context, self._begun, _RECOVERIES_AT_A_TIME)
@@ -163,7 +163,7 @@ class RecoveryService(Closing):
         )  # fmt: skip
 
     def _warn(self, subscription: Subscription, begun: Any) -> None:
-        """Once in otr_request_log_alert_cooldown for a topic."""
+        """Log a warning, at most once per topic in otr_request_log_alert_cooldown."""
         now_ns = time.monotonic_ns()
         warned_ns = self._warned_ns.get(subscription.topic)
         cooldown_ns = subscription.options.otr_request_log_alert_cooldown_ns

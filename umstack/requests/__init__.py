@@ -1,4 +1,4 @@
-"""Requests and responses: a message that asks for responses, and the TCP streams on which they come."""
+"""Requests and responses: messages that request responses, and the TCP streams that carry the responses."""
 
 from umstack.requests.pending_request import PendingRequest
 from umstack.requests.response import Response

@@ -1,6 +1,6 @@
 """Responses as LBMC messages on a TCP stream (layout: docs/wire.md).
 
-    header 12 | request 16: the request's index, no port | stream 20: who, and which of theirs | fragment 16 | payload
+    header 12 | request 16: the request's index, no port | stream 20: responder, response number | fragment 16 | payload
 
 A request option without a port is not a request: it names the request that the message responds to. The stream option
 identifies the stream and numbers its responses, so that duplicates are detected.
@@ -21,45 +21,45 @@ _REQUEST_OPTION = struct.Struct("!BBBBIHHI")
 _STREAM_OPTION = struct.Struct("!BBHII8s")
 _FRAGMENT_OPTION = struct.Struct("!BBHIII")
 _WHOLE = struct.Struct("!BBHII BBBBIHHI BBHII8s")
-"""The three of a response that is not fragmented."""
+"""The header and the two options of a response that is not fragmented."""
 _HEADS_BYTES = HEADER_BYTES + _REQUEST_OPTION.size + _STREAM_OPTION.size
 _IGNORABLE = 0x80
 
 FRAGMENT_MAX_BYTES = MESSAGE_MAX_BYTES - _HEADS_BYTES - _FRAGMENT_OPTION.size
 """Payload bytes of every fragment but the last."""
 WHOLE_MAX_BYTES = MESSAGE_MAX_BYTES - _HEADS_BYTES
-"""A longer response is fragmented."""
+"""Maximum payload bytes of a response that is not fragmented."""
 
 
 class ResponseStream(NamedTuple):
-    """One connection's stream of responses."""
+    """The stream of responses on one connection."""
 
     instance: bytes
-    """8 random bytes of the responder's context."""
+    """8 random bytes that identify the responder's context."""
     id: int
 
 
 class ResponsePart(NamedTuple):
-    """One LBMC message of a stream: a response, or a fragment of one."""
+    """One LBMC message of a stream: a response or a fragment of one."""
 
     request_index: int
     sqn: int
     stream: ResponseStream | None
     stream_sqn: int
     first_sqn: int
-    """Of the first fragment; the message's own without fragments."""
+    """Sequence number of the first fragment; the message's own if not fragmented."""
     offset: int
     total: int
     payload_from: int
-    """Where the payload begins in the message, whose end is its end."""
+    """Offset of the payload in the message; it extends to the message's end."""
 
 
 class MalformedResponse(Exception):
-    """The peer does not keep to the protocol."""
+    """The peer violates the protocol."""
 
 
 def encode_head(request_index: int, sqn: int, stream: ResponseStream, stream_sqn: int, length: int) -> bytes:
-    """All of a response that is sent whole, but its payload of `length` bytes."""
+    """Return the header and options of an unfragmented response with a payload of `length` bytes."""
     return _WHOLE.pack(
         _MESSAGE, _REQUEST, _HEADS_BYTES + length, 0, sqn,
         _STREAM, _REQUEST_OPTION.size, _IGNORABLE, 0, request_index, 0, 0, 0,
@@ -77,7 +77,7 @@ def encode_fragment_head(
     length: int,
     total: int,
 ) -> bytes:
-    """All of a fragment but its payload of `length` bytes."""
+    """Return the header and options of a fragment with a payload of `length` bytes."""
     return (
         _HEADER.pack(_MESSAGE, _REQUEST, _HEADS_BYTES + _FRAGMENT_OPTION.size + length, 0, sqn)
         + _REQUEST_OPTION.pack(_STREAM, _REQUEST_OPTION.size, _IGNORABLE, 0, request_index, 0, 0, 0)
@@ -89,7 +89,7 @@ def encode_fragment_head(
 
 
 def message_length(data: memoryview) -> int:
-    """The length of the message that begins here, of which 4 bytes are there. Raises MalformedResponse."""
+    """Return the length of the message that starts here with at least 4 bytes. Raises MalformedResponse."""
     length = data[2] << 8 | data[3]
     if data[0] != _MESSAGE or length < HEADER_BYTES:
         raise MalformedResponse
@@ -97,7 +97,7 @@ def message_length(data: memoryview) -> int:
 
 
 def _is_whole(message: memoryview) -> bool:
-    """Whether it has the three heads of a response that is not fragmented."""
+    """Return true if it has exactly the header and options of a response that is not fragmented."""
     return (
         len(message) >= _HEADS_BYTES
         and message[1] == _REQUEST
@@ -109,12 +109,12 @@ def _is_whole(message: memoryview) -> bool:
 
 
 def _decode_whole(message: memoryview) -> ResponsePart:
-    """The same for a response as encode_head writes it, which nearly all are."""
+    """Decode a response written by encode_head, the usual case."""
     (
         *_, sqn, _, _, _, transport, index, port, _, _, _, _, _, stream_id, stream_sqn, instance
     ) = _WHOLE.unpack_from(message)  # fmt: skip
     if transport or port:
-        raise MalformedResponse  # a request, which nothing here responds to
+        raise MalformedResponse  # a request; this side does not respond to any
     total = len(message) - _HEADS_BYTES
     return ResponsePart(
         index, sqn, ResponseStream(instance, stream_id), stream_sqn, sqn, 0, total, _HEADS_BYTES
@@ -127,7 +127,7 @@ def decode_part(message: memoryview) -> ResponsePart:
 
 
 def _decode_chain(message: memoryview) -> ResponsePart:
-    """The same option by option."""
+    """Decode a message option by option."""
     following = message[1]
     _, _, end, _, sqn = _HEADER.unpack_from(message)
     at = HEADER_BYTES
@@ -144,7 +144,7 @@ def _decode_chain(message: memoryview) -> ResponsePart:
         if following == _REQUEST and length == _REQUEST_OPTION.size:
             _, _, _, transport, index, port, _, _ = _REQUEST_OPTION.unpack_from(message, at)
             if transport or port:
-                raise MalformedResponse  # a request, which nothing here responds to
+                raise MalformedResponse  # a request; this side does not respond to any
         elif following == _STREAM and length == _STREAM_OPTION.size:
             *_, stream_id, stream_sqn, instance = _STREAM_OPTION.unpack_from(message, at)
             stream = ResponseStream(instance, stream_id)

@@ -9,7 +9,7 @@ from umstack.streams.counters import NamedCounters
 
 @dataclass(slots=True)
 class RequesterCounters(NamedCounters):
-    """Of requests that sources of the context send. Written by the thread that holds the intake's lock."""
+    """Counters of requests sent by the context's sources. Written by the thread that holds the intake's lock."""
 
     requests_sent: int = 0
     requests_pending: int = 0
@@ -27,7 +27,7 @@ class RequesterCounters(NamedCounters):
 
 @dataclass(slots=True)
 class ResponderCounters(NamedCounters):
-    """Of responses that receivers of the context send. Written with the responder's lock held."""
+    """Counters of responses sent by the context's receivers. Written with the responder's lock held."""
 
     responses_sent: int = 0
     response_bytes_sent: int = 0
@@ -42,7 +42,7 @@ class ResponderCounters(NamedCounters):
 
 @dataclass(slots=True)
 class ResponseTagCounters(NamedCounters):
-    """Of connections of responses that ended for their tags, at either end. Written by any thread."""
+    """Counters of response connections ended for their tags, at either end. Written by any thread."""
 
     responses_dropped_tag_missing: int = 0
     responses_dropped_tag_key: int = 0

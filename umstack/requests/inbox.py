@@ -1,4 +1,4 @@
-"""Inbox: one request that is open, and the responses to it that have not been read."""
+"""Inbox: one open request and its unread responses."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from umstack.requests.response import Response
 
 
 class Inbox:
-    """Filled by the thread that receives, read by any."""
+    """Filled by the receiving thread, read by any thread."""
 
     __slots__ = ("arrived", "deadline_ns", "error", "index", "owner", "topic", "wakers")
 
     def __init__(self, owner: object, topic: str, index: int, deadline_ns: int) -> None:
-        """`owner` is the source that sent the request, on a topic, by a number."""
+        """`owner`: the source that sent the request; `index`: the request's number."""
         self.owner = owner
         self.topic = topic
         self.index = index
         self.deadline_ns = deadline_ns
         self.arrived: deque[Response | ResponsesDropped] = deque()
         self.error: UmError | None = None
-        """Why no more come; a reader gets it behind what has come."""
+        """Why the request is over; raised to readers after the responses that have arrived."""
         self.wakers: list[Callable[[], object]] = []
-        """Called when there is something to read, by the thread that receives."""
+        """Called by the receiving thread when there is something to read."""
 
     @property
     def is_ready(self) -> bool:
-        """True if a reader needs not wait."""
+        """True if a read does not block."""
         return bool(self.arrived) or self.error is not None
 
     def is_over(self, now_ns: int) -> bool:
-        """True if no more responses are taken."""
+        """Return true if responses are no longer accepted."""
         return self.error is not None or now_ns >= self.deadline_ns
 
     def take(self, response: Response) -> None:
-        """A response has come."""
+        """Add a response."""
         self.arrived.append(response)
         self._wake()
 
     def note_dropped(self) -> None:
-        """A response had to be dropped: the reader learns it in its place."""
+        """Record that a response was dropped; a reader gets ResponsesDropped in its place."""
         last = self.arrived[-1] if self.arrived else None
         if isinstance(last, ResponsesDropped):
             last.count += 1
@@ -50,7 +50,7 @@ class Inbox:
             self._wake()
 
     def end(self, error: UmError) -> None:
-        """No more responses are taken; the first reason stays."""
+        """Accept no more responses; the first reason is kept."""
         self.error = self.error or error
         self._wake()
 

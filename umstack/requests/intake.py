@@ -1,11 +1,11 @@
-"""ResponseIntake: the requests that wait, and the connections on which responders send to them.
+"""ResponseIntake: the open requests, and the connections on which responders respond to them.
 
 One file, because receiving, dropping and counting responses happen on the same leading thread.
 
-A thread that waits for a response receives for all (it *leads*), so that no other thread has to be woken; the others
-wait until it is done. While nobody waits, the thread of the streams receives. An event loop leads when the descriptor
-becomes readable. Bounded: requests, connections (by the port), what one connection may have sent in part, and what all
-requests together may hold.
+A thread that waits for a response receives for all requests (it *leads*), so that no other thread has to be woken;
+other waiting threads follow until it is done. While no thread waits, the streams thread receives. An event loop leads
+when the descriptor becomes readable. Bounded: requests, connections (by the port), the incomplete response of each
+connection, and the memory of all unread responses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from umstack.streams.tags import (
 )
 
 NEVER_NS = 2**63
-"""The deadline of what has none."""
+"""Deadline of a request without a timeout."""
 
 _WINDOW_BYTES = 131072
 _ANSWER_BYTES = 256
@@ -66,10 +66,10 @@ _EVENTS_AT_A_TIME = 64
 _SLICE_NS = 100_000_000
 _SEQUENTIAL_SLICE_S = 0.001
 _LED_NS = 50_000_000
-"""How long after the last wait the streams thread ignores the descriptor."""
+"""The streams thread ignores the descriptor for this long after the last wait."""
 _PURGE_NS = 1_000_000_000
 _IDLE_NS = 60_000_000_000
-"""A connection that was of use makes way for another only after so long without a response."""
+"""A connection that has delivered a response may be replaced after this long without another."""
 _ROW_BYTES = 256
 """Memory of a response in addition to its payload, in bytes."""
 _INDICES = 2**32
@@ -77,7 +77,7 @@ _NS_PER_S = 1e9
 
 
 class _Connection:
-    """One responder's connection, and the response of which only a part has come."""
+    """One responder's connection, and its incomplete response."""
 
     __slots__ = (
         "active_ns",
@@ -126,7 +126,7 @@ class ResponseIntake:
         run_protocol: Callable[[], object] | None,
         check_owned: Callable[[], None],
     ) -> None:
-        """Take responses at the port. `run_protocol`, in sequential mode, is what a thread that waits runs.
+        """Accept responses at the port. In sequential mode, a waiting thread calls `run_protocol`.
 
         `check_owned` raises Forked in a process that was forked from the one that opened the context.
         """
@@ -168,7 +168,7 @@ class ResponseIntake:
     # Requests
 
     def open(self, owner: object, topic: str, deadline_ns: int) -> Inbox:
-        """A new request of a source, by a number that no open request has. Raises ResourceLimit."""
+        """Open a request of a source, with a number that no open request has. Raises ResourceLimit."""
         if len(self._open) >= self._open_max:
             self._purge(time.monotonic_ns())
         if len(self._open) >= self._open_max:
@@ -183,34 +183,34 @@ class ResponseIntake:
 
     @property
     def open_count(self) -> int:
-        """How many requests are open."""
+        """Return the number of open requests."""
         return len(self._open)
 
     def end(self, inbox: Inbox, error: UmError) -> None:
-        """A request takes no more responses; its readers get the error. Any thread."""
+        """End a request; its readers get the error. Any thread."""
         inbox.end(error)
         self._forget(inbox)
         if self._attendants:
             self._wake()
 
     def end_all(self, error: Callable[[Inbox], UmError | None]) -> None:
-        """End the requests for which there is an error. Any thread."""
+        """End each request for which `error` returns an error. Any thread."""
         for inbox in list(self._open.values()):
             found = error(inbox)
             if found is not None:
                 self.end(inbox, found)
 
     def abandon(self, inbox: Inbox) -> None:
-        """Nobody reads a request any more. A destructor may run in the middle of anything, so this takes no lock."""
+        """Mark a request that has no reader left. Takes no lock, because destructors call it at any point."""
         self._forget(inbox)
         self._abandoned.extend(_bytes_of(one) for one in inbox.arrived if isinstance(one, Response))
 
     def note_read(self, response: Response) -> None:
-        """A response was read: there is space for others."""
+        """Release the memory of a response that was read."""
         self._hold(-_bytes_of(response))
 
     def _forget(self, inbox: Inbox) -> None:
-        """Its number may be another's by now."""
+        """Remove a request; another may already have its number."""
         if self._open.get(inbox.index) is inbox:
             self._open.pop(inbox.index, None)
 
@@ -219,7 +219,7 @@ class ResponseIntake:
             self._held_bytes += count
 
     def _purge(self, now_ns: int) -> None:
-        """Forget requests whose time is over."""
+        """Remove requests whose deadline has passed."""
         for inbox in list(self._open.values()):
             if inbox.is_over(now_ns):
                 self._forget(inbox)
@@ -227,7 +227,7 @@ class ResponseIntake:
     # Waiting
 
     def wait(self, inbox: Inbox, end_ns: int) -> None:
-        """Until the request has a response or is over, or that time; receives for every request meanwhile."""
+        """Wait until the request has a response or is over, or until `end_ns`; receive for all requests meanwhile."""
         self._check_owned()
         if self._run_protocol is not None:
             self._wait_sequential(inbox, end_ns, self._run_protocol)
@@ -269,14 +269,14 @@ class ResponseIntake:
                 return
 
     def _attend(self, change: int) -> None:
-        """One more, or one less, waits for responses and receives them."""
+        """Add `change` (1 or -1) to the number of threads that wait for responses and receive them."""
         with self._accounting:
             self._attendants += change
         self._led_ns = time.monotonic_ns()
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[int]:
-        """For an event loop: a descriptor that is readable when attend() has something to do."""
+        """Yield, for an event loop, a descriptor that is readable when attend() has work."""
         self._check_owned()
         fd = os.dup(self._epoll.fileno())
         self._attend(1)
@@ -287,7 +287,7 @@ class ResponseIntake:
             os.close(fd)
 
     def attend(self) -> None:
-        """Receive what is there, unless a thread does."""
+        """Receive pending responses, unless a thread leads."""
         self._try_pass()
 
     def _try_pass(self, seconds: float = 0.0) -> None:
@@ -306,7 +306,7 @@ class ResponseIntake:
     # Receiving, with _leading held
 
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
-        """Return readable sockets, waiting up to this many seconds; polls first while responses arrive soon."""
+        """Return readable sockets, waiting at most this many seconds; spin first while responses arrive quickly."""
         poll, spin, clock = self._epoll.poll, self._spin, time.monotonic_ns
         until_ns = lib.um_adaptive_spin_until_ns(spin) if seconds else 0
         found = poll(0, _EVENTS_AT_A_TIME)
@@ -354,7 +354,7 @@ class ResponseIntake:
             self._drop(one)
 
     def _begin_stream(self, one: _Connection) -> bool:
-        """Greet a responder that greets, and have tags on what follows; False while its greeting is not whole."""
+        """Exchange greetings if the responder sends one; return false while its greeting is incomplete."""
         if not is_greeting(one.received):
             one.has_begun = True
             return True
@@ -374,7 +374,7 @@ class ResponseIntake:
         answer.append(PROOF)
         answer.send(one.socket)
         if answer.held:
-            raise ConnectionError  # a new connection takes as much, or is none
+            raise ConnectionError  # this connection does not even take a greeting
         one.received.consume(GREETING_BYTES)
         verified = VerifiedWindow()
         verified.take_over(one.received)
@@ -384,7 +384,7 @@ class ResponseIntake:
         return True
 
     def _take_all(self, one: _Connection) -> None:
-        """Take the messages that are there whole; with tags, those of one record after the other."""
+        """Take the complete messages; on a connection with tags, record by record."""
         self._take(one)
         while one.tags is not None:
             if len(one.received):
@@ -394,7 +394,7 @@ class ResponseIntake:
             self._take(one)
 
     def _take(self, one: _Connection) -> None:
-        """Take the messages that are there whole; a longest one fits the window."""
+        """Take the complete messages; the longest possible message fits the window."""
         data = one.received.filled
         at = 0
         while len(data) - at >= 4:
@@ -415,7 +415,7 @@ class ResponseIntake:
             raise MalformedResponse
 
     def _begin(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
-        """A response begins. The rest of one that is not taken is skipped."""
+        """Start a response, or skip it if it is not accepted."""
         now_ns = time.monotonic_ns()
         if one.part is not None:
             self._counters.responses_incomplete += 1
@@ -483,7 +483,7 @@ class ResponseIntake:
         return False
 
     def _inbox_of(self, one: _Connection, index: int, now_ns: int) -> Inbox | None:
-        """The request that a response is to. Raises TagRefused where the connection has not the key of its topic."""
+        """Return the open request that a response is to. Raises TagRefused if the connection lacks its topic's key."""
         inbox = self._open.get(index)
         if inbox is None or inbox.is_over(now_ns):
             if inbox is not None:
@@ -516,7 +516,7 @@ class ResponseIntake:
     # Connections. The port's calls, and the work, come from the thread of the streams.
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
-        """Take what a responder sends."""
+        """Receive responses from a responder that has connected."""
         if len(self._connections) >= self._connections_max and not self._make_space(now_ns):
             self._counters.request_responders_refused += 1
             peer.close()
@@ -526,20 +526,20 @@ class ResponseIntake:
 
     @property
     def connection_count(self) -> int:
-        """Responders have a limit of their own, so that they and receivers do not keep each other out."""
+        """Return 0: responders have their own limit, so that they and receivers do not displace each other."""
         return 0
 
     def make_space(self, now_ns: int) -> bool:
-        """None at the port."""
+        """Return false: no connection of this service counts at the port."""
         return False
 
     @property
     def responder_count(self) -> int:
-        """How many responders are connected."""
+        """Return the number of connected responders."""
         return len(self._connections)
 
     def _make_space(self, now_ns: int) -> bool:
-        """End a connection without a response that was waited for, the oldest first, or one that is idle for long."""
+        """End the oldest connection that has not delivered a response, else one that is idle for long."""
         with self._stopped():
             useless = [
                 one
@@ -553,7 +553,7 @@ class ResponseIntake:
 
     @contextlib.contextmanager
     def _stopped(self) -> Iterator[None]:
-        """With the lead: a thread that has it is woken, and does not take it again before."""
+        """Hold the lead: wake the thread that leads and keep it from leading until the end."""
         with self._gate:
             self._wake()
             with self._leading:
@@ -569,7 +569,7 @@ class ResponseIntake:
             one.socket.close()
 
     def watch(self) -> None:
-        """Have the thread of the streams receive while nobody waits."""
+        """Have the streams thread receive while no thread waits."""
         self._is_watched = True
         self._selector.register(self._epoll.fileno(), selectors.EVENT_READ, self._on_readable)
 
@@ -584,7 +584,7 @@ class ResponseIntake:
             self._try_pass()
 
     def run(self, now_ns: int) -> int | None:
-        """Watch again once nobody waits; forget what is over. Returns when to call again."""
+        """Watch again once no thread waits; remove requests that are over. Returns when to call again."""
         if not self._is_watched and not self._is_led(now_ns):
             self.watch()
         if now_ns >= self._purge_ns:
@@ -607,7 +607,7 @@ class ResponseIntake:
                     self._drop(one)
 
     def close(self) -> None:
-        """Close every connection. The loop's thread has ended, and every request."""
+        """Close every connection. The loop's thread and all requests have ended."""
         with self._stopped():
             for one in list(self._connections.values()):
                 self._drop(one)
@@ -619,7 +619,7 @@ class ResponseIntake:
 
 
 def _bytes_of(response: Response) -> int:
-    """Return its memory until it is read, in bytes."""
+    """Return the memory that it takes until it is read, in bytes."""
     return len(response.data) + _ROW_BYTES
 
 

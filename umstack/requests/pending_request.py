@@ -1,4 +1,4 @@
-"""PendingRequest: a request that was sent, and the responses that come to it."""
+"""PendingRequest: a request that was sent, and the responses to it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class PendingRequest(Closing):
-    """Read the responses to a request. Made by Source.request().
+    """Reads the responses to a request. Created by Source.request().
 
     Iterate it, await it, or call receive(). Responses arrive until close(), until its timeout ends, or until its source
     or context is closed. Later responses are dropped and counted (responses_late), as are those of a request that was
-    garbage collected. Several threads may use it at once.
+    garbage collected. Several threads may use it at the same time.
 
     Example:
         ```python
@@ -46,7 +46,7 @@ class PendingRequest(Closing):
 
     @property
     def index(self) -> int:
-        """The number by which responders name it."""
+        """The request's number, which responses carry."""
         return self._inbox.index
 
     @property
@@ -111,7 +111,7 @@ class PendingRequest(Closing):
             yield response
 
     def _read_on(self) -> Response | None:
-        """As receive(), but that the reader closed it is no error."""
+        """Like receive(), but return None if the reader has closed the request."""
         if self._is_closed_by_reader():
             return None
         try:
@@ -193,7 +193,7 @@ class PendingRequest(Closing):
             return self._required(await self.receive_async(timeout), timeout)
 
     def __await__(self) -> Generator[Any, None, Response]:
-        """The first response; closes the request."""
+        """Return the first response; close the request."""
         return self.first_async().__await__()
 
     async def __aiter__(self) -> AsyncIterator[Response]:
@@ -210,13 +210,13 @@ class PendingRequest(Closing):
             yield response
 
     async def _wait_async(self, end_ns: int) -> None:
-        """Until there is something to read, or that time; the event loop receives meanwhile."""
+        """Wait until there is something to read, or until `end_ns`; the event loop receives meanwhile."""
         if self._intake.is_sequential:
             raise OptionError(
                 "awaiting a response needs the context's own thread",
                 hint="create the context with mode='embedded'",
             )
-        import asyncio  # a third of the time that importing a context takes
+        import asyncio  # imported late: takes a third of the time to import a context
 
         inbox, loop = self._inbox, asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()

@@ -1,8 +1,7 @@
-"""Responder: sends responses to requesters, over one TCP connection to each, which is reused.
+"""Responder: sends responses to requesters over one reused TCP connection to each.
 
-The thread that responds sends directly, and waits only while `response_session_maximum_buffer` bytes are queued. The
-streams thread sends queued bytes. Bounded: connections, the queue of each, and how long a connection may be idle or
-stalled.
+The responding thread sends directly, and waits only while `response_session_maximum_buffer` bytes are queued. The
+streams thread sends queued bytes. Bounded: connections, the queue of each connection, and its idle and stall times.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from umstack.streams.tags import KeysOf, TagRefused, count_refusal
 
 _records = RepeatedRecords(logging.getLogger("umstack.requests"))
 _ATTEMPTS = 3
-"""A second attempt, because an open connection may have ended and the requester reopened its port."""
+"""More than one, because an open connection may have ended and the requester reopened its port."""
 _LAST_FLUSH_NS = 1_000_000_000
 _NEVER_NS = 2**63
 _SQNS = 2**32
@@ -44,7 +43,7 @@ _KEY_HINT = "give both hosts the same key file (docs/authentication.md)"
 
 
 class Responder:
-    """Of one context. Any thread responds."""
+    """The responders of one context. Any thread responds."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class Responder:
         end_ns: int,
         never_waits: bool,
     ) -> bool:
-        """False when a connection that was there before turned out to have ended, and nothing was sent."""
+        """Return false if a reused connection turned out to have ended and nothing was sent."""
         one, is_new = self._connection(endpoint, key)
         left_s = -1.0 if end_ns == _NEVER_NS else max(0.0, (end_ns - time.monotonic_ns()) / 1e9)
         if not one.putting.acquire(timeout=left_s):
@@ -145,7 +144,7 @@ class Responder:
         return True
 
     def _await_space(self, one: ResponseConnection, end_ns: int, never_waits: bool) -> None:
-        """Wait until what waits is below the limit. A response of which a part was sent is left incomplete."""
+        """Wait until the queue is below the limit. On failure a partly sent response stays incomplete."""
         limit = self._options.response_session_maximum_buffer_bytes
         is_counted = False
         while one.waiting_bytes >= limit:
@@ -180,14 +179,14 @@ class Responder:
         if now_ns - one.progress_ns > self._options.response_tcp_deletion_timeout_ns:
             with self._lock:
                 self.counters.response_connections_stalled += one.error is None
-            error = TimeoutError(errno.ETIMEDOUT, "the requester takes nothing")
+            error = TimeoutError(errno.ETIMEDOUT, "the requester reads nothing")
             one.fail(error)
             raise error
 
     # Connections
 
     def _connection(self, endpoint: Endpoint, key: Key | None) -> tuple[ResponseConnection, bool]:
-        """The connection to a requester for responses with tags of a key, and whether it is new."""
+        """Return the connection to a requester for responses tagged with a key, and whether it is new."""
         with self._lock:
             if self._is_closed:
                 raise Closed("the context is closed")
@@ -212,20 +211,20 @@ class Responder:
             self._loop.add_work(self._run)
 
     def _make_space(self) -> None:
-        """End the connection that is idle for longest. Raises ResourceLimit when none is idle."""
+        """End the connection that has been idle longest. Raises ResourceLimit if none is idle."""
         idle = [one for one in self._connections.values() if not one.waiting_bytes]
         if not idle:
             raise ResourceLimit(
-                f"{len(self._connections)} requesters are connected, and each has responses to take",
+                f"{len(self._connections)} requesters are connected, and none is idle",
                 hint="raise response_connections_maximum",
             )
         oldest = min(idle, key=lambda one: one.active_ns)
-        oldest.fail(ConnectionAbortedError(errno.ECONNABORTED, "the connection made way for another"))
+        oldest.fail(ConnectionAbortedError(errno.ECONNABORTED, "the connection was replaced by another"))
         del self._connections[oldest.endpoint, oldest.key]
         self._loop.submit(partial(self._close, oldest))
 
     def _end(self, one: ResponseConnection, error: OSError) -> None:
-        """A connection has failed: what waits in it is lost."""
+        """Remove a failed connection; its queued responses are lost."""
         one.fail(error)
         with self._lock:
             if self._connections.get((one.endpoint, one.key)) is not one:
@@ -245,10 +244,10 @@ class Responder:
             )  # fmt: skip
         self._loop.submit(partial(self._close, one))
 
-    # The thread of the streams
+    # The streams thread
 
     def _watch(self, one: ResponseConnection) -> None:
-        """Have it looked at when the requester closes it, and while something waits, when the kernel takes more."""
+        """Watch for the requester's close and, while bytes are queued, for space in the kernel's buffer."""
         assert self._selector is not None
         if one.socket.fileno() < 0:
             return
@@ -278,7 +277,7 @@ class Responder:
             one.socket.close()
 
     def _run(self, now_ns: int) -> int | None:
-        """End connections that are idle, or take nothing. Returns when to call again."""
+        """End idle and stalled connections. Returns when to call again."""
         timeout_ns = self._options.response_tcp_deletion_timeout_ns
         with self._lock:
             connections = list(self._connections.values())
@@ -307,7 +306,7 @@ class Responder:
             one.putting.release()
 
     def close(self) -> None:
-        """Send what waits, for a second at most, and close every connection. The loop's thread has ended."""
+        """Send queued bytes for at most a second, then close every connection. The loop's thread has ended."""
         with self._lock:
             self._is_closed = True
             connections = list(self._connections.values())

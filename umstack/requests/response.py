@@ -1,4 +1,4 @@
-"""Response: what a receiver sent to the sender of a request."""
+"""Response: a receiver's response to a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Response(NamedTuple):
-    """One response to a request; one responder or several may send more than one.
+    """One response to a request. Each responder may send several.
 
     Example:
         ```python

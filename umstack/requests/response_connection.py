@@ -1,4 +1,4 @@
-"""ResponseConnection: the TCP connection to one requester, and what the kernel does not take of it yet."""
+"""ResponseConnection: the TCP connection to one requester, and the bytes queued for it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from umstack.streams.tags import (
 _CONNECTING = (0, errno.EINPROGRESS)
 _WAIT_MS = 100
 _PROOF_WINDOW_BYTES = 256
-"""Bytes for a greeting and an empty record; more is an error."""
+"""Bytes for a greeting and an empty record; a requester that sends more is disconnected."""
 
 
 class ResponseConnection:
-    """One stream of responses. Any thread; one response at a time is put, by the holder of `putting`.
+    """One stream of responses. Any thread; the holder of `putting` puts one response at a time.
 
-    With a key responses are held until the requester has proved that it has the key, too: by its first record, whose
+    With a key, responses are held until the requester has proved that it has the key too: by its first record, whose
     tag covers the nonce of this connection's greeting.
     """
 
@@ -69,7 +69,7 @@ class ResponseConnection:
     def __init__(
         self, endpoint: Endpoint, key: Key | None, stream: ResponseStream, options: ContextOptions
     ) -> None:
-        """Begin to connect, for responses with tags of this key; None: without. Raises OSError."""
+        """Start to connect. Responses carry tags of `key`, or none if it is None. Raises OSError."""
         self.endpoint = endpoint
         self.key = key
         self.stream = stream
@@ -116,22 +116,22 @@ class ResponseConnection:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait for the requester's proof or for the kernel."""
+        """Number of bytes waiting for the requester's proof or for the kernel."""
         return self.sendable_bytes + self._held_bytes
 
     @property
     def sendable_bytes(self) -> int:
-        """Bytes that wait for the kernel only."""
+        """Number of bytes waiting for the kernel only."""
         return len(self._buffer) - self._buffer_begin
 
     @property
     def waiting_responses(self) -> int:
-        """How many responses are not with the kernel whole."""
+        """Number of responses that the kernel does not have completely."""
         with self._buffering:
             return len(self._ends)
 
     def put(self, head: bytes, payload: memoryview, *, is_last: bool) -> None:
-        """Send a part of a response, or have it wait. Raises OSError once the connection has failed."""
+        """Send or queue a part of a response. Raises OSError once the connection has failed."""
         with self._buffering:
             if self.error is not None:
                 raise self.error
@@ -164,7 +164,7 @@ class ResponseConnection:
             sent = max(0, sent - len(part))
 
     def flush(self) -> None:
-        """Send what the kernel takes. Raises OSError once the connection has failed."""
+        """Send as much as the kernel takes. Raises OSError once the connection has failed."""
         with self._buffering:
             if self.error is not None:
                 raise self.error
@@ -194,7 +194,7 @@ class ResponseConnection:
         return sent
 
     def wait(self, seconds: float) -> None:
-        """Wait until more can be sent, or for a moment. Raises OSError once the connection has failed."""
+        """Wait until more can be sent, at most 100 ms. Raises OSError once the connection has failed."""
         poll = select.poll()
         has_proof_to_come = self._proof is not None
         poll.register(
@@ -206,15 +206,15 @@ class ResponseConnection:
             raise ConnectionResetError(errno.ECONNRESET, "the requester closed the connection")
 
     def fail(self, error: OSError) -> None:
-        """No more is sent; a thread that puts gets this error."""
+        """Stop sending; a thread in put() gets this error."""
         with self._buffering:
             self.error = self.error or error
 
     def is_ended(self) -> bool:
-        """Take what the requester sends; whether it has closed the connection.
+        """Read the requester's data; return true if the connection has ended.
 
-        What it sends is not part of the protocol, and ends it, too, but for the proof that it has the key. Raises
-        TagRefused where it has none.
+        Apart from the proof that the requester has the key, any data violates the protocol and ends the connection.
+        Raises TagRefused if the requester does not have the key.
         """
         with self._buffering:
             try:

@@ -1,4 +1,4 @@
-"""RequestService: requests and responses of a context, both sides."""
+"""RequestService: requests and responses of a context, for its sources and its receivers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xdp.closing import Closing
 
 
 class RequestService(Closing):
-    """Opened at the first use. Any thread."""
+    """Opened on first use. Any thread."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class RequestService(Closing):
         run_protocol: Callable[[], object] | None,
         check_owned: Callable[[], None],
     ) -> None:
-        """The arguments are as of ResponseIntake."""
+        """For the arguments see ResponseIntake."""
         self._check_owned = check_owned
         self._tag_counters = ResponseTagCounters()
         self.responder = Responder(options, streams, keyring.keys_of, self._tag_counters)
@@ -47,9 +47,9 @@ class RequestService(Closing):
         self._is_closed = False
 
     def open(self, owner: object, topic: str, timeout: float | None) -> tuple[PendingRequest, Any]:
-        """A request of a source, and what the core is to send it with: a um_request.
+        """Open a request of a source; return it and the um_request that the core sends.
 
-        Raises ResourceLimit, OptionError where there is no request port, Closed.
+        Raises ResourceLimit, OptionError if there is no request port, Closed.
         """
         with self._lock:
             if self._is_closed:
@@ -74,18 +74,18 @@ class RequestService(Closing):
         return self._intake
 
     def note_sent(self) -> None:
-        """A request is on its way."""
+        """Count a request that was sent."""
         with self._lock:
             self._counters.requests_sent += 1
 
     def end_requests_of(self, owner: object, what: str) -> None:
-        """A source is being closed: its requests are over."""
+        """End the requests of a source that is being closed."""
         intake = self._intake
         if intake is not None:
             intake.end_all(lambda inbox: Closed(f"{what} is closed") if inbox.owner is owner else None)
 
     def stats(self) -> dict[str, int]:
-        """The counters by name."""
+        """Return the counters by name."""
         if self._intake is not None:
             self._counters.requests_pending = self._intake.open_count
             self._counters.request_responders = self._intake.responder_count
@@ -93,7 +93,7 @@ class RequestService(Closing):
         return {**mine, **self.responder.counters.as_dict(), **tags}
 
     def close(self) -> None:
-        """End every request, and every connection. Any thread, once the objects are closed."""
+        """End every request and close every connection. Any thread, after the sources and receivers are closed."""
         with self._lock:
             if self._is_closed:
                 return

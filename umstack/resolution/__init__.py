@@ -1,4 +1,4 @@
-"""Topic resolution: finding the sessions that carry a topic, by LBMR over multicast UDP."""
+"""Topic resolution: finds the sessions that carry a topic, by LBMR over multicast UDP."""
 
 from umstack.resolution.agent import ResolutionAgent, ResolutionInterface, resolver_datagram_size
 from umstack.resolution.codec import LbtrmAddress, LbtruAddress, TcpAddress

@@ -1,8 +1,8 @@
-"""Topic resolution on kernel sockets: runs the machine on the thread of its owner.
+"""Topic resolution on kernel sockets: runs the machine on its owner's thread.
 
-One socket listens to the group, the other sends from the interface's own address, because that is the address
-receivers and dissectors take a topic's source to have. Every process of a host that uses the same group receives
-every datagram, those of its own host included.
+One socket listens to the group; the other sends from the interface's own address, because receivers and dissectors
+take that address as the topic's source. Every process of a host that uses the same group receives every datagram,
+including those of its own host.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SO_RCVBUFFORCE = 33
 
 OnSource = Callable[[str, int, TransportAddress], None]
 OnTopic = Callable[[int, str, bool], None]
-"""Called with a wildcard receiver's key, a topic, and whether it has appeared (or left)."""
+"""Called with a wildcard receiver's key, a topic, and true if the topic joined, false if it left."""
 OnUnanswered = Callable[[str, int | None, int], None]
-"""Called with a topic, or with a wildcard receiver's key, and how many queries no source has answered."""
+"""Called with a topic, or with a wildcard receiver's key, and the number of unanswered queries."""
 OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
-"""Called with each datagram: whether it was sent, its source, its destination and its payload."""
+"""Called with each datagram: true if sent, its source, its destination and its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ResolutionInterface:
 
 
 def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
-    """Largest UDP payload for topic resolution; OptionError when the configured one does not fit the MTU."""
+    """Return the largest UDP payload for topic resolution. Raises OptionError if the option does not fit the MTU."""
     fits = datagram_size(mtu_bytes, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
     configured = options.resolver_datagram_max_size_bytes
     if configured > fits:
@@ -81,7 +81,7 @@ def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int]
 
 
 class ResolutionAgent(Closing):
-    """Topic resolution of one context. One thread at a time; callbacks run inside the call that causes them."""
+    """Topic resolution of one context. One thread at a time; callbacks run in the call that causes them."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ResolutionAgent(Closing):
     ) -> None:
         """Open the sockets; raises a UmError with the reason on failure.
 
-        With `keys` every datagram carries a tag, and one without a right tag is dropped.
+        With `keys`, every sent datagram carries a tag, and received ones without a valid tag are dropped.
         """
         self._options = options
         self._interface = interface
@@ -111,8 +111,8 @@ class ResolutionAgent(Closing):
         self._trailer_bytes = TRAILER_BYTES if keys else 0
         if keys and self._daemons is not None:
             raise OptionError(
-                "resolution daemons send on what they receive, under an address that a tag does not cover",
-                hint="take the lines `resolution` out of the key file, or do without resolver_unicast_daemon",
+                "resolution daemons forward datagrams from an address that a tag does not cover",
+                hint="remove the `resolution` lines from the key file, or do not set resolver_unicast_daemon",
             )
         size = resolver_datagram_size(options, interface.mtu_bytes)
         self.machine = ResolutionMachine(options, size - self._trailer_bytes, now_ns)
@@ -132,7 +132,7 @@ class ResolutionAgent(Closing):
         self._received = ReceivedDatagrams()
 
     def fileno(self) -> int:
-        """Readable when process() has something to take in."""
+        """Return a descriptor that is readable when process() has data to receive."""
         return self._receiver.fileno()
 
     def advertise(
@@ -159,7 +159,7 @@ class ResolutionAgent(Closing):
         self._send_due(now_ns)
 
     def stop_query(self, topic: str) -> None:
-        """Count one receiver of the topic less."""
+        """Remove one receiver of the topic."""
         self.machine.stop_query(topic)
 
     def match(self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions, now_ns: int) -> None:
@@ -168,35 +168,35 @@ class ResolutionAgent(Closing):
         self._send_due(now_ns)
 
     def stop_matching(self, key: int) -> None:
-        """A wildcard receiver has ended."""
+        """Remove a wildcard receiver that has ended."""
         self.machine.stop_matching(key)
 
     def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
-        """Sessions have ended, None: any; their sources are reported again when they are advertised again."""
+        """Forget ended sessions (None: all) so that their sources are reported again when advertised again."""
         self.machine.forget_sessions(ended, now_ns)
 
     def request_resolution(self, now_ns: int) -> None:
-        """Request that every process advertises and queries again."""
+        """Request that all processes advertise and query again."""
         self.machine.request_resolution()
         self._send_due(now_ns)
 
     def topics(self) -> list[str]:
-        """Topics of which an advertisement was received. Any thread."""
+        """Return the topics of received advertisements. Any thread."""
         return self.machine.topics()
 
     def set_mtu(self, mtu_bytes: int) -> None:
-        """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
+        """Follow the interface's MTU. A configured size that no longer fits is reduced."""
         configured = self._options.resolver_datagram_max_size_bytes
         size = datagram_size(mtu_bytes, configured, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
         self.machine.datagram_maximum_bytes = size - self._trailer_bytes
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
-        """Replace the keys, if there were keys at the start."""
+        """Replace the keys; only if there were keys at the start."""
         if self._tags is not None and keys:
             self._tags.set_keys(keys)
 
     def process(self, now_ns: int) -> bool:
-        """Handle received datagrams (a bounded number) and send due ones. True if more may be waiting."""
+        """Handle received datagrams (a bounded number) and send due ones. Return true if more may be waiting."""
         more = self._receive(now_ns)
         self._deliver(self.machine.left_topics(now_ns))
         self._send_due(now_ns)
@@ -204,7 +204,7 @@ class ResolutionAgent(Closing):
         return more
 
     def next_deadline_ns(self) -> int | None:
-        """When process() is needed even if nothing arrives; None for never."""
+        """Return when process() must be called even if no datagram arrives; None for never."""
         deadline_ns = self.machine.next_deadline_ns()
         if self._daemons is None:
             return deadline_ns
@@ -212,11 +212,11 @@ class ResolutionAgent(Closing):
         return keepalive_ns if deadline_ns is None else min(deadline_ns, keepalive_ns)
 
     def stats(self) -> dict[str, int]:
-        """The tr_* counters by name."""
+        """Return the tr_* counters by name."""
         return self.machine.stats()
 
     def domain(self, now_ns: int) -> dict[str, Any]:
-        """Where topics are resolved: addresses, or daemons and which of them answers and is used. Any thread."""
+        """Return where topics are resolved: addresses, or daemons, which respond, and the one in use. Any thread."""
         if self._daemons is None:
             (to, to_port), (group, port) = self._options.resolver_outgoing, self._options.resolver_incoming
             return {"by": "multicast", "sends_to": f"{to}:{to_port}", "listens_to": f"{group}:{port}"}
@@ -235,12 +235,11 @@ class ResolutionAgent(Closing):
         self._sockets.close()
 
     def _receive(self, now_ns: int) -> bool:
-        """Take in so many as one call brings. Every one is taken in, even when a callback raises; then the first
-        exception goes on to the caller."""
+        """Receive one batch of datagrams and handle all, even if a callback raises; then raise the first exception."""
         try:
             received = list(self._received.take(self._receiver))
         except OSError as error:
-            # A pending asynchronous error (the interface went down) is cleared by being read.
+            # Reading a pending asynchronous error (the interface went down) clears it.
             self.last_error = error
             return False
         failure: Exception | None = None
@@ -269,7 +268,7 @@ class ResolutionAgent(Closing):
         return self._tags.verified(data, source, self.machine.counters)
 
     def _deliver(self, events: list[ResolutionEvent]) -> None:
-        """Report every event, even when a callback raises; the first exception goes on to the caller."""
+        """Report every event, even if a callback raises; then raise the first exception."""
         failure: Exception | None = None
         for event in events:
             try:
@@ -311,7 +310,7 @@ class ResolutionAgent(Closing):
         try:
             self._sender.sendto(datagram, destination)
         except OSError as error:
-            # Resolution repeats itself, so a datagram that cannot go is dropped and counted.
+            # Resolution repeats its records, so a datagram that cannot be sent is dropped and counted.
             counters.tr_dgrams_send_failed += 1
             self.last_error = error
         else:
@@ -342,7 +341,7 @@ class ResolutionAgent(Closing):
         return receiver
 
     def _open_unicast(self) -> socket.socket:
-        """The socket for resolution daemons, on the first free port of those for it."""
+        """Open the socket for resolution daemons on the first free port of the configured range."""
         low, high = self._options.resolver_unicast_port_low, self._options.resolver_unicast_port_high
         where = f"topic resolution from {self._interface.address}, ports {low} to {high}"
         with contextlib.ExitStack() as stack:
@@ -379,7 +378,7 @@ class ResolutionAgent(Closing):
 
 
 def _size_receive_buffer(receiver: socket.socket, size_bytes: int) -> None:
-    """Set the buffer past the system's limit; without the privilege, up to that limit."""
+    """Set the buffer size beyond the system's limit; without the privilege, up to that limit."""
     try:
         receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size_bytes)
     except PermissionError:

@@ -1,6 +1,6 @@
-"""The resolver cache: advertised sources, of topics with and without a receiver here (UX-16).
+"""The resolver cache: advertised sources, including those of topics without a receiver here (UX-16).
 
-Datagrams are handled in C (ffi/core/resolution/resolver_cache.h): known records, and records of topics without a
+C code handles the datagrams (ffi/core/resolution/resolver_cache.h): known records, and records of topics without a
 receiver here, never become Python objects.
 """
 
@@ -35,42 +35,42 @@ class Intake(NamedTuple):
     query_count: int
     advertisement_count: int
     ignored_count: int
-    """Advertisements of sessions that nobody can join."""
+    """Number of advertisements of sessions that cannot be joined."""
     queries: list[bytes]
-    """Names of topics that may have a source here."""
+    """Queried names of topics that may have a source here."""
     advertisements: list[bytes]
-    """Of topics that may have a receiver here, of any topic that is new when all are wanted, and with options."""
+    """Advertisements of topics that may have a receiver here, of new topics if all are needed, and with options."""
 
 
 class ResolverCache:
     """Sources by topic, bounded; the source advertised longest ago makes space for a new one.
 
-    One thread at a time, except for topics() and the sizes. Topics are added as interests once for each thing that is
-    interested, and removed as often.
+    One thread at a time, except for topics() and the sizes. add_interest() is called once per interested source or
+    receiver, and remove_interest() as often.
     """
 
     __slots__ = ("_handle", "_intake", "_lock", "_memory")
 
     def __init__(self, maximum_entries: int) -> None:
-        # Mapped, because of its megabytes only the pages are used that sources reach.
+        # Mapped so that only the pages in use take memory, of several megabytes.
         size = lib.um_resolver_cache_footprint(maximum_entries)
         self._memory: Any = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, size))
         key = ffi.new("um_siphash_key *", [SystemRandom().getrandbits(64) for _ in range(2)])
         self._handle: Any = lib.um_resolver_cache_init(self._memory, maximum_entries, key[0])
         self._intake: Any = ffi.new("um_resolver_intake *")
         self._lock = threading.Lock()
-        """Calls of C give up the interpreter's lock."""
+        """Calls into C release the interpreter lock."""
 
     def __len__(self) -> int:
         return int(lib.um_resolver_cache_count(self._handle))
 
     @property
     def eviction_count(self) -> int:
-        """How many sources have made space."""
+        """Return the number of evicted sources."""
         return int(lib.um_resolver_cache_evictions(self._handle))
 
     def take(self, data: bytes) -> Intake | None:
-        """Take in a datagram of queries and advertisements; None: it is none, or malformed."""
+        """Handle a datagram of queries and advertisements; return None if it is another one or malformed."""
         found = self._intake
         with self._lock:
             if not lib.um_resolver_cache_take(self._handle, data, len(data), found):
@@ -88,26 +88,26 @@ class ResolverCache:
         )
 
     def settle(self, advertisement: bytes) -> None:
-        """Nothing is left to be done about this one of take(), before it changes."""
+        """Stop returning this advertisement of take() until it changes: it has been handled."""
         with self._lock:
             lib.um_resolver_cache_settle(self._handle, advertisement, len(advertisement))
 
     def unsettle(self) -> None:
-        """Have take() give every advertisement that may be of interest once more."""
+        """Have take() return every advertisement that may be of interest once more."""
         with self._lock:
             lib.um_resolver_cache_unsettle(self._handle)
 
     def set_needs_all(self, needs_all: bool) -> None:
-        """Whether take() is to give the advertisements of every topic."""
+        """Set whether take() returns the advertisements of all topics."""
         lib.um_resolver_cache_set_needs_all(self._handle, needs_all)
 
     def add_interest(self, name: bytes, *, has_source: bool) -> None:
-        """A topic has a source here, or else a receiver."""
+        """Add a source or a receiver of a topic."""
         interest = lib.UM_TOPIC_HAS_SOURCE if has_source else lib.UM_TOPIC_HAS_RECEIVER
         lib.um_resolver_cache_add_interest(self._handle, name, len(name), interest)
 
     def remove_interest(self, name: bytes, *, has_source: bool) -> None:
-        """It has none any more."""
+        """Remove a source or a receiver of a topic."""
         interest = lib.UM_TOPIC_HAS_SOURCE if has_source else lib.UM_TOPIC_HAS_RECEIVER
         lib.um_resolver_cache_remove_interest(self._handle, name, len(name), interest)
 
@@ -122,7 +122,7 @@ class ResolverCache:
                 lib.um_resolver_cache_remove_sessions(self._handle, sessions, len(some))
 
     def sources_of(self, topic: str, name: bytes) -> list[KnownSource]:
-        """The sources of a topic, in the order of their first advertisements; `name` is the topic's, encoded."""
+        """Return the sources of a topic in the order of their first advertisements; `name` is the encoded topic."""
         space = _SOURCES_AT_ONCE
         while True:
             found = ffi.new("um_known_source[]", space)
@@ -136,7 +136,7 @@ class ResolverCache:
             space = count
 
     def topics(self) -> list[str]:
-        """The topics with a known source. Any thread."""
+        """Return the topics with a known source. Any thread."""
         cursor, buffer = ffi.new("uint32_t *"), ffi.new("char[]", _NAMES_BYTES)
         names: list[bytes] = []
         with self._lock:

@@ -1,4 +1,4 @@
-"""LBMR, the datagrams of topic resolution: encoding, and a decoder that never raises on what the network sends.
+"""LBMR, the topic resolution protocol: encoding, and a decoder that never raises on received bytes.
 
 A datagram is a header with two counts, topic queries (TQR: a name), topic advertisements (TIR: a name and how to
 join), and packet options. All integers are big endian. Layout: docs/wire.md.
@@ -49,7 +49,7 @@ _REQUEST = struct.Struct("!BBH")
 
 @dataclass(frozen=True, slots=True)
 class OtherTransport:
-    """The transport part of an advertisement for a transport this stack does not have."""
+    """The transport part of an advertisement for a transport that this stack does not support."""
 
     transport: int
     info: bytes
@@ -57,7 +57,7 @@ class OtherTransport:
 
 @dataclass(frozen=True, slots=True)
 class WireOption:
-    """One option of an advertisement or of a datagram: its type and the bytes after type and length."""
+    """One option of an advertisement or of a datagram: its type, and its bytes after type and length."""
 
     type: int
     body: bytes
@@ -65,7 +65,7 @@ class WireOption:
 
 @dataclass(frozen=True, slots=True)
 class Advertisement:
-    """A TIR. `index` is the topic index the source's messages carry."""
+    """A TIR. `index` is the topic index in the source's messages."""
 
     topic: str
     index: int
@@ -76,7 +76,7 @@ class Advertisement:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionDatagram:
-    """Queries and advertisements; both empty is a keepalive."""
+    """Queries and advertisements; a keepalive has neither."""
 
     queries: tuple[str, ...] = ()
     advertisements: tuple[Advertisement, ...] = ()
@@ -85,7 +85,7 @@ class ResolutionDatagram:
 
 @dataclass(frozen=True, slots=True)
 class WildcardQuery:
-    """Patterns of a query; `kinds` is how each is written (1 PCRE, 2 regex)."""
+    """The patterns of a query; `kinds` are their notations (1 PCRE, 2 regex)."""
 
     kinds: tuple[int, ...]
     patterns: tuple[str, ...]
@@ -101,13 +101,13 @@ class RequestScope(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionRequest:
-    """Has every context that receives it query and advertise again."""
+    """Requests every context that receives it to query and advertise again."""
 
     scope: RequestScope
 
 
 class RejectReason(StrEnum):
-    """Why a datagram was not decoded: the ends of the counters tr_dgrams_dropped_*."""
+    """Why a datagram was not decoded; the values are the suffixes of the counters tr_dgrams_dropped_*."""
 
     VERSION = "ver"
     TYPE = "type"
@@ -116,7 +116,7 @@ class RejectReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A datagram that was not decoded; `detail` is for a person."""
+    """A datagram that was not decoded; `detail` is a text for people."""
 
     reason: RejectReason
     detail: str
@@ -126,11 +126,11 @@ Decoded = ResolutionDatagram | WildcardQuery | ResolutionRequest | Rejected
 
 
 class _MalformedDatagram(Exception):
-    """Leaves the parser; decode() turns it into Rejected."""
+    """Raised inside the parser; decode() turns it into Rejected."""
 
 
 class _Cursor:
-    """A place in a datagram that cannot be moved past its end."""
+    """A read position that cannot move past the end of its datagram."""
 
     __slots__ = ("_data", "offset")
 
@@ -161,17 +161,17 @@ class _Cursor:
 
 
 def decode_advertisement(raw: bytes) -> Advertisement:
-    """One advertisement of a datagram that is known to be well-formed."""
+    """Decode one advertisement from a datagram known to be well-formed."""
     return _decode_advertisement(_Cursor(raw, 0))
 
 
 def decode_topic_name(raw: bytes) -> str:
-    """A name as it is in a record; one that is no text is kept as it is, too."""
+    """Decode a topic name from a record; bytes that are not valid text are preserved."""
     return raw.decode("utf-8", errors="surrogateescape")
 
 
 def decode(data: bytes) -> Decoded:
-    """The records of a datagram. Never raises: a malformed one is a Rejected."""
+    """Decode a datagram. Never raises; returns Rejected for a malformed one."""
     if len(data) < HEADER_BYTES:
         return Rejected(RejectReason.MALFORMED, "shorter than a header")
     version, kind = data[0] >> 4, data[0] & 0x07
@@ -208,7 +208,7 @@ def _decode_advertisement(cursor: _Cursor) -> Advertisement:
 
 @lru_cache(maxsize=_SESSIONS_REMEMBERED)
 def _decode_transport(transport: int, info: bytes) -> TransportAddress | OtherTransport:
-    """Cached, because many topics share a session."""
+    """Decode a transport. Cached, because many topics share a session."""
     if transport == _TRANSPORT_LBTRM:
         if len(info) != _LBTRM_INFO.size:
             raise _MalformedDatagram(f"LBT-RM information of {len(info)} bytes")
@@ -224,7 +224,7 @@ def _decode_transport(transport: int, info: bytes) -> TransportAddress | OtherTr
 
 
 def _decode_unicast(transport: str, info: bytes) -> tuple[str, int, int]:
-    """Source address, session id (0: none) and port."""
+    """Return source address, session id (0: none) and port."""
     if len(info) == _UNICAST_INFO.size:
         source_ip, session_id, port = _UNICAST_INFO.unpack(info)
         return socket.inet_ntoa(source_ip), session_id, port
@@ -302,12 +302,12 @@ def encode_query(topic: str) -> bytes:
 
 
 def encode_wildcard_query(pattern: str, kind: int = PATTERN_PCRE) -> bytes:
-    """One wildcard TQR. `kind` is the notation of the pattern: 1 PCRE, 2 regex."""
+    """Encode one wildcard TQR. `kind` is the notation of the pattern: 1 PCRE, 2 regex."""
     return bytes((kind,)) + _encode_name(pattern)
 
 
 def _encode_transport(transport: TransportAddress | OtherTransport) -> tuple[int, bytes]:
-    """The type of a transport and its information."""
+    """Return the type of a transport and its encoded information."""
     if isinstance(transport, OtherTransport):
         return transport.transport, transport.info
     source_ip = socket.inet_aton(transport.source_ip)
@@ -339,7 +339,7 @@ def _header(kind: int, query_count: int, advertisement_count: int) -> bytes:
 
 
 def encode(datagram: ResolutionDatagram) -> bytes:
-    """The bytes of one datagram, whatever its size."""
+    """Encode one datagram of any size."""
     options = b"".join(_encode_option(option) for option in datagram.options)
     flags = 0
     if options:
@@ -357,18 +357,18 @@ def encode(datagram: ResolutionDatagram) -> bytes:
 
 
 KEEPALIVE = encode(ResolutionDatagram())
-"""A datagram with nothing in it, by which a context and a resolution daemon keep in touch."""
+"""An empty datagram: the keepalive between a context and a resolution daemon."""
 
 
 def encode_request(scope: RequestScope) -> bytes:
-    """The bytes of a resolution request."""
+    """Encode a resolution request."""
     return _REQUEST.pack(_TYPE_EXTENDED, _EXTENDED_RESOLUTION_REQUEST, scope)
 
 
 def pack(queries: list[bytes], advertisements: list[bytes], datagram_maximum_bytes: int) -> list[bytes]:
-    """Encoded records in as few datagrams as their order allows, none longer than the maximum.
+    """Pack encoded records, in order, into as few datagrams as possible, none longer than the maximum.
 
-    A record that fits no datagram of that size is a mistake of the caller and raises ValueError.
+    A record that does not fit such a datagram is an error of the caller: raises ValueError.
     """
     datagrams: list[bytes] = []
     space = datagram_maximum_bytes - HEADER_BYTES
@@ -401,7 +401,7 @@ def pack(queries: list[bytes], advertisements: list[bytes], datagram_maximum_byt
 
 
 def pack_wildcard_queries(queries: list[bytes], datagram_maximum_bytes: int) -> list[bytes]:
-    """Encoded wildcard queries in as few datagrams as their order allows, which carry nothing else."""
+    """Pack encoded wildcard queries, in order, into as few datagrams as possible; they contain no other records."""
     datagrams: list[bytes] = []
     chosen: list[bytes] = []
     for query in queries:

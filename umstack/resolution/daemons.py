@@ -1,12 +1,12 @@
 """DaemonClient: topic resolution by unicast through resolution daemons, as a state machine without I/O.
 
-The context sends keepalives to every daemon, so that each relays to it; its own records go to the first daemon in the
-list that responds. So contexts that briefly use different daemons still receive each other's records.
+The context sends keepalives to every daemon so that each of them relays to it. It sends its own records to the first
+daemon in the list that responds. So contexts that briefly use different daemons still receive each other's records.
 
       idle --(a datagram received from it)--> alive --(nothing received for the activity timeout)--> idle
 
-While none is alive, every record is sent to all of them. When a daemon returns after none was alive, the context sends
-its records again and requests those of the others, because records sent meanwhile were lost.
+While no daemon is alive, every record is sent to all of them. When the first one becomes alive again, the context
+sends all its records and requests those of the others, because records sent meanwhile were lost.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class DaemonClient:
     )
 
     def __init__(self, options: ContextOptions, now_ns: int) -> None:
-        """The daemons are those of resolver_unicast_daemon."""
+        """Use the daemons listed in resolver_unicast_daemon."""
         self._daemons = [_Daemon(address) for address in options.resolver_daemons]
         self._keepalive_ns = options.resolver_unicast_keepalive_interval_ns
         self._timeout_ns = options.resolver_unicast_activity_timeout_ns
         self._next_keepalive_ns = now_ns
         self.was_alive: Address | None = None
         self.change_count = 0
-        """How often another daemon, or none, became the one that is used."""
+        """How often the daemon in use changed, to another one or to none."""
 
     def heard(self, address: Address, now_ns: int) -> bool:
-        """Something came from an address. False when that is no daemon of ours."""
+        """Account for a datagram from an address; return false if the address is none of our daemons."""
         for daemon in self._daemons:
             if daemon.address == address:
                 daemon.last_received_ns = now_ns
@@ -55,14 +55,14 @@ class DaemonClient:
         return False
 
     def alive(self, now_ns: int) -> Address | None:
-        """The daemon that is used: the first that answers; None while none does."""
+        """Return the daemon in use: the first that responds; None if none does."""
         for daemon in self._daemons:
             if daemon.last_received_ns is not None and now_ns - daemon.last_received_ns < self._timeout_ns:
                 return daemon.address
         return None
 
     def states(self, now_ns: int) -> list[tuple[Address, bool]]:
-        """Every daemon, in the order of the list, and whether it answers. Any thread."""
+        """Return every daemon in list order and whether it responds. Any thread."""
         return [
             (
                 one.address,
@@ -77,19 +77,19 @@ class DaemonClient:
         return [daemon.address for daemon in self._daemons] if alive is None else [alive]
 
     def has_come_back(self, now_ns: int) -> bool:
-        """True if a daemon answers, and none did when this was last asked."""
+        """Return true if a daemon responds now and none did at the previous call."""
         alive, before = self.alive(now_ns), self.was_alive
         self.change_count += alive != before
         self.was_alive = alive
         return alive is not None and before is None
 
     def keepalives(self, now_ns: int) -> list[Address]:
-        """The daemons that are due a keepalive: all or none."""
+        """Return the daemons that are due a keepalive: all or none."""
         if now_ns < self._next_keepalive_ns:
             return []
         self._next_keepalive_ns = now_ns + self._keepalive_ns
         return [daemon.address for daemon in self._daemons]
 
     def deadline_ns(self) -> int:
-        """When keepalives() is next to be called."""
+        """Return when keepalives() must be called next."""
         return self._next_keepalive_ns

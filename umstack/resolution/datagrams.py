@@ -1,7 +1,7 @@
-"""ReceivedDatagrams: receives from a UDP socket of topic resolution, many datagrams per system call.
+"""ReceivedDatagrams: receives many topic resolution datagrams from a UDP socket per system call.
 
-With a hundred advertising contexts each receives a few thousand datagrams per second; received singly, each would cost
-a system call and two acquisitions of the interpreter lock.
+With a hundred advertising contexts, each receives a few thousand datagrams per second. Received one by one, each
+would cost a system call and two acquisitions of the interpreter lock.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class ReceivedDatagrams:
     __slots__ = ("_buffer", "_headers", "_view")
 
     def __init__(self) -> None:
-        # Mapped, because of its megabytes only the pages are used that datagrams reach.
+        # Mapped so that only the pages in use take memory, of several megabytes.
         self._view = memoryview(mmap.mmap(-1, BATCH * _STRIDE_BYTES))
         self._buffer = ffi.from_buffer("uint8_t[]", self._view)
         self._headers = ffi.new("um_received_datagram[]", BATCH)
 
     def take(self, receiver: socket.socket) -> Iterator[tuple[bytes, Address]]:
-        """Receive at most BATCH datagrams, valid until the next call. Raises OSError."""
+        """Receive at most BATCH datagrams; they are valid until the next call. Raises OSError."""
         found = lib.um_datagram_receive(receiver.fileno(), self._buffer, _STRIDE_BYTES, self._headers, BATCH)
         if found < 0:
             if found in (-errno.EAGAIN, -errno.EINTR):

@@ -1,4 +1,4 @@
-"""The rate limit of topic resolution (UX-5), which differs from the one for data."""
+"""The rate limiter of topic resolution (UX-5). It differs from the one for data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NS_PER_S = 1_000_000_000
 class ResolutionLimiter:
     """Limits records and bits per second in slices of 100 ms; 0 is no limit.
 
-    A record passes while the slice's allowance is not used up, so that the last one may exceed it, and the
-    first record of a slice always passes: however small the limit, something gets through in each slice.
+    A record passes while the slice's allowance is not used up, so the last record may exceed it. The first record of a
+    slice always passes, so that some records are sent however small the limit is.
     """
 
     __slots__ = ("_bytes_per_slice", "_records_per_slice", "_slice_start_ns", "_used_bytes", "_used_records")
@@ -24,11 +24,11 @@ class ResolutionLimiter:
 
     @property
     def slice_end_ns(self) -> int:
-        """When a record that was refused may be offered again."""
+        """Return when a refused record may be offered again."""
         return 0 if self._slice_start_ns is None else self._slice_start_ns + SLICE_NS
 
     def admit(self, record_bytes: int, now_ns: int) -> bool:
-        """True if a record may go now; one that may is accounted for."""
+        """Return true if a record may be sent now, and account for it."""
         self._advance(now_ns)
         if self._records_per_slice and self._used_records >= self._records_per_slice:
             return False
@@ -41,7 +41,7 @@ class ResolutionLimiter:
     def _advance(self, now_ns: int) -> None:
         start = self._slice_start_ns
         if start is None or now_ns >= start + SLICE_NS:
-            # Slices follow each other without gaps while there is traffic, and start again after an idle time.
+            # Slices follow each other without gaps while there is traffic, and restart after an idle time.
             late = start is not None and now_ns < start + 2 * SLICE_NS
             self._slice_start_ns = start + SLICE_NS if late and start is not None else now_ns
             self._used_bytes = 0

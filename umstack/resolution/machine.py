@@ -1,8 +1,8 @@
-"""Topic resolution as a state machine without I/O: time goes in, datagrams and events come out.
+"""Topic resolution as a state machine without I/O: takes times and datagrams, returns datagrams and events.
 
-Sources advertise, receivers query (UX-14, UX-15). A source responds to a query at once. Advertisements are
-remembered for later receivers (UX-16). Records that are due pass a rate limiter (UX-5) and share
-datagrams. A malformed datagram is dropped and counted, and everything stored because of a datagram is bounded.
+Sources advertise, receivers query (UX-14, UX-15). A source responds to a query at once. Advertisements are cached for
+later receivers (UX-16). Due records pass a rate limiter (UX-5) and share datagrams. A malformed datagram is dropped and
+counted, and all state stored because of a datagram is bounded.
 
 One file, because advertisements, queries and wildcard queries share one schedule and the same rate-limited queues.
 """
@@ -51,7 +51,7 @@ FINAL_TTL = 0
 
 @dataclass(frozen=True, slots=True)
 class SourceFound:
-    """A source of a topic with a receiver here was advertised for the first time."""
+    """First advertisement of a source of a topic that has a receiver here."""
 
     topic: str
     index: int
@@ -60,7 +60,7 @@ class SourceFound:
 
 @dataclass(frozen=True, slots=True)
 class SourceGone:
-    """A source of such a topic said that it is being closed."""
+    """A source of such a topic announced its end."""
 
     topic: str
     index: int
@@ -69,7 +69,7 @@ class SourceGone:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """So many queries for a topic, or of wildcard receiver `key`, were sent, and there is no source."""
+    """`queries` queries for a topic, or of wildcard receiver `key`, were sent, and no source is known."""
 
     topic: str
     key: int | None
@@ -88,7 +88,7 @@ class _Kind(StrEnum):
 
 
 class _Record:
-    """Something that is sent on a schedule: an encoded record, its timer, whether it waits to be sent."""
+    """An encoded record with its timer and whether it is queued to be sent."""
 
     __slots__ = (
         "deferred",
@@ -103,7 +103,7 @@ class _Record:
     )
 
     def __init__(self, encoded: bytes, timer: PhaseTimer, kind: _Kind, subject: str | int = "") -> None:
-        """`subject` is the topic of a query, the key of a wildcard query."""
+        """`subject` is the topic of a query, or the key of a wildcard query."""
         self.subject = subject
         self.unanswered = 0
         self.encoded = encoded
@@ -128,7 +128,7 @@ class _AdvertisedSource:
 
 
 class _WantedTopic:
-    """A topic of receivers of this context, and its sources that were reported to them."""
+    """A topic of receivers of this context, and the sources reported to them."""
 
     __slots__ = ("ends_initial_phase", "known", "no_source_thresholds", "record", "threshold", "users")
 
@@ -137,13 +137,13 @@ class _WantedTopic:
         self.record = record
         self.threshold = threshold
         self.ends_initial_phase = ends_initial_phase
-        """True if the topic is queried less often once a source of it is known."""
+        """True if the topic is queried less often once a source is known."""
         self.users = 1
         self.known: dict[KnownSource, None] = {}
 
 
 class _Queue:
-    """Records that are due, in order, behind one rate limiter."""
+    """Due records, in order, behind one rate limiter."""
 
     __slots__ = ("limiter", "records")
 
@@ -153,10 +153,10 @@ class _Queue:
 
 
 class ResolutionMachine:
-    """The topic resolution of one context. Not thread-safe; `now_ns` must never go back."""
+    """The topic resolution of one context. Not thread-safe; `now_ns` must not decrease."""
 
     def __init__(self, options: ContextOptions, datagram_maximum_bytes: int, now_ns: int) -> None:
-        """`datagram_maximum_bytes` is the largest UDP payload to make."""
+        """`datagram_maximum_bytes` is the largest UDP payload to send."""
         self.counters = ResolutionCounters()
         self.datagram_maximum_bytes = datagram_maximum_bytes
         self._epoch_ns = now_ns
@@ -164,7 +164,7 @@ class ResolutionMachine:
         self._wanted: dict[str, _WantedTopic] = {}
         self._cache = ResolverCache(options.resolver_cache_maximum_entries)
         self._remembers = options.resolver_cache
-        """True if a new receiver finds sources advertised earlier."""
+        """True if sources advertised earlier are reported to new receivers."""
         self._sources_maximum = options.resolver_cache_maximum_entries
         self._reported_count = 0
         self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
@@ -207,7 +207,7 @@ class ResolutionMachine:
         now_ns: int,
         topic_options: tuple[WireOption, ...] = (),
     ) -> None:
-        """Announce a source. Announcing the same one again restarts its schedule."""
+        """Announce a source. Announcing it again restarts its schedule."""
         name = encode_topic_name(topic)
         key = KnownSource(topic, index, address)
         self._remove(key)
@@ -220,14 +220,14 @@ class ResolutionMachine:
         self._schedule(record)
 
     def _timer(self, settings: PhaseSettings, kind: _Kind, now_ns: int) -> PhaseTimer:
-        """The schedule of something that begins now; what follows another within a tick shares the next tick's
-        datagrams, so that a thousand topics that are made at once do not take a datagram each."""
+        """Return a schedule that starts now. A record created less than a tick after another waits for the next tick,
+        so that a thousand topics created at once share datagrams."""
         last_ns, self._last_start_ns[kind] = self._last_start_ns.get(kind), now_ns
         follows = last_ns is not None and now_ns - last_ns < settings.initial_tick_ns
         return PhaseTimer(settings, now_ns, self._epoch_ns, waits_for_tick=follows)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
-        """Stop announcing a source, and announce its end if its options have it so."""
+        """Stop announcing a source, and announce its end if its options request it."""
         source = self._remove(KnownSource(topic, index, address))
         if source is not None and source.has_final_advertisement:
             final = Advertisement(topic, index, FINAL_TTL, address)
@@ -244,9 +244,9 @@ class ResolutionMachine:
         return source
 
     def query(self, topic: str, options: ReceiverOptions, now_ns: int) -> list[ResolutionEvent]:
-        """Look for sources of a topic; those already known are in the result.
+        """Look for sources of a topic; return those already known.
 
-        A topic may be queried by several receivers: each gets all known sources, and the schedule restarts.
+        Several receivers may query a topic: each gets all known sources, and the schedule restarts.
         """
         name = encode_topic_name(topic)
         ends_initial_phase = options.resolver_query_initial_until_resolved
@@ -278,7 +278,7 @@ class ResolutionMachine:
         return [SourceFound(s.topic, s.topic_index, s.address) for s in wanted.known]
 
     def stop_query(self, topic: str) -> None:
-        """Count one receiver of the topic less; after the last one, nothing more is reported about it."""
+        """Remove one receiver of the topic; after the last one, its events are no longer reported."""
         wanted = self._wanted.get(topic)
         if wanted is None:
             return
@@ -293,20 +293,20 @@ class ResolutionMachine:
     def match(
         self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions, now_ns: int
     ) -> list[ResolutionEvent]:
-        """Look for topics that a pattern matches, for wildcard receiver `key`; those already known are in the result.
+        """Look for topics that match a pattern, for wildcard receiver `key`; return those already known.
 
-        OptionError with resolver_cache 0, which remembers no topics.
+        Raises OptionError with resolver_cache 0, because then no topics are remembered.
         """
         timer = self._timer(PhaseSettings.for_wildcard_queries(options), _Kind.WILDCARD_QUERY, now_ns)
         record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY, key)
         self._wildcard_records[key] = record
         self._schedule(record)
         self._cache.set_needs_all(True)
-        self._cache.unsettle()  # what the pattern cannot decide now joins when it is advertised again
+        self._cache.unsettle()  # undecided topics are decided when advertised again
         return list(self._wildcards.add(key, pattern, options, self.topics(), now_ns))
 
     def stop_matching(self, key: int) -> None:
-        """A wildcard receiver has ended; nothing more is reported to it."""
+        """Remove a wildcard receiver that has ended; nothing more is reported to it."""
         self._wildcards.remove(key)
         record = self._wildcard_records.pop(key, None)
         if record is not None:
@@ -314,17 +314,17 @@ class ResolutionMachine:
         self._cache.set_needs_all(bool(self._wildcard_records))
 
     def left_topics(self, now_ns: int) -> list[ResolutionEvent]:
-        """The topics of wildcard receivers that have been without a source for the timeout by now."""
+        """Return the topics of wildcard receivers that have had no source for the timeout."""
         left = self._wildcards.left(now_ns)
         if left:
-            self._cache.unsettle()  # they join again when they are advertised again
+            self._cache.unsettle()  # they join again when advertised again
         return list(left)
 
     def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
-        """Forget the sources of ended sessions, which are reported again when they advertise. None: more sessions ended
-        than are remembered, so every reported source is forgotten.
+        """Forget the sources of ended sessions so that their next advertisements are reported. None: too many sessions
+        ended to list, so every reported source is forgotten.
 
-        Their topics are queried again, too, so that a source that was unreachable and has stopped advertising is
+        Their topics are queried again too, so that a source that was unreachable and has stopped advertising is
         rediscovered.
         """
         if ended is None:
@@ -342,19 +342,19 @@ class ResolutionMachine:
                 self._schedule(wanted.record)
 
     def request_resolution(self) -> None:
-        """Request that every process advertises and queries again, as after an interface was down."""
+        """Request that all processes advertise and query again, for example after an interface was down."""
         if not self._requests:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
     def say_again(self, now_ns: int) -> None:
-        """Advertise and query everything and request the same of others: earlier datagrams may have been lost."""
+        """Advertise and query all, and request the same of others, because earlier datagrams may have been lost."""
         self._request_received(
             RequestScope.ADVERTISEMENTS | RequestScope.QUERIES | RequestScope.WILDCARD_QUERIES, now_ns
         )
         self.request_resolution()
 
     def topics(self) -> list[str]:
-        """Topics of which an advertisement was received. Any thread."""
+        """Return the topics of received advertisements. Any thread."""
         if not self._remembers:
             raise OptionError(
                 "with resolver_cache 0 only topics with a receiver are known",
@@ -363,7 +363,7 @@ class ResolutionMachine:
         return self._cache.topics()
 
     def interest(self) -> dict[str, list[str]]:
-        """The topics that are advertised and queried, and of those queried the ones without a source. Any thread."""
+        """Return the topics advertised, those queried, and the queried ones without a source. Any thread."""
         wanted = list(self._wanted.items())
         return {
             "advertised": list(self._sources),
@@ -375,7 +375,7 @@ class ResolutionMachine:
     # Received records
 
     def datagram_received(self, data: bytes, now_ns: int) -> list[ResolutionEvent]:
-        """Take in one datagram. Never raises on its content."""
+        """Handle one datagram. Never raises on its content."""
         self.counters.tr_dgrams_rcved += 1
         self.counters.tr_bytes_rcved += len(data)
         intake = self._cache.take(data)
@@ -389,7 +389,9 @@ class ResolutionMachine:
         elif isinstance(datagram, Rejected):
             self._count_drop(datagram)
         else:
-            raise AssertionError("a datagram of records that one decoder takes and the other does not")
+            raise AssertionError(
+                "the C decoder accepts a datagram of records that the Python decoder rejects"
+            )
         return []
 
     def _records_received(self, intake: Intake, now_ns: int) -> list[ResolutionEvent]:
@@ -419,7 +421,7 @@ class ResolutionMachine:
             self._answer(source, now_ns)
 
     def _wildcard_query_received(self, count: int, now_ns: int) -> None:
-        """Advertise every source, within the rate limits: patterns from the network are never evaluated here."""
+        """Advertise every source within the rate limits: patterns from the network are never evaluated here."""
         self.counters.tr_wildcard_queries_rcved += count
         self._answer_all(now_ns)
 
@@ -437,7 +439,7 @@ class ResolutionMachine:
     def _advertisement_received(
         self, advertisement: Advertisement, now_ns: int, events: list[ResolutionEvent]
     ) -> bool:
-        """Take in one of a session that can be joined; whether it would do nothing more if it came again."""
+        """Handle an advertisement of a joinable session; return true if repeating it would have no further effect."""
         address = advertisement.transport
         assert not isinstance(address, OtherTransport)
         source = KnownSource(advertisement.topic, advertisement.index, address)
@@ -461,8 +463,8 @@ class ResolutionMachine:
         return is_decided
 
     def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
-        """Remember the topic options of a source that has any, of so many sources as are followed at most: the one
-        advertised longest ago makes space."""
+        """Store the topic options of a source. The number of sources is bounded: at the limit, the one advertised
+        longest ago is removed."""
         if advertisement.ttl == FINAL_TTL or not advertisement.options:
             self._topic_options.pop(source, None)
             return
@@ -471,11 +473,11 @@ class ResolutionMachine:
             and len(self._topic_options) >= self._sources_maximum
         ):
             del self._topic_options[next(iter(self._topic_options))]
-            self._cache.unsettle()  # what was pushed out is to be remembered when it is advertised again
+            self._cache.unsettle()  # store the removed one when it is advertised again
         self._topic_options[source] = advertisement.options
 
     def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
-        """The options of the source's newest advertisement."""
+        """Return the options of the source's newest advertisement."""
         return self._topic_options.get(KnownSource(topic, index, address), ())
 
     def _request_received(self, scope: RequestScope, now_ns: int) -> None:
@@ -494,7 +496,7 @@ class ResolutionMachine:
     # Sending
 
     def datagrams_to_send(self, now_ns: int) -> list[bytes]:
-        """Everything due by now that the rate limits let pass."""
+        """Return the datagrams with all due records that the rate limits admit."""
         self._run_timers(now_ns)
         if any(queue.records for queue in self._queues.values()):
             self._take_along(now_ns)
@@ -517,7 +519,7 @@ class ResolutionMachine:
         ]
 
     def next_deadline_ns(self) -> int | None:
-        """When datagrams_to_send() will next have something; None for never, 0 for now."""
+        """Return when datagrams_to_send() next has a datagram; None for never, 0 for now."""
         if self._final_advertisements or self._requests:
             return 0
         deadlines = [
@@ -533,7 +535,7 @@ class ResolutionMachine:
         return min(deadlines, default=None)
 
     def table_sizes(self) -> dict[str, int]:
-        """How much each table holds, for checks."""
+        """Return the number of entries of each table, for checks."""
         return {
             "reported sources": self._reported_count,
             "topic options": len(self._topic_options),
@@ -543,7 +545,7 @@ class ResolutionMachine:
         }
 
     def stats(self) -> dict[str, int]:
-        """Every counter by name. May be called from any thread."""
+        """Return every counter by name. Any thread."""
         counters = self.counters
         counters.tr_src_topics = len(self._sources)
         counters.tr_rcv_topics = len(self._wanted)
@@ -561,12 +563,12 @@ class ResolutionMachine:
             deadline_ns = record.timer.deadline_ns
             if deadline_ns is not None and deadline_ns <= now_ns:
                 if record.waiting:
-                    continue  # _drain continues its schedule: being due once more changes nothing
+                    continue  # already queued; _drain continues its schedule
                 self._enqueue(record)
             self._resume(record, now_ns)
 
     def _take_along(self, now_ns: int) -> None:
-        """Something is sent: what may go along by now does."""
+        """Queue the records that may be sent early, because datagrams are being sent anyway."""
         later = []
         while self._timers and self._timers[0][0] <= now_ns + EARLY_MAX_NS:
             entry = heapq.heappop(self._timers)
@@ -603,7 +605,7 @@ class ResolutionMachine:
                 self._resume(record, now_ns)
 
     def _note_unanswered(self, record: _Record) -> None:
-        """Count a query that is sent; unanswered ones are reported at each multiple of a receiver's threshold."""
+        """Count a query that is sent, and report unanswered ones at each multiple of a receiver's threshold."""
         if isinstance(record.subject, int):
             key, topic = record.subject, ""
             thresholds = self._wildcards.no_source_thresholds(key)
@@ -619,12 +621,12 @@ class ResolutionMachine:
             self._unanswered.append(Unanswered(topic, key, record.unanswered))
 
     def take_unanswered(self) -> list[ResolutionEvent]:
-        """The topics and patterns without a source whose queries have reached a threshold since the last call."""
+        """Return the topics and patterns without a source whose queries reached a threshold since the last call."""
         found, self._unanswered = self._unanswered, []
         return found
 
     def _resume(self, record: _Record, now_ns: int) -> None:
-        """Continue the schedule of a record that is handled, or was due again while it waited."""
+        """Continue the schedule of a record that was sent or became due again while queued."""
         deadline_ns = record.timer.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             record.timer.fire(now_ns)
@@ -638,7 +640,7 @@ class ResolutionMachine:
         self._queues[record.kind, phase].records.append(record)
 
     def _schedule(self, record: _Record) -> None:
-        """Have the record looked at by its deadline. An earlier look stays: it finds nothing due and moves on."""
+        """Schedule a check of the record by its deadline. An earlier check stays: it finds nothing due and repeats."""
         deadline_ns = record.timer.deadline_ns
         if deadline_ns is None or (record.scheduled_ns is not None and record.scheduled_ns <= deadline_ns):
             return

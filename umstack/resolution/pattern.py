@@ -1,8 +1,8 @@
-"""TopicPattern: which topics a wildcard receiver takes, and how its wildcard queries say so.
+"""TopicPattern: the topics that a wildcard receiver matches, and the text of its wildcard queries.
 
-A pattern is a regular expression, searched for in the topic name as PCRE does (`^` and `$` anchor it), or a prefix.
-Expressions are those of the package `regex`, a superset of Python's `re`, because it can give a match up after a time:
-names come from the network, and an expression may take exponential time for a name made for it.
+A pattern is a prefix, or a regular expression searched for in the topic name as PCRE does (`^` and `$` anchor it).
+Expressions use the package `regex`, a superset of Python's `re`, because it can abort a match after a time: names come
+from the network, and an expression may take exponential time for a malicious name.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class TopicPattern:
         self._matches = matches
 
     def matches(self, topic: str) -> bool | None:
-        """True if the topic is taken; None when that takes longer than 5 ms."""
+        """Return true if the topic matches; None if matching takes longer than 5 ms."""
         return self._matches(topic)
 
     @classmethod
     def of_prefix(cls, prefix: str) -> TopicPattern:
-        """The topics whose names begin with `prefix`; TopicNameError when none can."""
+        """Match names that start with `prefix`; raises TopicNameError if no name can."""
         encode_topic_name(prefix)
         return cls("^" + re.escape(prefix), lambda topic: topic.startswith(prefix))
 
     @classmethod
     def of_expression(cls, expression: str) -> TopicPattern:
-        """The topics in whose names `expression` is found; OptionError when it is none, or `regex` is missing."""
+        """Match names that contain `expression`; raises OptionError if it is invalid or `regex` is not installed."""
         encode_topic_name(expression)
         compiled = _compiled(expression)
 

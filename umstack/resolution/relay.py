@@ -1,14 +1,13 @@
-"""Relay: the resolution daemon. It sends each topic resolution datagram of a client to all other clients.
+"""Relay: the resolution daemon. It forwards each topic resolution datagram of a client to all other clients.
 
 A client is an address that has sent a keepalive or another topic resolution datagram within the timeout. The daemon
 replies to keepalives and does not relay them. It stores no topics, so that another daemon can take over at any moment.
 Other datagrams are dropped.
 
-A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and is checked in C: with a hundred
-contexts a daemon sends a hundred times what it receives. When it cannot keep up it relays only the records that it has
-not relayed for two seconds (ffi/core/resolution/relayed_records.h), those of many datagrams in few: so nothing new
-waits behind
-repeats. A client may hear its own records then, as by multicast.
+Relaying a datagram takes one system call per 64 clients (ffi/io/datagram_batch.h), and C code checks it: with a
+hundred contexts a daemon sends a hundred times what it receives. Under overload it relays only records that it has not
+relayed for two seconds (ffi/core/resolution/relayed_records.h), packed into few datagrams, so that new records do not
+wait behind repeated ones. A client may then receive its own records, as with multicast.
 
 `Relay` is the table, without I/O; `RelayServer` is the socket and its loop.
 """
@@ -39,7 +38,7 @@ Address = tuple[str, int]
 _NS_PER_S = 1_000_000_000
 _REPEAT_NS = 2 * _NS_PER_S
 _BUFFER_BYTES = 8 * 1024 * 1024
-# Each with the option that goes past the system's limit, for the privileged.
+# Each with the privileged option that exceeds the system's limit.
 _BUFFERS = ((33, socket.SO_RCVBUF), (32, socket.SO_SNDBUF))
 
 
@@ -64,7 +63,7 @@ class RelayCounters:
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """Bounds of a relay. `networks` are those clients may be in; none: any."""
+    """Bounds of a relay. `networks` restricts the addresses of clients; empty: any address."""
 
     networks: tuple[ipaddress.IPv4Network, ...] = ()
     clients_max: int = 4096
@@ -81,17 +80,17 @@ class _Client:
 
 
 class Fate(Enum):
-    """The treatment of a datagram."""
+    """What the relay does with a received datagram."""
 
     DROPPED = "dropped"
     ANSWERED = "answered"
-    """By a keepalive, to the client that sent it."""
+    """Reply to the client with a keepalive."""
     RELAYED = "relayed"
-    """To every other client."""
+    """Send to every other client."""
 
 
 class Relay:
-    """The table of clients. Not thread-safe; `now_ns` must never go back."""
+    """The table of clients. Not thread-safe; `now_ns` must not decrease."""
 
     def __init__(self, policy: RelayPolicy) -> None:
         self._policy = policy
@@ -102,15 +101,15 @@ class Relay:
         self._part: Any = ffi.new("um_relayed_part *")
         self.counters = RelayCounters()
         self.change_count = 0
-        """How often a client came or went."""
+        """Number of clients added or removed so far."""
 
     @property
     def clients(self) -> list[Address]:
-        """Those that are relayed to now."""
+        """Return the current clients."""
         return list(self._clients)
 
     def received(self, data: bytes, source: Address, now_ns: int) -> Fate:
-        """Take in a datagram, and decide what becomes of it."""
+        """Account for a datagram, and return what to do with it."""
         counters = self.counters
         counters.datagrams_received += 1
         self._drop_silent(now_ns)
@@ -122,7 +121,7 @@ class Relay:
         return Fate.RELAYED
 
     def is_relayable(self, data: bytes, source: Address, now_ns: int) -> bool:
-        """True if a datagram that is to be relayed is topic resolution; its records count as relayed then."""
+        """Return true if a datagram is topic resolution and may be relayed; its records then count as relayed."""
         counters, part = self.counters, self._part
         if self._take(data, source, now_ns, 0):
             counters.queries += part.query_count
@@ -164,7 +163,7 @@ class Relay:
         )
 
     def _client(self, source: Address, now_ns: int) -> _Client | None:
-        """The client that sent, a new one included; None when it may not, or not so much."""
+        """Return the sender's client entry, added if new; None if it is not allowed or exceeds its rate."""
         policy, counters = self._policy, self.counters
         rate = policy.client_datagrams_per_second
         client = self._clients.get(source)
@@ -179,7 +178,7 @@ class Relay:
                 return None
             client = self._clients[source] = _Client(now_ns, rate)
             self.change_count += 1
-            lib.um_relayed_records_forget(self._relayed)  # the new one has had none of it
+            lib.um_relayed_records_forget(self._relayed)  # the new client has received no record yet
         client.allowance = min(rate, client.allowance + (now_ns - client.last_received_ns) * rate / _NS_PER_S)
         client.last_received_ns = now_ns
         self._clients.move_to_end(source)
@@ -201,7 +200,7 @@ class Relay:
 
 
 class RelayServer(Closing):
-    """A relay on a UDP socket. One thread serves; stop() may be called from any."""
+    """A relay on a UDP socket. One thread serves; any thread may call stop()."""
 
     def __init__(self, address: Address, policy: RelayPolicy) -> None:
         """Bind; raises a UmError with the reason on failure."""
@@ -226,7 +225,7 @@ class RelayServer(Closing):
         self.address: Address = self._socket.getsockname()
 
     def serve(self, on_pass: Callable[[], None] = lambda: None) -> None:
-        """Relay until stop(); `on_pass` is called at least once a second."""
+        """Relay until stop(); call `on_pass` at least once per second."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             while not self._stopping:
@@ -242,7 +241,7 @@ class RelayServer(Closing):
         try:
             received = list(self._received.take(self._socket))
         except OSError:
-            return  # a client that has gone, and is forgotten when its time is over
+            return  # a client has gone; the timeout removes it
         now_ns = time.monotonic_ns()
         fates = [(data, source, self.relay.received(data, source, now_ns)) for data, source in received]
         relayed = [(data, source) for data, source, fate in fates if fate is Fate.RELAYED]
@@ -264,7 +263,7 @@ class RelayServer(Closing):
             self.relay.counters.send_failed += 1
 
     def _relay(self, data: bytes, source: Address | None) -> None:
-        """Send to all clients but the origin. Records lost to a full buffer are repeated by their schedule."""
+        """Send to all clients except the origin. Schedules repeat the records lost to a full buffer."""
         if self._changes_seen != self.relay.change_count:
             self._list_clients()
         count = len(self._positions)
@@ -284,7 +283,7 @@ class RelayServer(Closing):
         self._changes_seen = self.relay.change_count
 
     def stats(self) -> dict[str, int]:
-        """The counters by name, and how many clients there are."""
+        """Return the counters by name, and the number of clients."""
         return {"clients": len(self.relay.clients), **asdict(self.relay.counters)}
 
     def close(self) -> None:

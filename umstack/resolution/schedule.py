@@ -13,11 +13,11 @@ QUERY_INITIAL_TICK_NS = 20 * _NS_PER_MS
 WILDCARD_QUERY_TICK_NS = 30 * _NS_PER_MS
 SUSTAIN_TICK_NS = 100 * _NS_PER_MS
 EARLY_MAX_NS = 250 * _NS_PER_MS
-"""How long before it is due a record may go at most."""
+"""Maximum time by which a record may be sent early."""
 
 
 class Phase(StrEnum):
-    """How eagerly a topic is talked about."""
+    """The phases of a schedule."""
 
     INITIAL = "initial"
     SUSTAINING = "sustaining"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PhaseSettings:
-    """The lengths and intervals of the phases. A duration of 0 is endless; an interval of 0 leaves a phase out."""
+    """Lengths and intervals of the phases. A duration of 0 is unlimited; an interval of 0 skips the phase."""
 
     send_at_start: bool
     initial_minimum_interval_ns: int
@@ -50,7 +50,7 @@ class PhaseSettings:
 
     @classmethod
     def for_queries(cls, options: ReceiverOptions, *, is_resolved: bool = False) -> PhaseSettings:
-        """`is_resolved`: the topic needs no initial phase any more."""
+        """`is_resolved`: skip the initial phase, because a source is known."""
         initial = options.resolver_query_minimum_initial_interval_ns
         return cls(
             send_at_start=initial != 0,
@@ -64,7 +64,7 @@ class PhaseSettings:
 
     @classmethod
     def for_wildcard_queries(cls, options: WildcardReceiverOptions) -> PhaseSettings:
-        """Wildcard queries have an initial and a quiescent phase only."""
+        """Wildcard queries have only an initial and a quiescent phase."""
         interval = options.resolver_query_minimum_interval_ns
         return cls(
             send_at_start=interval != 0,
@@ -80,14 +80,13 @@ class PhaseSettings:
 class PhaseTimer:
     """The times at which one topic's record is due.
 
-    Due times follow from each other exactly; a record goes out at the first tick at or after its due time, so
-    lateness never adds up (UX-15). Ticks count from `epoch_ns`, the same for all topics of a context, which lets
-    records of many topics share a datagram. The record at the start does not wait for a tick, unless the topic is one
-    of many that are made at once (`waits_for_tick`), which would otherwise have a datagram each.
+    Each due time is computed from the previous one; a record is sent at the first tick at or after its due time, so
+    lateness never adds up (UX-15). Ticks count from `epoch_ns`, the same for all topics of a context, so that records
+    of many topics share datagrams. The first record does not wait for a tick, unless the topic is one of many created
+    at once (`waits_for_tick`), each of which would otherwise take a datagram.
 
-    A record may go along with others a little before it is due, a quarter of its interval at most: topics whose ticks
-    differ, because they were made in the course of a second, share datagrams so. The next due time does not
-    change.
+    A record may be sent with others a little before it is due, at most a quarter of its interval, so that topics
+    created within a second of each other, whose ticks differ, share datagrams. The next due time does not change.
     """
 
     __slots__ = (
@@ -120,7 +119,7 @@ class PhaseTimer:
         elif self.phase is Phase.INITIAL:
             self._step()
         self.deadline_ns = self._next_tick_ns()
-        """The tick at which the next record goes out; None in the quiescent phase."""
+        """The tick at which the next record is sent; None in the quiescent phase."""
 
     def _next_tick_ns(self) -> int | None:
         if self._immediate:
@@ -131,12 +130,12 @@ class PhaseTimer:
         return self._epoch_ns - (self._epoch_ns - self._due_ns) // tick * tick
 
     def may_go(self, now_ns: int) -> bool:
-        """True if the record of `deadline_ns` may go by now, along with others."""
+        """Return true if the record of `deadline_ns` may be sent now along with others."""
         early_ns = min(self._gap_ns // 4, EARLY_MAX_NS)
         return self.deadline_ns is not None and self.deadline_ns - early_ns <= now_ns
 
     def fire(self, now_ns: int) -> None:
-        """Account for the record of `deadline_ns` and set the next. Records missed by long sleep are skipped."""
+        """Account for the record of `deadline_ns` and set the next due time; skip records missed in a long sleep."""
         self._immediate = False
         self._step()
         while (deadline_ns := self._next_tick_ns()) is not None and deadline_ns <= now_ns:
@@ -160,7 +159,7 @@ class PhaseTimer:
             self.deadline_ns = self._next_tick_ns()
 
     def stop(self) -> None:
-        """Nothing more is due."""
+        """Stop: no record is due any more."""
         self._immediate = False
         self.phase = Phase.QUIESCENT
         self.deadline_ns = None

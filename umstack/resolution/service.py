@@ -1,4 +1,4 @@
-"""Resolver: topic resolution of a context as one service, whichever thread runs it."""
+"""Resolver: topic resolution of a context as one service, independent of the thread that runs it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from xdp.closing import Closing
 _NAMES_REPORTED = 100
 
 Command = Callable[[int], None]
-"""Work on the agent, at a time of the monotonic clock in nanoseconds."""
+"""A call on the agent, with the monotonic time in nanoseconds."""
 
 
 class Resolver(Closing):
-    """Advertises the sources of a context and finds those of its receivers; owns the agent.
+    """Advertises the sources of a context and finds sources for its receivers; owns the agent.
 
-    Subclasses decide which thread works on the agent: `_submit` gets every command to it.
+    Subclasses decide which thread uses the agent: `_submit` gets every command for it.
     """
 
     def __init__(self, agent: ResolutionAgent) -> None:
@@ -50,7 +50,7 @@ class Resolver(Closing):
         )
 
     def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
-        """The options of a source's newest advertisement. On the agent's thread."""
+        """Return the options of a source's newest advertisement. On the agent's thread."""
         return self._agent.machine.topic_options(topic, index, address)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
@@ -63,7 +63,7 @@ class Resolver(Closing):
         self._submit(lambda now_ns: self._agent.query(topic, options, now_ns))
 
     def stop_query(self, topic: str) -> None:
-        """Count one receiver of the topic less."""
+        """Remove one receiver of the topic."""
         self._submit(lambda _now_ns: self._agent.stop_query(topic))
 
     def match(self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions) -> None:
@@ -71,15 +71,15 @@ class Resolver(Closing):
         self._submit(lambda now_ns: self._agent.match(key, pattern, options, now_ns))
 
     def stop_matching(self, key: int) -> None:
-        """A wildcard receiver has ended."""
+        """Remove a wildcard receiver that has ended."""
         self._submit(lambda _now_ns: self._agent.stop_matching(key))
 
     def forget_sessions(self, ended: Collection[TransportAddress] | None) -> None:
-        """Sessions have ended, None: any: their sources are reported again when they are advertised again."""
+        """Forget ended sessions (None: all) so that their sources are reported again when advertised again."""
         self._submit(lambda now_ns: self._agent.forget_sessions(ended, now_ns))
 
     def request_resolution(self) -> None:
-        """Request that every process advertises and queries again."""
+        """Request that all processes advertise and query again."""
         self._submit(self._agent.request_resolution)
 
     def set_mtu(self, mtu_bytes: int) -> None:
@@ -87,20 +87,20 @@ class Resolver(Closing):
         self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
-        """Replace the keys, if there were keys at the start."""
+        """Replace the keys; only if there were keys at the start."""
         self._submit(lambda _now_ns: self._agent.set_keys(keys))
 
     def topics(self) -> list[str]:
-        """Topics of which an advertisement was received. Any thread may call this."""
+        """Return the topics of received advertisements. Any thread."""
         return self._agent.topics()
 
     def stats(self) -> dict[str, int]:
-        """The tr_* counters by name. Any thread may call this."""
+        """Return the tr_* counters by name. Any thread."""
         return self._agent.stats()
 
     def report(self) -> dict[str, Any]:
-        """The resolution domain, and what this context advertises and looks for: of each the first hundred names, the
-        counters have the numbers. Any thread may call this."""
+        """Return the resolution domain, and the first hundred names each of advertised and queried topics; the counters
+        have the totals. Any thread."""
         interest = {name: topics[:_NAMES_REPORTED] for name, topics in self._agent.machine.interest().items()}
         return {**self._agent.domain(time.monotonic_ns()), **interest}
 
@@ -109,7 +109,7 @@ class Resolver(Closing):
 
 
 class DonatedResolver(Resolver):
-    """Sequential mode: the agent is worked on by the thread that calls, one at a time."""
+    """Sequential mode: the calling thread runs the agent, one thread at a time."""
 
     def _submit(self, command: Command) -> None:
         command(time.monotonic_ns())

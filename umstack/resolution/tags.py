@@ -1,4 +1,4 @@
-"""ResolutionTags: the authentication trailers of topic resolution, made and checked by the core."""
+"""ResolutionTags: the core's authentication trailers for topic resolution datagrams."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _address(address: tuple[str, int]) -> Any:
 
 
 class ResolutionTags(Closing):
-    """Tags datagrams sent from one address, and checks received ones. One thread at a time."""
+    """Tags datagrams sent from one address, and verifies received ones. One thread at a time."""
 
     def __init__(self, keys: tuple[Key, ...], tolerance_ns: int, local: tuple[str, int]) -> None:
-        """Open it for datagrams sent from `local`; raises ResourceLimit."""
+        """Set up for datagrams sent from `local`; raises ResourceLimit."""
         self._handle: Any = lib.um_resolution_tags_open(
             core_key_set(keys), tolerance_ns, _address(local), SystemRandom().getrandbits(64)
         )
@@ -47,17 +47,17 @@ class ResolutionTags(Closing):
             raise ResourceLimit("the keys of topic resolution: out of memory")
 
     def tagged(self, datagram: bytes) -> bytes:
-        """A datagram with its trailer. Raises ResourceLimit when libcrypto fails."""
+        """Return a datagram with its trailer. Raises ResourceLimit if libcrypto fails."""
         whole = ffi.new("char[]", len(datagram) + TRAILER_BYTES)
         ffi.memmove(whole, datagram, len(datagram))
         if lib.um_resolution_tags_append(self._handle, whole, len(datagram)) != 0:
-            raise ResourceLimit("the tag of a topic resolution datagram: libcrypto failed")
+            raise ResourceLimit("cannot tag a topic resolution datagram: libcrypto failed")
         return bytes(ffi.buffer(whole))
 
     def verified(
         self, datagram: bytes, source: tuple[str, int], counters: ResolutionCounters
     ) -> bytes | None:
-        """Return an authentic datagram without its trailer; None otherwise, counted by reason."""
+        """Return an authentic datagram without its trailer; count any other by reason and return None."""
         status = lib.um_resolution_tags_verify(
             self._handle, _address(source), ffi.from_buffer(datagram), len(datagram)
         )
@@ -68,7 +68,7 @@ class ResolutionTags(Closing):
         return None
 
     def close(self) -> None:
-        """Free what it has. Closing twice does nothing."""
+        """Free the core's state. Closing twice does nothing."""
         if self._handle != ffi.NULL:
             lib.um_resolution_tags_close(self._handle)
             self._handle = ffi.NULL

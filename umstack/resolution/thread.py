@@ -1,8 +1,8 @@
-"""ResolverThread: runs topic resolution of a context in embedded mode on its own thread.
+"""ResolverThread: runs topic resolution of a context on its own thread in embedded mode.
 
-In a network of many contexts each receives hundreds of datagrams per second, and a wake-up costs ten times as much as a
-datagram. So datagrams wake the thread at most eight times in a burst and fifty times per second on average; others
-gather in the socket. Commands and the schedules always wake it.
+In a network of many contexts each receives hundreds of datagrams per second, and a wake-up costs ten times as much
+as a datagram. So datagrams wake the thread at most eight times in a burst and fifty times per second on average; the
+others collect in the socket buffer. Commands and schedules always wake it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
 class _Gathering:
-    """How long datagrams are left to gather: each wake-up books a time of its own, and a few may be booked ahead."""
+    """Limits wake-ups for datagrams: each books a slot of time, and a few slots may be booked ahead."""
 
     __slots__ = ("_booked_ns",)
 
@@ -39,18 +39,18 @@ class _Gathering:
         self._booked_ns = 0
 
     def woken(self, now_ns: int) -> None:
-        """The thread looks at its socket."""
+        """Account for a wake-up."""
         self._booked_ns = max(self._booked_ns, now_ns) + _GATHER_NS
 
     def left_ns(self, now_ns: int) -> int:
-        """For how long it is not to look again."""
+        """Return how long the thread must leave its socket alone."""
         return max(0, self._booked_ns - now_ns - _WAKEUPS_AT_ONCE * _GATHER_NS)
 
 
 class ResolverThread(Resolver):
-    """Runs an agent, which it owns from then on. Every method may be called from any thread.
+    """Runs an agent and owns it. Any thread may call any method.
 
-    The agent's callbacks run on this thread. One that raises is logged and does not stop resolution.
+    The agent's callbacks run on this thread. An exception in a callback is logged and does not stop resolution.
     """
 
     def __init__(self, agent: ResolutionAgent, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -77,7 +77,7 @@ class ResolverThread(Resolver):
             self._thread.join(_JOIN_TIMEOUT_S)
             if self._thread.is_alive():
                 raise ResolutionError(
-                    "the topic resolution thread does not end", hint="let the callback it is in return"
+                    "the topic resolution thread did not stop", hint="let its running callback return"
                 )
 
     def _submit(self, command: Command) -> None:
@@ -105,7 +105,7 @@ class ResolverThread(Resolver):
                     ready = everything.poll(timeout_s)
                 self._gathering.woken(self._clock_ns())
                 more = self._duty_cycle(has_commands=any(fd == self._wake_fd for fd, _ in ready))
-        # Under the lock: close() writes to the descriptor, whose number may be reused once it is closed.
+        # Under the lock, because close() writes to the descriptor, whose number may be reused once it is closed.
         with self._closed:
             os.close(self._wake_fd)
 

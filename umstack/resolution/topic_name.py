@@ -8,7 +8,7 @@ TOPIC_NAME_MAXIMUM_BYTES = 246
 
 
 def encode_topic_name(topic: str) -> bytes:
-    """The bytes of a topic name; TopicNameError for one that cannot travel."""
+    """Return the encoded topic name; raises TopicNameError if it is invalid."""
     try:
         name = topic.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""WildcardTable: the wildcard receivers of a context, the topics that their patterns match, and when these leave.
+"""WildcardTable: the wildcard receivers of a context, the topics that match their patterns, and when topics leave.
 
 A topic joins a wildcard receiver when an advertisement of it is received, and leaves once it has had no source for
-resolver_no_source_linger_timeout. Patterns of this process only are evaluated, in bounded time; tables are bounded.
+resolver_no_source_linger_timeout. Only patterns of this process are evaluated, in bounded time; tables are bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATTERN_PAUSE_NS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class TopicMatched:
-    """A topic was advertised that the pattern of wildcard receiver `key` matches."""
+    """An advertised topic matches the pattern of wildcard receiver `key`."""
 
     key: int
     topic: str
@@ -33,11 +33,11 @@ class TopicLeft:
 
 
 class _Wildcard:
-    """One wildcard receiver: its pattern, and the topics that were reported to it.
+    """One wildcard receiver: its pattern, and the topics reported to it.
 
-    `decided` remembers what the pattern said of the topics that were advertised, the newest of them, because each is
-    advertised every second. After a match that was given up the pattern is not evaluated for ten times as long, so
-    that it takes a tenth of the thread's time at most, whatever names come.
+    `decided` caches the pattern's results for the newest advertised topics, because each is advertised every second.
+    After an aborted match the pattern is not evaluated for ten times the match's duration, so that it takes at most a
+    tenth of the thread's time whatever names are advertised.
     """
 
     __slots__ = ("decided", "options", "pattern", "paused_until_ns", "topics")
@@ -51,18 +51,18 @@ class _Wildcard:
 
 
 class WildcardTable:
-    """Not thread-safe; `now_ns` must never go back."""
+    """Not thread-safe; `now_ns` must not decrease."""
 
     __slots__ = ("_counters", "_decided_maximum", "_open_count", "_sourceless", "_wildcards")
 
     def __init__(self, counters: ResolutionCounters, decided_maximum: int) -> None:
-        """`decided_maximum` is of how many topics a wildcard receiver remembers what its pattern said."""
+        """`decided_maximum` is the number of topics whose match results each wildcard receiver caches."""
         self._counters = counters
         self._decided_maximum = decided_maximum
         self._wildcards: dict[int, _Wildcard] = {}
         self._sourceless: dict[str, int | None] = {}
         self._open_count = 0
-        """How often a wildcard receiver has left a topic to be decided later."""
+        """How often a wildcard receiver has postponed the decision on a topic."""
 
     def add(
         self,
@@ -72,28 +72,27 @@ class WildcardTable:
         known: Iterable[str],
         now_ns: int,
     ) -> list[TopicMatched]:
-        """Add a wildcard receiver; the `known` topics that it takes are in the result."""
+        """Add a wildcard receiver; return the `known` topics that match it."""
         wildcard = self._wildcards[key] = _Wildcard(pattern, options)
         return [TopicMatched(key, topic) for topic in known if self._joins(wildcard, topic, now_ns)]
 
     def remove(self, key: int) -> None:
-        """Remove a wildcard receiver; one that is not there is not an error."""
+        """Remove a wildcard receiver; an unknown key is not an error."""
         wildcard = self._wildcards.pop(key, None)
         if wildcard is not None:
             self._counters.tr_wildcard_topics -= len(wildcard.topics)
 
     def no_source_thresholds(self, key: int) -> set[int]:
-        """After how many queries a wildcard receiver without a topic is to know; empty when it has topics."""
+        """Return after how many queries a wildcard receiver without a topic is notified; empty if it has topics."""
         wildcard = self._wildcards.get(key)
         if wildcard is None or wildcard.topics:
             return set()
         return {wildcard.options.resolution_no_source_notification_threshold}
 
     def advertised(self, topic: str, now_ns: int) -> tuple[list[TopicMatched], bool]:
-        """A topic was advertised: the wildcard receivers that it joins, and whether every one has decided on it.
+        """A topic was advertised: return the wildcard receivers it joins, and whether all have decided on it.
 
-        One that has not, because it is full or does not evaluate its pattern for a while, decides when the topic is
-        advertised again.
+        One that is full, or does not evaluate its pattern for a while, decides when the topic is advertised again.
         """
         if not self._wildcards:
             return [], True
@@ -133,20 +132,20 @@ class WildcardTable:
         return bool(matches)
 
     def patterns(self) -> list[str]:
-        """Return the patterns of the wildcard receivers as their queries carry them. Any thread."""
+        """Return the patterns of the wildcard receivers as their queries encode them. Any thread."""
         return [wildcard.pattern.text for wildcard in list(self._wildcards.values())]
 
     def has_source(self, topic: str) -> None:
-        """A source of the topic was found."""
+        """Note that a source of the topic was found."""
         self._sourceless.pop(topic, None)
 
     def lost_last_source(self, topic: str) -> None:
-        """The topic has no source any more; its timeout begins with the next left()."""
+        """Note that the topic has no source any more; its timeout starts with the next left()."""
         if any(topic in wildcard.topics for wildcard in self._wildcards.values()):
             self._sourceless[topic] = None
 
     def left(self, now_ns: int) -> list[TopicLeft]:
-        """The topics that have been without a source for the timeout by now."""
+        """Return the topics that have had no source for the timeout."""
         events: list[TopicLeft] = []
         for topic, since in list(self._sourceless.items()):
             since_ns = self._sourceless[topic] = now_ns if since is None else since
@@ -165,7 +164,7 @@ class WildcardTable:
         return events
 
     def deadlines(self) -> list[int]:
-        """When left() is to be called for each topic without a source; 0 for now."""
+        """Return when left() must be called for each topic without a source; 0 for now."""
         found = []
         for topic, since_ns in self._sourceless.items():
             timeouts = [

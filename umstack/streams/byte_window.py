@@ -9,7 +9,7 @@ from umstack._core import ffi
 
 
 class ByteWindow:
-    """A fixed buffer of which [begin, end) is filled. One thread."""
+    """A fixed buffer; bytes [begin, end) are filled. Used by one thread."""
 
     __slots__ = ("_begin", "_capacity", "_end", "_memory", "_view")
 
@@ -24,22 +24,22 @@ class ByteWindow:
 
     @property
     def held(self) -> int:
-        """All bytes in it, seen or not."""
+        """Number of bytes in the window, including unverified ones."""
         return self._end - self._begin
 
     @property
     def pointer(self) -> Any:
-        """The first byte."""
+        """Pointer to the first byte."""
         return self._memory + self._begin
 
     @property
     def space(self) -> Any:
-        """Where the next byte goes; `free_bytes` bytes are free there."""
+        """Pointer to the next free byte; `free_bytes` bytes are free there."""
         return self._memory + self._end
 
     @property
     def free_bytes(self) -> int:
-        """Bytes free behind the filled ones, which move to the beginning when they leave little space."""
+        """Number of free bytes; moves the filled bytes to the start if little space is left behind them."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif self._begin > self._capacity // 2:
@@ -49,33 +49,33 @@ class ByteWindow:
         return self._capacity - self._end
 
     def show_next(self) -> bool:
-        """Show what follows once all that is seen is used: whether it did. Here everything is seen at once."""
+        """Show the next record once all shown bytes are consumed; return true if it did. Here all bytes are shown."""
         return False
 
     def peek(self, count: int) -> bytes:
-        """The first bytes, as many of them as there are."""
+        """Return the first bytes, at most `count`."""
         return bytes(self._view[self._begin : min(self._begin + count, self._end)])
 
     @property
     def filled(self) -> memoryview:
-        """The filled bytes, in place: valid until the next call that changes the window."""
+        """View of the filled bytes, valid until the next call that changes the window."""
         return self._view[self._begin : self._end]
 
     def consume(self, count: int) -> None:
-        """The first bytes are used."""
+        """Remove the first `count` bytes."""
         self._begin += count
 
     def fill(self, count: int) -> None:
-        """So many bytes were written at `space`."""
+        """Account for `count` bytes written at `space`."""
         self._end += count
 
     def append(self, data: bytes) -> None:
-        """Add bytes, for which there must be space."""
+        """Append bytes; the caller has checked that they fit."""
         self._view[self._end : self._end + len(data)] = data
         self._end += len(data)
 
     def receive(self, peer: socket.socket) -> int | None:
-        """Receive once: bytes, 0 at the end of the stream or without space, None when nothing waits."""
+        """Receive once: bytes, 0 at the end of the stream or if the window is full, None if no data is waiting."""
         if self.free_bytes == 0:
             return None
         try:
@@ -86,7 +86,7 @@ class ByteWindow:
         return count
 
     def send(self, peer: socket.socket) -> None:
-        """Send what the socket takes."""
+        """Send as much as the socket takes."""
         while self._begin < self._end:
             try:
                 self._begin += peer.send(self._view[self._begin : self._end])

@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class NamedCounters:
-    """Counters that are fields, by whose names they are reported. Readable from any thread."""
+    """Base class: reports integer fields as counters by name. Readable from any thread."""
 
     def as_dict(self) -> dict[str, int]:
-        """Every counter by name."""
+        """Return every counter by name."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
 @dataclass(slots=True)
 class StreamCounters(NamedCounters):
-    """Of the request port and of recovery. One writer, the thread of the streams."""
+    """Counters of the request port and of recovery, written only by the streams thread."""
 
     recovery_connections: int = 0
     recovery_connections_refused: int = 0

@@ -1,4 +1,4 @@
-"""StreamLoop: a context's TCP sockets, what is submitted to them, and what becomes due, on one thread."""
+"""StreamLoop: runs a context's TCP sockets, submitted commands and timed work on one thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xdp.closing import Closing
 _NS_PER_S = 1_000_000_000
 _JOIN_TIMEOUT_S = 5.0
 _NICE = 5
-"""The past, and what nobody waits for, yield the processor to the present."""
+"""Nice value of the thread: recovery and unattended responses yield to live data."""
 
 Result = TypeVar("Result")
 Ready = Callable[[int, int], None]
@@ -29,9 +29,10 @@ _logger = logging.getLogger("umstack.streams")
 
 
 class StreamLoop(Closing):
-    """In embedded mode a thread of its own, begun when there is something to do; else the donated one runs it.
+    """The event loop of the TCP streams. In embedded mode it has its own thread, started on first use; otherwise the
+    donated thread runs it.
 
-    A step that raises is logged, and the others go on.
+    An exception in one step is logged; the other steps continue.
     """
 
     def __init__(self, *, is_threaded: bool) -> None:
@@ -48,7 +49,7 @@ class StreamLoop(Closing):
     # Any thread
 
     def open(self) -> selectors.BaseSelector:
-        """Begin, if that has not happened; the selector belongs to the loop's thread. Raises Closed."""
+        """Start the loop on the first call; return its selector, used by the loop's thread only. Raises Closed."""
         with self._lock:
             if self._is_closed:
                 raise Closed("the context is closed")
@@ -62,12 +63,12 @@ class StreamLoop(Closing):
             return self._selector
 
     def submit(self, command: Callable[[], None]) -> None:
-        """Have the loop's thread do something soon; what is submitted to a closed loop is not done."""
+        """Run the command on the loop's thread soon; a closed loop ignores it."""
         self._commands.put(command)
         self._wake()
 
     def add_work(self, work: Callable[[int], int | None]) -> None:
-        """Have the loop's thread call this with the time in nanoseconds; it returns when to call it again."""
+        """Call `work` on the loop's thread with the time in nanoseconds; it returns when to call it again."""
         self.submit(partial(self._work.append, work))
 
     def process(self, now_ns: int) -> None:
@@ -77,7 +78,7 @@ class StreamLoop(Closing):
             self._run_due(now_ns)
 
     def end_thread(self) -> None:
-        """Do no more, on no thread: the sockets that are registered may be taken away."""
+        """Stop the loop; after this the caller may close registered sockets."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -86,7 +87,7 @@ class StreamLoop(Closing):
             thread.join(_JOIN_TIMEOUT_S)
 
     def close(self) -> None:
-        """End, and close the selector. A second call does nothing."""
+        """Stop, and close the selector. A second call does nothing."""
         self.end_thread()
         with self._lock:
             selector, self._selector = self._selector, None
@@ -132,7 +133,7 @@ class StreamLoop(Closing):
         self._due_ns = min((due_ns for due_ns in times if due_ns is not None), default=None)
 
     def guard(self, step: Callable[[], Result]) -> Result | None:
-        """Take a step, which may fail: None then."""
+        """Run a step; log an exception and return None."""
         try:
             return step()
         except Exception:

@@ -4,8 +4,7 @@
                               other LBMC control: recovery
                               anything else: closed, malformed
 
-Bounded: the number of connections, and how long one may send nothing. When the limit is reached, a new connection
-replaces an unproductive one.
+Bounded: the number of connections and their idle time. At the limit a new connection replaces an unproductive one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from umstack.streams.tags import KIND_BYTES, StreamKind, kind_of, may_become_gre
 
 _CONTROL = 8
 _MESSAGE = 0
-"""LBMC types: of the messages that peers begin with."""
+"""LBMC types of the first message of a connection."""
 
 
 _PAUSE_NS = 100_000_000
@@ -44,23 +43,23 @@ class PeerService(Protocol):
     """Serves one kind of peer. The loop's thread calls it."""
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
-        """Serve a connection, of which nothing was read, or close it; the port counts it no longer."""
+        """Serve a connection from which nothing was read, or close it; the port no longer counts it."""
 
     def make_space(self, now_ns: int) -> bool:
-        """End the connection that is of least use, where that makes space at the port; False without one."""
+        """End the least useful connection, if that frees a slot of the port; return false otherwise."""
 
     @property
     def connection_count(self) -> int:
-        """How many of its connections count towards the limit of the port."""
+        """Number of connections that count towards the limit of the port."""
 
 
 class RequestPort:
-    """The port and the connections of which it is not known yet what they are. One thread: that of the loop."""
+    """The port, and the connections of unknown kind. Used only by the loop's thread."""
 
     def __init__(
         self, options: ContextOptions, address: str, loop: StreamLoop, counters: StreamCounters
     ) -> None:
-        """Open the first free port of the range. Raises ResourceLimit when none is, OptionError, Closed."""
+        """Open the first free port of the range. Raises ResourceLimit if none is free, OptionError, Closed."""
         if not options.request_tcp_bind_request_port:
             raise OptionError(
                 "request_tcp_bind_request_port 0: there is no request port",
@@ -82,11 +81,11 @@ class RequestPort:
         loop.add_work(self._run)
 
     def serve(self, kind: PeerKind, service: PeerService) -> None:
-        """Give connections of this kind to a service. Any thread."""
+        """Pass connections of this kind to a service. Any thread."""
         self._services[kind] = service
 
     def close(self) -> None:
-        """Close the port, and what nobody serves. The loop's thread has ended."""
+        """Close the port and unassigned connections. The loop's thread has ended."""
         for peer in list(self._silent):
             self._drop(peer)
         with contextlib.suppress(KeyError):
@@ -125,13 +124,13 @@ class RequestPort:
         self._count()
 
     def _count(self) -> int:
-        """How many connections count towards the limit."""
+        """Return the number of connections that count towards the limit."""
         served = sum(service.connection_count for service in self._services.values())
         self._counters.recovery_connections = len(self._silent) + served
         return self._counters.recovery_connections
 
     def _make_space(self, now_ns: int) -> bool:
-        """End the oldest unproductive connection. False without one."""
+        """End the oldest unproductive connection; return false if there is none."""
         oldest = next(iter(self._silent), None)
         if oldest is not None and now_ns - self._silent[oldest] > SILENT_NS:
             self._counters.recovery_connections_idle += 1
@@ -142,7 +141,7 @@ class RequestPort:
     def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
         """Determine the kind of a peer from its first bytes.
 
-        After too few bytes, wait until there are enough or the stream ends.
+        If too few bytes have arrived, wait for more or for the end of the stream.
         """
         try:
             first = peer.recv(KIND_BYTES, socket.MSG_PEEK)
@@ -175,7 +174,7 @@ class RequestPort:
         self._count()
 
     def _run(self, now_ns: int) -> int | None:
-        """End connections that have said nothing; accept again after a pause. Returns when to call again."""
+        """End connections that have sent nothing; accept again after a pause. Returns when to call again."""
         self._count()
         if self._resume_ns:
             if now_ns < self._resume_ns:
@@ -198,13 +197,13 @@ def _kind_of(first: bytes) -> PeerKind | None:
 
 
 def discard_received(peer: socket.socket) -> None:
-    """Take what has come, so that closing ends the stream in order and does not reset it."""
+    """Read pending data so that closing ends the stream in order instead of resetting it."""
     with contextlib.suppress(OSError):
         peer.recv(1 << 16)
 
 
 def keep_alive(peer: socket.socket, timeout_ns: int) -> None:
-    """Have the kernel find out within about this time that the peer is gone (RFC 1122, 4.2.3.6)."""
+    """Have the kernel detect within about this time that the peer is gone (RFC 1122, 4.2.3.6)."""
     seconds = max(1, timeout_ns // 1_000_000_000)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds // 2))

@@ -1,4 +1,4 @@
-"""Streams: what the TCP streams of one context share: the loop, the request port, and the counters."""
+"""Streams: the parts that the TCP streams of one context share: the loop, the request port, and the counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xdp.closing import Closing
 
 
 class Streams(Closing):
-    """Any thread. Closed after those that use it, which end their connections once the loop's thread has ended."""
+    """Any thread. Closed after its users, which end their connections once the loop's thread has ended."""
 
     def __init__(self, options: ContextOptions, address: str, *, is_threaded: bool) -> None:
         """`address` is the IPv4 address of the context's interface."""
@@ -24,14 +24,14 @@ class Streams(Closing):
         self._port: RequestPort | None = None
 
     def port(self) -> RequestPort:
-        """The request port, opened at the first call. Raises ResourceLimit, OptionError, Closed."""
+        """Return the request port, opened by the first call. Raises ResourceLimit, OptionError, Closed."""
         with self._opening:
             if self._port is None:
                 self._port = RequestPort(self._options, self._address, self.loop, self.counters)
             return self._port
 
     def stats(self) -> dict[str, int]:
-        """The counters by name."""
+        """Return the counters by name."""
         return self.counters.as_dict()
 
     def process(self, now_ns: int) -> None:

@@ -1,9 +1,9 @@
 """Tags on a TCP stream of LBMC messages: greetings, and windows of records that are sealed and checked.
 
-Each side begins with a greeting: what the connection is about, the key's identifier and a nonce. Both greetings and
-where the connection leads to make its keys, so that nothing of one connection or direction is right in another. Then
-all messages go in records, each with a number and a tag. Recovery and requests share this; bytes, keys and tags are
-those of ffi/authentication/stream_tags.h.
+Each side starts with a greeting: the subject of the connection, the key's identifier and a nonce. The keys of the
+connection are derived from both greetings and the server's endpoint, so that a record is valid for one connection and
+direction only. After that all messages are sent in records, each with a number and a tag. Recovery and requests share
+this; bytes, keys and tags are those of ffi/authentication/stream_tags.h.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from umstack.streams.byte_window import ByteWindow
 
 GREETING_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 RECORD_WINDOW_BYTES = 2 * (lib.UM_RECORD_BYTES_MAX + lib.UM_RECORD_HEADER_BYTES)
-"""Size of a window that receives records: twice the longest, so that any record fits completely."""
+"""Size of a receive window: twice the longest record, so that any record fits completely."""
 RECORD_HEADER_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 PROOF = bytes.fromhex("08ff0004")
 """Empty control message: first record of a side without other data, because only a record proves the key."""
@@ -34,7 +34,7 @@ KIND_BYTES = 8
 _GREETING_HEAD = bytes.fromhex("0862001cff1880")
 
 KeysOf = Callable[[str], tuple[Key, ...]]
-"""The keys of a topic in use now, the first of which makes tags; none: its connections have no tags."""
+"""Returns the keys of a topic in use now; the first makes tags. Empty: connections of the topic have no tags."""
 
 _records = RepeatedRecords(logging.getLogger("umstack.authentication"))
 
@@ -43,12 +43,12 @@ class StreamKind(IntEnum):
     """The purpose of a connection with tags."""
 
     REQUESTS = lib.UM_STREAM_REQUESTS
-    """Of late join and off-transport recovery."""
+    """Late join and off-transport recovery."""
     RESPONSES = lib.UM_STREAM_RESPONSES
 
 
 class Refusal(Enum):
-    """Why a connection is refused: the ends of the counters *_dropped_tag_*."""
+    """Why a connection is refused; the values are the suffixes of the counters *_dropped_tag_*."""
 
     MISSING = "missing"
     KEY = "key"
@@ -57,7 +57,7 @@ class Refusal(Enum):
 
 
 class TagRefused(ConnectionError):
-    """The received record is not the next one that the other side sent; end the connection."""
+    """The received record is not the next one that the other side sent; the connection must be ended."""
 
     def __init__(self, reason: Refusal) -> None:
         super().__init__(f"{_MEANINGS[reason]} (tag {reason.value})")
@@ -65,10 +65,10 @@ class TagRefused(ConnectionError):
 
 
 _MEANINGS = {
-    Refusal.MISSING: "the other side sent what has no tag: it has no key for the topic",
+    Refusal.MISSING: "the other side sent data without a tag: it has no key for the topic",
     Refusal.KEY: "the other side's key is not in use here",
-    Refusal.WRONG: "a record was changed on the way, or was made for another connection or without the key",
-    Refusal.REPLAYED: "a record came twice, or one before it is lacking",
+    Refusal.WRONG: "a record was modified in transit, or was made for another connection or without the key",
+    Refusal.REPLAYED: "a record was repeated, or an earlier one is missing",
 }
 
 
@@ -80,7 +80,7 @@ _REFUSALS = {
 
 
 def count_refusal(refusal: TagRefused, counters: object, prefix: str, peer: str) -> None:
-    """Count a connection that ends for its tags in `{prefix}_dropped_tag_*`, and log it at most every few seconds."""
+    """Count a connection ended for its tags in `{prefix}_dropped_tag_*`, and log it at most every few seconds."""
     counter = f"{prefix}_dropped_tag_{refusal.reason.value}"
     setattr(counters, counter, getattr(counters, counter) + 1)
     _records.write(counter, logging.WARNING, "a connection with %s was ended: %s", peer, refusal)
@@ -94,22 +94,22 @@ class Greeting(NamedTuple):
 
     kind: StreamKind
     subject: int
-    """Of requests the topic's index, of responses key_check()."""
+    """Requests: the topic index; responses: key_check()."""
     key_id: int
 
 
 def is_greeting(received: ByteWindow) -> bool:
-    """True if a connection without tags so far begins with a greeting."""
+    """Return true if a new connection starts with a greeting."""
     return received.peek(len(_GREETING_HEAD)) == _GREETING_HEAD
 
 
 def may_become_greeting(first_bytes: bytes) -> bool:
-    """True if a peer that has sent no more than this may be sending a greeting, whose kind is not here yet."""
+    """Return true if these first bytes may be the start of a greeting whose kind has not arrived yet."""
     return len(first_bytes) < KIND_BYTES and _GREETING_HEAD.startswith(first_bytes)
 
 
 def kind_of(first_bytes: bytes) -> StreamKind | None:
-    """The kind of the greeting that a peer's first KIND_BYTES begin; None where they begin none."""
+    """Return the kind of greeting that starts with these bytes; None if they do not start a greeting."""
     if len(first_bytes) < KIND_BYTES or not first_bytes.startswith(_GREETING_HEAD):
         return None
     kind = first_bytes[len(_GREETING_HEAD)]
@@ -117,11 +117,11 @@ def kind_of(first_bytes: bytes) -> StreamKind | None:
 
 
 def encode_greeting(greeting: Greeting) -> bytes:
-    """A greeting with a nonce of its own. Raises ConnectionError."""
+    """Return a greeting with a new nonce. Raises ConnectionError."""
     said = ffi.new("um_stream_greeting *", greeting._asdict())
     out = ffi.new("uint8_t[]", GREETING_BYTES)
     if lib.um_stream_greeting_write(out, said) != 0:
-        raise ConnectionError("a greeting: libcrypto has no random numbers")
+        raise ConnectionError("cannot make a greeting: libcrypto returned no random numbers")
     return bytes(ffi.buffer(out))
 
 
@@ -134,12 +134,12 @@ def decode_greeting(data: bytes) -> Greeting:
 
 
 def key_check(key: Key) -> int:
-    """Return a value that distinguishes keys with the same identifier where no topic selects one."""
+    """Return a value that distinguishes keys with the same identifier if no topic selects one."""
     return int(lib.um_stream_key_check(core_key_set((key,)).keys))
 
 
 class StreamTags:
-    """The tags of one connection, whose key stays the one it was greeted with. One thread."""
+    """The tags of one connection. Its key does not change. Used by one thread."""
 
     __slots__ = ("_handle", "_is_in_use", "key")
 
@@ -154,8 +154,8 @@ class StreamTags:
         *,
         is_server: bool,
     ) -> None:
-        """`greetings` are those of who connected and of who was connected to, which is the server, at `endpoint`;
-        `topic` is its name where the connection is of one. A key that is in use no more accepts nothing.
+        """`greetings` are the client's and the server's, which listens at `endpoint`; `topic` is the topic's name if
+        the connection belongs to one. With a key that is no longer in use no record is accepted.
 
         Raises ConnectionError.
         """
@@ -163,28 +163,30 @@ class StreamTags:
         self._is_in_use = is_in_use
         where = socket.inet_aton(endpoint.ip) + endpoint.port.to_bytes(2, "big")
         connection = b"".join((*greetings, where, topic.encode("utf-8", "surrogateescape")))
-        chosen = core_key_set((key,))  # owns what its member refers to
+        chosen = core_key_set((key,))  # owns the memory that its member points to
         handle = lib.um_stream_tags_open(chosen.keys, kind, is_server, connection, len(connection))
         if handle == ffi.NULL:
-            raise ConnectionError("the tags of a connection: libcrypto failed, or memory")
+            raise ConnectionError(
+                "cannot set up the tags of a connection: libcrypto failed, or out of memory"
+            )
         self._handle = ffi.gc(handle, lib.um_stream_tags_close)
 
     def seal(self, record: Any, length: int) -> None:
-        """Make a record of `length` bytes behind its header's place. Raises ConnectionError."""
+        """Complete a record with `length` bytes of messages behind its header. Raises ConnectionError."""
         if lib.um_stream_tags_seal(self._handle, ffi.cast("uint8_t *", record), length) != 0:
-            raise ConnectionError("the tag of a record: libcrypto failed")
+            raise ConnectionError("cannot tag a record: libcrypto failed")
 
     def verify(self, record: Any) -> None:
         """Accept the next record of the connection. Raises TagRefused."""
         if not self._is_in_use(self.key):
-            raise TagRefused(Refusal.KEY)  # removed from the key file since
+            raise TagRefused(Refusal.KEY)  # it was removed from the key file
         status = lib.um_stream_tags_verify(self._handle, record)
         if status != lib.UM_TAG_OK:
             raise TagRefused(_REFUSALS[status])
 
 
 class SealedWindow(ByteWindow):
-    """Bytes to send; what is filled or appended at once, whole messages, becomes a record. Begins with a greeting."""
+    """Bytes to send: each fill or append of whole messages becomes one record. Starts with a greeting."""
 
     __slots__ = ("_tags",)
 
@@ -194,38 +196,38 @@ class SealedWindow(ByteWindow):
         self._tags: StreamTags | None = None
 
     def begin(self, tags: StreamTags) -> None:
-        """The other side has greeted: there is space from now on."""
+        """Accept messages from now on: the other side's greeting has arrived."""
         self._tags = tags
 
     @property
     def space(self) -> Any:
-        """Where the messages of the next record go."""
+        """Pointer to the place for the messages of the next record."""
         return super().space + RECORD_HEADER_BYTES
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of messages that the next record may have."""
+        """Number of message bytes that fit the next record."""
         space = super().free_bytes
         return max(0, space - RECORD_HEADER_BYTES) if self._tags is not None else 0
 
     def fill(self, count: int) -> None:
-        """So many bytes of messages were written at `space`: a record of its own."""
+        """Make a record of the `count` bytes of messages written at `space`."""
         if count:
             assert self._tags is not None
             self._tags.seal(super().space, count)
             super().fill(RECORD_HEADER_BYTES + count)
 
     def append(self, data: bytes) -> None:
-        """Add a record of some messages, for which there must be space."""
+        """Append messages as one record; the caller has checked that they fit."""
         assert len(data) <= self.free_bytes
         ffi.memmove(self.space, data, len(data))
         self.fill(len(data))
 
 
 class VerifiedWindow(ByteWindow):
-    """Bytes received: what is seen of them are the messages of one record, whose tag was right; then of the next.
+    """Received bytes: shows the messages of one verified record at a time.
 
-    Before `begin` nothing is seen but the greeting that `take_greeting` takes.
+    Before `begin`, only `take_greeting` reads from it.
     """
 
     __slots__ = ("_seen", "_tags")
@@ -239,11 +241,11 @@ class VerifiedWindow(ByteWindow):
         return self._seen
 
     def take_over(self, others: ByteWindow) -> None:
-        """Take all bytes of another window, which is no longer than this one."""
+        """Move all bytes of another window, which is no larger than this one, into this one."""
         self.append(others.peek(others.held))
 
     def take_greeting(self) -> bytes | None:
-        """The greeting, once all of it is here. Raises TagRefused where it is none."""
+        """Return the greeting once it is complete, else None. Raises TagRefused if it is not a greeting."""
         whole = super().peek(GREETING_BYTES)
         if not _GREETING_HEAD.startswith(whole[: len(_GREETING_HEAD)]):
             raise TagRefused(Refusal.MISSING)
@@ -253,27 +255,27 @@ class VerifiedWindow(ByteWindow):
         return whole
 
     def begin(self, tags: StreamTags) -> None:
-        """Check records from now on. Raises TagRefused."""
+        """Verify records from now on. Raises TagRefused."""
         self._tags = tags
         self.show_next()
 
     @property
     def filled(self) -> memoryview:
-        """The bytes of the messages seen, in place."""
+        """View of the messages shown, in place."""
         return super().filled[: self._seen]
 
     def peek(self, count: int) -> bytes:
-        """The first bytes of the messages seen, as many of them as there are."""
+        """Return the first bytes of the messages shown, at most `count`."""
         return super().peek(min(count, self._seen))
 
     def consume(self, count: int) -> None:
-        """The first bytes are used; behind the last of a record `show_next` shows the next."""
+        """Remove the first `count` bytes shown; at the end of a record `show_next` shows the next one."""
         assert count <= self._seen
         self._seen -= count
         super().consume(count)
 
     def show_next(self) -> bool:
-        """Show the next record if nothing is seen and it is here whole: whether it did. Raises TagRefused."""
+        """Show the next record if it is complete and all shown bytes are consumed; true if shown. Raises TagRefused."""
         received = self.held
         if self._seen or self._tags is None or not received:
             return False
