@@ -205,7 +205,7 @@ static int64_t run_timers(um_sim_host *host, int64_t now_ns)
             continue;
         if (all || session->due_ns <= now_ns)
             session->due_ns = um_source_session_tick(&session->core, now_ns);
-        next_ns = session->due_ns < next_ns ? session->due_ns : next_ns;
+        next_ns = um_earliest_ns(session->due_ns, next_ns);
     }
     reap(host);
     return next_ns;
