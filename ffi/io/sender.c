@@ -11,7 +11,7 @@ enum {
     STREAM_NS = 1000000,               /* a session that sent within this time is streaming */
     SKIP_MAX_NS = 4000000,             /* maximum time that the loop skips it */
     TIMERS_NS = 20000000,              /* maximum interval between runs of its timers */
-    WRITE_AHEAD_BYTES = 64 * 1024,     /* how far a publisher may run ahead of the thread that sends its data */
+    WRITE_AHEAD_BYTES = 64 * 1024,     /* how far a publisher may be ahead of the thread that sends its data */
     COARSE_CLOCK_ENOUGH_NS = 20000000, /* a coarse clock suffices for timers of at least this time */
     YIELDS_MAX = 64,                   /* how often a publisher that is ahead yields at most */
 };
