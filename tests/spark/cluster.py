@@ -1,4 +1,4 @@
-"""Spark's standalone cluster on this machine: a master and workers of one core, each a process of its own."""
+"""Spark's standalone cluster on this machine: a master and workers with one core each, in separate processes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _LOGGING = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster: its master's address, its workers' processes, and the environment of what uses it."""
+    """A running cluster: its master's address, its workers' processes, and the environment for its users."""
 
     master: str
     workers: list[subprocess.Popen[str]]
     environment: dict[str, str]
 
     def executor_processes(self) -> list[int]:
-        """The executors that run now."""
+        """The running executors."""
         pids = [pid for worker in self.workers for pid in _children(worker.pid)]
         return [pid for pid in pids if _EXECUTOR in _command(pid)]
 
     def busy_executors(self) -> list[int]:
-        """Of these, those that have Python at work."""
+        """The executors that run Python workers."""
         return [
             pid
             for pid in self.executor_processes()
@@ -62,7 +62,7 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
-    """Start a cluster that keeps its files in `folder`; it ends with the block."""
+    """Start a cluster with its files in `folder`; it ends with the block."""
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     environment = {
@@ -77,7 +77,7 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
     with ExitStack() as stack:
         daemon = stack.enter_context(_daemon("master.Master", environment, *at))
         master = _wait_until_said(daemon, _LISTENING).group(1)
-        # All start at the same time: a virtual machine's start is what costs most here.
+        # All start at the same time, because starting a JVM takes most of the time here.
         started = [
             stack.enter_context(_daemon("worker.Worker", environment, *at, *_work(folder, number), master))
             for number in range(workers)
@@ -93,7 +93,7 @@ def _work(folder: Path, number: int) -> tuple[str, ...]:
 
 @contextmanager
 def _daemon(name: str, environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """One of Spark's daemons, which may not be ready yet. It ends with the block."""
+    """A daemon of Spark, possibly not ready yet. It ends with the block."""
     launcher = HOME / "bin" / "spark-class"
     process = subprocess.Popen(
         [launcher, f"org.apache.spark.deploy.{name}", *arguments],
@@ -110,7 +110,7 @@ def _daemon(name: str, environment: dict[str, str], *arguments: str) -> Iterator
 
 
 def _wait_until_said(process: subprocess.Popen[str], wanted: re.Pattern[str]) -> re.Match[str]:
-    """What a daemon says when it is ready."""
+    """Wait for the daemon's line that matches `wanted`, which it prints when ready."""
     assert process.stderr is not None
     said = []
     for line in process.stderr:

@@ -1,4 +1,4 @@
-"""One Spark session for the whole tier: it takes seconds to start, so nobody starts a second one."""
+"""One Spark session for all tests here, because starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-# More than one failure of a task is allowed only where the master is not plain local.
+# Several failures of a task are only allowed if the master is not plain local.
 TWO_CORES_THREE_FAILURES = "local[2,3]"
 
 
 def need_java() -> None:
-    """Skip where nothing of Spark can run."""
+    """Skip if Spark cannot run."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         pytest.skip("Spark needs Java 17: apt-get install openjdk-17-jre-headless")
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Give a master and two workers, which all tests of a cluster share."""
+    """A master and two workers, shared by all tests that use a cluster."""
     need_java()
     from tests.spark.cluster import standalone
 
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Give the session, or skip where there is no Java to run it."""
+    """The session; skips without Java."""
     need_java()
     from umstack.spark.spark_session import spark_session
 

@@ -1,4 +1,4 @@
-"""A folder of captures as people have them: each with something wrong or special, and what is known to be in it."""
+"""A folder of unusual captures, as found in practice: each has a defect or a special case, and known contents."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tests.unit.capture_bytes import (
 
 MS = 1_000_000
 DATAGRAMS = 20
-"""In each file that has some, unless it is said to have others."""
+"""Datagrams in each file, unless stated otherwise."""
 (TRUNCATED, MID_PACKET, COOKED, STEPPED, FRAGMENTED, BURSTING) = range(0x0DD00001, 0x0DD00007)
-"""The session of each of these."""
+"""The session of each file."""
 
 _IF_NAME = 2
 _USER_LINK_TYPE = 147
@@ -45,16 +45,16 @@ _FRAGMENT_BYTES = 1480
 BURST_NS = START_NS // MS * MS + 400 * MS
 BURST_MS = 3
 BURST_DATAGRAMS = 21
-"""A millisecond, where otherwise there is one."""
+"""Datagrams per millisecond of a burst; otherwise there is one."""
 BURST_SPAN_MS = 1000
 
 PORTS = 55
-"""Points of capture in one file, of each of which there is something to say."""
+"""Capture points in one file, each with a remark."""
 
 
 @dataclass(frozen=True, slots=True)
 class OddCaptures:
-    """The folder, what is to be said of its files, and the fragments in one of them."""
+    """The folder, the expected notes on its files, and the fragments in one of them."""
 
     folder: Path
     faults: dict[str, str]
@@ -62,7 +62,7 @@ class OddCaptures:
 
 
 def odd_captures(folder: Path) -> OddCaptures:
-    """Write them."""
+    """Write the captures."""
     folder.mkdir()
     stepped = _stepped()
     fragments = _fragments()
@@ -104,14 +104,14 @@ def _stream(session: int) -> list[Packet]:
 
 
 def _stepped() -> bytes:
-    """Two seconds back after half of them."""
+    """A capture whose clock is set back by two seconds halfway."""
     stream = _stream(STEPPED)
     half = len(stream) // 2
     return pcap([*stream[:half], *(Packet(one.time_ns - 2000 * MS, one.data) for one in stream[half:])])
 
 
 def _cooked() -> bytes:
-    """Ethernet and Linux cooked packets by turns, and one of a link type that nobody knows."""
+    """Alternating Ethernet and Linux cooked packets, and one of an unknown link type."""
     blocks = [section(), *(_named(name, link) for name, link in _LINKS)]
     for packet in _stream(COOKED):
         number = len(blocks) % 2
@@ -128,7 +128,7 @@ def _named(name: str, link_type: int = ETHERNET) -> bytes:
 
 
 def _fragments() -> list[bytes]:
-    """One datagram that fits no frame, as IP cuts it."""
+    """The IP fragments of a datagram that fits no frame."""
     whole = data(0, message(1, 0, bytes(4000)), session=FRAGMENTED)
     packet = IP(src=SOURCE, dst=GROUP) / UDP(sport=14390, dport=14400) / whole
     return [
@@ -138,7 +138,7 @@ def _fragments() -> list[bytes]:
 
 
 def _bursting() -> Iterator[Packet]:
-    """A datagram a millisecond for a second, and in a few of these many."""
+    """One datagram per millisecond for a second, and many in a few of these milliseconds."""
     begin_ns = BURST_NS - 400 * MS
     times = [begin_ns + at * MS for at in range(BURST_SPAN_MS)]
     for at in range(BURST_MS):

@@ -1,4 +1,4 @@
-"""A sink of the monitor that has both what is told and how it is said."""
+"""A sink of the monitor that keeps both the rows and the lines made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from umstack.monitor.sinks import Lines, Windows
 
 
 class Said(Windows):
-    """Keeps the windows, and says them as they come."""
+    """Keeps the windows and their lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,7 +17,7 @@ class Said(Windows):
         self._say = Lines(self.lines.append)
 
     def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
-        """Keep and say."""
+        """Keep rows and lines."""
         given = list(rows)
         super().take(kind, given, window_seconds)
         self._say.take(kind, given, window_seconds)

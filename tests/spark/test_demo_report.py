@@ -1,4 +1,4 @@
-"""`umstack demo` ends by capturing its own run at the switch and writing the report on the capture."""
+"""`umstack demo` captures its own run at the switch and writes a report on the capture."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SEED = 20
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(Lab.supported() is not None, reason=f"no lab here: {Lab.supported()}")
 def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
-    """Issue 4: the captures made at the switch, one a link, have what the publisher sent and the subscribers asked for
-    again; the report is on both."""
+    """Issue 4: the captures made at the switch, one per link, contain the publisher's datagrams and the subscribers'
+    NAKs; the report covers both."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "big").write_bytes(random.Random(SEED).randbytes(4 << 20))
     report = tmp_path / "report"

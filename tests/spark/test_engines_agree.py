@@ -1,4 +1,4 @@
-"""Tables, findings and timelines are the same to the row, whether one process or a cluster made them."""
+"""Tables, findings and timelines have the same rows, no matter if one process or a cluster made them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _captures(kind: str, folder: Path) -> list[str]:
 
 
 def _rows(out: Path, table: str) -> list[str]:
-    """The rows of a table as text, sorted; numbers that are not whole to twelve digits."""
+    """The rows of a table as text, sorted; fractional numbers to twelve digits."""
     parts = sorted((out / table).glob("*.parquet"))
     rows = [row for part in parts for row in pq.read_table(part, partitioning=None).to_pylist()]
     return sorted(json.dumps({name: _plain(row[name]) for name in sorted(row)}) for row in rows)
@@ -79,7 +79,7 @@ def _made(captures: list[str], out: Path, engine: str) -> Report:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["generated", "odd", "simulated", "unicast"])
 def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str) -> None:
-    """The answers of one machine are those of a cluster."""
+    """One machine and a cluster give the same results."""
     captures = _captures(kind, tmp_path)
     by_spark = _made(captures, tmp_path / "spark", "spark")
     alone = _made(captures, tmp_path / "alone", "alone")
@@ -93,7 +93,7 @@ def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str)
 
 
 def test_tables_of_another_format_are_written_by_spark(spark: Any, tmp_path: Path) -> None:
-    """The rows are the same; a format that this Spark does not have is named, with what to do."""
+    """The rows are the same; the error for an unavailable format names it with a hint."""
     [capture] = _captures("generated", tmp_path)
     alone = _made([capture], tmp_path / "alone", "alone")
     other = make_report([capture], tmp_path / "orc", ReportOptions(table_format="orc"))

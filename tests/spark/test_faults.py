@@ -1,6 +1,6 @@
-"""Issue 4, bad input and faults: workers killed in the middle, disks that are full, schemas of an older version.
+"""Issue 4, bad input and faults: killed workers, full disks, schemas of an older version.
 
-The disks are small file systems in mount namespaces of their own; nothing outside sees them.
+The disks are small file systems in separate mount namespaces; nothing outside sees them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRAFFIC = Traffic(seed=3, sessions=1, receivers=2, messages_per_datagram=1, mess
 
 
 def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -> None:
-    """A Python worker is killed with -9 while it reads a partition: the table that is written is complete."""
+    """A Python worker is killed with -9 while it reads a partition: the table written is complete."""
     capture, out, killed = tmp_path / "switch.pcap", tmp_path / "out", tmp_path / "killed"
     generate(capture, PACKETS, TRAFFIC)
 
@@ -59,10 +59,10 @@ def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("engine", "size", "step"), [(("--master", "local[2]"), "32k", "write"), ((), "32k", "write")]
 )
-def test_a_full_disk_ends_a_report_that_says_so(
+def test_a_full_disk_ends_a_report_with_an_error(
     tmp_path: Path, engine: tuple[str, ...], size: str, step: str
 ) -> None:
-    """The report's folder is on a full disk, with Spark and alone: status 1, a line with what to do next, no page."""
+    """The report's folder is on a full disk, with and without Spark: status 1, a line with a hint, no page."""
     capture = generate(tmp_path / "switch.pcap", PACKETS * 5, TRAFFIC).path
     small = tmp_path / "small"
     small.mkdir()
@@ -81,11 +81,13 @@ def test_a_full_disk_ends_a_report_that_says_so(
     status, *left = done.stdout.split()
     assert status == "1"
     assert "report.html" not in left
-    assert not [name for name in left if name.startswith("part-")], "what was written is hidden or gone"
+    assert not [name for name in left if name.startswith("part-")], (
+        "parts written before are hidden or removed"
+    )
     assert not list(small.iterdir()), "nothing is mounted outside"
 
 
-# Prints the status of the report and what it left behind.
+# Prints the status of the report and the files left behind.
 _ON_A_SMALL_DISK = """\
 mount -t tmpfs -o size="$2" tmpfs "$1" || exit 9
 cd "$1" && echo old > report.html && shift 2
@@ -98,7 +100,7 @@ find . -type f -printf '%f\\n'
 def test_a_journal_of_an_older_version_is_refused_or_read_as_far_as_it_goes(
     spark: Any, tmp_path: Path
 ) -> None:
-    """What its rows never had is named, with what to do; the columns it has can be read."""
+    """The error names the missing columns with a hint; the columns that exist can be read."""
     table = messages()
     old = pa.schema([column for column in table.schema if column.name != "source"])
     with Journal(tmp_path / table.name, old) as journal:

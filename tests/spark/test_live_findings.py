@@ -1,4 +1,4 @@
-"""Issue 4: `umstack monitor` has the findings of a report, by windows: the same numbers, and the same sentences."""
+"""Issue 4: `umstack monitor` has the findings of a report, by windows: the same numbers and the same sentences."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from umstack.report import Report, make_report
 from umstack.sim import MS, SECOND, START_NS
 
 EVERYTHING_SECONDS = 1e9
-"""A window that all of these captures are in."""
-TOLD_OTHERWISE = ("traffic", "loss", "unrepaired", "nak-storm", "capture")
-"""Topics of a report that are windows of traffic and recovery, incidents, storms and notes in the monitor."""
+"""A window that includes all of these captures."""
+REPORTED_OTHERWISE = ("traffic", "loss", "unrepaired", "nak-storm", "capture")
+"""Topics of a report that the monitor shows as windows of traffic and recovery, incidents, storms and notes."""
 SAMPLE = Path(__file__).parents[1] / "wire" / "wire-sample.pcap"
 _AGAIN = 0xA0
 """The flags of a retransmission."""
 LATER = 0x1A7E0001
-"""A session of nothing but a datagram long after all others, so that their windows are over."""
+"""A session with a single datagram long after all others, which completes their windows."""
 SUMS = {
     "repairs": ("retransmissions", "retransmitted_bytes", "naks", "unrequested", "repeated", "useless_bytes"),
     "duplicates": ("copies",),
@@ -52,12 +52,12 @@ SUMS = {
     "topics": ("messages", "fragments", "payload_bytes"),
     "recoveries": ("range_requests", "requests", "messages", "fragments", "payload_bytes"),
 }
-"""What windows have in parts of what the report has in all."""
+"""Columns whose sums over windows equal those of the report."""
 
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with everything there can be a finding of: simulated runs, captured at every port, and odd ones."""
+    """A folder with a case of every finding: simulated runs captured at every port, and unusual captures."""
     seed = random.SystemRandom().randrange(2**24)
     print(f"simulated runs of seeds {seed} and {seed + 1}")
     folder = tmp_path_factory.mktemp("findings") / "captures"
@@ -73,7 +73,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _useless() -> bytes:
-    """A datagram that somebody asks for and gets three times, and one that nobody asked for."""
+    """A datagram that is NAKed once and retransmitted three times, and one retransmitted without a NAK."""
     asks = ethernet(ipv4(udp(nak(5), 14400, 14390), "10.0.0.2", SOURCE))
     frames = [frame(data(sqn, message(1, sqn, bytes(200)))) for sqn in range(20)]
     frames += [asks, *(frame(data(sqn, message(1, sqn, bytes(200)), flags=_AGAIN)) for sqn in (5, 5, 5, 7))]
@@ -82,12 +82,12 @@ def _useless() -> bytes:
 
 @pytest.fixture(scope="module")
 def report(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Give the report on them."""
+    """The report on the captures."""
     return make_report([str(captures)], tmp_path_factory.mktemp("report"))
 
 
-def told_of(captures: Path, tmp_path: Path, **options: Any) -> Said:
-    """What the monitor tells of what is there."""
+def reported_by(captures: Path, tmp_path: Path, **options: Any) -> Said:
+    """The findings of the monitor on existing captures."""
     said = Said()
     watched = MonitorOptions((str(captures),), once=True, sink=said, checkpoint=tmp_path / "state", **options)
     monitor(watched, print, warn=lambda _line: None)
@@ -95,21 +95,21 @@ def told_of(captures: Path, tmp_path: Path, **options: Any) -> Said:
 
 
 def of_windows(report: Report) -> list[tuple[str, str, str]]:
-    """The findings of a report that windows have as well."""
+    """The findings of a report that windows have, too."""
     return [
         (one.topic, one.severity.name.lower(), one.text)
         for one in report.findings
-        if one.topic not in TOLD_OTHERWISE and not one.topic.startswith("loss-")
+        if one.topic not in REPORTED_OTHERWISE and not one.topic.startswith("loss-")
     ]
 
 
 @pytest.mark.timeout(400)
-def test_a_window_that_holds_everything_has_the_findings_of_the_report(
+def test_one_window_over_everything_has_the_findings_of_the_report(
     captures: Path, report: Report, tmp_path: Path
 ) -> None:
-    """Word for word, of every topic but those that are told otherwise."""
+    """The texts are equal, except for topics that the monitor reports in another way."""
     metrics = tmp_path / "umstack.prom"
-    said = told_of(captures, tmp_path, window_seconds=EVERYTHING_SECONDS, prometheus_file=metrics)
+    said = reported_by(captures, tmp_path, window_seconds=EVERYTHING_SECONDS, prometheus_file=metrics)
     expected = of_windows(report)
     topics = {topic for topic, _, _ in expected}
     assert {
@@ -123,8 +123,8 @@ def test_a_window_that_holds_everything_has_the_findings_of_the_report(
     } <= topics
     assert {"topics", "fill", "ip-fragments", "latency", "suggestion", "malformed", "recovery-tcp"} <= topics
     assert {"clients", "reconnects", "stream-loss"} <= topics
-    told = [(row["topic"], row["severity"], row["text"]) for row in said.rows(FINDINGS)]
-    assert sorted(told) == sorted(expected)
+    reported = [(row["topic"], row["severity"], row["text"]) for row in said.rows(FINDINGS)]
+    assert sorted(reported) == sorted(expected)
     for topic, severity, text in expected:
         quiet = topic in ("fill", "recovery") and severity == "note"
         assert any(line.endswith(text) for line in said.lines) != quiet, text
@@ -135,10 +135,10 @@ def test_a_window_that_holds_everything_has_the_findings_of_the_report(
 
 
 @pytest.mark.timeout(400)
-def test_windows_are_told_once_and_make_up_the_report_whenever_it_is_restarted(
+def test_windows_are_reported_once_and_add_up_to_the_report_after_restarts(
     captures: Path, report: Report, tmp_path: Path
 ) -> None:
-    """Two goes over a folder that grows, by windows of a second: nothing is lost or doubled between them."""
+    """A growing folder watched in two runs, by windows of a second: nothing is lost or doubled between them."""
     folder, out = tmp_path / "captures", tmp_path / "findings"
     shutil.copytree(captures, folder)
     for stormy in folder.glob("stormy*"):
@@ -161,13 +161,13 @@ def test_windows_are_told_once_and_make_up_the_report_whenever_it_is_restarted(
     assert set(SUMS) <= set(TABLES)
     assert {"MD.EURUSD", "MD.GBPUSD"} <= set(pq.read_table(out / "topics")["topic"].to_pylist())
     for name, columns in SUMS.items():
-        told = pq.read_table(out / name).to_pylist()
+        reported = pq.read_table(out / name).to_pylist()
         known = pq.read_table(report.page.parent / name, partitioning=None).to_pylist()
-        assert _sums(told, columns) == _sums(known, columns), name
+        assert _sums(reported, columns) == _sums(known, columns), name
 
 
 def _sums(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> dict[Any, list[int]]:
-    """By what is the same in every window."""
+    """Sums of columns by the values that identify a row in every window."""
     sums: dict[Any, list[int]] = defaultdict(lambda: [0] * len(columns))
     for row in rows:
         if row.get("kind") != "NOTE":
@@ -177,66 +177,68 @@ def _sums(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> dict[Any, lis
 
 
 def _watched(folder: Path, *batches: Story) -> list[dict[str, Any]]:
-    """What is told of batches that come one after another, by windows of a second; all of it with the last."""
+    """The rows reported for consecutive batches, by windows of a second; the last batch completes all of them."""
     watch = FindingWatch(folder / "watched", SECOND, late_ns=100 * MS)
-    told = [watch.take(story.packed(SECOND), number).tables for number, story in enumerate(batches)]
-    # A window is told once: with the batch that it was over with, or at the end.
-    told[-1] |= watch.finish()
-    return told
+    reported = [watch.take(story.packed(SECOND), number).tables for number, story in enumerate(batches)]
+    # A window is reported once: with the batch that completes it, or at the end.
+    reported[-1] |= watch.finish()
+    return reported
 
 
 def _pass(story: Story, end_ns: int) -> None:
-    """Another session's datagram, so long after the end of a window that the window is told."""
+    """Add a datagram of another session long enough after a window to complete it."""
     story.session_id += 1
     story.data(end_ns + 400 * MS, 0)
     story.session_id -= 1
 
 
-def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(tmp_path: Path) -> None:
-    """The mean is that of the window before as well: by itself a window that holds a burst alone has none."""
+def test_a_session_with_only_a_burst_in_a_window_is_bursty(tmp_path: Path) -> None:
+    """The mean includes the window before: a window with nothing but a burst has no lower mean."""
     first, then = Story(), Story()
     first.stream(START_NS, 100 * MS, 0, 10)
     _pass(first, START_NS + SECOND)
     then.stream(START_NS + SECOND + 500 * MS, 10_000, 10, 40)
-    before, told = _watched(tmp_path, first, then)
+    before, reported = _watched(tmp_path, first, then)
     assert FINDINGS in before
-    [text] = [row["text"] for row in told[FINDINGS].to_pylist() if row["topic"] == "bursts"]
+    [text] = [row["text"] for row in reported[FINDINGS].to_pylist() if row["topic"] == "bursts"]
     assert "sends in bursts" in text
 
 
-def test_who_is_captured_later_may_come_earlier(tmp_path: Path) -> None:
-    """Of two captures the one whose time is earlier is read second: its windows are told as long as none was."""
+def test_captures_may_arrive_in_the_wrong_order(tmp_path: Path) -> None:
+    """Two captures arrive in the wrong order of time: the earlier windows are reported unless they were already."""
     first, then = Story("b"), Story("a")
     first.stream(START_NS + SECOND, 10 * MS, 0, 20)
     then.stream(START_NS, 10 * MS, 0, 20)
-    told = _watched(tmp_path, first, then)
-    assert [sorted(table["datagram_fill"]["point"].to_pylist()) for table in told if table] == [["a", "b"]]
+    reported = _watched(tmp_path, first, then)
+    assert [sorted(table["datagram_fill"]["point"].to_pylist()) for table in reported if table] == [
+        ["a", "b"]
+    ]
 
 
-def test_a_repair_is_judged_by_the_nak_of_the_window_before(tmp_path: Path) -> None:
-    """It was asked for: what crosses the end of a window is not taken to be of no use."""
+def test_a_retransmission_counts_as_requested_by_a_nak_in_the_window_before(tmp_path: Path) -> None:
+    """It was requested: a retransmission in the next window is not counted as unnecessary."""
     first, then = Story(), Story()
     first.stream(START_NS, 100 * MS, 0, 10)
     first.nak(START_NS + SECOND - MS, RECEIVERS[0], 3)
     _pass(first, START_NS + SECOND)
     then.again(START_NS + SECOND + MS, 3)
     then.nak(START_NS + SECOND + 2 * MS, RECEIVERS[0], 4)
-    told = _watched(tmp_path, first, then)
-    rows = [row for table in told for row in table["repairs"].to_pylist()]
+    reported = _watched(tmp_path, first, then)
+    rows = [row for table in reported for row in table["repairs"].to_pylist()]
     assert [(row["naks"], row["retransmissions"]) for row in rows] == [(1, 0), (1, 1)]
     assert [row["useless_bytes"] for row in rows] == [0, 0]
 
 
-def test_what_a_window_is_judged_by_is_not_told_again(tmp_path: Path) -> None:
-    """Copies and gaps of a window that was told are still there when the next one is; they count once."""
+def test_facts_of_a_reported_window_are_not_reported_again(tmp_path: Path) -> None:
+    """Copies and gaps in a reported window are still stored for the next one; they count once."""
     first, then = Story(), Story()
     first.stream(START_NS, 10 * MS, 0, 50)
     first.data(START_NS + 505 * MS, 49)
     first.stream(START_NS + 510 * MS, 10 * MS, 52, 100)
     then.stream(START_NS + 1510 * MS, 10 * MS, 152, 50)
-    told = _watched(tmp_path, first, then)
-    assert [table["duplicates"]["copies"].to_pylist() for table in told if "duplicates" in table] == [[1]]
-    assert [table["gaps"]["missing"].to_pylist() for table in told if "gaps" in table] == [[2]]
+    reported = _watched(tmp_path, first, then)
+    assert [table["duplicates"]["copies"].to_pylist() for table in reported if "duplicates" in table] == [[1]]
+    assert [table["gaps"]["missing"].to_pylist() for table in reported if "gaps" in table] == [[2]]
 
 
 def _metric(file: Path, pattern: str) -> float:

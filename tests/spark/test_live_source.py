@@ -1,4 +1,4 @@
-"""The umstack data source: live topics read through a journal, exactly once over restarts; rows published to topics."""
+"""The umstack data source: live topics read through a journal, exactly once across restarts; publishing rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def live(spark: Any) -> Any:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Path]:
-    """A place for a journal; a recorder that writes it is ended."""
+    """A folder for a journal; its recorder is ended after the test."""
     place = tmp_path / "journal"
     yield place
     if is_recording(place):
@@ -57,7 +57,7 @@ def journal(tmp_path: Path) -> Iterator[Path]:
 
 
 class Numbers:
-    """Publishes numbers, one after another, until it is stopped."""
+    """Publishes consecutive numbers until it is stopped."""
 
     def __init__(self, source: Source) -> None:
         self.sent = 0
@@ -81,7 +81,7 @@ class Numbers:
 
 @contextmanager
 def running(query: Any) -> Iterator[Any]:
-    """A query, stopped at the end."""
+    """Run a query and stop it at the end."""
     try:
         yield query
     finally:
@@ -89,7 +89,7 @@ def running(query: Any) -> Iterator[Any]:
 
 
 def numbers(live: Any, out: Path) -> list[int]:
-    """What a query has written."""
+    """The numbers that a query has written."""
     rows = live.read.parquet(str(out)).selectExpr("CAST(CAST(payload AS STRING) AS LONG) AS n").collect()
     return sorted(row.n for row in rows)
 
@@ -97,7 +97,7 @@ def numbers(live: Any, out: Path) -> list[int]:
 def test_a_restarted_query_neither_loses_nor_repeats(
     live: Any, journal: Path, config: Path, tmp_path: Path
 ) -> None:
-    """Issue 4, live source: three runs of a query, messages all the while, a killed recorder's journal replayed."""
+    """Issue 4, live source: three runs of a query with messages all the time, and the journal of a killed recorder."""
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def start() -> Any:
@@ -138,7 +138,7 @@ def test_a_restarted_query_neither_loses_nor_repeats(
 
 
 def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
-    """Issue 4, journal: a batch query reads what there is, with offsets, in partitions; columns may be chosen."""
+    """Issue 4, journal: a batch query reads the current rows, with offsets, in partitions; columns may be selected."""
     with open_context() as context, Recorder(context, ["orders"], journal=tmp_path) as recorder:
         source = context.source("orders", flow_control="min")
         wait_for(lambda: recorder.step() is not None and source.is_connected, "the receiver")
@@ -154,7 +154,7 @@ def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
 
 
 def test_rows_are_published(live: Any, config: Path) -> None:
-    """Issue 4: df.write publishes every row to its topic; the write ends when receivers have it all."""
+    """Issue 4: df.write publishes every row to its topic; the write ends when the receivers have all rows."""
     with open_context() as context:
         receivers = [context.receiver(f"spark/{n}") for n in range(2)]
         rows = live.range(2000, numPartitions=2).selectExpr(
@@ -176,7 +176,7 @@ def test_rows_are_published(live: Any, config: Path) -> None:
 
 @pytest.mark.parametrize("on_retry", ["publish", "fail"])
 def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch, on_retry: str) -> None:
-    """Issue 4, bad input and faults: what a task that died has published is sent again, or not, as the user chose."""
+    """Issue 4, bad input and faults: rows published by a failed task are sent again, or not, as configured."""
     options = PublishOptions.of(
         {"topic": "retried", "interface": "lo", "config": str(config), "onRetry": on_retry}
     )
@@ -202,7 +202,7 @@ def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch,
         if on_retry == "publish":
             assert attempt(1, iter(batches)) == 200
         else:
-            with pytest.raises(SystemFailure, match="is not to publish them again"):
+            with pytest.raises(SystemFailure, match="onRetry does not allow to publish them again"):
                 attempt(1, iter(batches))
         expected = [*range(100), *range(200)] if on_retry == "publish" else [*range(100)]
         received = [int(message.data) for message in collect(receiver, len(expected))]
@@ -210,8 +210,8 @@ def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch,
     assert received == expected
 
 
-def test_what_was_committed_is_let_go(tmp_path: Path) -> None:
-    """Issue 4, live source: commit removes what no restart asks for, offsets stay; a trigger takes a bounded range."""
+def test_committed_rows_are_released(tmp_path: Path) -> None:
+    """Issue 4, live source: commit removes rows that no restart needs; offsets stay; triggers are bounded."""
     table = messages()
     with Journal(tmp_path / "messages", table.schema, segment_bytes=2000) as journal:
         for n in range(100):
@@ -241,8 +241,8 @@ def numbered(first: int, end: int) -> Any:
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_the_first_trigger_takes_no_more_than_the_others(tmp_path: Path, start: str) -> None:
-    """Issue 30: a query that begins on a long journal is offered a trigger's rows, whether Spark asks first where it
-    begins or where it ends; one that goes on from a checkpoint as well, for Spark shows it the last offset first."""
+    """Issue 30: a query that starts on a long journal gets one trigger's rows, whether Spark requests the start or the
+    end first; so does one that resumes from a checkpoint, because Spark first passes it the last offset."""
     options = LiveOptions.of({"path": str(tmp_path), "maxRowsPerTrigger": "300", "startingOffset": start})
     schema = from_arrow_schema(live_schema())
     with Journal(tmp_path / "messages", messages().schema) as journal:
@@ -261,7 +261,7 @@ def test_the_first_trigger_takes_no_more_than_the_others(tmp_path: Path, start: 
 
 
 def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> None:
-    """Issue 4, live source: option("group") has the query's recorder subscribe to the sources on these groups only."""
+    """Issue 4, live source: with option("group"), the query's recorder subscribes only to sources on these groups."""
     group = SHARED["transport_lbtrm_multicast_address"]
     given = {"path": str(journal), "topics": "orders", "interface": "lo", "config": str(config)}
     options = LiveOptions.of({**given, "group": f"239.0.0.1, {group}"})
@@ -289,20 +289,20 @@ def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> No
         ({"path": "x", "rowsPerPartition": "0"}, "above 0"),
     ],
 )
-def test_a_wrong_option_is_said(live: Any, options: dict[str, str], said: str) -> None:
-    """Errors say what is wrong with what was asked for."""
+def test_an_error_names_a_wrong_option(live: Any, options: dict[str, str], said: str) -> None:
+    """The error names the wrong option or value."""
     with pytest.raises(Exception, match=said):
         live.read.format("umstack").options(**options).load().collect()
 
 
-def test_a_recorder_that_cannot_start_is_said(journal: Path) -> None:
-    """Issue 4, live source: what the recorder complains of reaches the query."""
+def test_a_recorder_that_cannot_start_is_an_error(journal: Path) -> None:
+    """Issue 4, live source: the recorder's error message reaches the query."""
     with pytest.raises(Exception, match="nowhere0"):
         BackgroundRecorder(journal, ("orders",), interface="nowhere0").ensure()
 
 
 def test_ranges_cover_without_overlap() -> None:
-    """Partitions of a range are its rows, once each."""
+    """Partitions of a range contain each of its rows once."""
     for start, end, rows in [(0, 0, 5), (3, 4, 5), (0, 5, 5), (0, 6, 5), (7, 1000, 13)]:
         parts = ranges(start, end, rows)
         assert [n for part in parts for n in range(part.start, part.end)] == list(range(start, end))

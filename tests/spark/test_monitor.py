@@ -1,4 +1,4 @@
-"""The live findings: windows of a capture that grows, with the numbers it is known to hold."""
+"""Live findings: windows of a growing capture with known contents."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from umstack.monitor.sinks import Windows
 from umstack.monitor.window_findings import RECOVERY, TRAFFIC
 from umstack.sim import MS, SECOND, START_NS
 
-# A second of traffic that begins with a window.
+# A second of traffic that starts with a window.
 TRAFFIC_OF = Traffic(
     seed=3, start_ns=1_700_000_000 * 1_000_000_000, datagrams_per_second=10_000, receivers=2, loss=0.01
 )
 PACKETS = 12_000
 
 
-def test_lines_are_said_where_nothing_else_takes_what_is_told(tmp_path: Path) -> None:
-    """Without options `umstack monitor` talks; Prometheus, Parquet or a sink of one's own keep it silent."""
+def test_lines_are_printed_without_another_sink(tmp_path: Path) -> None:
+    """Without options `umstack monitor` prints lines; Prometheus, Parquet or a custom sink replace them."""
     options, lines = MonitorOptions((str(tmp_path),)), list[str]()
     [sink] = sinks_for(options, lines.append)
     row = {"from": datetime(2026, 1, 1), "publisher": "10.0.0.1", "session_id": 1, "lost": 7, "repaired": 5}
@@ -62,7 +62,7 @@ def test_lines_are_said_where_nothing_else_takes_what_is_told(tmp_path: Path) ->
 
 
 def test_gauges_are_served_and_written(tmp_path: Path) -> None:
-    """Prometheus reads the latest window, from a port or a text file; an older window does not set it back."""
+    """Prometheus reads the latest window, from a port or a text file; an older window does not overwrite it."""
     import socket
 
     with socket.socket() as probe:
@@ -86,7 +86,7 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
 
 
 class Full:
-    """A sink that has no space."""
+    """A sink whose disk is full."""
 
     def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
         """Fail as a full disk does."""
@@ -94,8 +94,8 @@ class Full:
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_what_ends_a_watch_is_told_in_a_line(spark: Any, tmp_path: Path, once: bool) -> None:
-    """A full disk, say: not a traceback of Spark's, and not that there was one."""
+def test_the_error_that_ends_a_watch_is_one_line(spark: Any, tmp_path: Path, once: bool) -> None:
+    """A full disk, for example: one line without a traceback of Spark."""
     generate(tmp_path / "switch.pcap", 1000, TRAFFIC_OF)
     options = MonitorOptions((str(tmp_path),), once=once, sink=Full(), checkpoint=tmp_path / "state")
     with pytest.raises(
@@ -107,17 +107,17 @@ def test_what_ends_a_watch_is_told_in_a_line(spark: Any, tmp_path: Path, once: b
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[SimRun]:
-    """Simulated runs: one with an incident of every kind, and later one with a storm."""
+    """Simulated runs: one with an incident of every kind, and a later one with a storm."""
     seed = random.SystemRandom().randrange(2**24)
     print(f"simulated runs of seeds {seed} and {seed + 1}")
     folder = tmp_path_factory.mktemp("simulated")
     return [scripted(folder, seed), storm(folder, seed + 1, START_NS + 5 * SECOND)]
 
 
-def test_what_captures_do_not_hold_is_warned_of_and_counted_once(
+def test_notes_on_captures_are_warned_of_and_counted_once(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A copy, a file that is no capture and a compressed one: a line and a count each, and no datagram twice."""
+    """A copy, a file that is not a capture, and a compressed one: one line and one count each, no datagram twice."""
     folder, metrics = tmp_path / "captures", tmp_path / "umstack.prom"
     folder.mkdir()
     truth = generate(folder / "switch.pcap", PACKETS, TRAFFIC_OF)
@@ -144,7 +144,7 @@ def test_what_captures_do_not_hold_is_warned_of_and_counted_once(
     assert sent == truth.data
     warned = list[str]()
     monitor(options, print, warn=warned.append)
-    assert warned == [], "a restart tells nothing again"
+    assert warned == [], "a restart repeats nothing"
 
 
 SAME = (
@@ -163,7 +163,7 @@ SAME = (
 def test_findings_are_those_of_a_report_whenever_it_is_restarted(
     spark: Any, runs: list[SimRun], tmp_path: Path
 ) -> None:
-    """A folder that grows, watched in two goes: windows, incidents and storms are told once, and as afterwards."""
+    """A growing folder watched in two runs: windows, incidents and storms are reported once, and as in a report."""
     folder, out = tmp_path / "captures", tmp_path / "findings"
     folder.mkdir()
     whole = runs[0].capture.read_bytes()
@@ -182,26 +182,26 @@ def test_findings_are_those_of_a_report_whenever_it_is_restarted(
     growing.write_bytes(whole)
     shutil.copy(runs[1].capture, folder)
     monitor(options, print)
-    told = pq.read_table(out / INCIDENTS).to_pylist()
-    counts.append(len(told))
-    assert counts == sorted(set(counts)), "every go tells something"
+    reported = pq.read_table(out / INCIDENTS).to_pylist()
+    counts.append(len(reported))
+    assert counts == sorted(set(counts)), "every run reports something"
     tables = tables_of(facts_of([str(run.capture) for run in runs]))
     expected = tables["incidents"].select(SAME).rows()
-    assert sorted(tuple(row[name] for name in SAME) for row in told) == sorted(expected)
-    assert {row["cause"] for row in told} == {one.cause for one in runs[0].injected}
-    [storm_told] = pq.read_table(out / STORMS).to_pylist()
+    assert sorted(tuple(row[name] for name in SAME) for row in reported) == sorted(expected)
+    assert {row["cause"] for row in reported} == {one.cause for one in runs[0].injected}
+    [storm_found] = pq.read_table(out / STORMS).to_pylist()
     [storm_there_was] = tables["nak_storms"].to_dicts()
-    assert not storm_told["ongoing"]
-    assert storm_told["session_id"] == runs[1].session.session_id
+    assert not storm_found["ongoing"]
+    assert storm_found["session_id"] == runs[1].session.session_id
     for name in ("start_ns", "end_ns", "naks", "requests", "repeated", "receivers"):
-        assert storm_told[name] == storm_there_was[name]
+        assert storm_found[name] == storm_there_was[name]
     _assert_windows(pl.read_parquet(out / TRAFFIC), runs)
 
 
 def _assert_windows(windows: pl.DataFrame, runs: list[SimRun]) -> None:
-    """Every window but the last, which may still be open, is there once with the datagrams that were sent in it."""
+    """Every window but the last, which may be open, exists once with the datagrams that were sent in it."""
     key = ["from", "publisher", "session_id"]
-    told = windows.filter(pl.col("datagrams") > 0).select(*key, "datagrams").rows()
+    reported = windows.filter(pl.col("datagrams") > 0).select(*key, "datagrams").rows()
     counted = Counter(SECOND)
     for run in runs:
         for batch in decode(run.capture, only_ours=True):
@@ -214,14 +214,14 @@ def _assert_windows(windows: pl.DataFrame, runs: list[SimRun]) -> None:
         .agg(pl.col("packets").sum())
         .rows()
     ]
-    latest = max(row[0] for row in told)
-    assert sorted(told) == sorted(row for row in sent if row[0] <= latest)
+    latest = max(row[0] for row in reported)
+    assert sorted(reported) == sorted(row for row in sent if row[0] <= latest)
     assert len({row[0] for row in sent if row[0] > latest}) <= 1
 
 
-def test_what_was_captured_is_said_and_counted(spark: Any, runs: list[SimRun], tmp_path: Path) -> None:
-    """Lines, JSON and Prometheus: a window for each tenth of a second with everybody who asked, each incident with its
-    cause in words, each storm with who is behind it."""
+def test_findings_are_printed_and_counted(spark: Any, runs: list[SimRun], tmp_path: Path) -> None:
+    """Lines, JSON and Prometheus: a window for each tenth of a second with every receiver that sent NAKs, each incident
+    with its cause in words, each storm with its receiver."""
     said, metrics = Said(), tmp_path / "umstack.prom"
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -238,12 +238,12 @@ def test_what_was_captured_is_said_and_counted(spark: Any, runs: list[SimRun], t
         checkpoint=tmp_path / "checkpoint",
     )
     monitor(options, print)
-    _assert_windows_are_said(truth, said.lines)
-    _assert_incidents_are_said(said.lines)
+    _assert_windows_are_printed(truth, said.lines)
+    _assert_incidents_are_printed(said.lines)
     _assert_incidents_are_counted(runs, json.loads(json.dumps(said.to_dict())), metrics.read_text())
 
 
-def _assert_windows_are_said(truth: Truth, lines: list[str]) -> None:
+def _assert_windows_are_printed(truth: Truth, lines: list[str]) -> None:
     of_it = [line for line in lines if f"{truth.session_id(0):08x}" in line]
     assert sum("datagrams/s" in line for line in of_it) == len(range(0, PACKETS, 1000))
     assert any("repaired; from NAK to repair" in line for line in of_it)
@@ -251,19 +251,19 @@ def _assert_windows_are_said(truth: Truth, lines: list[str]) -> None:
         assert any(f"{truth.receiver_address(receiver)} requested" in line for line in of_it)
 
 
-def _assert_incidents_are_said(lines: list[str]) -> None:
+def _assert_incidents_are_printed(lines: list[str]) -> None:
     assert sum("connectivity, every datagram for a while" in line for line in lines) == 1
     assert any(
         "10.0.0.4 lost 130 datagrams in 129 ms, at most 130 in a row: connectivity" in line for line in lines
     )
-    [storm_said] = [line for line in lines if "a NAK storm" in line]
-    assert "requested" in storm_said
-    assert "10.0.0.4 sent" in storm_said
+    [storm_line] = [line for line in lines if "a NAK storm" in line]
+    assert "requested" in storm_line
+    assert "10.0.0.4 sent" in storm_line
 
 
-def _assert_incidents_are_counted(runs: list[SimRun], told: dict[str, Any], text: str) -> None:
+def _assert_incidents_are_counted(runs: list[SimRun], reported: dict[str, Any], text: str) -> None:
     session = runs[0].session
-    planned = [row for row in told[INCIDENTS] if row["session_id"] == session.session_id]
+    planned = [row for row in reported[INCIDENTS] if row["session_id"] == session.session_id]
     causes = [row["cause"] for row in planned]
     assert set(causes) == {one.cause for one in runs[0].injected}
     for cause in set(causes):
@@ -279,14 +279,14 @@ def _assert_incidents_are_counted(runs: list[SimRun], told: dict[str, Any], text
     )
 
 
-def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_parts(
+def test_a_repeated_batch_reports_the_same_and_long_incidents_in_parts(
     runs: list[SimRun], tmp_path: Path
 ) -> None:
-    """Spark repeats a batch whose end it did not note; loss without a pause is told window by window, once in all."""
+    """Spark repeats a batch whose end it did not record; loss without a pause is reported by window, once in all."""
     packets = [batch.filter(_at_switch(batch)) for batch in decode(runs[1].capture, only_ours=True)]
     watch = FindingWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
-    told, low_ns = [], START_NS + 5 * SECOND
-    # Session messages may tell of the last ones lost long after they were sent: the second batch has all of that.
+    reported, low_ns = [], START_NS + 5 * SECOND
+    # Session messages may announce the last losses long after they were sent: the second batch has all of that.
     for number, span_ns in enumerate((150 * MS, 10 * SECOND, SECOND)):
         times = (low_ns, low_ns + span_ns)
         low_ns += span_ns
@@ -295,10 +295,12 @@ def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_par
         if number == 1:
             again = FindingWatch(watch.folder, watch.window_ns, watch.late_ns).take(batch, number)
             assert again.tables == found
-        told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
+        reported += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
     kept = {path.name for path in watch.folder.glob("facts-*")}
-    assert kept <= {"facts-000000000001.parquet", "facts-000000000002.parquet"}, "what was told is not kept"
-    crybaby = [row for row in told if row["receiver"] == "10.0.0.4"]
+    assert kept <= {"facts-000000000001.parquet", "facts-000000000002.parquet"}, (
+        "what was reported is not kept"
+    )
+    crybaby = [row for row in reported if row["receiver"] == "10.0.0.4"]
     assert len(crybaby) >= 2
     assert any(row["ongoing"] for row in crybaby)
     asked = [loss for loss in runs[1].session.losses if loss.receiver == "10.0.0.4" and loss.naks_ns]
@@ -314,21 +316,21 @@ def _between(batch: pa.RecordBatch, low_ns: int, high_ns: int) -> pa.Array:
     return pc.and_(pc.greater_equal(times, low_ns), pc.less(times, high_ns))
 
 
-def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_lasts(tmp_path: Path) -> None:
-    """Where a capture sees what receivers say and not what is sent, what they ask for late is lost no less."""
-    told = []
+def test_a_session_with_only_naks_captured_keeps_reporting_losses(tmp_path: Path) -> None:
+    """If a capture contains only the receivers' packets, later NAKs count as losses, too."""
+    reported = []
     watch = FindingWatch(tmp_path / "watched", SECOND, SECOND)
     for number, sqns in enumerate(((10, 11), (500,), (3,), (700,))):
         story = Story()
         story.nak(START_NS + number * 60 * SECOND, RECEIVERS[0], *sqns)
         found = watch.take(story.packed(SECOND), number).tables
-        told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
-    told += watch.finish()[INCIDENTS].to_pylist()
-    assert [(row["last_sqn"], row["lost"]) for row in told] == [(11, 2), (500, 1), (3, 1), (700, 1)]
+        reported += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
+    reported += watch.finish()[INCIDENTS].to_pylist()
+    assert [(row["last_sqn"], row["lost"]) for row in reported] == [(11, 2), (500, 1), (3, 1), (700, 1)]
 
 
-def test_the_state_of_a_batch_is_what_the_next_one_finds(tmp_path: Path) -> None:
-    """Nothing of it is lost on the way through its file."""
+def test_the_state_of_a_batch_survives_its_file(tmp_path: Path) -> None:
+    """Saving and loading the state loses nothing."""
     who = ("10.0.0.1", 1)
     state = _State(
         7, {"facts-1.parquet": (5, 7)}, {who: 5}, {who}, {(*who, "10.0.0.2"): 6}, {(*who, ""): 4}, 3, 2
@@ -338,14 +340,14 @@ def test_the_state_of_a_batch_is_what_the_next_one_finds(tmp_path: Path) -> None
 
 
 def test_the_checkpoint_of_an_earlier_version_is_refused(spark: Any, tmp_path: Path) -> None:
-    """What it told is not known any more: it would be told again."""
+    """The findings it reported are unknown, so they would be reported again."""
     (tmp_path / "state" / "incidents").mkdir(parents=True)
     with pytest.raises(SystemFailure, match="from an earlier version"):
         monitor(MonitorOptions((str(tmp_path),), once=True, checkpoint=tmp_path / "state"), print)
 
 
 def test_tables_of_another_format_are_appended_by_spark(spark: Any, tmp_path: Path) -> None:
-    """The rows are those that Parquet has."""
+    """The rows are the same as in Parquet."""
     generate(tmp_path / "switch.pcap", PACKETS, TRAFFIC_OF)
     for kind in ("parquet", "orc"):
         options = MonitorOptions(

@@ -1,4 +1,4 @@
-"""`umstack monitor` as a person runs it: a process that follows a folder, and ends on Ctrl-C."""
+"""`umstack monitor` as a user runs it: a process that follows a folder and ends on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_NS = 1_700_000_000 * SECOND
 
 
 def _rotated_in(folder: Path, number: int) -> Truth:
-    """Four seconds of traffic, which a capture tool has finished: it appears whole."""
+    """Four seconds of traffic in a finished file, moved into the folder at once."""
     traffic = Traffic(
         seed=number, start_ns=START_NS + 4 * number * SECOND, datagrams_per_second=500, loss=0.01
     )
@@ -36,7 +36,7 @@ def _gauges(file: Path, name: str) -> list[float]:
 
 @pytest.mark.timeout(500)
 def test_a_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
-    """Issue 4, monitor: live: what rotates in while it runs is told without being asked for, and Ctrl-C ends it."""
+    """Issue 4, monitor: live: files that rotate in while it runs are reported at once, and Ctrl-C ends it."""
     need_java()
     folder, gauges = tmp_path / "captures", tmp_path / "umstack.prom"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Filters that Spark hands to the source of captures: the same rows as without, of packets that were never decoded."""
+"""Filters that Spark pushes to the source of captures: the same rows as without; rejected packets are not decoded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUESTIONS = [
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
-    """Packets of every type, of several sessions, some cut."""
+    """Packets of every type and several sessions, some truncated."""
     return write_capture(tmp_path / "capture.pcap")
 
 
@@ -56,14 +56,14 @@ def source(spark: Any) -> Any:
 
 @pytest.fixture
 def setting(source: Any) -> Any:
-    """A function that sets whether Spark pushes filters; as it was at the end."""
+    """A function that sets if Spark pushes filters; restores the setting at the end."""
     before = source.conf.get(PUSHDOWN)
     yield lambda value: source.conf.set(PUSHDOWN, str(value).lower())
     source.conf.set(PUSHDOWN, before)
 
 
 def test_answers_are_the_same_pushed_or_not(source: Any, setting: Any, capture: Path) -> None:
-    """Every question, with notes among the rows; and a session without the setting is not refused."""
+    """Every query, with notes among the rows; a session without the setting is not refused."""
     folder = capture.parent
     (folder / "cut.pcap").write_bytes(capture.read_bytes()[:-3])
 
@@ -77,7 +77,7 @@ def test_answers_are_the_same_pushed_or_not(source: Any, setting: Any, capture: 
         return sorted(map(repr, chosen.collect()))
 
     setting(False)
-    every = source.createDataFrame(load().toArrow())  # rows of Spark's own, which it filters itself
+    every = source.createDataFrame(load().toArrow())  # rows that Spark filters itself
     setting(True)
     answers = [ask(load(), question) for question in QUESTIONS]
     for question, answer in zip(QUESTIONS, answers, strict=True):
@@ -85,8 +85,8 @@ def test_answers_are_the_same_pushed_or_not(source: Any, setting: Any, capture: 
     assert sum(map(bool, answers)) > len(QUESTIONS) - 5
 
 
-def test_the_plan_says_what_was_pushed(source: Any, setting: Any, capture: Path) -> None:
-    """Spark has nothing left to do for a filter that the decoder applies."""
+def test_the_plan_shows_pushed_filters(source: Any, setting: Any, capture: Path) -> None:
+    """Spark applies no filter that the decoder applies."""
     setting(True)
     rows = source.read.format("umpcap").load(str(capture)).where("session_id = 7 AND udp_bytes > 3")
     plan = rows._jdf.queryExecution().executedPlan().toString()
@@ -95,8 +95,8 @@ def test_the_plan_says_what_was_pushed(source: Any, setting: Any, capture: Path)
     assert not any("session_id#" in line and "= 7" in line for line in filters), plan
 
 
-def test_what_is_taken_and_what_is_left() -> None:
-    """Only columns, comparisons and values that the decoder has; the rest goes back, the same objects."""
+def test_supported_filters_are_taken_and_others_returned() -> None:
+    """Only columns, comparisons and values that the decoder supports are taken; the rest is returned unchanged."""
     exact = [
         EqualTo(("session_id",), 7),
         In(("packet_type",), ("NAK", "NCF")),

@@ -1,4 +1,4 @@
-"""The report: its page stands alone and says what is known to have happened; the same on a cluster of processes."""
+"""The report: its page is self-contained and shows the known contents of captures; the same on a cluster."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ PARTS_BYTES = 200_000
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    """Give a generated capture and what it holds."""
+    """A generated capture and its contents."""
     return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
 
 
 def known(truth: Truth) -> dict[str, int]:
-    """What a report must say."""
+    """The figures that a report must contain."""
     asked = truth.losses[truth.losses["nak_count"] > 0]
     return {"losses": len(asked), "datagrams": len({int(one["sqn"]) for one in asked})}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A report that was made by a cluster, one of whose executors was killed meanwhile."""
+    """A report made by a cluster while one of its executors was killed."""
 
     out: Path
     report: dict[str, Any]
@@ -55,14 +55,14 @@ class Job:
     parts: int
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a table that are in the page."""
+        """The rows of a table in the page."""
         rows: list[dict[str, Any]] = self.report["tables"][name]
         return rows
 
 
 @pytest.fixture(scope="module")
 def job(truth: Truth, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Run `umstack report` on a master and two workers, and kill an executor whose Python is at work."""
+    """Run `umstack report` on a master and two workers, and kill an executor that is running Python."""
     folder = tmp_path_factory.mktemp("cluster")
     captures, out = folder / "captures", folder / "out"
     parts = cut_as_rotation_does(truth.path, captures, PARTS_BYTES)
@@ -84,7 +84,7 @@ def job(truth: Truth, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.timeout(300)
 def test_a_cluster_gives_the_same_though_an_executor_is_killed(job: Job, truth: Truth) -> None:
-    """A master and two workers, processes of their own: nothing assumes local mode, nothing is lost or doubled."""
+    """A master and two workers in separate processes: nothing assumes local mode, nothing is lost or doubled."""
     assert job.parts > 2
     assert "Lost executor" in job.complained, job.complained
     assert job.report["packets"] == PACKETS
@@ -92,8 +92,8 @@ def test_a_cluster_gives_the_same_though_an_executor_is_killed(job: Job, truth: 
     assert (session["datagrams"], session["messages"]) == (truth.data, truth.data * 4)
 
 
-def test_the_page_stands_alone_and_tells_the_truth(job: Job, truth: Truth) -> None:
-    """One HTML file with its plots inside; losses by receiver are the generator's; Parquet is beside it."""
+def test_the_page_is_self_contained_and_correct(job: Job, truth: Truth) -> None:
+    """One HTML file includes its plots; losses by receiver match the generator's; Parquet is beside it."""
     page = Page((job.out / PAGE).read_text())
     assert page.outside == []
     assert page.elements.count("svg") == 3
@@ -113,8 +113,8 @@ def test_the_page_stands_alone_and_tells_the_truth(job: Job, truth: Truth) -> No
     assert sum(map(len, map(pq.read_table, (job.out / "losses").glob("*.parquet")))) == lost["losses"]
 
 
-def test_a_report_without_a_terminal_says_its_steps(job: Job) -> None:
-    """A line on stderr for each, in order, with its number; what is on stdout is JSON only (or there were no job)."""
+def test_a_report_without_a_terminal_prints_its_steps(job: Job) -> None:
+    """One line per step on stderr, in order, with its number; stdout contains only JSON."""
     lines = [line for line in job.complained.splitlines() if line.startswith("report")]
     assert lines[0] == "report: starting Spark"
     steps = dict.fromkeys(line.partition(": ")[2].partition(",")[0] for line in lines[1:])
@@ -126,7 +126,7 @@ def test_a_report_without_a_terminal_says_its_steps(job: Job) -> None:
 
 
 def test_tasks_are_those_spark_is_at(spark: Any, tmp_path: Path) -> None:
-    """One of three is done, the others wait."""
+    """One of three tasks is done, the others wait."""
     gate = tmp_path / "gate"
 
     def pass_gate(number: int) -> int:
@@ -146,7 +146,7 @@ def test_tasks_are_those_spark_is_at(spark: Any, tmp_path: Path) -> None:
 
 
 def cut_as_rotation_does(capture: Path, folder: Path, target_bytes: int) -> int:
-    """A pcap file as many that follow each other; how many."""
+    """Cut a pcap file into consecutive files; returns their number."""
     folder.mkdir()
     content = capture.read_bytes()
     parts = split(capture, target_bytes)

@@ -1,4 +1,4 @@
-"""How a session is set up: what spares a virtual machine work is really used."""
+"""The settings of a session: those that save JVM work are in effect."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ with driver_folder("umstack-test-") as folder:
 """
 
 
-def test_what_a_killed_driver_left_goes_with_the_next_start(
+def test_the_next_start_removes_the_folder_of_a_killed_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder of one that was killed is removed; those of one that lives, of other names, and links stay."""
+    """The folder of a killed driver is removed; those of live drivers, with other names, and links stay."""
     monkeypatch.setattr(folders, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     other, target = tmp_path / "other-1", tmp_path / "target"
@@ -61,10 +61,8 @@ def test_what_a_killed_driver_left_goes_with_the_next_start(
             owner.communicate()
 
 
-def test_a_folder_that_is_just_being_made_is_nobodys_to_remove(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no lock yet: two drivers that start at once keep theirs."""
+def test_a_new_folder_without_a_lock_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no lock yet: two drivers that start at once keep their folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     young = tmp_path / "umstack-test-young"
     young.mkdir()
@@ -77,7 +75,7 @@ def test_a_folder_that_is_just_being_made_is_nobodys_to_remove(
 
 
 def test_the_virtual_machine_maps_the_classes_that_are_shared(spark: Any) -> None:
-    """The archive that set-up makes is one this Java takes; it would start without, and not say so."""
+    """Java uses the archive made by set-up; otherwise it would start without it and log nothing."""
     archive = class_archive()
     if not archive.exists():
         pytest.skip("there is no archive of classes: python -m umstack.report.class_archive makes it")
@@ -85,8 +83,8 @@ def test_the_virtual_machine_maps_the_classes_that_are_shared(spark: Any) -> Non
     assert str(archive) in Path(f"/proc/{machine}/maps").read_text()
 
 
-def test_where_there_is_little_projections_are_interpreted(spark: Any) -> None:
-    """To compile one takes longer than to run it over a few rows: not a class is made for this query."""
+def test_projections_are_interpreted_for_little_data(spark: Any) -> None:
+    """Compiling takes longer than interpreting for a few rows: no class is generated for this query."""
     compiled = (
         spark.sparkContext._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     )

@@ -1,4 +1,4 @@
-"""The umpcap data source: captures whose truth is known, read whole, in parts, and while they grow."""
+"""The umpcap data source: captures with known contents, read whole, in parts, and while they grow."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ COUNTED = "position bigint, time_ns bigint, packet_type string, status string, c
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    """Give a generated capture and what it holds."""
+    """A generated capture and its contents."""
     return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a small capture of other traffic."""
+    """A small capture of other traffic."""
     path = tmp_path_factory.mktemp("others") / "other.pcap"
     return generate(path, FEW, Traffic(seed=8, sessions=1, receivers=1)).path
 
 
 @pytest.fixture(scope="module")
 def source(spark: Any) -> Any:
-    """Give the session with the data source registered."""
+    """The session with the data source registered."""
     spark.dataSource.register(UmpcapDataSource)
     return spark
 
@@ -57,7 +57,7 @@ def read(source: Any, schema: str | StructType | None = COUNTED, **options: Any)
 
 
 def test_a_file_is_split_and_every_packet_is_in_one_part(source: Any, truth: Truth) -> None:
-    """Partitions inside a file: no packet lost, none twice, whatever the parts' size."""
+    """Partitions inside a file: no packet is lost or repeated with parts of any size."""
     frame = read(source, targetPartitionBytes=300_000).load(str(truth.path))
     assert frame.rdd.getNumPartitions() == -(-truth.path.stat().st_size // 300_000)
     assert frame.count() == PACKETS
@@ -65,7 +65,7 @@ def test_a_file_is_split_and_every_packet_is_in_one_part(source: Any, truth: Tru
 
 
 def test_facts_of_parts_are_those_of_the_file(source: Any, truth: Truth) -> None:
-    """Workers make facts of their parts; together they are what one process makes of the whole file, to the row."""
+    """Workers make facts of their parts; together they have the same rows as those of the whole file."""
     reader = read(source, None, rows="facts", notes="true", targetPartitionBytes=300_000)
     rows = reader.load(str(truth.path))
     assert rows.rdd.getNumPartitions() > 3
@@ -73,7 +73,7 @@ def test_facts_of_parts_are_those_of_the_file(source: Any, truth: Truth) -> None
 
 
 def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
-    """Divided by time, a window each: the first sendings of a window are in it, and together they are all."""
+    """Facts by time windows: each has the first transmissions of its window, and together they have all."""
     rows = read(source, None, rows="facts", windowSeconds="0.05").load(str(truth.path)).toArrow()
     windows = unpacked([rows])
     whole = facts_of([str(truth.path)])
@@ -88,7 +88,7 @@ def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
 def test_broken_captures_give_their_rows_and_a_note(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
-    """Cut in a packet, empty, something else, a copy, compressed: what is there is read, the rest is told."""
+    """Cut in a packet, empty, foreign, a copy, compressed: valid data is read, the rest is noted."""
     whole = truth.path.read_bytes()
     (tmp_path / "cut.pcap").write_bytes(whole[:-20])
     (tmp_path / "empty.pcap").write_bytes(b"")
@@ -124,16 +124,16 @@ def test_broken_captures_give_their_rows_and_a_note(
         (None, {"rows": "facts", "windowSeconds": "-1"}, "windowSeconds is -1"),
     ],
 )
-def test_a_wrong_question_is_refused(
+def test_a_wrong_option_or_column_is_refused(
     source: Any, truth: Truth, schema: str | None, options: Any, said: str
 ) -> None:
-    """Unknown columns, types and options are errors that name them, before anything is read."""
+    """Errors name unknown columns, types and options before anything is read."""
     with pytest.raises(Exception, match=said):
         read(source, schema, **options).load(str(truth.path)).count()
 
 
-def test_columns_say_what_they_are(source: Any, truth: Truth) -> None:
-    """Each has a comment, quantities have their unit, and the time is one that Spark counts with."""
+def test_columns_have_comments_and_units(source: Any, truth: Truth) -> None:
+    """Each column has a comment, quantities have a unit, and the time has a type of Spark."""
     for rows in ("packets", "facts"):
         schema = source.read.format("umpcap").option("rows", rows).load(str(truth.path)).schema
         assert all(field.metadata["comment"] for field in schema)
@@ -164,7 +164,7 @@ def test_globs_and_links_name_each_file_once(tmp_path: Path) -> None:
 
 
 def stream(source: Any, folder: Path, **options: Any) -> Any:
-    """What a streaming query of `folder/captures` has given in all, after one more run of it."""
+    """All rows of a streaming query of `folder/captures` after one more run."""
     reader = source.readStream.format("umpcap").options(**options).schema(COUNTED)
     query = (
         reader.load(str(folder / "captures"))
@@ -179,8 +179,8 @@ def stream(source: Any, folder: Path, **options: Any) -> Any:
     return source.read.schema(COUNTED).parquet(str(folder / "out"))
 
 
-def told(rows: Any) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Of the rows of a read: how many packets each file has, and the notes by file."""
+def counts_and_notes(rows: Any) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The number of packets by file and the notes by file."""
     found = rows.selectExpr(
         "element_at(split(capture_file, '/'), -1) AS file", "status", "status LIKE 'note: %' AS is_note"
     )
@@ -196,7 +196,7 @@ def zstd(path: Path, content: bytes) -> None:
 
 
 def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path) -> None:
-    """Beside what was compressed, elsewhere under another name, twice compressed; only what is the same to the end."""
+    """Beside its original, elsewhere with another name, or compressed twice; only identical contents count."""
     content = other.read_bytes()
     (tmp_path / "away").mkdir()
     (tmp_path / "a.pcap").write_bytes(content)
@@ -207,7 +207,7 @@ def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path
     zstd(tmp_path / "b.pcap.zst", content[:-1000])
     (tmp_path / "c.pcap").write_bytes(content[:50_000] + b"\0" + content[50_001:])
     (tmp_path / "c.pcap.gz").write_bytes(gzip.compress(content[:50_000], 1)[:-20])
-    counts, notes = told(read(source, notes="true").load(str(tmp_path)))
+    counts, notes = counts_and_notes(read(source, notes="true").load(str(tmp_path)))
     assert counts.keys() == {"a.pcap", "b.pcap.gz", "c.pcap", "c.pcap.gz"}
     assert counts["a.pcap"] == FEW
     same = [(file, text.rpartition("the same as ")[2]) for file, text in notes if "the same as" in text]
@@ -223,37 +223,37 @@ def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path
 def test_a_stream_reads_of_copies_only_one_across_restarts(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
-    """Copied before, copied meanwhile in two goes, copied as it grows; one that goes on otherwise is read whole."""
+    """Copied before, copied in two steps, copied as it grows; one that differs later is read whole."""
     captures, whole = tmp_path / "captures", truth.path.read_bytes()
     captures.mkdir()
     half = whole[: split(truth.path, len(whole) // 2)[0].end]
     for name in ("a.pcap", "b.pcap"):
         (captures / name).write_bytes(half)
     (captures / "z.pcap").write_bytes(other.read_bytes())
-    counts, notes = told(stream(source, tmp_path, notes="true"))
+    counts, notes = counts_and_notes(stream(source, tmp_path, notes="true"))
     some = counts["a.pcap"]
     assert counts == {"a.pcap": some, "z.pcap": FEW}
     same = ("b.pcap", f"note: {captures}/b.pcap: the same as {captures}/a.pcap, not read again")
     assert notes == [same]
-    # Named before its original, and only begun.
+    # Sorts before its original, and is still incomplete.
     (captures / "c.pcap").write_bytes(other.read_bytes()[:60_003])
     (captures / "a.pcap").write_bytes(whole)
     (captures / "b.pcap").write_bytes(whole[:-100_000])
-    counts, notes = told(stream(source, tmp_path, notes="true"))
+    counts, notes = counts_and_notes(stream(source, tmp_path, notes="true"))
     assert (counts, notes) == ({"a.pcap": PACKETS, "z.pcap": FEW}, [same])
     (captures / "c.pcap").write_bytes(other.read_bytes())
-    counts, notes = told(stream(source, tmp_path, notes="true"))
+    counts, notes = counts_and_notes(stream(source, tmp_path, notes="true"))
     copied = ("c.pcap", f"note: {captures}/c.pcap: the same as {captures}/z.pcap, not read again")
     assert (counts, notes) == ({"a.pcap": PACKETS, "z.pcap": FEW}, [same, copied])
-    # What was copied is gone, and the copy stays one.
+    # The original is gone, and the copy stays a copy.
     (captures / "z.pcap").unlink()
     (captures / "b.pcap").write_bytes(half + other.read_bytes()[24:])
     for _ in range(2):
         got = stream(source, tmp_path, notes="true")
-        counts, notes = told(got)
+        counts, notes = counts_and_notes(got)
         assert counts == {"a.pcap": PACKETS, "b.pcap": some + FEW, "z.pcap": FEW}
         assert [text.rpartition(": ")[2] for file, text in notes if file == "b.pcap"] == [
-            "not the same any more, read from its beginning",
+            "no longer a copy, read from its beginning",
             f"the same as {captures}/a.pcap, not read again",
         ]
         packets = got.where("status NOT LIKE 'note: %'")
@@ -261,7 +261,7 @@ def test_a_stream_reads_of_copies_only_one_across_restarts(
 
 
 def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
-    """A header in common holds a file back until it has something of its own; what is begun is never held back."""
+    """A file with only a common header is read when it has other contents; a file being read is not held back."""
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     Path(one).write_bytes(b"header")
     Path(two).write_bytes(b"header")
@@ -277,8 +277,8 @@ def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
     assert copies_among({one: 14, two: 14}, {two: 6}, {}) == {one: (two, 14)}, "whatever is begun goes on"
 
 
-def test_a_stream_tells_once_what_it_leaves_out(source: Any, other: Path, tmp_path: Path) -> None:
-    """Foreign, damaged, compressed by name and by content, cut where it will not grow: a row each, in three runs."""
+def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Path) -> None:
+    """Foreign, damaged, compressed by name and by content, cut and complete: one row each, in three runs."""
     captures, content = tmp_path / "captures", other.read_bytes()
     captures.mkdir()
     (captures / "foreign.pcap").write_bytes(b"#!/bin/sh\necho this is no capture\n")
@@ -296,14 +296,14 @@ def test_a_stream_tells_once_what_it_leaves_out(source: Any, other: Path, tmp_pa
     wanted = [
         ("damaged.pcap", f"damaged at byte {len(content)}"),
         ("foreign.pcap", "not a capture: it begins with 23 21 2f 62"),
-        ("hidden.pcap", "compressed, which a stream leaves out"),
+        ("hidden.pcap", "compressed, not read by a stream"),
         ("left.pcap", "truncated: the record at byte 24 has only"),
-        ("packed.pcap.gz", "compressed, which a stream leaves out"),
+        ("packed.pcap.gz", "compressed, not read by a stream"),
         ("ring-0001.pcap", "truncated: the record at byte 24 has only"),
     ]
     for number in range(3):
         (captures / f"more{number}.pcap").write_bytes(pcap([Packet(number * 10**18, frame(b"more"))]))
-        counts, notes = told(stream(source, tmp_path, notes="true"))
+        counts, notes = counts_and_notes(stream(source, tmp_path, notes="true"))
         assert [file for file, _ in notes] == [file for file, _ in wanted], (number, notes)
         assert all(text in note for (_, note), (_, text) in zip(notes, wanted, strict=True))
         assert counts == {"damaged.pcap": FEW} | {f"more{one}.pcap": 1 for one in range(number + 1)}
@@ -312,7 +312,7 @@ def test_a_stream_tells_once_what_it_leaves_out(source: Any, other: Path, tmp_pa
 def test_a_growing_folder_is_read_exactly_once_across_restarts(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
-    """Files cut in mid-packet, that grow, join and are rotated, over three runs of a query: each packet once."""
+    """Files cut inside a packet, that grow, appear and are rotated, over three runs of a query: each packet once."""
     captures, whole = tmp_path / "captures", truth.path.read_bytes()
     captures.mkdir()
     growing = captures / "growing.pcap"

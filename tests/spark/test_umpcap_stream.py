@@ -1,4 +1,4 @@
-"""The stream reader of captures without a query around it: what it gives as files change under it."""
+"""The stream reader of captures without a query: its results as files change between batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from umstack.spark.umpcap_stream import UmpcapStreamReader
 
 
 def capture(*sqns: int, size: int = 40) -> bytes:
-    """A capture of a datagram for each number."""
+    """A capture with one datagram per number."""
     packets = [frame(data(sqn, message(1, sqn, bytes(size)))) for sqn in sqns]
     return pcap([Packet(START_NS + number * 1000, one) for number, one in enumerate(packets)])
 
 
 class Query:
-    """What Spark does with a reader: offsets go to a checkpoint as JSON, and a restart makes another reader."""
+    """Uses a reader as Spark does: offsets go to a checkpoint as JSON, and a restart makes another reader."""
 
     def __init__(self, folder: Path, **options: str) -> None:
         self._options = {"path": str(folder), "targetPartitionBytes": "500", **options}
@@ -34,10 +34,10 @@ class Query:
         self._start: Any = self._reader.initialOffset()
 
     def restart(self) -> None:
-        """Another reader goes on from the checkpoint, as Spark has it after the driver died."""
+        """Resume from the checkpoint with another reader, as Spark does after the driver died."""
         self._reader = UmpcapStreamReader(from_arrow_schema(PACKETS), UmpcapOptions.of(self._options))
         if hasattr(self, "_start"):
-            # Spark shows a reader that begins anew the last offsets first.
+            # Spark first passes the last offsets to a restarted reader.
             self._reader.partitions(self._start, self._start)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ class Query:
 def test_a_capture_replaced_by_a_shorter_one_is_read_from_its_beginning(
     tmp_path: Path, restarted: bool
 ) -> None:
-    """The file is another one under the same name: all of its packets are rows, and those it gets later, once each."""
+    """A different file with the same name: all of its packets are rows, and later ones, too, once each."""
     file = tmp_path / "capture.pcap"
     query = Query(tmp_path)
     file.write_bytes(capture(*range(100)))
@@ -76,8 +76,8 @@ def test_a_capture_replaced_by_a_shorter_one_is_read_from_its_beginning(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_capture_emptied_and_written_anew_loses_nothing(tmp_path: Path, restarted: bool) -> None:
-    """Between two micro-batches the file was empty; a batch that Spark runs again gives the same rows."""
+def test_a_capture_emptied_and_rewritten_loses_nothing(tmp_path: Path, restarted: bool) -> None:
+    """Between two micro-batches the file was empty; a repeated batch gives the same rows."""
     file = tmp_path / "capture.pcap"
     query = Query(tmp_path)
     file.write_bytes(capture(*range(50)))
@@ -91,7 +91,7 @@ def test_a_capture_emptied_and_written_anew_loses_nothing(tmp_path: Path, restar
 
 
 def test_a_batch_about_a_shorter_capture_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
-    """The two offsets alone say what is between them: Spark asks another reader after the driver died."""
+    """The two offsets alone determine the rows: Spark uses another reader after the driver died."""
     file = tmp_path / "capture.pcap"
     options = UmpcapOptions.of({"path": str(tmp_path), "targetPartitionBytes": "500"})
     schema = from_arrow_schema(PACKETS)
@@ -107,15 +107,15 @@ def test_a_batch_about_a_shorter_capture_is_the_same_when_it_is_run_again(tmp_pa
         assert [row["transport_sqn"] for row in rows] == list(range(900, 920))
 
 
-def test_what_was_noted_of_a_capture_is_noted_of_the_one_that_replaced_it(tmp_path: Path) -> None:
-    """Both are damaged; the second one's damage is said as well, once."""
+def test_a_note_is_repeated_for_a_replaced_capture(tmp_path: Path) -> None:
+    """Both are damaged; the second file's damage is noted, too, once."""
     file = tmp_path / "capture.pcap"
     query = Query(tmp_path, notes="true")
 
     def noted() -> list[str]:
         return [row["status"] for row in query.rows() if row["status"].startswith("note: ")]
 
-    # No record can begin with these lengths.
+    # No record can start with these lengths.
     damage = b"\xff" * 64
     file.write_bytes(capture(*range(50)) + damage)
     assert len(noted()) == 1
@@ -128,7 +128,7 @@ def test_what_was_noted_of_a_capture_is_noted_of_the_one_that_replaced_it(tmp_pa
 def test_a_batch_takes_the_oldest_packets_of_all_files_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more than the limit and a piece, from the first batch on; no capture gets ahead of another; all is read."""
+    """At most the limit plus a piece from the first batch on; no capture gets ahead of another; all is read."""
     piece, limit, count = 500, 2000, 100
     monkeypatch.setattr("umstack.spark.umpcap_stream._CHUNK_BYTES_LEAST", piece)
     for name in ("a", "b"):

@@ -17,7 +17,7 @@ __all__ = ["UmpcapDataSource"]
 
 
 def __getattr__(name: str) -> Any:
-    """The data source needs PySpark, which is imported when somebody asks for it: other modules here do without."""
+    """Import the data source on first use: it needs PySpark, and other modules here do not."""
     if name == "UmpcapDataSource":
         from umstack.spark.umpcap import UmpcapDataSource
 

@@ -1,4 +1,4 @@
-"""The temporary folder of a driver: removed when it ends, and by the next driver when it was killed."""
+"""The temporary folder of a driver: removed at its end, or by the next driver if it was killed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SETTLE_SECONDS = 10.0
-"""A folder is not locked yet at the instant it is made: a younger one is left where it is."""
+"""Minimum age of a folder for its removal: a new one is not locked yet."""
 
 
 @contextmanager
 def driver_folder(prefix: str) -> Iterator[Path]:
-    """A folder of this process's own below the system's temporary one; those of its prefix whose owner died go.
+    """A folder of this process below the system's temporary folder; removes those of its prefix whose owner has died.
 
-    An owner holds a lock on its folder. It is the kernel's and ends with the process, however that ends, so a process
-    number that is used again keeps nothing alive. What belongs to other users stays.
+    An owner holds a lock on its folder. The kernel releases the lock when the process ends in any way, so a reused
+    process id keeps no folder. Folders of other users are not touched.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):
@@ -35,7 +35,7 @@ def driver_folder(prefix: str) -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock. OSError where another process has it, or it is no folder."""
+    """A descriptor that holds the folder's lock. OSError if another process holds it, or it is no folder."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

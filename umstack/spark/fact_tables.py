@@ -1,7 +1,7 @@
-"""The tables of a report by Spark: workers make facts of parts of captures, then the tables of a session each.
+"""The tables of a report, made by Spark: workers make facts from parts of captures, then the tables of each session.
 
-Nothing but facts and tables goes from one process to another. The tables come back to the driver, which holds them as
-the engine of one machine does (umstack.analysis.tables).
+Only facts and tables are sent between processes. The driver collects the tables and holds them as the engine without
+Spark does (umstack.analysis.tables).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from umstack.spark.umpcap import UmpcapDataSource
 
 _TABLES = pa.schema([("table", pa.string()), ("rows", pa.binary())])
 _SLICE_ROWS = 1 << 20
-"""A table that is longer comes as several rows: none is longer than what Spark's rows may be."""
+"""Maximum length of a row with a table; a longer table is split into several rows, because Spark limits rows."""
 
 
 def facts_frame(spark: SparkSession, captures: Sequence[str]) -> DataFrame:
-    """The facts of captures, packed, a row for each frame of a session and part of a capture."""
+    """The packed facts of captures, one row for each frame of a session and part of a capture."""
     spark.dataSource.register(UmpcapDataSource)
     reader = spark.read.format(UmpcapDataSource.name()).option("rows", "facts").option("notes", "true")
     return reader.load(list(captures))
 
 
 def _analyst(mtu: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
-    """What makes the tables of one session of all its facts, on the executors."""
+    """The function that makes the tables of one session from all its facts, on the executors."""
 
     def analyse(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
         facts = unpacked([rows]).get(0, Facts())
@@ -55,7 +55,7 @@ def _sent(tables: Tables) -> list[tuple[str, bytes]]:
 
 
 def tables_by_spark(spark: SparkSession, captures: Sequence[str], mtu: int) -> tuple[Tables, int]:
-    """The tables of captures, as `umstack.analysis.tables.tables_of` makes them, and how many packets there were."""
+    """The tables of captures, as from `umstack.analysis.tables.tables_of`, and the number of packets."""
     by_session = facts_frame(spark, captures).groupBy(*SESSION)
     made = by_session.applyInArrow(_analyst(mtu), from_arrow_schema(_TABLES)).toArrow()
     packets, parts = 0, list[Tables]()

@@ -1,4 +1,4 @@
-"""Options of the `umstack` data source, for reading live topics and for publishing rows."""
+"""Options of the data source `umstack`, for reading live topics and for publishing rows."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ READ_OPTION_NAMES = (
     *("path", "journal", "topics", "topicPattern", "group", "startingOffset", "interface", "config"),
     *("journalMebibytes", "unreadSeconds", "maxRowsPerTrigger", "rowsPerPartition", "forgetCommitted"),
 )
-"""Every option of reading live topics."""
+"""All options for reading live topics."""
 PUBLISH_OPTION_NAMES = (
     *("path", "topic", "interface", "config", "waitReceivers", "timeout", "onRetry"),
     "checkpointLocation",
 )
-"""Every option of publishing rows; the checkpoint is Spark's own."""
+"""All options for publishing rows; the checkpoint is Spark's."""
 
 
 def _lowered(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
@@ -65,7 +65,7 @@ def _lowered(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """What to read: a journal, and the recorder that fills it if the query is to have one started."""
+    """A journal to read, and the recorder to start for it, if any."""
 
     journal: Path
     recorder: BackgroundRecorder | None
@@ -73,11 +73,11 @@ class LiveOptions:
     rows_per_trigger: int
     rows_per_partition: int
     forgets: bool
-    """Whether rows a query has committed are let go."""
+    """True if rows that a query has committed are released."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> LiveOptions:
-        """Read Spark's options, whose names have no case."""
+        """Parse Spark's options, whose names are case-insensitive."""
         options = _lowered(given, READ_OPTION_NAMES)
         path = options.get("journal") or options.get("path")
         if not path:
@@ -91,7 +91,7 @@ class LiveOptions:
                 "group chooses what a recorder of the query's own subscribes to, and it has none",
                 hint='name topics or topicPattern; or give the group to "umstack record --group"',
             )
-        GroupSet.of(groups)  # a wrong one is said now, also where a recorder runs already
+        GroupSet.of(groups)  # check the groups now, even if a recorder runs already
         start = options.get("startingoffset", "earliest")
         if start not in STARTS:
             raise OptionError(f"startingOffset is {start}: it can be earliest or latest", hint=_HINT)
@@ -124,20 +124,20 @@ ON_RETRY = ("publish", "fail")
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """Where to publish rows, and whom to wait for."""
+    """The topics to publish rows to, and the receivers to wait for."""
 
     topic: str | None
-    """None: each row's column `topic`."""
+    """The topic; None: the column `topic` of each row."""
     interface: str | None
     config: Config
     receivers: int
     timeout: float
     publishes_again: bool = True
-    """What a task does that Spark runs again: the one before may have sent some of its rows."""
+    """True if a task that Spark repeats publishes all its rows again; the failed attempt may have sent some of them."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> PublishOptions:
-        """Read Spark's options."""
+        """Parse Spark's options."""
         options = _lowered(given, PUBLISH_OPTION_NAMES)
         receivers = options.get("waitreceivers", "1")
         if not receivers.isdecimal():

@@ -1,7 +1,7 @@
-"""Publishing rows: each partition of a DataFrame opens a context of its own and sends its rows' payloads.
+"""Publishes rows: each partition of a DataFrame opens a context and sends its rows' payloads.
 
-A row counts once every receiver that flow control knows has it. What was sent cannot be taken back, so a task that
-Spark runs again publishes its rows again, or ends the job, as the option onRetry says.
+A row is published when every receiver known to flow control has it. Sent rows cannot be withdrawn, so a task that Spark
+repeats publishes its rows again or fails the job, depending on the option onRetry.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ PAYLOAD, TOPIC = "payload", "topic"
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What a partition has published."""
+    """The number of rows that a partition has published."""
 
     rows: int
 
 
 def check_columns(schema: StructType, options: PublishOptions, overwrite: bool) -> None:
-    """Refuse what cannot be published before anything is."""
+    """Check the columns before any row is published."""
     if overwrite:
-        raise OptionError("what was published cannot be overwritten", hint='write with mode("append")')
+        raise OptionError("published rows cannot be overwritten", hint='write with mode("append")')
     types = {field.name: field.dataType.simpleString() for field in schema}
     if types.get(PAYLOAD) not in ("binary", "string"):
         raise OptionError(
@@ -67,7 +67,7 @@ class PartitionPublisher:
         self.rows = 0
 
     def publish(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch, in their order within a topic."""
+        """Send the rows of a batch; their order within a topic is kept."""
         payload = batch.column(PAYLOAD)
         if payload.null_count:
             raise OptionError("a payload is null", hint="filter such rows out, or publish an empty payload")
@@ -98,12 +98,12 @@ class PartitionPublisher:
             raise why
 
     def drain(self) -> None:
-        """Wait until the receivers have it all."""
+        """Wait until the receivers have received everything."""
         for topic, publisher in self._publishers.items():
             if not publisher.source.wait_drained(self._options.timeout):
                 raise NotConnected(
                     f"receivers of {topic!r} did not take all rows within {self._options.timeout:.0f} s",
-                    hint="look at the receivers, or raise the option timeout",
+                    hint="check the receivers, or raise the option timeout",
                 )
 
     def close(self) -> None:
@@ -112,12 +112,12 @@ class PartitionPublisher:
 
 
 def publish_all(options: PublishOptions, batches: Iterator[pa.RecordBatch]) -> Published:
-    """Publish a partition's rows and wait until they have arrived."""
+    """Publish a partition's rows and wait for the receivers."""
     task = TaskContext.get()
     if task is not None and task.attemptNumber() > 0 and not options.publishes_again:
         raise SystemFailure(
-            "a task failed that may have published rows, and is not to publish them again",
-            hint='look for what the receivers have; option("onRetry", "publish") sends the rows of such a task again',
+            "a task failed after it may have published rows, and onRetry does not allow to publish them again",
+            hint='check which rows the receivers have; option("onRetry", "publish") publishes such rows again',
         )
     publisher: PartitionPublisher | None = None
     try:
@@ -146,14 +146,14 @@ class RowPublisher(DataSourceArrowWriter):
         return publish_all(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every partition has waited for its receivers already."""
+        """Nothing to do: every partition has waited for its receivers."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was published stays published."""
+        """Nothing to do: published rows cannot be withdrawn."""
 
 
 class StreamPublisher(DataSourceStreamArrowWriter):
-    """Publishes what a streaming query makes."""
+    """Publishes the rows of a streaming query."""
 
     def __init__(self, schema: StructType, options: PublishOptions, overwrite: bool) -> None:
         check_columns(schema, options, overwrite)
@@ -164,7 +164,7 @@ class StreamPublisher(DataSourceStreamArrowWriter):
         return publish_all(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every partition has waited for its receivers already."""
+        """Nothing to do: every partition has waited for its receivers."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was published stays published."""
+        """Nothing to do: published rows cannot be withdrawn."""

@@ -1,7 +1,7 @@
 """`format("umstack")`: live topics as rows, and rows published to topics.
 
-A recorder, which is a process of its own, subscribes to the topics and appends what comes to a journal; a query reads
-the journal. Its offsets are the journal's, so that a range read again after a restart has the same rows.
+A recorder, which is a separate process, subscribes to the topics and appends their messages to a journal; a query reads
+the journal. Its offsets are the journal's, so a range that is read again after a restart has the same rows.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ RECEIVED = pa.field("received", pa.timestamp("us", "UTC"), nullable=False)
 
 
 def live_schema() -> pa.Schema:
-    """The journal's columns, the time of arrival as Spark counts it, and the offset."""
+    """The journal's columns, the arrival time in Spark's unit, and the offset."""
     return pa.schema([*messages().schema, RECEIVED, OFFSET])
 
 
 @dataclass
 class JournalRange(InputPartition):
-    """A partition: rows of the journal."""
+    """A partition: a range of rows of the journal."""
 
     start: int
     end: int
 
 
 def ranges(start: int, end: int, rows: int) -> list[JournalRange]:
-    """A range in parts of about equal length."""
+    """Split a range into parts of about equal length."""
     count = max(1, -(-(end - start) // rows))
     bounds = [start + (end - start) * part // count for part in range(count + 1)]
     return [JournalRange(low, high) for low, high in pairwise(bounds) if low < high]
 
 
 class RangeReader:
-    """Reads partitions; pickled and run on the executors, which see the journal's directory."""
+    """Reads partitions. It is pickled and runs on the executors, which must reach the journal's directory."""
 
     def __init__(self, schema: StructType, options: LiveOptions) -> None:
-        """Check the columns asked for: a wrong one is said now, not by a worker."""
+        """Check the requested columns here, so that an error is raised by the driver and not by a worker."""
         known = {field.name: field.dataType for field in from_arrow_schema(live_schema())}
         for field in schema:
             if field.name not in known or known[field.name].simpleString() != field.dataType.simpleString():
@@ -95,14 +95,14 @@ class RangeReader:
         if absent := [name for name in self._names if name not in columns]:
             raise JournalError(
                 f"the journal {self.options.journal} has no {', '.join(absent)}: another version wrote it",
-                hint=f"leave it out with .schema(...): there are {', '.join(batch.schema.names)}; or record anew",
+                hint=f"leave it out with .schema(...): there are {', '.join(batch.schema.names)}; or record again",
             )
         arrays = [columns[name] for name in self._names]
         return pa.RecordBatch.from_arrays(arrays, names=self._names)
 
 
 class JournalBatchReader(DataSourceReader):
-    """Reads what the journal has now."""
+    """Reads the current contents of the journal."""
 
     def __init__(self, schema: StructType, options: LiveOptions) -> None:
         self._reader = RangeReader(schema, options)
@@ -119,31 +119,31 @@ class JournalBatchReader(DataSourceReader):
 
 
 class LiveReader(DataSourceStreamReader):
-    """Follows the journal as it grows."""
+    """Reads the journal as it grows."""
 
     def __init__(self, schema: StructType, options: LiveOptions) -> None:
-        """Start the recorder, if the query is to have one and it does not run."""
+        """Start the recorder, if the query is to have one and none runs."""
         self._reader = RangeReader(schema, options)
         self._options = options
         self._journal = JournalReader(options.journal / messages().name)
         self._noted_at = 0.0
-        # The end of the last batch. Spark tells it to a reader that goes on from a checkpoint, by asking for the
-        # partitions of an empty range there, before it asks for the latest offset.
+        # The end of the last batch. When a query resumes from a checkpoint, Spark passes it to the reader by requesting
+        # the partitions of an empty range there, before it requests the latest offset.
         self._position: int | None = None
-        # Where a query without a checkpoint begins; Spark asks for the latest offset before it asks for this one.
+        # Start of a query without a checkpoint; Spark requests the latest offset before this one.
         self._initial: int | None = None
         if options.recorder is not None:
             options.recorder.ensure()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where a query without a checkpoint begins."""
+        """The start of a query without a checkpoint."""
         if self._initial is None:
             journal = self._journal
             self._initial = journal.start if self._options.start == "earliest" else journal.end
         return {"offset": self._initial}
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802
-        """The end of the journal, or what one trigger may take of it."""
+        """The end of the journal, or of the part that one trigger may read."""
         now = time.monotonic()
         if now - self._noted_at >= _NOTE_SECONDS:
             self._noted_at = now
@@ -155,7 +155,7 @@ class LiveReader(DataSourceStreamReader):
         return {"offset": max(begin, min(self._journal.end, begin + self._options.rows_per_trigger))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[JournalRange]:
-        """What was recorded between two offsets, in parts."""
+        """The rows between two offsets, in parts."""
         self._position, self._initial = end["offset"], None
         return ranges(start["offset"], end["offset"], self._options.rows_per_partition)
 
@@ -164,7 +164,7 @@ class LiveReader(DataSourceStreamReader):
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Rows before this offset will not be read again by this query."""
+        """Release the rows before this offset, which this query will not read again."""
         if self._options.forgets:
             self._journal.truncate(end["offset"])
 
@@ -174,7 +174,7 @@ class UmstackDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name to read and write by."""
+        """The format's name."""
         return NAME
 
     def schema(self) -> StructType:
@@ -182,7 +182,7 @@ class UmstackDataSource(DataSource):
         return from_arrow_schema(live_schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query: what the journal has."""
+        """The reader of a batch query, for the current contents of the journal."""
         return JournalBatchReader(schema, LiveOptions.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

@@ -1,7 +1,7 @@
-"""Filters of a query that the decoder applies itself, and those that Spark has to.
+"""Splits a query's filters into those that the decoder applies and those left to Spark.
 
-What is taken is applied exactly: time (`time_ns`, `timestamp`), `session_id`, `packet_type` and `destination_address`,
-compared with constants. All other filters stay Spark's.
+The decoder applies comparisons with constants exactly for time (`time_ns`, `timestamp`), `session_id`, `packet_type`
+and `destination_address`. All other filters are left to Spark.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def spark_pushes_filters(modules: Iterable[str]) -> bool:
-    """Whether this process plans a read for a query whose filters Spark hands to the source.
+    """True if this process plans a read for a query whose filters Spark pushes to the source.
 
-    Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set, also for a query
-    that has none. It plans with filters in a process of its own kind, which the module that it runs tells.
+    Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set, even for a query
+    without filters. It plans with filters in a special process, which is recognized by the module it runs.
     """
     return _PLANNER in modules
 
 
 def push(selection: Selection, filters: Iterable[Filter]) -> tuple[Selection, list[Filter]]:
-    """The selection with what can be taken of the filters, and the filters that Spark has to apply."""
+    """The selection narrowed by the filters that it can express, and the filters left to Spark."""
     left = []
     for one in filters:
         taken = _taken(selection, one)
@@ -73,7 +73,7 @@ def _take_timestamp(selection: Selection, one: Filter) -> Selection | None:
 def _take_range(
     selection: Selection, one: Filter, first_ns: Callable[[Any], int | None], width_ns: int
 ) -> Selection | None:
-    """A value of the column stands for `width_ns` from `first_ns` of it on."""
+    """Narrow the time range; a value of the column covers `width_ns` from its `first_ns` on."""
     if isinstance(one, IsNotNull):
         return replace(selection, is_timed=True)
     if not isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
@@ -130,7 +130,7 @@ def _take_destination(selection: Selection, one: Filter) -> Selection | None:
 
 
 def _is_address(text: str) -> bool:
-    """Whether the column can have this text: it writes IPv6 addresses that hold an IPv4 one in another way."""
+    """True if the column can contain this text: it writes IPv4-mapped IPv6 addresses in another form."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

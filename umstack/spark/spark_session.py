@@ -1,4 +1,4 @@
-"""A Spark session as the analyses want it: this interpreter for the workers, Arrow, UTC, few words."""
+"""A Spark session with the settings of the analyses: this interpreter for the workers, Arrow, UTC, little logging."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_DRIVER_MEMORY = "2g"
 _JAVA_MAJOR = 17
 
-# Started by spark-submit, the JVM is there already and has been told the master.
+# Set by spark-submit, which has already started the JVM with a master.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
-# Loggers that warn of what is as it should be here.
+# Loggers whose warnings are expected here.
 _CHATTY = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.spark.SparkConf",
@@ -34,7 +34,7 @@ _CHATTY = (
     "org.apache.spark.sql.execution.window.WindowExec",
     "org.apache.spark.util.Utils",
 )
-# A short exception ends in no newline of its own: without one the next line, of any writer, would begin behind it.
+# A short exception has no newline at its end; without one the next line of any writer would follow it directly.
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -50,11 +50,11 @@ _OPTIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
-    # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
+    # Enough tasks for the data left after the first aggregation; AQE combines small partitions.
     "spark.sql.shuffle.partitions": "16",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Not every column's place in the source is kept for messages: that takes longer than to make the columns.
+    # Recording each column's place in the source for messages takes longer than making the columns.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.python.daemon.module": "umstack.spark.worker_daemon",
@@ -71,37 +71,37 @@ _FOR_LITTLE = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Where there is little data, planning and compiling a query takes longer than running it."""
+"""Settings for little data, for which planning and compiling a query take longer than running it."""
 _JVM = "-XX:+UseParallelGC"
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
-"""Options of a JVM that lives for a minute: no optimising compiler, memory for Spark's 20,000 classes at once."""
+"""Options for a JVM that runs for a minute: no optimizing compiler, space for Spark's 20,000 classes at once."""
 _JVM_FOR_LITTLE = f"{QUICK_JVM} -XX:NewSize=160m"
 
 
 def class_archive() -> Path:
-    """Where the classes that virtual machines share are, once umstack.report.class_archive has put them there."""
+    """Path of the class-data-sharing archive, which umstack.report.class_archive makes."""
     return Path(sys.prefix) / "share" / "umstack" / f"spark-{pyspark.__version__}.jsa"
 
 
 def shared_classes() -> str:
-    """The options of a virtual machine that is to take its classes from there."""
-    # One that cannot use it says so at length, and starts as if there were none.
+    """The JVM options that use the archive, if it exists."""
+    # A JVM that cannot use it would log that at length; it starts without the archive.
     return f'-XX:SharedArchiveFile="{class_archive()}" -Xlog:cds*=off' if class_archive().exists() else ""
 
 
 def is_local(master: str | None) -> bool:
-    """Whether this machine's cores do the work: the driver's virtual machine is the executor then."""
+    """True if this machine does the work: the driver's JVM is then the executor."""
     return _SUBMITTED not in os.environ if master is None else master.startswith("local")
 
 
 def enough_memory(master: str | None) -> str:
-    """Memory of a driver for work whose tables stay on disk: of one that runs the tasks too, some for each core."""
+    """Driver memory for work whose tables stay on disk; a driver that also runs the tasks gets some per core."""
     tasks = cores(master) if is_local(master) else 2
     return f"{_MIB_AT_LEAST + _MIB_A_CORE * tasks}m"
 
 
 def cores(master: str | None) -> int:
-    """How many tasks run at once on this machine; on a cluster, which nobody has asked yet, as many as parts are."""
+    """Number of concurrent tasks on this machine; for a cluster, of which nothing is known yet, the number of parts."""
     return len(os.sched_getaffinity(0)) if is_local(master) else int(_OPTIONS["spark.sql.shuffle.partitions"])
 
 
@@ -122,9 +122,9 @@ def spark_session(
     options: Mapping[str, str] | None = None,
     is_little: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session on `master` (this machine's cores, or what spark-submit said), stopped at the end if started here.
+    """A session on `master` (None: that of spark-submit, or this machine's cores); stopped at the end if started here.
 
-    `is_little`: it will work on less than about SMALL_BYTES of captures.
+    `is_little`: the captures have less than about SMALL_BYTES.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -151,7 +151,7 @@ def spark_session(
 
 @contextmanager
 def _same_interrupt() -> Iterator[None]:
-    """What Ctrl-C does is for the application to say: PySpark's own handler calls into a call that it interrupts."""
+    """Restore the handler of Ctrl-C, because PySpark's would make a JVM call inside the interrupted one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -165,7 +165,7 @@ def _same_interrupt() -> Iterator[None]:
 def _driver_options(master: str | None, is_little: bool) -> str:
     if is_little:
         return _JVM_FOR_LITTLE
-    # One whose executors are elsewhere only plans.
+    # With executors elsewhere it only plans.
     return _JVM if is_local(master) else QUICK_JVM
 
 

@@ -1,6 +1,6 @@
-"""Tables written by Spark in a format it has a data source for: Delta, Iceberg, ORC; Parquet needs no Spark.
+"""Writes tables with Spark in a format that it has a data source for: Delta, Iceberg, ORC. Parquet needs no Spark.
 
-The data source comes with the Spark of who asks (`spark-submit --packages`, or jars of the cluster).
+The data source comes with the user's Spark (`spark-submit --packages`, or the cluster's jars).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARQUET = "parquet"
 
 
 def write_table(spark: SparkSession, table: pa.Table, folder: Path, kind: str) -> None:
-    """Write a table in place of an older one."""
+    """Write a table, replacing an older one."""
     writer = spark.createDataFrame(table).write.format(kind).mode("overwrite")
     try:
         writer.save(folder.as_uri())
@@ -31,8 +31,7 @@ def append_table(
 ) -> None:
     """Append the rows of batch `number` of a stream.
 
-    Delta knows by the two which batches it has: one that is done again is not written again. Other formats have it
-    twice then.
+    Delta identifies batches by stream and number and skips a repeated one. Other formats then contain the rows twice.
     """
     writer = spark.createDataFrame(table).write.format(kind).mode("append")
     writer = writer.option("txnAppId", stream).option("txnVersion", number)
@@ -43,8 +42,8 @@ def append_table(
 
 
 def _refused(kind: str, error: Exception) -> InvalidArgument:
-    # An unknown data source is an exception of Java's that PySpark has no name for.
-    said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-    line = str(said).splitlines()[0]
-    hint = "Spark has the format only with its jars: name them in spark.jars.packages"
+    # PySpark has no exception for an unknown data source; it is a Java exception.
+    message = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    line = str(message).splitlines()[0]
+    hint = "Spark needs the format's jars: name them in spark.jars.packages"
     return InvalidArgument(f"tables cannot be written as {kind}: {line}", hint=hint)

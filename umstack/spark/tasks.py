@@ -1,4 +1,4 @@
-"""How far Spark is with what it is at."""
+"""Progress of Spark's running stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 
 def tasks_of(spark: SparkSession) -> tuple[int, int]:
-    """Of the stages that run: the tasks that are done, and how many there are."""
+    """The number of completed tasks and of all tasks of the running stages."""
     tracker = spark.sparkContext.statusTracker()
     found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     stages = [stage for stage in found if stage is not None]

@@ -1,8 +1,8 @@
-"""`spark.read.format("umpcap")`: captures as rows, a packet each, split inside large files, in Arrow batches.
+"""`spark.read.format("umpcap")`: captures as rows, one per packet, split inside large files, in Arrow batches.
 
 Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `lbtruPorts`, `resolutionPorts`, `tcpPorts`, `batchRows`,
-`notes`, `rows`, `windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others
-out, which is much faster.
+`notes`, `rows`, `windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns omits the others,
+which is much faster.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NAME = "umpcap"
 
 
 class UmpcapReader(DataSourceReader):
-    """Reads whatever the captures hold now."""
+    """Reads the current contents of the captures."""
 
     def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
         self._reader = PartReader(schema, options)
         self._options = options
 
     def partitions(self) -> list[CapturePart]:
-        """Splits of all files; of files with the same content only one is read."""
+        """Splits of all files; of identical files only one is read."""
         files = capture_files(self._options.paths)
         doubles = copies(files)
         parts = [
@@ -62,10 +62,10 @@ class UmpcapReader(DataSourceReader):
 
 
 class FilteringUmpcapReader(UmpcapReader):
-    """The same for a query whose filters Spark hands to the source."""
+    """A reader for a query whose filters Spark pushes to the source."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what the decoder can apply; returns what is left to Spark."""
+        """Take the filters that the decoder can apply; returns those left to Spark."""
         if self._options.rows == "facts":
             return filters
         self._reader.selection, left = push(self._reader.selection, filters)
@@ -77,7 +77,7 @@ class UmpcapDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name to read by."""
+        """The format's name."""
         return NAME
 
     def schema(self) -> StructType:

@@ -1,8 +1,8 @@
-"""Files of a folder that grows and of which another file has every byte: a copy, one being made, one kept up to date.
+"""Finds copies in a growing folder: files whose bytes are all in another file, complete or still growing.
 
-A copy is left out for as long as it is one. A file that turns out to be more than a copy, because it goes on in another
-way or outgrows the other, is read from its beginning, so that what two captures have in common by chance costs nothing.
-What was compared is remembered in bytes and kept with a query's offset: only what a copy grew by is compared again.
+A copy is not read as long as it is one. A file that later differs from the other, or outgrows it, is read from its
+start, so a common beginning of two captures by chance costs nothing. The number of bytes compared is stored with a
+query's offset: only the growth of a copy is compared again.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-TELLING_BYTES = 4096
-"""Files that have no more than this in common may be two captures that begin alike: their headers are the same."""
+SIGNIFICANT_BYTES = 4096
+"""Files with at most this many bytes in common may be two captures with the same headers."""
 
 _HEAD_BYTES = 1024
 _BLOCK_BYTES = 1 << 20
 
 Copies = dict[str, tuple[str, int]]
-"""Of a copy: whose it is, and how many bytes were compared."""
+"""For each copy its original and the number of bytes compared."""
 
 
 class Originals:
-    """Files that are read, found by how they begin."""
+    """Files that are read, indexed by their first bytes."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
         self._by_head: dict[bytes, list[str]] = {}
 
     def add(self, file: str) -> None:
-        """A file that is read."""
+        """Add a file that is read."""
         if head := _head(file, self._sizes[file]):
             self._by_head.setdefault(head, []).append(file)
 
     def original_of(self, file: str) -> str | None:
-        """The first file that begins with all there is of this one."""
+        """The first file that starts with the whole contents of this one."""
         size, head = self._sizes[file], _head(file, self._sizes[file])
         if not head:
             return None
@@ -49,10 +49,10 @@ class Originals:
 
 
 def copies_among(sizes: Mapping[str, int], read: Mapping[str, int], known: Copies) -> Copies:
-    """The copies among files of these sizes. `read` is how far others were read: what was begun is no copy any more."""
+    """The copies among files of these sizes. `read` contains the positions read: a file being read is no copy."""
     begun = [file for file, end in read.items() if 0 < end <= sizes.get(file, 0)]
     found = {file: copy for file, copy in known.items() if sizes.get(file) == copy[1]}
-    # Of files that begin alike the longest has most of what there is.
+    # Among files with the same beginning, prefer the longest as the original.
     others = sorted(sizes.keys() - set(begun) - found.keys(), key=lambda file: (-sizes[file], file))
     asked = [file for file in others if sizes[file]]
     if not asked:
@@ -70,7 +70,7 @@ def copies_among(sizes: Mapping[str, int], read: Mapping[str, int], known: Copie
 
 
 def _still_copied(file: str, sizes: Mapping[str, int], known: Copies) -> str | None:
-    """Whose copy a copy still is that grew."""
+    """The original of a copy that grew, if it still is one."""
     original, compared = known.get(file, ("", 0))
     size = sizes[file]
     grew_alike = compared < size <= sizes.get(original, 0) and agree(file, original, compared, size)
@@ -78,7 +78,7 @@ def _still_copied(file: str, sizes: Mapping[str, int], known: Copies) -> str | N
 
 
 def agree(one: str, other: str, start: int, end: int) -> bool:
-    """Whether two files have the same bytes there; one that cannot be read agrees with none."""
+    """True if two files have the same bytes in this range; false if one cannot be read."""
     try:
         with Path(one).open("rb") as first, Path(other).open("rb") as second:
             first.seek(start)

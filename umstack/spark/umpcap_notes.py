@@ -1,4 +1,4 @@
-"""What a stream of captures leaves out, in words: each of a kind is told once of a file, because the offset has it."""
+"""Notes on data that a stream of captures omits. Each kind is reported once per file, because the offset stores it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from umstack.facts.packet_columns import ROTATION
 COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"
 
 _QUIET_NS = 60 * 10**9
-"""A file that has not grown for so long, while others came, is taken for one that is complete."""
+"""A file that has not grown for this long while others arrived counts as complete."""
 
-Told = dict[str, tuple[str, int | None]]
-"""By kind: the text, and the byte it is about."""
+Notes = dict[str, tuple[str, int | None]]
+"""By kind: the text, and the byte that it refers to."""
 
 
-def compressed_note() -> Told:
+def compressed_note() -> Notes:
     """A file that a stream does not read because it is compressed."""
-    return {COMPRESSED: ("compressed, which a stream leaves out", None)}
+    return {COMPRESSED: ("compressed, not read by a stream", None)}
 
 
-def copy_note(original: str, is_whole: bool) -> Told:
-    """A file that is not read because of another one."""
+def copy_note(original: str, is_whole: bool) -> Notes:
+    """A file that is not read because it is a copy of another one."""
     what = "the same as" if is_whole else "the beginning of"
     return {COPY: (f"{what} {original}, not read again", None)}
 
 
-def no_copy_note() -> Told:
-    """A file that was taken for a copy and became another one."""
-    return {NO_COPY: ("not the same any more, read from its beginning", None)}
+def no_copy_note() -> Notes:
+    """A file that was a copy and now differs from its original."""
+    return {NO_COPY: ("no longer a copy, read from its beginning", None)}
 
 
-def ending_note(path: str, step: int, position: int, length: int, is_over: bool) -> Told:
-    """Why nothing is read behind a byte of a file. Where a file ends matters only when it is over."""
+def ending_note(path: str, step: int, position: int, length: int, is_over: bool) -> Notes:
+    """The reason why nothing is read after a byte of a file. The end of a file matters only if the file is complete."""
     left = length - position
     if step == lib.UM_CAPTURE_FOREIGN:
         return _foreign(path)
     if step == lib.UM_CAPTURE_DAMAGED:
-        text = f"damaged at byte {position}: no record can begin there, nothing from there on is read"
+        text = f"damaged at byte {position}: no valid record, the rest of the file is not read"
         return {NoteKind.DAMAGED: (text, position)}
     if is_over and not length:
         return {NoteKind.EMPTY: ("an empty file", 0)}
@@ -53,7 +53,7 @@ def ending_note(path: str, step: int, position: int, length: int, is_over: bool)
     return {}
 
 
-def _foreign(path: str) -> Told:
+def _foreign(path: str) -> Notes:
     if compression_of(path) is not None:
         return compressed_note()
     with Path(path).open("rb") as file:
@@ -62,7 +62,7 @@ def _foreign(path: str) -> Told:
 
 
 class Ages:
-    """Which files are over: those with a newer one of the same rotation, and those that others have long outlived."""
+    """Determines complete files: those with a newer one of the same rotation, or without growth for long."""
 
     def __init__(self, found: Mapping[str, os.stat_result]) -> None:
         self._changed = {file: one.st_mtime_ns for file, one in found.items()}
@@ -73,13 +73,13 @@ class Ages:
         self._newest = max(self._changed.values(), default=0)
 
     def is_over(self, file: str) -> bool:
-        """Whether a file will not grow any more."""
+        """True if a file will not grow any more."""
         changed = self._changed[file]
         quiet_ns = max(self._newest, time.time_ns()) - changed
         return self._latest[_series(file)] > changed or (self._newest > changed and quiet_ns >= _QUIET_NS)
 
 
 def _series(file: str) -> str:
-    """What the files of one rotation have in common: the folder, and the name without what rotation adds."""
+    """The common name of a rotation's files: the folder, and the name without rotation suffix."""
     folder, _, name = file.rpartition("/")
     return f"{folder}/{ROTATION.sub('', name)}"

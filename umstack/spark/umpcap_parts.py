@@ -1,4 +1,4 @@
-"""Options, partitions and their decoding: what the batch and the stream reader of `umpcap` share."""
+"""Options, partitions and their decoding, shared by the batch and the stream reader of `umpcap`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTION_NAMES = (
     *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "lbtruPorts", "resolutionPorts", "tcpPorts"),
     *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "path", "paths"),
 )
-"""Every option of a read; Spark itself puts path and paths there."""
+"""All options of a read; Spark itself adds path and paths."""
 
 _TARGET_BYTES = 64 << 20
 _BATCH_ROWS = 32768
@@ -41,7 +41,7 @@ _OPTIONS_HINT = "docs/spark.md lists the options of umpcap"
 
 @dataclass(frozen=True, slots=True)
 class UmpcapOptions:
-    """The options of a read, as they were meant."""
+    """The parsed options of a read."""
 
     paths: tuple[str, ...]
     target_bytes: int
@@ -50,14 +50,14 @@ class UmpcapOptions:
     notes: bool
     rows: str
     window_ns: int
-    """Facts are of windows of so much time each; 0 where time is not divided."""
+    """Length of the time windows of facts; 0 if time is not divided."""
     trigger_bytes: int | None
-    """How much of the captures a batch of a stream takes in; None: all there is."""
+    """Maximum bytes of captures in a batch of a stream; None: everything available."""
     ports: CapturePorts
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
-        """Read Spark's options, whose names have no case. CaptureError for one that there is not."""
+        """Parse Spark's options, whose names are case-insensitive. CaptureError for an unknown one."""
         lowered = {name.lower(): value for name, value in options.items()}
         if unknown := unknown_options(options, OPTION_NAMES):
             raise CaptureError(
@@ -91,7 +91,7 @@ class UmpcapOptions:
     def decode(
         self, part: Split, notes: CaptureNotes, selection: Selection | None = None, tally: Tally | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Decode one part as asked for."""
+        """Decode one part with these options."""
         return decode(
             part,
             only_ours=self.only_ours,
@@ -115,7 +115,7 @@ def _positive(options: Mapping[str, str], name: str, default: int) -> int:
 def _window_ns(options: Mapping[str, str]) -> int:
     text = options.get("windowseconds", "0")
     try:
-        # Rates are counted by milliseconds, each of which belongs to one window.
+        # Rates are counted per millisecond; each millisecond belongs to one window.
         milliseconds = round(float(text) * 1000)
     except (ValueError, OverflowError):
         milliseconds = -1
@@ -143,21 +143,21 @@ def _ports(options: Mapping[str, str], name: str, default: tuple[int, int]) -> t
 
 @dataclass
 class CapturePart(InputPartition):
-    """A partition: a split of a file, or only a note about one."""
+    """A partition: a split of a file, or only a note on a file."""
 
     split: Split
     note: str | None = None
     position: int | None = None
-    """The byte that the note is about."""
+    """The byte that the note refers to."""
 
 
 class PartReader:
-    """Decodes partitions; what the batch and the stream reader share. It is pickled and runs on the executors."""
+    """Decodes partitions of batch and stream readers. It is pickled and runs on the executors."""
 
     def __init__(self, schema: StructType, options: UmpcapOptions, *, of_stream: bool = False) -> None:
-        """Check the columns asked for: a wrong one is said now, not by a worker.
+        """Check the requested columns here, so that an error is raised by the driver and not by a worker.
 
-        `of_stream` the parts are noted of only what costs packets, and not how files end: the stream tells that.
+        With `of_stream`, parts note lost packets only, not how files end: the stream reports that.
         """
         self.options = options
         self.of_stream = of_stream
@@ -173,7 +173,7 @@ class PartReader:
                 raise CaptureError(f"column {field.name} is {wanted}, not {got}", hint=_OPTIONS_HINT)
         self.names = schema.fieldNames()
         self.selection = Selection()
-        """The packets that become rows. A note, which is no packet, has nothing that could be asked for."""
+        """Filter for the packets that become rows. A note, which is not a packet, matches no filter."""
 
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """The record batches of a partition."""
@@ -191,7 +191,7 @@ class PartReader:
             for batch in self.options.decode(part.split, notes, tally=counter.tally):
                 counter.take(batch)
             for note in notes.notes if self.options.notes else ():
-                if self._is_told(note, notes):
+                if self._is_reported(note, notes):
                     counter.note(path, note.text, note.position)
         for window_ns, facts in counter.facts().items():
             yield from packed(facts, window_ns).select(self.names).to_batches()
@@ -207,11 +207,11 @@ class PartReader:
         for batch in options.decode(part.split, notes, self.selection):
             yield select(batch, self.names)
         for note in notes.notes if options.notes and self.selection.is_everything else ():
-            if self._is_told(note, notes):
+            if self._is_reported(note, notes):
                 yield note_row(self.names, part.split.path, note.text, note.position)
 
-    def _is_told(self, note: CaptureNote, notes: CaptureNotes) -> bool:
+    def _is_reported(self, note: CaptureNote, notes: CaptureNotes) -> bool:
         if not self.of_stream or note.kind is NoteKind.CAPTURE_DROPS:
             return True
-        # A part without packets is the header of a file, behind which the decoder looks for the first one.
+        # A part without packets is the header of a file; the decoder searches for the first packet after it.
         return note.rows_are_missing and notes.packets > 0

@@ -1,11 +1,11 @@
-"""`spark.readStream.format("umpcap")`: a folder of captures that grows, each packet exactly once.
+"""`spark.readStream.format("umpcap")`: a growing folder of captures, each packet exactly once.
 
-The offset of a query is how far each file was read, in bytes, always between two packets. A file that still grows is
-read up to its last whole packet. A range of offsets names the same bytes forever, so that what Spark does again after
-a restart gives the same rows, and its checkpoint does the rest. The offset also has the files that are copies of others
-and what was noted of each file: a reader that begins anew knows both, because Spark shows it the last offset first.
+The offset of a query is the position read in each file, in bytes, always between two packets. A file that still grows
+is read up to its last complete packet. A range of offsets always names the same bytes, so a batch that Spark repeats
+after a restart has the same rows; Spark's checkpoint does the rest. The offset also contains the files that are copies
+of others and the notes on each file: a restarted reader gets both, because Spark first passes it the last offset.
 
-Compressed files are left alone: who compresses what rotated has written would have its packets counted twice.
+Compressed files are not read: if rotated files are compressed later, their packets would count twice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,16 @@ from umstack.capture import CaptureError, CapturePorts, NoteKind, Split, decode
 from umstack.capture.reading.capture_files import capture_files, is_compressed_name
 from umstack.capture.reading.container import MappedFile
 from umstack.capture.reading.remote import is_remote, shown
-from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
-from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
+from umstack.spark.umpcap_copies import SIGNIFICANT_BYTES, Copies, copies_among
+from umstack.spark.umpcap_notes import (
+    COPY,
+    Ages,
+    Notes,
+    compressed_note,
+    copy_note,
+    ending_note,
+    no_copy_note,
+)
 from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +47,7 @@ _PEEKED = 64
 
 
 class Walk(NamedTuple):
-    """Where a walk along a file ended, why, and how long the file was."""
+    """The end of a walk along a file, its reason, and the file's length."""
 
     place: Split
     step: int
@@ -47,9 +55,9 @@ class Walk(NamedTuple):
 
 
 def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
-    """From one place of a file to the first packet at or behind `until`, or to the end of the last whole packet.
+    """Walk from a place in a file to the first packet at or after `until`, or to the end of the last complete packet.
 
-    The place it ends at knows what its packets need to know of the interfaces and TCP streams before it.
+    The resulting place contains the interfaces and TCP streams that later packets refer to.
     """
     reader = place.new_reader(ports)
     with MappedFile(place.path, place.start) as file:
@@ -61,51 +69,51 @@ def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
 
 
 class UmpcapStreamReader(DataSourceStreamReader):
-    """Follows the captures as they grow."""
+    """Reads the captures as they grow."""
 
     def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
         self._reader = PartReader(schema, options, of_stream=True)
         self._options = options
-        # Places that have been walked to, by file and byte; a restarted query walks to them again.
+        # Places already walked to, by file and byte; a restarted query walks to them again.
         self._places: dict[str, dict[int, Split]] = {}
-        # The offset that Spark has seen last.
+        # The last offset that Spark has used.
         self._known = self.initialOffset()
         self._warned: set[tuple[str, str]] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Nothing of any file."""
+        """The start of every file."""
         for path in self._options.paths:
             if is_remote(path):
                 raise CaptureError(
-                    f"{shown(path)} cannot be followed: only files of this machine's file systems can",
-                    hint="mount it, or read it by batches",
+                    f"{shown(path)} cannot be followed: streams read only files of this machine's file systems",
+                    hint="mount it, or read it in batches",
                 )
         return {"files": {}, "copies": {}, "notes": {}}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the last whole packet of every file there is now, the copies left out, and what is to be noted."""
+        """The end of the last complete packet of every file, the copies that are not read, and the notes."""
         try:
             files = capture_files(self._options.paths)
         except CaptureError:
-            # The folder is there before its first capture is.
+            # The folder may exist before its first capture.
             return self.initialOffset()
         plain = _stats([file for file in files if not is_compressed_name(file)])
         sizes = {file: found.st_size for file, found in plain.items()}
         known = {file: (copy[0], copy[1]) for file, copy in self._known.get("copies", {}).items()}
-        # Before it is seen how far the others go: they have all that a copy has by then.
+        # Find copies before the other files' ends are read: the originals then have at least the bytes of the copies.
         copies = copies_among(sizes, self._known["files"], known)
         walks = {file: self._frontier(file) for file in files if file in plain and file not in copies}
         ends = {file: walked.place.start for file, walked in walks.items() if walked is not None}
         if self._options.trigger_bytes is not None:
             ends = self._bounded(ends, self._options.trigger_bytes)
         ages = Ages(plain)
-        told: dict[str, Told] = {file: compressed_note() for file in files if file not in plain}
-        told |= {file: _copy_note(copies, file, sizes, ages) for file in copies}
-        told |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
-        return {"files": ends, "copies": dict(sorted(copies.items())), "notes": self._notes(told, ends)}
+        notes: dict[str, Notes] = {file: compressed_note() for file in files if file not in plain}
+        notes |= {file: _copy_note(copies, file, sizes, ages) for file in copies}
+        notes |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
+        return {"files": ends, "copies": dict(sorted(copies.items())), "notes": self._notes(notes, ends)}
 
     def _bounded(self, ends: dict[str, int], most_bytes: int) -> dict[str, int]:
-        """As far as so many bytes reach, the oldest packets of all files first: none gets ahead of another's time."""
+        """Bound the bytes to read, oldest packets of all files first: no file gets ahead of the others in time."""
         known = self._known["files"]
         at = {file: known.get(file, 0) if known.get(file, 0) <= end else 0 for file, end in ends.items()}
         chunk = max(_CHUNK_BYTES_LEAST, most_bytes // _CHUNKS)
@@ -123,7 +131,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return at
 
     def _next_time(self, file: str, position: int) -> int:
-        """When the next packet of a file was captured that says so."""
+        """The time of the next packet of a file that has one; 0 without any."""
         place = self._place(file, position)
         for batch in decode(replace(place, end=None), batch_rows=_PEEKED):
             times = batch.column("time_ns").drop_null()
@@ -132,21 +140,21 @@ class UmpcapStreamReader(DataSourceStreamReader):
             break
         return 0
 
-    def _warn(self, told: dict[str, Told]) -> None:
-        """What no row will say is in the log at least."""
-        for file, kinds in told.items():
+    def _warn(self, notes: dict[str, Notes]) -> None:
+        """Log the notes that become no row."""
+        for file, kinds in notes.items():
             for kind, (text, _) in kinds.items():
                 if kind in (NoteKind.DAMAGED, NoteKind.NOT_A_CAPTURE) and (file, kind) not in self._warned:
                     self._warned.add((file, kind))
                     _LOG.warning("%s: %s", file, text)
 
-    def _notes(self, told: dict[str, Told], ends: dict[str, int]) -> dict[str, Told]:
-        """What was noted before of the files there are, and what is new."""
+    def _notes(self, notes: dict[str, Notes], ends: dict[str, int]) -> dict[str, Notes]:
+        """The earlier notes on existing files, and new ones."""
         if not self._options.notes:
-            self._warn(told)
+            self._warn(notes)
             return {}
-        noted: dict[str, Told] = {}
-        for file, now in sorted(told.items()):
+        noted: dict[str, Notes] = {}
+        for file, now in sorted(notes.items()):
             became_shorter = ends.get(file, 0) < self._known["files"].get(file, 0)
             before = {} if became_shorter else self._known.get("notes", {}).get(file, {})
             if COPY in before and file in ends:
@@ -156,30 +164,30 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return noted
 
     def _frontier(self, file: str) -> Walk | None:
-        """A walk to the end of the last whole packet; None if the file went away."""
+        """Walk to the end of the last complete packet; None if the file was removed."""
         places = self._places.setdefault(file, {0: Split(file)})
         try:
             if Path(file).stat().st_size < max(places):
-                # Another file under the same name.
+                # A different file with the same name.
                 places.clear()
                 places[0] = Split(file)
             walked = self._walk(places[max(places)], _UNENDING)
         except (CaptureError, OSError):
             if Path(file).exists():
                 raise
-            # Rotation removed it between the listing and now.
+            # Rotation removed it after the listing.
             self._places.pop(file)
             return None
         places[walked.place.start] = walked.place
         return walked
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[CapturePart]:
-        """What was written between two offsets, cut into parts, and what was noted between them."""
+        """The data written between two offsets, split into parts, and the notes added between them."""
         self._known = end
         parts = _note_parts(start.get("notes", {}), end.get("notes", {}))
         for file, last in end["files"].items():
             first = start["files"].get(file, 0)
-            # A file that became shorter is another one and begins anew.
+            # A file that became shorter is a different one and is read from its start.
             parts += self._parts(file, first if first <= last else 0, last)
         return parts
 
@@ -206,7 +214,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return places[position]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget the places before those that the next partitions begin at; from the start one can always walk."""
+        """Forget the places before the start of the next partitions; a walk from the file's start finds them."""
         for file, position in end["files"].items():
             places = self._places.get(file, {})
             for older in [known for known in places if 0 < known < position]:
@@ -221,7 +229,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
 
 def _stats(files: list[str]) -> dict[str, os.stat_result]:
-    """What the system says of the files; those that rotation removed are left out."""
+    """The status of the files; those removed by rotation are left out."""
     found: dict[str, os.stat_result] = {}
     for file in files:
         with suppress(FileNotFoundError):
@@ -229,28 +237,28 @@ def _stats(files: list[str]) -> dict[str, os.stat_result]:
     return found
 
 
-def _copy_note(copies: Copies, file: str, sizes: dict[str, int], ages: Ages) -> Told:
-    """A copy that is still being made, or what only begins like another file, is not spoken of yet."""
+def _copy_note(copies: Copies, file: str, sizes: dict[str, int], ages: Ages) -> Notes:
+    """The note on a copy; none yet if it is still being written, or only shares the beginning of another file."""
     original, compared = copies[file]
     is_whole = sizes.get(original, compared) == compared
-    says_enough = is_whole and compared >= TELLING_BYTES
-    return copy_note(original, is_whole) if says_enough or ages.is_over(file) else {}
+    is_certain = is_whole and compared >= SIGNIFICANT_BYTES
+    return copy_note(original, is_whole) if is_certain or ages.is_over(file) else {}
 
 
-def _ending(walked: Walk, ages: Ages) -> Told:
+def _ending(walked: Walk, ages: Ages) -> Notes:
     path = walked.place.path
     with suppress(CaptureError, OSError):
         return ending_note(path, walked.step, walked.place.start, walked.length, ages.is_over(path))
-    # It went away meanwhile.
+    # It was removed in the meantime.
     return {}
 
 
-def _note_parts(before: dict[str, Told], after: dict[str, Told]) -> list[CapturePart]:
-    """Parts that are nothing but what was noted of files in between."""
+def _note_parts(before: dict[str, Notes], after: dict[str, Notes]) -> list[CapturePart]:
+    """Parts that consist only of the notes added between two offsets."""
     return [
         CapturePart(Split(file), text, position)
         for file, kinds in after.items()
         for kind, (text, position) in kinds.items()
-        # A file that began anew under its name may have the same kind of note again, about other bytes.
+        # A file restarted under the same name may have the same kind of note for other bytes.
         if tuple(before.get(file, {}).get(kind, ())) != (text, position)
     ]

@@ -1,8 +1,8 @@
-"""What Spark forks its Python workers from: Spark's own daemon, with what every worker of ours needs imported before.
+"""Spark's daemon that forks Python workers, with the modules imported that every worker of ours needs.
 
-An import of the data sources takes a worker about a second of processor time, and each query starts several.
-`spark.python.daemon.module` names it (umstack.spark.spark_session does). Spark puts the module of the workers
-in `sys.argv`, which its daemon reads itself.
+Importing the data sources takes about a second of CPU time per worker, and each query starts several.
+`spark.python.daemon.module` names this module (umstack.spark.spark_session sets it). Spark passes the module of the
+workers in `sys.argv`, which its daemon reads itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-# Pandas is what pyarrow imports when it first makes an array. Polars starts its threads when it is first used, not when
-# it is imported: until then a process of it can be forked.
+# pyarrow imports pandas when it first makes an array. Polars starts its threads on first use, not on import: until then
+# its process can be forked.
 for needed in (
     "pandas",
     "umstack.analysis.tables",
