@@ -280,7 +280,7 @@ def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> No
     ("options", "said"),
     [
         ({"path": "x", "topics": "a", "group": "nonsense"}, "nonsense is not a group"),
-        ({"path": "x", "topics": "a", "group": "10.1.1.1"}, "no multicast group"),
+        ({"path": "x", "topics": "a", "group": "10.1.1.1"}, "not a multicast group"),
         ({"path": "x", "group": "239.1.1.1"}, "topics or topicPattern"),
         ({"path": ""}, "no journal is named"),
         ({"path": "x", "maxRowPerTrigger": "5"}, "(?i)no option maxRowPerTrigger"),
