@@ -77,15 +77,15 @@ def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
         if not len(one.passed[0]):
             continue
         (publisher, session_id), copy = one.session, one.receiver
-        asked = naks.filter(publisher=publisher, session_id=session_id, copy=copy).select(key).unique()
-        naks = naks.join(asked.filter(one.passed_over(asked["sqn"].to_numpy())), key, "anti")
+        nak_rows = naks.filter(publisher=publisher, session_id=session_id, copy=copy).select(key).unique()
+        naks = naks.join(nak_rows.filter(one.passed_over(nak_rows["sqn"].to_numpy())), key, "anti")
     return naks
 
 
 def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     """One row per session, receiver and lost sequence number."""
     time = pl.col("time_ns")
-    asked = (
+    nak_rows = (
         _of_sent(rows.naks, everything)
         .group_by(*_RECEIVER, "copy", "sqn", "point")
         .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64))
@@ -98,7 +98,7 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     # A retransmission captured at the same time as its NAK counts: clocks of captures may be coarse.
     # A receiver that re-NAKs had no answer before. If nothing follows the last NAK, the answer was already on its way.
     judged = (
-        asked.join(again, copy, "left")
+        nak_rows.join(again, copy, "left")
         .join(ignored, copy, "left")
         .group_by(*_RECEIVER, "sqn", "nak_ns", "naks")
         .agg(
@@ -109,8 +109,8 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         .with_columns(repaired_ns=pl.coalesce("final", "answer", "met"))
     )
     # A retransmission for one receiver reaches all of them: the others need not have lost the datagram.
-    unasked = (
-        again.join(asked, list(_SQN), "anti")
+    others = (
+        again.join(nak_rows, list(_SQN), "anti")
         .group_by(*_SQN)
         .agg(repaired_ns=time.min())
         .with_columns(
@@ -118,7 +118,7 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         )
     )
     names = [*_RECEIVER, "sqn", "nak_ns", "naks", "repaired_ns"]
-    known = pl.concat([judged.select(names), unasked.select(names)])
+    known = pl.concat([judged.select(names), others.select(names)])
     sent = sent_times(everything, known.filter(pl.col("sqn").is_not_null()))
     return (
         known.join(sent, list(_SQN), "left")
@@ -274,7 +274,7 @@ def nak_storms(rows: Rare) -> pl.DataFrame:
         counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
     )
     # The numbers that a receiver requests at one instant are one NAK.
-    asked = (
+    nak_rows = (
         rows.naks.join(best, [*_RECEIVER, "point"], "semi")
         .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
         .with_columns(
@@ -282,12 +282,12 @@ def nak_storms(rows: Rare) -> pl.DataFrame:
         )
     )
     first = (pl.col("place") == 0).sum().cast(pl.Int64)
-    windows = asked.group_by(*SESSION, "window").agg(requests=pl.len(), naks=first)
+    windows = nak_rows.group_by(*SESSION, "window").agg(requests=pl.len(), naks=first)
     stormy = windows.filter((pl.col("requests") >= STORM_REQUESTS) & (pl.col("naks") >= STORM_NAKS))
     island = pl.col("window") - pl.int_range(pl.len()).over(*SESSION)
     storms = stormy.sort(*SESSION, "window").select(*SESSION, "window", island.alias("storm"))
     by_receiver = (
-        asked.join(storms, [*SESSION, "window"])
+        nak_rows.join(storms, [*SESSION, "window"])
         .group_by(*SESSION, "storm", "receiver")
         .agg(
             requests=pl.len().cast(pl.Int64),
@@ -324,18 +324,20 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     by = [*key, *windowed("time_ns", window_ns)]
     names = [*key, "copy", "sqn", "time_ns", "udp_bytes", "is_repair", "is_own"]
     again = rows.repairs.with_columns(is_repair=pl.lit(True), is_own=pl.lit(False)).select(names)
-    asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64))
+    nak_rows = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64))
     # One NAK accounts for the copies of all receivers.
-    copies = pl.concat([again.select(*key, "copy"), asked.select(*key, "copy")]).unique()
-    asked = (
-        asked.rename({"copy": "own"}).join(copies, key).with_columns(is_own=pl.col("copy") == pl.col("own"))
+    copies = pl.concat([again.select(*key, "copy"), nak_rows.select(*key, "copy")]).unique()
+    nak_rows = (
+        nak_rows.rename({"copy": "own"})
+        .join(copies, key)
+        .with_columns(is_own=pl.col("copy") == pl.col("own"))
     )
-    asked = asked.select(names)
+    nak_rows = nak_rows.select(names)
     is_repair = pl.col("is_repair")
     number = [*key, "copy", "sqn"]
     # If both have the same time, the NAK goes first: it is the cause.
     judged = (
-        pl.concat([again, asked])
+        pl.concat([again, nak_rows])
         .sort(*number, "time_ns", "is_repair")
         .with_columns(
             naks_so_far=(~is_repair).cast(pl.Int64).cum_sum().over(number),

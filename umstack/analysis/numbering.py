@@ -307,11 +307,11 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
         for (publisher, session_id), rows in wanted.partition_by(list(SESSION), as_dict=True).items()
     }
     for one in everything:
-        asked = by_session.get(one.session)
-        if asked is None:
+        wanted_sqns = by_session.get(one.session)
+        if wanted_sqns is None:
             continue
-        hit, places = one.places(asked)
-        columns = {"sqn": asked[hit], "sent_ns": times_at(one.times_ns, places)}
+        hit, places = one.places(wanted_sqns)
+        columns = {"sqn": wanted_sqns[hit], "sent_ns": times_at(one.times_ns, places)}
         parts.append(_keyed(one, columns).drop("point", "receiver"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
 

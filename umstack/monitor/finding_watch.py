@@ -320,8 +320,8 @@ class FindingWatch:
         return known
 
     def _storms(self, rows: Rare, state: _State, watermark_ns: int) -> pa.Table | None:
-        asked = _not_reported(rows.naks, pl.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
-        found = nak_storms(Rare(asked, rows.ignored, rows.repairs, rows.refusals))
+        nak_rows = _not_reported(rows.naks, pl.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
+        found = nak_storms(Rare(nak_rows, rows.ignored, rows.repairs, rows.refusals))
         return self._to_report(found, state.storms, watermark_ns) if len(found) else None
 
     def _to_report(self, found: pl.DataFrame, reported: Reported, watermark_ns: int) -> pa.Table:

@@ -45,14 +45,16 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
     counted = pl.concat([counted, streams.select(counted.columns)])
     volume = once.rates(window).group_by(SESSION).agg(pl.col("bytes").sum()).with_columns(nobody)
     numbers = pl.col("sqns").list.len()
-    asked = window.rare.filter(kind == NAK).group_by(_WHO).agg(requests=numbers.sum().cast(pl.Int64))
+    nak_rows = window.rare.filter(kind == NAK).group_by(_WHO).agg(requests=numbers.sum().cast(pl.Int64))
     # Every receiver of LBT-RU is sent a copy of an NCF.
     refusals = window.rare.filter(kind == NCF).group_by(_WHO).agg(refused=numbers.sum().cast(pl.Int64))
     refused = refusals.group_by(SESSION).agg(pl.col("refused").max()).with_columns(nobody)
-    asked = asked.join(refused, _WHO, "full", coalesce=True, nulls_equal=True)
+    nak_rows = nak_rows.join(refused, _WHO, "full", coalesce=True, nulls_equal=True)
     transports = window.counts.group_by(SESSION).agg(pl.col("transport").max())
     counted = counted.join(transports, list(SESSION), "left")
-    whole = counted.join(volume, _WHO, "left", nulls_equal=True).join(asked, _WHO, "left", nulls_equal=True)
+    whole = counted.join(volume, _WHO, "left", nulls_equal=True).join(
+        nak_rows, _WHO, "left", nulls_equal=True
+    )
     zero = [pl.col(name).fill_null(0) for name in ("bytes", "requests", "refused")]
     names = (
         "transport",
@@ -80,10 +82,12 @@ def recovery(window: Facts) -> pl.DataFrame:
     """
     number = [*SESSION, "sqn"]
     rows = window.rare
-    asked = rows.filter(pl.col("kind") == NAK).drop("sqn").explode("sqns").rename({"sqns": "sqn"})
-    asked = asked.filter(pl.col("sqn").is_not_null()).group_by(number).agg(nak_ns=pl.col("time_ns").min())
+    nak_rows = rows.filter(pl.col("kind") == NAK).drop("sqn").explode("sqns").rename({"sqns": "sqn"})
+    nak_rows = (
+        nak_rows.filter(pl.col("sqn").is_not_null()).group_by(number).agg(nak_ns=pl.col("time_ns").min())
+    )
     again = rows.filter(pl.col("kind") == RETRANSMISSION).group_by(number)
-    lost = asked.join(again.agg(repaired_ns=pl.col("time_ns").max()), number, "left")
+    lost = nak_rows.join(again.agg(repaired_ns=pl.col("time_ns").max()), number, "left")
     took = request_ns()
     spread = percentiles(pl.col("took"), "request")
     return (

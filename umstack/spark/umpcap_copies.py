@@ -54,13 +54,13 @@ def copies_among(sizes: Mapping[str, int], read: Mapping[str, int], known: Copie
     found = {file: copy for file, copy in known.items() if sizes.get(file) == copy[1]}
     # Among files with the same beginning, prefer the longest as the original.
     others = sorted(sizes.keys() - set(begun) - found.keys(), key=lambda file: (-sizes[file], file))
-    asked = [file for file in others if sizes[file]]
-    if not asked:
+    candidates = [file for file in others if sizes[file]]
+    if not candidates:
         return found
     originals = Originals(sizes)
     for file in begun:
         originals.add(file)
-    for file in asked:
+    for file in candidates:
         original = _still_copied(file, sizes, known) or originals.original_of(file)
         if original is None:
             originals.add(file)
