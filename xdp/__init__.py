@@ -1,7 +1,7 @@
 """The control plane of the kernel bypass: interfaces, BPF programs and where they are attached.
 
-A library of its own: it knows interfaces and packets, never a topic, and imports nothing of umstack.
-A name is imported when it is first asked for: netlink alone takes a fifth of a second, which not every user needs.
+An independent library: it handles interfaces and packets, not topics, and imports nothing of umstack. Public names
+are imported on first use, because importing netlink alone takes a fifth of a second and not every user needs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""XDP attachments: a program on an interface, held by a bpf_link, and the programs that are on an interface already.
+"""XDP attachments: a program on an interface, held by a bpf_link, and the programs that are already attached.
 
-The link's descriptor is the attachment: when it is closed, or its process dies in whatever way, the kernel detaches the
+The link's descriptor is the attachment: when it is closed or its process ends in any way, the kernel detaches the
 program. Works on the network namespace of the calling thread.
 """
 
@@ -47,9 +47,9 @@ class AttachMode(StrEnum):
     """Where the program runs."""
 
     NATIVE = "native"
-    """In the driver, before the kernel has made anything of the frame."""
+    """In the driver, before the kernel processes the frame."""
     GENERIC = "generic"
-    """In the kernel's receive path: any interface, but no faster than the kernel."""
+    """In the kernel's receive path: works on any interface, but is no faster than the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +61,24 @@ class Occupant:
     mode: str
     """`native`, `generic` or `offload`."""
     link_id: int | None
-    """The bpf_link that holds it; None if it was attached without one, and outlives its process."""
+    """The bpf_link that holds it; None if it was attached without one: it then outlives its process."""
     owner_uid: int | None
     """The user who loaded it."""
     holders: tuple[str, ...]
-    """Processes that have it open, as `name (pid)`, where /proc shows them."""
+    """Processes that have it open, as `name (pid)`, if /proc shows them."""
     is_known: bool = True
-    """False if the kernel shows its name and holder to CAP_SYS_ADMIN only."""
+    """False if the kernel hides its name and holder because CAP_SYS_ADMIN is missing."""
 
     @property
     def steers(self) -> bool | None:
-        """True if it is a steering program of this package, which takes groups from the kernel; None: not known."""
+        """True if it is a steering program of this package, which redirects groups to rings; None: unknown."""
         return self.name.startswith(_STEERING) if self.is_known else None
 
     def removal(self, interface: str) -> str:
-        """Return what frees the interface. No command that takes down a running program is among it.
+        """Return how to free the interface, never a command that detaches a program in use.
 
-        A program that a process holds goes with its process, which is for its owner to end. A command is given only
-        where the program outlives its process, with the condition that nothing needs it.
+        A program that a process holds ends with its process, which its owner must stop. A command is returned only if
+        the program outlives its process, together with the condition that nothing needs it.
         """
         if not self.is_known:
             return f"bpftool net show dev {interface} (as root) shows what it is"
@@ -96,7 +96,7 @@ class Occupant:
         return f"{condition}: ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
 
     def __str__(self) -> str:
-        """Show it the way it is written in messages to people."""
+        """Return the description used in messages."""
         who = f"held by {', '.join(self.holders)}" if self.holders else "held by no process that can be seen"
         if self.owner_uid is not None:
             who += f", loaded by user {self.owner_uid}"
@@ -106,21 +106,21 @@ class Occupant:
 
 
 def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
-    """Return the XDP programs on an interface, our own among them."""
+    """Return the XDP programs on an interface, including our own."""
     there = _known(interface)
     return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
 
 
 def program_ids(interface: Interface) -> tuple[int, ...]:
-    """Return the ids of the XDP programs on an interface, in microseconds; empty where there is none."""
+    """Return the ids of the XDP programs on an interface, or an empty tuple; takes microseconds."""
     ids = libbpf().ffi.new("struct xdp_bpf_program_ids *")
     result = libbpf().lib.xdp_bpf_program_ids(interface.index, ids)
-    checked(result, f"asking for the XDP programs on {interface.name}")
+    checked(result, f"reading the XDP programs on {interface.name}")
     return tuple(number for number in (ids.native_id, ids.generic_id, ids.offload_id) if number)
 
 
 def has_program(interface: Interface) -> bool:
-    """True if an XDP program is on an interface, ours or another's: in microseconds, where libbpf was built in."""
+    """Return true if any XDP program is on the interface; takes microseconds if libbpf was built in."""
     try:
         return bool(program_ids(interface))
     except NotBuiltError:
@@ -128,12 +128,12 @@ def has_program(interface: Interface) -> bool:
 
 
 class Attachment(Closing):
-    """One program attached to one interface. Context manager: closing it detaches, and so does the process's end."""
+    """One program attached to one interface. Context manager: closing it or the process's end detaches the program."""
 
     __slots__ = ("_fd", "interface", "link_id", "mode")
 
     def __init__(self, program: BpfProgram, interface: Interface | str, mode: AttachMode) -> None:
-        """Attach; an interface that has a program already is refused by naming that program."""
+        """Attach; if the interface has a program already, raise an error that names it."""
         self._fd = -1
         self.interface, self.mode = _known(interface), mode
         refuse_if_occupied(self.interface)
@@ -154,7 +154,7 @@ class Attachment(Closing):
 
     @property
     def is_held(self) -> bool:
-        """True if the program is still on the interface: somebody may have detached it, or removed the interface."""
+        """True if the program is still attached: others may detach it, or remove the interface."""
         return self._fd >= 0 and self._facts().interface_index == self.interface.index
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class Attachment(Closing):
 
 
 def refuse_if_occupied(interface: Interface) -> None:
-    """Raise an error that names the programs on the interface and what frees it, if there are any."""
+    """Raise an error that names the programs on the interface and how to free it, if there are any."""
     there = occupants(interface)
     if not there:
         return
@@ -184,8 +184,8 @@ def refuse_if_occupied(interface: Interface) -> None:
 
 @off_the_event_loop
 def _program_ids(index: int) -> dict[str, int]:
-    """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
-    # Contexts on sockets come here only where they were built without libbpf: they start faster without netlink.
+    """Return the ids of the XDP programs on an interface by mode: native, generic, offload."""
+    # Contexts on sockets get here only in builds without libbpf; they start faster without netlink.
     from pyroute2 import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -222,7 +222,7 @@ def _occupant(interface: Interface, program_id: int, mode: str) -> Occupant:
 
 
 def _holders(program_id: int, link_id: int | None) -> Iterator[str]:
-    """Find the processes that have the program or its link open."""
+    """Yield the processes that have the program or its link open."""
     ours = (
         rf"^prog_id:\s*{program_id}$"
         if link_id is None
@@ -230,14 +230,14 @@ def _holders(program_id: int, link_id: int | None) -> Iterator[str]:
     )
     pattern = re.compile(ours, re.MULTILINE)
     for process in Path("/proc").glob("[0-9]*"):
-        # Processes end while they are looked at, and others' may not be.
+        # Processes may end meanwhile, and those of other users are not readable.
         with contextlib.suppress(OSError):
             if any(pattern.search(text) for text in _bpf_descriptors(process)):
                 yield f"{(process / 'comm').read_text().strip()} ({process.name})"
 
 
 def _bpf_descriptors(process: Path) -> Iterator[str]:
-    """Read the kernel's facts about each BPF program and link that the process has open."""
+    """Return the kernel's facts about each BPF program and link that the process has open."""
     for descriptor in (process / "fd").iterdir():
         with contextlib.suppress(OSError):
             if str(descriptor.readlink()).startswith("anon_inode:bpf"):

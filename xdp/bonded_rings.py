@@ -1,4 +1,4 @@
-"""The ring sets on the members of a bond as one: received from all, sent by the member that the bond sends by."""
+"""Combines the ring sets on the members of a bond: receives from all, sends by the member that the bond sends by."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from xdp.xsk import RingSet, binding
 
 
 class BondedRings(Closing):
-    """Ring sets as one (ffi/xsk/bonded_rings.h). Context manager; close it before them, and after whatever has its
-    address."""
+    """Several ring sets as one (ffi/xsk/bonded_rings.h). Context manager; close it before the ring sets and after all
+    users of its address."""
 
     __slots__ = ("_handle", "_names")
 
     def __init__(self, members: Sequence[RingSet]) -> None:
-        """Put them together. Until `send_by` the kernel's sockets send."""
+        """Combine them. Until `send_by` is called, the kernel's sockets send."""
         self._names = tuple(member.place.device.name for member in members)
         ffi = binding().ffi
         rings = [ffi.cast("um_rings *", member.address) for member in members]
@@ -40,12 +40,12 @@ class BondedRings(Closing):
 
     @property
     def sends_by(self) -> str | None:
-        """The NIC that is sent by now; None: by none of them, but by the kernel's sockets."""
+        """The NIC used for sending; None: the kernel's sockets send."""
         member = int(binding().lib.um_bonded_rings_sends_by(self._handle))
         return None if member < 0 else self._names[member]
 
     def send_by(self, name: str | None) -> None:
-        """Send by that NIC from now on; one that is not among them leaves it to the kernel's sockets. Any thread."""
+        """Send by that NIC from now on; for any other name or None the kernel's sockets send. Any thread."""
         member = self._names.index(name) if name in self._names else -1
         binding().lib.um_bonded_rings_send_by(self._handle, member)
 

@@ -1,14 +1,14 @@
-"""The broker: a small privileged process that opens AF_XDP rings for processes that may not.
+"""The broker: a small privileged process that opens AF_XDP rings for unprivileged processes.
 
-It loads and attaches the steering program, opens, binds and tunes the sockets, puts them into the program's map and
-passes their descriptors and that of the frames' memory; then it closes its own. The application maps rings and frames
-and needs no privilege for anything it does with them. Rules it asks the broker for. When its connection ends, in
-whatever way, the program is off the interface; when the broker ends, the kernel takes every program off.
+It loads and attaches the steering program, opens, binds and tunes the sockets, puts them into the program's map,
+passes their descriptors and that of the frames' memory, and closes its own. The application maps rings and frames and
+needs no privilege to use them; it requests rules from the broker. When its connection ends in any way, the broker
+detaches the program; when the broker ends, the kernel detaches all programs.
 
-One interface is lent to one application at a time: the program is on it once, and its sockets take every queue named.
-One thread serves all, and waits for nobody: a queue that is busy is tried again in turns. After every other message
-has been answered one open request is tried, the next user's. Works on the network namespace of the thread that serves,
-and for clients of that namespace only.
+An interface is lent to one application at a time, because the program is attached once and its sockets take all
+named queues. One thread serves all clients and never blocks: busy queues are retried. After every other message one
+open request is tried, the next user's. Works on the network namespace of the serving thread, and only for clients of
+that namespace.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ __all__ = ["FRAMES_MAX_BYTES", "Broker", "BrokerEvent", "Peer", "Policy", "inher
 
 _LISTEN_BACKLOG = 64
 _FIRST_INHERITED = 3  # systemd's SD_LISTEN_FDS_START
-_BUSY_TIMEOUT_S = 1.0  # a queue stays busy for a moment after its last user
+_BUSY_TIMEOUT_S = 1.0  # a queue stays busy briefly after its last user
 _BUSY_RETRY_S = 0.02
-_LOOK_S = 0.5  # at connections that idle and loans whose sockets are still open
+_LOOK_S = 0.5  # interval of checks of idle connections and of loans with open sockets
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEvent:
-    """Something the broker did, for its log."""
+    """An action of the broker, for its log."""
 
     what: str
     """`lent`, `returned` or `refused`."""
@@ -81,17 +81,17 @@ class _Application:
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """An open request that is not answered yet."""
+    """An open request without a response so far."""
 
     request: OpenRequest
     deadline_s: float
     place: RingPlace
     steering: Steering | None = field(default=None)
-    """Attached once, however often the queues are tried."""
+    """Attached once; retries reuse it."""
 
 
 class Broker(Closing):
-    """Serves applications over a listening socket. Context manager: closing it takes everything back."""
+    """Serves applications over a listening socket. Context manager: closing it ends all loans."""
 
     __slots__ = (
         "_applications",
@@ -113,7 +113,7 @@ class Broker(Closing):
         on_event: Callable[[BrokerEvent], None],
         confinement: dict[str, str] | None = None,
     ) -> None:
-        """Take over the listener, which `listen_at` or `inherited_listener` made.
+        """Use a listener made by `listen_at` or `inherited_listener`.
 
         `confinement` describes the restrictions of this process and is reported on request (`xdp.confinement`).
         """
@@ -148,11 +148,11 @@ class Broker(Closing):
         return _LOOK_S if self._revoked or any(one.loan is None for one in self._applications) else None
 
     def stop(self) -> None:
-        """Have `serve` return. Any thread, and signal handlers."""
+        """End `serve`. Any thread, and signal handlers."""
         self._wake.send(b"\0")
 
     def close(self) -> None:
-        """Take every program off, and hang up; a second call does nothing."""
+        """Detach every program and close all connections; a second call does nothing."""
         for application in list(self._applications):
             self._drop(application)
         while self._revoked:
@@ -166,7 +166,7 @@ class Broker(Closing):
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it hung up before it was answered, or there are no descriptors left for now
+        except OSError:  # it disconnected before the accept, or no descriptors are left
             return
         connection.setblocking(False)
         peer = peer_of(connection)
@@ -205,7 +205,7 @@ class Broker(Closing):
         )
 
     def _made_space(self, peer: Peer) -> bool:
-        """Hang up on the connection that has idled longest, for root and the broker's own user."""
+        """Close the longest idle connection to serve root or the broker's own user; return true if one was closed."""
         idle = [one for one in self._applications if one.loan is None]
         if not self._policy.is_privileged(peer) or not idle:
             return False
@@ -219,7 +219,7 @@ class Broker(Closing):
                 self._drop(one)
 
     def _serve_one(self, application: _Application) -> None:
-        """Answer one message. Descriptors that came along are the kernel's to close: none are asked for."""
+        """Answer one message. The kernel closes descriptors that came along, because none are received."""
         try:
             message = application.connection.recv(MESSAGE_MAX_BYTES + 1)
         except BlockingIOError:
@@ -247,14 +247,14 @@ class Broker(Closing):
         self._send(application, encode_error(error))
 
     def _send(self, application: _Application, message: bytes, descriptors: Iterable[int] = ()) -> None:
-        """A client that does not read what it asked for is not waited for."""
+        """Send without waiting: a client that does not read its responses is dropped."""
         try:
             socket.send_fds(application.connection, [message], list(descriptors))
         except OSError:
             self._drop(application)
 
     def _drop(self, application: _Application) -> None:
-        """Hang up and take the program off. The sockets are the application's by now: see `xdp.loan`."""
+        """Disconnect and detach the program. The application still has its sockets: see `xdp.loan`."""
         if application.is_gone:
             return
         application.is_gone = True
@@ -297,7 +297,7 @@ class Broker(Closing):
         }
 
     def _loans(self) -> Iterator[Loan]:
-        """Those that applications have, and those that ended with sockets still open."""
+        """Yield the loans of connected applications, and ended loans whose sockets are still open."""
         yield from (one.loan for one in self._applications if one.loan is not None)
         yield from self._revoked
 
@@ -340,7 +340,7 @@ class Broker(Closing):
             opening.steering.close()
 
     def _try_next_opening(self) -> None:
-        """Try one, of the user after the one whose turn it was before."""
+        """Try one open request, of the user after the one tried before."""
         waiting = [one for one in self._applications if one.opening]
         if not waiting:
             return
@@ -349,7 +349,7 @@ class Broker(Closing):
             key=lambda one: (one.peer.uid <= self._last_opener, one.peer.uid, one.last_said_s),
         )
         self._last_opener = application.peer.uid
-        application.last_said_s = time.monotonic()  # the last of its user from now on
+        application.last_said_s = time.monotonic()  # its user is tried last from now on
         if _has_hung_up(application.connection):
             self._drop(application)
             return
@@ -390,7 +390,7 @@ class Broker(Closing):
         self._send(application, reply, (loan.rings.memory, *loan.rings.sockets))
 
     def _occupant(self, application: _Application, device: Interface) -> BrokerError | None:
-        """Return an error that names the holder of the NIC: EAGAIN if the use may end within a moment."""
+        """Return an error that names the holder of the NIC, with EAGAIN if its use may end soon."""
         for one in list(self._applications):
             other = one.loan.place if one.loan else one.opening.place if one.opening else None
             if one is application or other is None or other.device.index != device.index:
@@ -416,7 +416,7 @@ class Broker(Closing):
         return None
 
     def _settle_revoked(self) -> None:
-        """Forget the loans whose sockets are closed by now: they count no more."""
+        """Remove ended loans whose sockets are closed: they no longer count."""
         for loan in [one for one in self._revoked if one.is_over()]:
             self._revoked.remove(loan)
             loan.free_frames()
@@ -440,7 +440,7 @@ class Broker(Closing):
 
 @contextlib.contextmanager
 def listen_at(path: Path) -> Iterator[socket.socket]:
-    """Make the socket at the path, over one that nobody listens at any more, and remove it afterwards.
+    """Create the socket at the path, replacing one without a listener, and remove it afterwards.
 
     Every process may connect; the policy decides by its user whether it is served.
     """
@@ -470,7 +470,7 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
 
 
 def inherited_listener() -> socket.socket | None:
-    """Return the socket systemd listened at for us (LISTEN_FDS); None if it did not."""
+    """Return the listening socket that systemd passed (LISTEN_FDS); None if there is none."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not os.environ.get("LISTEN_FDS"):
         return None
     if (count := os.environ["LISTEN_FDS"]) != "1":
@@ -501,7 +501,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _place(request: OpenRequest) -> RingPlace:
-    """The NIC that is asked for, if the interface has its rings there; what it lies on is the kernel's word."""
+    """Return the requested NIC if the interface has its rings there; the devices below it are read from the kernel."""
     interface = find_interface(request.interface)
     if request.device == request.interface and not lies_on_others(request.interface):
         return RingPlace(interface, interface)
@@ -516,7 +516,7 @@ def _place(request: OpenRequest) -> RingPlace:
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    """True if the other end is gone, though what it said before may still be unread."""
+    """Return true if the peer has disconnected, even if its last messages are unread."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:

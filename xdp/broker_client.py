@@ -1,6 +1,6 @@
-"""The application's side of the broker: rings of an interface without a privilege (see `xdp.broker`).
+"""The application's side of the broker: rings on an interface without privileges (see `xdp.broker`).
 
-Any thread; requests of one connection go one after another.
+Any thread; requests on one connection are serialized.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """The permissions of a broker, and whom it serves."""
+    """The permissions of a broker, and its users."""
 
     capabilities: frozenset[str]
     memlock_limit_bytes: int | None
     lent: dict[str, str]
-    """The interfaces that are lent, and to which process."""
+    """The lent interfaces, and the process that has each."""
     confinement: dict[str, str] = field(default_factory=dict)
-    """Restrictions of the broker's process by measure: `xdp.confinement`."""
+    """Restrictions of the broker's process by measure (`xdp.confinement`)."""
 
     def added_to(self, facts: Facts) -> Facts:
-        """Return the facts of a process that has the broker open its rings, those of the NICs below among them."""
+        """Return the facts of a process whose rings the broker opens, including those of the NICs below."""
         facts = replace(facts, nics=tuple(map(self.added_to, facts.nics)))
         own = facts.capabilities
         held = own if isinstance(own, Unknown) else own | self.capabilities
@@ -82,17 +82,17 @@ class _Connection:
             raise self._no_answer(error) from error
 
     def ask(self, request: Request) -> tuple[dict[str, Any], list[int]]:
-        """Ask and wait for the answer; the descriptors that came with it are the caller's."""
+        """Send a request and wait for the response; its descriptors belong to the caller."""
         with self._asking:
             if self.lost:
                 raise BrokerError(self.lost, hint="start it again, and the application with it")
             try:
-                # A broker that hung up at once has said why before.
+                # A broker that disconnected at once has sent the reason before.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     self._socket.send(encode_request(request))
                 message, descriptors = self._receive()
             except OSError as error:
-                # An answer that comes too late would be taken for that to the next request.
+                # A late response would be taken for the response to the next request.
                 failure = self._no_answer(error)
                 self.lost = failure.message
                 self._socket.close()
@@ -107,17 +107,17 @@ class _Connection:
         try:
             message, descriptors, _, _ = self._receive_once()
         except ConnectionResetError:
-            # It closed with unread data: the kernel reports that first, then the data it had sent before.
+            # The broker closed with unread data: the kernel reports that before the data sent earlier.
             message, descriptors, _, _ = self._receive_once()
         if not message:
-            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+            raise ConnectionResetError(errno.ECONNRESET, "it disconnected")
         return message, descriptors
 
     def _receive_once(self) -> tuple[bytes, list[int], int, Any]:
         return socket.recv_fds(self._socket, MESSAGE_MAX_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
 
     def close(self) -> None:
-        """Close the connection, and wait until the broker has closed what it lent."""
+        """Close the connection, and wait until the broker has closed its part of the loan."""
         with self._asking, contextlib.suppress(OSError):
             if not self.lost:
                 self._socket.shutdown(socket.SHUT_WR)
@@ -135,7 +135,7 @@ class _Connection:
 
 
 class BrokeredSteering(Closing):
-    """The steering program a broker holds for us: as `xdp.Steering`, as far as a link needs it.
+    """The steering program that a broker holds for this process; like `xdp.Steering`, as far as a link needs it.
 
     When the broker ends, the program ends: groups steered now or later are received through the kernel.
     """
@@ -143,32 +143,32 @@ class BrokeredSteering(Closing):
     __slots__ = ("_connection", "_vlan", "frame_times")
 
     def __init__(self, connection: _Connection, frame_times: FrameTimes, vlan: int) -> None:
-        """Own the connection; `frame_times` is what the program notes, `vlan` the one VLAN that is lent (0: no tag)."""
+        """Own the connection; the program notes `frame_times`; `vlan` is the one VLAN that is lent (0: no tag)."""
         self._connection, self.frame_times, self._vlan = connection, frame_times, vlan
 
     @property
     def lost(self) -> str:
-        """Why there is no broker any more; empty while there is."""
+        """Why the broker is no longer available; empty while it is."""
         return self._connection.lost
 
     def add_rule(self, address: str, port: int, slot: int, vlan: int = 0) -> None:
-        """Have the datagrams to that address and port come by the rings; there is slot 0 only."""
+        """Receive datagrams to that address and port through the rings; only slot 0 exists."""
         if slot != 0:
             raise BrokerError(f"there is no slot {slot}", hint="use slot 0")
         self._check_vlan(vlan)
         self._ask_while_there(RuleRequest(True, address, port))
 
     def remove_rule(self, address: str, port: int, vlan: int = 0) -> None:
-        """Leave them to the kernel again."""
+        """Leave these datagrams to the kernel again."""
         self._check_vlan(vlan)
         self._ask_while_there(RuleRequest(False, address, port))
 
     def attached(self) -> bool:
-        """True if the program is on its interface now."""
+        """True if the program is attached to its interface now."""
         return bool(self._ask_while_there(AttachedRequest()).get("attached"))
 
     def close(self) -> None:
-        """Give everything back; a second call does nothing."""
+        """End the loan; a second call does nothing."""
         self._connection.close()
 
     def _check_vlan(self, vlan: int) -> None:
@@ -192,7 +192,7 @@ class BrokeredSteering(Closing):
 
 
 def ask_broker(path: Path) -> BrokerFacts:
-    """Find out what the broker at that path may do here."""
+    """Return the permissions of the broker at that path in this namespace."""
     connection = _Connection(path)
     try:
         found, descriptors = connection.ask(AskRequest())
@@ -219,7 +219,7 @@ def open_brokered_rings(
     ring_mode: RingMode,
     settings: RingSettings,
 ) -> tuple[BrokeredSteering, RingSet]:
-    """Have the broker attach the program and open the rings, in exactly this mode. Both are the caller's to close."""
+    """Have the broker attach the program and open the rings in exactly this mode. The caller closes both."""
     connection = _Connection(path)
     descriptors: list[int] = []
     try:

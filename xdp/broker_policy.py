@@ -1,7 +1,7 @@
-"""Which processes the broker serves, as the kernel identifies them, and its limits.
+"""Which processes the broker serves, as identified by the kernel, and its limits.
 
-Nothing here relies on the client's messages: user, groups, process and network namespace are the kernel's facts about
-its socket.
+Nothing here relies on the client's messages: the kernel reports user, groups, process and network namespace of its
+socket.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from xdp.errors import BrokerError
 
 FRAMES_MAX_BYTES = 1 << 30
 _SO_PEERGROUPS = 59
-_GROUPS_BYTES = 1024  # of 256 groups; Python reads no more of an option
+_GROUPS_BYTES = 1024  # 256 groups; Python reads no more of a socket option
 _SIOCGSKNS = 0x894C
 _UNPRIVILEGED = range(1024, 65536)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end, as it was when it connected."""
+    """The process at the other end, as of its connect."""
 
     pid: int
     uid: int
     groups: frozenset[int]
     namespace: int | None
-    """The network namespace of its socket, by inode; None where the kernel does not let this process know."""
+    """The network namespace of its socket, by inode; None if the kernel does not report it to this process."""
     name: str = "a process"
-    """Its own name: any bytes; escape it before display."""
+    """The process's own name: arbitrary bytes; escape it before display."""
 
     def __str__(self) -> str:
-        """Name it as messages do."""
+        """Return the name used in messages."""
         return f"{self.name} (pid {self.pid}, user {self.uid})"
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Ask the kernel who connected. A process that has passed its socket on stays the peer."""
+    """Return the peer as the kernel reports it: the process that connected, even if it passed its socket on."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
     pid, uid, gid = struct.unpack("=iII", credentials)
     others: Iterable[int] = ()
@@ -57,10 +57,10 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def _namespace_of(connection: socket.socket) -> int | None:
-    """An accepted socket is of the namespace of the socket that connected, whatever the process is in by now."""
+    """Return the namespace of the accepted socket: the one in which its peer's socket was created."""
     try:
         descriptor = fcntl.ioctl(connection, _SIOCGSKNS)
-    except OSError:  # a namespace over which this process has no CAP_NET_ADMIN, so not its own
+    except OSError:  # without CAP_NET_ADMIN over that namespace, so it is not its own
         return None
     try:
         return os.fstat(descriptor).st_ino
@@ -70,34 +70,34 @@ def _namespace_of(connection: socket.socket) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which users may have rings, of what, and how much. Root and the broker's own user are always served."""
+    """Which users may have rings, on which interfaces and ports, and their limits. Root and the broker's user may."""
 
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
     frames_max_bytes: int = FRAMES_MAX_BYTES
-    """Of all rings of one user, until their sockets are closed: memory that is locked."""
+    """Locked memory of all rings of one user, until their sockets are closed."""
     interfaces: frozenset[str] | None = None
-    """The interfaces that are lent; None: every one."""
+    """The interfaces that may be lent; None: all."""
     ports: tuple[range, ...] = (_UNPRIVILEGED,)
-    """The UDP ports that may be steered: those that a user may bind, by default."""
+    """The UDP ports that may be steered; default: those that a user may bind."""
     connections_max: int = 64
     user_connections_max: int = 16
-    """Of a user other than root and the broker's own."""
+    """Maximum connections per user, except root and the broker's own user."""
     user_opens_max: int = 4
-    """Open requests of a user that wait for a busy queue."""
+    """Maximum open requests per user that wait for a busy queue."""
     idle_timeout_s: float = 10.0
-    """How long a connection without rings may say nothing."""
+    """How long a connection without rings may be idle."""
 
     def admits(self, peer: Peer) -> bool:
-        """True if the process may be served."""
+        """Return true if the process may be served."""
         return peer.uid in self.users or self.is_privileged(peer) or bool(self.groups & peer.groups)
 
     def is_privileged(self, peer: Peer) -> bool:
-        """True if it is root or the broker's own user, whom no other user keeps out."""
+        """Return true if it is root or the broker's own user, whom other users cannot displace."""
         return peer.uid in (0, os.geteuid())
 
     def check_interface(self, name: str) -> None:
-        """Refuse an interface that is not lent."""
+        """Raise if the interface may not be lent."""
         if self.interfaces is not None and name not in self.interfaces:
             raise BrokerError(
                 f"{name} is not lent",
@@ -106,7 +106,7 @@ class Policy:
             )
 
     def check_port(self, port: int) -> None:
-        """Refuse a port that is not steered."""
+        """Raise if the port may not be steered."""
         if not any(port in ports for ports in self.ports):
             raise BrokerError(
                 f"port {port} may not be steered",

@@ -1,13 +1,13 @@
-"""The messages between the broker and the processes it serves (see docs/privileges.md).
+"""The messages between the broker and its clients (see docs/privileges.md).
 
-A connection is a Unix socket of kind SOCK_SEQPACKET; each message is one JSON object. The client asks, the broker
-answers each request once, in order. A connection has at most one port, and its end is the port's.
+A connection is a Unix socket of type SOCK_SEQPACKET; each message is one JSON object. The client sends requests; the
+broker responds to each once, in order. A connection has at most one ring set, which ends with it.
 
     open       -> the ring's shape, with the descriptors of the frames and of each queue's socket
-    add_rule   -> nothing more
+    add_rule   -> empty
     remove_rule
-    attached   -> whether the program is on the interface
-    ask        -> what the broker may do, and to whom it has lent what
+    attached   -> true if the program is on the interface
+    ask        -> the broker's permissions and its loans
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DEFAULT_PATH = "/run/umstack/xdp.sock"
 PROTOCOL_VERSION = 3
 MESSAGE_MAX_BYTES = 16384
 DESCRIPTORS_MAX = 65
-"""A socket for each of 64 queues, and the frames."""
+"""One socket for each of 64 queues, and the frames."""
 
-# The whole numbers of RingSettings that travel, and their bounds; what opens late holds up everyone.
+# The transmitted integers of RingSettings and their bounds; a slow open delays all clients.
 _SETTINGS_BOUNDS = {
     "receive_frames": (64, 65536),
     "send_frames": (64, 65536),
@@ -43,12 +43,12 @@ _POWERS_OF_TWO = ("receive_frames", "send_frames")
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """Attach the program and open the rings of an interface."""
+    """Attach the program and open the rings on an interface."""
 
     interface: str
-    """Of the client's network namespace, which the broker has from the kernel."""
+    """The client's network namespace, as the kernel reports it to the broker."""
     device: str
-    """The NIC whose rings are wanted: the interface, or one that it lies on (xdp/ring_place.py)."""
+    """The NIC for the rings: the interface, or a device below it (xdp/ring_place.py)."""
     attach_mode: AttachMode
     ring_mode: RingMode
     settings: RingSettings
@@ -56,7 +56,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class RuleRequest:
-    """Steer an address and port, or no more."""
+    """Add or remove the rule for an address and port."""
 
     is_added: bool
     address: str
@@ -65,12 +65,12 @@ class RuleRequest:
 
 @dataclass(frozen=True, slots=True)
 class AttachedRequest:
-    """Is the program on the interface?"""
+    """Request whether the program is attached to the interface."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskRequest:
-    """What may the broker do?"""
+    """Request the broker's permissions and loans."""
 
 
 Request = OpenRequest | RuleRequest | AttachedRequest | AskRequest
@@ -82,7 +82,7 @@ def network_namespace() -> int:
 
 
 def encode_request(request: Request) -> bytes:
-    """Write a request as it travels."""
+    """Encode a request."""
     fields: dict[str, Any]
     match request:
         case OpenRequest():
@@ -111,7 +111,7 @@ def encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def decode(message: bytes) -> dict[str, Any]:
-    """Read a message of either side, as far as both have it alike."""
+    """Decode the parts that requests and responses have in common."""
     if len(message) > MESSAGE_MAX_BYTES:
         raise _malformed(f"longer than {MESSAGE_MAX_BYTES} bytes")
     try:
@@ -122,14 +122,14 @@ def decode(message: bytes) -> dict[str, Any]:
         raise _malformed("no JSON object")
     if (version := fields.get("version")) != PROTOCOL_VERSION:
         raise BrokerError(
-            f"a message of version {version!r} came, this is version {PROTOCOL_VERSION}",
+            f"received a message of version {version!r}, this is version {PROTOCOL_VERSION}",
             hint="run broker and application from the same version of umstack",
         )
     return fields
 
 
 def decode_request(message: bytes) -> Request:
-    """Read a request; what is not exactly one is refused."""
+    """Decode a request; raise unless it is exactly one."""
     fields = decode(message)
     match fields.get("do"):
         case "open":
@@ -151,7 +151,7 @@ def decode_request(message: bytes) -> Request:
 
 
 def encode_error(error: Exception) -> bytes:
-    """Write a refusal: the message and what to do, cut to what a message holds."""
+    """Encode a refusal: message and hint, cut to the message limit."""
     message, hint = getattr(error, "message", str(error)), getattr(error, "hint", "see the broker's log")
     cut = MESSAGE_MAX_BYTES // 32  # a character takes up to 12 bytes, and there are two texts
     number = int(getattr(error, "errno", None) or 0)
@@ -159,7 +159,7 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_reply(message: bytes, path: Path) -> dict[str, Any]:
-    """Read a reply; a refusal is raised."""
+    """Decode a response; raise if it is a refusal."""
     fields = decode(message)
     refusal = fields.get("error")
     if not isinstance(refusal, dict):

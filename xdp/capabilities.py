@@ -1,4 +1,4 @@
-"""The privileges of this process, as far as the bypass needs any."""
+"""The privileges of this process that the bypass needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xdp.facts import Unknown
 
-# The names of the capabilities by their bits, as include/uapi/linux/capability.h numbers them.
+# Capability names by bit, as numbered in include/uapi/linux/capability.h.
 CAPABILITIES = {
     "CAP_NET_ADMIN": 12,
     "CAP_NET_RAW": 13,
@@ -21,7 +21,7 @@ _NEEDED = ("CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF")
 
 
 def held_capabilities() -> frozenset[str] | Unknown:
-    """Return those in effect for the calling thread."""
+    """Return the effective capabilities of the calling thread."""
     for line in Path("/proc/thread-self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff":

@@ -8,16 +8,16 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Ends with the block it was opened for."""
+    """Closed at the end of its `with` block."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """End it and release what it holds."""
+        """Close it and release its resources."""
 
     def __enter__(self) -> Self:
-        """Nothing more to do: it is open from its creation on."""
+        """Return self; it is open from its creation on."""
         return self
 
     def __exit__(

@@ -52,12 +52,12 @@ _BIND_AND_CONNECT_TCP, _ABSTRACT_SOCKETS_AND_SIGNALS = 3, 3
 
 
 def confine(removable: Iterable[Path] = ()) -> dict[str, str]:
-    """Give it all up; `removable` are the directories in which files may still be removed.
+    """Drop all privileges not needed; in the `removable` directories files may still be removed.
 
-    Returns each measure with `in force`, or the reason for which it is not.
+    Returns for each measure `in force`, or the reason why it is not.
     """
     with contextlib.suppress(ImportError):
-        import_module("pyseccomp")  # runs programs to find its library, so before anything is refused
+        import_module("pyseccomp")  # executes programs to find its library, so import it first
     measures: dict[str, Callable[[], None]] = {
         "capabilities": _drop_capabilities,
         "no_new_privileges": _refuse_new_privileges,
@@ -99,7 +99,7 @@ def _filter_system_calls() -> None:
     seccomp = import_module("pyseccomp")
     allowed = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
     for name in _SYSTEM_CALLS.split():
-        if seccomp.resolve_syscall(seccomp.system_arch(), name) >= 0:  # of this architecture
+        if seccomp.resolve_syscall(seccomp.system_arch(), name) >= 0:  # exists on this architecture
             allowed.add_rule(seccomp.ALLOW, name)
     for family in _FAMILIES:
         allowed.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, family))
@@ -135,7 +135,7 @@ def _restrict_files(removable: Iterable[Path]) -> None:
 def _allow(ruleset: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # what is not there needs no right
+    except OSError:  # a missing file needs no right
         return
     try:
         of_files = rights if path.is_dir() else rights & (_EXECUTE | _READ_FILE)

@@ -14,13 +14,13 @@ KernelVersion = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One driver. `native` and `zero_copy` are the kernels that brought them, None where nothing did."""
+    """One driver. `native` and `zero_copy` are the kernels that added them, or None."""
 
     name: str
     hardware: str
     native: KernelVersion | None
     native_commit: str | None
-    """The commit of Linux that brought it, where it was looked up."""
+    """The commit of Linux that added it, if known."""
     zero_copy: KernelVersion | None
     needs_off: tuple[str, ...]
     expect: str
@@ -28,7 +28,7 @@ class Driver:
 
 @cache
 def known_drivers() -> Mapping[str, Driver]:
-    """Return the table by the drivers' names."""
+    """Return the table by driver name."""
     read = tomllib.loads(files("xdp").joinpath("drivers.toml").read_text(encoding="utf-8"))
     return {entry["name"]: _driver(entry) for entry in read["driver"]}
 
@@ -53,7 +53,7 @@ def _version(text: object) -> KernelVersion | None:
 
 
 def shown_version(version: KernelVersion | None) -> str:
-    """Write a kernel version the way people do."""
+    """Return a kernel version as text."""
     return "-" if version is None else f"{version[0]}.{version[1]}"
 
 
@@ -79,7 +79,7 @@ declares it.
 
 
 def render_drivers_markdown() -> str:
-    """The text of docs/drivers.md."""
+    """Return the text of docs/drivers.md."""
     rows = (
         f"| `{driver.name}` | {driver.hardware} | {_shown_native(driver)} "
         f"| {shown_version(driver.zero_copy)} | {', '.join(driver.needs_off) or '-'} | {driver.expect} |"

@@ -23,14 +23,14 @@ _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON")
 
 @dataclass(frozen=True, slots=True)
 class EgressFacts:
-    """Of one interface, when asked."""
+    """Facts about one interface at the time of the call."""
 
     segments_udp: bool | Unknown
-    """True if the device splits runs of datagrams itself, so that the kernel does not."""
+    """True if the device itself splits runs of datagrams, so that the kernel does not."""
     programs: int | Unknown
-    """At its egress, by tcx."""
+    """Number of programs at its egress attached by tcx."""
     has_filters: bool | Unknown
-    """At its egress, in a clsact qdisc."""
+    """True if a clsact qdisc has filters at its egress."""
     disciplines: tuple[str, ...] | Unknown
     """The kinds of its queueing disciplines, which packets pass after the egress hook."""
     missing: tuple[str, ...]
@@ -39,9 +39,9 @@ class EgressFacts:
 
 @off_the_event_loop
 def egress_facts(interface: Interface) -> EgressFacts:
-    """Find out about the way out of an interface."""
+    """Return the facts about the egress of an interface."""
     missing = [*filter(None, [unavailable(NAME)]), *missing_capabilities(held_capabilities(), _NEEDED)]
-    programs = _programs(interface) if not missing else Unknown("it could not be asked")
+    programs = _programs(interface) if not missing else Unknown("requirements are missing")
     if isinstance(programs, Unknown) and not missing:
         missing.append(programs.reason)
     with Ethtool(interface.name) as ethtool:

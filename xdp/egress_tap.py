@@ -1,10 +1,9 @@
-"""The egress tap: what leaves an interface, copied or mirrored before the kernel cuts it into datagrams.
+"""The egress tap: copies or mirrors outgoing packets of an interface before the kernel splits them into datagrams.
 
-The program (bpf/egress_tap.bpf.c) is held by a bpf_link: when the tap is closed, or its process dies in whatever way,
-the kernel detaches it. The reader of the ring maps its descriptors (ffi/capture/writing/egress_ring.h). With a mirror
-(xdp/mirror_device.py) runs of datagrams are not in the ring: a packet socket sees them on the device
-(ffi/capture/writing/frame_merge.h).
-Works on the network namespace of the calling thread.
+The program (bpf/egress_tap.bpf.c) is held by a bpf_link: when the tap is closed or its process ends in any way, the
+kernel detaches it. The reader of the ring maps its descriptors (ffi/capture/writing/egress_ring.h). With a mirror
+(xdp/mirror_device.py) runs of datagrams are not in the ring: a packet socket receives them from the device
+(ffi/capture/writing/frame_merge.h). Works on the network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from xdp.mirror_device import MirrorDevice
 NAME = "egress_tap"
 RING_MIN_BYTES = 1 << 20
 Range = tuple[int, int]
-"""Both ends belong to it."""
+"""First and last value, both inclusive."""
 
 _HINTS = {
     errno.EINVAL: "use Linux 6.6 or later, which has tcx",
@@ -43,13 +42,13 @@ class EgressFilter:
     stream_ports: Sequence[Range] = ()
 
     def fits(self) -> bool:
-        """True if the program accepts this many ranges."""
+        """Return true if the program accepts this many ranges."""
         most = int(libbpf().lib.EGRESS_TAP_RANGES_MAX)
         every = (self.groups, self.group_ports, self.unicast_ports, self.stream_ports)
         return all(len(ranges) <= most for ranges in every)
 
     def packed(self, mirror_index: int = 0) -> bytes:
-        """The value of the program's map, with the mirror it is to use."""
+        """Return the value of the program's map, with the mirror to use."""
         ffi = libbpf().ffi
         value = ffi.new("struct egress_tap_filter *")
         for name, count, ranges in (
@@ -66,14 +65,14 @@ class EgressFilter:
 
 @dataclass(frozen=True, slots=True)
 class SocketFilter:
-    """The descriptors of a program for a packet socket, and of the map in which it notes when it let a frame in."""
+    """The descriptors of a program for a packet socket, and of the map in which it stores when it accepts a frame."""
 
     program_fd: int
     stamps_fd: int
 
 
 class EgressTap(Closing):
-    """A tap that is attached. Context manager; its ring can be read until it is closed, and longer where mapped."""
+    """An attached tap. Context manager; its ring is readable until it is closed, and longer where it is mapped."""
 
     __slots__ = ("_link", "_programs", "interface", "mirror", "ring_bytes")
 
@@ -84,7 +83,7 @@ class EgressTap(Closing):
         ring_bytes: int,
         mirror: MirrorDevice | None = None,
     ) -> None:
-        """Load and attach it behind whatever is at the interface's egress; the ring's size becomes a power of two.
+        """Load the program and attach it behind existing ones; the ring's size is rounded to a power of two.
 
         The mirror is closed with the tap.
         """
@@ -130,7 +129,7 @@ class EgressTap(Closing):
         return self._programs.map("counters").fd
 
     def detach(self) -> None:
-        """Let nothing more into the ring: what is in it stays. A second call does nothing."""
+        """Stop adding to the ring; its contents stay. A second call does nothing."""
         if self._link >= 0:
             os.close(self._link)
             self._link = -1
@@ -151,6 +150,6 @@ class EgressTap(Closing):
 
 
 def egress_program_count(interface: Interface) -> int:
-    """Return how many programs are at the interface's egress by tcx. BpfError with EINVAL: the kernel has no tcx."""
+    """Return the number of tcx programs at the interface's egress. BpfError with EINVAL: the kernel has no tcx."""
     result: Any = libbpf().lib.xdp_bpf_tcx_program_count(interface.index)
-    return checked(int(result), f"asking for the programs at the egress of {interface.name}")
+    return checked(int(result), f"reading the programs at the egress of {interface.name}")

@@ -25,7 +25,7 @@ class XdpError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Show both, as people read them."""
+        """Return message and hint."""
         return f"{self.message}; {self.hint}"
 
 

@@ -59,7 +59,7 @@ class Ethtool(Closing):
     __slots__ = ("_ioctl", "interface")
 
     def __init__(self, interface: str) -> None:
-        """Open the socket the requests go through."""
+        """Open the socket for the requests."""
         self.interface = interface
         self._ioctl = IoctlEthtool(interface)
 
@@ -73,7 +73,7 @@ class Ethtool(Closing):
         return info.driver.decode(), info.bus.decode() or Unknown("not on a bus")
 
     def queues(self) -> QueueCounts | Unknown:
-        """Return how many queues there are and could be."""
+        """Return the current and maximum numbers of queues."""
         read = self._read(self._ioctl.get_channels, "the driver does not report its queues")
         if isinstance(read, Unknown):
             return read
@@ -88,15 +88,15 @@ class Ethtool(Closing):
         )
 
     def rings(self) -> RingSizes | Unknown:
-        """Return how many descriptors the rings have and could have."""
+        """Return the current and maximum numbers of descriptors of the rings."""
         read = self._read(self._ioctl.get_rings, "the driver has no rings to size")
         if isinstance(read, Unknown):
             return read
         return RingSizes(*(int(read[name]) for name in ("rx", "tx", "rx_max", "tx_max")))
 
     def coalescing(self) -> Coalescing | Unknown:
-        """Return how interrupts are held back."""
-        read = self._read(self._ioctl.get_coalesce, "the driver does not hold interrupts back")
+        """Return the interrupt coalescing settings."""
+        read = self._read(self._ioctl.get_coalesce, "the driver does not coalesce interrupts")
         if isinstance(read, Unknown):
             return read
         return Coalescing(
@@ -109,14 +109,14 @@ class Ethtool(Closing):
         )
 
     def features(self) -> Mapping[str, bool] | Unknown:
-        """Return every offload by its name and whether it is on."""
+        """Return every offload by name, and whether it is on."""
         read = self._read(self._ioctl.get_features, "the interface has no offloads")
         if isinstance(read, Unknown):
             return read
         return {name: bool(read[name]) for name in read.keys() if name}  # noqa: SIM118
 
     def changeable_features(self) -> frozenset[str]:
-        """Return the offloads that can be turned on and off here."""
+        """Return the offloads that can be changed here."""
         read = self._read(self._ioctl.get_features, "the interface has no offloads")
         if isinstance(read, Unknown):
             return frozenset()
@@ -127,7 +127,7 @@ class Ethtool(Closing):
         )
 
     def speed_mbps(self) -> int | Unknown:
-        """Return the speed of the link."""
+        """Return the link speed."""
         read = self._read(self._ioctl.get_link_settings, "the interface has no speed")
         if isinstance(read, Unknown):
             return read
@@ -135,7 +135,7 @@ class Ethtool(Closing):
         return Unknown("the link does not report its speed") if speed in (0, _SPEED_UNKNOWN) else speed
 
     def timestamping(self) -> Timestamping | Unknown:
-        """Return which clock the NIC has, and what it stamps by it."""
+        """Return the NIC's clock, and the frames that it timestamps."""
         info = _TimestampingInfo(cmd=_GET_TIMESTAMPING_INFO)
         self._ioctl.ifreq.gstrings = ctypes.cast(ctypes.byref(info), ctypes.POINTER(None))
         asked = self._read(self._ioctl.ioctl, "the driver does not report its timestamps")
@@ -149,25 +149,25 @@ class Ethtool(Closing):
         )
 
     def set_queues(self, kind: QueueKind, count: int) -> None:
-        """Set how many queues of that kind there are."""
+        """Set the number of queues of that kind."""
         channels = self._change(self._ioctl.get_channels, "reading the queues")
         channels[f"{kind}_count"] = count
         self._change(lambda: self._ioctl.set_channels(channels), f"setting {count} {kind} queues")
 
     def set_ring(self, kind: RingKind, size: int) -> None:
-        """Set how many descriptors the receive or the transmit ring has."""
+        """Set the number of descriptors of the receive or transmit ring."""
         rings = self._change(self._ioctl.get_rings, "reading the rings")
         rings[kind] = size
         self._change(lambda: self._ioctl.set_rings(rings), f"setting a {kind} ring of {size}")
 
     def set_rx_usecs(self, microseconds: int) -> None:
-        """Set how long the NIC holds receive interrupts back."""
+        """Set the delay of receive interrupts."""
         coalescing = self._change(self._ioctl.get_coalesce, "reading the coalescing")
         coalescing["rx_coalesce_usecs"] = microseconds
         self._change(lambda: self._ioctl.set_coalesce(coalescing), f"setting rx-usecs {microseconds}")
 
     def set_rx_adaptive(self, is_on: bool) -> None:
-        """Set whether the NIC chooses by itself how long to hold receive interrupts back."""
+        """Set whether the NIC adapts the delay of receive interrupts."""
         coalescing = self._change(self._ioctl.get_coalesce, "reading the coalescing")
         coalescing["use_adaptive_rx_coalesce"] = int(is_on)
         self._change(lambda: self._ioctl.set_coalesce(coalescing), "setting adaptive-rx")

@@ -1,4 +1,4 @@
-"""The facts about an interface and its host that matter to the bypass.
+"""The facts about an interface and its host that the bypass depends on.
 
 Each fact is a value, or `Unknown` with the reason: a kernel that is too old, a missing privilege, or an interface
 without the feature.
@@ -17,23 +17,23 @@ AttachMode = Literal["native", "generic", "offload", "several"]
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A fact that could not be found out, and why."""
+    """An unknown fact, and the reason."""
 
     reason: str
 
     def __str__(self) -> str:
-        """Show it the way tables do."""
+        """Return the text shown in tables."""
         return f"unknown ({self.reason})"
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedXdp:
-    """An XDP program that is on the interface, ours or another's."""
+    """An XDP program attached to the interface, ours or another's."""
 
     program_id: int
     mode: AttachMode
     description: str
-    """Its name, and who has it open, as far as this process may know."""
+    """Its name and the processes that have it open, as far as this process may read them."""
     removal: str
     """The command that frees the interface."""
     steers: bool | None = None
@@ -42,7 +42,7 @@ class AttachedXdp:
 
 @dataclass(frozen=True, slots=True)
 class Irq:
-    """One interrupt of the interface and the CPUs it may run on, as the kernel writes them (`0-3,8`)."""
+    """One interrupt of the interface and the CPUs allowed for it, in the kernel's notation (`0-3,8`)."""
 
     number: int
     action: str
@@ -51,7 +51,7 @@ class Irq:
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """Receive and transmit queues in use, and how many there could be."""
+    """Current and maximum numbers of receive and transmit queues."""
 
     rx: int
     tx: int
@@ -63,7 +63,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class RingSizes:
-    """Descriptors in a receive and a transmit ring, and how many there could be."""
+    """Current and maximum numbers of descriptors in a receive and a transmit ring."""
 
     rx: int
     tx: int
@@ -85,10 +85,10 @@ class Coalescing:
 
 @dataclass(frozen=True, slots=True)
 class Timestamping:
-    """The NIC's clock, and which of the frames on the wire it can stamp with it for the kernel's sockets."""
+    """The NIC's clock, and the frames that it can timestamp for the kernel's sockets."""
 
     hardware_clock: int | None
-    """The number of its device /dev/ptpN; None: it has no clock."""
+    """The number of its device /dev/ptpN; None: no clock."""
     receives: bool
     sends: bool
 
@@ -104,18 +104,18 @@ class HugePages:
 
 @dataclass(frozen=True, slots=True)
 class Napi:
-    """A NAPI instance: what polls a NIC's queue, and how."""
+    """A NAPI instance, which polls a NIC queue."""
 
     id: int
     threaded: int | Unknown
-    """0: in soft interrupts; 1: by a kernel thread; 2: by one that never sleeps."""
+    """0: polled in soft interrupts; 1: by a kernel thread; 2: by a kernel thread that never sleeps."""
     irq_suspend_timeout_ns: int | Unknown
-    """How long interrupts stay off while a process that prefers busy polling finds something; 0: not at all."""
+    """How long interrupts stay off while a process with preferred busy polling finds datagrams; 0: never off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One interface, this host and this process, as they were when asked."""
+    """One interface, this host and this process, at the time of the call."""
 
     interface: str
     index: int
@@ -151,22 +151,22 @@ class Facts:
     huge_pages: HugePages | Unknown
     capabilities: frozenset[str] | Unknown
     memlock_limit_bytes: int | None
-    """None is no limit."""
+    """None: no limit."""
     missing_parts: tuple[str, ...]
     """Parts of the bypass missing from the build, each with how to add it; empty if complete."""
     stack: tuple[StackedDevice, ...] = ()
-    """The devices below the interface, itself first; empty without any."""
+    """The interface and the devices below it; empty if there are none below."""
     nics: tuple[Facts, ...] = ()
-    """The NICs on whose queues rings for it would be, where these are not its own: those of `xdp.ring_place`."""
+    """The NICs whose queues have the interface's rings, if not its own (`xdp.ring_place`)."""
     vlans_above: tuple[str, ...] = ()
-    """The VLAN devices that lie on it."""
+    """The VLAN devices above it."""
 
     def has_capability(self, name: str) -> bool:
-        """True if this process has the capability, or if that is unknown."""
+        """Return true if this process has the capability, or if that is unknown."""
         return isinstance(self.capabilities, Unknown) or name in self.capabilities
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON has it; an unknown fact is `{"unknown": reason}`."""
+        """Return all facts as JSON values; an unknown fact is `{"unknown": reason}`."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
 

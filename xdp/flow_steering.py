@@ -1,10 +1,10 @@
 """Selects the NIC receive queue of a datagram: filters for flows, and the spread (RSS) of all other traffic.
 
-`steer` puts a filter into the NIC (n-tuple: destination address and UDP port) that sends a group to one queue; `spread`
-limits the queues that everything else is hashed over (RSS). Both outlive the process that set them, unlike
-everything else in this package: the NIC records no owner. So `FlowSteering` is a context manager that undoes,
-newest first, what it did; after a crash, `ethtool -n IFACE` lists filters, `ethtool -N IFACE delete N` removes one,
-`ethtool -X IFACE default` restores the spread.
+`steer` adds a filter to the NIC (n-tuple: destination address and UDP port) that directs a group to one queue;
+`spread` limits the queues over which other traffic is hashed (RSS). Both outlive the process, unlike everything else in
+this package: the NIC records no owner. So `FlowSteering` is a context manager that undoes its changes, newest first.
+After a crash, `ethtool -n IFACE` lists filters, `ethtool -N IFACE delete N` removes one, and `ethtool -X IFACE default`
+restores the spread.
 
 Uses the ethtool ioctl, which every driver with such filters supports. One thread at a time; works on the network
 namespace of the calling thread.
@@ -36,7 +36,7 @@ _GET_QUEUE_COUNT, _GET_FILTER_COUNT, _GET_FILTER, _GET_FILTERS = 0x2D, 0x2E, 0x2
 _DELETE_FILTER, _INSERT_FILTER = 0x31, 0x32
 _GET_SPREAD, _SET_SPREAD = 0x38, 0x39
 _UDP_IPV4, _UDP_IPV6 = 0x02, 0x06
-_LOCATION_SPECIAL = 0x80000000  # in a filter count: the driver chooses locations itself
+_LOCATION_SPECIAL = 0x80000000  # set in a filter count if the driver chooses locations
 _LOCATION_ANY = 0xFFFFFFFF
 _FILTER_FEATURE = "rx-ntuple-filter"
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOTTY)
@@ -73,7 +73,7 @@ class _Ipv6Match(ctypes.Structure):
 
 
 class _Match(ctypes.Union):
-    """union ethtool_flow_union, as far as it is used here, followed by struct ethtool_flow_ext, which is not."""
+    """union ethtool_flow_union, the members used here; followed by struct ethtool_flow_ext, which is not used."""
 
     _fields_: ClassVar = [("ipv4", _Ipv4Match), ("ipv6", _Ipv6Match), ("raw", ctypes.c_uint8 * 72)]
 
@@ -103,7 +103,7 @@ class _FilterRequest(ctypes.Structure):
 
 
 class _Envelope(ctypes.Structure):
-    """struct ifreq, as the ethtool ioctl takes it."""
+    """struct ifreq for the ethtool ioctl."""
 
     _fields_: ClassVar = [
         ("name", ctypes.c_char * 16),
@@ -116,33 +116,33 @@ class Device(Protocol):
     """The NIC operations used here."""
 
     def call(self, request: ctypes.Array[ctypes.c_char] | ctypes.Structure) -> None:
-        """Carry out one ethtool request, which the answer overwrites; OSError if it is refused."""
+        """Make one ethtool request, which the response overwrites; OSError if it is refused."""
 
     def is_on(self, feature: str) -> bool:
-        """True if a feature is on."""
+        """Return true if a feature is on."""
 
     def switch(self, feature: str, is_on: bool) -> None:
         """Turn a feature on or off; one that cannot be changed stays as it is."""
 
 
 class EthtoolDevice:
-    """The NIC behind an interface's name."""
+    """The NIC of a named interface."""
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        """Remember the name."""
+        """Store the name; opens nothing."""
         self._name = name
 
     def call(self, request: ctypes.Array[ctypes.c_char] | ctypes.Structure) -> None:
-        """Carry out one ethtool request by ioctl."""
+        """Make one ethtool request by ioctl."""
 
         envelope = _Envelope(self._name.encode(), ctypes.addressof(request))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_in:
             fcntl.ioctl(way_in, _SIOCETHTOOL, envelope)
 
     def is_on(self, feature: str) -> bool:
-        """True if the feature is there, and on."""
+        """Return true if the feature exists and is on."""
         with self._ethtool() as ethtool:
             features = ethtool.get_features()
             return feature in features and bool(features[feature])
@@ -157,7 +157,7 @@ class EthtoolDevice:
 
     @contextmanager
     def _ethtool(self) -> Iterator[Any]:
-        """Open pyroute2's way in; what it calls by names of its own becomes an OSError again."""
+        """Open pyroute2's ethtool access; convert its exceptions to OSError."""
         ethtool = IoctlEthtool(self._name)
         try:
             yield ethtool
@@ -175,17 +175,17 @@ class FlowSteering(Closing):
     __slots__ = ("_device", "_name", "_undo")
 
     def __init__(self, interface: Interface | str, *, device: Device | None = None) -> None:
-        """Change nothing yet."""
+        """Store the NIC; changes nothing."""
         self._name = (interface if isinstance(interface, Interface) else find_interface(interface)).name
         self._device = device or EthtoolDevice(self._name)
         self._undo = ExitStack()
 
     def queue_count(self) -> int:
-        """Return how many receive queues the NIC can be set to use."""
-        return int(self._ask(_GET_QUEUE_COUNT, "asking how many queues there are").data)
+        """Return the number of receive queues that the NIC can use."""
+        return int(self._ask(_GET_QUEUE_COUNT, "reading the number of queues").data)
 
     def steer(self, address: Address | str, port: int, queue: int) -> int:
-        """Let UDP datagrams to that address and port come in by that queue; returns the filter's location."""
+        """Receive UDP datagrams to that address and port on that queue; return the filter's location."""
         where = ipaddress.ip_address(address)
         what = f"steering {where} port {port} to queue {queue}"
         table = self._ask(_GET_FILTER_COUNT, what)
@@ -199,7 +199,7 @@ class FlowSteering(Closing):
         return location
 
     def spread(self, queues: Collection[int]) -> None:
-        """Hash what no filter claims over these queues only, evenly."""
+        """Hash traffic without a filter evenly over these queues only."""
         what = f"spreading over queues {', '.join(map(str, queues)) or 'none'}"
         if not queues:
             raise FlowSteeringError(f"{what} on {self._name} is not possible", hint="name at least one queue")
@@ -210,7 +210,7 @@ class FlowSteering(Closing):
         self._undo.callback(self._write_spread, before, "restoring the spread")
 
     def undo(self) -> None:
-        """Undo all that was done, newest first; a second call does nothing. All is tried, the last refusal raised."""
+        """Undo all changes, newest first; all are tried, then the last error is raised. A second call does nothing."""
         self._undo.close()
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class FlowSteering(Closing):
         )
 
     def _location(self, table: _FilterRequest, what: str) -> int:
-        """Let the driver choose, or take the last free place as `ethtool` does: the first ones have priority."""
+        """Let the driver choose, or take the last free location as `ethtool` does: the first ones have priority."""
         if table.data & _LOCATION_SPECIAL:
             return _LOCATION_ANY
         taken = self._taken_locations(int(table.count), what)
@@ -245,12 +245,12 @@ class FlowSteering(Closing):
         request = _FilterRequest.from_buffer(space)
         request.command, request.count = _GET_FILTERS, count
         self._guarded(what, lambda: self._device.call(space))
-        # The locations begin right behind the count, in what is padding of the struct.
+        # The locations start right behind the count, in padding of the struct.
         start = _FilterRequest.count.offset + 4
         return set((ctypes.c_uint32 * min(count, int(request.count))).from_buffer(space, start))
 
     def _remove(self, filter_: _Filter) -> None:
-        """Remove our filter; one that others removed, or put theirs in the place of, is not ours any more."""
+        """Remove our filter; one that others removed or replaced is no longer ours."""
         what = f"removing filter {filter_.location}"
         there = _FilterRequest(command=_GET_FILTER)
         there.filter.location = filter_.location
@@ -329,5 +329,5 @@ def _identity(filter_: _Filter) -> tuple[int, bytes, int]:
 
 
 def _as_bytes(numbers: ctypes.Array[ctypes.c_uint32]) -> ctypes.Array[ctypes.c_char]:
-    """See the same memory as bytes."""
+    """Return the same memory as bytes."""
     return (ctypes.c_char * ctypes.sizeof(numbers)).from_buffer(numbers)

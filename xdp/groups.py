@@ -1,9 +1,9 @@
 """Multicast group memberships: joins held on kernel sockets, so that switch and NIC let the groups through.
 
-The bypass receives from rings, but the kernel keeps IGMP and MLD: it answers the switch's queries and programs the
-NIC's address filter for as long as a socket is a member. These sockets are bound to no port and so receive nothing.
-The process's end, in whatever way, leaves the groups. Memberships are in the network namespace of the thread that made
-the object.
+The bypass receives from rings, but the kernel handles IGMP and MLD: while a socket is a member, it answers the
+switch's queries and programs the NIC's address filter. These sockets are not bound to a port, so they receive nothing.
+The end of the process leaves the groups. Memberships belong to the network namespace of the thread that created the
+object.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _HINTS = {
 
 
 class GroupMemberships(Closing):
-    """The groups one interface is a member of on our behalf. Context manager: closing it leaves them all for good.
+    """The groups that one interface has joined for us. Context manager: closing it leaves them all permanently.
 
-    A group that was joined twice is left when it was left twice. One thread at a time.
+    A group joined twice must be left twice. One thread at a time.
     """
 
     __slots__ = ("_joins", "_sockets", "interface")
 
     def __init__(self, interface: Interface | str) -> None:
-        """Begin with no group."""
+        """Start without groups."""
         self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
         self._joins: Counter[Group] = Counter()
-        # Both at once: a socket belongs to the namespace it was made in, wherever groups are joined later.
+        # Opened together: a socket belongs to the namespace it was created in, wherever groups are joined later.
         self._sockets = {4: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)}
         # Missing IPv6 is an error only when it is used. If it is disabled, a join succeeds but no switch learns of it.
         with contextlib.suppress(OSError):
@@ -63,11 +63,11 @@ class GroupMemberships(Closing):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups that are held, in the order they were joined."""
+        """The joined groups, in join order."""
         return tuple(self._joins)
 
     def join(self, group: Group | str) -> None:
-        """Become a member, if we are not yet."""
+        """Join the group, or count another join."""
         address = _parsed(group)
         if not self._joins[address]:
             try:
@@ -94,7 +94,7 @@ class GroupMemberships(Closing):
         try:
             self._set_membership(address, is_member=False)
         except OSError as error:
-            # With the interface its memberships went too.
+            # The interface is gone, and its memberships with it.
             if error.errno not in (errno.ENODEV, errno.EADDRNOTAVAIL):
                 raise self._refusal(
                     f"cannot leave {address} on {self.interface.name}", address, error

@@ -1,7 +1,7 @@
-"""Network interfaces: their facts, which one is meant by a name, an address or a network, and where multicast goes.
+"""Network interfaces: their facts, selection by name, address or network, and the multicast route.
 
-Works on the network namespace of the calling thread. The facts are read by the ioctls of netdevice(7): opening a
-context needs nothing else, and importing a netlink library takes longer than the rest of its start.
+Works on the network namespace of the calling thread. Reads the facts by the ioctls of netdevice(7): opening a context
+needs no more, and importing a netlink library takes longer than the rest of its start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFNETMASK, _SIOCGIFMTU, _SIOCGIFHWADDR = (
     0x8927,
 )
 _ARPHRD_NONE = 0xFFFE
-_IFREQ_BYTES = 40  # name, and a union of which an address takes the first 16
+_IFREQ_BYTES = 40  # a name, and a union whose first 16 bytes hold an address
 _GONE = (errno.ENODEV, errno.ENXIO)
 
 _P = ParamSpec("_P")
@@ -58,7 +58,7 @@ class Interface:
 
     @property
     def address(self) -> str | None:
-        """The first IPv4 address, the one datagrams are sent from."""
+        """The first IPv4 address, from which datagrams are sent."""
         return str(self.addresses[0].ip) if self.addresses else None
 
     @property
@@ -67,18 +67,18 @@ class Interface:
         return self.is_up and self.has_carrier and bool(self.addresses)
 
     def __str__(self) -> str:
-        """Show it the way it is written in messages to people."""
+        """Return the description used in messages."""
         state = "up" if self.is_up and self.has_carrier else "no carrier" if self.is_up else "down"
         addresses = " ".join(map(str, self.addresses)) or "no IPv4 address"
         return f"{self.name} ({state}, {addresses}, MTU {self.mtu_bytes})"
 
 
 def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Run netlink calls of pyroute2 on a thread of their own where an event loop runs: it starts one itself."""
+    """Run pyroute2's netlink calls on a separate thread if an event loop is running: pyroute2 starts one itself."""
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if "asyncio" not in sys.modules:  # nothing has imported it, so no loop of it runs
+        if "asyncio" not in sys.modules:  # not imported, so no event loop is running
             return function(*args, **kwargs)
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
@@ -94,7 +94,7 @@ def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def interfaces() -> list[Interface]:
-    """Return every interface, in the order of their indexes."""
+    """Return all interfaces in index order."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         addresses = _addresses(asking)
         found = []
@@ -105,9 +105,9 @@ def interfaces() -> list[Interface]:
 
 
 def find_interface(wanted: str | None = None) -> Interface:
-    """Find the interface meant by a name, an IPv4 address, a network (`10.1.0.0/16`) or, by None, the default.
+    """Find an interface by name, IPv4 address or network (`10.1.0.0/16`), or the default for None.
 
-    The default is the first one that is up, has an IPv4 address and does multicast, the loopback excepted.
+    The default is the first one other than loopback that is up, has an IPv4 address and supports multicast.
     """
     candidates = interfaces()
     if wanted is None:
@@ -126,7 +126,7 @@ def find_interface(wanted: str | None = None) -> Interface:
 
 @off_the_event_loop
 def multicast_route(group: str = "224.0.0.0") -> str | None:
-    """Return the name of the interface the routing table sends that group through, None if there is no route."""
+    """Return the name of the interface to which the group is routed, or None if there is no route."""
     from pyroute2 import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -148,7 +148,7 @@ def lies_on_others(name: str) -> bool:
 
 
 def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> None:
-    """Raise an error with the fixing command if the group is not routed through that interface."""
+    """Raise an error with the command that fixes it, unless the group is routed through that interface."""
     through = multicast_route(group)
     if through == interface.name:
         return
@@ -164,7 +164,7 @@ def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> N
 
 
 class _GoneError(Exception):
-    """The interface went away between two questions."""
+    """The interface was removed between two requests."""
 
 
 def _facts(
@@ -187,7 +187,7 @@ def _facts(
 
 
 def _ask(asking: socket.socket, request: int, name: str, address: bytes = b"") -> bytes:
-    """The union of an ifreq, answered; `address` is a sockaddr_in where one of several is meant."""
+    """Return the union of an ifreq after the request; `address`, a sockaddr_in, selects one of several."""
     question = struct.pack("=16s24s", name.encode(), address)
     try:
         return fcntl.ioctl(asking, request, question)[16:]
@@ -198,10 +198,10 @@ def _ask(asking: socket.socket, request: int, name: str, address: bytes = b"") -
 
 
 def _addresses(asking: socket.socket) -> dict[str, list[ipaddress.IPv4Interface]]:
-    """The IPv4 addresses by the name of their interface; a label (`eth0:1`) is no name of one."""
+    """Return the IPv4 addresses by interface name; a label (`eth0:1`) is not an interface name."""
     found: dict[str, list[ipaddress.IPv4Interface]] = {}
     for label, address in _labelled_addresses(asking):
-        with suppress(_GoneError, OSError):  # an address that is removed meanwhile
+        with suppress(_GoneError, OSError):  # the address was just removed
             mask = _ask(asking, _SIOCGIFNETMASK, label, struct.pack("=HH4s", socket.AF_INET, 0, address))[4:8]
             one = ipaddress.IPv4Interface((address, str(ipaddress.IPv4Address(mask))))
             found.setdefault(label.partition(":")[0], []).append(one)
@@ -209,7 +209,7 @@ def _addresses(asking: socket.socket) -> dict[str, list[ipaddress.IPv4Interface]
 
 
 def _labelled_addresses(asking: socket.socket) -> list[tuple[str, bytes]]:
-    """Asked with more space until some is left over: the kernel does not say what it left out."""
+    """Repeat with a larger buffer until some of it stays free: the kernel does not report truncation."""
     space = 64 * _IFREQ_BYTES
     while True:
         answers = array("B", bytes(space))
@@ -233,7 +233,7 @@ def _default(candidates: list[Interface]) -> Interface:
 
 
 def _as_network(wanted: str) -> ipaddress.IPv4Network | None:
-    """Read an address (a network of one) or a network; anything else was meant as a name."""
+    """Parse an address (as a network of one) or a network; return None for a name."""
     try:
         return ipaddress.IPv4Network(wanted, strict=False)
     except ValueError:

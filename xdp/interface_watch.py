@@ -1,7 +1,7 @@
-"""Watching one interface: its MTU, its link state and its addresses, as they change.
+"""Watches one interface: changes of its MTU, its link state and its addresses.
 
-The kernel's announcements only wake the watch, which then reads the state itself. So a burst of announcements, or one
-lost to a full buffer, results in one correct change.
+The kernel's notifications only wake the watch, which then reads the state itself. So a burst of notifications, or
+one lost to a full buffer, results in one correct change.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class InterfaceChange:
 
 
 class InterfaceWatch(Closing):
-    """Watches the interface from creation to `close()`. One thread at a time; `fileno()` is readable on news."""
+    """Watches the interface from creation to `close()`. One thread at a time; `fileno()` is readable on changes."""
 
     __slots__ = ("_known", "_socket", "announcements")
 
     def __init__(self, interface: str | Interface) -> None:
-        """Start watching the interface (see `find_interface` for what may be named)."""
+        """Start watching an interface (as named for `find_interface`)."""
         self.announcements = 0
-        """How often the kernel had announced something, of any interface, when it was looked for."""
+        """Number of polls that found notifications, of any interface."""
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_ROUTE
         )
@@ -59,7 +59,7 @@ class InterfaceWatch(Closing):
         return self._socket.fileno()
 
     def poll(self) -> InterfaceChange | None:
-        """Return what has changed since the last look, None if nothing has. Never blocks."""
+        """Return the change since the last call, or None. Never blocks."""
         if self._known is None or not self._drain():
             return None
         self.announcements += 1
@@ -68,7 +68,7 @@ class InterfaceWatch(Closing):
         return None if self._known == before else InterfaceChange(before, self._known)
 
     def wait(self, timeout_seconds: float) -> InterfaceChange | None:
-        """Wait for a change; None if there was none in that time."""
+        """Wait for a change; return None if there is none within the timeout."""
         deadline = time.monotonic() + timeout_seconds
         while self._known is not None:
             left_seconds = deadline - time.monotonic()
@@ -83,7 +83,7 @@ class InterfaceWatch(Closing):
         self._socket.close()
 
     def _drain(self) -> bool:
-        """Take every pending announcement off the socket; whether there was any, or one was lost."""
+        """Read all pending notifications; return true if there were any or one was lost."""
         announced = False
         while True:
             try:

@@ -1,8 +1,8 @@
 """The mode ladder as data: the requirements of each link mode, and which modes a host supports.
 
 `decide` is a pure function of facts. It returns the mode to open, and for each better one why it is unavailable and
-what would change that. Opening may still fail: the caller then tries the next step that is not `CANNOT`.
-An unknown fact excludes nothing: the kernel decides when the mode is opened.
+what would change that. Opening may still fail: the caller then tries the next step that is not `CANNOT`. An unknown
+fact excludes no mode: the kernel decides when the mode is opened.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from xdp.modes import Mode as Mode
 from xdp.modes import Wanted as Wanted
 
 TAGS_STRIPPED = "rx-vlan-hw-parse"
-"""The offload by which a NIC takes the tag of 802.1Q off a frame."""
+"""The offload with which a NIC strips 802.1Q tags."""
 RING_BYTES_PER_QUEUE = (4096 + 2048) * 4096
 """Default memory locked by the rings of one receive queue, in bytes: receive and send frames of 4096 bytes each."""
 _BYPASS_KERNEL = (5, 15)
 _MULTI_BUFFER_KERNEL = (6, 6)
 _GENERIC_MULTI_BUFFER_KERNEL = (6, 9)
-# A frame buffer is a page of 4096 bytes of which XDP keeps 256 free before the frame.
+# A frame buffer is a page of 4096 bytes; XDP keeps 256 of them free before the frame.
 _BUFFER_BYTES = 4096 - 256
 _LINK_HEADER_BYTES = 14 + 2 * 4
 _MAX_SINGLE_BUFFER_MTU_BYTES = _BUFFER_BYTES - _LINK_HEADER_BYTES
@@ -74,7 +74,7 @@ class Situation:
 
     @property
     def frame_buffers(self) -> int:
-        """How many buffers the largest frame of the interface takes."""
+        """Number of buffers that the largest frame of the interface takes."""
         return ceil((self.facts.mtu_bytes + _LINK_HEADER_BYTES) / _BUFFER_BYTES)
 
 
@@ -83,7 +83,7 @@ Requirement = Callable[[Situation], Reason | None]
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One mode and what it needs."""
+    """One mode and its requirements."""
 
     mode: Mode
     of_interface: tuple[Requirement, ...]
@@ -99,7 +99,7 @@ def decide(
     ring_bytes: int | None = None,
     drivers: Mapping[str, Driver] | None = None,
 ) -> list[Step]:
-    """Decide about every mode, the best first. At most one step is `USE`; none if the requested mode is unavailable.
+    """Decide on every mode, best first. At most one step is `USE`; none if the requested mode is unavailable.
 
     `ring_bytes` is the memory that the rings will lock; default: that of all receive queues.
     """
@@ -145,7 +145,7 @@ def _ring_bytes(facts: Facts) -> int:
 
 
 def _not_asked_for(wanted: Wanted | str) -> Reason:
-    return Reason(f"the mode was chosen to be {wanted}", "ask for link=auto")
+    return Reason(f"another mode, {wanted}, was requested", "ask for link=auto")
 
 
 def _is_up(situation: Situation) -> Reason | None:
@@ -180,9 +180,9 @@ def _leaves_the_host(situation: Situation) -> Reason | None:
 
 
 def _lies_on_nothing(situation: Situation) -> Reason | None:
-    """A driver's program sees frames at the queue of the NIC, and the kernel puts them only into rings of that queue:
-    those of a bond, which takes a program and hands it to its members, would get nothing. Generic mode was tried on a
-    macvlan, which the kernel serves as it does VLANs and bonds: of 2,000 messages 26 arrived."""
+    """A driver's program sees frames on the NIC's queue, and the kernel puts them only into rings of that queue: rings
+    of a bond, which passes the program to its members, would get none. Generic mode was tried on a macvlan, which the
+    kernel serves like VLANs and bonds: 26 of 2,000 messages arrived."""
     facts = situation.facts
     if not facts.stack:
         return None
@@ -195,7 +195,7 @@ def _lies_on_nothing(situation: Situation) -> Reason | None:
 
 
 def _leaves_the_tag(situation: Situation) -> Reason | None:
-    """Without the tag a VLAN's datagram looks like one of the NIC's own."""
+    """Without the tag a datagram of a VLAN looks like one of the NIC itself."""
     facts = situation.facts
     if (
         not situation.is_tagged
@@ -253,7 +253,7 @@ def _may_lock_memory(situation: Situation) -> Reason | None:
 
 
 def _is_free(situation: Situation) -> Reason | None:
-    """The kernel takes one program; ours replaces nobody's."""
+    """The kernel allows one program; ours never replaces another."""
     attached = situation.facts.attached
     if attached is None or isinstance(attached, Unknown):
         return None
@@ -261,7 +261,7 @@ def _is_free(situation: Situation) -> Reason | None:
 
 
 def _driver_runs_xdp(situation: Situation) -> Reason | None:
-    """The kernel's own declaration decides; where it makes none, the table does."""
+    """The kernel's declaration decides; without one, the table does."""
     facts, driver = situation.facts, situation.driver
     name = "its driver" if isinstance(facts.driver, Unknown) else facts.driver
     if not isinstance(facts.xdp_features, Unknown):

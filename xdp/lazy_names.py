@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first asked for, so that importing a package costs next to nothing."""
+"""Public names that are imported on first use, so that importing a package is cheap."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package: `home` maps each public name to its module.
+    """Return the `__getattr__` of a package; `home` maps each public name to its module.
 
-    No module may be called as a public name is: once imported, it would stand in the name's place.
+    No module may have the name of a public name: once imported, it would shadow that name.
     """
 
     def find(name: str) -> Any:
@@ -25,7 +25,7 @@ def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def names_of(package: str, home: Mapping[str, str]) -> Callable[[], list[str]]:
-    """The `__dir__` of a package: its public names, imported or not, its modules, and what Python puts there."""
+    """Return the `__dir__` of a package: its public names, imported or not, its modules, and Python's own names."""
 
     def names() -> list[str]:
         shown = {

@@ -1,7 +1,7 @@
-"""BPF objects from Python: find the compiled object, load it, reach its programs and maps, run a program once.
+"""BPF objects from Python: find a compiled object, load it, access its programs and maps, run a program once.
 
-Nothing is pinned. A program lives while its object is open or while it is attached to something; an attached
-program can be reached again, from any process, by the id its attachment shows (`AttachedProgram`).
+Nothing is pinned. A program lives while its object is open or it is attached; any process can open an attached
+program by its id (`AttachedProgram`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUILD_AGAIN = "build again (`pip install .`, or `python ffi/build.py` in a chec
 
 
 def object_path(name: str) -> Path:
-    """Return where the compiled object of `bpf/NAME.bpf.c` is, or say how to build it."""
+    """Return the path of the compiled `bpf/NAME.bpf.c`; raise with build instructions if it is missing."""
     path = _OBJECT_DIR / f"{name}.bpf.o"
     if not path.exists():
         raise NotBuiltError(
@@ -36,7 +36,7 @@ def object_path(name: str) -> Path:
 
 
 def unavailable(name: str) -> str | None:
-    """Why this installation cannot load `bpf/NAME.bpf.c`, or None if it can (privileges aside)."""
+    """Return why this installation cannot load `bpf/NAME.bpf.c`, or None if it can (privileges aside)."""
     try:
         libbpf()
         object_path(name)
@@ -46,7 +46,7 @@ def unavailable(name: str) -> str | None:
 
 
 def libbpf() -> Any:
-    """Import the compiled loader, which is left out of builds made without libbpf."""
+    """Import the compiled loader; builds without libbpf do not have it."""
     try:
         return import_module("xdp._libbpf")
     except ImportError as error:
@@ -57,7 +57,7 @@ def libbpf() -> Any:
 
 
 def checked(result: int, what: str) -> int:
-    """Return what a call of the loader returned, or raise if that was an error."""
+    """Return the result of a loader call; raise if it is an error."""
     if result < 0:
         raise BpfError(what, -result)
     return result
@@ -85,12 +85,12 @@ class ProgramFacts:
 
 
 class BpfMap:
-    """One map. Keys and values are bytes in the layout the BPF program declares; any thread may use it."""
+    """One map. Keys and values are bytes in the layout of the BPF program; any thread may use it."""
 
     __slots__ = ("_facts", "_lib", "_new", "fd", "name")
 
     def __init__(self, name: str, fd: int) -> None:
-        """Wrap a descriptor that stays its owner's."""
+        """Wrap a descriptor; the caller keeps ownership."""
         binding = libbpf()
         self._lib, self._new = binding.lib, binding.ffi.new
         self.name, self.fd = name, fd
@@ -99,17 +99,17 @@ class BpfMap:
 
     @property
     def max_entries(self) -> int:
-        """How many entries the map can hold."""
+        """The maximum number of entries."""
         return int(self._facts.max_entries)
 
     def read(self, key: bytes = bytes(4)) -> bytes:
-        """Return the value at `key`; of a per-CPU map use `read_per_cpu`."""
+        """Return the value at `key`; for a per-CPU map use `read_per_cpu`."""
         if self._facts.value_stride:
             raise ValueError(f"map {self.name} holds one value per CPU: use read_per_cpu()")
         return self._read(key, self._facts.value_bytes)
 
     def read_per_cpu(self, key: bytes = bytes(4)) -> list[bytes]:
-        """Return every CPU's value at `key`."""
+        """Return the values of all CPUs at `key`."""
         stride, size = self._facts.value_stride, self._facts.value_bytes
         if not stride:
             raise ValueError(f"map {self.name} holds one value for all CPUs: use read()")
@@ -117,7 +117,7 @@ class BpfMap:
         return [values[start : start + size] for start in range(0, len(values), stride)]
 
     def write(self, value: bytes, key: bytes = bytes(4)) -> None:
-        """Put `value` at `key`; of a per-CPU map, the values of all CPUs one stride apart."""
+        """Store `value` at `key`; for a per-CPU map, the values of all CPUs, one stride apart."""
         self._check_key(key)
         expected = (self._facts.value_stride or self._facts.value_bytes) * self._facts.value_count
         if len(value) != expected:
@@ -125,7 +125,7 @@ class BpfMap:
         checked(self._lib.xdp_bpf_map_write(self.fd, key, value), f"writing map {self.name}")
 
     def insert(self, value: bytes, key: bytes) -> bool:
-        """Put `value` at `key` where nothing is there; False where something is, which stays."""
+        """Store `value` at `key` unless there is an entry; return true if stored."""
         self._check_key(key)
         result = self._lib.xdp_bpf_map_insert(self.fd, key, value)
         if result == -errno.EEXIST:
@@ -134,7 +134,7 @@ class BpfMap:
         return True
 
     def clear(self, key: bytes = bytes(4)) -> None:
-        """Put zeros at `key`, for every CPU if it is a per-CPU map."""
+        """Store zeros at `key`, for every CPU in a per-CPU map."""
         self.write(
             bytes((self._facts.value_stride or self._facts.value_bytes) * self._facts.value_count), key
         )
@@ -156,21 +156,21 @@ class BpfMap:
 
 
 class BpfProgram:
-    """One loaded program, by the descriptor its owner keeps open."""
+    """One loaded program; its owner keeps the descriptor open."""
 
     __slots__ = ("fd", "name")
 
     def __init__(self, name: str, fd: int) -> None:
-        """Wrap a descriptor that stays its owner's."""
+        """Wrap a descriptor; the caller keeps ownership."""
         self.name, self.fd = name, fd
 
     @property
     def id(self) -> int:
-        """The kernel's number for the program, the same in every process."""
+        """The kernel's id of the program, the same in every process."""
         return self.facts().id
 
     def facts(self) -> ProgramFacts:
-        """Return what the kernel knows of the program."""
+        """Return the kernel's facts about the program."""
         binding = libbpf()
         found = binding.ffi.new("struct xdp_bpf_program_facts *")
         checked(binding.lib.xdp_bpf_program_describe(self.fd, found), f"program {self.name}")
@@ -190,8 +190,8 @@ class BpfProgram:
     ) -> TestRun:
         """Run the program over one packet.
 
-        `mark` and `gso_segments` are for tc programs only; `interface_index` and `queue`, where the frame seems to
-        come in, for XDP programs.
+        `mark` and `gso_segments` are for tc programs only; `interface_index` and `queue`, the simulated origin of the
+        frame, for XDP programs.
         """
         binding = libbpf()
         space = binding.ffi.new("uint8_t[]", len(packet) + 256)
@@ -210,7 +210,7 @@ class BpfProgram:
 def _load_options(
     ffi: Any, program: str | None, map_entries: Mapping[str, int], device_index: int
 ) -> tuple[Any, list[Any]]:
-    """Make the C form of the options, and the list of what must live as long as it is used."""
+    """Return the options as a C structure, and the objects that must live as long as it is used."""
     names = [ffi.new("char[]", map_name.encode()) for map_name in map_entries]
     sizes = ffi.new("struct xdp_bpf_map_size[]", list(zip(names, map_entries.values(), strict=True)))
     program_name = ffi.NULL if program is None else ffi.new("char[]", program.encode())
@@ -219,7 +219,7 @@ def _load_options(
 
 
 class BpfObject(Closing):
-    """A compiled object in the kernel. Context manager: closing it lets go of what is not attached."""
+    """A compiled object in the kernel. Context manager: closing it frees the parts that are not attached."""
 
     __slots__ = ("_object", "path")
 
@@ -248,12 +248,12 @@ class BpfObject(Closing):
         self._object = loaded[0]
 
     def program(self, name: str) -> BpfProgram:
-        """Return the program with that C function name."""
+        """Return the program of that C function."""
         fd = libbpf().lib.xdp_bpf_program_fd(self._opened(), name.encode())
         return BpfProgram(name, checked(fd, f"program {name} in {self.path}"))
 
     def map(self, name: str) -> BpfMap:
-        """Return the map with that C variable name."""
+        """Return the map of that C variable."""
         fd = libbpf().lib.xdp_bpf_map_fd(self._opened(), name.encode())
         return BpfMap(name, checked(fd, f"map {name} in {self.path}"))
 
@@ -270,7 +270,7 @@ class BpfObject(Closing):
 
 
 class AttachedProgram(Closing):
-    """A program somebody attached, reached by its id, with its maps. Context manager; owns its descriptors."""
+    """An attached program opened by its id, with its maps. Context manager; owns its descriptors."""
 
     __slots__ = ("_fds", "program")
 

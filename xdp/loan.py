@@ -25,28 +25,28 @@ class Loan(Closing):
     __slots__ = ("_memory", "_queues", "bytes", "is_revoked", "peer", "place", "rings", "steering")
 
     def __init__(self, peer: Peer, steering: Steering, ring_set: RingSet) -> None:
-        """Put the sockets into the program's map; the steering is the loan's from now on."""
+        """Put the sockets into the program's map; takes ownership of the steering."""
         self.peer, self.place, self.steering = peer, ring_set.place, steering
         for queue, descriptor in ring_set.sockets.items():
             steering.put_socket(SLOT, queue, descriptor)
         self._queues = tuple(ring_set.sockets)
         self.bytes = ring_set.facts.locked_bytes
         self.rings: LentRings = ring_set.lend()
-        """To be passed before the ring set is closed here."""
+        """The rings to pass to the process, before the ring set is closed here."""
         self._memory = os.dup(self.rings.memory)
         self.is_revoked = False
 
     def revoke(self) -> None:
-        """Take the program off, so that nothing is received any more; a second call does nothing."""
+        """Detach the program so that nothing is received any more; a second call does nothing."""
         self.is_revoked = True
         self.steering.detach()
 
     def is_over(self) -> bool:
-        """True if every process has closed the sockets."""
+        """Return true if every process has closed the sockets."""
         return not any(self.steering.has_socket(SLOT, queue) for queue in self._queues)
 
     def free_frames(self) -> None:
-        """Empty the frames' memory, which a process that kept its descriptor would have at the broker's expense.
+        """Release the frames' memory, which a process that kept its descriptor would use at the broker's expense.
 
         Call it only after the sockets are closed: before, the kernel would still send its frames.
         """
@@ -54,7 +54,7 @@ class Loan(Closing):
             frames.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
-        """Close what the broker has of it; a second call does nothing."""
+        """Close the broker's part of it; a second call does nothing."""
         self.steering.close()
         if self._memory >= 0:
             os.close(self._memory)

@@ -1,7 +1,7 @@
-"""A device of one's own to which a BPF program hands on frames by reference, for a packet socket to watch.
+"""A device to which a BPF program redirects frames by reference, for a packet socket to capture.
 
-It is a TAP that nobody reads: runs of datagrams (UDP GSO) reach it whole, are seen, and are thrown away. It is gone
-when it is closed, or when its process dies in whatever way. Works on the network namespace of the calling thread.
+It is a TAP without a reader: runs of datagrams (UDP GSO) reach it whole, are captured and dropped. It is removed
+when it is closed or its process ends in any way. Works on the network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _OTHERWISE = "see that /dev/net/tun is the device of the kernel's TUN/TAP driver
 
 
 class MirrorDevice(Closing):
-    """A device that is up. Context manager."""
+    """A mirror device that is up. Context manager."""
 
     __slots__ = ("_fd", "index", "name")
 
     def __init__(self) -> None:
-        """Make it, under a name that is free."""
+        """Create it under a free name."""
         module = libbpf()
         ffi, lib = module.ffi, module.lib
         name, index = ffi.new("char[]", lib.XDP_MIRROR_NAME_BYTES), ffi.new("uint32_t *")
         self._fd: int = lib.xdp_mirror_device_open(name, index)
         if self._fd < 0:
             number = -self._fd
-            raise BpfError("making the device for a mirror", number, hint=_HINTS.get(number, _OTHERWISE))
+            raise BpfError("creating the mirror device", number, hint=_HINTS.get(number, _OTHERWISE))
         self.index = int(index[0])
         self.name: str = ffi.string(name).decode()
 

@@ -1,4 +1,4 @@
-"""The modes of a link, and what may be asked for: names alone, for those who open none but kernel sockets."""
+"""Link modes and requests for them: names only, for callers that use only kernel sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """How datagrams travel, from the best to the one that always works."""
+    """The link modes, from the best to the one that always works."""
 
     ZERO_COPY = "zero-copy"
     NATIVE = "native"

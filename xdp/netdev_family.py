@@ -1,5 +1,5 @@
-"""The kernel's own word on what XDP can do on an interface, and the settings of its NAPI instances: the `netdev`
-generic netlink family (Linux 6.3; Documentation/netlink/specs/netdev.yaml)."""
+"""The `netdev` generic netlink family (Linux 6.3; Documentation/netlink/specs/netdev.yaml): the kernel's XDP features
+of an interface, and the settings of its NAPI instances."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DeviceFeatures:
 
 
 def device_features(interface_index: int) -> DeviceFeatures:
-    """Ask the kernel about one interface of the calling thread's namespace."""
+    """Return the kernel's facts about one interface of the calling thread's namespace."""
     try:
         attributes = _ask(interface_index)
     except NetlinkError as error:
@@ -97,7 +97,7 @@ def device_features(interface_index: int) -> DeviceFeatures:
 
 
 def napi_instances(interface_index: int) -> tuple[Napi, ...] | Unknown:
-    """Return the NAPI instances of an interface of the calling thread's namespace, in the order of their making."""
+    """Return the NAPI instances of an interface of the calling thread's namespace, in creation order."""
     try:
         answers = _request(
             _NapiMessage, _NAPI_GET, [("NETDEV_A_NAPI_IFINDEX", interface_index)], NLM_F_REQUEST | NLM_F_DUMP
@@ -143,7 +143,7 @@ def _ask(interface_index: int) -> Mapping[str, Any]:
 def _request(
     kind: type[Any], command: int, attributes: list[tuple[str, int]], flags: int
 ) -> list[Mapping[str, Any]]:
-    """Ask the family; the attributes of each answer."""
+    """Send a request to the family; return the attributes of each response."""
     with GenericNetlinkSocket() as netlink:
         netlink.bind(_FAMILY, kind)
         request = kind()

@@ -26,7 +26,7 @@ Value = int | str
 
 
 class Host(Protocol):
-    """Where settings are read and written."""
+    """Reads and writes settings."""
 
     interface: str
     mac: str
@@ -41,22 +41,22 @@ class Host(Protocol):
         """Return the offloads that can be turned on and off here."""
 
     def irq_numbers(self) -> list[int]:
-        """Return the interrupts of the interface's queues, in the order of their numbers."""
+        """Return the interrupts of the interface's queues in numeric order."""
 
     def cpus(self) -> list[int]:
         """Return the CPUs near the interface."""
 
     def napi_ids(self) -> list[int]:
-        """Return the numbers of the interface's NAPI instances, in the order of their making."""
+        """Return the ids of the interface's NAPI instances in creation order."""
 
 
 class LinuxHost(Closing):
-    """The real one. Context manager; works on the network namespace of the calling thread, one thread at a time."""
+    """The running host. Context manager; works on the network namespace of the calling thread, one thread at a time."""
 
     __slots__ = ("_ethtool", "_interface", "interface", "mac")
 
     def __init__(self, interface: str) -> None:
-        """Find the interface (see `find_interface` for what may be named)."""
+        """Find the interface (as named for `find_interface`)."""
         self._interface = find_interface(interface)
         self.interface, self.mac = self._interface.name, self._interface.mac
         self._ethtool = Ethtool(self.interface)
@@ -93,12 +93,12 @@ class LinuxHost(Closing):
         return cpu_list(path.read_text())
 
     def napi_ids(self) -> list[int]:
-        """Return the numbers of the interface's NAPI instances, in the order of their making."""
+        """Return the ids of the interface's NAPI instances in creation order."""
         found = napi_instances(self._interface.index)
         return [] if isinstance(found, Unknown) else [one.id for one in found]
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the sockets."""
         self._ethtool.close()
 
     def _read_queues(self, name: str) -> Value | Unknown:
@@ -182,7 +182,7 @@ _NO_NAPI = Unknown(
 
 
 def cpu_list(text: str) -> list[int]:
-    """Read a list of CPUs as the kernel writes it: `0-3,8`."""
+    """Parse a list of CPUs in the kernel's notation: `0-3,8`."""
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

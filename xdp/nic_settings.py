@@ -78,20 +78,20 @@ class Outcome:
 
     changes: list[tuple[str, Value, Value]] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
-    """Keys that were asked for and that this kernel or driver does not have, with the reason."""
+    """Requested keys that this kernel or driver does not have, with the reason."""
 
 
 class NoStateError(XdpError):
-    """There is nothing to undo, or it is of another interface."""
+    """There is nothing to undo, or the state belongs to another interface."""
 
 
 def check(host: Host, preferences: Preferences | None = None) -> list[Setting]:
-    """Return every setting there is with what it should be. Changes nothing."""
+    """Return every available setting with its target value. Changes nothing."""
     return [setting for stage in STAGES for setting in _settings(host, stage, preferences or Preferences())]
 
 
 def init(host: Host, state: Path, preferences: Preferences | None = None) -> Outcome:
-    """Apply every stage. The state file holds the previous values before the first change is made.
+    """Apply every stage. The previous values are written to the state file before the first change.
 
     A second `init` adds its changes to the same file, so that `undo` restores the state before the first one.
     """
@@ -106,7 +106,7 @@ def init(host: Host, state: Path, preferences: Preferences | None = None) -> Out
                 if setting.target is None or isinstance(setting.current, Unknown):
                     continue
                 if setting.is_to_change:
-                    # A key keeps the place and the value of its first change: that is where undo leads.
+                    # A key keeps the position and value of its first change, because undo restores that.
                     _write_state(state, host, recorded | _before(outcome, setting) | recorded)
                     outcome.changes.append((setting.key, setting.current, setting.target))
                     host.write(setting.key, setting.target)
@@ -160,7 +160,7 @@ def state_path(interface: str) -> Path:
 
 
 def command_for(interface: str, key: str, value: Value, napi_ids: Sequence[int] = ()) -> str:
-    """Return the command that does the same by hand."""
+    """Return the equivalent shell command."""
     group, _, name = key.partition(".")
     if group == "napi":
         position, _, setting = name.partition(".")
@@ -209,7 +209,7 @@ def _before(outcome: Outcome, setting: Setting) -> dict[str, Value]:
 
 
 def _roll_back(host: Host, outcome: Outcome) -> dict[str, Value]:
-    """Put back what was changed, the last first; return what could not be."""
+    """Undo the changes, last first; return those that could not be undone."""
     left: dict[str, Value] = {}
     for key, before, _ in reversed(outcome.changes):
         if host.read(key) == before:
@@ -264,7 +264,7 @@ def _offloads(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
 
 
 def _queues(host: Host, preferences: Preferences) -> Mapping[str, Value]:
-    """As many as asked for; otherwise no more than there are CPUs to serve them."""
+    """The requested number; by default at most one per CPU."""
     keys = ("queues.combined",) if _number(host, "queues.combined_max") else ("queues.rx", "queues.tx")
     cpu_count = len(host.cpus())
     return {key: preferences.queues or min(_number(host, key), cpu_count) for key in keys}
@@ -284,7 +284,7 @@ def _coalescing(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
 
 
 def _busy_polling(host: Host, preferences: Preferences) -> Mapping[str, Value]:
-    """Interrupts put off: a process that does not poll then waits for the timer, so it must be asked for."""
+    """Defer interrupts; only on request, because a process that does not poll then waits for the timer."""
     if not preferences.prefers_busy_poll:
         return {}
     return {
@@ -295,7 +295,7 @@ def _busy_polling(host: Host, preferences: Preferences) -> Mapping[str, Value]:
 
 
 def _threaded_napi(host: Host, preferences: Preferences) -> Mapping[str, Value]:
-    """By netlink for each instance; before Linux 6.17 by the interface's switch, which knows no busy polling."""
+    """By netlink per instance; before Linux 6.17 by the interface's switch, which has no busy polling."""
     if preferences.threaded_napi is None:
         return {}
     wanted = _of_each_napi(host, "threaded", preferences.threaded_napi)
@@ -312,7 +312,7 @@ def _of_each_napi(host: Host, setting: str, value: int) -> Mapping[str, Value]:
 
 
 def _affinity(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
-    """One CPU for each interrupt, in turn."""
+    """Assign one CPU to each interrupt, in turn."""
     cpus = host.cpus()
     return {
         f"irq.{number}": str(cpus[position % len(cpus)]) for position, number in enumerate(host.irq_numbers())

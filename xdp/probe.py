@@ -1,7 +1,7 @@
-"""Finding the facts out: netlink, ethtool, /proc and /sys, unprivileged as far as that goes.
+"""Reads the facts from netlink, ethtool, /proc and /sys, without privileges as far as possible.
 
-Works on the network namespace of the calling thread. /sys shows the interfaces of the namespace it was mounted in:
-where that is another one, what stands only there is unknown.
+Works on the network namespace of the calling thread. /sys shows the interfaces of the namespace in which it was
+mounted: if that is another one, facts that only /sys has are unknown.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ BPF_OBJECTS = ("steering",)
 
 
 def probe(wanted: str | None = None) -> Facts:
-    """Find out about one interface (see `find_interface` for what may be named)."""
+    """Return the facts about one interface (as named for `find_interface`)."""
     return probe_interface(find_interface(wanted))
 
 
 def multicast_interfaces() -> list[Interface]:
-    """Return the interfaces that carry multicast: up, with an address, and able to; and the loopback."""
+    """Return the interfaces that can carry multicast: up, with an address, and capable of it; and the loopback."""
     candidates = [item for item in interfaces() if item.is_up and item.addresses]
     return [item for item in candidates if item.is_multicast or item.is_loopback]
 
 
 @off_the_event_loop
 def probe_interface(interface: Interface) -> Facts:
-    """Find out about an interface that is known."""
+    """Return the facts about a known interface."""
     with Ethtool(interface.name) as ethtool:
         driver, bus = ethtool.driver()
         queues, rings, coalescing = ethtool.queues(), ethtool.rings(), ethtool.coalescing()
@@ -105,29 +105,29 @@ def probe_interface(interface: Interface) -> Facts:
 
 
 def running_kernel() -> tuple[int, int]:
-    """The version of the kernel this runs on."""
+    """Return the version of the running kernel."""
     return kernel_version(os.uname().release)
 
 
 def kernel_version(release: str) -> tuple[int, int]:
-    """Read the first two numbers of a release such as `6.1.0-13-amd64`."""
+    """Parse the first two numbers of a release such as `6.1.0-13-amd64`."""
     major, minor = ([*release.split("-")[0].split("."), "0"])[:2]
     return int(major), int("".join(filter(str.isdigit, minor)) or 0)
 
 
 def missing_parts() -> tuple[str, ...]:
-    """Return what the build left out of the bypass, each with how to get it."""
+    """Return the parts of the bypass missing from this build, each with how to add it."""
     reasons = [*(unavailable(name) for name in BPF_OBJECTS), rings_unavailable()]
     return tuple(dict.fromkeys(filter(None, reasons)))
 
 
 def sysctl(name: str) -> int | Unknown:
-    """Read a sysctl that is one number."""
+    """Read a sysctl with a single integer value."""
     return _number(Path("/proc/sys", name))
 
 
 def sysfs_directory(interface: Interface) -> Path | Unknown:
-    """Return where /sys describes the interface, unless /sys is of another namespace."""
+    """Return the interface's directory in /sys; unknown if /sys belongs to another namespace."""
     directory = _SYS_NET / interface.name
     shown = {path.name for path in _SYS_NET.iterdir()} if _SYS_NET.is_dir() else set()
     if not {item.name for item in interfaces()} <= shown:
@@ -143,7 +143,7 @@ def sysfs_directory(interface: Interface) -> Path | Unknown:
 
 
 def interface_number(interface: Interface, name: str) -> int | Unknown:
-    """Read one number of /sys/class/net/INTERFACE."""
+    """Read an integer from /sys/class/net/INTERFACE."""
     directory = sysfs_directory(interface)
     return directory if isinstance(directory, Unknown) else _number(directory / name)
 
@@ -168,7 +168,7 @@ def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
         return None
     names = ("IFLA_XDP_PROG_ID", "IFLA_XDP_DRV_PROG_ID", "IFLA_XDP_SKB_PROG_ID", "IFLA_XDP_HW_PROG_ID")
     number = int(next((value for name in names if (value := xdp.get_attr(name))), 0))
-    # Its name and its holders take privileges and the build's loader; that it is there takes neither.
+    # Its name and holders require privileges and the build's loader; its presence requires neither.
     with suppress(XdpError):
         for occupant in occupants(interface):
             if occupant.program_id == number:
@@ -184,7 +184,7 @@ def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
 
 
 def _pci_device(bus: str | Unknown) -> Path | None:
-    """The device in /sys/bus, which is the same in every network namespace."""
+    """Return the device in /sys/bus, which is the same in every network namespace."""
     if isinstance(bus, Unknown):
         return None
     path = Path("/sys/bus/pci/devices", bus)
@@ -192,7 +192,7 @@ def _pci_device(bus: str | Unknown) -> Path | None:
 
 
 def irqs(interface: Interface, bus: str | Unknown) -> tuple[Irq, ...] | Unknown:
-    """Find the interrupts of the PCI device; of another device, those whose action bears the interface's name."""
+    """Return the interrupts of the PCI device; for other devices, those whose action contains the interface's name."""
     device, name = _pci_device(bus), interface.name
     numbers = {path.name for path in (device / "msi_irqs").glob("*")} if device else set()
     if device is None:
@@ -218,7 +218,7 @@ def _irq(number: int, action: str) -> Irq:
 
 
 def numa_node(bus: str | Unknown) -> int | Unknown:
-    """Find the memory the PCI device is near to."""
+    """Return the NUMA node of the PCI device."""
     device = _pci_device(bus)
     if device is None:
         return Unknown("not a PCI device")
@@ -238,6 +238,6 @@ def _huge_pages() -> HugePages | Unknown:
 
 
 def memlock_limit_bytes() -> int | None:
-    """Return how much this process may lock; None is no limit."""
+    """Return how many bytes this process may lock; None: no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if limit == resource.RLIM_INFINITY else limit

@@ -20,14 +20,14 @@ _PRIORITY_SHIFT = 13
 
 @dataclass(frozen=True, slots=True)
 class RingPlace:
-    """The NIC that rings of an interface are on, and what frames bear there."""
+    """The NIC that has the rings of an interface, and the tag of its frames."""
 
     interface: Interface
-    """The interface of the datagrams, whose Ethernet address they are sent from."""
+    """The interface of the datagrams; they are sent from its Ethernet address."""
     device: Interface
     """The device whose queues have the rings."""
     vlan: int = 0
-    """The VLAN of the frames' tag; 0: they have none."""
+    """The VLAN of the frames' tag; 0: no tag."""
     priority: int = 0
     """Priority in the tag of sent frames."""
     is_bonded: bool = False
@@ -60,5 +60,5 @@ def stack_now(interface: Interface) -> tuple[StackedDevice, ...]:
 
 
 def ring_places_now(interface: Interface) -> tuple[RingPlace, ...]:
-    """The places for rings of an interface as it is now."""
+    """Return the current ring places of an interface."""
     return ring_places(interface, stack_now(interface))

@@ -1,7 +1,7 @@
 """The devices below an interface: the trunk of a VLAN device, the members of a bond, and other stacked devices.
 
-An interface of a data centre is often not a NIC: `bond0.100` is a VLAN of a bond of two. The kernel joins groups, tags,
-chooses a member and fails over there; rings belong to the queues of a NIC, below all that (`xdp.ring_place`).
+In data centers an interface is often not a NIC: `bond0.100` is a VLAN of a bond of two NICs. There the kernel joins
+groups, tags frames, chooses a member and fails over; rings belong to the queues of a NIC below (`xdp.ring_place`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _AGGREGATES = ("bond", "team")
 _UPON_ONE = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 _VLAN_PROTOCOLS = {0x8100: "802.1Q", 0x88A8: "802.1ad"}
 _RING_VLAN_PROTOCOL = "802.1Q"
-"""Of the tags that the steering program looks behind."""
+"""Protocol of the tags that the steering program supports."""
 _RING_BOND_MODES = ("active-backup", "balance-xor", "802.3ad")
-"""Where one member may send all of a group, and none changes what others send."""
+"""Bond modes in which one member may send all datagrams of a group and no member modifies the others' traffic."""
 _SLAVE_ACTIVE = 0
 _SLAVE_LINK_UP = 0
 _BOND_MODES = (
@@ -33,7 +33,7 @@ _BOND_MODES = (
 
 @dataclass(frozen=True, slots=True)
 class StackedDevice:
-    """One device above others."""
+    """A device above other devices."""
 
     name: str
     kind: str
@@ -47,9 +47,9 @@ class StackedDevice:
     mode: str | None = None
     """Mode of a bond."""
     active: str | None = None
-    """The active member of a bond that sends by one member only."""
+    """The active member, for bonds that send by one member only."""
     carrying: tuple[str, ...] = ()
-    """Members that a bond may send by now: up and, with LACP, in the active aggregator."""
+    """Members by which the bond may send: up and, with LACP, in the active aggregator."""
 
     def __str__(self) -> str:
         """Describe it for display."""
@@ -82,10 +82,10 @@ def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
 
 
 def nics_below(stack: Sequence[StackedDevice], name: str) -> tuple[str, ...]:
-    """The NICs on whose queues rings for the interface can be: itself, unless it lies on others.
+    """Return the NICs whose queues can have the interface's rings: itself if it is not stacked on others.
 
-    None where the kernel does more on the way than a tag of 802.1Q and the choice of a bond's member. `stack` is the
-    interface's; whether each NIC lies on nothing is not looked at.
+    Empty if the kernel does more on the way than an 802.1Q tag and the choice of a bond's member. `stack` is the
+    interface's; the NICs themselves are not checked.
     """
     if not stack:
         return (name,)
@@ -100,9 +100,9 @@ def nics_below(stack: Sequence[StackedDevice], name: str) -> tuple[str, ...]:
 
 
 def nic_that_sends(stack: Sequence[StackedDevice], name: str) -> str | None:
-    """Which of these NICs frames are to be sent by now; None where a bond has none that may.
+    """Return which of these NICs sends frames now; None if no member of the bond may send.
 
-    A bond that spreads by a hash has one member for a group, and that it is the first is as good as another.
+    A bond that hashes uses one member per group; the first is as good as any.
     """
     for device in stack:
         if device.kind == "bond":
@@ -112,7 +112,7 @@ def nic_that_sends(stack: Sequence[StackedDevice], name: str) -> str | None:
 
 
 def vlans_above(links: Iterable[Any], index: int) -> tuple[str, ...]:
-    """The VLAN devices that lie on the interface with this index."""
+    """Return the VLAN devices above the interface with this index."""
     return tuple(
         link.get_attr("IFLA_IFNAME")
         for link in links

@@ -1,8 +1,8 @@
-"""Steering: the XDP program that puts the datagrams of chosen (address, UDP port) pairs into AF_XDP sockets.
+"""Steering: the XDP program that redirects datagrams to chosen (address, UDP port) pairs into AF_XDP sockets.
 
-`bpf/steering_judge.h` is what the programs do, `bpf/steering.h` the layout of its maps and the names of its verdicts.
-Whatever no rule claims, and what no socket is there for, goes on to the kernel untouched. Nothing is pinned: when a
-`Steering` is closed, or its process dies, the program is off the interface and its maps are gone.
+`bpf/steering_judge.h` defines what the programs do, `bpf/steering.h` the layout of the maps and the verdicts.
+Datagrams without a rule or a socket are passed to the kernel unchanged. Nothing is pinned: when a `Steering` is closed
+or its process ends, the program is detached and its maps are freed.
 
 One thread at a time changes rules and sockets; any thread may read the counters.
 """
@@ -27,8 +27,8 @@ from xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LINEAR = "_linear"
-"""The name of the program for kernels without frames of several buffers ends so."""
-# Of a hash map's entries: one for each rule and one for each address, which at worst are as many.
+"""Suffix of the name of the program for kernels without multi-buffer frames."""
+# Entries of the hash map per rule: one for the rule and, at worst, one for its address.
 _ENTRIES_PER_RULE = 2
 _ANY_PORT = 0
 _AF_XDP = 44
@@ -37,31 +37,31 @@ _VLAN_MAX = 4094
 
 
 class FrameTimes(StrEnum):
-    """Which times the program notes in front of the frames it redirects (bpf/steering_time.h)."""
+    """The times that the program stores in front of redirected frames (bpf/steering_time.h)."""
 
     NONE = "none"
     KERNEL = "kernel"
-    """The kernel's, when the program ran."""
+    """The kernel's time when the program runs."""
     NIC = "nic"
-    """The NIC's, too, where its driver gives them: a program for this one interface, attached in native mode."""
+    """Also the NIC's, if its driver provides it: needs a program for this one interface in native mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCounters:
-    """One rule, and what became of its datagrams."""
+    """One rule, and the counts of its datagrams."""
 
     address: Address
     port: int
     vlan: int
-    """The VLAN whose datagrams it takes; 0 for those of the interface itself, without a tag."""
+    """The VLAN whose datagrams it matches; 0: datagrams without a tag."""
     slot: int
     redirected: int
-    """Handed to a socket."""
+    """Redirected to a socket."""
     no_socket: int
     """Passed to the kernel because the slot and receive queue had no socket."""
     fragments: int
-    """IP fragments to the address, passed. Of several rules for one address the oldest counts them all: only the
-    first fragment of a datagram carries a port."""
+    """Passed IP fragments to the address. If several rules have the address, the oldest counts them all, because only
+    the first fragment of a datagram contains a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class SteeringCounters:
     """Counters of the program since it was attached."""
 
     verdicts: dict[str, int]
-    """Frames by verdict, under the names of `enum steering_verdict` in bpf/steering.h, in small letters."""
+    """Frames by verdict; the names are those of `enum steering_verdict` in bpf/steering.h in lower case."""
     rules: tuple[RuleCounters, ...]
-    """The rules there are now, in the order they were added."""
+    """The current rules in the order in which they were added."""
 
     @property
     def frames(self) -> int:
-        """Every frame that came in: each has exactly one verdict."""
+        """Number of frames received; each has exactly one verdict."""
         return sum(self.verdicts.values())
 
 
@@ -147,10 +147,10 @@ class Steering(Closing):
         max_rules: int = 256,
         frame_times: FrameTimes = FrameTimes.NONE,
     ) -> Self:
-        """Load the program and put it on the interface, which must have no other XDP program."""
+        """Load the program and attach it to the interface, which must have no other XDP program."""
         interface = interface if isinstance(interface, Interface) else find_interface(interface)
         if mode is AttachMode.GENERIC and frame_times is FrameTimes.NIC:
-            frame_times = FrameTimes.KERNEL  # the driver has no part in this mode
+            frame_times = FrameTimes.KERNEL  # this mode does not involve the driver
         steering = cls(
             max_slots=max_slots,
             max_rules=max_rules,
@@ -170,13 +170,13 @@ class Steering(Closing):
         return self._attachment
 
     def attached(self) -> bool:
-        """True if the program is on its interface now: others may detach it, or remove the interface."""
+        """True if the program is attached now: others may detach it or remove the interface."""
         return self._attachment is not None and self._attachment.is_held
 
     def reattach(self) -> None:
-        """Put the program back after somebody took it off; rules, sockets and counters are as they were.
+        """Attach the program again after someone detached it; rules, sockets and counters are unchanged.
 
-        While it is still there nothing is done. Another program there by now is refused as by `attach`.
+        Does nothing if it is still attached. Another program is refused as in `attach`.
         """
         if self._attachment is None:
             raise SteeringError("the program was attached to nothing", hint="use Steering.attach")
@@ -191,10 +191,10 @@ class Steering(Closing):
         return self._object.map(name)
 
     def add_rule(self, address: Address | str, port: int, slot: int, vlan: int = 0) -> None:
-        """Steer the UDP datagrams to that destination address and port into the sockets of the slot.
+        """Redirect UDP datagrams to that destination address and port into the sockets of the slot.
 
-        With `vlan` those that are tagged (802.1Q) for that VLAN, and otherwise those without a tag. A NIC that strips
-        tags (rx-vlan-hw-parse) hides them from the program.
+        With `vlan`, matches datagrams tagged (802.1Q) for that VLAN; otherwise those without a tag. A NIC that
+        strips tags (rx-vlan-hw-parse) hides them from the program.
         """
         where = _destination(address, port, vlan)
         self._check_slot(slot)
@@ -213,16 +213,16 @@ class Steering(Closing):
             raise
 
     def remove_rule(self, address: Address | str, port: int, vlan: int = 0) -> None:
-        """Leave the datagrams to that address and port, of that VLAN, to the kernel again."""
+        """Leave datagrams to that address and port of that VLAN to the kernel again."""
         where = _destination(address, port, vlan)
         if where not in self._rules:
             raise SteeringError(f"{_shown(where)} is not steered", hint=f"use one of {self._list()}")
         self._erase_rule(where)
 
     def put_socket(self, slot: int, queue: int, xsk_fd: int) -> None:
-        """Let the AF_XDP socket have what a slot's rules match on one receive queue, in place of any other there.
+        """Redirect matches of a slot's rules on one receive queue to the AF_XDP socket; replaces any other there.
 
-        The kernel takes it out again when the socket is closed.
+        The kernel removes it when the socket is closed.
         """
         what = f"putting descriptor {xsk_fd} at slot {slot}, queue {queue}"
         try:
@@ -235,7 +235,7 @@ class Steering(Closing):
     def has_socket(self, slot: int, queue: int) -> bool:
         """Return true while a socket is in the slot: until every process that holds it has closed it.
 
-        The kernel does not let a socket's entry be read, but it refuses to put another one where one is.
+        The kernel does not allow reading the entry, but it refuses to add one where there is one already.
         """
         with socket.socket(_AF_XDP, socket.SOCK_RAW) as probe:
             index = self._socket_index(slot, queue)
@@ -245,17 +245,17 @@ class Steering(Closing):
             return False
 
     def detach(self) -> None:
-        """Take the program off the interface; program and maps stay until `close`."""
+        """Detach the program; program and maps stay until `close`."""
         if self._attachment is not None:
             self._attachment.close()
             self._attachment = None
 
     def remove_socket(self, slot: int, queue: int) -> None:
-        """Take the socket out; its datagrams go to the kernel. None there is no error."""
+        """Remove the socket; its datagrams are then passed to the kernel. An empty entry is not an error."""
         self.map("sockets").erase(self._socket_index(slot, queue))
 
     def counters(self) -> SteeringCounters:
-        """Read all counters, each summed over the CPUs."""
+        """Return all counters, each summed over the CPUs."""
         verdicts = self.map("verdicts")
         return SteeringCounters(
             {
@@ -321,7 +321,7 @@ class Steering(Closing):
         self.map("rules").write(bytes(libbpf().ffi.buffer(value)), rule_key(*where))
 
     def _claim_fragments(self, where: _Destination) -> None:
-        """Let the oldest rule of the address, in that VLAN, count its fragments."""
+        """Make the oldest rule of the address in that VLAN count its fragments."""
         whole = where._replace(port=_ANY_PORT)
         oldest = next(
             (rule for one, rule in self._rules.items() if one._replace(port=_ANY_PORT) == whole), None
@@ -348,7 +348,7 @@ class Steering(Closing):
 
 
 def queues_max() -> int:
-    """Return how many receive queues a slot has space for."""
+    """Return the number of receive queues that a slot supports."""
     return int(libbpf().lib.STEERING_QUEUES_MAX)
 
 
@@ -359,7 +359,7 @@ def verdict_names() -> tuple[str, ...]:
 
 
 def rule_key(address: Address, port: int, vlan: int = 0) -> bytes:
-    """Return a key of the map `rules`; port 0 stands for the address's fragments, VLAN 0 for no tag."""
+    """Return a key of the map `rules`; port 0 stands for fragments to the address, VLAN 0 for no tag."""
     packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
     key = libbpf().ffi.new("struct steering_rule_key *", (packed, socket.htons(port), vlan))
     return bytes(libbpf().ffi.buffer(key))
@@ -371,13 +371,13 @@ _PROGRAMS = {
     FrameTimes.KERNEL: ("steering_timed", "steering_timed"),
     FrameTimes.NONE: ("steering", "steering"),
 }
-"""The object and the program in it."""
+"""The object file and the program in it."""
 
 
 def _load_with_times(
     wanted: FrameTimes, device_index: int, map_entries: dict[str, int]
 ) -> tuple[BpfObject, BpfProgram, FrameTimes]:
-    """Load the program that notes these times, or, where this kernel cannot load it, the next simpler one."""
+    """Load the program for these times or, if this kernel cannot, the next simpler one."""
     for times in _TIMES_DOWNWARDS[_TIMES_DOWNWARDS.index(wanted) :]:
         try:
             if times is FrameTimes.NIC:
@@ -386,18 +386,18 @@ def _load_with_times(
                 return loaded, loaded.program(name), times
             return (*_load(*_PROGRAMS[times], map_entries), times)
         except BpfError as refusal:
-            # A privilege that is missing is missing for all of them; what a verifier has against one may be its own.
+            # A missing privilege affects all of them; a verifier error may affect only this one.
             if times is FrameTimes.NONE or refusal.errno == errno.EPERM:
                 raise
     raise AssertionError("the last one was either loaded or refused")
 
 
 def _load(file: str, name: str, map_entries: dict[str, int]) -> tuple[BpfObject, BpfProgram]:
-    """Load the program that takes frames of several buffers, or on a kernel without them the other one."""
+    """Load the program with multi-buffer frames or, on a kernel without them, the other one."""
     try:
         loaded = BpfObject(file, program=name, map_entries=map_entries)
     except BpfError as refusal:
-        # The answer of a kernel that does not know the flag for such frames, but of others too.
+        # The error of kernels that do not know the multi-buffer flag; it has other causes too.
         if refusal.errno != errno.EINVAL:
             raise
         name += _LINEAR

@@ -25,7 +25,7 @@ _HOOKS: dict[Direction, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 
 
 def attach(interface_index: int, direction: Direction, program: BpfProgram) -> None:
-    """Put the program on the hook, which makes its verdict final (direct action)."""
+    """Attach the program to the hook; its verdict is final (direct action)."""
     with _netlink(f"attaching {program.name} to the {direction} of interface {interface_index}") as route:
         try:
             route.tc("add", "clsact", interface_index)
@@ -45,7 +45,7 @@ def attach(interface_index: int, direction: Direction, program: BpfProgram) -> N
 
 
 def detach(interface_index: int, direction: Direction) -> None:
-    """Take every program off the hook; the qdisc goes with the last of them, so that nothing is left to pay for."""
+    """Remove all programs from the hook, and the qdisc with the last one, so that no cost remains."""
     with _netlink(f"detaching from the {direction} of interface {interface_index}") as route:
         if _program_ids(route, interface_index, direction):
             route.tc("del-filter", index=interface_index, parent=_HOOKS[direction])
@@ -56,29 +56,29 @@ def detach(interface_index: int, direction: Direction) -> None:
 
 
 def attached_program_ids(interface_index: int, direction: Direction) -> list[int]:
-    """Return the ids of the programs on the hook, in the order they run."""
-    with _netlink(f"asking what is attached to the {direction} of interface {interface_index}") as route:
+    """Return the ids of the programs on the hook in execution order."""
+    with _netlink(f"reading the programs at the {direction} of interface {interface_index}") as route:
         return _program_ids(route, interface_index, direction)
 
 
 def has_filters(interface_index: int, direction: Direction) -> bool:
-    """True if anything is on the hook: a BPF program, or a filter of another kind."""
-    with _netlink(f"asking for the filters at the {direction} of interface {interface_index}") as route:
+    """Return true if the hook has a BPF program or any other filter."""
+    with _netlink(f"reading the filters at the {direction} of interface {interface_index}") as route:
         if not _has_clsact(route, interface_index):
             return False
         return bool(list(route.get_filters(index=interface_index, parent=_HOOKS[direction])))
 
 
 def disciplines(interface_index: int) -> tuple[str, ...]:
-    """Return the kinds of the queueing disciplines that packets pass on their way out."""
-    with _netlink(f"asking for the queueing disciplines of interface {interface_index}") as route:
+    """Return the kinds of the queueing disciplines for outgoing packets."""
+    with _netlink(f"reading the queueing disciplines of interface {interface_index}") as route:
         kinds = {str(qdisc.get_attr("TCA_KIND")) for qdisc in route.get_qdiscs(interface_index)}
     return tuple(sorted(kinds - _NO_QUEUES))
 
 
 @contextmanager
 def _netlink(what: str) -> Iterator[IPRoute]:
-    """Open a netlink socket; what the kernel refuses becomes a BpfError."""
+    """Open a netlink socket; convert kernel errors to BpfError."""
     try:
         with IPRoute() as route:
             yield route
@@ -101,7 +101,7 @@ def _program_ids(route: IPRoute, interface_index: int, direction: Direction) -> 
 
 
 def _program_id(options: Any) -> list[int]:
-    """Find TCA_BPF_ID, which pyroute2 hands over undecoded: its names end before that attribute."""
+    """Return TCA_BPF_ID, which pyroute2 leaves undecoded because its table ends before that attribute."""
     return [
         int.from_bytes(value.data[value.offset + 4 : value.offset + 8], sys.byteorder)
         for name, value in options["attrs"]

@@ -1,8 +1,8 @@
 """AF_XDP rings from Python: a ring set, which is a socket on every receive queue of an interface, with its frames.
 
-A ring set sends at once. It receives nothing until its sockets stand in the map of a steering program on the
-interface (`xdp.steering`). The rings are worked by C (ffi/xsk/): Python opens and closes them and hands their address
-on. Works on the network namespace of the calling thread.
+A ring set can send at once. It receives once its sockets are in the map of a steering program on the interface
+(`xdp.steering`). C code uses the rings (ffi/xsk/); Python opens and closes them and passes their address. Works on the
+network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from xdp.ring_place import RingPlace
 from xdp.steering import FrameTimes
 
 _HEADROOM_BYTES = 256
-"""Bytes that the kernel leaves free before each frame it fills."""
+"""Bytes that the kernel leaves free before each received frame."""
 _FRAME_HEADERS_BYTES = 22
-"""Ethernet and two VLAN tags, which the MTU does not count."""
+"""Bytes of the Ethernet header and two VLAN tags, which the MTU does not include."""
 _OWN_BUSY_S = 0.1
 _SMALL_FRAME_BYTES, _LARGE_FRAME_BYTES = 2048, 4096
 
@@ -54,12 +54,12 @@ _ADOPTING_HINTS = {
 
 
 class RingMode(StrEnum):
-    """How frames get into the rings."""
+    """How frames reach the rings."""
 
     ZERO_COPY = "zero-copy"
-    """The NIC writes them there."""
+    """Written by the NIC (zero-copy)."""
     COPY = "copy"
-    """The kernel copies them there."""
+    """Copied by the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RingSettings:
     verify_checksum: bool = False
     huge_pages: bool = True
     busy_poll_us: int = 0
-    """Microseconds for which a receive that finds nothing runs the driver (preferred busy polling); 0: off."""
+    """Microseconds for which a receive that finds the rings empty runs the driver (preferred busy polling); 0: off."""
     busy_poll_budget: int = 64
     busy_timeout: float = 1.0
     """Seconds for which a busy queue is retried: it stays busy for a moment after its last user."""
@@ -148,7 +148,7 @@ class LentRings:
 
 
 def unavailable() -> str | None:
-    """Why this installation has no AF_XDP, or None if it has (privileges and kernel aside)."""
+    """Return why this installation has no AF_XDP, or None if it has (privileges and kernel aside)."""
     try:
         binding()
     except NotBuiltError as error:
@@ -157,7 +157,7 @@ def unavailable() -> str | None:
 
 
 def queue_count(interface: Interface | str) -> int:
-    """Return how many receive queues the interface has."""
+    """Return the number of receive queues of the interface."""
     name = interface if isinstance(interface, str) else interface.name
     with contextlib.suppress(OSError, NotSupportedError):
         ethtool = IoctlEthtool(name)
@@ -173,7 +173,7 @@ def queue_count(interface: Interface | str) -> int:
 
 
 def ring_bytes(device: Interface, settings: RingSettings) -> int:
-    """Return how much memory a ring set with these settings will lock on a NIC."""
+    """Return how many bytes a ring set with these settings locks on a NIC."""
     queues = settings.queues or queue_count(device) - settings.first_queue
     return (
         queues
@@ -183,7 +183,7 @@ def ring_bytes(device: Interface, settings: RingSettings) -> int:
 
 
 class RingSet(Closing):
-    """An open ring set. Context manager; close it after whatever was given its `address`."""
+    """An open ring set. Context manager; close it after all users of its `address`."""
 
     __slots__ = ("_handle", "_shape", "facts", "first_queue", "place")
 
@@ -195,10 +195,10 @@ class RingSet(Closing):
         *,
         lent: bool = False,
     ) -> None:
-        """Open it in exactly this mode, with multi-buffer where kernel and driver have it.
+        """Open it in exactly this mode, with multi-buffer if kernel and driver support it.
 
-        An interface stands for rings on its own queues. With `lent` it is for another process, which adopts what `lend`
-        returns; this one never uses it.
+        An interface stands for rings on its own queues. `lent` opens it for another process, which adopts the result of
+        `lend`; this process never uses it.
         """
         if not isinstance(place, RingPlace):
             interface = place if isinstance(place, Interface) else find_interface(place)
@@ -208,7 +208,7 @@ class RingSet(Closing):
 
     @classmethod
     def adopt(cls, place: RingPlace, rings: LentRings) -> Self:
-        """Make a ring set of what another process lent. Takes no privilege, and duplicates the descriptors."""
+        """Create a ring set from one lent by another process. Needs no privilege; duplicates the descriptors."""
         rings_here = cls.__new__(cls)
         config = _config(place, rings.shape)
         adopted = binding().ffi.new("um_xsk_rings **")
@@ -251,7 +251,7 @@ class RingSet(Closing):
 
     @property
     def sockets(self) -> dict[int, int]:
-        """The descriptor of the socket on each receive queue, for the map of the steering program."""
+        """The descriptor of the socket of each receive queue, for the steering program's map."""
         socket_of = binding().lib.um_xsk_rings_socket
         return {
             self.first_queue + index: int(socket_of(self._handle, index))
@@ -259,14 +259,14 @@ class RingSet(Closing):
         }
 
     def learn_address(self) -> None:
-        """Send from the Ethernet address that the interface has now. Any thread.
+        """Send from the interface's current Ethernet address. Any thread.
 
-        An interface that is gone keeps the last one: nothing is sent from it.
+        If the interface is gone, the last address is kept; nothing is sent from it.
         """
         binding().lib.um_xsk_rings_learn_address(self._handle)
 
     def received(self) -> dict[int, int]:
-        """How many datagrams each queue has received."""
+        """Return the number of datagrams received per queue."""
         received_on = binding().lib.um_xsk_rings_received
         return {self.first_queue + i: int(received_on(self._handle, i)) for i in range(self.facts.queues)}
 
@@ -303,7 +303,7 @@ def _open(place: RingPlace, mode: RingMode, settings: RingSettings, *, lent: boo
         if needs_multi_buffer or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
         shape = replace(shape, multi_buffer=False)
-        # The queues that the attempt bound stay busy for a moment.
+        # The queues bound by the failed attempt stay busy for a moment.
         settings = replace(settings, busy_timeout=max(settings.busy_timeout, _OWN_BUSY_S))
         return _attempt(place, mode, settings, shape, lent=lent), shape
 
@@ -337,7 +337,7 @@ def _config(place: RingPlace, shape: RingShape) -> Any:
 
 
 def _opened(device: Interface, result: int, opened: Any, mode: str) -> Any:
-    """Return the ring set that was opened, or close what there is of it and say what failed."""
+    """Return the opened ring set, or close its parts and raise an error with the failed step."""
     ffi, lib = binding().ffi, binding().lib
     if result == 0:
         return opened[0]
@@ -361,9 +361,9 @@ def _nic_clock_shown(shape: RingShape, error: int) -> str:
     if not shape.reads_nic_times:
         return ""
     if shape.nic_clock is None:
-        return "none: the NIC has no clock, the kernel's times stand"
+        return "none: the NIC has no clock, the kernel's times are used"
     path = f"/dev/ptp{shape.nic_clock}"
-    return path if error == 0 else f"none: {path}: {os.strerror(error)}, the kernel's times stand"
+    return path if error == 0 else f"none: {path}: {os.strerror(error)}, the kernel's times are used"
 
 
 def _times_headroom(settings: RingSettings) -> int:
@@ -376,12 +376,12 @@ def _frame_bytes(device: Interface, headroom: int) -> int:
 
 
 def _frame_space(frame_bytes: int, headroom: int) -> int:
-    """Return the largest MTU whose frames fit into one of ours, with so much space beyond the kernel's."""
+    """Return the largest MTU whose frames fit into our frames with this headroom beyond the kernel's."""
     return frame_bytes - _HEADROOM_BYTES - headroom - _FRAME_HEADERS_BYTES
 
 
 def binding() -> Any:
-    """Import the compiled rings, which are left out of builds made without libxdp."""
+    """Import the compiled rings; builds without libxdp do not have them."""
     try:
         return import_module("xdp._xsk")
     except ImportError as error:

@@ -255,7 +255,7 @@ def test_without_a_mirror_runs_are_copied_and_that_is_reported(make_lab: MakeLab
         seen = wire.take(6)
         summary, complained = ended(process)
     assert (summary["egress"], summary["packets"]) == ("tc", 6)
-    assert "making the device for a mirror" in summary["egress_copied"]
+    assert "creating the mirror device" in summary["egress_copied"]
     assert "TUN/TAP" in summary["egress_copied"]
     assert "copied by its sender" in complained
     assert frames(tmp_path) == seen

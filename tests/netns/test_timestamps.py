@@ -82,7 +82,7 @@ def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
         rings = subscriber.context.stats()["rings"]
         assert (rings["frame_times"], rings["nic_clock"]) == (
             "nic",
-            "none: the NIC has no clock, the kernel's times stand",
+            "none: the NIC has no clock, the kernel's times are used",
         )
         assert subscriber.link("ring_nic_times") == 0
         assert subscriber.link("ring_times_missing") == 0
@@ -96,5 +96,5 @@ def test_a_nic_clock_that_cannot_be_read_is_reported(
     settings = xsk.RingSettings(receive_frames=64, send_frames=64, nic_times=True)
     with shared_lab.hosts[0].call(lambda: xsk.RingSet("eth0", xsk.RingMode.COPY, settings)) as rings:
         assert rings.facts.nic_clock == (
-            "none: /dev/ptp4000000: No such file or directory, the kernel's times stand"
+            "none: /dev/ptp4000000: No such file or directory, the kernel's times are used"
         )
