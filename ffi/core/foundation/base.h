@@ -40,7 +40,7 @@ static inline int64_t um_between_ns(int64_t value_ns, int64_t floor_ns, int64_t 
 #define um_debug_assert(x) ((void)0)
 #endif
 
-/* Results of an attempt to publish (AE-14). A publisher acts on them; they are no faults. Faults are negative errno
+/* Results of an attempt to publish (AE-14). The publisher handles them; they are not faults. Faults are negative errno
  * values, whose magnitudes are far smaller. */
 enum um_publish_result {
     UM_NOT_CONNECTED = -1001,         /* flow control knows no receiver (AE-12) */

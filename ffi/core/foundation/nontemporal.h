@@ -1,4 +1,4 @@
-/* Non-temporal stores, for memory that is written once and, unless a datagram is lost, never read: such a store does
+/* Non-temporal stores, for memory that is written once and never read unless a datagram is lost: such a store does
  * not read its line first and evicts no other line. On processors without them, ordinary stores are used.
  *
  * They are not ordered with ordinary stores, not even release stores: call um_nontemporal_fence before the store that

@@ -6,8 +6,8 @@
  *     idle  ------------------------------------------->  coalescing  ----------------------------->  idle
  *
  * Over kernel sockets the interval is the configured one. A ring set holds more of a window than a socket does: there
- * the interval grows in steps of an eighth of the configured one up to the configured maximum, and is halved if so much
- * gathered that the rings or the source's window could run out.
+ * the interval grows in steps of an eighth of the configured one up to the configured maximum, and is halved if enough
+ * data gathered that the rings or the source's window could run out.
  *
  * Pure: times are arguments in nanoseconds. Threads: the loop's, with the context lock for um_coalescing_on_pass.
  */
@@ -18,8 +18,8 @@
 
 enum {
     UM_COALESCING_MIN_NS = 20000,        /* a shorter sleep takes this long anyway */
-    UM_COALESCING_HOT_DATAGRAMS = 16,    /* this many datagrams ... */
-    UM_COALESCING_LOAD_SPAN_NS = 200000, /* ... within this time are load */
+    UM_COALESCING_HOT_DATAGRAMS = 16,    /* load: this many datagrams ... */
+    UM_COALESCING_LOAD_SPAN_NS = 200000, /* ... within this time */
     UM_COALESCING_HOT_NS = 1000000,      /* how long the loop coalesces after load */
 };
 

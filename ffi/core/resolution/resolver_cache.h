@@ -10,9 +10,9 @@
  *     the last one     (TTL 0) removed; passed to the owner under the same conditions
  *     not joinable     counted
  *
- * The cache is bounded: the source added longest ago is evicted, unless it was advertised again since; then it is
+ * The cache is bounded: the source added longest ago is evicted, unless it has been advertised again since; then it is
  * spared once. Topics with a source or a receiver here are tracked approximately: none is missed, but a few other
- * topics may be passed to the owner, which finds that out itself.
+ * topics may be passed to the owner, which must check that itself.
  *
  * Threads: one at a time. Memory: one block of footprint bytes, the owner's; pages that were never used stay untouched.
  * Complexity: expected constant per record even for crafted records, because the tables are indexed by keyed hashes;
@@ -52,7 +52,7 @@ size_t um_resolver_cache_footprint(uint32_t sources_max);
 /* memory: zeroed. `key`: secret and random, so that topics cannot be crafted to share a bucket. */
 um_resolver_cache *um_resolver_cache_init(void *memory, uint32_t sources_max, um_siphash_key key);
 
-/* Takes in a datagram of queries and advertisements as a whole. Returns false, without a change, if it is malformed or
+/* Handles a whole datagram of queries and advertisements. Returns false, without a change, if it is malformed or
  * of another type. */
 bool um_resolver_cache_take(um_resolver_cache *cache, const uint8_t *data, uint32_t bytes, um_resolver_intake *intake);
 

@@ -5,7 +5,7 @@
  * report does. A filter report is sent
  *   - when a client has been sent nothing for as long as the interval before the first session message, and before
  *     session messages, whose lead would look like loss;
- *   - when so much was passed over that the client's position, on which flow control depends, would be out of date, or
+ *   - when enough was passed over that the client's position, on which flow control depends, would be out of date, or
  *     when flow control holds the sender back;
  *   - in response to NAKs of datagrams that the client does not need, because the earlier report may be lost.
  * It also carries the version of the client's interest in force and the sqn since which it is. A client whose interest
@@ -38,7 +38,7 @@ uint32_t um_clients_copies(const um_source_session *session, uint32_t slot);
 /* Returns true if the client needs a message of the datagram. */
 bool um_clients_is_wanted(um_source_session *session, const um_client *client, const um_sent *sent);
 
-/* Handles an interest from an admitted sender. Returns false if the packet is none. */
+/* Handles an interest from an admitted sender. Returns false if the packet is not one. */
 bool um_clients_on_interest(um_source_session *session, um_address from, const um_packet *packet);
 
 /* Handles a client's acknowledgement. A client that has sent no interest since it connected is sent everything from now
@@ -52,7 +52,7 @@ void um_clients_pass_over(um_source_session *session, um_client *client, uint32_
 void um_clients_note_passed(um_source_session *session, int64_t now_ns);
 /* Sends a filter report to every client for which something was passed over. */
 void um_clients_report_passed(um_source_session *session);
-/* The same when it is due. Returns when it is due next. */
+/* Calls um_clients_report_passed if it is due. Returns when it is due next. */
 int64_t um_clients_tick_passed(um_source_session *session, int64_t now_ns);
 
 #endif

@@ -73,7 +73,7 @@ static inline bool um_client_map_is_in(const uint64_t *set, uint32_t place)
     return set[place / 64] >> place % 64 & 1;
 }
 
-/* Returns NULL if the address is no client. The pointer is valid until a client is removed. */
+/* Returns NULL if the address is not a client's. The pointer is valid until a client is removed. */
 um_client *um_client_map_find(um_client_map *map, um_address address);
 /* Precondition: the address is not in the map. Returns NULL if the map is full. */
 um_client *um_client_map_add(um_client_map *map, um_address address, int64_t now_ns);

@@ -6,7 +6,7 @@
 #include "core/wire/framing.h"
 
 enum {
-    ANSWERS_PER_SLICE = 64, /* responses to addresses that are no clients */
+    ANSWERS_PER_SLICE = 64, /* responses to addresses that are not clients' */
     SLICE_NS = 10000000,
     CHECKS_PER_TIMEOUT = 8,
 };

@@ -9,8 +9,8 @@
  *
  * Every datagram of a receiver must carry its client id. So an attacker who forges its address but does not see the
  * datagrams sent there can neither create, keep nor end a client, nor cause retransmissions. A datagram from an address
- * that is no client, or with a wrong id, is answered with a reset: a receiver that was dropped, or whose address
- * changed on the way (NAT), then connects again. Responses to addresses that are no clients are limited in number, and
+ * that is not a client's, or with a wrong id, is answered with a reset: a receiver that was dropped, or whose address
+ * changed on the way (NAT), then connects again. Responses to such addresses are limited in number, and
  * at most 12 bytes longer than the datagram they answer.
  *
  * Threads: the holder of the sender lock. Memory: the session's. Errors: counted.

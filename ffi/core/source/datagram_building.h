@@ -22,7 +22,7 @@ const um_staged_datagram *um_datagram_next_staged(um_source_session *session, in
 void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool is_retransmission,
                        uint32_t slot, um_tx *tx);
 
-/* The same for a datagram that is known to be staged. */
+/* um_datagram_build for a datagram that is known to be staged. */
 void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,
                               bool is_retransmission, uint32_t slot, um_tx *tx);
 

@@ -22,7 +22,7 @@ int64_t um_explicit_batch_send(um_source *source, const uint8_t *data, uint32_t 
 /* Publishes the held messages. Returns 0, or the um_publish_result of the first one refused. */
 int um_explicit_batch_release(um_source *source, int64_t now_ns, uint32_t *actions);
 
-/* Stores the first sqn that is held. Returns false if none is. */
+/* Stores the first held sqn. Returns false if there is none. */
 bool um_explicit_batch_first_sqn(const um_source *source, uint32_t *sqn);
 
 #endif

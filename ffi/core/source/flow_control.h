@@ -65,9 +65,9 @@ void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id);
 
 /* Notes the position of a known receiver, apart from its limit, which includes the window. */
 void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t position);
-/* Notes the rest of a report. A receiver advances when its sqn does, or when its window is wider than any it reported
- * at that sqn. A new receiver is stalled if its address has a stalled one. Returns true if a stalled receiver has
- * returned.
+/* Notes the other fields of a report. A receiver advances when its sqn does, or when its window is wider than any it
+ * reported at that sqn. A new receiver is stalled if its address has a stalled one. Returns true if a stalled receiver
+ * has returned.
  */
 bool um_flow_note_report(um_flow_control *flow, uint64_t receiver_id, const um_flow_report *report);
 

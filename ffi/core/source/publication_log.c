@@ -71,7 +71,7 @@ static void rotate(um_publication_log *log, uint32_t term_count, uint32_t term_i
                                             memory_order_relaxed);
 }
 
-/* Notes the length of a claim that met the writable end, so that the conductor keeps more clean. */
+/* Notes the length of a claim refused at the writable end, so that the conductor keeps that much more clean. */
 static void note_claim_span(um_publication_log *log, uint32_t length)
 {
     uint32_t span = atomic_load_explicit(&log->claim_span, memory_order_relaxed);

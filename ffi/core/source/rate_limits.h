@@ -25,7 +25,7 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool is_retrans
 /* Returns the bytes taken for a datagram that the link did not accept. */
 void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool is_retransmission);
 
-/* When the current slice of a limiter ends, if it has not ended and may hold a sender back; else UM_NEVER_NS. */
+/* When the current slice of a limiter ends, if it may hold a sender back and has not ended; else UM_NEVER_NS. */
 int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns);
 
 /* Unblocks the publishers once the slice in which the data limiter held a datagram back is over (UX-1). */

@@ -4,8 +4,8 @@
  *
  *   retained_position: retained frames before it are in the stores, frames from it on in the log
  *
- * The oldest message is dropped if the rest is at least as long as the size threshold and the message as old as the age
- * threshold, and in any case beyond the size limit or the entries of the index. One message always stays (UM-141).
+ * The oldest message is dropped if the others have at least the size threshold's bytes and the message as old as the
+ * age threshold, and in any case beyond the size limit or the entries of the index. One message always stays (UM-141).
  *
  * Threads: the holder of the session's sender lock. Memory: one block of footprint bytes, owned by the creator;
  * untouched parts need no pages. Complexity: amortized constant per message sent; logarithmic for a range.

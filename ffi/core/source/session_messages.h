@@ -9,10 +9,10 @@
 
 #include "core/source/source_state.h"
 
-/* Sends one now. */
+/* Sends a session message now. */
 void um_source_session_message_send(um_source_session *session, int64_t now_ns);
 
-/* Sends one if it is due. Returns when the next is due. */
+/* Sends a session message if it is due. Returns when the next is due. */
 int64_t um_source_session_message_tick(um_source_session *session, int64_t now_ns);
 
 #endif

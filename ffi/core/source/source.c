@@ -310,7 +310,7 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
 {
     uint32_t body = um_source_overhead(source) + claim->length;
     const um_publication_log *log = &source->session->log;
-    /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
+    /* The sqn is assigned only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
     if (!um_frame_return(log, claim->claim.frames, body))
         return UM_CLOSED;
     um_lbmc_layout layout = {.topic_index = source->topic_index,

@@ -133,7 +133,7 @@ typedef struct um_source_session {
     um_client_map clients; /* LBT-RU; empty for other transports */
     um_fan_out fan_out;    /* LBT-RU: `link` points to it */
     uint32_t copies;       /* copies per datagram that the rate limits count: at least 1 */
-    uint32_t answer_count; /* responses to addresses that are no clients, since answers_since_ns */
+    uint32_t answer_count; /* responses to addresses that are not clients', since answers_since_ns */
     int64_t answers_since_ns;
     int64_t clients_due_ns;          /* next check of client timeouts */
     int64_t passed_due_ns;           /* next filter reports to clients */

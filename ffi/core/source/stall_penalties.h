@@ -1,8 +1,8 @@
 /* Penalties for addresses whose clients held a receiver-paced LBT-TCP session until they were closed, so that a client
  * that connects again does not hold it again at once. The first penalty lasts as long as the stall timeout, each
- * further one twice as long as the last, up to 64 stall timeouts. If an address does not stall for the length of its
- * last penalty after that has ended, its next one is a first one. All clients of an address share its penalty, because
- * a new port costs nothing.
+ * further one twice as long as the previous one, up to 64 stall timeouts. If an address does not stall for the length
+ * of its last penalty after that has ended, its next one counts as the first again. All clients of an address share its
+ * penalty, because a new port costs nothing.
  *
  * Threads: the holder of the sender lock. Memory: the owner's; if every place is taken, the penalty that ends first
  * is replaced. Complexity: linear in the places. Errors: none.

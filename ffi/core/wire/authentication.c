@@ -38,7 +38,7 @@ static uint64_t quarter_of(int64_t wall_ns)
     return (uint64_t)(wall_ns > 0 ? wall_ns : 0) / UM_STAMP_QUARTER_NS;
 }
 
-/* A count that wraps within a quarter second carries into the time. */
+/* If the count wraps within a quarter second, the carry advances the time. */
 uint64_t um_stamp_next(uint64_t last, int64_t wall_ns)
 {
     uint64_t next = last + 1, quarter = quarter_of(wall_ns);

@@ -1,4 +1,4 @@
-/* Group reports: a source reports to its receivers how many they are and their longest round trip, for the spread of
+/* Group reports: a source sends its receivers their number and longest round trip, for the spread of
  * their NAKs. LBT-RM has no such message, so it is an extended option of an LBMC control message in a DATA datagram of
  * the session, like a TSNI (layout: docs/wire.md). Pure. Threads: any.
  */
@@ -24,7 +24,7 @@ uint32_t um_round_trip_us(int64_t round_trip_ns);
 
 /* Writes the LBMC message; returns its length. */
 uint32_t um_group_report_encode(uint8_t *out, const um_group_report *report);
-/* Returns false if the message is no well-formed group report. */
+/* Returns false if the message is not a well-formed group report. */
 bool um_group_report_decode(const um_lbmc_message *message, um_group_report *report);
 
 #endif

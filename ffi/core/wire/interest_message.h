@@ -50,7 +50,7 @@ typedef struct um_filter_report {
 uint32_t um_interest_write(uint8_t *out, const um_lbtru_options *options, uint32_t sqn, const um_interest_part *part);
 uint32_t um_interest_add_topic(uint8_t *out, const um_lbtru_options *options, uint32_t topic_index);
 
-/* Returns false if the packet is no interest. *topics is set for um_interest_next_topic. */
+/* Returns false if the packet is not an interest. *topics is set for um_interest_next_topic. */
 bool um_interest_decode(const um_packet *packet, um_interest_part *part, um_packet *topics);
 /* Reads the next topic of the part. Returns false if there are no more. */
 bool um_interest_next_topic(um_packet *topics, uint32_t *topic_index);

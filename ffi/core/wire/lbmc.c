@@ -15,7 +15,7 @@ enum {
     HF_OPTIONAL = 0x4000,
     HF_RESET = 0x2000,
     REQUEST_OVER_TCP = 0,
-    FIRST_GROUP = 224, /* lowest first byte of an address that is no host's */
+    FIRST_GROUP = 224, /* lowest first byte of a multicast or reserved address */
 };
 
 _Static_assert((int)UM_LBMC_SEND_TIME_BYTES == (int)UM_LBMC_EXTENDED_BYTES + (int)SEND_TIME_DATA_BYTES, "one option");
@@ -38,7 +38,7 @@ static enum um_dgram_status decode_batch(const uint8_t *option, um_lbmc_message 
     return UM_DGRAM_OK;
 }
 
-/* Responses are sent to a port of a host, over TCP. A message whose option contains anything else is no request. */
+/* Responses are sent to a port of a host, over TCP. A message whose option contains anything else is not a request. */
 static enum um_dgram_status decode_request(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
 {
     if (option_length != UM_LBMC_REQUEST_BYTES)

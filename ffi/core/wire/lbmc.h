@@ -172,7 +172,7 @@ void um_lbmc_make_first_options(um_lbmc_first_options *options, const um_lbmc_ex
  * they are incomplete. */
 uint32_t um_lbmc_read_hot_failover(const uint8_t *data, uint32_t length, um_lbmc_hot_failover *number);
 
-/* The same as um_lbmc_write_message with these options, which lengthen the message by options->length. */
+/* Like um_lbmc_write_message, but with these options, which lengthen the message by options->length. */
 uint8_t *um_lbmc_write_with_options(uint8_t *out, const um_lbmc_layout *layout, const um_lbmc_first_options *options);
 
 static inline uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request)

@@ -1,6 +1,6 @@
 /* Extracts LBMC messages from a byte stream (LBT-TCP, W1): bytes arrive in pieces of any size and are returned as runs
  * of whole messages, back to back. Messages are framed by their own length, so the only state is the incomplete last
- * message. A stream that cannot be LBMC stays broken: after a wrong length no message start is known.
+ * message. A stream that cannot be LBMC stays broken: after a wrong length no start of a message can be found.
  *
  *     space -> the caller receives into it -> add -> next, until it returns UM_STREAM_MORE
  *

@@ -16,7 +16,7 @@ enum {
 
 _Static_assert((int)UM_RANGE_REQUEST_BYTES_MAX >= (int)UM_LBMC_CONTROL_BYTES + REQUEST_BYTES + EXTENDED_BYTES, "both");
 
-/* A longer age is no bound. */
+/* A longer age counts as no bound. */
 static const uint64_t AGE_MS_MAX = (uint64_t)INT64_MAX / 2 / NS_PER_MS;
 
 static void write_extended(uint8_t *option, const um_range_bounds *bounds)

@@ -34,7 +34,7 @@ typedef struct um_range_request {
 /* Writes a range request; returns its length, at most UM_RANGE_REQUEST_BYTES_MAX. */
 uint32_t um_range_request_write(uint8_t *out, const um_range_request *request);
 
-/* Reads a whole control message. Returns false if it is no range request. */
+/* Reads a whole control message. Returns false if it is not a range request. */
 bool um_range_request_read(const uint8_t *message, uint32_t length, um_range_request *request);
 
 /* Writes a control message with the retained range [low, high]; returns its length, UM_RECOVERY_RANGE_BYTES. */

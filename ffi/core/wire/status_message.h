@@ -37,7 +37,7 @@ uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_
 /* The same for an LBT-RM session. */
 uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status);
 
-/* Returns false if the packet is no well-formed status message. */
+/* Returns false if the packet is not a well-formed status message. */
 bool um_status_decode(const um_packet *packet, um_status_message *status);
 
 #endif

@@ -40,7 +40,7 @@ typedef struct um_stream_greeting {
 
 /* Writes UM_RECORD_HEADER_BYTES, with a nonce of UM_GREETING_NONCE_BYTES. */
 void um_stream_greeting_put(uint8_t *out, const um_stream_greeting *greeting, const uint8_t *nonce);
-/* Reads UM_RECORD_HEADER_BYTES. Returns false if they are no greeting. */
+/* Reads UM_RECORD_HEADER_BYTES. Returns false if they are not a greeting. */
 bool um_stream_greeting_read(const uint8_t *data, um_stream_greeting *greeting);
 
 /* Writes the bytes before the tag: UM_RECORD_COVERED_BYTES. key_id: 0, or of the key for this direction from here on.
