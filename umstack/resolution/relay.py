@@ -80,7 +80,7 @@ class _Client:
 
 
 class Fate(Enum):
-    """What the relay does with a received datagram."""
+    """The treatment of a received datagram."""
 
     DROPPED = "dropped"
     ANSWERED = "answered"
