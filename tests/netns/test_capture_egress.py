@@ -257,7 +257,7 @@ def test_without_a_mirror_runs_are_copied_and_that_is_reported(make_lab: MakeLab
     assert (summary["egress"], summary["packets"]) == ("tc", 6)
     assert "creating the mirror device" in summary["egress_copied"]
     assert "TUN/TAP" in summary["egress_copied"]
-    assert "copied by its sender" in complained
+    assert "the sender copies each outgoing datagram" in complained
     assert frames(tmp_path) == seen
 
 

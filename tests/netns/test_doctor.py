@@ -299,11 +299,11 @@ def test_busy_polling_is_prepared_said_and_put_back(host_with_napi: Host, tmp_pa
     assert napi.irq_suspend_timeout_ns == 20_000_000
     report = umstack(host, "doctor", "eth0")
     assert "IRQ suspension 20 ms" in report.stdout
-    assert "interrupts are put off" in report.stdout
+    assert "interrupts are deferred" in report.stdout
     assert umstack(host, "nic", "undo", "eth0", "--state", state).returncode == 0
     (napi,) = host.call(lambda: probe("eth0")).napi
     assert napi.irq_suspend_timeout_ns == 0
-    assert "interrupts are put off" not in umstack(host, "doctor", "eth0").stdout
+    assert "interrupts are deferred" not in umstack(host, "doctor", "eth0").stdout
 
 
 def test_threads_poll_the_queues_or_the_kernel_is_named(host_with_napi: Host, tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ def test_the_doctor_reports_where_the_rings_would_be(vlan_lab: Lab) -> None:
     words = " ".join(printed.split())
     assert words.count("vlan0: native will be used") == 1
     assert f"vlan0 is VLAN {VLAN} (802.1Q) of eth0" in words
-    assert f"would be on eth0, for what is tagged for VLAN {VLAN}" in words
+    assert f"would be on eth0, for datagrams tagged with VLAN {VLAN}" in words
     as_json = subprocess.run([*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
     (report,) = json.loads(as_json)["interfaces"]
     assert report["mode"] == "native"

@@ -193,7 +193,7 @@ def step(steps: list[Step], mode: Mode) -> Step:
 def test_the_mode_follows_from_the_facts(
     facts: Facts, mode: Mode | None, blocked: Mode | None, problem: str, remedy: str
 ) -> None:
-    """Each fact leads to its mode, and the mode it rules out says why and what would change it."""
+    """Each fact leads to its mode, and the report gives the reason a mode is ruled out and how to change it."""
     steps = decide(facts)
     assert chosen(steps) is mode
     assert [step.mode for step in steps] == list(Mode)
@@ -285,22 +285,26 @@ def test_the_driver_page_is_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("changes", "received", "sent"),
     [
-        ({}, "by the NIC over rings: no, its driver does not give them", "no, the NIC does not over rings"),
+        (
+            {},
+            "by the NIC over rings: no, its driver does not provide them",
+            "no, the NIC does not support it over rings",
+        ),
         (
             {
                 "rx_metadata_features": frozenset({"timestamp", "hash"}),
                 "xsk_features": frozenset({"tx-timestamp"}),
             },
             "yes (link_xdp_nic_timestamps), by the clock /dev/ptp0",
-            "the NIC could, not used yet",
+            "supported by the NIC, not used yet",
         ),
         (
             {
                 "rx_metadata_features": frozenset({"timestamp"}),
                 "timestamping": Timestamping(None, False, False),
             },
-            "its driver has the call, but no clock to answer it by",
-            "no, the NIC does not over rings",
+            "its driver supports the call, but has no clock for it",
+            "no, the NIC does not support it over rings",
         ),
         (
             {"rx_metadata_features": UNKNOWN, "xsk_features": UNKNOWN},

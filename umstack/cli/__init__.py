@@ -44,7 +44,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that knows its sub-commands by name and imports the one that is run."""
+    """A click group that imports a sub-command on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the sub-commands, the most common first."""
@@ -127,6 +127,6 @@ def main() -> None:
 
 
 def _print_json_error(message: str, hint: str, kind: str) -> None:
-    """With --json, print the error as the one object on standard output, besides the line on standard error."""
+    """With --json, also print the error as the only object on standard output."""
     if "--json" in sys.argv[1:]:
         click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))

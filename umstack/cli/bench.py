@@ -178,7 +178,7 @@ def command() -> None:
     type=click.Choice(get_args(Reads)),
     default="counter",
     show_default=True,
-    help="Batch API: whether the subscriber reads only each message's counter or all of it.",
+    help="Batch API: the subscriber reads only each message's counter, or the whole message.",
 )
 @_RECEIVERS
 @click.option(
@@ -188,7 +188,7 @@ def command() -> None:
     default=0,
     help="Messages per send. Default: 256 KiB.",
 )
-@click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets, too.")
+@click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Also measure raw sockets.")
 @PEERS
 @_MODE
 @_LINK
@@ -231,7 +231,7 @@ def _throughput(
     multiple=True,
     default=get_args(Loop),
     show_default=True,
-    help="Where the loop that sends and waits runs; repeatable.",
+    help="Where the loop of sends and waits runs; repeatable.",
 )
 @size_option(1024)
 @click.option(
@@ -289,7 +289,7 @@ def _latency(
 @size_option(65000, "Message size of the stream in bytes.")
 @_RECEIVERS
 @click.option(
-    "--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips, too."
+    "--round-trip/--no-round-trip", "has_round_trip", default=True, help="Also measure round trips."
 )
 @click.option(
     "--tuned/--defaults",

@@ -1,4 +1,4 @@
-"""Options and output that the measurements share: commands of `umstack bench`, and scripts of `tests/bench`."""
+"""Options and output shared by the commands of `umstack bench` and the scripts of `tests/bench`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from umstack.errors import OptionError
 
 
 def _option_line(text: str) -> str:
-    """`scope.option=value` as a line of a configuration."""
+    """Convert `scope.option=value` to a configuration line."""
     name, equals, value = text.partition("=")
     scope, dot, option = name.partition(".")
     if not (equals and dot):
-        raise click.BadParameter(f"{text} is not scope.option=value: as in source.flow_control=min")
+        raise click.BadParameter(f"{text} is not scope.option=value, for example source.flow_control=min")
     line = f"{scope} {option} {value}"
     try:
         Config.parse(line)

@@ -1,4 +1,4 @@
-"""The tables `umstack bench` prints for people."""
+"""The text tables that `umstack bench` prints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_text(value: int | None) -> str:
 
 
 def _cpu(one: Result) -> tuple[str, str]:
-    """Nanoseconds of CPU time per message, at the publisher and at the subscriber."""
+    """Return CPU nanoseconds per message at the publisher and at the subscriber."""
     sent = (one["detail"] or {}).get("sent")
     if not sent:
         return "", ""
@@ -50,7 +50,7 @@ def _cpu(one: Result) -> tuple[str, str]:
 
 
 def throughput_table(results: Sequence[Result]) -> Table:
-    """Rates, what raw sockets moved, and what went wrong."""
+    """Return a table of rates next to raw sockets, and of faults."""
     left = ("what", "size", "API")
     right = (
         "messages/s",
@@ -81,7 +81,7 @@ def throughput_table(results: Sequence[Result]) -> Table:
 
 
 def latency_table(results: Sequence[Result]) -> Table:
-    """Round trips in microseconds."""
+    """Return a table of round trips in microseconds."""
     table = empty_table(
         ("what", "wait", "loop"),
         ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "x TCP", "x ZeroMQ", "round trips"),
@@ -125,7 +125,7 @@ def recovery_table(results: Sequence[Result]) -> Table:
 
 
 def flow_table(results: Sequence[Result]) -> Table:
-    """The rate a stream settled at, next to what its slowest subscriber can take."""
+    """Return a table of the rate a stream settled at, next to the maximum of its slowest subscriber."""
     table = empty_table(
         ("what", "size"), ("subscribers", "us per message", "own maximum", "settled", "x", "lost")
     )
@@ -167,7 +167,7 @@ def scale_table(results: Sequence[Result]) -> Table:
 
 
 def comparison_table(rows: Sequence[Row], waits: Sequence[str]) -> Table:
-    """Both links and the raw ends, size by size."""
+    """Return a table of both links and the raw baselines by message size."""
     trips = [f"{wait}: {key} us" for wait in waits for key in ("p50", "p99")]
     right = ("messages/s", "datagrams/s", "x sockets", "cpu ns: send", "receive", *trips)
     table = empty_table(("size", "what"), right)
@@ -188,7 +188,7 @@ def comparison_table(rows: Sequence[Row], waits: Sequence[str]) -> Table:
 
 
 def target_table(targets: Sequence[Target]) -> Table:
-    """Every target, what was measured and whether it was met."""
+    """Return a table of targets, measured values and verdicts."""
     table = empty_table(("target",), ("measured", "demanded", "aim", "met"))
     for target in targets:
         verdict = "[green]yes[/]" if target.is_met else "[red]no[/]"

@@ -41,7 +41,7 @@ class _Log:
     confinement: dict[str, str] = field(default_factory=dict)
 
     def write(self, event: BrokerEvent) -> None:
-        """Note one event."""
+        """Log one event."""
         self.counts[event.what] += 1
         if self.as_json:
             peer = {"pid": event.peer.pid, "uid": event.peer.uid}
@@ -98,9 +98,9 @@ def command(
     ports: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Open AF_XDP rings for processes that may not: attach the program, pass the sockets, see to the rules.
+    """Open AF_XDP rings for unprivileged processes: attach the program, pass the sockets, manage the steering rules.
 
-    Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, and CAP_IPC_LOCK for the frames; serves root, its own user, and the
+    Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, and CAP_IPC_LOCK for the frames. Serves root, its own user and the
     configured users and groups. Runs until Ctrl-C or SIGTERM, and then detaches every program. Logs one line per event
     on stderr; with --json one object per event, and a summary at the end.
     """

@@ -1,4 +1,4 @@
-"""`umstack capture`: what passes an interface, as pcapng files."""
+"""`umstack capture`: captures the traffic of an interface to pcapng files."""
 
 from __future__ import annotations
 
@@ -132,16 +132,15 @@ def command(
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Capture what passes the interface IFACE: the stack's groups, or all of it.
+    """Capture the traffic of the interface IFACE: the stack's groups, or all frames.
 
     Files are named umstack-IFACE-TIME.pcapng, with the suffix .part until they are complete. Frames that an XDP program
     redirects are not captured: use a context's tap for those. The data path has priority: a capture with too little
-    CPU time drops packets and slows nobody. Use --priority normal if the capture matters more.
+    CPU time drops packets and slows no other process. Use --priority normal if the capture matters more.
 
-    With --live the packets go to standard output as they come, until the reader goes away.
+    With --live the packets are written to standard output as they arrive, until the reader closes it.
 
-    Ends with status 0 when it ran as long as it was asked to; packets that had to be dropped are counted in the files
-    and in the summary.
+    Exits with status 0 if it ran for the requested time. Dropped packets are counted in the files and in the summary.
     """
     if everything and (groups or ports):
         raise click.UsageError("--all cannot be used with --group or --port")
@@ -173,7 +172,7 @@ def command(
         _note_cost(capture)
         _note_runs(capture)
         capture.run(seconds, lambda report: meter.show(_progress(report)))
-        # The packets in the ring must not wait for an idle CPU: the time for them is limited.
+        # Draining the ring is limited in time and must not wait for an idle CPU.
         os.sched_setscheduler(0, *usual)
     _print_summary(
         capture,
@@ -191,7 +190,7 @@ def _check_live(has_files: bool) -> None:
         )
     if sys.stdout.isatty():
         raise click.UsageError(
-            "--live writes packets to standard output: give it to a reader, as in "
+            "--live writes packets to standard output; pipe it to a reader: "
             "'umstack capture eth1 --live | wireshark -k -i -'"
         )
 
@@ -202,14 +201,14 @@ def _note_cost(capture: InterfaceCapture) -> None:
             f"note: a sender on this host pays for every datagram captured: {capture.egress.reason}", err=True
         )
     if capture.egress.copied:
-        click.echo(f"note: what goes out is copied by its sender: {capture.egress.copied}", err=True)
+        click.echo(f"note: the sender copies each outgoing datagram: {capture.egress.copied}", err=True)
 
 
 def _note_runs(capture: InterfaceCapture) -> None:
     if not capture.report().splits_runs:
         click.echo(
-            "note: this kernel (Linux before 6.2) does not report how datagrams were joined (GRO): those of LBT-RM are "
-            "written singly, others as they were joined",
+            "note: this kernel (Linux before 6.2) does not report how GRO joined datagrams: those of LBT-RM are "
+            "written one by one, others as they were joined",
             err=True,
         )
 
@@ -242,6 +241,8 @@ def _print_summary(
         for file in report.files:
             click.echo(file)
         seen_at = "tc egress" if capture.egress.way == "tc" else "the device"
-        click.echo(f"{_progress(report)} in {seconds:.1f} s; what goes out was seen at {seen_at}", err=True)
+        click.echo(
+            f"{_progress(report)} in {seconds:.1f} s; outgoing datagrams were captured at {seen_at}", err=True
+        )
     if cut_short:
         raise SystemExit(INTERRUPTED_STATUS)

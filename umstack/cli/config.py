@@ -1,4 +1,4 @@
-"""`umstack config`: what a configuration file sets, what is wrong with it, and what is in force."""
+"""`umstack config`: checks, shows and compares configuration files."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ Examples:
 """
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--strict", is_flag=True, help="Fail on unwise combinations of options, too.")
+@click.option("--strict", is_flag=True, help="Also fail on unwise combinations of options.")
 @JSON_OPTION
 def check(files: Sequence[str], strict: bool, as_json: bool) -> None:
-    """Say what is wrong with every line, which options do not exist here and why, and which relations are unwise.
+    """Report faulty lines, unsupported options with the reason, and unwise combinations of options.
 
-    The status is 0 when a context can be made of each file, 1 otherwise.
+    The status is 0 if a context can be created from each file, otherwise 1.
     """
     found = {file: examine(read_text(file), file) for file in files}
     refused = [
@@ -85,12 +85,12 @@ Examples:
 )
 @click.argument("file", required=False)
 @_SETTING
-@click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@click.option("--changed", is_flag=True, help="Only values that differ from the defaults.")
 @JSON_OPTION
 def dump(file: str | None, options: Sequence[str], changed: bool, as_json: bool) -> None:
-    """Show each option that is in force, its unit and default, and where its value came from.
+    """Show the effective value of each option, its unit, its default and its origin.
 
-    What is printed is a configuration file again.
+    The output is itself a valid configuration file.
     """
     rows = [row for row in in_force(_config(file, options)) if not changed or row.value != row.default]
     if as_json:
@@ -112,9 +112,9 @@ Examples:
 @click.argument("after", required=False)
 @JSON_OPTION
 def diff(before: str, after: str | None, as_json: bool) -> None:
-    """Compare what is in force under two files, or under one and the defaults.
+    """Compare the effective values of two files, or of one file and the defaults.
 
-    The status is 0 when nothing differs, 1 otherwise.
+    The status is 0 if nothing differs, otherwise 1.
     """
     older = Config() if after is None else Config.load(before)
     found = differences(older, Config.load(before if after is None else after))

@@ -1,4 +1,4 @@
-"""`umstack decode`: captures as rows a person can read, or as JSON, CSV or Parquet."""
+"""`umstack decode`: prints the packets of captures, or writes them as JSON, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTROL_BYTES = {
     ("LBT-RU", "SM"): 16, ("LBT-RU", "NAK"): 8, ("LBT-RU", "NCF"): 12, ("LBT-RU", "ACK"): 8, ("LBT-RU", "CREQ"): 4,
     ("LBT-RU", "RST"): 4,
 }  # fmt: skip
-"""Of UDP payload, without a list of sequence numbers and without LBT-RU's options."""
+"""Bytes of UDP payload, without a list of sequence numbers and without LBT-RU's options."""
 _OPTION_BYTES = 8
 _TRAILER_BYTES = 28
 _CSV_LEFT_OUT = ("sqns", "messages", "advertisements")
@@ -59,7 +59,7 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     type=click.Choice(_TYPES),
     help="Show only packets of this type; repeatable.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show packets of other protocols, too.")
+@click.option("--all", "everything", is_flag=True, help="Also show packets of other protocols.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N packets.")
 @click.option("--parquet", type=click.Path(), metavar="FILE", help="Write all columns to a Parquet file.")
 @click.option(
@@ -111,10 +111,10 @@ def command(
     tcp_ports: tuple[int, int],
     as_json: bool,
 ) -> None:
-    """Show what captures hold: pcap or pcapng, plain or compressed with gzip or zstd.
+    """Show the packets in captures: pcap or pcapng, plain or compressed with gzip or zstd.
 
-    Notes on a file, such as a missing end or a clock that steps, go to standard error. With --json it is one
-    object with counts and these notes; rows go to --parquet or --csv.
+    Notes on a file, such as truncation or a clock step, are written to standard error. --json prints one object with
+    counts and these notes; rows are written only to --parquet or --csv.
     """
     files = [CaptureNotes(path=path) for path in captures]
     ports = CapturePorts(lbtrm_ports, resolution_ports, tcp_ports, lbtru_ports)
@@ -165,7 +165,7 @@ def _limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
 
 
 def _counted(batch: Any) -> dict[str, int]:
-    """Packets by type, or by status where they have none or are not well formed."""
+    """Count packets by type, or by status if they have no type or are malformed."""
     groups = (
         arrow().Table.from_batches([batch]).group_by(["packet_type", "status"]).aggregate([([], "count_all")])
     )
@@ -217,7 +217,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _when(time_ns: int) -> str:
-    """UTC, to the nanosecond; a time no calendar has, from a damaged file, as it is."""
+    """Format a time as UTC with nanoseconds; a time out of range (damaged file) as a number."""
     seconds, fraction = divmod(time_ns, 10**9)
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09}"
@@ -260,7 +260,7 @@ def _details(row: dict[str, Any]) -> str:
 
 
 def _has_trailer(row: dict[str, Any]) -> bool:
-    """Whether a control datagram has an authentication trailer: it is longer by it. DATA names it."""
+    """True if a control datagram has an authentication trailer, judged by its length; DATA has a header for it."""
     kind = row["packet_type"]
     if kind in ("STATUS", "FILTER"):
         return any(message["kind"] == "tag" for message in row["messages"] or ())
@@ -274,7 +274,7 @@ def _has_trailer(row: dict[str, Any]) -> bool:
 
 
 def _messages(messages: list[dict[str, Any]]) -> str:
-    """`2 messages of 34 bytes`, and what else there is."""
+    """Format counts such as `2 messages of 34 bytes`."""
     kinds = Counter(message["kind"] for message in messages)
     size = sum(message["payload_bytes"] for message in messages)
     texts = [

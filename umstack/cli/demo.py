@@ -130,7 +130,7 @@ def command(
     """Send a file tree to several subscribers across a switch that drops datagrams.
 
     One run uses AF_XDP and one kernel sockets; the results are shown side by side. If AF_XDP is unavailable the demo
-    shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is out for 15 s.
+    shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is unplugged for 15 s.
     All runs are captured at the switch, and the demo ends with a report on the captures. Status 0 only if every
     subscriber has every file, with the SHA-256 of the original.
     """

@@ -1,4 +1,4 @@
-"""`umstack doctor`: what this host and its interfaces can do, which mode will be used and what would improve it."""
+"""`umstack doctor`: shows the capabilities of this host's interfaces, the mode used and possible improvements."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ Examples:
 )
 @JSON_OPTION
 def command(interface: str | None, broker: str, as_json: bool) -> None:
-    """Say what INTERFACE can do, the mode that will be used, and what would change it.
+    """Show the capabilities of INTERFACE, the mode that will be used, and how to change it.
 
-    Without INTERFACE: every interface that carries multicast. The exit status is 0 if there is one shown that can be
-    used at all, be it over sockets.
+    Without INTERFACE: every interface that carries multicast. The exit status is 0 if at least one of them can be
+    used, even if only over sockets.
     """
     try:
         wanted = multicast_interfaces() if interface is None else [find_interface(interface)]
@@ -73,7 +73,7 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
 
 
 def _with_broker(facts: Facts, path: Path) -> tuple[Facts, str | None]:
-    """The facts as a link will have them: with what a broker does for a process that may not; and which broker."""
+    """Return the facts that apply to a link, including a broker's privileges, and a description of the broker."""
     if not missing_capabilities(facts.capabilities) or not path.is_socket():
         return facts, None
     try:
@@ -113,7 +113,7 @@ def _print(console: Console, facts: Facts, broker: str | None, steps: Sequence[S
     if broker is not None:
         table.add_row("  broker", escape(broker))
     console.print(table)
-    ladder = Table("mode", "verdict", "why not", "what would change it", box=SIMPLE, show_edge=False)
+    ladder = Table("mode", "verdict", "why not", "how to change it", box=SIMPLE, show_edge=False)
     for step, below in zip(steps, [*steps[1:], None], strict=True):
         _add_step(ladder, step, below)
     console.print(ladder)
@@ -159,10 +159,10 @@ def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _rings_below(facts: Facts) -> str:
-    """Where they would be, and for what."""
+    """Describe the NICs of the rings, the VLAN filter, and the NICs that send."""
     nics = ", ".join(nic.interface for nic in facts.nics)
     vlan = next((device.vlan for device in facts.stack if device.vlan), None)
-    tagged = f", for what is tagged for VLAN {vlan}" if vlan else ""
+    tagged = f", for datagrams tagged with VLAN {vlan}" if vlan else ""
     if all(device.kind != "bond" for device in facts.stack):
         return f"would be on {nics}{tagged}"
     sends = nic_that_sends(facts.stack, facts.interface)
@@ -170,7 +170,7 @@ def _rings_below(facts: Facts) -> str:
 
 
 def _shown_nic(facts: Facts, *, named: bool) -> Iterator[tuple[str, str]]:
-    """Return the capabilities of the device with the queues; its name and link, too, if it is another device."""
+    """Return the capabilities of the device that has the queues; if it is another device, its name and link, too."""
     if named:
         yield facts.interface, f"{_state(facts)}, MTU {facts.mtu_bytes}{_speed(facts)}"
     yield "driver", f"{facts.driver}, {facts.bus}, Linux {facts.kernel_release}"
@@ -210,11 +210,11 @@ def _names(names: frozenset[str] | Unknown) -> str:
 
 
 def _napi(instances: tuple[Napi, ...] | Unknown) -> str:
-    """How many poll the queues, and how; of all, for `umstack nic init` sets them alike."""
+    """Describe all NAPI instances together, because `umstack nic init` sets them alike."""
     if isinstance(instances, Unknown):
         return str(instances)
     if not instances:
-        return "none now: no interrupt is put off, no thread polls"
+        return "none now: no interrupt is deferred, no thread polls"
     threads = {_threads(one.threaded) for one in instances}
     suspension = {
         str(time_ns)
@@ -241,9 +241,9 @@ def _received_stamps(facts: Facts) -> str:
     if isinstance(facts.rx_metadata_features, Unknown):
         return str(facts.rx_metadata_features)
     if "timestamp" not in facts.rx_metadata_features:
-        return "no, its driver does not give them"
+        return "no, its driver does not provide them"
     if isinstance(facts.timestamping, Unknown) or facts.timestamping.hardware_clock is None:
-        return "its driver has the call, but no clock to answer it by"
+        return "its driver supports the call, but has no clock for it"
     return f"yes (link_xdp_nic_timestamps), by the clock /dev/ptp{facts.timestamping.hardware_clock}"
 
 
@@ -251,9 +251,9 @@ def _sent_stamps(facts: Facts) -> str:
     if isinstance(facts.xsk_features, Unknown):
         return str(facts.xsk_features)
     return (
-        "the NIC could, not used yet"
+        "supported by the NIC, not used yet"
         if "tx-timestamp" in facts.xsk_features
-        else "no, the NIC does not over rings"
+        else "no, the NIC does not support it over rings"
     )
 
 
@@ -264,7 +264,7 @@ def _attached(attached: AttachedXdp | Unknown | None) -> str:
 
 
 def _notes(facts: Facts) -> Iterator[Reason]:
-    """Return notes on the interface or its NICs that exclude no mode and yet matter."""
+    """Yield notes on the interface or its NICs that matter but exclude no mode."""
     for nic in facts.nics:
         yield from _notes_of(replace(nic, vlans_above=()))
     if not facts.nics:
@@ -282,21 +282,21 @@ def _notes_of(facts: Facts) -> Iterator[Reason]:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
     if facts.vlans_above and not isinstance(facts.features, Unknown) and facts.features.get(TAGS_STRIPPED):
         yield Reason(
-            f"the NIC takes the tags of {', '.join(facts.vlans_above)} off before a program sees them: rings on "
-            f"{facts.interface} would take their datagrams, too, where group and port are the same",
+            f"the NIC strips the tags of {', '.join(facts.vlans_above)} before XDP programs run: rings on "
+            f"{facts.interface} would also receive their datagrams if group and port are the same",
             f"ethtool -K {facts.interface} {TAGS_STRIPPED} off, if rings are used here",
         )
     defers, flush_ns = facts.napi_defer_hard_irqs, facts.gro_flush_timeout_ns
     if isinstance(defers, int) and isinstance(flush_ns, int) and defers and flush_ns:
         yield Reason(
-            f"interrupts are put off: a process that does not poll waits up to {defers * flush_ns // 1000} us"
+            f"interrupts are deferred: a process that does not poll waits up to {defers * flush_ns // 1000} us"
             " for each datagram",
-            "set pend_busy_poll_limit or link_xdp_busy_poll in every process that reads from it, or "
+            "set pend_busy_poll_limit or link_xdp_busy_poll in every process that receives from it, or "
             f"umstack nic undo {facts.interface}",
         )
     with LinuxHost(facts.interface) as host:
         better = [setting.key for setting in check(host) if setting.is_to_change]
     if better:
         yield Reason(
-            f"settings that could be better: {', '.join(better)}", f"umstack nic check {facts.interface}"
+            f"settings that can be improved: {', '.join(better)}", f"umstack nic check {facts.interface}"
         )

@@ -1,4 +1,4 @@
-"""How messages lie in a byte stream: as lines, or as records of a 4-byte big-endian length and that many bytes."""
+"""Framing of messages in a byte stream: lines, or records with a 4-byte big-endian length."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class BrokenStream(UmError):
 
 
 class Splitter(Protocol):
-    """Cuts a stream into messages, as its pieces come."""
+    """Cuts a stream into messages as its pieces arrive."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages complete with this piece."""
+        """Return the messages that this piece completes."""
 
     def end(self) -> list[bytes]:
         """Return the remaining data at the end of the stream."""
 
 
 class LineSplitter:
-    """A message is a line without its end; the last one may lack it."""
+    """A message is a line without its terminator, which is optional on the last line."""
 
     def __init__(self, message_max_bytes: int) -> None:
         """Lines longer than this are refused."""
@@ -36,23 +36,23 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines complete with this piece."""
+        """Return the lines that this piece completes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > self._max or any(len(line) > self._max for line in lines):
             raise MessageTooLong(
                 f"a line is longer than {self._max} bytes",
-                hint="cut it, or send it with --files or --records",
+                hint="split it, or send it with --files or --records",
             )
         return lines
 
     def end(self) -> list[bytes]:
-        """A last line without an end."""
+        """Return a last line that has no terminator."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
 class RecordSplitter:
-    """A message is a length and that many bytes."""
+    """A message is a 4-byte length and its payload."""
 
     def __init__(self, message_max_bytes: int) -> None:
         """Records longer than this are refused."""
@@ -60,7 +60,7 @@ class RecordSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The records complete with this piece."""
+        """Return the records that this piece completes."""
         data = self._rest + data
         messages, at = [], 0
         while len(data) - at >= LENGTH.size:
@@ -68,7 +68,7 @@ class RecordSplitter:
             if length > self._max:
                 raise MessageTooLong(
                     f"a record has {length} bytes, more than the maximum of {self._max}",
-                    hint="check that the input is made of 4-byte big-endian lengths and as many bytes",
+                    hint="check that each record starts with its length in 4 bytes, big-endian",
                 )
             end = at + LENGTH.size + length
             if end > len(data):
@@ -79,19 +79,19 @@ class RecordSplitter:
         return messages
 
     def end(self) -> list[bytes]:
-        """Nothing may be left."""
+        """Raise BrokenStream if a record is incomplete."""
         if self._rest:
             raise BrokenStream(f"the input ends {len(self._rest)} bytes into a record")
         return []
 
 
 def join_lines(messages: Sequence[bytes]) -> bytes:
-    """Each message as a line."""
+    """Return each message as a line."""
     return b"\n".join([*messages, b""])
 
 
 def join_records(messages: Sequence[bytes]) -> bytes:
-    """Each message as a record."""
+    """Return each message as a record."""
 
     def pieces() -> Iterator[bytes]:
         for message in messages:

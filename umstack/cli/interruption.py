@@ -1,4 +1,4 @@
-"""Interruption: Ctrl-C and SIGTERM both end a command in order, with its summary."""
+"""Interruption: Ctrl-C and SIGTERM both end a command cleanly, with its summary."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _AGAIN_SECONDS = 0.005
 
 @contextmanager
 def terminable(*, once: bool = False) -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt as Ctrl-C does.
+    """Within the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
 
-    With `once` the first of them is the last: what is being taken down then is not left half taken down.
-    An exception out of a finaliser goes nowhere: an interrupt that came in one comes again.
+    With `once` further signals are ignored, so that cleanup is not interrupted.
+    Python discards exceptions raised in a finalizer, so an interrupt raised there is raised again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,7 +52,7 @@ def terminable(*, once: bool = False) -> Iterator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             hook(lost)
             return
-        # Raised in here it would be lost for good.
+        # Raised here, it would be lost.
         is_lost = is_deaf = True
         try:
             _handle(dict.fromkeys(_SIGNALS, interrupt))
@@ -89,7 +89,7 @@ class Run(Protocol):
 
 @contextmanager
 def interruptible(run: Run) -> Iterator[None]:
-    """An interrupt ends the block and is recorded in `run`; it is not raised."""
+    """End the block on an interrupt and record it in `run`; do not raise it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -98,15 +98,15 @@ def interruptible(run: Run) -> Iterator[None]:
 
 @dataclass(slots=True)
 class StopRequest:
-    """True once the command was asked to stop."""
+    """True once a signal requested a stop."""
 
     has_come: bool = False
 
 
 @contextmanager
 def stoppable(stop: Callable[[], None]) -> Iterator[StopRequest]:
-    """Inside, being asked to stop calls `stop` and raises nothing: what is under way is finished. Asking again does
-    nothing more. Stands in `terminable(once=True)`, which is for what comes before and after.
+    """Within the block the first signal calls `stop` and raises nothing, so that current work finishes; later signals
+    are ignored. Use it inside `terminable(once=True)`, which covers the code before and after.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

@@ -21,7 +21,7 @@ Examples:
 
 @click.group(epilog=_EXAMPLES)
 def command() -> None:
-    """Make and check the files of keys that authentication_key_file names (docs/authentication.md)."""
+    """Make and check key files for the option authentication_key_file (docs/authentication.md)."""
 
 
 @command.command(epilog=_EXAMPLES)
@@ -30,11 +30,11 @@ def command() -> None:
     "--topic",
     "patterns",
     multiple=True,
-    help="Pattern of topics with their own key; repeatable.  [default: *]",
+    help="Topic pattern that gets its own key; repeatable.  [default: *]",
 )
 @JSON_OPTION
 def new(file: Path, patterns: tuple[str, ...], as_json: bool) -> None:
-    """Make FILE with a new key for each pattern of topics and one for topic resolution, for its owner only."""
+    """Create FILE with a new key per topic pattern and one for topic resolution, readable by its owner only."""
     write_new_key_file(file, patterns or ("*",))
     _say(file, as_json)
 
@@ -43,7 +43,7 @@ def new(file: Path, patterns: tuple[str, ...], as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @JSON_OPTION
 def check(file: Path, as_json: bool) -> None:
-    """Say which patterns FILE has keys for, and refuse one that cannot be used. Keys are not shown."""
+    """List the topic patterns that FILE has keys for; fail if FILE is unusable. Keys are not shown."""
     _say(file, as_json)
 
 
@@ -55,7 +55,9 @@ def _say(file: Path, as_json: bool) -> None:
         return
     for pattern, keys in found.topics:
         click.echo(f"topics {displayed(pattern)}: {_shown(keys)}")
-    click.echo(f"topic resolution: {_shown(found.resolution) if found.resolution else 'no key, so no tags'}")
+    click.echo(
+        f"topic resolution: {_shown(found.resolution) if found.resolution else 'no key, tags are disabled'}"
+    )
 
 
 def _ids(keys: tuple[Key, ...]) -> list[int]:

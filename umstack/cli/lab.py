@@ -46,11 +46,11 @@ _LAB = click.option("--lab", "name", help="Name of the lab. Needed if several ar
 
 @click.group(epilog=_EXAMPLES)
 def command() -> None:
-    """Make hosts and a lossy switch out of network namespaces.
+    """Create hosts and a lossy switch from network namespaces.
 
     Each host has an interface eth0 at a port of a switch that snoops IGMP; each port can lose, duplicate, reorder or
-    block the UDP datagrams that pass it. With --routed a router that forwards unicast only takes the switch's place.
-    Nothing leaves the lab.
+    block the UDP datagrams that pass it. With --routed, a router that forwards only unicast replaces the switch.
+    No traffic leaves the lab.
     """
 
 
@@ -82,7 +82,7 @@ def command() -> None:
 )
 @_JSON
 def up(as_json: bool, **options: Any) -> None:
-    """Make a lab that stays until it is taken down."""
+    """Create a lab that persists until it is taken down."""
     lab = Lab(**options, lasting=True)
     with Console(stderr=True).status(f"making {lab.name}"):
         lab.up()
@@ -101,7 +101,7 @@ def up(as_json: bool, **options: Any) -> None:
 @click.option("--force", is_flag=True, help="Include labs of running processes.")
 @_JSON
 def down(names: Sequence[str], everything: bool, force: bool, as_json: bool) -> None:
-    """Take labs down and end what runs in them. Without a name: the only lasting one there is."""
+    """Take labs down and end their processes. Without a name: the only persistent lab."""
     labs = Lab.all() if everything else [Lab.open(name) for name in names] or [_only_lab(None)]
     owned = [lab for lab in labs if lab.owner_pid is not None and not lab.is_stale]
     if owned and not everything and not force:
@@ -125,7 +125,7 @@ def down(names: Sequence[str], everything: bool, force: bool, as_json: bool) -> 
 @click.argument("names", nargs=-1)
 @_JSON
 def status(names: Sequence[str], as_json: bool) -> None:
-    """Show the labs there are, their hosts, and what their ports do and did."""
+    """Show all labs, their hosts, and the faults and counters of their ports."""
     labs = [Lab.open(name) for name in names] or Lab.all()
     if as_json:
         click.echo(json.dumps({"labs": [_described(lab) for lab in labs]}))
@@ -144,7 +144,7 @@ def status(names: Sequence[str], as_json: bool) -> None:
 @click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @_JSON
 def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None:
-    """Run a command on a host, in place of this process. With --json, report its status and what it said."""
+    """Run a command on a host, replacing this process. With --json, report its status and output."""
     lab = _only_lab(name)
     target = _host(lab, host)
     argv = argv[1:] if argv[0] == "--" else argv
@@ -153,7 +153,7 @@ def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None
     try:
         if not as_json:
             namespaces.enter(target.namespace)
-            # Python ignores SIGPIPE, and what is ignored stays so across exec.
+            # Python ignores SIGPIPE, and exec preserves ignored signals.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvp(argv[0], list(argv))
         child = target.run(
@@ -186,8 +186,8 @@ def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None
 @click.option("--reorder", type=_rate, metavar="RATE", help="Rate of datagrams that are overtaken.")
 @click.option("--reorder-depth", type=int, help="Number of datagrams that overtake one.")
 @click.option("--block/--no-block", default=None, help="Drop every datagram.")
-@click.option("--unicast/--no-unicast", default=None, help="Apply the faults to unicast UDP (NAKs), too.")
-@click.option("--tcp/--no-tcp", default=None, help="Apply the faults to TCP segments, too.")
+@click.option("--unicast/--no-unicast", default=None, help="Also apply the faults to unicast UDP (NAKs).")
+@click.option("--tcp/--no-tcp", default=None, help="Also apply the faults to TCP segments.")
 @click.option("--seed", type=int, help="Restart the series of faults with this seed.")
 @click.option("--mtu", type=int, help="MTU of the cable, in bytes.")
 @_JSON
@@ -199,7 +199,7 @@ def set_ports(
     as_json: bool,
     **changes: Any,
 ) -> None:
-    """Change what ports do, while traffic flows."""
+    """Change the faults of ports while traffic flows."""
     lab = _only_lab(name)
     wanted = {key: value for key, value in changes.items() if value is not None}
     for host in [_host(lab, number) for number in numbers] or lab.hosts:
@@ -241,7 +241,7 @@ def _state(lab: Lab) -> str:
 
 
 def _described(lab: Lab) -> dict[str, Any]:
-    """Everything there is to know of a lab; a stale one may lack hosts, or what it takes to ask them."""
+    """Describe a lab; hosts of a stale lab may be missing or unreadable."""
     described: dict[str, Any] = {
         "name": lab.name,
         "state": _state(lab),
@@ -255,7 +255,7 @@ def _described(lab: Lab) -> dict[str, Any]:
     if lab.is_stale:
         return described
     for host in lab.hosts:
-        # A lab that is being taken down at this moment answers for some of its hosts only.
+        # While a lab is being taken down, only some of its hosts can be read.
         with suppress(LabError):
             described["hosts"].append(_described_host(lab, host))
     return described

@@ -1,12 +1,12 @@
 """Lines: one numbered stream over several interfaces (A/B lines), for `umstack send --hot-failover`.
 
-    in -- took nothing for a second, another line took everything: source closed, a new one opened --> out
+    in -- carried nothing for a second, another line carried all: source closed, a new one opened --> out
     in <------------------------------ the new source has a receiver -------------------------------- out
 
-A line whose receivers have all left is out as well, but it is no outage: they wanted no more of it.
+A line whose receivers have all left is also out, but that is not counted as an outage.
 
-A line must not leave out numbers: two messages that follow each other in a topic's own numbering have nothing between
-them. So a line that is out begins again with a new source, whose numbering is independent of the old one.
+A line must not skip messages: a receiver takes consecutive topic sqns to mean that none is missing. So a line that is
+out restarts with a new source, whose numbering is independent of the old one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from umstack.source import Source
 
 _SLICE_SECONDS = 0.02
 PATIENCE_SECONDS = 1.0
-"""How long a line may take nothing of what another one has taken."""
+"""Seconds after which a line that carries nothing is out, if another line carries the messages."""
 _COUNTED = ("messages_sent", "receivers_timed_out", "receivers_stalled")
 
 
@@ -38,12 +38,12 @@ class Line:
     is_out: bool = False
     outages: int = 0
     left_out: int = 0
-    """Messages that others carried meanwhile."""
+    """Messages that only other lines carried while this one was out."""
     closed_sources: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it carried everything to every receiver that it had, those that left excepted."""
+        """True if it carried every message to each receiver that has not left."""
         return not self.outages and not self._idle_receivers(self.counters())
 
     @staticmethod
@@ -61,7 +61,7 @@ class Line:
         return {**described, "left_out": self.left_out, **self.counters()}
 
     def give_up(self, left_out: int) -> str:
-        """Take it out, and say why. Its new source is not sent to before it has a receiver."""
+        """Take the line out and return the reason. Its new source stays unused until it has a receiver."""
         before, now = self.closed_sources, self.counters()
         has_idle = self._idle_receivers(now) > self._idle_receivers(before)
         is_left = self.source.stats()["receivers_known"] == 0 and not has_idle
@@ -81,22 +81,22 @@ class Lines:
     """The lines of a stream. One thread."""
 
     def __init__(self, lines: Sequence[Line], first_number: int, say: Callable[[str], None]) -> None:
-        """`say` is described when a line is taken out or comes back."""
+        """Call `say` with a text when a line is taken out or returns."""
         self.all = list(lines)
         self.next_number = first_number
         self._say = say
 
     def idle(self, seconds: float) -> None:
-        """Run what contexts in sequential mode have to do, or wait."""
+        """Run contexts in sequential mode, or wait."""
         for line in self.all:
             line.context.idle(seconds)
 
     def connected(self, receivers: int) -> list[Line]:
-        """The lines that have so many receivers."""
+        """Return the lines that have at least this many receivers."""
         return [line for line in self.all if int(line.source.stats()["receivers_known"] or 0) >= receivers]
 
     def send(self, messages: Sequence[bytes], properties: MessageProperties, on_wait: OnWait) -> None:
-        """Send the messages, under the next numbers, over every line that is not out; by one of them at least."""
+        """Send the messages with the next numbers over every line that is not out; at least one must carry them."""
         began = time.monotonic()
         while not (lines := self._lines_in()):
             on_wait(time.monotonic() - began, _NoLine("every line is out"))
@@ -124,7 +124,7 @@ class Lines:
         self.next_number += len(messages)
 
     def _lines_in(self) -> list[Line]:
-        """The lines to send by. One that was out is back when its source has a receiver."""
+        """Return the lines that are in, including those whose new source now has a receiver."""
         for line in self.all:
             if line.is_out and line.source.is_connected:
                 line.is_out = False
@@ -134,7 +134,7 @@ class Lines:
     def _send_by(
         self, line: Line, messages: Sequence[bytes], begin: int, properties: MessageProperties
     ) -> tuple[int, WouldBlock | None]:
-        """Send from this message on, until the line takes no more for a moment: how many, and why no more."""
+        """Send from this message until the line blocks; return the count and the reason it stopped."""
         last = len(messages) - 1
         for at in range(begin, len(messages)):
             try:
@@ -150,11 +150,11 @@ class Lines:
         return len(messages) - begin, None
 
     def is_drained(self) -> bool:
-        """Whether every line that is not out is drained. There is always one: a line is out for what another took."""
+        """True if every line that is not out is drained. At least one line is always in."""
         return all(line.source.wait_drained(0) for line in self.all if not line.is_out)
 
     def has_whole_line(self) -> bool:
-        """Whether one line has carried everything, and all of it has arrived."""
+        """True if at least one line has carried every message, and all have arrived."""
         return any(line.is_whole and line.source.wait_drained(0) for line in self.all)
 
 

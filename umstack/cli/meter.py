@@ -18,7 +18,7 @@ class Meter(Closing):
     """A line that is updated on a terminal; elsewhere a new line every few seconds."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        """Nothing is shown in the first second, nor when not enabled."""
+        """Show nothing in the first second, or if not enabled."""
         self._console = Console(stderr=True)
         self._enabled = enabled
         self._status: Status | None = None
@@ -27,7 +27,7 @@ class Meter(Closing):
         self._next = self._started + _QUIET_SECONDS
 
     def show(self, text: str, *, is_news: bool = False) -> None:
-        """Show the progress if the interval has passed. News, such as a new step, is shown at once."""
+        """Show the progress if the interval has passed. A new step is shown at once."""
         now = time.monotonic()
         if not self._enabled or text == self._shown or (now < self._next and not is_news):
             return

@@ -1,4 +1,4 @@
-"""`umstack monitor`: a folder of captures watched as it grows."""
+"""`umstack monitor`: watches a folder of captures as it grows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def command(
     max_bytes: int,
     as_json: bool,
 ) -> None:
-    """Watch the captures in FOLDER (or a glob) as they grow: by windows of time what a report finds in all of them.
+    """Watch the captures in FOLDER (or a glob) as they grow, and print a report's findings for each time window.
 
     Prints lines, or with --parquet or --prometheus-... writes there instead. Ends on Ctrl-C.
     """

@@ -1,4 +1,4 @@
-"""`umstack nic`: the settings of a NIC and its host that matter, checked, applied and put back."""
+"""`umstack nic`: checks, applies and restores the relevant settings of a NIC and its host."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ _STATE = click.option(
 
 @click.group(epilog=_EXAMPLES)
 def command() -> None:
-    """Check, apply and put back the settings that matter to the bypass.
+    """Check, apply and restore the settings that affect the bypass.
 
-    Offloads, queues, rings, coalescing, interrupt affinity and socket buffers; busy polling and threaded NAPI where
-    they are asked for. `init` records what was there, `undo` restores exactly that.
+    Offloads, queues, rings, coalescing, interrupt affinity and socket buffers; busy polling and threaded NAPI if
+    requested. `init` records the previous settings, `undo` restores exactly those.
     """
 
 
@@ -102,7 +102,7 @@ def command() -> None:
 @_preferences
 @JSON_OPTION
 def check_command(interface: str, as_json: bool, **preferences: Any) -> None:
-    """Show each setting, what it should be, why, and the privilege it takes. Changes nothing.
+    """Show each setting, its target, the reason and the privilege it needs. Changes nothing.
 
     The exit status is 0 if everything is as it should be.
     """
@@ -122,7 +122,7 @@ def check_command(interface: str, as_json: bool, **preferences: Any) -> None:
 def init_command(
     interface: str, state_file: Path | None, dry_run: bool, as_json: bool, **preferences: Any
 ) -> None:
-    """Apply what `check` shows, and record what was there. If one change fails, all are put back."""
+    """Apply the changes that `check` shows, and record the previous settings. If one fails, all are restored."""
     with _host(interface) as host, terminable():
         if dry_run:
             settings = [
@@ -141,7 +141,7 @@ def init_command(
 @click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @JSON_OPTION
 def undo_command(interface: str, state_file: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Put back what `init` found there."""
+    """Restore the settings that `init` recorded."""
     with _host(interface) as host, terminable(once=True):
         outcome = undo(host, state_file or state_path(host.interface), dry_run=dry_run)
         _print_summary(host.interface, outcome, None, as_json)
@@ -160,7 +160,7 @@ def _as_preferences(preferences: dict[str, Any]) -> Preferences:
 
 @contextmanager
 def _host(interface: str) -> Iterator[LinuxHost]:
-    """Open the interface; what goes wrong becomes an error of the stack."""
+    """Open the interface; convert errors of the xdp package to errors of the stack."""
     try:
         with LinuxHost(interface) as host:
             yield host

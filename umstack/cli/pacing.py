@@ -13,7 +13,7 @@ from umstack.source import Buffer, Source
 
 
 class PacedPublisher(Publisher):
-    """Sends each message when the bytes before it have had their time. Used by one thread at a time."""
+    """Sends each message once the bytes before it have taken their time at the set rate. One thread at a time."""
 
     __slots__ = ("_bytes_per_second", "_due")
 
@@ -26,7 +26,7 @@ class PacedPublisher(Publisher):
         self._due = time.monotonic()
 
     def send_packed(self, data: Buffer, offsets: array[int], *, flush: bool = False) -> None:
-        """Publish the messages in `data`, each when it is due; see Source.send_packed."""
+        """Publish each message in `data` when it is due; see Source.send_packed."""
         messages = memoryview(data)
         for begin, end in pairwise(offsets):
             time.sleep(max(0.0, self._due - time.monotonic()))

@@ -1,4 +1,4 @@
-"""`umstack record`: topics to Parquet files, or to a journal."""
+"""`umstack record`: records topics to Parquet files or to a journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from umstack.recorder.resumption import RecorderGap
 
 _MEBIBYTE = 1 << 20
 _QUEUE_BLOCKS = 32
-"""Of a receiver's queue: space for what comes while a batch is written."""
+"""Size of a receiver's queue: space for the messages that arrive while a batch is written."""
 
 _EXAMPLES = """\b
 Examples:
@@ -32,7 +32,7 @@ Examples:
 
 
 def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float | None:
-    """The seconds between two, 0 for always; None for never."""
+    """Return the seconds between two syncs: 0 for always, None for never."""
     try:
         return {"never": None, "always": 0.0}[value] if value in ("never", "always") else float(value)
     except ValueError:
@@ -132,10 +132,10 @@ def command(
 ) -> None:
     """Record the messages of TOPICs, and the counters of their transports.
 
-    With --out there are three tables: messages, events (sessions that begin and end, losses for good) and transports
-    (counters by interval), each below DIR/TABLE/day=.../session=.../part-*.parquet. Killed at any moment this leaves
-    whole files only, and goes on where it was when it is started again. Status 0 unless it was asked for a number of
-    messages or seconds that it did not reach, or messages were lost.
+    --out writes three tables: messages, events (session starts and ends, unrecoverable losses) and transports (counters
+    by interval), each below DIR/TABLE/day=.../session=.../part-*.parquet. If the command is killed, only whole files
+    remain, and it resumes when restarted. Status 0 unless messages were lost or the requested number of messages or
+    seconds was not reached.
     """
     if out is None and journal is None:
         raise click.UsageError("name a directory: --out for Parquet, --journal for a journal, or both")

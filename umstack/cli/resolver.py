@@ -27,16 +27,18 @@ Examples:
     default=f"0.0.0.0:{RESOLVER_DAEMON_PORT}",
     show_default=True,
     metavar="ADDRESS[:PORT]",
-    help="Where contexts send to.",
+    help="Address to listen on.",
 )
-@click.option("--allow", "networks", multiple=True, metavar="NETWORK", help="Serve only clients in it.")
+@click.option(
+    "--allow", "networks", multiple=True, metavar="NETWORK", help="Serve only clients in this network."
+)
 @click.option(
     "--clients",
     "clients_max",
     type=click.IntRange(2),
     default=RelayPolicy().clients_max,
     show_default=True,
-    help="Most clients at a time.",
+    help="Maximum number of clients.",
 )
 @click.option(
     "--timeout",
@@ -44,14 +46,14 @@ Examples:
     type=click.FloatRange(0.1),
     default=RelayPolicy().client_timeout_s,
     show_default=True,
-    help="Seconds of silence after which a client is forgotten.",
+    help="Idle time in seconds after which a client is removed.",
 )
 @click.option(
     "--rate",
     type=click.IntRange(1),
     default=RelayPolicy().client_datagrams_per_second,
     show_default=True,
-    help="Datagrams a second that a client may send.",
+    help="Maximum datagrams per second from one client.",
 )
 @JSON_OPTION
 def command(
@@ -59,8 +61,8 @@ def command(
 ) -> None:
     """Relay topic resolution between contexts on networks without multicast.
 
-    Contexts name it in the option resolver_unicast_daemon. Two daemons are named for fail-over: each context keeps in
-    touch with both. Runs until Ctrl-C or SIGTERM. --json prints what it did at the end.
+    Set the option resolver_unicast_daemon of each context to its address. For failover, list two daemons: contexts
+    stay connected to both. Runs until Ctrl-C or SIGTERM. --json prints a summary at the end.
     """
     policy = RelayPolicy(tuple(map(_network, networks)), clients_max, timeout_s, rate)
     with RelayServer(_address(where), policy) as server:
@@ -77,9 +79,9 @@ def _address(text: str) -> tuple[str, int]:
     try:
         address = str(ipaddress.IPv4Address(host))
     except ValueError:
-        raise click.BadParameter(f"{host} is no IPv4 address", param_hint="--listen") from None
+        raise click.BadParameter(f"{host} is not an IPv4 address", param_hint="--listen") from None
     if port and not (port.isdecimal() and int(port) <= 65535):
-        raise click.BadParameter(f"{port} is no port", param_hint="--listen")
+        raise click.BadParameter(f"{port} is not a port", param_hint="--listen")
     return address, int(port) if port else RESOLVER_DAEMON_PORT
 
 

@@ -42,7 +42,7 @@ Report = Mapping[str, Any]
 
 
 class NoStatistics(UmError):
-    """No context of that process can be read."""
+    """The process has no readable context."""
 
     default_hint = (
         "every context of a running process can be read, "
@@ -53,24 +53,24 @@ class NoStatistics(UmError):
 @click.command(epilog=_EXAMPLES)
 @click.argument("pid", type=click.IntRange(1), required=False)
 @click.option(
-    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Read again and again, and show rates."
+    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Repeat at this interval and show rates."
 )
-@click.option("--all", "everything", is_flag=True, help="Show counters that are zero as well.")
+@click.option("--all", "everything", is_flag=True, help="Include counters that are zero.")
 @JSON_OPTION
 def command(pid: int | None, watch: float | None, everything: bool, as_json: bool) -> None:
-    """Show the counters of the process PID, or list the processes that can be read.
+    """Show the counters of the process PID, or list the readable processes.
 
     Every context of this user can be read (for root: of all users), unless it was made with statistics=False.
     """
     if as_json and watch is not None:
-        raise click.UsageError("--json is one object, --watch many readings: give one of them")
+        raise click.UsageError("--json prints a single reading, --watch many: give only one of them")
     reports = _read(pid)
     if as_json:
         click.echo(json.dumps({"contexts": reports, "clock": host_clock().as_json()}))
         return
     console = Console()
     if any(_sum(report, "receiver_transports", "latency_messages") for report in reports):
-        # The clock of this host; the clocks of the publishers are unknown here.
+        # This host's clock only; the publishers' clocks are unknown here.
         console.print(_foreign(f"clock of this host: {host_clock()}"))
     console.print(_shown(pid, reports, {}, everything))
     if watch is not None:
@@ -134,12 +134,12 @@ def _listed(reports: Sequence[Report], before: Mapping[tuple[int, float], Report
 
 
 def _foreign(text: str) -> Text:
-    """Text that another process chose: neither control characters nor rich's markup act."""
+    """Escape control characters and rich markup in text from another process."""
     return Text(displayed(text))
 
 
 def _short(command: str) -> str:
-    """A command line without the places of the interpreter and of the program."""
+    """Return a command line without the directories of the interpreter and the program."""
     words = command.split()
     words[:2] = [word.rpartition("/")[2] for word in words[:2]]
     return " ".join(words[1:] if len(words) > 1 and words[0].startswith("python") else words)
@@ -150,7 +150,7 @@ def _sum(report: Report, group: str, counter: str) -> int:
 
 
 def _traffic(report: Report, earlier: Report | None, group: str, counter: str) -> str:
-    """Bytes so far or, given an earlier reading, a second."""
+    """Format total bytes or, given an earlier reading, bytes per second."""
     total = _sum(report, group, counter)
     if earlier is None:
         return amount(total)
@@ -159,7 +159,7 @@ def _traffic(report: Report, earlier: Report | None, group: str, counter: str) -
 
 
 def _detailed(report: Report, earlier: Report | None, everything: bool) -> RenderableType:
-    """Every counter of one context in a table: what it is of, its name, its value and its rate."""
+    """Print every counter of one context: its owner, name, value and rate."""
     title = _foreign(
         f"process {report['pid']} on {report['interface']}, {report['link']}: {report['command']}"
     )
@@ -184,7 +184,7 @@ def _detailed(report: Report, earlier: Report | None, everything: bool) -> Rende
 
 
 def _flat(report: Report) -> dict[tuple[str, str], Any]:
-    """Counters by what they are of and their name."""
+    """Return counter values by owner and name."""
     flat: dict[tuple[str, str], Any] = {
         ("topic resolution", name): text for name, text in _resolution(report.get("resolution") or {}).items()
     }
@@ -203,7 +203,7 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
 
 
 def _resolution(domain: Mapping[str, Any]) -> dict[str, str]:
-    """The resolution domain and the interest of a context, in words."""
+    """Yield lines on the resolution domain and the interest of a context."""
     shown = {name: domain[name] for name in ("by", "sends_to", "listens_to") if name in domain}
     for daemon in domain.get("daemons", ()):
         state = "used" if daemon.get("used") else "answers" if daemon.get("answers") else "does not answer"
