@@ -1,13 +1,13 @@
-"""Tiers: a test belongs to the folder of tests/ it lies in, is marked with its name, and is counted under it.
+"""Tiers: a test belongs to the folder of tests/ that contains it, is marked with its name, and is counted under it.
 
-The tiers `c` and `fuzz` may hold, besides Python tests, an executable `run`. It becomes one test: exit status 0
-is success, 77 is "cannot run here" with the reason as the last line said, anything else is failure. The fuzzers'
-`run` is given `--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 2 if unset).
+The tiers `c` and `fuzz` may contain, besides Python tests, an executable `run`. It becomes one test: exit status 0
+is success, 77 is "cannot run here" (its last line is the reason), anything else is failure. The fuzzers' `run` gets
+`--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 2 if unset).
 
-UMSTACK_REQUIRE_TIERS=unit,sim fails the session when one of these tiers ran nothing, or skipped all it had.
+UMSTACK_REQUIRE_TIERS=unit,sim fails the session if one of these tiers ran no test, or skipped all its tests.
 
-`-n 2 --no-loadscope-reorder` (pytest-xdist; scripts/test says it) runs files side by side: the tests of a file in one
-process, all of Spark's in one and first of all, then the tiers that take long.
+`-n 2 --no-loadscope-reorder` (pytest-xdist; used by scripts/test) runs files in parallel. The tests of one file run
+in one process; all Spark tests run in one process and start first; the slow tiers follow.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ TIERS = {
     "property": "Hypothesis over codecs and state machines; no privilege",
     "c": "C units under the sanitizers",
     "sim": "whole stacks under virtual time, one seed a run",
-    "wire": "golden bytes, tshark and scapy over what is sent",
+    "wire": "golden bytes, tshark and scapy on sent datagrams",
     "bpf": "BPF programs through BPF_PROG_TEST_RUN; root",
     "spark": "captures as DataFrames: data source, analyses, report; Java",
     "netns": "real sockets and rings between network namespaces; root",
     "fuzz": "fuzzers for every parser, a short run of each",
 }
 SHARED_BY_THE_TIER = {"spark"}
-"""Tiers whose files share what is dear to start, so that one process must have them all."""
+"""Tiers whose files share an expensive setup, so all their tests run in one process."""
 PRIVILEGED_TIERS = {"bpf", "netns"}
 STATISTICS = "UMSTACK_STAT_DIR"
-"""Where the contexts of the tests are found, apart from those of others on the host."""
+"""Folder of the statistics sockets of the tests, apart from those of other programs on the host."""
 SKIP_STATUS = 77
 RUN_TIMEOUT_SECONDS = 300
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 
 def tier_of(path: Path) -> str | None:
-    """The tier a file under tests/ belongs to, if it is one."""
+    """Return the tier of a file under tests/, or None."""
     parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
     return parts[0] if len(parts) > 1 and parts[0] in TIERS else None
 
 
 def longest_first(tier: str | None) -> tuple[bool, int]:
-    """Sorts what is run side by side: what one process must have alone, then from the slow tiers to the quick ones."""
+    """Sort key for parallel runs: tests that share one process first, then from slow tiers to quick ones."""
     return tier not in SHARED_BY_THE_TIER, -list(TIERS).index(tier) if tier else 0
 
 
 class TierCounts:
-    """Counts outcomes by tier and holds the session to the tiers that had to run."""
+    """Counts outcomes by tier and fails the session if a required tier did not run."""
 
     def __init__(self, required: list[str]) -> None:
-        """Begin with nothing counted."""
+        """Start with nothing counted."""
         self.required = required
         self.outcomes: dict[str, Counter[str]] = {}
 
     def ran(self, tier: str) -> int:
-        """How many tests of the tier were carried out, whatever became of them."""
+        """Return how many tests of the tier ran, with any outcome."""
         counts = self.outcomes.get(tier, Counter())
         return counts.total() - counts["skipped"]
 
     def missing(self) -> list[str]:
-        """The required tiers in which nothing ran."""
+        """Return the required tiers in which no test ran."""
         return [tier for tier in self.required if self.ran(tier) == 0]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test once: by its call, or by the phase that kept it from being called."""
+        """Count a test once: by its call, or by the phase that prevented the call."""
         tier = tier_of(TESTS.parent / report.nodeid.partition("::")[0])
         if tier is None or (report.when != "call" and report.passed):
             return
@@ -89,12 +89,12 @@ class TierCounts:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a session that left a required tier out."""
+        """Fail a session in which a required tier did not run."""
         if self.missing() and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the counts of each tier, before pytest's own closing line."""
+        """Print the counts of each tier before pytest's closing line."""
         terminalreporter.section("tiers")
         for tier in TIERS:
             counts = self.outcomes.get(tier)
@@ -106,15 +106,15 @@ class TierCounts:
             terminalreporter.write_line(f"required tier '{tier}' did not run", red=True)
 
 
-def hear_signals() -> None:
-    """Undo what a shell's background or nohup ignores: tests, and the programs they start, are ended by signals."""
+def restore_signals() -> None:
+    """Restore signals that a shell's background job or nohup ignores: tests end programs by signals."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers as markers and start counting."""
-    hear_signals()
+    restore_signals()
     if STATISTICS not in os.environ:
         folder = tempfile.mkdtemp(prefix="umstack-stat-")
         os.environ[STATISTICS] = folder
@@ -133,7 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test with its tier, and skip what this user may not do."""
+    """Mark each test with its tier, and skip tests that need privileges the user does not have."""
     privileged = os.geteuid() == 0
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: longest_first(tier_of(item.path)))
@@ -152,7 +152,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Say what is run in one process, where there are several."""
+    """Choose which tests run in one process if there are several."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
@@ -165,7 +165,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Take an executable tests/c/run or tests/fuzz/run for a test."""
+    """Collect an executable tests/c/run or tests/fuzz/run as a test."""
     if (
         file_path.name != "run"
         or tier_of(file_path) not in ("c", "fuzz")
@@ -180,20 +180,20 @@ class RunFile(pytest.File):
     """The file of a `run` test."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield the one test."""
+        """Yield the single test."""
         yield RunItem.from_parent(self, name="run")
 
 
 class RunItem(pytest.Item):
-    """A tier's own runner, seen as one test."""
+    """A tier's own runner as one test."""
 
     def __init__(self, *, name: str, parent: pytest.Collector) -> None:
-        """Give the runner more time than a test in Python has."""
+        """Give the runner more time than a Python test gets."""
         super().__init__(name, parent)
         self.add_marker(pytest.mark.timeout(RUN_TIMEOUT_SECONDS))
 
     def runtest(self) -> None:
-        """Run it and judge it by its exit status."""
+        """Run the executable and judge it by its exit status."""
         arguments = (
             ["--seconds", os.environ.get("UMSTACK_FUZZ_SECONDS", "2")] if tier_of(self.path) == "fuzz" else []
         )
@@ -211,13 +211,13 @@ class RunItem(pytest.Item):
             pytest.fail(f"{self.path} ended with status {done.returncode}", pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the test is."""
+        """Return the location of the test."""
         return self.path, None, f"{tier_of(self.path)}/{self.name}"
 
 
 @pytest.fixture(autouse=True)
 def loggers_as_they_were() -> Iterator[None]:
-    """Commands that run in the test's own process set the level of the stack's loggers, which outlives them."""
+    """Restore the level of the stack's loggers: commands that run in the test process set it."""
     loggers = [logging.getLogger(name) for name in ("umstack", "xdp")]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield

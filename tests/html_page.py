@@ -1,4 +1,4 @@
-"""A page of HTML, read for what it says and for what it would load."""
+"""A parsed HTML page: its text, its elements, and the resources it would load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """What a page holds: its text, its elements, and what it would load from elsewhere."""
+    """The text and elements of a page, and the resources it would load from elsewhere."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -16,16 +16,16 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
+        """Record an element."""
         self.elements.append(tag)
         links = [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
         self.outside += [link for link in links if not link.startswith(("#", "data:"))]
 
     def handle_data(self, data: str) -> None:
-        """Note text."""
+        """Record text."""
         self.words.append(data)
 
     @property
     def text(self) -> str:
-        """All words."""
+        """Return all text."""
         return " ".join(" ".join(self.words).split())

@@ -1,4 +1,4 @@
-"""Packets written by hand: the columns of a capture that the analyses read, with every time and number chosen."""
+"""Packets written by hand: the columns of a capture that the analyses read, with each time and number chosen."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MS = 1_000_000
 HEADERS = 42
 
 COLUMNS = pa.schema([field.with_nullable(True) for field in SCHEMA])
-"""The columns of a capture, those that no story tells of being null."""
+"""The columns of a capture; a column that no story sets is null."""
 
 
 def message(topic_index: int = 1, topic_sqn: int = 0, payload_bytes: int = 100) -> dict[str, Any]:
-    """A whole message."""
+    """Return a whole message."""
     return {
         "topic_index": topic_index,
         "topic_sqn": topic_sqn,
@@ -40,7 +40,7 @@ def message(topic_index: int = 1, topic_sqn: int = 0, payload_bytes: int = 100) 
 
 @dataclass(slots=True)
 class Story:
-    """A capture in the making. Times are nanoseconds; sequence numbers wrap as they do on the wire."""
+    """A capture under construction. Times are nanoseconds; sequence numbers wrap as on the wire."""
 
     point: str = "switch"
     session_id: int = SESSION_ID
@@ -71,7 +71,7 @@ class Story:
         self.packets.append(packet | values)
 
     def data(self, time_ns: int, sqn: int, *, again: bool = False, **values: Any) -> None:
-        """A datagram of one message of 100 bytes, unless said otherwise."""
+        """Add a datagram of one message; the message has 100 bytes unless `values` replaces it."""
         messages = values.pop("messages", [message(topic_sqn=sqn)])
         size = values.pop("udp_bytes", 20 + sum(12 + one["payload_bytes"] for one in messages))
         numbered = {
@@ -83,50 +83,50 @@ class Story:
         self._add(time_ns, self.publisher, GROUP, size, **{"packet_type": "DATA", **numbered, **values})
 
     def session_message(self, time_ns: int, lead: int) -> None:
-        """The source says what it has sent last."""
+        """Add a session message with the last sqn sent."""
         values = {"packet_type": "SM", "lead_sqn": lead % WRAP, "trail_sqn": 0}
         self._add(time_ns, self.publisher, GROUP, 24, **values)
 
     def again(self, time_ns: int, sqn: int) -> None:
-        """A retransmission."""
+        """Add a retransmission."""
         self.data(time_ns, sqn, again=True)
 
     def nak(self, time_ns: int, receiver: str, *sqns: int) -> None:
-        """A receiver asks for these."""
+        """Add a receiver's NAK for these sequence numbers."""
         wrapped = [sqn % WRAP for sqn in sqns]
         self._add(time_ns, receiver, self.publisher, 12 + 4 * len(sqns), packet_type="NAK", sqns=wrapped)
 
     def ncf(self, time_ns: int, reason: str, *sqns: int) -> None:
-        """The source declines these."""
+        """Add the source's NCF for these sequence numbers."""
         wrapped = [sqn % WRAP for sqn in sqns]
         values = {"packet_type": "NCF", "sqns": wrapped, "ncf_reason": reason, "trail_sqn": 0}
         self._add(time_ns, self.publisher, GROUP, 16 + 4 * len(sqns), **values)
 
     def status(self, time_ns: int, receiver: str, sqn: int) -> None:
-        """A receiver tells the source how far it is."""
+        """Add a receiver's status message."""
         values = {"packet_type": "STATUS", "next_sqn": sqn % WRAP}
         self._add(time_ns, receiver, self.publisher, 44, **values)
 
     def stream(self, start_ns: int, step_ns: int, first: int, count: int) -> None:
-        """Datagrams at even times."""
+        """Add datagrams at a fixed interval."""
         for number in range(count):
             self.data(start_ns + number * step_ns, first + number)
 
     def batch(self) -> pa.RecordBatch:
-        """The packets, as the decoder gives them."""
+        """Return the packets as the decoder returns them."""
         return pa.RecordBatch.from_pylist(self.packets, schema=COLUMNS)
 
     def facts(self) -> Facts:
-        """The facts in them."""
+        """Return the facts of the packets."""
         return facts_of_packets([self.batch()])
 
     def packed(self, window_ns: int) -> pa.Table:
-        """The facts in them by windows, as the monitor gets them."""
+        """Return the facts of the packets by windows, as the monitor receives them."""
         return packed_by_window([self.batch()], window_ns)
 
 
 def packed_by_window(batches: Iterable[pa.RecordBatch], window_ns: int) -> pa.Table:
-    """The facts of packets by windows, as rows."""
+    """Return the facts of packets by windows, as rows."""
     counter = Counter(window_ns)
     for batch in batches:
         counter.take(batch)

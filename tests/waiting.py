@@ -1,4 +1,4 @@
-"""What tests of every tier wait for."""
+"""Waiting for conditions, in tests of every tier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from umstack import Message
 from umstack.reader import Reader
 
 SECONDS = 10.0
-"""How long a test waits for what must happen. What takes so long does not happen."""
+"""Time limit in seconds for an expected event."""
 
 _PAUSE_SECONDS = 0.002
 
@@ -17,7 +17,7 @@ _PAUSE_SECONDS = 0.002
 def wait_for(
     condition: Callable[[], object], what: str = "the condition", seconds: float = 2 * SECONDS
 ) -> None:
-    """Ask again and again until the condition holds."""
+    """Poll until the condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -25,7 +25,7 @@ def wait_for(
 
 
 def collect(receiver: Reader, count: int, seconds: float = SECONDS) -> list[Message]:
-    """The next messages, this many of them; fails when they do not come. Events are passed over."""
+    """Return the next `count` messages; fail if they do not arrive. Events are skipped."""
     messages: list[Message] = []
     deadline = time.monotonic() + seconds
     while len(messages) < count:

@@ -1,6 +1,6 @@
-"""The ends of the late join measurement: a publisher that retains, and subscribers that count.
+"""The two ends of the late join measurement: a publisher that retains messages, and subscribers that count them.
 
-`python -m tests.bench.late_join_ends publish|subscribe SPEC`, the spec being a `LateJoinSpec` in JSON.
+`python -m tests.bench.late_join_ends publish|subscribe SPEC`; SPEC is a `LateJoinSpec` in JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LateJoinSpec(EndSpec):
 
 
 def _send(source: umstack.Source, messages: NumberedMessages, first: int, count: int, rate: float) -> int:
-    """Publish so many, at a rate or, with 0, as fast as flow control lets it; the next number."""
+    """Publish `count` messages at `rate`, or at full speed if it is 0; return the next number."""
     start, number = time.monotonic(), first
     while number < first + count:
         due = (
@@ -44,7 +44,7 @@ def _send(source: umstack.Source, messages: NumberedMessages, first: int, count:
 
 
 def publish(spec: LateJoinSpec) -> None:
-    """Publish what is ordered, `{"count", "rate"}`, until an order has no count."""
+    """Publish as each order `{"count", "rate"}` requests, until an order has no count."""
     with spec.open_context() as context, context.source(TOPIC) as source:
         if spec.awaits_receiver:
             await_receivers(source, 1)
@@ -62,8 +62,8 @@ def _losses(receiver: umstack.Receiver) -> int:
 
 
 def subscribe(spec: LateJoinSpec) -> None:
-    """Take messages; an order `{"until"}` is answered once that many are here, with the times of the first and last of
-    those that came since the order before."""
+    """Receive messages. Each order `{"until"}` is answered once that many have arrived, with the arrival times of the
+    first and last message since the previous order."""
     with spec.open_context() as context:
         receiver = context.receiver(TOPIC)
         say(ready=True)

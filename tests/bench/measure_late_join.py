@@ -26,7 +26,7 @@ _LEAST_RETAINED_BYTES = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class LateJoinPlan:
-    """The size of the backlog and of its messages, and how often both are measured."""
+    """Size of the backlog and of its messages, and the number of rounds."""
 
     size: int
     backlog: int
@@ -84,7 +84,7 @@ def _send(publisher: Child, subscriber: Child, count: int, sending_rate: float, 
 
 @contextmanager
 def _streaming(lab: Lab, plan: LateJoinPlan, pins: Pins, *, limited: bool) -> Iterator[tuple[Child, Child]]:
-    """Run a publisher, with or without a limit for late joins, and a receiver that is there from the start."""
+    """Run a publisher, with or without a rate limit for late joins, and a receiver that is present from the start."""
     here, live_host, _ = lab.hosts
     sent = replace(_spec(plan, here, pins.publisher, limited=limited), awaits_receiver=True)
     listening = _spec(plan, live_host, pins.subscriber, limited=True)
@@ -135,7 +135,7 @@ def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Resul
             publisher.order(count=count, rate=paced)
             late.order(until=plan.backlog)
             joined = _answer(late)
-            late.order()  # it leaves, so that flow control does not wait for it
+            late.order()  # the late receiver leaves, so that flow control does not wait for it
         _answer(publisher)
         together = _answer(live)
         live.order()
@@ -162,7 +162,8 @@ def _result(what: str, plan: LateJoinPlan, said: dict[str, Any]) -> Result:
 
 
 def late_join_table(results: Sequence[Result]) -> Table:
-    """How fast a backlog is drained next to the live rate, and a live stream beside a late join next to it alone."""
+    """Return a table: drain rate of a backlog against the live rate, and a live stream with and without a late
+    join."""
     table = empty_table(("what", "size"), ("backlog", "messages/s", "x the live rate", "x alone", "lost"))
     for one in results:
         table.add_row(

@@ -1,4 +1,4 @@
-"""How long a request's response takes, next to a plain TCP round trip. Needs root."""
+"""Measure the round trip of a request and its response, next to a plain TCP round trip. Needs root."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from umstack.lab import Lab
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """The requests to measure, and how."""
+    """Number and size of the requests, and the number of rounds."""
 
     specs: Sequence[RequestSpec]
     rounds: int = 3
@@ -36,7 +36,7 @@ class RequestPlan:
 
 
 def measure(plan: RequestPlan, progress: Progress) -> list[Result]:
-    """Every spec and its baseline, in turns, as many rounds as asked for."""
+    """Measure each spec and its baseline in turns, for the number of rounds in the plan."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     own: list[list[Result]] = [[] for _ in plan.specs]
     others: list[list[Result]] = [[] for _ in plan.specs]
@@ -56,7 +56,7 @@ def measure(plan: RequestPlan, progress: Progress) -> list[Result]:
 
 
 def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
-    """Requests from host 0 of the lab, responses from host 1."""
+    """Send requests from host 0 of the lab and responses from host 1."""
     asking, responding = lab.hosts[:2]
     config = f"{spec.config}\nsource transport_lbtrm_multicast_address {GROUP}\n"
     with ExitStack() as stack:
@@ -120,9 +120,9 @@ def measure_requests(lab: Lab, spec: RequestSpec, pins: Pins) -> Result:
 def command(
     options: tuple[str, ...], rounds: int, loss: float, is_pinned: bool, as_json: bool, **trip: Any
 ) -> None:
-    """How long the response to a request takes, next to a message there and back over a TCP connection.
+    """Measure the round trip of a request and its response, next to one over a plain TCP connection.
 
-    Both ends wait blocking and loop in Python; the two take turns between the same two hosts of a lab.
+    Both ends block while they wait and loop in Python. The two measurements alternate between the same two hosts.
     """
     config = throughput.options_text("min", "real", options)
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Topic resolution at scale: how long many topics of many contexts take through daemons, without multicast."""
+"""Measure topic resolution at scale: many topics of many contexts, through daemons, without multicast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from umstack.lab import Host, Lab
 
 _ENDS = "tests.bench.resolution_ends"
 _OPEN_SECONDS = 60.0
-# One small session a context: what is measured is resolution, and a hundred contexts share the machine's memory.
+# One small session per context: only resolution is measured, and a hundred contexts share the machine's memory.
 _SMALL = """
 context transport_lbtrm_multicast_address_low 239.192.15.1
 context transport_lbtrm_multicast_address_high 239.192.15.1
@@ -47,7 +47,7 @@ class ResolutionPlan:
     hosts: int = 10
     daemons: int = 1
     seconds: float = 60.0
-    """When to give up."""
+    """Time limit in seconds."""
     config: str = ""
 
 
@@ -71,9 +71,10 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def measure(plan: ResolutionPlan, progress: Progress) -> Result:
-    """One run, on a routed lab: a process with its share of the contexts on each host, daemons on hosts of their own.
+    """Run once in a routed lab: one process per host with its share of the contexts, and daemons on separate hosts.
 
-    Every context has its share of the topics as sources, receives those of another context, and is to know all.
+    Each context has sources for its share of the topics, receivers for another context's share, and must learn all
+    topics.
     """
     share = plan.contexts // plan.hosts
     with Lab(hosts=plan.hosts + plan.daemons, routed=True) as lab, ExitStack() as stack:
@@ -159,10 +160,10 @@ _PLAN = ResolutionPlan()
 )
 @JSON_OPTION
 def command(as_json: bool, **asked: float) -> None:
-    """How long it takes until every context knows every topic, through daemons, on hosts without multicast.
+    """Measure how long it takes until every context knows every topic, through daemons, on hosts without multicast.
 
-    Each context has its share of the topics as sources, and receivers of the topics of another; with default schedules
-    and rate limits. Fails when that is not done in time.
+    Each context has sources for its share of the topics and receivers for another context's share, with default
+    schedules and rate limits. Fails if the time limit passes first.
     """
     plan = replace(_PLAN, **asked)  # type: ignore[arg-type]
     console = Console(stderr=True)

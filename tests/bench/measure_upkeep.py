@@ -57,11 +57,11 @@ class UpkeepPlan:
 
     rounds: int = 15
     seconds: float = 10.0
-    """How long `umstack top` is watched."""
+    """Seconds for which `umstack top` is watched."""
 
 
 def measure(plan: UpkeepPlan, progress: Progress) -> list[Figure]:
-    """Starts in turns, then a process with a thousand topics: its scrapes, and `umstack top` beside it."""
+    """Measure starts in turns, then scrapes of a process with a thousand topics, and `umstack top` beside it."""
     starts: dict[str, list[float]] = {what: [] for what in _STARTS}
     progress("starts")
     for arguments in _STARTS.values():  # first run: Python writes its compiled modules
@@ -126,7 +126,7 @@ with umstack.Context("lo", metrics=address) as context:
 
 
 def _scrapes() -> tuple[float, list[float]]:
-    """Milliseconds of the first and of later scrapes of a process that is idle."""
+    """Return the milliseconds of the first scrape, and of later scrapes, of an idle process."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -157,7 +157,7 @@ _STREAM_GROUP = "224.10.10.200"
 
 
 def _scraped_ratios(rounds: int) -> list[float]:
-    """The rate of a stream over the loopback in a second with a scrape of a thousand topics to that in one without."""
+    """Return loopback stream rates during a second with a scrape of a thousand topics, relative to one without."""
     with ExitStack() as stack:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -165,7 +165,7 @@ def _scraped_ratios(rounds: int) -> list[float]:
         context = stack.enter_context(umstack.Context("lo", metrics=address, statistics=False))
         for number in range(TOPICS - 1):
             context.source(f"topic {number}")
-        # On a session of its own: that of other sources has no flow control.
+        # A separate session: the session of the other sources has no flow control.
         receiver = context.receiver("stream")
         source = context.source("stream", flow_control="min", transport_lbtrm_multicast_address=_STREAM_GROUP)
         source.wait_connected(timeout=_PATIENCE_SECONDS)
@@ -197,7 +197,8 @@ def _scraped_ratios(rounds: int) -> list[float]:
 
 
 def _top_percent(seconds: float) -> float:
-    """The part of a processor that `umstack top` takes while a context sends and receives, once it has started."""
+    """Return the percentage of one CPU that `umstack top` uses, after its start, while a context sends and
+    receives."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="umstack-bench-"))
         Path(folder).chmod(0o700)
@@ -205,7 +206,7 @@ def _top_percent(seconds: float) -> float:
         receiver, source = context.receiver("watched"), context.source("watched", flow_control="min")
         source.wait_connected(timeout=_PATIENCE_SECONDS)
         pid, terminal = pty.fork()
-        if pid == 0:  # a process of its own, on a terminal of its own
+        if pid == 0:  # a separate process on its own terminal
             os.environ.update({"UMSTACK_STAT_DIR": folder, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"})
             os.execv(sys.executable, [sys.executable, "-m", "umstack", "top"])
         os.set_blocking(terminal, False)

@@ -117,7 +117,8 @@ def _run_until_quiet(contexts: Sequence[umstack.Context]) -> None:
 
 
 def measure(plan: WildcardPlan, progress: Progress) -> Result:
-    """Rounds in turns: a message of one topic to the plain receiver, and to the wildcard receiver of all topics."""
+    """Measure in turns: messages of one topic to the plain receiver, and messages of all topics to the wildcard
+    receiver."""
     with ExitStack() as stack:
         publishing, alone, matching = (
             stack.enter_context(umstack.Context("lo", link="socket", mode="sequential", **_OPTIONS))

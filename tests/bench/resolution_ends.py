@@ -1,6 +1,7 @@
-"""The contexts of the resolution measurement on one host: each has sources of its own and receivers of another's.
+"""The contexts of the resolution measurement on one host: each has its own sources, and receivers for another's
+topics.
 
-`python -m tests.bench.resolution_ends resolve SPEC`, the spec being a `ResolutionSpec` in JSON.
+`python -m tests.bench.resolution_ends resolve SPEC`; SPEC is a `ResolutionSpec` in JSON.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def _topic(context: int, number: int) -> str:
 
 
 def _resolution(context: umstack.Context) -> dict[str, int]:
-    """The counters of topic resolution alone: those of a hundred receivers, and lists of ten thousand names, take
-    milliseconds of the processors that are measured."""
+    """Return only the counters of topic resolution. Reading those of a hundred receivers and lists of ten thousand
+    names would take milliseconds of the CPU time that is measured."""
     return context._resolver.stats()
 
 
@@ -60,7 +61,8 @@ def resolve(spec: ResolutionSpec) -> None:
                 context.source(_topic(number, topic))
                 context.receiver(_topic(other, topic), queue=queue)
         made = time.monotonic() - start
-        # A daemon does not send back to a context what it said, so that its own topics are not in its cache.
+        # A daemon does not send a context's advertisements back to it, so a context's own topics are not in its
+        # cache.
         wanted = spec.topics * (spec.context_total - 1)
         waiting, resolved_at = dict(contexts), 0.0
         while waiting and time.monotonic() - start < spec.seconds:

@@ -1,6 +1,7 @@
-"""Every sub-command of `umstack bench` for real, at settings too short to mean anything: it runs and delivers.
+"""Every sub-command of `umstack bench` on a real lab, at settings too short for meaningful figures: it runs and
+delivers.
 
-The issue's schema is asserted of all they print, so that the benches cannot rot unseen.
+All output is checked against the schema, so that the benches cannot break unnoticed.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ QUICK = ("--seconds", "0.1", "--rounds", "1", "--json")
 
 
 def bench(*arguments: str) -> list[dict[str, Any]]:
-    """Run a sub-command of `umstack bench` and return its results, checked as `measured` does."""
+    """Run a sub-command of `umstack bench` and return its results, checked as in `measured`."""
     return measured("umstack", "bench", *arguments)
 
 
 def measured(*module: str) -> list[dict[str, Any]]:
-    """Run a module and return its results: each follows the schema, and the stack's show no fault."""
+    """Run a module and return its results: all follow the schema, and those of the stack report no fault."""
     command = [sys.executable, "-m", *module, *QUICK]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -63,13 +64,13 @@ def measured(*module: str) -> list[dict[str, Any]]:
 
 
 def assert_clean(one: dict[str, Any]) -> None:
-    """Nothing lost, in order, once, nothing given up."""
+    """Assert that no message was lost, reordered, duplicated or given up."""
     counts = ("lost", "out_of_order", "duplicates", "unrecoverable")
     assert {name: one[name] for name in counts} == dict.fromkeys(counts, 0)
 
 
-def test_throughput_stands_next_to_raw_sockets() -> None:
-    """Issue 2, `umstack bench throughput`: the stack and the three raw baselines in one run, with ratios."""
+def test_throughput_is_compared_with_raw_sockets() -> None:
+    """`umstack bench throughput` runs the stack and the three raw baselines in one run, with ratios."""
     own, *raws = bench("throughput", "--size", "64", "--api", "batch", "--link", "socket")
     assert {one["what"] for one in raws} == DATAGRAM_BASELINES
     assert own["ratios"].keys() == DATAGRAM_BASELINES
@@ -80,8 +81,9 @@ def test_throughput_stands_next_to_raw_sockets() -> None:
         )
 
 
-def test_latency_stands_next_to_raw_sockets() -> None:
-    """Issue 2, `umstack bench latency`: from Python and in the core, next to a raw round trip that waits alike."""
+def test_latency_is_compared_with_raw_sockets() -> None:
+    """`umstack bench latency` measures from Python and in the core, next to a raw round trip with the same
+    waiting."""
     results = bench("latency", "--link", "socket", "--wait", "block", "--count", "200")
     assert [(one["what"], one["loop"]) for one in results] == [
         ("umstack", "python"),
@@ -92,8 +94,8 @@ def test_latency_stands_next_to_raw_sockets() -> None:
     assert results[0]["ratios"]["raw-udp"] > 0
 
 
-def test_requests_stand_next_to_a_tcp_connection() -> None:
-    """Issue 29, `tests.bench.measure_requests`: a response's way next to a plain TCP round trip."""
+def test_requests_are_compared_with_a_tcp_connection() -> None:
+    """`tests.bench.measure_requests` measures responses next to a plain TCP round trip."""
     own, tcp = measured("tests.bench.measure_requests", "--count", "200")
     assert (own["what"], tcp["what"]) == ("umstack", "raw-tcp")
     assert own["ratios"]["raw-tcp"] > 0
@@ -101,8 +103,8 @@ def test_requests_stand_next_to_a_tcp_connection() -> None:
     assert own["detail"]["response_connections"] == 1
 
 
-def test_recovery_repairs_what_the_switch_loses() -> None:
-    """Issue 2, `umstack bench recovery`: datagrams are lost at the switch, and none of them to the application."""
+def test_recovery_repairs_the_losses_at_the_switch() -> None:
+    """`umstack bench recovery`: the switch drops datagrams, and the application loses no message."""
     lossless, lossy, raw, trip = bench("recovery", "--loss", "2%", "--size", "1024", "--link", "socket")
     assert lossless["retransmissions"] == 0
     detail = lossy["detail"]
@@ -114,8 +116,8 @@ def test_recovery_repairs_what_the_switch_loses() -> None:
 
 
 def test_recovery_over_tcp_loses_segments() -> None:
-    """A stream and round trips over LBT-TCP under loss, beside a plain stream and a plain round trip under
-    the same loss, and ZeroMQ where it is installed."""
+    """A stream and round trips over LBT-TCP under loss, next to a plain stream and round trip under the same loss,
+    and ZeroMQ if it is installed."""
     peers = ("--peer", "zmq") if find_spec("zmq") else ()
     lossless, lossy, raw, *others = bench(
         *("recovery", "--transport", "tcp", "--loss", "2%", "--size", "1024", *peers)
@@ -134,8 +136,8 @@ def test_recovery_over_tcp_loses_segments() -> None:
 
 
 @pytest.mark.skipif(find_spec("zmq") is None, reason="no pyzmq: pip install pyzmq")
-def test_a_transport_of_datagrams_is_measured_beside_a_peer() -> None:
-    """Issue 29: `--peer zmq` with LBT-RU, too, for streams and for round trips, in the same rounds."""
+def test_a_datagram_transport_is_compared_with_a_peer() -> None:
+    """`--peer zmq` also works with LBT-RU, for streams and for round trips, in the same rounds."""
     own, *others = bench("throughput", "--transport", "lbtru", "--size", "64", "--peer", "zmq")
     assert own["transport"] == "lbtru"
     assert own["ratios"].keys() == {one["what"] for one in others} == {*DATAGRAM_BASELINES, *ZMQ_PEERS}
@@ -145,15 +147,15 @@ def test_a_transport_of_datagrams_is_measured_beside_a_peer() -> None:
     assert all(one["round_trip_us"]["p50"] > 0 for one in others)
 
 
-def test_flow_control_finds_the_pace_of_the_slowest() -> None:
-    """Issue 2, flow control `min`: a publisher faster than its subscribers loses nothing and settles at their pace."""
+def test_flow_control_settles_at_the_slowest_receiver() -> None:
+    """Flow control `min`: a publisher faster than its subscribers loses nothing and settles at their rate."""
     (found,) = bench("flow", "--cost-us", "20")
     assert found["detail"]["sends_held_back"] > 0
     assert found["ratios"]["own_maximum"] == pytest.approx(1, abs=0.5)
 
 
-def test_a_stream_beside_a_capture_is_compared_with_one_alone() -> None:
-    """What it costs is measured on a stream that it really captures."""
+def test_a_stream_with_a_capture_is_compared_with_one_without() -> None:
+    """The cost is measured on a stream that is really captured."""
     captured, alone = measured("tests.bench.measure_capture", "--size", "1400", "--link", "socket")
     report = captured["detail"]["capture"]
     assert report["at"] == "subscriber"
@@ -162,8 +164,8 @@ def test_a_stream_beside_a_capture_is_compared_with_one_alone() -> None:
     assert captured["ratios"]["without_capture"] > 0
 
 
-def test_scale_compares_with_the_first() -> None:
-    """Topics on one session, each checked, and subscribers of one topic next to raw receivers of as many."""
+def test_scale_compares_with_the_first_size() -> None:
+    """Topics on one session, each checked; subscribers of one topic next to the same number of raw receivers."""
     one_topic, three_topics, one_receiver, raw_one, two_receivers, raw_two = bench(
         "scale", *("--topics", "1", "--topics", "3", "--receivers", "1", "--receivers", "2")
     )
@@ -189,7 +191,7 @@ STREAM = StreamSpec(size=100, seconds=0.1, config=options_text("min", "real", ()
     ],
 )
 def test_streams_of_every_kind_arrive_whole(shared_lab: Lab, changed: dict[str, Any]) -> None:
-    """Either API, each form of input, both modes, fragmented messages, no flow control and no offload."""
+    """Both APIs, each form of input, both modes, fragmented messages, no flow control and no offload."""
     found = measure_stream(shared_lab, dataclasses.replace(STREAM, **changed), Pins.apart())
     assert_clean(found)
     assert found["detail"]["sent"] > 0
@@ -197,7 +199,8 @@ def test_streams_of_every_kind_arrive_whole(shared_lab: Lab, changed: dict[str, 
 
 
 def test_compare_puts_both_links_and_the_raw_ends_side_by_side(tmp_path: Path) -> None:
-    """Issue, `umstack bench compare`: one table, one JSON and one plot of both links at each size, jumbo frames too."""
+    """`umstack bench compare` prints one table, one JSON and one plot of both links at each size, also with jumbo
+    frames."""
     plot = tmp_path / "links.svg"
     command = [sys.executable, "-m", "umstack", "bench", "compare", *QUICK, "--plot", str(plot)]
     done = subprocess.run(

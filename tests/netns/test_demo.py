@@ -1,4 +1,4 @@
-"""`umstack demo`: the main job, real, in a lab whose switch loses datagrams; and what is left when it is disturbed."""
+"""`umstack demo` in a real lab whose switch drops datagrams, and the state it leaves when it is disturbed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 100
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A small tree: sizes from nothing to many messages, nested, repeatable."""
+    """A small, repeatable tree: nested folders, files from empty to many messages."""
     luck = random.Random(SEED)
     for number in range(FILES):
         file = tmp_path / "tree" / f"d{number % 7}" / f"e{number % 3}" / f"f{number}"
@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a run keeps its files and sockets. Afterwards nothing of it may be left there."""
+    """The folder of a run's files and sockets. The run must leave nothing there."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -50,10 +50,10 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Run:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(self, *arguments: str, link: str = "socket") -> None:
-        """Begin it."""
+        """Start the run."""
         command = [sys.executable, "-m", "umstack", "demo", "--json", "--seed", str(SEED), "--link", link]
         self.process = subprocess.Popen(
             [*command, "--no-report", "--no-recovery", *arguments],
@@ -66,7 +66,7 @@ class Run:
         self.lab = ""
 
     def until_it_sends(self) -> None:
-        """Wait for the publisher to send; then its processes, the publisher last, and its lab are known."""
+        """Wait until the publisher sends. Then its processes (the publisher last) and its lab are known."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not any(
             source["messages_sent"] > 0 for report in read_statistics() for source in report["sources"]
@@ -79,7 +79,8 @@ class Run:
         (self.lab,) = [lab.name for lab in Lab.all() if lab.owner_pid == self.process.pid]
 
     def finish(self) -> tuple[int, dict[str, Any], str]:
-        """Exit status, the JSON object if there is one, and standard error. No process or namespace may be left."""
+        """Return the exit status, the JSON object if there is one, and standard error. No process or namespace may
+        remain."""
         said, complained = self.process.communicate(timeout=TIMEOUT_SECONDS)
         assert [lab.name for lab in Lab.all() if lab.owner_pid == self.process.pid] == []
         if self.lab:
@@ -89,14 +90,14 @@ class Run:
 
 
 def run(*arguments: str, link: str = "socket") -> tuple[int, dict[str, Any], str]:
-    """A run from its beginning to its end: its status, what there is of the only link, standard error."""
+    """Return the status of a complete run, the result of its only link if there is one, and standard error."""
     status, report, complained = Run(*arguments, link=link).finish()
     (only,) = report["runs"]
     return status, only, complained
 
 
 def assert_repaired(result: dict[str, Any], tree: Path) -> None:
-    """Everything is at every subscriber, and not for want of losses."""
+    """Assert that every subscriber has everything, and that datagrams were lost on the way."""
     assert result["ok"]
     assert (result["network"], result["why"], result["seed"]) == ("lab", None, SEED)
     sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
@@ -117,8 +118,8 @@ def assert_repaired(result: dict[str, Any], tree: Path) -> None:
 
 
 def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> None:
-    """The issue's main job: 5 % lost at each of three ports, every file verified at every subscriber, over AF_XDP at
-    every end and then over sockets at every end."""
+    """With 5 % loss at each of three switch ports, every subscriber verifies every file: first with AF_XDP at every
+    end, then with sockets at every end."""
     status, report, complained = Run("--tree", str(tree), "--loss", "0.05", link="both").finish()
     assert status == 0, complained
     assert (report["ok"], report["why_no_rings"]) == (True, None)
@@ -135,8 +136,8 @@ def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> Non
     assert all(scrape["samples"] > 100 for scrape in watch["scrapes"].values())
 
 
-def test_where_rings_cannot_be_it_reports_why_and_uses_sockets(tree: Path, work: Path) -> None:
-    """With too little locked memory `both` gives the reason and sockets do the job; rings alone are an error."""
+def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -> None:
+    """With too little locked memory `both` reports the reason and sockets do the job; `rings` alone is an error."""
     said = {}
     for link in ("both", "xdp"):
         limited = ["setpriv", "--bounding-set=-ipc_lock", "sh", "-c", 'ulimit -l 1024; exec "$@"', "sh"]
@@ -171,7 +172,8 @@ def test_where_rings_cannot_be_it_reports_why_and_uses_sockets(tree: Path, work:
 
 
 def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
-    """For people: a line a subscriber, n of n verified, both links side by side, progress elsewhere than the result."""
+    """For people: one line per subscriber, n of n verified, both links side by side, progress apart from the
+    result."""
     command = [
         sys.executable,
         "-m",
@@ -195,9 +197,10 @@ def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
     assert "transferring" in done.stderr
 
 
-def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path, work: Path) -> None:
-    """The past by late join, what the transport gave up by off-transport recovery (UM-136, UM-142); and the
-    report on what passed the switch tells both, apart from retransmissions, with the publisher's own counts."""
+def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work: Path) -> None:
+    """Late join delivers the past, off-transport recovery the messages that the transport gave up (UM-136, UM-142).
+    The report on the traffic at the switch counts both apart from retransmissions, next to the publisher's own
+    counts."""
     command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket"]
     done = subprocess.run(
         [*command, "--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / "report")],
@@ -230,9 +233,9 @@ def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path
 
 @pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 def test_the_whole_story_without_multicast(tree: Path, work: Path) -> None:
-    """No multicast between the hosts and `umstack resolver` on one of them: the same story
-    over LBT-RU and, at the same time in another lab, over LBT-TCP (UM-108). The files, the late joiner, and the
-    subscriber whose cable is out for 15 s and who fetches what was sent meanwhile."""
+    """Without multicast between the hosts and with `umstack resolver` on one of them, the same job runs over LBT-RU
+    and, at the same time in another lab, over LBT-TCP (UM-108): the files, the late joiner, and the subscriber whose
+    cable is out for 15 s and that fetches the missed messages."""
     stories = {}
     for transport in ("lbtru", "tcp"):
         arguments = ["--transport", transport, "--resolver", "--link", "socket", "--loss", "0.05"]
@@ -264,7 +267,7 @@ def test_the_whole_story_without_multicast(tree: Path, work: Path) -> None:
 
 
 def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:
-    """Status 1, the dead one named, the others complete: flow control stops waiting for it."""
+    """Status 1, the dead subscriber is named, the others complete: flow control stops waiting for it."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
     demo = Run("--tree", str(tree))
     demo.until_it_sends()
@@ -278,7 +281,7 @@ def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, wor
 
 
 def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> None:
-    """Nobody waits for what cannot come."""
+    """The subscribers do not wait for messages that cannot arrive."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
@@ -292,7 +295,7 @@ def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signal.Signals) -> None:
-    """Ctrl-C within the transfer: no namespace, no process, no file is left; status 130."""
+    """Ctrl-C during the transfer leaves no namespace, process or file behind; the status is 130."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
@@ -305,7 +308,7 @@ def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signa
 def test_the_processes_of_a_killed_run_end(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even SIGKILL leaves no process behind, and the next run takes away what it left in files and namespaces."""
+    """Even SIGKILL leaves no process behind, and the next run removes its files and namespaces."""
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "work"))
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
@@ -326,7 +329,7 @@ def test_the_processes_of_a_killed_run_end(
 
 
 def test_the_seed_repeats_the_losses(tree: Path, work: Path) -> None:
-    """Two runs of one seed lose the same datagrams of the first thousand: drops differ only by repairs and timing."""
+    """Two runs of one seed drop the same of the first thousand datagrams: drops differ only by repairs and timing."""
     runs = [run("--tree", str(tree), "--subscribers", "1")[1] for _ in range(2)]
     drops = [one["subscribers"][0]["dropped_at_switch"] for one in runs]
     assert drops[0] == pytest.approx(drops[1], abs=0.1 * max(drops) + 5)
@@ -334,7 +337,7 @@ def test_the_seed_repeats_the_losses(tree: Path, work: Path) -> None:
 
 
 def test_sha256_is_that_of_the_files(tree: Path, work: Path) -> None:
-    """The manifest's digest can be computed without this package, as docs/file-transfer.md says."""
+    """The manifest's digest can be computed without this package, by the rule in docs/file-transfer.md."""
     _, result, _ = run("--tree", str(tree), "--subscribers", "1", "--loss", "0")
     digest = hashlib.sha256()
 

@@ -105,7 +105,7 @@ def test_keys_are_exchanged_while_a_context_is_open(keys: dict[str, Any]) -> Non
         ({"resolver_unicast_daemon": "127.0.0.1:15380"}, OptionError, "remove the `resolution` lines"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_arguments_are_refused(
     keys: dict[str, Any], change: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     """Before anything is opened for long, with what to do."""

@@ -20,15 +20,15 @@ from tests.unit.test_tcp import (
     connected,
     receiving,
     sending,
-    test_a_broken_connection_is_made_again_and_the_gap_is_declared,
-    test_a_gap_of_a_broken_connection_is_closed_off_the_transport,
+    test_a_broken_connection_is_reopened_and_the_gap_is_declared,
+    test_a_gap_of_a_broken_connection_is_recovered_off_transport,
     test_a_late_joiner_gets_the_past_over_tcp,
-    test_a_session_begins_and_ends_with_its_source,
-    test_a_slow_receiver_holds_the_source_and_loses_nothing,
+    test_a_session_starts_and_ends_with_its_source,
+    test_a_slow_receiver_blocks_the_source_and_loses_nothing,
     test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages,
-    test_a_topic_that_is_wanted_anew_begins_whole,
-    test_small_messages_wait_for_company_until_a_flush,
-    test_what_was_sent_before_close_arrives,
+    test_a_topic_requested_again_starts_without_losses,
+    test_messages_sent_before_close_arrive,
+    test_small_messages_are_batched_until_a_flush,
 )
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, EndOfSession, Receiver, Source
@@ -38,15 +38,15 @@ from umstack.streams.tags import PROOF
 __all__ = [
     "receiving",
     "sending",
-    "test_a_broken_connection_is_made_again_and_the_gap_is_declared",
-    "test_a_gap_of_a_broken_connection_is_closed_off_the_transport",
+    "test_a_broken_connection_is_reopened_and_the_gap_is_declared",
+    "test_a_gap_of_a_broken_connection_is_recovered_off_transport",
     "test_a_late_joiner_gets_the_past_over_tcp",
-    "test_a_session_begins_and_ends_with_its_source",
-    "test_a_slow_receiver_holds_the_source_and_loses_nothing",
+    "test_a_session_starts_and_ends_with_its_source",
+    "test_a_slow_receiver_blocks_the_source_and_loses_nothing",
     "test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages",
-    "test_a_topic_that_is_wanted_anew_begins_whole",
-    "test_small_messages_wait_for_company_until_a_flush",
-    "test_what_was_sent_before_close_arrives",
+    "test_a_topic_requested_again_starts_without_losses",
+    "test_messages_sent_before_close_arrive",
+    "test_small_messages_are_batched_until_a_flush",
 ]
 """Run here with keys."""
 

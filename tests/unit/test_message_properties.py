@@ -1,4 +1,4 @@
-"""Message properties over loopback: every type, every transport, every way a message can go, and what is refused."""
+"""Message properties over loopback: every type, transport and delivery path, and the values that are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _kinds(properties: MessageProperties) -> list[type]:
 @pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
 @pytest.mark.parametrize("data", [b"", b"short", LONG], ids=["empty", "short", "long"])
 def test_every_type_arrives_over_every_transport(transport: str, data: bytes, mode: str) -> None:
-    """UM-53: names, types and values are those that were sent, with the data, in one datagram and in several."""
+    """UM-53: names, types and values arrive as sent, with the data, in one datagram and in several."""
     with open_context(mode, **PORTS) as context:
         receiver = context.receiver("typed")
         source = context.source("typed", flow_control="min", transport=transport)
@@ -73,8 +73,9 @@ def test_every_type_arrives_over_every_transport(transport: str, data: bytes, mo
     assert dict(second.properties) == {}
 
 
-def test_fragments_are_put_together_in_arrival_order_too(contexts: list[Context]) -> None:
-    """UM-56, UM-58: with ordered_delivery -1 whole; with 0 they come with the fragment that has them."""
+def test_fragments_are_reassembled_in_arrival_order_too(contexts: list[Context]) -> None:
+    """UM-56, UM-58: with ordered_delivery -1 messages arrive whole; with 0 the properties arrive with the fragment
+    that carries them."""
     source = contexts[0].source("parts", flow_control="min", **SHARED)
     arrival = contexts[1].receiver("parts", ordered_delivery=-1)
     pieces = contexts[1].receiver("parts", ordered_delivery=0)
@@ -89,8 +90,8 @@ def test_fragments_are_put_together_in_arrival_order_too(contexts: list[Context]
     assert {part.message_length for part in parts} == {len(LONG)}
 
 
-def test_what_is_received_can_be_sent_on(contexts: list[Context]) -> None:
-    """UM-53: a mapping that was received has the types that were sent, so a relay changes nothing."""
+def test_received_properties_can_be_sent_again(contexts: list[Context]) -> None:
+    """UM-53: a received mapping has the types that were sent, so a relay changes nothing."""
     source, receiver = connect(contexts[0], "relay")
     source.send(b"1", flush=True, properties=ALL)
     (first,) = collect(receiver, 1)
@@ -103,7 +104,7 @@ def test_what_is_received_can_be_sent_on(contexts: list[Context]) -> None:
 
 
 def test_a_batch_has_them_by_row(contexts: list[Context]) -> None:
-    """Reference 1: properties() is a list as long as the rows; payloads and offsets are those of the data alone."""
+    """properties() returns one entry per row; payloads and offsets cover the data alone."""
     source, receiver = connect(contexts[0], "rows")
     for number in range(50):
         with_some = {"properties": {"number": number}} if number % 3 == 0 else {}
@@ -125,7 +126,8 @@ def test_a_batch_has_them_by_row(contexts: list[Context]) -> None:
 
 
 def test_properties_outlive_the_batch_and_the_context() -> None:
-    """Reference 1: a message is its own: it can be kept, compared, shown and pickled when everything else is closed."""
+    """A message owns its properties: they can be kept, compared, shown and pickled after everything else is
+    closed."""
     with open_context() as context:
         source, receiver = connect(context, "kept")
         source.send(b"x", flush=True, properties=SMALL)
@@ -136,8 +138,9 @@ def test_properties_outlive_the_batch_and_the_context() -> None:
     assert "properties={'region': 'eu', 'priority': 3}" in repr(message)
 
 
-def test_arrow_has_them_when_asked(contexts: list[Context]) -> None:
-    """Reference 1: to_arrow(properties=True) adds a map of texts, null without; to_arrow() has the columns it had."""
+def test_arrow_has_them_on_request(contexts: list[Context]) -> None:
+    """to_arrow(properties=True) adds a map of texts, null if there are none; plain to_arrow() has the same columns as
+    before."""
     pytest.importorskip("pyarrow")
     source, receiver = connect(contexts[0], "arrow")
     source.send(b"a", properties={"region": "eu", "urgent": True, "price": 2.5, "count": Byte(3)})
@@ -152,8 +155,8 @@ def test_arrow_has_them_when_asked(contexts: list[Context]) -> None:
     assert rows[1]["properties"] is None
 
 
-def test_late_join_brings_them(contexts: list[Context]) -> None:
-    """UM-140: the retained past has its properties, in one datagram or several."""
+def test_late_join_delivers_them(contexts: list[Context]) -> None:
+    """UM-140: retained messages have their properties, in one datagram or several."""
     source = contexts[0].source("past", **RETAINED)
     sent = [b"short", LONG, b""]
     for number, data in enumerate(sent):
@@ -166,8 +169,8 @@ def test_late_join_brings_them(contexts: list[Context]) -> None:
     assert receiver.stats()["properties_dropped"] == 0
 
 
-def test_off_transport_recovery_brings_them(contexts: list[Context]) -> None:
-    """UM-142: what the transport does not recover comes from the source over TCP with its properties."""
+def test_off_transport_recovery_delivers_them(contexts: list[Context]) -> None:
+    """UM-142: messages that the transport does not recover arrive from the source over TCP with their properties."""
     publisher = contexts[0]
     with open_context(transport_lbtrm_receiver_datagram_max_size=1440, **PORTS) as subscriber:
         source = publisher.source("otr", flow_control="min", **RETAINED)
@@ -179,15 +182,15 @@ def test_off_transport_recovery_brings_them(contexts: list[Context]) -> None:
         )
         source.wait_connected(timeout=SECONDS)
         source.send(b"first", flush=True, properties={"number": 0})
-        source.send(bytes(1385), flush=True, properties={"number": 1})  # more than the subscriber takes
+        source.send(bytes(1385), flush=True, properties={"number": 1})  # longer than the subscriber accepts
         source.send(b"last", flush=True, properties={"number": 2})
         messages = collect(receiver, 3)
     assert [dict(message.properties) for message in messages] == [{"number": n} for n in range(3)]
     assert [bool(message.flags & 0x20) for message in messages] == [False, True, False]
 
 
-def test_hot_failover_numbers_and_properties_go_together(contexts: list[Context]) -> None:
-    """W1: two elements of one chain; the first copy of each number comes with the properties of that copy."""
+def test_hot_failover_numbers_and_properties_combine(contexts: list[Context]) -> None:
+    """W1: two elements in one chain; the first copy of each number is delivered with the properties of that copy."""
     receiver = contexts[1].hot_failover_receiver("copies")
     with open_context(**PORTS) as other:
         sources = [context.source("copies", flow_control="min") for context in (contexts[0], other)]
@@ -212,7 +215,7 @@ def test_hot_failover_numbers_and_properties_go_together(contexts: list[Context]
 
 
 def test_wildcard_receivers_event_queues_and_callbacks_have_them(contexts: list[Context]) -> None:
-    """Reference 1: whatever reads the rows."""
+    """Every way to read the rows returns the properties."""
     seen: list[Message] = []
     wildcard = contexts[1].wildcard_receiver(r"^kinds\.")
     contexts[1].receiver("kinds.of", on_message=seen.append)
@@ -228,7 +231,7 @@ def test_wildcard_receivers_event_queues_and_callbacks_have_them(contexts: list[
 
 @pytest.mark.parametrize("data", [b"short", LONG], ids=["short", "long"])
 def test_a_request_has_them(contexts: list[Context], data: bytes) -> None:
-    """Reference 1: a request with properties is a request, and its responses come."""
+    """A request with properties is a request, and its responses arrive."""
     receiver = contexts[1].receiver("asked")
     source = contexts[0].source("asked", flow_control="min")
     source.wait_connected(timeout=SECONDS)
@@ -256,7 +259,7 @@ def test_asynchronous_sends_and_reads_have_them(contexts: list[Context]) -> None
 
 
 def test_any_buffer_can_have_properties(contexts: list[Context]) -> None:
-    """UM-42: data of every kind that send() takes."""
+    """UM-42: every kind of data that send() accepts."""
     source, receiver = connect(contexts[0], "buffers")
     for data in (bytearray(b"abcd"), memoryview(b"abcd"), memoryview(b"abcd").cast("H")):
         source.send(data, flush=True, properties=SMALL)
@@ -271,8 +274,8 @@ def test_messages_of_empty_mappings_are_plain(contexts: list[Context]) -> None:
     assert [message.flags for message in collect(receiver, 3)] == [0, 0, 0]
 
 
-def test_a_mapping_can_be_made_once(contexts: list[Context]) -> None:
-    """Reference 1: MessageProperties is immutable, checks once, and equals the mapping it was made of."""
+def test_a_mapping_can_be_reused(contexts: list[Context]) -> None:
+    """MessageProperties is immutable, checks its contents once, and equals the mapping it was made from."""
     once = MessageProperties(SMALL)
     assert once == SMALL
     assert list(once) == ["region", "priority"]
@@ -289,7 +292,7 @@ def test_a_mapping_can_be_made_once(contexts: list[Context]) -> None:
     assert [message.properties for message in collect(receiver, 3)] == [once] * 3
 
 
-# What is refused
+# Refused values
 
 
 class _Level(enum.IntEnum):
@@ -297,7 +300,7 @@ class _Level(enum.IntEnum):
 
 
 def test_subclasses_are_their_types() -> None:
-    """Reference 1: an IntEnum is an int."""
+    """An IntEnum counts as an int."""
     found = MessageProperties({"level": _Level.HIGH})
     assert type(found["level"]) is int
     assert found["level"] == 3
@@ -321,8 +324,8 @@ def test_subclasses_are_their_types() -> None:
         ("a", -(2**63) - 1, "does not fit Long"),
     ],
 )
-def test_what_cannot_travel_is_refused(name: Any, value: Any, said: str) -> None:
-    """Reference 1: by the name of the property, and nothing is sent."""
+def test_values_that_cannot_be_encoded_are_refused(name: Any, value: Any, said: str) -> None:
+    """The error names the property, and nothing is sent."""
     with open_context() as context:
         source = context.source("refused", flow_control="none")
         with pytest.raises(InvalidArgument, match=said):
@@ -331,7 +334,7 @@ def test_what_cannot_travel_is_refused(name: Any, value: Any, said: str) -> None
 
 
 def test_names_have_a_length() -> None:
-    """Reference 1: 1 to 250 bytes, as stated."""
+    """A name has 1 to 250 bytes, as documented."""
     for name in ("n", "n" * 250, "ü" * 125):
         assert dict(read_block(encoded({name: 1}))) == {name: 1}
 
@@ -341,7 +344,7 @@ def test_names_have_a_length() -> None:
     [(Byte, -(2**7), 2**7 - 1), (Short, -(2**15), 2**15 - 1), (Long, -(2**63), 2**63 - 1)],
 )
 def test_integers_have_a_range(kind: type[int], least: int, most: int) -> None:
-    """Reference 1: a number that does not fit its type is refused where it is made."""
+    """A number outside the range of its type is refused when it is made."""
     assert [kind(least), kind(most)] == [least, most]
     for number in (least - 1, most + 1):
         with pytest.raises(InvalidArgument, match=f"{kind.__name__}, which holds {least} to {most}"):
@@ -353,7 +356,8 @@ def test_integers_have_a_range(kind: type[int], least: int, most: int) -> None:
 
 
 def test_a_block_has_a_length() -> None:
-    """Reference 1: 65535 bytes with names and table; the error names the limit, and a receiver takes what was sent."""
+    """A block has at most 65535 bytes including names and table; the error states the limit, and a receiver accepts
+    the longest."""
     fits = 65535 - len(encoded({"long": ""}))
     with open_context() as context:
         source, receiver = connect(context, "longest")
@@ -365,7 +369,7 @@ def test_a_block_has_a_length() -> None:
 
 
 def test_properties_count_for_the_longest_message() -> None:
-    """UM-42: a message and its properties together are no longer than one message can be."""
+    """UM-42: a message and its properties together are limited to the longest message."""
     with open_context() as context:
         source = context.source("sum", flow_control="none")
         block = encoded(SMALL)
@@ -376,7 +380,7 @@ def test_properties_count_for_the_longest_message() -> None:
 
 
 def test_explicit_batches_carry_none(contexts: list[Context]) -> None:
-    """UM-35: refused by name, with the mark and inside an open batch."""
+    """UM-35: refused by name, both with the mark and inside an open batch."""
     source, receiver = connect(contexts[0], "batch")
     with pytest.raises(InvalidArgument, match="explicit batch carries no properties"):
         source.send(b"x", batch="complete", properties=SMALL)
@@ -388,11 +392,11 @@ def test_explicit_batches_carry_none(contexts: list[Context]) -> None:
     assert [message.data for message in collect(receiver, 3)] == [b"1", b"2", b"3"]
 
 
-# Blocks of others
+# Blocks of other implementations
 
 
 def _block(order: str, *properties: tuple[bytes, int, bytes]) -> bytes:
-    """A block made by hand."""
+    """Return a block made by hand."""
     table, tail = b"", b""
     for name, kind, value in properties:
         at = 8 + 16 * len(properties) + len(tail)
@@ -403,7 +407,7 @@ def _block(order: str, *properties: tuple[bytes, int, bytes]) -> bytes:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_blocks_of_either_byte_order_are_read(order: str) -> None:
-    """W1: the magic tells the order of everything, whatever hash and version say."""
+    """W1: the magic sets the byte order of everything, independent of hash and version."""
     block = _block(
         order,
         (b"flag", 1, b"\2"),
@@ -416,8 +420,9 @@ def test_blocks_of_either_byte_order_are_read(order: str) -> None:
     assert dict(read_block(block)) == {"flag": True, "short": -300, "long": -7, "double": 2.5, "text": "abc"}
 
 
-def test_odd_blocks_are_read_as_stated() -> None:
-    """W1: the first of a name counts, unknown types are left out, text that is no UTF-8 survives being sent on."""
+def test_unusual_blocks_are_read_as_documented() -> None:
+    """W1: the first entry of a name counts, unknown types are omitted, and text that is not UTF-8 can be sent again
+    unchanged."""
     block = _block(
         "<", (b"a", 2, b"\1"), (b"a", 2, b"\2"), (b"b", 0, b""), (b"c", 99, b"\1"), (b"d", 8, b"\xff\0")
     )
@@ -427,13 +432,13 @@ def test_odd_blocks_are_read_as_stated() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"x" * 40, _block("<", (b"a", 4, b"\1")), _block("<", (b"", 2, b"\1"))])
-def test_what_cannot_be_read_is_refused(bad: bytes) -> None:
-    """W1: a block whose offsets, magic or names cannot be raises, and never reads beyond its end."""
+def test_invalid_blocks_are_refused(bad: bytes) -> None:
+    """W1: a block with invalid offsets, magic or names raises an error, and no read exceeds its end."""
     assert not is_sound(bad)
     with pytest.raises(InvalidArgument, match="no message properties"):
         read_block(bad)
 
 
-def test_public_types_are_at_hand() -> None:
-    """Reference 1: what a publisher needs is in the package's own names."""
+def test_public_types_are_exported() -> None:
+    """The package exports the names that a publisher needs."""
     assert {"Byte", "Float", "Long", "MessageProperties", "Short"} <= set(umstack.__all__)

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: names from the schema, figures from contexts, labels that are bounded and harmless."""
+"""Metrics for Prometheus: names from the schema, figures from contexts, bounded and harmless labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def parsed(text: str) -> Samples:
-    """Samples by name, read by a parser that is not ours."""
+    """Return samples by name, read by an independent parser."""
     found: Samples = {}
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
@@ -42,21 +42,21 @@ def parsed(text: str) -> Samples:
 
 
 def scraped(url: str) -> Samples:
-    """What an endpoint answers now."""
+    """Return the current answer of an endpoint."""
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return parsed(answer.read().decode())
 
 
 def free_address() -> str:
-    """An address nobody listens on."""
+    """Return an address without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def report(number: int = 0, **objects: Any) -> dict[str, Any]:
-    """A report of a context without objects but these."""
+    """Return a report of a context that has only these objects."""
     return {
         "pid": 7,
         "number": number,
@@ -70,12 +70,12 @@ def report(number: int = 0, **objects: Any) -> dict[str, Any]:
 
 
 def exposed(*reports: dict[str, Any], topics_max: int = 2000) -> Samples:
-    """The samples made of these reports."""
+    """Return the samples made from these reports."""
     return parsed(render(Exposition(topics_max).families(reports)))
 
 
 def test_every_counter_of_the_schema_is_a_metric() -> None:
-    """One metric for each, by a name Prometheus takes, told apart from all others; only what grows is a total."""
+    """One metric per counter, with a unique name that Prometheus accepts; only counters that grow are totals."""
     counters = [counter for group in schema().groups for counter in group.counters]
     metrics = [metric for group in GROUPS for metric in metrics_of(group.name)]
     assert {group.name for group in GROUPS} == {group.name for group in schema().groups}
@@ -87,7 +87,8 @@ def test_every_counter_of_the_schema_is_a_metric() -> None:
 
 
 def test_units_are_the_base_units() -> None:
-    """Milliseconds become seconds, name and figure; bytes are said where the counter's name does not."""
+    """Milliseconds become seconds, in the name and the figure; the name contains `bytes` even if the counter's name
+    does not."""
     slowest = metric_of(schema().group("receiver_transport").counter("nak_stm_max"))
     assert slowest.name == "umstack_receiver_transport_nak_stm_max_seconds"
     found = exposed(report(receiver_transports=[{"transport": "T", "nak_stm_max": 250.0}]))
@@ -98,7 +99,7 @@ def test_units_are_the_base_units() -> None:
 
 
 def test_a_minimum_without_a_sample_is_absent() -> None:
-    """None is not zero."""
+    """None is not reported as zero."""
     found = exposed(report(receiver_transports=[{"transport": "T", "nak_stm_min": None, "lost": 0}]))
     assert "umstack_receiver_transport_nak_stm_min_seconds" not in found
     assert found["umstack_receiver_transport_lost_total"][0][1] == 0
@@ -108,7 +109,7 @@ def test_a_minimum_without_a_sample_is_absent() -> None:
     "topic", ['quo"te', "back\\slash", "line\nfeed", "\x1b[2Jgone", "[/red]", "\u202eright", "ü"]
 )
 def test_topic_names_are_harmless_labels(topic: str) -> None:
-    """No name breaks the format or reaches a terminal as a control character."""
+    """A topic name cannot break the format, and no control character reaches a terminal."""
     text = render(Exposition().families([report(receivers=[{"topic": topic, "messages_delivered": 3}])]))
     assert "\x1b" not in text
     ((labels, value),) = parsed(text)["umstack_receiver_messages_delivered_total"]
@@ -119,7 +120,7 @@ def test_topic_names_are_harmless_labels(topic: str) -> None:
 
 
 def test_the_number_of_labels_is_bounded() -> None:
-    """Of ten thousand topics two thousand have series, the rest is one sum, and none is lost."""
+    """Two thousand of ten thousand topics have a series, the others share one sum, and none is lost."""
     receivers = [{"topic": f"t{number}", "messages_delivered": number} for number in range(10_000)]
     found = exposed(report(receivers=receivers))
     samples = found["umstack_receiver_messages_delivered_total"]
@@ -131,8 +132,8 @@ def test_the_number_of_labels_is_bounded() -> None:
     assert folded == {"topic": 8000, "transport": 0}
 
 
-def test_a_series_stays_while_its_topic_does() -> None:
-    """A topic listed earlier does not take the place of one that has a series; one that is gone frees its place."""
+def test_a_series_stays_as_long_as_its_topic() -> None:
+    """A topic listed earlier does not replace one that has a series; a removed topic frees its place."""
     exposition = Exposition(topics_max=1)
 
     def shown(*topics: str) -> list[str]:
@@ -146,7 +147,7 @@ def test_a_series_stays_while_its_topic_does() -> None:
 
 
 def test_objects_with_the_same_labels_are_one_series() -> None:
-    """Two receivers of a topic add up; extremes of sessions folded together stay extremes."""
+    """Two receivers of a topic are added; extremes of merged sessions remain extremes."""
     found = exposed(report(receivers=[{"topic": "t", "messages_delivered": n} for n in (3, 4)]))
     assert [value for _, value in found["umstack_receiver_messages_delivered_total"]] == [7]
     sessions = [
@@ -160,7 +161,7 @@ def test_objects_with_the_same_labels_are_one_series() -> None:
 
 
 def test_recovery_times_are_a_histogram() -> None:
-    """Buckets add up from the shortest to +Inf, which is the count; the last holds what is longer, too."""
+    """Buckets add up from the shortest to +Inf, which equals the count; the last also contains longer times."""
     counts = [0] * 64
     counts[0], counts[20], counts[63] = 5, 2, 1
     found = exposed(report(receiver_transports=[{"transport": "T", "recovery_counts": counts}]))
@@ -184,7 +185,7 @@ def test_arguments_of_a_command_are_not_published() -> None:
 
 
 def test_a_context_is_scraped() -> None:
-    """Context(metrics=...): the figures of stats(), under the names of the schema, while it is open."""
+    """Context(metrics=...) serves the figures of stats(), under the schema's names, while it is open."""
     address = free_address()
     with open_context(metrics=address) as context:
         source, receiver = connect(context, "scraped")
@@ -202,7 +203,7 @@ def test_a_context_is_scraped() -> None:
 
 
 def test_contexts_of_a_process_share_an_address() -> None:
-    """The second context is on the same page; when the first is closed, the page goes on with the second."""
+    """The second context is on the same page; when the first is closed, the page still shows the second."""
     address = free_address()
     with open_context(metrics=address) as first, open_context(metrics=address):
         assert [
@@ -216,8 +217,9 @@ def test_contexts_of_a_process_share_an_address() -> None:
         assert labels["context"] == "1"
 
 
-def test_an_address_that_cannot_be_had_is_an_error() -> None:
-    """A port in use says who has it can be seen; nonsense says what an address is. No context is left open."""
+def test_an_unavailable_address_is_an_error() -> None:
+    """For a port in use the error states how to find its owner; for nonsense, the format of an address. No context
+    stays open."""
     with MetricsEndpoint("127.0.0.1:0", list) as other, pytest.raises(SystemFailure, match="in use"):
         open_context(metrics=f"127.0.0.1:{other.port}")
     for text in ("9464", "host:port", ":99999", "[::1"):
@@ -228,7 +230,7 @@ def test_an_address_that_cannot_be_had_is_an_error() -> None:
 def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its statistics server, which was open by then, ends with it."""
+    """The statistics server, already open by then, is closed too."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     before = {thread.name for thread in threading.enumerate()}
     with socket.socket() as taken:
@@ -241,7 +243,7 @@ def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
 
 
 def test_addresses() -> None:
-    """Host, IPv6 in brackets, and nothing for every address."""
+    """A host, an IPv6 address in brackets, or nothing for all addresses."""
     assert parse_address(":9464") == ("", 9464)
     assert parse_address("[::1]:1") == ("::1", 1)
     assert parse_address("localhost:65535") == ("localhost", 65535)
@@ -255,8 +257,8 @@ def test_other_paths_are_not_found() -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/etc/passwd", timeout=5)
 
 
-def test_scrapers_that_hang_are_bounded() -> None:
-    """Connections that ask nothing take the bounded slots and no more; the next is closed, and they time out."""
+def test_idle_scrapers_are_bounded() -> None:
+    """Connections without a request take only the bounded slots; the next one is closed, and they time out."""
     with MetricsEndpoint("127.0.0.1:0", list) as endpoint:
         idle = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(8)]
         with socket.create_connection(("127.0.0.1", endpoint.port)) as ninth:
@@ -274,8 +276,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_a_registry_of_the_application_takes_contexts() -> None:
-    """Where prometheus_client is used already, its registry gets the same metrics."""
+def test_a_registry_of_the_application_accepts_contexts() -> None:
+    """An application that uses prometheus_client gets the same metrics in its registry."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     from umstack.telemetry.registry_collector import Collector
@@ -295,14 +297,14 @@ def test_a_registry_of_the_application_takes_contexts() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the sockets of these tests to themselves."""
+    """Separate the sockets of these tests from others."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     return tmp_path / "stat"
 
 
 @pytest.fixture
 def exporter(folder: Path) -> Iterator[str]:
-    """The address of a running exporter; it must end at once and cleanly."""
+    """Yield the address of a running exporter; it must end at once and cleanly."""
     address = free_address()
     command = [sys.executable, "-m", "umstack", "exporter", "--listen", address, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -314,7 +316,7 @@ def exporter(folder: Path) -> Iterator[str]:
 
 @pytest.mark.usefixtures("folder")
 def test_the_exporter_finds_every_process(exporter: str) -> None:
-    """Contexts of this process and of another are on one page; one that is killed leaves it."""
+    """Contexts of this process and of another are on one page; a killed process leaves it."""
     assert "umstack_context_info" not in scraped(exporter)
     program_text = (
         "import time; from tests.unit.loopback import open_context\n"

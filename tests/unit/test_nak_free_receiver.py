@@ -1,5 +1,5 @@
-"""Receivers without NAKs: transport_lbtrm_send_naks 0, and the NAK cutoff. Datagrams longer than the receiver takes are
-the loss here: each is lost for good at this receiver, and nowhere else."""
+"""Receivers without NAKs: transport_lbtrm_send_naks 0, and the NAK cutoff. The losses here are datagrams longer than
+the receiver accepts: each is lost permanently at this receiver only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def _counters(subscriber: Context) -> dict[str, Any]:
 
 
 def test_a_gap_is_declared_at_once(contexts: tuple[Context, Context]) -> None:
-    """UM-101: with transport_lbtrm_loss_declaration_interval 0, by the datagram behind it; no NAK leaves."""
+    """UM-101: with transport_lbtrm_loss_declaration_interval 0, the next datagram declares the loss; no NAK is
+    sent."""
     source, receiver = _connected(contexts, transport_lbtrm_loss_declaration_interval=0)
     for _ in range(20):
         for data in (SHORT, LOST, SHORT):
@@ -70,10 +71,10 @@ def test_a_gap_is_declared_at_once(contexts: tuple[Context, Context]) -> None:
     assert source.stats()["naks_rcved"] == source.stats()["rxs_sent"] == 0
 
 
-def test_a_gap_is_declared_in_bounded_time_without_anything_behind_it(
+def test_a_gap_is_declared_in_bounded_time_without_later_data(
     contexts: tuple[Context, Context],
 ) -> None:
-    """UM-101: after the interval, and not sooner; the loss check interval (2500 ms) is not waited for."""
+    """UM-101: after the interval and not sooner; the loss check interval (2500 ms) does not delay it."""
     source, receiver = _connected(contexts, transport_lbtrm_loss_declaration_interval=300)
     source.send(SHORT, flush=True)
     assert receiver.receive(SECONDS) == SHORT
@@ -86,8 +87,9 @@ def test_a_gap_is_declared_in_bounded_time_without_anything_behind_it(
     assert _counters(contexts[1])["naks_sent"] == 0
 
 
-def test_without_the_interval_it_is_the_nak_generation_interval(contexts: tuple[Context, Context]) -> None:
-    """UM-100: as before there was such an option; and it says nothing to a receiver that sends NAKs."""
+def test_the_interval_defaults_to_the_nak_generation_interval(contexts: tuple[Context, Context]) -> None:
+    """UM-100: the default equals the behaviour before the option existed; it does not affect a receiver that sends
+    NAKs."""
     _, receiver = _connected(contexts, transport_lbtrm_nak_generation_interval=700)
     assert receiver.options.effective_generation_interval_ns == 700_000_000
     with_naks = contexts[1].receiver("other", transport_lbtrm_loss_declaration_interval=5)
@@ -112,10 +114,11 @@ def _wait_for_event(receiver: Receiver, kind: type) -> Any:
 
 
 @pytest.mark.parametrize("of_context", [True, False], ids=["context", "receiver"])
-def test_no_nak_leaves_until_the_call_that_allows_them(
+def test_no_nak_is_sent_until_the_call_that_allows_them(
     contexts: tuple[Context, Context], of_context: bool
 ) -> None:
-    """UX-21: what lacks is lost after the NAK generation interval; `stat` has the reason; then NAKs go on."""
+    """UX-21: missing data is lost after the NAK generation interval; `stat` reports the reason; then NAKs are sent
+    again."""
     source, receiver = _connected(contexts, **WITH_NAKS, transport_lbtrm_nak_generation_interval=400)
     target = contexts[1] if of_context else receiver
     target.nak_cutoff()
@@ -137,8 +140,9 @@ def test_no_nak_leaves_until_the_call_that_allows_them(
     assert "no NAKs" not in receiver_timers(counters)
 
 
-def test_a_session_at_its_limit_stops_its_naks_by_itself(contexts: tuple[Context, Context]) -> None:
-    """UX-21: by transport_lbtrm_nak_cutoff_interval, with an event; the receiver's call starts them again."""
+def test_a_session_at_its_limit_stops_its_naks(contexts: tuple[Context, Context]) -> None:
+    """UX-21: transport_lbtrm_nak_cutoff_interval stops them, with an event; a call on the receiver starts them
+    again."""
     source, receiver = _connected(
         contexts, **WITH_NAKS, transport_lbtrm_nak_rate_limit=20, transport_lbtrm_nak_cutoff_interval=100
     )
@@ -156,7 +160,7 @@ def test_a_session_at_its_limit_stops_its_naks_by_itself(contexts: tuple[Context
     wait_for(lambda: _counters(contexts[1])["naks_sent"] > sent, "a NAK", SECONDS)
 
 
-def test_calls_on_what_is_closed(contexts: tuple[Context, Context]) -> None:
+def test_calls_on_closed_objects_raise(contexts: tuple[Context, Context]) -> None:
     """UX-21: they raise Closed."""
     receiver = contexts[1].receiver("topic")
     receiver.close()

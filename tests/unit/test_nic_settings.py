@@ -1,4 +1,4 @@
-"""Settings of a NIC on a host that is made up: what is changed, recorded, put back and rolled back (issue: nic)."""
+"""Settings of a NIC on a simulated host: changes, records, undo and rollback."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ MIB = 1024 * 1024
 
 
 class FakeHost:
-    """A NIC with all there is, in a dictionary. `refused` keys cannot be written."""
+    """A NIC with all settings in a dictionary. `refused` keys cannot be written."""
 
     interface = "eth1"
     mac = "02:00:00:00:00:01"
 
     def __init__(self, values: Mapping[str, Value], refused: tuple[str, ...] = ()) -> None:
-        """Begin with these settings."""
+        """Start with these settings."""
         self.values = dict(values)
         self.refused = set(refused)
         self.written: list[tuple[str, Value]] = []
 
     def read(self, key: str) -> Value | Unknown:
-        """Return what is there."""
+        """Return the value."""
         return self.values.get(key, Unknown("no such setting"))
 
     def write(self, key: str, value: Value) -> None:
-        """Change it, or refuse."""
+        """Change the value, or refuse."""
         if key in self.refused:
             raise SettingError(f"writing {key}", "Invalid argument", 22)
         self.written.append((key, value))
         self.values[key] = value
 
     def changeable_features(self) -> frozenset[str]:
-        """All offloads that are there."""
+        """Return all offloads."""
         return frozenset(key.removeprefix("feature.") for key in self.values if key.startswith("feature."))
 
     def irq_numbers(self) -> list[int]:
-        """One interrupt a queue."""
+        """Return one interrupt per queue."""
         return [int(key.removeprefix("irq.")) for key in self.values if key.startswith("irq.")]
 
     def cpus(self) -> list[int]:
-        """Four CPUs."""
+        """Return four CPUs."""
         return [0, 1, 2, 3]
 
     def napi_ids(self) -> list[int]:
-        """Numbers from 900 on."""
+        """Return numbers from 900."""
         positions = {key.split(".")[1] for key in self.values if key.startswith("napi.")}
         return [900 + int(position) for position in sorted(positions)]
 
@@ -111,8 +111,8 @@ PREPARED: Mapping[str, Value] = {
 }
 
 
-def test_init_changes_what_matters_and_undo_restores_exactly(tmp_path: Path) -> None:
-    """Every setting is what it should be after init, and what it was after undo, in the opposite order."""
+def test_init_changes_the_settings_and_undo_restores_them_exactly(tmp_path: Path) -> None:
+    """Every setting has the required value after init, and its old value after undo, which runs in reverse order."""
     host, state = FakeHost(FRESH), tmp_path / "deep" / "state.json"
     outcome = init(host, state)
     assert host.values == PREPARED
@@ -125,8 +125,8 @@ def test_init_changes_what_matters_and_undo_restores_exactly(tmp_path: Path) -> 
     assert not state.exists()
 
 
-def test_a_second_init_changes_nothing_and_forgets_nothing(tmp_path: Path) -> None:
-    """Undo after two leads to before the first, whatever was wished for in between."""
+def test_a_second_init_changes_nothing_and_keeps_the_record(tmp_path: Path) -> None:
+    """Undo after two inits restores the state before the first, whatever the second one requested."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state)
     assert not init(host, state).changes
@@ -138,8 +138,8 @@ def test_a_second_init_changes_nothing_and_forgets_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("refused", sorted(set(PREPARED.items()) - set(FRESH.items())))
-def test_a_refused_change_takes_all_others_back(tmp_path: Path, refused: tuple[str, Value]) -> None:
-    """Whichever change fails, the host is as before, nothing is recorded, and the error says which it was."""
+def test_a_refused_change_rolls_all_others_back(tmp_path: Path, refused: tuple[str, Value]) -> None:
+    """If any change fails, the host is as before, nothing is recorded, and the error names the setting."""
     host, state = FakeHost(FRESH, (refused[0],)), tmp_path / "state.json"
     with pytest.raises(SettingError, match="everything was put back") as error:
         init(host, state)
@@ -149,7 +149,7 @@ def test_a_refused_change_takes_all_others_back(tmp_path: Path, refused: tuple[s
 
 
 def test_a_failed_second_init_keeps_the_record_of_the_first(tmp_path: Path) -> None:
-    """What the first one changed can still be undone."""
+    """The changes of the first init can still be undone."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state)
     host.refused = {"sysctl.net/core/busy_poll"}
@@ -161,8 +161,8 @@ def test_a_failed_second_init_keeps_the_record_of_the_first(tmp_path: Path) -> N
     assert host.values == FRESH
 
 
-def test_what_cannot_be_put_back_stays_recorded(tmp_path: Path) -> None:
-    """Undo goes on with the rest, says what is left, and can be run again."""
+def test_settings_that_cannot_be_restored_stay_recorded(tmp_path: Path) -> None:
+    """Undo continues with the rest, reports what remains, and can be repeated."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state)
     host.refused = {"rings.rx", "queues.combined"}
@@ -174,8 +174,8 @@ def test_what_cannot_be_put_back_stays_recorded(tmp_path: Path) -> None:
     assert host.values == FRESH
 
 
-def test_what_was_there_is_recorded_before_it_is_changed(tmp_path: Path) -> None:
-    """Whenever it is killed, the file leads back to where it began."""
+def test_old_values_are_recorded_before_the_change(tmp_path: Path) -> None:
+    """If init is killed at any point, the file is sufficient to restore the original state."""
     state = tmp_path / "state.json"
 
     class Watched(FakeHost):
@@ -191,8 +191,8 @@ def test_what_was_there_is_recorded_before_it_is_changed(tmp_path: Path) -> None
     assert host.values == PREPARED
 
 
-def test_an_interrupted_init_is_put_back(tmp_path: Path) -> None:
-    """Ctrl-C in the middle is a failure like any other."""
+def test_an_interrupted_init_is_rolled_back(tmp_path: Path) -> None:
+    """Ctrl-C in the middle is handled like any other failure."""
     state = tmp_path / "state.json"
 
     class Interrupted(FakeHost):
@@ -208,8 +208,8 @@ def test_an_interrupted_init_is_put_back(tmp_path: Path) -> None:
     assert not state.exists()
 
 
-def test_settings_an_interface_lacks_are_left_alone(tmp_path: Path) -> None:
-    """A host with nothing to set: nothing is changed, nothing recorded, everything unknown is shown as such."""
+def test_missing_settings_are_skipped(tmp_path: Path) -> None:
+    """On a host without settings nothing is changed or recorded, and everything is shown as unknown."""
     host, state = FakeHost({}), tmp_path / "state.json"
     assert not init(host, state).changes
     assert not state.exists()
@@ -217,7 +217,7 @@ def test_settings_an_interface_lacks_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_stages_can_be_left_out(tmp_path: Path) -> None:
-    """--skip leaves a stage as it was."""
+    """--skip leaves a stage unchanged."""
     host = FakeHost(FRESH)
     init(host, tmp_path / "state.json", Preferences(skip=frozenset({"affinity", "rings"})))
     assert (host.values["irq.60"], host.values["rings.rx"]) == ("0-3", 512)
@@ -232,8 +232,8 @@ BUSY: Mapping[str, Value] = {
 }
 
 
-def test_busy_polling_is_prepared_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Deferral and IRQ suspension cost every process that does not poll; both are put back."""
+def test_busy_polling_is_prepared_only_on_request(tmp_path: Path) -> None:
+    """Deferral and IRQ suspension cost every process that does not poll; both are restored."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     assert not {setting.key for setting in check(host)} & set(BUSY)
     assert init(host, state, Preferences(prefers_busy_poll=True)).lacking == {}
@@ -243,8 +243,8 @@ def test_busy_polling_is_prepared_only_where_it_is_asked_for(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("threaded", [THREADED_ON, THREADED_BUSY_POLL])
-def test_napi_threads_are_for_each_instance(tmp_path: Path, threaded: int) -> None:
-    """By its place, so that they are put back though the driver has given them other numbers."""
+def test_napi_threads_are_set_for_each_instance(tmp_path: Path, threaded: int) -> None:
+    """They are recorded by index, so undo works even if the driver assigns new numbers."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state, Preferences(threaded_napi=threaded))
     assert host.values == {**PREPARED, "napi.0.threaded": threaded, "napi.1.threaded": threaded}
@@ -252,8 +252,9 @@ def test_napi_threads_are_for_each_instance(tmp_path: Path, threaded: int) -> No
     assert host.values == FRESH
 
 
-def test_what_the_kernel_lacks_is_said(tmp_path: Path) -> None:
-    """A part of a stage that was asked for is left out and told; a stage of which nothing can be had is an error."""
+def test_features_missing_in_the_kernel_are_reported(tmp_path: Path) -> None:
+    """An unavailable part of a requested stage is skipped and reported; a stage with no available part is an
+    error."""
     old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
     host, state = FakeHost(old), tmp_path / "state.json"
     outcome = init(host, state, Preferences(prefers_busy_poll=True))
@@ -266,8 +267,8 @@ def test_what_the_kernel_lacks_is_said(tmp_path: Path) -> None:
     assert not state.exists()
 
 
-def test_the_switch_of_the_interface_is_used_where_the_kernel_has_no_other(tmp_path: Path) -> None:
-    """Before Linux 6.17 a driver's threads are turned on for the interface as a whole."""
+def test_the_switch_of_the_interface_is_the_fallback(tmp_path: Path) -> None:
+    """Before Linux 6.17 the threads of a driver can only be enabled for the whole interface."""
     old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
     host, state = FakeHost({**old, "interface.threaded": 0}), tmp_path / "state.json"
     init(host, state, Preferences(threaded_napi=THREADED_ON))
@@ -277,7 +278,7 @@ def test_the_switch_of_the_interface_is_used_where_the_kernel_has_no_other(tmp_p
 
 
 def test_a_state_of_another_interface_is_refused(tmp_path: Path) -> None:
-    """Nothing is put back onto a NIC it was not taken from; a broken or missing file is named."""
+    """Settings are never restored to another NIC; the error names a broken or missing file."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     with pytest.raises(NoStateError, match="nothing is recorded"):
         undo(host, state)
@@ -293,7 +294,7 @@ def test_a_state_of_another_interface_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_change_has_its_command_and_privilege() -> None:
-    """What init would do can be done by hand."""
+    """Every step of init can be done by hand."""
     commands = {
         setting.key: setting.command for setting in check(FakeHost(FRESH), Preferences(busy_poll_us=50))
     }
@@ -316,21 +317,21 @@ def test_every_change_has_its_command_and_privilege() -> None:
     assert all(stage.privilege and stage.why for stage in STAGES)
 
 
-def test_cpu_lists_are_read_as_the_kernel_writes_them() -> None:
-    """Ranges, single CPUs, nothing."""
+def test_cpu_lists_of_the_kernel_are_parsed() -> None:
+    """Ranges, single CPUs and an empty list."""
     assert cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
     assert cpu_list("\n") == []
 
 
-def test_the_state_file_is_of_the_interface_and_the_namespace() -> None:
+def test_the_state_file_depends_on_interface_and_namespace() -> None:
     """Interfaces of the same name in two namespaces do not share a file."""
     path = state_path("eth1")
     assert path.parent == Path("/run/umstack")
     assert path.name.startswith("nic-eth1-")
 
 
-def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
-    """An interface that is not there, and an undo with nothing recorded, are errors with what to do next."""
+def test_the_command_reports_the_error(tmp_path: Path) -> None:
+    """A missing interface, and an undo without a record, are errors that state the next step."""
     runner = CliRunner()
     missing = runner.invoke(command, ["check", "no-such-interface"])
     assert isinstance(missing.exception, InterfaceError)

@@ -1,4 +1,4 @@
-"""Off-transport recovery over loopback: sources found again, peers that do not answer, the request port's bounds."""
+"""Off-transport recovery over loopback: rediscovered sources, peers that do not answer, the request port's limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from umstack import (
 )
 
 SOON_ENDED = {"transport_lbtrm_activity_timeout": 250, "transport_lbtrm_send_naks": 0}
-"""A session that ends in a moment; what was missed meanwhile is not recovered by the transport."""
+"""The session ends quickly; the transport does not recover messages missed meanwhile."""
 IDLE = {"transport_lbtrm_sm_minimum_interval": 2000, "transport_lbtrm_sm_maximum_interval": 2000}
 QUICK = {
     "otr_request_minimum_interval": 50,
@@ -34,7 +34,7 @@ QUICK = {
     "otr_request_message_timeout": 400,
 }
 PATIENT = {"otr_request_message_timeout": 2000}
-"""For a peer that does answer, however busy the machine is."""
+"""Time limit for a peer that answers, however busy the machine is."""
 FLAG_OTR = 0x20
 
 
@@ -51,7 +51,7 @@ def subscriber() -> Iterator[Context]:
 
 
 class Account:
-    """What a receiver was given."""
+    """Rows that a receiver has delivered."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -76,7 +76,7 @@ class Account:
         wait_for(lambda: self.receiver.stats()["delivery_controllers"], "the source")
 
     def take_for(self, count: int, seconds: float) -> None:
-        """Take what comes, until there are so many or the time is over."""
+        """Take rows until there are `count` of them or the time is over."""
         deadline = time.monotonic() + seconds
         while len(self.numbers) + len(self.lost) < count and time.monotonic() < deadline:
             self.take()
@@ -89,36 +89,36 @@ class Account:
         wait_for(enough, f"{count} messages; {len(self.numbers)} received, {len(self.lost)} lost")
 
     def until_ended(self, count: int = 1) -> None:
-        def ended() -> bool:
+        def has_ended() -> bool:
             self.take()
             return self.sessions.count("EndOfSession") >= count
 
-        wait_for(ended, "the end of the session")
+        wait_for(has_ended, "the end of the session")
 
 
-def _found_again(subscriber: Context, account: Account, count: int = 1) -> None:
-    def found() -> bool:
+def _rediscovered(subscriber: Context, account: Account, count: int = 1) -> None:
+    def is_found() -> bool:
         account.take()
         return bool(subscriber.stats()["context"]["sources_resumed"] == count)
 
-    wait_for(found, "the source again")
+    wait_for(is_found, "the source again")
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"use_late_join": 0}, {"use_otr": 0}], ids=["both", "otr", "late join"]
 )
-def test_a_source_found_again_gives_no_past_twice(
+def test_a_rediscovered_source_delivers_nothing_twice(
     publisher: Context, subscriber: Context, options: dict[str, int]
 ) -> None:
-    """UM-106, UM-142: after EndOfSession the receiver goes on where it was; what it missed is fetched."""
+    """UM-106, UM-142: after EndOfSession the receiver continues where it stopped; missed messages are fetched."""
     source = publisher.source("again", flow_control="none", **RETAINED, **IDLE)
     account = Account(subscriber.receiver("again", **SOON_ENDED, **options))
     account.until_mapped()
     _send(source, 0, 100)
     account.until(100)
     account.until_ended()
-    _send(source, 100, 500)  # nobody receives the group
-    _found_again(subscriber, account)
+    _send(source, 100, 500)  # the group has no receiver
+    _rediscovered(subscriber, account)
     account.until(600)
     _send(source, 600, 10)
     account.until(610)
@@ -128,8 +128,8 @@ def test_a_source_found_again_gives_no_past_twice(
     assert account.receiver.stats()["otr_messages"] == 500
 
 
-def test_a_source_found_again_three_times(publisher: Context, subscriber: Context) -> None:
-    """UM-106: whatever was missed or not, nothing comes twice."""
+def test_a_source_is_rediscovered_three_times(publisher: Context, subscriber: Context) -> None:
+    """UM-106: no message is delivered twice, missed or not."""
     source = publisher.source("thrice", flow_control="none", **RETAINED, **IDLE)
     account = Account(subscriber.receiver("thrice", **SOON_ENDED))
     account.until_mapped()
@@ -138,24 +138,24 @@ def test_a_source_found_again_three_times(publisher: Context, subscriber: Contex
     for turn in range(1, 4):
         account.until_ended(turn)
         _send(source, 50 * turn, 50)
-        _found_again(subscriber, account, turn)
+        _rediscovered(subscriber, account, turn)
         account.until(50 * (turn + 1))
     assert account.numbers == list(range(200))
     assert account.lost == []
 
 
-def test_another_source_of_the_topic_is_joined_from_its_beginning(
+def test_another_source_of_the_topic_is_joined_from_its_start(
     publisher: Context, subscriber: Context
 ) -> None:
-    """UM-105, UM-106: the publisher starts anew; that is another source, and its past is wanted."""
-    first = publisher.source("anew", flow_control="none", **RETAINED, **IDLE)
-    account = Account(subscriber.receiver("anew", **SOON_ENDED))
+    """UM-105, UM-106: a restarted publisher is another source, and its past is fetched."""
+    first = publisher.source("restarted", flow_control="none", **RETAINED, **IDLE)
+    account = Account(subscriber.receiver("restarted", **SOON_ENDED))
     account.until_mapped()
     _send(first, 0, 10)
     account.until(10)
     first.close()
     account.until_ended()
-    second = publisher.source("anew", flow_control="none", **RETAINED, **IDLE)
+    second = publisher.source("restarted", flow_control="none", **RETAINED, **IDLE)
     _send(second, 10, 10)
     account.until(20)
     assert account.numbers == list(range(20))
@@ -164,7 +164,7 @@ def test_another_source_of_the_topic_is_joined_from_its_beginning(
 
 @pytest.fixture
 def misled(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes a source whose advertisement leads to a peer."""
+    """Make a source whose advertisement points to a peer."""
     import umstack.context
     from umstack._engine.endpoint import Endpoint
     from umstack.recovery.codec import endpoint_option
@@ -182,20 +182,21 @@ def misled(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
 
 
 def _missing_100(source: Source, subscriber: Context, topic: str, **options: int) -> Account:
-    """A receiver of a misled source that has 0..9 and misses 10..109, and then receives 110."""
+    """Return a receiver of a misled source that has 0..9, misses 10..109, and then receives 110."""
     account = Account(subscriber.receiver(topic, use_late_join=0, **SOON_ENDED, **{**QUICK, **options}))
     account.until_mapped()
     _send(source, 0, 10)
     account.until(10)
     account.until_ended()
     _send(source, 10, 100)
-    _found_again(subscriber, account)
+    _rediscovered(subscriber, account)
     _send(source, 110, 1)
     return account
 
 
 def test_a_peer_that_never_answers_is_given_up_in_time(misled: Any, subscriber: Context) -> None:
-    """UM-142: connected again at doubling intervals, given up after the message timeout: exactly the rest is lost."""
+    """UM-142: the receiver reconnects at doubling intervals and gives up after the message timeout: exactly the rest
+    is lost."""
     source, peer = misled("mute", lambda _connection, peer: peer.done.wait(0.15))
     account = _missing_100(source, subscriber, "mute")
     account.until(111)
@@ -206,7 +207,7 @@ def test_a_peer_that_never_answers_is_given_up_in_time(misled: Any, subscriber: 
 
 
 def test_a_port_that_refuses_is_given_up_in_time(misled: Any, subscriber: Context) -> None:
-    """UM-142: nobody listens at the advertised port."""
+    """UM-142: the advertised port has no listener."""
     source, peer = misled("nobody", lambda _connection, _peer: None)
     peer.close()
     account = _missing_100(source, subscriber, "nobody")
@@ -214,8 +215,8 @@ def test_a_port_that_refuses_is_given_up_in_time(misled: Any, subscriber: Contex
     assert account.lost == list(range(10, 110))
 
 
-def test_a_peer_that_leaves_holes_loses_the_holes_only(misled: Any, subscriber: Context) -> None:
-    """UM-142: a sequence number that never comes costs itself; what was not requested or comes twice is dropped."""
+def test_gaps_in_a_peers_answer_are_the_only_losses(misled: Any, subscriber: Context) -> None:
+    """UM-142: only the missing sequence number is lost; unrequested and repeated messages are dropped."""
     topic = [0]
 
     def answer(connection: socket.socket, peer: Peer) -> None:
@@ -235,8 +236,10 @@ def test_a_peer_that_leaves_holes_loses_the_holes_only(misled: Any, subscriber: 
     assert account.receiver.stats()["late_join_refused"] == 6
 
 
-def test_a_peer_that_disconnects_half_way_is_asked_for_the_rest(misled: Any, subscriber: Context) -> None:
-    """UM-142: what came is kept."""
+def test_the_rest_is_requested_from_a_peer_that_disconnects_half_way(
+    misled: Any, subscriber: Context
+) -> None:
+    """UM-142: the messages already received are kept."""
     topic = [0]
 
     def answer(connection: socket.socket, peer: Peer) -> None:
@@ -254,8 +257,9 @@ def test_a_peer_that_disconnects_half_way_is_asked_for_the_rest(misled: Any, sub
     assert peer.accepted >= 3
 
 
-def test_a_store_at_its_limit_loses_exactly_what_left_it(publisher: Context, subscriber: Context) -> None:
-    """UM-101, UM-141, UM-142: what the source drops while it is being fetched is lost, the rest is there, in order."""
+def test_a_full_store_loses_exactly_the_dropped_messages(publisher: Context, subscriber: Context) -> None:
+    """UM-101, UM-141, UM-142: messages that the source drops during the fetch are lost; the others are delivered in
+    order."""
     limits = {
         "late_join": 1,
         "retransmit_retention_size_limit": 2**18,
@@ -268,7 +272,7 @@ def test_a_store_at_its_limit_loses_exactly_what_left_it(publisher: Context, sub
     account.until(10)
     account.until_ended()
     _send(source, 10, 20_000, size=100)
-    _found_again(subscriber, account)
+    _rediscovered(subscriber, account)
     account.until(20_010)
     _send(source, 20_010, 5)
     account.until(20_015)
@@ -279,7 +283,7 @@ def test_a_store_at_its_limit_loses_exactly_what_left_it(publisher: Context, sub
 
 
 def test_two_receivers_of_a_topic_recover_in_one_process(publisher: Context, subscriber: Context) -> None:
-    """UM-142: each goes on where it was itself."""
+    """UM-142: each receiver continues where it stopped itself."""
     source = publisher.source("both", flow_control="none", **RETAINED, **IDLE)
     accounts = [Account(subscriber.receiver("both", **SOON_ENDED)) for _ in range(2)]
     for account in accounts:
@@ -298,7 +302,7 @@ def test_two_receivers_of_a_topic_recover_in_one_process(publisher: Context, sub
 
 
 def test_ten_thousand_connections_to_the_request_port(subscriber: Context) -> None:
-    """UM-138: refused beyond the cap; connections that ask for nothing make way for a receiver that does."""
+    """UM-138: connections beyond the limit are refused; idle ones make way for a receiver that sends a request."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     try:

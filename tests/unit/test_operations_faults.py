@@ -1,5 +1,4 @@
-"""What operations must bear (issue 31, bad input and faults): processes that die while they are read, ports in use, ten
-thousand topics, extras that are not installed."""
+"""Faults in operations: processes that die during a scrape, ports in use, ten thousand topics, missing extras."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ TOPICS = 10_000
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the sockets of these tests to themselves."""
+    """Separate the sockets of these tests from others."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     return tmp_path / "stat"
 
@@ -71,7 +70,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @contextmanager
 def process(program: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program that has said `up`."""
+    """Yield a Python program that has printed `up`."""
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -85,7 +84,7 @@ def process(program: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("program", [_DIES, _DIES_HALF_WAY], ids=["before it answers", "in its answer"])
 def test_a_process_that_dies_while_it_is_scraped_is_left_out(program: str) -> None:
-    """The page has the others, at once, and the next one does not wait for it either."""
+    """The page shows the others at once, and the next scrape does not wait for the dead process either."""
     with (
         open_context(statistics=True) as ours,
         process(program) as dying,
@@ -120,8 +119,8 @@ def test_a_process_that_dies_while_it_is_scraped_is_left_out(program: str) -> No
 
 
 @pytest.mark.parametrize("command", [("exporter", "--listen"), ("watch", "--web")], ids=["exporter", "watch"])
-def test_a_port_in_use_is_said(command: tuple[str, ...]) -> None:
-    """The address, the reason and what to do, in one line and with status 1."""
+def test_a_port_in_use_is_reported(command: tuple[str, ...]) -> None:
+    """The error has the address, the reason and the remedy in one line; the status is 1."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -138,7 +137,7 @@ def test_a_port_in_use_is_said(command: tuple[str, ...]) -> None:
 
 @pytest.mark.timeout(300)
 def test_ten_thousand_topics_are_shown_within_bounds() -> None:
-    """One context with so many: a page bounded by its labels, and stat, top and exporter that answer."""
+    """With one such context the page is bounded by its labels, and stat, top and exporter answer."""
     with open_context(statistics=True) as context:
         for number in range(TOPICS):
             context.source(f"topic {number}", transport_lbtrm_multicast_address="239.192.77.1")
@@ -160,9 +159,9 @@ HOSTILE = "<script>alert('x')</script>&\"\x1b[2J"
 
 
 def test_a_hostile_topic_name_is_text_in_the_report(tmp_path: Path) -> None:
-    """Its tags are shown, not made part of the page; its escape sequence is written out, on the terminal, too."""
+    """Its tags are shown as text; its escape sequence is written out, also on the terminal."""
     tap = tmp_path / "tap.pcapng"
-    with open_context(tap=tap, resolver_multicast_port=12965) as context:  # where the decoder looks for names
+    with open_context(tap=tap, resolver_multicast_port=12965) as context:  # the decoder reads names here
         source, receiver = connect(context, HOSTILE)
         source.send_many([b"message"] * 100, flush=True)
         collect(receiver, 100)
@@ -216,7 +215,7 @@ _COMMAND = "sys.argv[1:] = {arguments}; from umstack.cli import main; main()"
     ],
 )
 def test_a_missing_extra_is_named(extra: str, absent: set[str], program: str) -> None:
-    """What needs one that is not installed says `pip install 'umstack[EXTRA]'`."""
+    """A command that needs a missing extra prints `pip install 'umstack[EXTRA]'`."""
     code = _WITHOUT.format(absent=absent, program=program)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
@@ -224,7 +223,7 @@ def test_a_missing_extra_is_named(extra: str, absent: set[str], program: str) ->
 
 
 def test_sockets_need_no_extra() -> None:
-    """Publishing and receiving works without any of them."""
+    """Publishing and receiving works without any extra."""
     absent = {
         "pyarrow",
         "pyspark",

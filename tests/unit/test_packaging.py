@@ -1,4 +1,4 @@
-"""Service files: units that systemd takes and rates, commands that exist, scripts that shells take."""
+"""Service files: units that systemd accepts and rates well, commands that exist, valid shell scripts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from umstack.telemetry.dashboard import render_dashboard
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
 EXPOSURE_OK = 5.0
-"""systemd-analyze calls less than this "OK" or better."""
+"""systemd-analyze rates an exposure below this as "OK" or better."""
 _BETWEEN_VERSIONS = 0.5
-"""What versions of systemd differ by: newer ones know more settings."""
+"""Differences between systemd versions: newer ones know more settings."""
 
 
 def tool(name: str) -> str:
-    """A program, or a skip that says which is missing."""
+    """Return the path of a program, or skip the test with the name of the missing one."""
     found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
         pytest.skip(f"no {name} here")
@@ -35,14 +35,14 @@ def tool(name: str) -> str:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The command lines of a unit that run umstack, without the program."""
+    """Return the command lines of a unit that run umstack, without the program."""
     lines = re.findall(r"^ExecStart=/usr/bin/umstack (.*)$", text, re.MULTILINE)
     return [line.split() for line in lines]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_units_run_commands_that_exist(unit: Path) -> None:
-    """Each word of a unit's command line is a command, or an option of it."""
+    """Each word of a unit's command line is a command or one of its options."""
     found = commands(unit.read_text())
     assert found
     for name, *words in found:
@@ -53,7 +53,7 @@ def test_units_run_commands_that_exist(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_units_are_rated_ok(unit: Path) -> None:
-    """systemd-analyze security: exposure below 5."""
+    """`systemd-analyze security` reports an exposure below 5."""
     done = subprocess.run(
         [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={int(EXPOSURE_OK * 10)}", unit],
         capture_output=True,
@@ -64,12 +64,12 @@ def test_units_are_rated_ok(unit: Path) -> None:
     (score,) = re.findall(r"exposure level for \S+: ([\d.]+)", done.stdout)
     assert float(score) < EXPOSURE_OK
     documented = (PACKAGING.parent / "docs/operations-services.md").read_text()
-    (told,) = re.findall(rf"^\| `{unit.stem}` \| ([\d.]+) \|", documented, re.MULTILINE)
-    assert abs(float(told) - float(score)) <= _BETWEEN_VERSIONS
+    (documented_score,) = re.findall(rf"^\| `{unit.stem}` \| ([\d.]+) \|", documented, re.MULTILINE)
+    assert abs(float(documented_score) - float(score)) <= _BETWEEN_VERSIONS
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """systemd-analyze verify has nothing to say about any line of ours."""
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has no complaint about any of our lines."""
     analyze = tool("systemd-analyze")
     for file in (PACKAGING / "systemd").iterdir():
         if file.suffix in (".service", ".socket"):
@@ -82,8 +82,8 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     assert not said, "\n".join(said)
 
 
-def test_a_unit_that_is_wrong_is_seen(tmp_path: Path) -> None:
-    """The check above is not vacuous."""
+def test_a_wrong_unit_is_detected(tmp_path: Path) -> None:
+    """Proves that the check above can fail."""
     unit = tmp_path / "umstack-wrong.service"
     unit.write_text(UNITS[0].read_text().replace("NoNewPrivileges=true", "NoNewPrivilege=true"))
     done = subprocess.run(
@@ -93,14 +93,14 @@ def test_a_unit_that_is_wrong_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["debian/postinst", "debian/prerm", "prove-wheel"])
-def test_scripts_are_shell(script: str) -> None:
-    """The shell reads them to the end."""
+def test_scripts_are_valid_shell(script: str) -> None:
+    """The shell parses them completely."""
     done = subprocess.run(["sh", "-n", PACKAGING / script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_sysusers_and_tmpfiles_are_taken(tmp_path: Path) -> None:
-    """systemd-sysusers and systemd-tmpfiles make, below another root, what the units need."""
+def test_sysusers_and_tmpfiles_are_accepted(tmp_path: Path) -> None:
+    """systemd-sysusers and systemd-tmpfiles create, below another root, the users and folders of the units."""
     (tmp_path / "etc").mkdir()
     sysusers = [
         tool("systemd-sysusers"),
@@ -122,8 +122,8 @@ def test_sysusers_and_tmpfiles_are_taken(tmp_path: Path) -> None:
     assert (tmp_path / "run/umstack/stat").stat().st_mode & 0o777 == 0o700
 
 
-def test_the_version_says_what_is_compiled_in() -> None:
-    """Version and commit, interpreter and kernel, the libraries by their versions, the BPF programs."""
+def test_the_version_lists_the_compiled_parts() -> None:
+    """Version and commit, interpreter and kernel, library versions and BPF programs."""
     said = CliRunner().invoke(root, ["--version"]).output.splitlines()
     assert re.fullmatch(r"umstack \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)\)", said[0])
     assert said[1].startswith("Python 3.")
@@ -134,7 +134,7 @@ def test_the_version_says_what_is_compiled_in() -> None:
 
 
 def test_the_containerfile_passes_its_linter() -> None:
-    """hadolint has nothing to say about it; it does about one that is wrong."""
+    """hadolint accepts it, and rejects a wrong one."""
     hadolint = tool("hadolint")
     path = PACKAGING / "container" / "Containerfile"
     done = subprocess.run([hadolint, path], capture_output=True, text=True, timeout=60)
@@ -146,7 +146,7 @@ def test_the_containerfile_passes_its_linter() -> None:
 
 
 def test_the_kubernetes_example_follows_the_schemas(tmp_path: Path) -> None:
-    """Strictly, by the published schemas; a field that is not one is found."""
+    """Strictly, by the published schemas; an unknown field is detected."""
     validate = tool("kubernetes-validate")
     path = PACKAGING / "kubernetes" / "umstack.yaml"
     for text, status in ((path.read_text(), 0), (path.read_text().replace("hostNetwork", "hostNetworks"), 1)):
@@ -159,7 +159,7 @@ def test_the_kubernetes_example_follows_the_schemas(tmp_path: Path) -> None:
 
 
 def test_the_kubernetes_example_runs_commands_that_exist() -> None:
-    """Each container's words are a command and options of it, and the application has no privilege."""
+    """Each container's arguments are a command and its options, and the application has no privileges."""
     containers = [
         container
         for document in yaml.safe_load_all((PACKAGING / "kubernetes" / "umstack.yaml").read_text())
@@ -176,7 +176,7 @@ def test_the_kubernetes_example_runs_commands_that_exist() -> None:
 
 
 def test_the_dashboard_is_json() -> None:
-    """The dashboard for Grafana is JSON, and the Debian package makes it with the command of its own wheel."""
+    """The Grafana dashboard is JSON; the Debian package generates it with the command of its own wheel."""
     assert json.loads(render_dashboard())["title"] == "umstack"
     assert (
         'umstack" exporter --print dashboard >"$WORK/umstack.json"'

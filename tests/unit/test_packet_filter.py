@@ -1,4 +1,4 @@
-"""Packet filter: the program is run here, instruction by instruction, over packets made by hand; and by the kernel."""
+"""Packet filter: the program runs over handmade packets in an interpreter in this file, and in the kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from umstack.errors import OptionError
 
 
 def kept(program: list[Instruction], packet: bytes) -> bool:
-    """What the kernel's interpreter of classic BPF would say; a load beyond the packet rejects it."""
+    """Return the verdict of the kernel's classic BPF interpreter; a load beyond the packet rejects it."""
     accumulator = index = at = 0
     while True:
         code, if_true, if_false, constant = program[at]
@@ -102,14 +102,14 @@ DEFAULT = PacketFilter.of_configuration(Config())
         (frame("10.0.0.2", 40000, source_port=14391), False),
     ],
 )
-def test_the_default_keeps_the_stack_and_nothing_else(packet: bytes, expected: bool) -> None:
-    """Issue 4, capture: the groups and ports of the configuration, NAKs to source ports, fragments, recovery; issue 29:
-    LBT-RU and LBT-TCP."""
+def test_the_default_keeps_only_traffic_of_the_stack(packet: bytes, expected: bool) -> None:
+    """The filter keeps the configured groups and ports, NAKs to source ports, fragments, recovery, LBT-RU and
+    LBT-TCP."""
     assert kept(DEFAULT.program(), packet) is expected
 
 
-def test_groups_and_ports_can_be_named() -> None:
-    """Issue 4, capture: --group and --port instead of the configuration's; any port of groups that are named alone."""
+def test_groups_and_ports_can_be_given() -> None:
+    """--group and --port replace those of the configuration; groups without a port match any port."""
     named = DEFAULT.narrowed(["239.1.0.0/16", "239.2.1.1-239.2.1.3"], []).program()
     assert kept(named, frame("239.1.255.255", 5))
     assert kept(named, frame("239.2.1.3", 5))
@@ -122,8 +122,8 @@ def test_groups_and_ports_can_be_named() -> None:
     ]
 
 
-def test_the_configuration_chooses() -> None:
-    """W10: options of the stack move the filter along."""
+def test_the_configuration_sets_the_filter() -> None:
+    """W10: options of the stack change the filter."""
     config = Config().with_options(Scope.SOURCE, {"transport_lbtrm_multicast_address": "239.9.9.9"})
     config = config.with_options(Scope.CONTEXT, {"resolver_multicast_port": 7777})
     program = PacketFilter.of_configuration(config).program()
@@ -132,8 +132,8 @@ def test_the_configuration_chooses() -> None:
     assert not kept(program, frame("224.9.10.11", 12965))
 
 
-def test_the_program_agrees_with_its_meaning() -> None:
-    """Random ranges and packets: the program keeps what the ranges say."""
+def test_the_program_agrees_with_the_ranges() -> None:
+    """With random ranges and packets, the program keeps exactly the packets in the ranges."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     luck = random.Random(seed)
@@ -154,20 +154,20 @@ def test_the_program_agrees_with_its_meaning() -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", "239.1.1.1/8", "239.1.1.1-x", "239.1.1.9-239.1.1.1", ""])
-def test_a_group_that_is_none_is_refused(text: str) -> None:
-    """Errors show what would do."""
+def test_an_invalid_group_is_refused(text: str) -> None:
+    """The error shows a valid example."""
     with pytest.raises(OptionError):
         parse_group(text)
 
 
 @pytest.mark.parametrize("text", ["0", "65536", "9-8", "x", "", "1-"])
-def test_a_port_that_is_none_is_refused(text: str) -> None:
-    """Errors show what would do."""
+def test_an_invalid_port_is_refused(text: str) -> None:
+    """The error shows a valid example."""
     with pytest.raises(OptionError):
         parse_port(text)
 
 
-def test_too_much_for_one_filter_is_refused() -> None:
-    """A program's jumps reach 255 instructions; what needs more is said, not cut off."""
+def test_a_filter_that_is_too_long_is_refused() -> None:
+    """A program's jumps reach 255 instructions; a longer program is an error, not truncated."""
     with pytest.raises(OptionError, match="too many"):
         DEFAULT.narrowed([f"239.1.1.{n}" for n in range(200)], []).program()

@@ -1,6 +1,6 @@
-"""What is made for Prometheus and Grafana: the files in packaging/, checked with Prometheus' own programs.
+"""The files in packaging/ for Prometheus and Grafana, checked with Prometheus' own programs.
 
-scripts/test has promtool and prometheus unpacked from the distribution's package into build/tools.
+scripts/test unpacks promtool and prometheus from the distribution's package into build/tools.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = {metric.name for group in GROUPS for metric in metrics_of(group.name)}
 
 
 def tool(name: str) -> str:
-    """A program of the prometheus package, or a skip that says where it would come from."""
+    """Return a program of the prometheus package, or skip the test with the way to install it."""
     unpacked = ROOT / "build" / "tools" / "usr" / "bin"
     found = shutil.which(name, path=f"{os.environ['PATH']}:{unpacked}")
     if found is None:
@@ -40,12 +40,13 @@ def tool(name: str) -> str:
 
 
 def test_the_rules_file_is_up_to_date() -> None:
-    """The committed rules are those made from the schema."""
+    """The committed rules are those generated from the schema."""
     assert RULES.read_text() == render_alerts(), f"umstack exporter --print alerts > {RULES}"
 
 
-def test_the_rules_cover_what_goes_wrong() -> None:
-    """Loss, NAK storm, slow receiver, back-pressure, ring starvation and window used each have a rule, and a remedy."""
+def test_the_rules_cover_the_known_faults() -> None:
+    """Loss, NAK storm, slow receiver, back-pressure, ring starvation and window used each have a rule and a
+    remedy."""
     names = " ".join(alert.name for alert in ALERTS)
     for word in ("Loss", "NakStorm", "SlowReceiver", "BackPressure", "RingStarvation", "WindowUsed"):
         assert word in names
@@ -53,14 +54,14 @@ def test_the_rules_cover_what_goes_wrong() -> None:
 
 
 def test_an_unknown_counter_is_refused() -> None:
-    """A rule cannot be about a counter the schema does not have."""
+    """A rule cannot name a counter that the schema does not have."""
     assert in_promql("{source_transport.naks_rcved} > 0") == "umstack_source_transport_naks_rcved_total > 0"
     with pytest.raises(KeyError):
         in_promql("{source_transport.naks_recieved} > 0")
 
 
 def test_the_dashboard_shows_every_counter() -> None:
-    """Each metric has a panel; a counter is shown as a rate; no two panels share a number."""
+    """Each metric has a panel; counters are shown as rates; panel ids are unique."""
     shown = dashboard()
     panels = [inner for panel in shown["panels"] for inner in (panel, *panel.get("panels", ()))]
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
@@ -72,8 +73,8 @@ def test_the_dashboard_shows_every_counter() -> None:
             assert any(f"rate({metric.name}" in text for text in expressions), metric.name
 
 
-def test_promtool_takes_the_rules_and_the_metrics() -> None:
-    """Its linter finds nothing wrong with either."""
+def test_promtool_accepts_the_rules_and_the_metrics() -> None:
+    """Its linter accepts both."""
     promtool = tool("promtool")
     checked = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
@@ -83,7 +84,8 @@ def test_promtool_takes_the_rules_and_the_metrics() -> None:
         context.receiver('l"in\\t\ned')
         text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read()
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True)
-    # UM's names say `msgs` and `pckts`; that is advice about names (status 3), not an error of the format (1).
+    # UM's names contain `msgs` and `pckts`; promtool advises against such names (status 3), which is no format error
+    # (1).
     assert checked.returncode in (0, 3), checked.stderr.decode()
     assert b"error" not in checked.stderr.lower().replace(b"_error", b""), checked.stderr.decode()
 
@@ -113,12 +115,13 @@ FIRING: dict[str, dict[str, str]] = {
     "UmstackRingStarvation": {'umstack_link_xdp_rx_ring_full_total{interface="eth1"}': "0+1x20"},
     "UmstackReceiveDrops": {'umstack_link_receive_drops_total{interface="eth1"}': "0+1x20"},
 }
-"""Figures every 15 s under which each rule, and no other, fires."""
+"""Figures every 15 s under which exactly one rule fires."""
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_each_rule_fires_for_what_it_is_about(alert: Any, tmp_path: Path) -> None:
-    """Prometheus' own evaluation: it fires with its figures, alone, and not when everything stands still."""
+def test_each_rule_fires_for_its_fault(alert: Any, tmp_path: Path) -> None:
+    """By Prometheus' own evaluation, the rule fires with its figures, alone, and not while all counters stand
+    still."""
     series = FIRING[alert.name]
     at_rest = dict.fromkeys(series, "1000x20")
     cases = []
@@ -139,7 +142,7 @@ def test_each_rule_fires_for_what_it_is_about(alert: Any, tmp_path: Path) -> Non
 
 
 def ask(server: str, path: str) -> Any:
-    """The data of an answer of Prometheus' interface, None while it does not answer."""
+    """Return the data of a response of Prometheus' API, or None while it does not respond."""
     try:
         with urllib.request.urlopen(f"http://{server}/api/v1/{path}", timeout=5) as answer:
             return json.load(answer)["data"]
@@ -149,7 +152,7 @@ def ask(server: str, path: str) -> Any:
 
 @pytest.mark.timeout(120)
 def test_a_real_prometheus_scrapes_and_loads_the_rules(tmp_path: Path) -> None:
-    """A server of its own finds a context's figures by their names and evaluates every rule without an error."""
+    """A separate server finds a context's figures by their names and evaluates every rule without an error."""
     prometheus = tool("prometheus")
     server, address = free_address(), free_address()
     (tmp_path / "prometheus.yml").write_text(
@@ -190,7 +193,7 @@ def test_a_real_prometheus_scrapes_and_loads_the_rules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["alerts", "dashboard"])
 def test_the_command_prints_them(what: str) -> None:
-    """An installed package gives both without this checkout."""
+    """An installed package prints both without this checkout."""
     command = [sys.executable, "-m", "umstack", "exporter", "--print", what]
     made = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert made == (render_alerts() if what == "alerts" else render_dashboard())

@@ -1,4 +1,4 @@
-"""The public names of the face: a new one is added here on purpose, and one that users have is never lost."""
+"""The public names of the API: new ones are added here on purpose, and existing ones are never lost."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ NAMES = {
 
 
 def public_names(kind: type) -> set[str]:
-    """The attributes of a class without a leading underscore, slots included."""
+    """Return the attributes of a class without a leading underscore, slots included."""
     return {name for name in dir(kind) if not name.startswith("_")} | assigned_names(kind)
 
 
 def assigned_names(kind: type) -> set[str]:
-    """Attributes that a class without slots sets on itself."""
+    """Return the attributes that a class without slots sets on itself."""
     if "__slots__" in vars(kind):
         return set()
     tree = ast.parse(Path(str(ROOT), *kind.__module__.split(".")).with_suffix(".py").read_text())
@@ -86,14 +86,14 @@ def assigned_names(kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
-def test_public_names_are_those_users_have(kind: type) -> None:
-    """Design section 4: what is called by the stack itself is not a public name."""
+def test_public_names_are_the_listed_ones(kind: type) -> None:
+    """A name that only the stack itself calls is not public (docs/design.md)."""
     assert public_names(kind) == NAMES[kind]
 
 
 @pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
-def test_every_public_method_says_what_it_does(kind: type) -> None:
-    """Methods and properties have docstrings."""
+def test_every_public_method_has_a_docstring(kind: type) -> None:
+    """So has every property."""
     silent = []
     for name in public_names(kind):
         value = getattr(kind, name, None)
@@ -103,6 +103,6 @@ def test_every_public_method_says_what_it_does(kind: type) -> None:
 
 
 def test_dir_completes_public_names() -> None:
-    """dir(umstack) has every public name, whether or not it was imported already."""
+    """dir(umstack) contains every public name, whether or not it was imported already."""
     assert set(umstack.__all__) <= set(dir(umstack))
     assert "__version__" in dir(umstack)

@@ -1,4 +1,4 @@
-"""What a publisher may rely on, over loopback."""
+"""Guarantees for publishers, over loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_S = 5.0
 
 
 def take(receiver: umstack.Receiver, count: int) -> list[bytes]:
-    """The payloads of the next messages."""
+    """Return the payloads of the next messages."""
     deadline = time.monotonic() + WAIT_S
     found: list[bytes] = []
     while len(found) < count and time.monotonic() < deadline:
@@ -27,7 +27,7 @@ def take(receiver: umstack.Receiver, count: int) -> list[bytes]:
 
 
 def test_send_copies_and_fragments() -> None:
-    """AE-31: the caller's buffer is the caller's again when send() returns; a long message is fragmented."""
+    """AE-31: the caller may reuse its buffer once send() returns; a long message is fragmented."""
     with open_context() as context:
         receiver = context.receiver("copies")
         source = context.source("copies", flow_control="min")
@@ -41,7 +41,7 @@ def test_send_copies_and_fragments() -> None:
 
 
 def test_an_application_batch_is_one_message() -> None:
-    """UM-33: several records packed by the application arrive as the one message that was sent."""
+    """UM-33: several records packed by the application arrive as one message."""
     with open_context() as context:
         receiver = context.receiver("records")
         source = context.source("records", flow_control="min")
@@ -60,8 +60,8 @@ def test_the_batching_interval_has_a_floor() -> None:
             context.source("floor", implicit_batching_interval=2)
 
 
-def test_an_idle_source_shows_that_it_lives() -> None:
-    """AE-43, UM-69: with nothing to send, session messages keep the session from timing out at its receivers."""
+def test_an_idle_source_stays_alive() -> None:
+    """AE-43, UM-69: without data, session messages keep the session from timing out at its receivers."""
     with open_context() as context:
         receiver = context.receiver("idle", transport_lbtrm_activity_timeout=400)
         source = context.source(
@@ -81,8 +81,8 @@ def test_an_idle_source_shows_that_it_lives() -> None:
         assert take(receiver, 1) == [b"still here"]
 
 
-def test_a_publisher_that_is_held_back_hears_its_receivers_itself() -> None:
-    """AE-17, AE-44: nobody runs the protocol but the sends, none of which waits: they read the status messages."""
+def test_a_blocked_publisher_polls_its_own_control() -> None:
+    """AE-17, AE-44: only the sends run the protocol, and none of them waits: they read the status messages."""
     size, count = 8192, 2000
     received = 0
 
@@ -116,8 +116,8 @@ def test_a_publisher_that_is_held_back_hears_its_receivers_itself() -> None:
         assert received == count
 
 
-def test_what_comes_after_a_pause_is_not_kept_back() -> None:
-    """W8: only while a session streams are datagrams without a requested flush held back as the deferred tail."""
+def test_data_after_a_pause_is_not_deferred() -> None:
+    """W8: datagrams without a requested flush are held back as the deferred tail only while a session streams."""
     with open_context() as context:
         receiver = context.receiver("pauses")
         source = context.source("pauses", flow_control="min")
@@ -126,15 +126,15 @@ def test_what_comes_after_a_pause_is_not_kept_back() -> None:
         for _ in range(10):
             time.sleep(0.01)
             source.send(bytes(70_000))
-            told = source.stats()
-            left_behind.append((told["pub_pos"] or 0) - (told["snd_pos"] or 0))
+            figures = source.stats()
+            left_behind.append((figures["pub_pos"] or 0) - (figures["snd_pos"] or 0))
             assert len(take(receiver, 1)) == 1
         whole = [left for left in left_behind if left < DATAGRAM]
         assert len(whole) > 5, left_behind
 
 
-def test_deferred_tails_go_out_while_another_session_streams() -> None:
-    """W8: the loop that wakes up for one session serves the session that another has deferred to it."""
+def test_deferred_tails_are_sent_while_another_session_streams() -> None:
+    """W8: the loop that wakes up for one session also serves a session with a deferred tail."""
     batch, offsets = bytes(8_000_000), np.arange(0, 8_000_001, 1000, dtype=np.int32)
     with open_context() as context, open_context() as elsewhere:
         few, many = elsewhere.receiver("few"), elsewhere.receiver("many", lambda event: None)
@@ -154,8 +154,8 @@ def test_deferred_tails_go_out_while_another_session_streams() -> None:
         waits = []
         for _ in range(30):
             time.sleep(0.01)
-            quiet.send(bytes(4000))  # at once, after a pause
-            quiet.send(bytes(4000))  # left to the loop
+            quiet.send(bytes(4000))  # sent at once, after a pause
+            quiet.send(bytes(4000))  # deferred to the loop
             started = time.monotonic()
             assert len(take(few, 2)) == 2
             waits.append(time.monotonic() - started)

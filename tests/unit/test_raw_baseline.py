@@ -1,6 +1,6 @@
-"""The raw kernel-socket baselines of `umstack bench`, over loopback: they move, count and check what they say they do.
+"""The raw kernel-socket baselines of `umstack bench`, over loopback: they send, count and check as documented.
 
-A baseline that overlooked a loss, or counted a datagram twice, would make every ratio taken against it worthless.
+A baseline that missed a loss, or counted a datagram twice, would make all ratios against it worthless.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Address = tuple[str, int]
 
 @pytest.fixture
 def group() -> Address:
-    """A group and a port that nothing else uses, the next port being free too."""
+    """Return a group and a port that are otherwise unused; the next port is free too."""
     chosen = f"239.254.{random.randrange(256)}.{random.randrange(1, 255)}"
     while True:
         with contextlib.ExitStack() as stack:
@@ -45,26 +45,26 @@ def group() -> Address:
 
 @contextlib.contextmanager
 def opened(fd: int) -> Iterator[int]:
-    """A socket the core opened, closed at the end."""
+    """A socket opened by the core, closed at the end."""
     assert fd >= 0, f"errno {-fd}"
     with socket.socket(fileno=fd):
         yield fd
 
 
 def ip_of(address: str) -> int:
-    """The address as the core takes it."""
+    """Return the address in the format of the core."""
     return int.from_bytes(socket.inet_aton(address), "big")
 
 
 def message(counter: int, size: int = 64) -> bytes:
-    """A message as the senders make it: a counter in host byte order, then filler."""
+    """Return a message as the senders build it: a counter in host byte order, then filler."""
     return struct.pack("=Q", counter) + bytes(size - 8)
 
 
 def receive(
     group: Address, datagrams: Sequence[bytes], *, wait: int | None = None, **options: Any
 ) -> dict[str, Any]:
-    """What the receiver makes of these datagrams, which wait for it in its socket."""
+    """Return the receiver's result for these datagrams, which are already in its socket buffer."""
     gro = bool(options.get("gro", False))
     config = ffi.new(
         "um_raw_receive_config *",
@@ -90,7 +90,7 @@ def receive(
 
 
 def send(group: Address, **options: Any) -> tuple[dict[str, Any], list[bytes]]:
-    """What the sender says it sent, and the datagrams a plain socket received of it, end markers included."""
+    """Return the sender's result, and the datagrams that a plain socket received, end markers included."""
     config = ffi.new(
         "um_raw_send_config *",
         {
@@ -124,7 +124,7 @@ def send(group: Address, **options: Any) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def counters_of(datagrams: Sequence[bytes], size: int = 64) -> list[int]:
-    """The counters of the messages in these datagrams, in the order they came."""
+    """Return the counters of the messages in these datagrams, in order of arrival."""
     messages = b"".join(datagram for datagram in datagrams if datagram != END_MARKER)
     return [struct.unpack_from("=Q", messages, at)[0] for at in range(0, len(messages), size)]
 
@@ -138,10 +138,10 @@ def counters_of(datagrams: Sequence[bytes], size: int = 64) -> list[int]:
         ({"messages_per_datagram_count": 3, "segments_per_send_count": 4}, [192] * 33 + [64]),
     ],
 )
-def test_the_sender_sends_every_counter_once_in_datagrams_of_the_size_asked_for(
+def test_the_sender_sends_every_counter_once_in_datagrams_of_the_given_size(
     group: Address, packing: dict[str, int], lengths: list[int]
 ) -> None:
-    """One message a datagram, packed, as super-datagrams: the wire holds what the result says, no more, no less."""
+    """One message per datagram, packed, and as super-datagrams: the traffic equals the result exactly."""
     result, datagrams = send(group, max_message_count=100, **packing)
     data = [datagram for datagram in datagrams if datagram != END_MARKER]
     assert counters_of(datagrams) == list(range(100))
@@ -150,8 +150,8 @@ def test_the_sender_sends_every_counter_once_in_datagrams_of_the_size_asked_for(
     assert (result["message_count"], result["datagram_count"], result["byte_count"]) == (100, len(data), 6400)
 
 
-def test_the_sender_keeps_to_its_time_and_pace(group: Address) -> None:
-    """A paced sender is never ahead of its pace by more than a batch, and stops when its time is up."""
+def test_the_sender_keeps_its_duration_and_pace(group: Address) -> None:
+    """A paced sender is at most one batch ahead of its pace, and stops when its time is over."""
     result, _ = send(group, max_message_count=0, duration_ns=100_000_000, pace_messages_per_second=10_000)
     allowed = 10_000 * result["elapsed_ns"] / 1e9 + 16
     assert 0 < result["message_count"] <= allowed
@@ -160,8 +160,8 @@ def test_the_sender_keeps_to_its_time_and_pace(group: Address) -> None:
 
 @pytest.mark.parametrize("gro", [False, True])
 @pytest.mark.parametrize("wait", ["UM_RAW_WAIT_BLOCK", "UM_RAW_WAIT_BUSY", "UM_RAW_WAIT_COALESCE"])
-def test_the_receiver_counts_all_of_a_whole_stream(group: Address, wait: str, gro: bool) -> None:
-    """Packed and single datagrams in order: all counted, nothing amiss, whichever way it waits."""
+def test_the_receiver_counts_a_complete_stream(group: Address, wait: str, gro: bool) -> None:
+    """Packed and single datagrams in order are all counted, without faults, in each way of waiting."""
     datagrams = [b"".join(message(n) for n in range(first, first + 22)) for first in range(0, 440, 22)]
     datagrams += [message(n) for n in range(440, 500)]
     found = receive(group, [*datagrams, END_MARKER], wait=getattr(lib, wait), gro=gro)
@@ -188,18 +188,18 @@ def test_the_receiver_counts_all_of_a_whole_stream(group: Address, wait: str, gr
         ([0, *range(2, 4002, 2), 3999, 4001], 1999, 1, 0),
     ],
 )
-def test_the_receiver_tells_lost_late_and_twice_apart(
+def test_the_receiver_distinguishes_lost_late_and_duplicate(
     group: Address, counters: list[int], lost: int, out_of_order: int, duplicates: int
 ) -> None:
-    """Every message is checked, not sampled; a gap of the oldest beyond the table's bound stays lost."""
+    """Every message is checked, none is sampled; a gap beyond the table's limit stays lost."""
     found = receive(group, [*(message(n) for n in counters), END_MARKER])
     kinds = ("lost_count", "out_of_order_count", "duplicate_count")
     assert tuple(found[kind] for kind in kinds) == (lost, out_of_order, duplicates)
     assert found["message_count"] == len(counters)
 
 
-def test_the_receiver_counts_what_holds_no_whole_message(group: Address) -> None:
-    """Cut short, too long for the buffer, or empty of messages: counted as malformed, never read past its end."""
+def test_the_receiver_counts_datagrams_without_a_whole_message(group: Address) -> None:
+    """Truncated, too long for the buffer, or without messages: counted as malformed, never read beyond the end."""
     found = receive(group, [message(0) + b"odd", message(1)[:20], bytes(4000), message(1), END_MARKER])
     assert found["status"] == 0
     assert (found["message_count"], found["malformed_count"], found["lost_count"]) == (2, 3, 0)
@@ -207,7 +207,7 @@ def test_the_receiver_counts_what_holds_no_whole_message(group: Address) -> None
 
 @pytest.mark.parametrize("wait", ["UM_RAW_WAIT_BLOCK", "UM_RAW_WAIT_BUSY", "UM_RAW_WAIT_COALESCE"])
 def test_the_receiver_ends_without_an_end_marker(group: Address, wait: str) -> None:
-    """Silence ends the run: as a timeout when nothing came, else with what came and no marker seen."""
+    """An idle timeout ends the run: as a timeout if nothing arrived, otherwise with the data and without a marker."""
     assert receive(group, [], wait=getattr(lib, wait))["status"] == -errno.ETIMEDOUT
     found = receive(group, [message(0), message(1)], wait=getattr(lib, wait))
     assert (found["status"], found["message_count"], found["end_marker_seen"]) == (0, 2, False)
@@ -224,7 +224,7 @@ def test_the_receiver_ends_without_an_end_marker(group: Address, wait: str) -> N
     ],
 )
 def test_sizes_out_of_range_are_refused(wrong: dict[str, int]) -> None:
-    """Bounded everything: no size can make a buffer the core does not expect."""
+    """Sizes are bounded, so no buffer exceeds the size that the core expects."""
     sizes = {"message_bytes": 64, "messages_per_datagram_count": 1, "segments_per_send_count": 1}
     config = ffi.new("um_raw_send_config *", {**sizes, "batch_count": 1, "duration_ns": 1, **wrong})
     assert lib.um_raw_send(-1, config, ffi.new("um_raw_send_result *")) == -errno.EINVAL
@@ -235,16 +235,16 @@ def test_sizes_out_of_range_are_refused(wrong: dict[str, int]) -> None:
 def test_a_throughput_measurement_between_two_processes(
     group: Address, what: raw.What, wait: raw.Wait
 ) -> None:
-    """Two children, the receiver ready before the sender starts: what is sent at an easy pace arrives."""
+    """Two child processes; the receiver is ready before the sender starts. At an easy pace everything arrives."""
     plan = ThroughputPlan(what, 64, wait=wait, seconds=20, group=group[0], port=group[1])
     count, pace = 6000 * plan.messages_per_datagram, 20_000 * plan.messages_per_datagram
     plan = dataclasses.replace(plan, max_messages=count, pace_messages_per_second=pace)
     found = raw.measure_throughput(HERE, HERE, plan)
     assert found.sent_messages == count
     assert found.lost == count - found.received_messages
-    assert found.lost == 0 or found.socket_drops > 0, "lost, but not for want of space in the socket"
+    assert found.lost == 0 or found.socket_drops > 0, "lost although the socket buffer had space"
     assert (found.out_of_order, found.duplicates, found.malformed) == (0, 0, 0)
-    # Ahead of the pace by a batch at most.
+    # At most one batch ahead of the pace.
     assert 0 < found.sent_messages_per_second < pace * 1.1
     assert found.messages_per_second > 0
     assert found.messages_per_second == pytest.approx(found.datagrams_per_second * plan.messages_per_datagram)
@@ -255,27 +255,27 @@ def test_a_throughput_measurement_between_two_processes(
 @pytest.mark.parametrize("wait", ["block", "busy"])
 @pytest.mark.parametrize("groups", [(), ("239.254.1.1", "239.254.1.2")])
 def test_a_ping_pong_between_two_processes(group: Address, groups: tuple[str, ...], wait: raw.Wait) -> None:
-    """Every round trip asked for is measured, over unicast and over a group for each direction."""
+    """Every requested round trip is measured, over unicast and over one group per direction."""
     plan = PingPongPlan(wait=wait, seconds=30, samples=500, warmup=10, port=group[1])
     if groups:
         plan = dataclasses.replace(plan, to_server_group=groups[0], to_client_group=groups[1])
     found = raw.measure_ping_pong(HERE, HERE, plan)
     assert (found.samples, found.lost) == (500, 0)
     assert 0 < found.min_us <= found.p50_us <= found.p99_us <= found.p999_us <= found.max_us
-    # The median times the count cannot be more than twice the time all of them took.
+    # The median times the count is at most twice the total of all round trips.
     assert found.p50_us * found.round_trips_per_second <= 2e6
 
 
 @pytest.mark.parametrize("wait", ["block", "busy"])
-def test_a_ping_pong_has_a_sample_however_little_time_it_has(group: Address, wait: raw.Wait) -> None:
-    """The warm-up takes nothing of the time: on a busy machine it would take all of it."""
+def test_a_ping_pong_has_a_sample_in_any_time(group: Address, wait: raw.Wait) -> None:
+    """The warm-up does not count as measuring time: on a busy machine it would use all of it."""
     plan = PingPongPlan(wait=wait, seconds=0, samples=500, warmup=10, port=group[1])
     found = raw.measure_ping_pong(HERE, HERE, plan)
     assert (found.samples, found.lost) == (1, 0)
 
 
-def test_a_measurement_reports_what_the_bench_prints(group: Address) -> None:
-    """The keys of `umstack bench --json` are there with the figures found."""
+def test_a_measurement_has_the_keys_of_the_bench(group: Address) -> None:
+    """The keys of `umstack bench --json` are present with the measured figures."""
     plan = ThroughputPlan("raw-udp-packed", 64, max_messages=2200, group=group[0], port=group[1])
     found = raw.measure_throughput(HERE, HERE, plan).as_result()
     named = ("what", "link", "mode", "size", "lost", "out_of_order", "duplicates", "wait")
@@ -288,8 +288,8 @@ def test_a_measurement_reports_what_the_bench_prints(group: Address) -> None:
     assert trips["wait"] == "block"
 
 
-def test_percentiles_are_those_of_the_samples() -> None:
-    """Nanoseconds in, microseconds out; p999 is of the tail, not of the middle."""
+def test_percentiles_match_the_samples() -> None:
+    """Nanoseconds in, microseconds out; p999 is in the tail."""
     samples = np.arange(1, 100_001, dtype=np.uint64)
     np.random.default_rng(7).shuffle(samples)
     found = raw.percentiles_us(samples)
@@ -300,12 +300,12 @@ def test_percentiles_are_those_of_the_samples() -> None:
 
 
 def made_up(plan: ThroughputPlan, rate: float, lost: int) -> RawThroughput:
-    """A measurement that found this rate and loss among a thousand messages."""
+    """Return a measurement with this rate and loss per thousand messages."""
     return RawThroughput(plan, rate, rate, rate, 1000, 1000 - lost, lost, 0, 0, 0, 0, 1.0, 1.0, 0)
 
 
-def test_the_strongest_way_is_measured_for_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the probes the fastest is chosen, and the figure is the long run's even when it is lower than the probe's."""
+def test_the_fastest_way_is_measured_for_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest probe is chosen; the figure is that of the long run, even if it is below the probe's."""
 
     def measured(_sender: object, _receiver: object, plan: ThroughputPlan) -> RawThroughput:
         return made_up(plan, {0: 10.0, 100: 30.0, 300: 20.0}[plan.coalesce_us] / plan.seconds, 0)
@@ -316,8 +316,9 @@ def test_the_strongest_way_is_measured_for_the_whole_time(monkeypatch: pytest.Mo
     assert [probe.messages_per_second for probe in found.probes] == [20.0, 60.0, 40.0]
 
 
-def test_a_sender_that_overruns_its_receiver_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the best probe loses datagrams, pacing near the received rate is tried and taken if it moves more."""
+def test_a_sender_that_overruns_its_receiver_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the best probe loses datagrams, pacing near the received rate is tried, and used if its throughput is
+    higher."""
 
     def measured(_sender: object, _receiver: object, plan: ThroughputPlan) -> RawThroughput:
         if not plan.pace_messages_per_second:
@@ -337,25 +338,25 @@ def test_a_sender_that_overruns_its_receiver_is_held_back(monkeypatch: pytest.Mo
         raw.receive_spec(ThroughputPlan("raw-udp", 64, coalesce_us=100), LOOPBACK),
     ],
 )
-def test_a_child_is_told_what_was_planned(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spec survives the command line, whatever its types."""
-    told: list[Any] = []
-    monkeypatch.setattr(raw, "_send", told.append)
-    monkeypatch.setattr(raw, "_receive", told.append)
+def test_a_child_gets_the_spec(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec survives the command line with all its types."""
+    received_specs: list[Any] = []
+    monkeypatch.setattr(raw, "_send", received_specs.append)
+    monkeypatch.setattr(raw, "_receive", received_specs.append)
     role = "send" if isinstance(spec, raw.SendSpec) else "receive"
     assert raw.main([role, *raw.to_arguments(spec)]) == 0
-    assert told == [spec]
+    assert received_specs == [spec]
 
 
-def test_a_child_that_fails_is_an_error_that_says_why(group: Address) -> None:
-    """An address that no interface here has: the child's own words reach the caller."""
+def test_a_failing_child_is_an_error_with_its_reason(group: Address) -> None:
+    """With an address of no local interface, the child's own error reaches the caller."""
     plan = ThroughputPlan("raw-udp", 64, group=group[0], port=group[1])
     with pytest.raises(BenchError, match=r"ip -br address"):
         raw.measure_throughput(HERE, ThisMachine("203.0.113.7"), plan)
 
 
-def test_a_sender_that_fails_leaves_no_receiver_behind(group: Address) -> None:
-    """The receiver is ended at once, not left to its timeout, when the sender cannot start."""
+def test_a_failing_sender_leaves_no_receiver_behind(group: Address) -> None:
+    """If the sender cannot start, the receiver is ended at once instead of by its timeout."""
     started: list[Any] = []
 
     class Watched(ThisMachine):

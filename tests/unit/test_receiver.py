@@ -1,4 +1,4 @@
-"""Receiver: the ways of reading, several readers of a topic, sessions that begin and end, closing."""
+"""Receiver: the ways of reading, several receivers of a topic, starting and ending sessions, closing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def context() -> Iterator[Context]:
 
 
 def test_a_receiver_is_iterated(context: Context) -> None:
-    """Public face: `for message in receiver` gives messages; `events()` gives the session's events with them."""
+    """`for message in receiver` yields messages; `events()` also yields the session's events."""
     source, receiver = connect(context, "iterate")
     with source, receiver, context.receiver("iterate") as other:
         wait_for(lambda: other.stats()["delivery_controllers"])
@@ -40,10 +40,10 @@ def test_a_receiver_is_iterated(context: Context) -> None:
 
 
 def test_poll_waits_for_the_first_row_only(context: Context) -> None:
-    """Public face: poll(max, timeout) returns what is there, at most max; empty after the timeout."""
+    """poll(max, timeout) returns the available rows, at most max; empty after the timeout."""
     source, receiver = connect(context, "poll")
     with source, receiver:
-        collect_events(receiver, 1)  # the beginning of the session
+        collect_events(receiver, 1)  # BeginningOfSession
         assert len(receiver.poll()) == 0
         started = time.monotonic()
         assert not receiver.poll(10, 0.15)
@@ -55,8 +55,8 @@ def test_poll_waits_for_the_first_row_only(context: Context) -> None:
 
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
-def test_receive_gives_one_payload(mode: str) -> None:
-    """W9: the shortest way for one message at a time; events are passed over, None is the timeout."""
+def test_receive_returns_one_payload(mode: str) -> None:
+    """W9: the shortest way to read single messages; events are skipped, None means timeout."""
     with open_context(mode) as own, own.receiver("receive") as receiver:
         assert receiver.receive(timeout=0) is None
         started = time.monotonic()
@@ -77,8 +77,8 @@ def test_receive_gives_one_payload(mode: str) -> None:
         assert outcome == [None]
 
 
-def test_a_message_knows_where_it_comes_from(context: Context) -> None:
-    """UM-57, UM-59: topic, source, numbers, time of arrival and flags come with every message."""
+def test_a_message_contains_its_origin(context: Context) -> None:
+    """UM-57, UM-59: each message has topic, source, numbers, arrival time and flags."""
     source, receiver = connect(context, "facts")
     with source, receiver:
         before = time.time_ns()
@@ -117,7 +117,7 @@ def test_a_callback_gets_every_row_in_order(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_a_callback_that_raises_loses_nothing(mode: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged with its trace, and the next message goes to the callback all the same."""
+    """The exception is logged with its traceback, and the callback still gets the next message."""
     seen: list[bytes] = []
 
     def on_message(event: Event) -> None:
@@ -140,7 +140,7 @@ def test_a_callback_that_raises_loses_nothing(mode: str, caplog: pytest.LogCaptu
 
 
 def test_a_callback_may_close_its_receiver_and_its_context() -> None:
-    """Nothing waits for itself: closing from inside a callback ends the delivery there."""
+    """Closing from inside a callback cannot deadlock; it ends the delivery there."""
     own = open_context()
     seen: list[bytes] = []
     closed = threading.Event()
@@ -165,7 +165,7 @@ def test_a_callback_may_close_its_receiver_and_its_context() -> None:
 
 
 def test_every_receiver_of_a_topic_gets_every_message(context: Context) -> None:
-    """Several receivers of a topic are independent: each gets all, and one that is closed stops alone."""
+    """Several receivers of a topic are independent: each gets everything, and closing one stops only that one."""
     receivers = [context.receiver("several") for _ in range(3)]
     with context.source("several", flow_control="min") as source:
         source.wait_connected(timeout=SECONDS)
@@ -182,8 +182,8 @@ def test_every_receiver_of_a_topic_gets_every_message(context: Context) -> None:
         receiver.close()
 
 
-def test_a_late_receiver_hears_of_the_session_at_once(context: Context) -> None:
-    """UM-81, UM-113: on a session that is active already, the beginning is told at once; what was sent is past."""
+def test_a_late_receiver_gets_bos_at_once(context: Context) -> None:
+    """UM-81, UM-113: on an active session, BOS is delivered at once; earlier messages are not."""
     source, receiver = connect(context, "late")
     with source, receiver:
         source.send(b"early", flush=True)
@@ -196,7 +196,8 @@ def test_a_late_receiver_hears_of_the_session_at_once(context: Context) -> None:
 
 
 def test_many_topics_share_a_session(context: Context) -> None:
-    """UM-4, UM-7, UM-54: one session carries them all; each receiver gets its own; strangers' are counted."""
+    """UM-4, UM-7, UM-54: one session carries them all; each receiver gets its own topic; messages of other topics are
+    counted."""
     wanted = [f"shared.{i}" for i in range(20)]
     receivers = {topic: context.receiver(topic) for topic in wanted}
     sources = {t: context.source(t, flow_control="min", **SHARED) for t in [*wanted, "unwanted"]}
@@ -218,8 +219,8 @@ def test_many_topics_share_a_session(context: Context) -> None:
         closing.close()
 
 
-def test_two_sources_of_a_topic_are_told_apart() -> None:
-    """UM-54, UM-106: order holds within each source; a receiver follows all, also those that come later."""
+def test_two_sources_of_a_topic_are_distinguished() -> None:
+    """UM-54, UM-106: order holds within each source; a receiver follows all of them, also later ones."""
     with open_context() as first, open_context() as second, first.receiver("two") as receiver:
         sources = [first.source("two", flow_control="min"), second.source("two", flow_control="min")]
         for source in sources:
@@ -235,7 +236,8 @@ def test_two_sources_of_a_topic_are_told_apart() -> None:
 
 @pytest.mark.parametrize("ordered_delivery", [1, -1, 0])
 def test_the_three_kinds_of_delivery(context: Context, ordered_delivery: int) -> None:
-    """UM-53, UM-56, UM-58: whole messages in modes 1 and -1; in mode 0 fragments with what rebuilds them."""
+    """UM-53, UM-56, UM-58: whole messages in modes 1 and -1; in mode 0 fragments with the fields to reassemble
+    them."""
     source, receiver = connect(context, f"mode {ordered_delivery}", ordered_delivery=ordered_delivery)
     with source, receiver:
         content = bytes(range(256)) * 20
@@ -254,8 +256,8 @@ def test_the_three_kinds_of_delivery(context: Context, ordered_delivery: int) ->
 
 
 def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
-    """UM-104, UM-105, UM-106, UX-9: silence for the activity timeout is the end; a receiver
-    outlives it and finds the topic's next source."""
+    """UM-104, UM-105, UM-106, UX-9: the activity timeout without data ends the session; a receiver outlives it and
+    finds the topic's next source."""
     with open_context() as own:
         options = {"transport_lbtrm_activity_timeout": 1000}
         idle = {"transport_lbtrm_sm_minimum_interval": 50, "transport_lbtrm_sm_maximum_interval": 100}
@@ -270,7 +272,7 @@ def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
                 begin, message = collect_events(receiver, 2)
                 assert begin == BeginningOfSession("ending", name)
                 assert isinstance(message, Message)
-            time.sleep(1.3)  # session messages keep it alive for longer than the timeout
+            time.sleep(1.3)  # session messages keep it alive beyond the timeout
             assert not any(receiver.poll() for receiver in receivers)
         for receiver in receivers:
             assert collect_events(receiver, 1, seconds=5) == [EndOfSession("ending", name)]
@@ -286,7 +288,7 @@ def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
 
 @pytest.mark.parametrize("topic", ["", "x" * 247, "nul\0", "€" * 100])
 def test_topic_names_are_checked(context: Context, topic: str) -> None:
-    """UM: a topic is 1 to 246 bytes; the error says so, for sources and receivers alike."""
+    """UM: a topic has 1 to 246 bytes; sources and receivers report the same error."""
     for make in (context.source, context.receiver):
         with pytest.raises(TopicNameError, match="1 to 246 bytes"):
             make(topic)
@@ -312,12 +314,12 @@ def _in_thread(call: Any) -> tuple[threading.Thread, list[Any]]:
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 @pytest.mark.parametrize("what", ["receiver", "context"])
 @pytest.mark.parametrize("call", ["poll", "receive"])
-def test_closing_ends_a_read_that_waits(mode: str, what: str, call: str) -> None:
-    """A reader in another thread returns at once, empty or told; nothing crashes and nothing hangs."""
+def test_closing_ends_a_waiting_read(mode: str, what: str, call: str) -> None:
+    """A reader in another thread returns at once, empty or with an error, without a crash or a hang."""
     own = open_context(mode)
     receiver = own.receiver("closing")
     reader, outcome = _in_thread(receiver.receive if call == "receive" else lambda: receiver.poll(10, None))
-    time.sleep(0.02)  # whether it waits already or not makes no difference
+    time.sleep(0.02)  # works whether or not it is waiting already
     started = time.monotonic()
     (receiver if what == "receiver" else own).close()
     reader.join(SECONDS)
@@ -328,11 +330,11 @@ def test_closing_ends_a_read_that_waits(mode: str, what: str, call: str) -> None
 
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
-def test_unblock_ends_a_poll_that_waits(mode: str) -> None:
-    """UM's lbm_context_unblock: waiting calls return early and can be made again."""
+def test_unblock_ends_a_waiting_poll(mode: str) -> None:
+    """UM's lbm_context_unblock: waiting calls return early and can be repeated."""
     with open_context(mode) as own, own.receiver("unblock") as receiver:
         reader, outcome = _in_thread(lambda: receiver.poll(10, None))
-        while reader.is_alive():  # one that has not begun to wait needs another
+        while reader.is_alive():  # a reader that has not started to wait needs another call
             time.sleep(0.02)
             own.unblock()
         reader.join(SECONDS)
@@ -340,7 +342,7 @@ def test_unblock_ends_a_poll_that_waits(mode: str) -> None:
 
 
 def test_closing_ends_an_iteration() -> None:
-    """`for message in receiver` in another thread simply ends."""
+    """`for message in receiver` in another thread ends without an error."""
     with open_context() as own:
         source, receiver = connect(own, "ends")
         reader, outcome = _in_thread(lambda: [message.data for message in receiver])
@@ -352,8 +354,8 @@ def test_closing_ends_an_iteration() -> None:
         assert outcome == [[b"one"]]
 
 
-def test_receivers_close_while_threads_poll_and_messages_come() -> None:
-    """Closing waits for the calls that are under way, whatever the moment."""
+def test_receivers_close_while_threads_poll_and_messages_arrive() -> None:
+    """Closing waits for calls in progress at any moment."""
     with open_context() as own, own.source("race") as source:
         stop = threading.Event()
 
@@ -377,7 +379,7 @@ def test_receivers_close_while_threads_poll_and_messages_come() -> None:
 
 
 def test_a_receiver_has_one_reader_at_a_time(context: Context) -> None:
-    """A second thread that reads is refused, with what to do; when the first is done, anybody may read."""
+    """A second reading thread is refused with a hint; after the first has finished, any thread may read."""
     source, receiver = connect(context, "one reader")
     with source, receiver:
         collect_events(receiver, 1)
@@ -400,8 +402,8 @@ def test_a_receiver_has_one_reader_at_a_time(context: Context) -> None:
         assert not receiver.poll()
 
 
-def test_threads_that_read_together_lose_and_double_nothing(context: Context) -> None:
-    """Whatever the threads do at once, each message goes to one of them, or they are refused."""
+def test_concurrent_readers_lose_and_duplicate_nothing(context: Context) -> None:
+    """With any interleaving, each message goes to one thread, or a thread is refused."""
     source, receiver = connect(context, "readers")
     with source, receiver:
         found: list[bytes] = []
@@ -425,15 +427,15 @@ def test_threads_that_read_together_lose_and_double_nothing(context: Context) ->
 
 
 def test_a_receiver_with_a_callback_is_not_read(context: Context) -> None:
-    """Its messages go to the callback; reading them as well is refused."""
+    """Its messages go to the callback; reading them is refused."""
     with context.receiver("callback only", lambda event: None) as receiver:
         for read in (receiver.poll, receiver.receive, lambda: next(iter(receiver))):
             with pytest.raises(OptionError, match="on_message"):
                 read()
 
 
-def test_a_closed_receiver_says_so(context: Context) -> None:
-    """Every call on a closed receiver raises Closed; iterating it ends at once."""
+def test_a_closed_receiver_raises(context: Context) -> None:
+    """Every call on a closed receiver raises Closed; iteration ends at once."""
     receiver = context.receiver("closed")
     batch = receiver.poll()
     receiver.close()
@@ -443,7 +445,7 @@ def test_a_closed_receiver_says_so(context: Context) -> None:
             call()
     assert list(receiver) == list(receiver.events()) == []
     assert len(batch) == 0
-    assert receiver.arm(), "an event loop of one's own is sent to poll, which says it"
+    assert receiver.arm(), "an application's event loop must call poll, which returns the rest"
     assert "closed" in repr(receiver)
 
 
@@ -458,7 +460,7 @@ def _batch_of_something_closed() -> tuple[Batch, memoryview]:
 
 
 def test_batches_outlive_receiver_and_context() -> None:
-    """W9: rows that were taken stay readable when everything they came from is closed and gone."""
+    """W9: rows stay readable after their receiver and context are closed and deleted."""
     batch, view = _batch_of_something_closed()
     gc.collect()
     assert payloads(batch.messages()) == [b"%d" % i for i in range(100)]
@@ -467,6 +469,6 @@ def test_batches_outlive_receiver_and_context() -> None:
 
 
 def test_wrong_modes_are_refused(context: Context) -> None:
-    """process_events belongs to sequential mode; the error says how to get it."""
+    """process_events belongs to sequential mode; the error explains how to enable it."""
     with pytest.raises(OptionError, match="mode='sequential'"):
         context.process_events(0)

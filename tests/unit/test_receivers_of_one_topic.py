@@ -1,5 +1,5 @@
-"""Several receivers of one topic in one context: a delivery controller and a queue each, with options of their own; the
-options of the transport session are those of its first receiver."""
+"""Several receivers of one topic in one context: each has a delivery controller, a queue and options; the options of
+the transport session are those of the first receiver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _joined(context: Context, topic: str, **options: object) -> Receiver:
 
 
 def test_each_receiver_has_its_own_order_queue_and_counters() -> None:
-    """Reference 1: whole messages at one, fragments at another, and a third in an event queue."""
+    """One receives whole messages, another fragments, and a third uses an event queue."""
     with open_context() as context, context.event_queue() as queue:
         source, whole = connect(context, "topic")
         fragments = _joined(context, "topic", ordered_delivery=0, receiver_queue_block_length=65536)
@@ -34,8 +34,8 @@ def test_each_receiver_has_its_own_order_queue_and_counters() -> None:
         assert [one.stats()["messages_delivered"] for one in (whole, fragments, queued)] == [1, FRAGMENTS, 1]
 
 
-def test_a_receiver_that_is_not_read_or_closed_does_not_take_from_the_others() -> None:
-    """Reference 1: a controller each; the session lives as long as one of them."""
+def test_an_unread_or_closed_receiver_does_not_affect_the_others() -> None:
+    """Each has its own controller; the session lives as long as one of them."""
     with open_context() as context:
         source, first = connect(context, "topic")
         second = _joined(context, "topic")
@@ -50,7 +50,7 @@ def test_a_receiver_that_is_not_read_or_closed_does_not_take_from_the_others() -
 
 
 def test_options_of_the_session_are_those_of_the_first_receiver(caplog: pytest.LogCaptureFixture) -> None:
-    """Reference 1: what a later one wants of the session is named in a warning, and only that."""
+    """A warning names the session options of a later receiver that differ, and only those."""
     with open_context() as context:
         source, _ = connect(context, "topic")
         _joined(context, "topic", ordered_delivery=-1)

@@ -1,4 +1,4 @@
-"""Recorder: what topics carry, in a journal and as Parquet; kills, restarts, patterns, a full disk."""
+"""Recorder: messages of topics in a journal and as Parquet; kills, restarts, patterns, a full disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUICK = RecorderSettings(part_seconds=0.2, interval_seconds=0.05)
 
 
 def table(out: Path, name: str) -> Any:
-    """A table as a reader of Parquet finds it, in the order of its offsets."""
+    """Return a table as a Parquet reader returns it, ordered by offset."""
     files = sorted((out / name).glob("day=*/session=*/*.parquet"), key=lambda file: file.name)
     if not files:
         return pa.table({"payload": []})
@@ -46,30 +46,30 @@ def table(out: Path, name: str) -> Any:
 
 
 def payloads(out: Path) -> list[bytes]:
-    """Every recorded message."""
+    """Return every recorded message."""
     found: list[bytes] = table(out, "messages").column("payload").to_pylist()
     return found
 
 
 def journalled(out: Path) -> int:
-    """How many messages have been in the journal below."""
+    """Return the number of messages ever written to the journal below `out`."""
     return JournalReader(out / JOURNAL_NAME / "messages").end
 
 
 def record(recorder: Recorder, messages: int) -> None:
-    """Step until so many are recorded."""
+    """Step until `messages` are recorded."""
     wait_for(lambda: recorder.step() is not None and recorder.report.messages >= messages, "messages")
 
 
 def connected(context: Context, topic: str, recorder: Recorder) -> Source:
-    """A source whose receiver is the recorder's."""
+    """Return a source that is connected to the recorder's receiver."""
     source = context.source(topic, flow_control="min")
     wait_for(lambda: recorder.step() is not None and source.is_connected, "the recorder's receiver")
     return source
 
 
 def send_numbers(source: Source, recorder: Recorder) -> None:
-    """The next ten numbers, each a message; they are in the queue of the recorder's receiver when this returns."""
+    """Send the next ten numbers, one per message, and wait until the queue of the recorder's receiver has them."""
     (receiver,) = recorder._follower.receivers.values()
     first = receiver.stats()["messages_delivered"]
     source.send_many([b"%d" % number for number in range(first, first + 10)], flush=True)
@@ -77,7 +77,7 @@ def send_numbers(source: Source, recorder: Recorder) -> None:
 
 
 def test_messages_events_and_transports_are_tables(tmp_path: Path) -> None:
-    """Issue 4, recorder: Parquet by day and session with every message in order, session events and counters."""
+    """Parquet by day and session with every message in order, session events and counters."""
     sent = [b"message %d" % number for number in range(20_000)]
     with (
         open_context() as context,
@@ -108,7 +108,7 @@ def test_messages_events_and_transports_are_tables(tmp_path: Path) -> None:
 
 
 def test_the_journal_alone_can_be_replayed(tmp_path: Path) -> None:
-    """Issue 4, journal: with a journal and no Parquet every message has an offset and stays."""
+    """With a journal and no Parquet, every message has an offset and is kept."""
     with (
         open_context() as context,
         Recorder(context, ["orders"], journal=tmp_path, settings=QUICK) as recorder,
@@ -123,7 +123,7 @@ def test_the_journal_alone_can_be_replayed(tmp_path: Path) -> None:
 
 
 def test_topics_by_pattern(tmp_path: Path) -> None:
-    """Issue 4, recorder: a regular expression takes the topics whose whole name it matches, also later ones."""
+    """A regular expression selects the topics whose whole name it matches, also later ones."""
     with (
         open_context() as context,
         Recorder(context, ["market/.*", "news"], regex=True, journal=tmp_path, settings=QUICK) as recorder,
@@ -147,7 +147,7 @@ def test_topics_by_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize("regex", [False, True])
 @pytest.mark.parametrize(("groups", "recorded"), [((), {b"other", b"chosen"}), ((GROUP,), {b"chosen"})])
 def test_sources_by_group(tmp_path: Path, groups: tuple[str, ...], recorded: set[bytes], regex: bool) -> None:
-    """Issue 4, recorder: of a topic's sources only those on the groups named are subscribed to."""
+    """Only the sources of a topic in the given groups are recorded."""
     flow_control = "none" if groups else "min"  # a source that waits for receivers would wait forever
     with (
         open_context() as sending,
@@ -172,8 +172,8 @@ def test_sources_by_group(tmp_path: Path, groups: tuple[str, ...], recorded: set
     assert {row["payload"] for row in rows} == recorded
 
 
-def test_groups_are_read_as_a_capture_reads_them() -> None:
-    """Issue 4, recorder: an address, a range, a network, several of them."""
+def test_groups_are_parsed_as_in_a_capture() -> None:
+    """An address, a range, a network, and several of them."""
     groups = GroupSet.of(["239.1.1.1, 239.2.0.1-239.2.0.9", "239.3.0.0/16"])
     inside = ("239.1.1.1", "239.2.0.1", "239.2.0.9", "239.3.0.0", "239.3.255.255")
     outside = ("239.1.1.0", "239.1.1.2", "239.2.0.0", "239.2.0.10", "239.2.255.255", "239.4.0.0")
@@ -191,15 +191,15 @@ def test_groups_are_read_as_a_capture_reads_them() -> None:
         ("0.0.0.0/0", "not a multicast group"),
     ],
 )
-def test_a_group_that_is_none_is_refused(tmp_path: Path, group: str, said: str) -> None:
-    """Errors say what a group looks like."""
+def test_an_invalid_group_is_refused(tmp_path: Path, group: str, said: str) -> None:
+    """The error shows a valid group."""
     with open_context() as context, pytest.raises(OptionError, match=said) as refused:
         Recorder(context, ["orders"], groups=[group], journal=tmp_path)
     assert "224.1.1.1-224.1.1.9" in (refused.value.hint or "")
 
 
-def test_rates_are_what_came_by_the_second() -> None:
-    """Issue 4, recorder: rates of each interval; none where the clock was set back."""
+def test_rates_are_counts_per_second() -> None:
+    """Each interval has rates, unless the clock was set back."""
     intervals = tables.TransportIntervals(0)
     seconds = 1_000_000_000
     found = []
@@ -215,7 +215,7 @@ def test_rates_are_what_came_by_the_second() -> None:
 
 
 def test_a_journal_of_two_versions_becomes_parquet(tmp_path: Path) -> None:
-    """Issue 4, recorder: what a version with fewer columns left in the journal is written, and what follows."""
+    """Rows left in the journal by a version with fewer columns are written, and so are the following rows."""
     journals, out = tmp_path / "journals", tmp_path / "out"
     now = tables.transports().schema
     before = pa.schema([field for field in now if not field.name.endswith("_per_second")])
@@ -231,8 +231,8 @@ def test_a_journal_of_two_versions_becomes_parquet(tmp_path: Path) -> None:
     assert read == [["LBTRM:old"] * 3, ["LBTRM:new"] * 3]
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    """Errors say what to do: no place, no pattern, topics unknown for want of the cache."""
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
+    """The error states the remedy: no output, no pattern, topics unknown without the cache."""
     with open_context() as context:
         with pytest.raises(OptionError):
             Recorder(context, ["orders"])
@@ -242,8 +242,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         context.topics()
 
 
-def test_a_full_journal_holds_the_source_back(tmp_path: Path) -> None:
-    """Issue 4, journal: bounded, and told to refuse, nothing is lost: the source waits until rows are let go."""
+def test_a_full_journal_blocks_the_source(tmp_path: Path) -> None:
+    """A bounded journal that refuses more rows loses nothing: the source waits until rows are released."""
     settings = RecorderSettings(journal_bytes=1 << 20, when_full="refuse", segment_bytes=1 << 18)
     sent = [b"%06d" % n + bytes(994) for n in range(30_000)]
     with (
@@ -279,13 +279,13 @@ def test_a_full_journal_holds_the_source_back(tmp_path: Path) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration with the addresses of this test process."""
+    """Return a configuration with the addresses of this test process."""
     return configuration_file(tmp_path)
 
 
 @pytest.fixture
 def start(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Start `umstack record`; what still runs at the end is killed."""
+    """Start `umstack record`; a process still running at the end is killed."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     running: list[subprocess.Popen[str]] = []
 
@@ -314,8 +314,8 @@ def recording(process: subprocess.Popen[str]) -> None:
     wait_for(ready, "the recorder", 6 * SECONDS)
 
 
-def test_killed_it_leaves_whole_files_and_goes_on(start: Callable[..., Any], tmp_path: Path) -> None:
-    """Issue 4, recorder: kill -9 in the middle; every file is whole, what was journalled is there once, in order."""
+def test_a_killed_recorder_leaves_whole_files_and_resumes(start: Callable[..., Any], tmp_path: Path) -> None:
+    """After kill -9 every file is whole, and each journalled message exists once, in order."""
     out = tmp_path / "out"
     arguments = ("orders", "--out", str(out), "--part-seconds", "0.1", "--part-rows", "2000", "--json")
     sent = 0
@@ -350,17 +350,17 @@ def test_killed_it_leaves_whole_files_and_goes_on(start: Callable[..., Any], tmp
 
 
 def events(journal: Path) -> list[dict[str, Any]]:
-    """The events in a journal."""
+    """Return the events in a journal."""
     return [row for batch in JournalReader(journal / "events").read(0) for row in batch.to_pylist()]
 
 
 def rows_of(journal: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a journal."""
+    """Return the rows of a journal."""
     return [row for batch in JournalReader(journal / name).read(0) for row in batch.to_pylist()]
 
 
 def send_until_journalled(source: Source, journal: Path) -> None:
-    """Send until a recorder has one more: nobody holds a source back that has no flow control."""
+    """Send until a recorder has one more message: without flow control nothing holds the source back."""
     before = JournalReader(journal / "messages").end
 
     def journalled() -> bool:
@@ -371,7 +371,7 @@ def send_until_journalled(source: Source, journal: Path) -> None:
 
 
 def check_gap(journal: Path) -> int:
-    """The one gap among the events has the numbers that are missing among the messages; returns how many."""
+    """Assert that the single gap event covers exactly the missing messages; return their number."""
     rows = rows_of(journal, "messages")
     recorded = {row["sequence_number"] for row in rows}
     missing = sorted(set(range(min(recorded), max(recorded) + 1)) - recorded)
@@ -382,8 +382,10 @@ def check_gap(journal: Path) -> int:
     return len(missing)
 
 
-def test_what_came_between_a_kill_and_a_restart_is_said(start: Callable[..., Any], tmp_path: Path) -> None:
-    """Issue 30, defect 6: the second recorder compares with the journal: the loss is an event, a line, and a count."""
+def test_messages_between_a_kill_and_a_restart_are_reported(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The second recorder compares with the journal: the loss is an event, a log line and a count."""
     journal = tmp_path / "journal"
     arguments = ("orders", "--journal", str(journal), "--json")
     with open_context() as context, context.source("orders", flow_control="none") as source:
@@ -404,8 +406,8 @@ def test_what_came_between_a_kill_and_a_restart_is_said(start: Callable[..., Any
     assert "while no recorder ran" in complained
 
 
-def test_a_gap_is_an_event_once_and_only_where_there_is_one(tmp_path: Path) -> None:
-    """Messages of several fragments, a second recorder that missed nothing, a third one after a gap, a fourth."""
+def test_each_gap_is_one_event(tmp_path: Path) -> None:
+    """Messages of several fragments; a second recorder that missed nothing, a third after a gap, and a fourth."""
     settings = RecorderSettings(interval_seconds=1000)
     said: list[int] = []
 
@@ -422,12 +424,12 @@ def test_a_gap_is_an_event_once_and_only_where_there_is_one(tmp_path: Path) -> N
         ):
             sent = 0
             while recorder.report.messages < 3:
-                # What is sent before the receiver is there is a gap: it is left to the one test that wants one.
+                # Messages sent before the receiver exists are a gap; only one test wants that.
                 if not fragments or (recorder.report.events and sent == recorder.report.messages):
                     source.send(bytes(4000) if fragments else b"small", flush=True)
                     sent += 1
                 recorder.step()
-            # What is still on its way would be a gap of the next recorder.
+            # Messages still in flight would be a gap of the next recorder.
             quiet_since, recorded = time.monotonic(), recorder.report.messages
             while time.monotonic() - quiet_since < 0.1:
                 recorder.step()
@@ -448,12 +450,12 @@ def test_a_gap_is_an_event_once_and_only_where_there_is_one(tmp_path: Path) -> N
 
 
 def gaps_of(journal: Path) -> list[int]:
-    """How much the recorded gaps say is lost."""
+    """Return the sizes of the recorded gaps."""
     return [row["lost"] for row in rows_of(journal, "events") if row["kind"] == "recorder_gap"]
 
 
-def test_an_interrupted_recording_has_no_hole(tmp_path: Path) -> None:
-    """Issue 4, recorder: wherever in a step the interrupt comes, what is recorded are the first messages, each once."""
+def test_an_interrupted_recording_has_no_gap(tmp_path: Path) -> None:
+    """Wherever an interrupt arrives in a step, the recorded messages are the first ones, each once."""
     steps = (
         Recorder._step,
         Recorder._take,
@@ -482,8 +484,8 @@ def test_an_interrupted_recording_has_no_hole(tmp_path: Path) -> None:
         assert [row["payload"] for row in rows] == [b"%d" % n for n in range(len(rows))], f"line {number + 1}"
 
 
-def test_a_range_interrupted_between_its_files_is_written_again(tmp_path: Path) -> None:
-    """Issue 4, recorder: killed after the first of a range's files is in place, a restart makes the same files."""
+def test_a_range_interrupted_between_its_files_is_rewritten(tmp_path: Path) -> None:
+    """If the recorder is killed after the first file of a range, a restart makes the same files."""
     with open_context() as context:
         settings = RecorderSettings(part_seconds=1000)
         with Recorder(context, ["a", "b"], out=tmp_path, settings=settings) as recorder:
@@ -506,8 +508,8 @@ def test_a_range_interrupted_between_its_files_is_written_again(tmp_path: Path) 
     assert sorted((tmp_path / "messages").rglob("*.parquet")) == files
 
 
-def test_a_full_disk_is_said_and_damages_nothing(tmp_path: Path) -> None:
-    """Issue 4, recorder: where the disk takes no more, a clear error; what is there is whole."""
+def test_a_full_disk_is_reported_and_damages_nothing(tmp_path: Path) -> None:
+    """A full disk is a clear error; the existing files are whole."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open_context() as context:
@@ -528,7 +530,7 @@ def test_a_full_disk_is_said_and_damages_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_counts(start: Callable[..., Any], tmp_path: Path) -> None:
-    """CLI rule: --count ends it with status 0 and one JSON object."""
+    """CLI rule: --count ends the command with status 0 and one JSON object."""
     process = start("orders", "--journal", str(tmp_path / "journal"), "--count", "500", "--json")
     recording(process)
     with open_context() as context, context.source("orders", flow_control="min") as source:
@@ -540,8 +542,8 @@ def test_the_command_counts(start: Callable[..., Any], tmp_path: Path) -> None:
     assert (summary["messages"], summary["journal_start"], summary["journal_end"]) == (500, 0, 500)
 
 
-def test_the_command_takes_groups(start: Callable[..., Any], tmp_path: Path) -> None:
-    """CLI rule: --group chooses among the sources of a topic; one that is none ends it with what to do."""
+def test_the_command_accepts_groups(start: Callable[..., Any], tmp_path: Path) -> None:
+    """CLI rule: --group selects sources of a topic; an invalid one ends the command with a hint."""
     journal = tmp_path / "journal"
     process = start("orders", "--group", f"239.0.0.1,{GROUP}", "--journal", str(journal), "--count", "500")
     recording(process)

@@ -1,4 +1,4 @@
-"""Releases: the changelog, the version, the commit messages, and the command that makes a release."""
+"""Releases: the changelog, the version, the commit messages, and the release command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK = re.compile(r"\[[^]]+\]\([^)]+\)")
 
 
 def script(name: str) -> ModuleType:
-    """A program of scripts/, as a module."""
+    """Import a program of scripts/ as a module."""
     loader = SourceFileLoader(name.replace("-", "_"), str(ROOT / "scripts" / name))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -34,7 +34,7 @@ release, commit_message = script("release"), script("commit-message")
 
 
 def git(*words: str, folder: Path = ROOT) -> str:
-    """What git prints; without git or a repository the test is skipped."""
+    """Return git's output; skip the test without git or a repository."""
     try:
         done = subprocess.run(
             ["git", "-c", "safe.directory=*", "-C", str(folder), *words],
@@ -52,7 +52,7 @@ def git(*words: str, folder: Path = ROOT) -> str:
 
 
 def releases() -> dict[str, str]:
-    """The commit of each release, newest first."""
+    """Return the commit of each release, newest first."""
     text = release.sections(ROOT)
     return {
         name: re.search(r"^Commit `([0-9a-f]{8})`", body)[1]
@@ -62,14 +62,14 @@ def releases() -> dict[str, str]:
 
 
 def test_the_version_is_that_of_the_newest_release() -> None:
-    """`umstack.__version__` is the only source; the changelog's newest section has the same number."""
+    """`umstack.__version__` is the only source; the newest section of the changelog has the same number."""
     newest = next(iter(releases()))
     assert umstack.__version__ == newest
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_each_release_has_a_date_a_commit_and_upgrade_notes_first() -> None:
-    """Sections are in order, and what breaks comes before what is new."""
+    """Sections are in order, and breaking changes precede new features."""
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = [(match["name"], match["date"]) for match in release.SECTION.finditer(text)]
     assert headings[0][0] == "Unreleased"
@@ -146,12 +146,12 @@ def test_a_bad_commit_message_is_refused(message: str, tmp_path: Path) -> None:
     ["core: seed the generator", "lbtru, tcp: filter at the source\n\nWhy.", "io: ring the eventfd once"],
 )
 def test_a_good_commit_message_is_accepted(message: str) -> None:
-    """Imperatives that look like other forms are accepted, too."""
+    """Imperatives that look like other forms are accepted."""
     assert not commit_message.complaints(message)
 
 
 def checkout(folder: Path, unreleased: str) -> Path:
-    """A repository with the files that a release changes, and the scripts."""
+    """Return a repository with the files that a release changes, and the scripts."""
     (folder / "umstack").mkdir(parents=True)
     (folder / "scripts").mkdir()
     (folder / "umstack/__init__.py").write_text('__version__ = "0.2.0"\n')
@@ -169,7 +169,7 @@ def checkout(folder: Path, unreleased: str) -> Path:
 
 
 def run_release(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the checkout's own release command."""
+    """Run the release command of the checkout."""
     command = [sys.executable, str(folder / "scripts/release"), *arguments, "--without-wheel"]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -177,8 +177,8 @@ def run_release(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
 ITEMS = "### Added\n\n- core: one thing.\n"
 
 
-def test_a_dry_run_shows_the_release_and_keeps_nothing(tmp_path: Path) -> None:
-    """Version, date, notes and tag are shown; the checkout stays as it is."""
+def test_a_dry_run_shows_the_release_and_changes_nothing(tmp_path: Path) -> None:
+    """Version, date, notes and tag are shown; the checkout is unchanged."""
     folder = checkout(tmp_path / "umstack", ITEMS)
     before = git("rev-parse", "HEAD", folder=folder)
     done = run_release(folder, "0.3.0", "--dry-run")
@@ -216,7 +216,7 @@ def test_a_release_sets_version_changelog_and_tag(tmp_path: Path) -> None:
 def test_a_release_that_is_not_ready_is_refused(
     version: str, unreleased: str, reason: str, tmp_path: Path
 ) -> None:
-    """Status 1, the reason on stderr, and nothing changed."""
+    """Status 1, the reason on stderr, no changes."""
     folder = checkout(tmp_path / "umstack", unreleased)
     done = run_release(folder, version)
     assert done.returncode == 1
@@ -225,7 +225,7 @@ def test_a_release_that_is_not_ready_is_refused(
 
 
 def test_uncommitted_changes_are_refused(tmp_path: Path) -> None:
-    """A release is made of commits."""
+    """A release is made from commits."""
     folder = checkout(tmp_path / "umstack", ITEMS)
     (folder / "new").touch()
     done = run_release(folder, "0.3.0")

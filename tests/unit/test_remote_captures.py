@@ -1,4 +1,4 @@
-"""Captures on an object store: a server of Amazon's protocol on this machine, reached as any other is."""
+"""Captures on an object store: a local server of Amazon's protocol, reached like any other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
-    """Run a store; what has to be behind a URI to reach it."""
+    """Run a store; yield the query part of a URI that reaches it."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     _, port = server.get_host_and_port()
@@ -39,7 +39,7 @@ def store() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Path], str]:
-    """Two captures here, and a URI of the folder that has the same."""
+    """Return two local captures, and the URI of a folder with the same captures."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     for name in ("http_proxy", "HTTP_PROXY"):
@@ -58,8 +58,8 @@ def bucket(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     return [plain, packed], f"s3://captures/today?{store}"
 
 
-def test_facts_of_a_store_are_those_of_files(bucket: tuple[list[Path], str]) -> None:
-    """A folder of a store is listed, and its captures, plain and compressed, are read as they stream in."""
+def test_facts_of_a_store_equal_those_of_files(bucket: tuple[list[Path], str]) -> None:
+    """A folder of a store is listed, and its captures, plain and compressed, are read as a stream."""
     local, uri = bucket
     files = capture_files([uri])
     assert [shown(file) for file in files] == [f"s3://captures/today/{path.name}" for path in local]
@@ -71,16 +71,16 @@ def test_facts_of_a_store_are_those_of_files(bucket: tuple[list[Path], str]) -> 
     assert capture_files([files[0]]) == files[:1]
 
 
-def test_rows_name_the_file_and_not_how_to_get_there(bucket: tuple[list[Path], str]) -> None:
-    """Keys and endpoints stay out of columns, and so of reports."""
+def test_rows_contain_the_file_name_without_credentials(bucket: tuple[list[Path], str]) -> None:
+    """Keys and endpoints do not appear in columns, and therefore not in reports."""
     _, uri = bucket
     batch = next(decode(capture_files([uri])[0]))
     assert set(batch.column("capture_file").to_pylist()) == {"s3://captures/today/switch-0001.pcap"}
     assert shown("s3://key:secret@captures/today/a.pcap?region=x") == "s3://captures/today/a.pcap"
 
 
-def test_what_is_not_there_is_said(bucket: tuple[list[Path], str]) -> None:
-    """A file that is missing, and a place Arrow does not know."""
+def test_a_missing_capture_is_reported(bucket: tuple[list[Path], str]) -> None:
+    """A missing file, and a URI that Arrow does not support."""
     query = bucket[1].partition("?")[2]
     with pytest.raises(CaptureError, match=r"s3://captures/absent\.pcap does not exist"):
         capture_files([f"s3://captures/absent.pcap?{query}"])

@@ -1,4 +1,5 @@
-"""A report made of facts: no Spark is imported, rates have one definition, a burst among other losses is told."""
+"""A report made from facts: Spark is not imported, rates have one definition, a burst among other losses is
+reported."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ SCATTERED = range(20, 400, 10)
 
 
 def _losses() -> bytes:
-    """A datagram in ten is lost by itself, and twenty in a row among them; half a millisecond between datagrams."""
+    """Return a capture in which one datagram in ten is lost alone, and twenty in a row; one datagram per 0.5 ms."""
     lost = sorted({*BURST, *SCATTERED})
     packets = []
     for sqn in range(500):
@@ -59,14 +60,14 @@ def _losses() -> bytes:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Give the report on a burst within background loss."""
+    """Return the report on a burst within background loss."""
     folder = tmp_path_factory.mktemp("burst")
     (folder / "switch.pcap").write_bytes(_losses())
     return make_report([str(folder)], folder / "out")
 
 
-def test_a_burst_within_background_loss_is_an_incident_of_its_own(report: Report) -> None:
-    """Its twenty are counted in a row, and what is lost around it stays sporadic."""
+def test_a_burst_within_background_loss_is_a_separate_incident(report: Report) -> None:
+    """Its twenty datagrams count as consecutive; the losses around it stay sporadic."""
     found = {row["cause"]: row for row in report.summary["incidents"]}
     assert set(found) == {"burst", "sporadic"}
     assert (found["burst"]["lost"], found["burst"]["longest_run"]) == (len(BURST) + 1, len(BURST) + 1)
@@ -75,14 +76,14 @@ def test_a_burst_within_background_loss_is_an_incident_of_its_own(report: Report
 
 
 def test_the_longest_burst_sets_the_initial_backoff(report: Report) -> None:
-    """Twenty steps of half a millisecond, and a round trip of 0.3 ms: 11 ms, after the rule."""
+    """Twenty steps of 0.5 ms and a round trip of 0.3 ms give 11 ms by the rule."""
     name = "transport_lbtrm_nak_initial_backoff_interval"
     [row] = [one for one in report.summary["suggestions"] if one["option"] == name]
     assert row["value"] == 11
 
 
 def test_a_rate_is_the_same_in_the_table_and_in_words(tmp_path: Path) -> None:
-    """What a session's row says is what the finding says."""
+    """The finding contains the rate of the session's row."""
     traffic = Traffic(seed=3, sessions=1, receivers=2, messages_per_datagram=2, message_bytes=40, loss=0.02)
     made = make_report([str(generate(tmp_path / "switch.pcap", 5000, traffic).path)], tmp_path / "out")
     [session] = made.summary["sessions"]
@@ -90,14 +91,14 @@ def test_a_rate_is_the_same_in_the_table_and_in_words(tmp_path: Path) -> None:
     assert f": {bit_rate(session['bits_per_second'] / 8)} on average" in text
 
 
-def test_the_page_opens_with_what_happened(report: Report) -> None:
-    """What was sent, what was lost, and the worst of the rest, a sentence each, before the list of findings."""
+def test_the_page_starts_with_a_summary(report: Report) -> None:
+    """One sentence each on the traffic, the losses and the worst other finding, before the list of findings."""
     text = report.page.read_text()
     opening = text[text.index('<p class="opening">') : text.index("<h2>Findings</h2>")]
-    told = {one.topic: html.escape(one.text) for one in report.findings}
-    assert told["traffic"] in opening
-    assert opening.index(told["traffic"]) < opening.index(told["loss"])
-    worst = told["loss-sporadic"] if "sporadic" in opening else told["loss-burst"]
+    texts = {one.topic: html.escape(one.text) for one in report.findings}
+    assert texts["traffic"] in opening
+    assert opening.index(texts["traffic"]) < opening.index(texts["loss"])
+    worst = texts["loss-sporadic"] if "sporadic" in opening else texts["loss-burst"]
     said, _, more = worst.partition(". ")
     assert said in opening
     assert more not in opening
@@ -105,7 +106,7 @@ def test_the_page_opens_with_what_happened(report: Report) -> None:
 
 @pytest.mark.parametrize("start", [0, 2**32 - 5])
 def test_numbers_start_as_on_the_wire(tmp_path: Path, start: int) -> None:
-    """The capture begins with a session message, whose lead is the number before the first: no turn too high or low."""
+    """The capture starts with a session message whose lead precedes the first number: the wrap count is right."""
     numbers = [start + step for step in range(10)]
     packets = [Packet(START_NS, frame(sm(0, (start - 1) % 2**32, (start - 1) % 2**32)))]
     packets += [
@@ -124,10 +125,9 @@ def test_numbers_start_as_on_the_wire(tmp_path: Path, start: int) -> None:
     assert (loss["sqn"], loss["sent_ns"]) == (lost, START_NS + 8 * MS)
 
 
-def test_a_retransmission_of_the_same_instant_is_the_answer(tmp_path: Path) -> None:
-    """Clocks of captures may be coarse: what was sent again when it was asked for last is its answer, not what another
-    receiver got later.
-    """
+def test_a_retransmission_at_the_same_instant_answers_the_nak(tmp_path: Path) -> None:
+    """Clocks of captures may be coarse: a retransmission sent at the time of the latest NAK answers it, not a later
+    one for another receiver."""
     asked = ethernet(ipv4(udp(nak(3), 14400, 14390), RECEIVER, SOURCE))
     again = frame(data(3, message(1, 3, b"payload"), flags=_AGAIN))
     packets = [Packet(START_NS + sqn * MS, frame(data(sqn, message(1, sqn, b"payload")))) for sqn in range(6)]
@@ -141,7 +141,7 @@ def test_a_retransmission_of_the_same_instant_is_the_answer(tmp_path: Path) -> N
 
 
 def test_no_spark_is_imported(tmp_path: Path) -> None:
-    """A report of this machine needs neither Java nor PySpark."""
+    """A local report needs neither Java nor PySpark."""
     (tmp_path / "switch.pcap").write_bytes(_losses())
     code = (
         "import sys; from umstack.report import make_report; "
@@ -152,8 +152,9 @@ def test_no_spark_is_imported(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_losses_that_the_network_was_set_to_make_are_told_as_that(tmp_path: Path) -> None:
-    """No fault, no storm: how much it was, and what it was set to; the same capture without it is bad."""
+def test_configured_losses_are_reported_as_configured(tmp_path: Path) -> None:
+    """They are no fault and no storm; the report has their amount and the configured rate. Without the configuration
+    the same capture is bad."""
     (tmp_path / "switch.pcap").write_bytes(_losses())
     captures = [str(tmp_path / "switch.pcap")]
     expected = make_report(captures, tmp_path / "out", ReportOptions(expected_loss=0.1))
@@ -165,8 +166,8 @@ def test_losses_that_the_network_was_set_to_make_are_told_as_that(tmp_path: Path
     assert bad.severity is Severity.BAD
 
 
-def test_runs_that_are_apart_have_axes_of_their_own(tmp_path: Path) -> None:
-    """Ten seconds of nothing between two runs are in no chart and no rate; sessions say where they are from."""
+def test_separate_runs_have_separate_axes(tmp_path: Path) -> None:
+    """Ten idle seconds between two runs are in no chart and no rate; sessions name their capture."""
     for number, folder in enumerate(("xdp", "socket")):
         (tmp_path / folder).mkdir()
         traffic = Traffic(
@@ -190,16 +191,16 @@ def test_runs_that_are_apart_have_axes_of_their_own(tmp_path: Path) -> None:
     assert "[socket, xdp] (10.0.0.1" in page
 
 
-def test_a_snap_length_is_said_as_what_it_is(tmp_path: Path) -> None:
-    """It was chosen: there is no fault to look for."""
+def test_a_snap_length_is_no_fault(tmp_path: Path) -> None:
+    """It was configured, so nothing needs to be investigated."""
     capture = generate(tmp_path / "switch.pcap", 1000, Traffic(seed=3, snap_bytes=96)).path
     found = [one for one in make_report([str(capture)], tmp_path / "out").findings if one.topic == "capture"]
     assert [one.severity for one in found] == [Severity.NOTE]
     assert "captured with a snap length of 96 bytes" in found[0].text
 
 
-def test_repairs_that_are_lost_on_the_way_are_told(tmp_path: Path) -> None:
-    """Two points saw the stream; of the repairs that passed the first, one did not arrive at the second."""
+def test_lost_retransmissions_are_reported(tmp_path: Path) -> None:
+    """Two capture points saw the stream; one retransmission passed the first and did not arrive at the second."""
     near, far = Story("near"), Story("far")
     for story, late_ns in ((near, 0), (far, 1000)):
         story.stream(START_NS + late_ns, MS, 1, 100)

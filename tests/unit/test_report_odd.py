@@ -1,4 +1,4 @@
-"""Reports on captures that are odd, or of something else: what is in them is told, and each fault is a finding."""
+"""Reports on odd or unrelated captures: their contents are reported, and each fault is a finding."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from umstack.report import Report, make_report
 from umstack.report.quantities import several
 
 
-def test_captures_of_something_else_give_a_page_that_says_so(tmp_path: Path) -> None:
-    """No session is a finding, not a failure; no file is an error that says what to name."""
+def test_unrelated_captures_give_a_page_that_reports_it(tmp_path: Path) -> None:
+    """No session is a finding, not a failure; no file is an error with a hint."""
     (tmp_path / "other.pcap").write_bytes(b"certainly not a capture, whatever its name")
     steps: list[str] = []
     report = make_report(
@@ -41,24 +41,25 @@ class OddReport:
     report: Report
 
     def rows(self, table: str, session: int) -> list[dict[str, Any]]:
-        """A session's rows of a table."""
+        """Return a session's rows of a table."""
         return [row for row in self.report.summary[table] if row["session_id"] == session]
 
     def said(self, topic: str) -> list[str]:
-        """The findings on a topic."""
+        """Return the findings on a topic."""
         return [finding.text for finding in self.report.findings if finding.topic == topic]
 
 
 @pytest.fixture(scope="module")
 def odd_report(tmp_path_factory: pytest.TempPathFactory) -> OddReport:
-    """Make it once."""
+    """Make the report once."""
     folder = tmp_path_factory.mktemp("odd")
     captures = odd.odd_captures(folder / "captures")
     return OddReport(captures, make_report([str(captures.folder)], folder / "out"))
 
 
-def test_a_folder_of_bad_captures_gives_what_is_in_them(odd_report: OddReport) -> None:
-    """Cut, of mixed link types, with a clock that steps, doubled, empty, no capture at all: every row that is there."""
+def test_a_folder_of_bad_captures_gives_its_readable_rows(odd_report: OddReport) -> None:
+    """Truncated, mixed link types, a stepping clock, duplicated, empty, not a capture: every readable row is
+    reported."""
     whole, cut = odd.DATAGRAMS, odd.DATAGRAMS - 1
     expected = {odd.TRUNCATED: cut, odd.MID_PACKET: cut, odd.STEPPED: whole}
     for session, datagrams in expected.items():
@@ -70,7 +71,8 @@ def test_a_folder_of_bad_captures_gives_what_is_in_them(odd_report: OddReport) -
 
 
 def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
-    """By the file's name, and on the page as well; though there is more to say of other captures than the page has."""
+    """It has the file's name and is on the page too, although other captures have more findings than the page
+    shows."""
     page = Page(odd_report.report.page.read_text()).text
     said = odd_report.said("capture")
     for name, fault in odd_report.captures.faults.items():
@@ -80,8 +82,8 @@ def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
     assert odd_report.report.summary.totals["remarks"] > odd.PORTS
 
 
-def test_ip_fragments_are_those_a_datagram_was_cut_into(odd_report: OddReport) -> None:
-    """As scapy cuts it: number and bytes of the pieces."""
+def test_ip_fragments_match_the_fragmented_datagram(odd_report: OddReport) -> None:
+    """scapy fragments it: the number and bytes of the fragments match."""
     fragments = odd_report.captures.fragments
     assert len(fragments) == 3
     [row] = odd_report.report.summary["ip_fragments"]
@@ -91,8 +93,8 @@ def test_ip_fragments_are_those_a_datagram_was_cut_into(odd_report: OddReport) -
     assert text.startswith("3 IP fragments were captured, most from 10.0.0.1 to 224.10.10.10")
 
 
-def test_a_burst_is_found_where_it_was_put(odd_report: OddReport) -> None:
-    """When it began, how long it was, how much it had, and that the session is called bursty."""
+def test_a_burst_is_found_where_it_was_made(odd_report: OddReport) -> None:
+    """Its start, length and number of datagrams match, and the session is called bursty."""
     [burst] = odd_report.rows("bursts", odd.BURSTING)
     assert (burst["start_ns"], burst["duration_ns"]) == (odd.BURST_NS, odd.BURST_MS * odd.MS)
     assert burst["datagrams"] == odd.BURST_MS * odd.BURST_DATAGRAMS
@@ -102,8 +104,8 @@ def test_a_burst_is_found_where_it_was_put(odd_report: OddReport) -> None:
     assert "sends in bursts" in text
 
 
-def test_of_many_names_the_first_are_given() -> None:
-    """And how many there are besides."""
+def test_long_lists_of_names_are_shortened() -> None:
+    """The first names are listed, and the number of the others."""
     assert several([], 2) == ""
     assert several(["a", "b"], 2) == "a, b"
     assert several(["a", "b", "c", "d"], 2) == "a, b and 2 more"

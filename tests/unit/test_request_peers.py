@@ -1,4 +1,4 @@
-"""Peers at the request port that send garbage, drip bytes, say nothing, or come in thousands."""
+"""Peers at the request port that send garbage, send byte by byte, stay idle, or connect in thousands."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def context() -> Iterator[Context]:
         yield opened
 
 
-# Peers at the request port that misbehave
+# Misbehaving peers at the request port
 
 
 def test_a_responder_that_sends_garbage(context: Context) -> None:
-    """Issue 29: the connection ends and is counted; what came before it in order is taken; the port goes on."""
+    """The connection ends and is counted; data before the garbage is accepted in order; the port stays open."""
     source, _ = pair(context, "garbage")
     pending = source.request(b"x", timeout=SECONDS)
     good = whole(pending.index, b"good")
@@ -50,8 +50,8 @@ def test_a_responder_that_sends_garbage(context: Context) -> None:
         b"\x00\x04" + good[2:12] + b"\x00\x03" + good[14:],  # an option shorter than one
         b"\x00\x04" + good[2:12] + b"\x00\xff" + good[14:],  # an option longer than the message
         good[:20] + b"\x12\x34" + good[22:],  # a request
-        good[:1] + b"\x4b" + (len(good) - 16).to_bytes(2, "big") + good[4:12] + good[28:],  # of no request
-        good[:1] + b"\x07" + good[2:14] + b"\x00" + good[15:],  # an option that must be understood
+        good[:1] + b"\x4b" + (len(good) - 16).to_bytes(2, "big") + good[4:12] + good[28:],  # no such request
+        good[:1] + b"\x07" + good[2:14] + b"\x00" + good[15:],  # an unknown mandatory option
         fragment + wrong_offset,
         beyond,
         good + b"\x08" + bytes(30),
@@ -69,7 +69,7 @@ def test_a_responder_that_sends_garbage(context: Context) -> None:
 
 
 def test_random_bytes_never_stop_the_port(context: Context) -> None:
-    """Issue 29: mutated responses, in pieces of any size."""
+    """Mutated responses, in pieces of any size."""
     source, _ = pair(context, "fuzz")
     seed = int(os.environ.get("UM_SEED", time.time_ns() % 2**32))
     print(f"UM_SEED={seed}")
@@ -98,8 +98,8 @@ def test_random_bytes_never_stop_the_port(context: Context) -> None:
     wait_for(lambda: intake._held_bytes - sum(intake._abandoned) == 0, "nothing held")
 
 
-def test_the_same_response_twice_is_one(context: Context) -> None:
-    """Issue 29: the stream numbers its responses; a number that came before is dropped; without a stream all count."""
+def test_a_repeated_response_is_delivered_once(context: Context) -> None:
+    """The stream numbers its responses; a repeated number is dropped; without a stream all count."""
     source = context.source("twice")
     pending = source.request(b"x", timeout=SECONDS)
     with socket.create_connection(("127.0.0.1", port_of(context))) as peer:
@@ -116,8 +116,9 @@ def test_the_same_response_twice_is_one(context: Context) -> None:
     assert counter(context, "uim_msgs_no_stream_rcved") == 2
 
 
-def test_one_byte_at_a_time_and_a_peer_that_says_nothing() -> None:
-    """Issue 29: a slow peer is served; one that says nothing, or never says a whole message, ends when idle."""
+def test_a_slow_peer_is_served_and_an_idle_one_disconnected() -> None:
+    """A peer that sends one byte at a time is served; one that sends nothing, or no whole message, is idle and
+    ends."""
     with open_context(**PORTS, recovery_idle_timeout=200) as context:
         source, _ = pair(context, "slow")
         pending = source.request(b"x", timeout=SECONDS)
@@ -136,8 +137,8 @@ def test_one_byte_at_a_time_and_a_peer_that_says_nothing() -> None:
             one.close()
 
 
-def test_ten_thousand_connections_do_not_keep_a_responder_out() -> None:
-    """Issue 29: peers that connect and say nothing, or send to no request, make way for a responder."""
+def test_ten_thousand_connections_do_not_block_a_responder() -> None:
+    """Peers that connect and send nothing, or respond to no request, make way for a responder."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     peers: list[socket.socket] = []
@@ -181,7 +182,7 @@ def test_ten_thousand_connections_do_not_keep_a_responder_out() -> None:
 
 
 def test_the_request_port_is_shared_with_late_join(context: Context) -> None:
-    """Issue 29, UM-138: one port, one limit, and each peer gets what it begins to ask for."""
+    """UM-138: one port and one limit; the first bytes of each peer decide its service."""
     source = context.source("both", late_join=1, retransmit_retention_size_threshold=1_000_000)
     source.send_many([b"%d" % n for n in range(10)], flush=True)
     with open_context(**PORTS) as other:

@@ -1,4 +1,4 @@
-"""Requests and responses between contexts over loopback: matching, deletion, timeouts, limits, peers that misbehave."""
+"""Requests and responses between contexts over loopback: matching, deletion, timeouts, limits, misbehaving peers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def context() -> Iterator[Context]:
 
 
 def test_a_request_gets_its_response(context: Context) -> None:
-    """Issue 29: one to one, with what the responder is told about the request."""
+    """One to one, including the responder's view of the request."""
     seen: list[Request] = []
 
     def on_message(message: Any) -> None:
@@ -79,8 +79,8 @@ def test_a_request_gets_its_response(context: Context) -> None:
     assert session["lbm_reqs_rcved"] == 1
 
 
-def test_a_plain_message_is_no_request(context: Context) -> None:
-    """Issue 29: respond() on a message that nobody waits for says so."""
+def test_a_plain_message_is_not_a_request(context: Context) -> None:
+    """`respond()` on a message without a request raises an error."""
     source, receiver = context.source("plain"), context.receiver("plain")
     wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
     source.send(b"plain", flush=True)
@@ -91,7 +91,7 @@ def test_a_plain_message_is_no_request(context: Context) -> None:
 
 
 def test_many_responders_and_many_responses_each(context: Context) -> None:
-    """Issue 29: any number of responders, each any number of responses; iteration ends with the timeout."""
+    """Any number of responders with any number of responses each; iteration ends with the timeout."""
 
     def respond_thrice(number: int) -> Callable[[Any], None]:
         def on_message(message: Any) -> None:
@@ -120,8 +120,8 @@ def test_many_responders_and_many_responses_each(context: Context) -> None:
         assert mine == sorted(mine)
 
 
-def test_iteration_ends_when_the_time_is_over(context: Context) -> None:
-    """Issue 29: a request without a responder: the iteration ends, first() says what was waited for."""
+def test_iteration_ends_with_the_timeout(context: Context) -> None:
+    """Without a responder the iteration ends, and the error of first() names the topic."""
     source = context.source("nobody")
     begun = time.monotonic()
     assert list(source.request(b"x", timeout=0.1)) == []
@@ -142,7 +142,7 @@ def test_iteration_ends_when_the_time_is_over(context: Context) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 1400, 65_000, FRAGMENT_MAX_BYTES + 1, 1_048_576])
 def test_messages_of_any_length(context: Context, length: int) -> None:
-    """Issue 29: requests in fragments, responses beyond the 16 bits of LBMC's length, up to the longest."""
+    """Fragmented requests, responses beyond the 16-bit length of LBMC, up to the longest."""
     data = random.Random(length).randbytes(length)
 
     def on_message(message: Any) -> None:
@@ -154,7 +154,7 @@ def test_messages_of_any_length(context: Context, length: int) -> None:
 
 
 def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
-    """Issue 29: by the responder, with the number; and by a requester that takes less, which goes on."""
+    """By the responder, with the limit; and by a requester with a smaller limit, which stays usable."""
     failed: list[MessageTooLong] = []
 
     def on_message(message: Any) -> None:
@@ -178,11 +178,11 @@ def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
     assert "1048577 bytes" in str(failed[0])
 
 
-# Who responds when
+# Time and thread of responses
 
 
 def test_responding_later_and_from_another_thread(context: Context) -> None:
-    """Issue 29: after the callback returned, from threads of their own, to requests that wait at the same time."""
+    """After the callback has returned, from other threads, to several waiting requests."""
     requests: list[Request] = []
     source, _ = pair(context, "later", lambda m: requests.append(m) if isinstance(m, Request) else None)
     pending = [source.request(b"%d" % n) for n in range(50)]
@@ -198,8 +198,8 @@ def test_responding_later_and_from_another_thread(context: Context) -> None:
     assert counter(context, "response_connections_opened") == 1
 
 
-def test_threads_that_wait_at_the_same_time(context: Context) -> None:
-    """Issue 29: many requests at once, each thread gets its own responses, whichever thread receives them."""
+def test_threads_that_wait_at_once(context: Context) -> None:
+    """With many requests at once, each thread gets its own responses, whichever thread receives them."""
     source, _ = pair(context, "threads")
     wrong: list[object] = []
 
@@ -220,7 +220,7 @@ def test_threads_that_wait_at_the_same_time(context: Context) -> None:
 
 
 def test_polled_rows_of_requests(context: Context) -> None:
-    """Issue 29: rows among others in a batch: those that are requests respond, columns are as ever."""
+    """In a batch of mixed rows, the requests can be responded to; the columns are unchanged."""
     receiver = context.receiver("rows")
     source = context.source("rows")
     wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
@@ -242,7 +242,7 @@ def test_polled_rows_of_requests(context: Context) -> None:
 
 
 def test_requests_in_a_shared_event_queue(context: Context) -> None:
-    """Issue 29: responding needs the receiver of the topic, not the queue, to be open."""
+    """Responding requires that the receiver of the topic is open; the queue may be closed."""
     queue = context.event_queue()
     receivers = [context.receiver(topic, queue=queue) for topic in ("q1", "q2")]
     sources = [context.source(topic) for topic in ("q1", "q2")]
@@ -261,7 +261,7 @@ def test_requests_in_a_shared_event_queue(context: Context) -> None:
 
 
 def test_sequential_mode() -> None:
-    """Issue 29, UM-14: one thread runs the requester, the responder, and the protocol of both."""
+    """UM-14: one thread runs the requester, the responder and the protocol of both."""
     with open_context("sequential", **PORTS) as context:
         receiver = context.receiver("seq", echo)
         source = context.source("seq")
@@ -282,7 +282,7 @@ def test_sequential_mode() -> None:
 
 
 def test_asyncio(context: Context) -> None:
-    """Issue 29: awaited and iterated in an event loop, many at once, with a timeout, and cancelled."""
+    """Awaited and iterated in an event loop, many at once, with a timeout, and cancelled."""
     source, _ = pair(context, "async")
 
     async def main() -> None:
@@ -313,11 +313,11 @@ def test_asyncio(context: Context) -> None:
     assert counter(context, "requests_pending") == 0
 
 
-# Never mixed up
+# Matching of responses
 
 
-def test_a_number_in_use_is_not_given_out(context: Context) -> None:
-    """Issue 29: the numbers come round, 2**32 of them, and pass over those that are open."""
+def test_a_number_in_use_is_not_assigned_again(context: Context) -> None:
+    """The 2**32 numbers wrap, and those of open requests are skipped."""
     source, _ = pair(context, "reuse")
     kept = source.request(b"kept")
     intake = context._requests._intake
@@ -333,7 +333,7 @@ def test_a_number_in_use_is_not_given_out(context: Context) -> None:
 
 
 def test_late_responses_are_dropped_and_counted(context: Context) -> None:
-    """Issue 29: to a request that was closed, that timed out, that nobody refers to any more, that never was."""
+    """Responses to a request that was closed, timed out, was garbage collected, or never existed."""
     requests: list[Request] = []
     source, _ = pair(context, "late", lambda m: requests.append(m) if isinstance(m, Request) else None)
     with pytest.raises(ResponseTimeout):
@@ -352,7 +352,7 @@ def test_late_responses_are_dropped_and_counted(context: Context) -> None:
 
 
 def test_deletion(context: Context) -> None:
-    """Issue 29: a source, a receiver, a context that closes: readers and responders get a clear error."""
+    """When a source, a receiver or a context closes, readers and responders get a clear error."""
     requests: list[Request] = []
     errors: list[BaseException] = []
     source, receiver = pair(
@@ -395,12 +395,12 @@ def test_deletion(context: Context) -> None:
 
 
 def test_limits_of_requests(context: Context) -> None:
-    """Issue 29: open requests are bounded; a closed one, or one whose time is over, makes space."""
+    """The number of open requests is bounded; closing one, or its timeout, frees space."""
     with open_context(**PORTS, request_pending_maximum=3) as bounded:
         source = bounded.source("bounded")
         kept = [source.request(b"x") for _ in range(2)]
         short = source.request(b"x", timeout=0.01)
-        time.sleep(0.02)  # the time of the request has to pass, and nobody reads it meanwhile
+        time.sleep(0.02)  # let the request time out while nothing reads it
         kept.append(source.request(b"x"))
         assert short.closed
         with pytest.raises(ResourceLimit, match="3 requests are open"):
@@ -418,8 +418,8 @@ def test_limits_of_requests(context: Context) -> None:
     assert counter(context, "requests_pending") == 0
 
 
-def test_responses_that_are_not_read(context: Context) -> None:
-    """Issue 29: an application that does not read holds so much and no more, and is told; others go on."""
+def test_unread_responses_are_bounded(context: Context) -> None:
+    """An application that does not read keeps a bounded number and gets an event; other requests continue."""
     with open_context(**PORTS, request_response_buffer=100_000) as requester:
         receiver = context.receiver("unread", _respond_many)
         source = requester.source("unread")
@@ -455,8 +455,8 @@ def _respond_many(message: Any) -> None:
 # Responders' connections
 
 
-def test_idle_connections_end_and_come_again(context: Context) -> None:
-    """Issue 29, C13: response_tcp_deletion_timeout after the last response; the next opens a new one."""
+def test_idle_connections_end_and_reopen(context: Context) -> None:
+    """C13: a connection ends response_tcp_deletion_timeout after the last response; the next one reopens it."""
     with open_context(**PORTS, response_tcp_deletion_timeout=100) as responder:
         receiver = responder.receiver("idle", echo)
         source = context.source("idle")
@@ -470,7 +470,7 @@ def test_idle_connections_end_and_come_again(context: Context) -> None:
 
 
 def test_connections_to_requesters_are_bounded(context: Context) -> None:
-    """Issue 29: one idle for longest makes way for another requester's."""
+    """The longest idle one makes way for another requester's."""
     with open_context(**PORTS, response_connections_maximum=2) as responder:
         receiver = responder.receiver("fan", echo)
         others = [open_context(**PORTS) for _ in range(4)]
@@ -488,7 +488,7 @@ def test_connections_to_requesters_are_bounded(context: Context) -> None:
 
 
 def captured_request(context: Context, topic: str, listener: socket.socket) -> Request:
-    """A request whose responses go to a listener of the test."""
+    """Return a request whose responses are sent to a listener of the test."""
     requests: list[Request] = []
     source, _receiver = pair(context, topic, lambda m: requests.append(m) if isinstance(m, Request) else None)
     with source.request(b"x"):
@@ -498,7 +498,7 @@ def captured_request(context: Context, topic: str, listener: socket.socket) -> R
 
 
 def test_a_requester_that_does_not_read() -> None:
-    """Issue 29: what waits is bounded; respond() waits, is refused, and gives the connection up in the end."""
+    """Queued responses are bounded: respond() waits, raises an error, and finally closes the connection."""
     with (
         open_context(
             **PORTS, response_tcp_deletion_timeout=300, response_session_sender_socket_buffer=4096
@@ -528,7 +528,7 @@ def test_a_requester_that_does_not_read() -> None:
 
 
 def test_a_requester_that_reads_slowly_gets_everything() -> None:
-    """Issue 29: a long response to a peer with a small window: the thread of the streams sends what waits."""
+    """A long response to a peer with a small window: the stream thread sends the queued rest."""
     with (
         open_context(**PORTS, response_session_sender_socket_buffer=4096) as responder,
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -551,7 +551,7 @@ def test_a_requester_that_reads_slowly_gets_everything() -> None:
 
 
 def test_a_requester_that_is_gone(context: Context) -> None:
-    """Issue 29: nobody at the port; a port that closes what it accepts; one that is opened again."""
+    """A closed port, a port that closes accepted connections, and a port that reopens."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     request = captured_request(context, "gone", listener)
@@ -581,7 +581,7 @@ def test_a_requester_that_is_gone(context: Context) -> None:
 
 
 def test_a_hundred_responders(context: Context) -> None:
-    """Issue 29: many responders at once; a limit of their own, beyond which they are disconnected and counted."""
+    """Many responders at once, up to a separate limit; further ones are disconnected and counted."""
     with open_context(**PORTS, request_responders_maximum=100) as requester:
         source = requester.source("hundred")
         pending = source.request(b"x", timeout=SECONDS)
@@ -605,7 +605,7 @@ def test_a_hundred_responders(context: Context) -> None:
 
 
 def test_a_forked_child_has_no_requests(context: Context) -> None:
-    """Issue 29: the connections are the parent's: a child that reads or responds gets an error, and takes nothing."""
+    """The connections belong to the parent: a child that reads or responds gets an error, and consumes nothing."""
     requests: list[Request] = []
     source, _ = pair(context, "fork", lambda m: requests.append(m) if isinstance(m, Request) else None)
     pending = source.request(b"x", timeout=SECONDS)

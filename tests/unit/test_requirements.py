@@ -1,4 +1,4 @@
-"""Requirements: each has a sentence and a proof, and each number that is used has an entry."""
+"""Requirements: each has a sentence and a proof, and each number in use has an entry."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def test_every_requirement_has_a_test_or_a_reason() -> None:
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "requirements"))
 SENTENCES: dict[str, dict[str, str]] = SCRIPT["SENTENCES"]
 CONSTRAINT = re.compile(r"(?<![\w.#-])W(\d{1,2})(?![\w-])")
-# C11 is a language, too.
+# C11 is also a language.
 CONTRADICTION = re.compile(r'(?<![\w.#"-])C([1-9]\d?)(?![\w+-])(?! compiler|,? and Python| and restricted)')
-# Recorded data, and this file, whose examples are wrong on purpose.
+# Recorded data, and this file with its intentionally wrong examples.
 EXCLUDED = re.compile(
     r"^(?:tests/fuzz/corpus/|packaging/locks/|LICENSE|tests/unit/(?:test_requirements\.py|data/))"
 )
 
 
 def numbers_in(text: str) -> Iterator[tuple[str, int]]:
-    """Every number of a requirement or constraint in a text, with its kind."""
+    """Yield each requirement or constraint number in a text, with its kind."""
     for kind, first, last in SCRIPT["ITEM"].findall(text):
         yield kind, int(first)
         if last:
@@ -62,7 +62,7 @@ def numbers_in(text: str) -> Iterator[tuple[str, int]]:
 
 
 def unknown_numbers(name: str, text: str) -> list[str]:
-    """The numbers of a text without an entry."""
+    """Return the numbers of a text that have no entry."""
     return [
         f"{name}: {kind}-{number} has no entry in docs/requirements.toml"
         for kind, number in numbers_in(text)
@@ -71,7 +71,7 @@ def unknown_numbers(name: str, text: str) -> list[str]:
 
 
 def test_every_number_has_an_entry() -> None:
-    """A number in code, tests or docs leads to a sentence."""
+    """Each number in code, tests or docs has a sentence."""
     wrong = [
         one
         for path, text in text_files()
@@ -85,13 +85,13 @@ def test_every_number_has_an_entry() -> None:
     "text", ["(UM-144)", "proves UX-29.", "AE-1..AE-50", "as C19 has it", "(W17)", "UP-95"]
 )
 def test_a_number_without_an_entry_is_found(text: str) -> None:
-    """The rule above finds each kind, at the end of a range, too."""
+    """The check above finds each kind, also at the end of a range."""
     assert unknown_numbers("x", text)
 
 
 @pytest.mark.parametrize("text", ["UM-143 and UX-28, AE-49; C18, W16", "C11 and Python 3.11", "0xC99, a.W99"])
 def test_known_numbers_and_other_words_are_accepted(text: str) -> None:
-    """Neither known numbers nor words that look alike are findings."""
+    """Known numbers and similar words are no findings."""
     assert not unknown_numbers("x", text)
 
 
@@ -110,7 +110,7 @@ def test_every_entry_has_a_sentence() -> None:
 
 
 def test_the_site_links_each_number() -> None:
-    """Numbers of text become links; links, code and entries stay."""
+    """Numbers in text become links; existing links, code and entries are unchanged."""
     hook = runpy.run_path(str(ROOT / "docs" / "site" / "numbers.py"))["with_links"]
     assert hook("<p>(UM-116, W4)</p>", "../") == (
         '<p>(<a href="../requirements.html#um-116">UM-116</a>, <a href="../design.html#w4">W4</a>)</p>'

@@ -44,7 +44,7 @@ Found = list[tuple[str, int, LbtrmAddress]]
 
 @pytest.fixture
 def options() -> ContextOptions:
-    """A group and port of this test's own, so that tests side by side do not meet."""
+    """Return options with a group and port of this test, so that parallel tests do not meet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -81,7 +81,7 @@ def turn_until(agents: list[ResolutionAgent], done: Callable[[], bool]) -> None:
                 agent.process(time.monotonic_ns())
 
 
-def test_every_agent_of_a_host_hears_every_other(stack: ExitStack, options: ContextOptions) -> None:
+def test_every_agent_of_a_host_receives_from_every_other(stack: ExitStack, options: ContextOptions) -> None:
     """UM-6: one publisher, three subscribers and the publisher's own receiver, all on one host and one port."""
     found: list[Found] = [[] for _ in range(4)]
     agents = [agent_for(stack, options, each) for each in found]
@@ -96,7 +96,7 @@ def test_every_agent_of_a_host_hears_every_other(stack: ExitStack, options: Cont
     assert stats["tr_queries_rcved"] > 0
 
 
-def test_advertisements_come_from_the_interface_address(stack: ExitStack, options: ContextOptions) -> None:
+def test_advertisements_have_the_interface_address(stack: ExitStack, options: ContextOptions) -> None:
     """Receivers and tshark bind a topic to the datagram's source address."""
     listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,7 +111,7 @@ def test_advertisements_come_from_the_interface_address(stack: ExitStack, option
 
 
 def test_a_late_receiver_finds_a_quiescent_source(stack: ExitStack, options: ContextOptions) -> None:
-    """UX-14: a source that has become idle answers the query of a receiver that comes later."""
+    """UX-14: a source in the quiescent phase answers the query of a later receiver."""
     quiet = Config().source_options(
         resolver_send_initial_advertisement=0,
         resolver_advertisement_minimum_initial_interval=0,
@@ -128,7 +128,7 @@ def test_a_late_receiver_finds_a_quiescent_source(stack: ExitStack, options: Con
 
 
 def test_garbage_from_the_network_is_counted(stack: ExitStack, options: ContextOptions) -> None:
-    """Issue "Bad input and faults": the socket path drops and counts, and goes on."""
+    """The socket path drops and counts it, and continues."""
     found: Found = []
     agent = agent_for(stack, options, found)
     noisy = agent_for(stack, options, [])
@@ -142,8 +142,8 @@ def test_garbage_from_the_network_is_counted(stack: ExitStack, options: ContextO
     turn_until([agent, noisy], lambda: bool(found))
 
 
-def test_a_turn_is_bounded_and_says_when_more_waits(stack: ExitStack, options: ContextOptions) -> None:
-    """UX-24: a flood on one socket cannot hold the loop."""
+def test_a_turn_is_bounded_and_reports_remaining_work(stack: ExitStack, options: ContextOptions) -> None:
+    """UX-24: a flood on one socket cannot block the loop."""
     agent = agent_for(stack, options, [])
     noisy = agent_for(stack, options, [])
     for _ in range(200):
@@ -176,7 +176,7 @@ def test_a_callback_that_raises_does_not_lose_the_other_events(
 
 
 def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: ContextOptions) -> None:
-    """Reference 4.4: tr_dgrams_send_failed; resolution repeats itself and goes on."""
+    """It counts in tr_dgrams_send_failed; resolution repeats the datagram later."""
     agent = agent_for(stack, options, [])
     agent._destinations = [("127.0.0.1", 0)]
     agent.advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
@@ -185,8 +185,8 @@ def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: Co
     assert agent.next_deadline_ns() is not None
 
 
-def test_datagrams_are_sized_from_the_mtu() -> None:
-    """W4: 0 follows the MTU; a size the MTU cannot carry is refused with the one that would work."""
+def test_datagram_sizes_follow_the_mtu() -> None:
+    """W4: 0 means the MTU's size; for a size above the MTU the error states the largest possible one."""
     assert resolver_datagram_size(Config().context_options(), 1500) == 1472
     assert resolver_datagram_size(Config().context_options(), 65536) == 65507
     assert resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1000), 1500) == 1000
@@ -195,7 +195,7 @@ def test_datagrams_are_sized_from_the_mtu() -> None:
 
 
 def test_the_datagram_size_follows_the_mtu(stack: ExitStack, options: ContextOptions) -> None:
-    """W4: also when it changes while running."""
+    """W4: a change of the MTU at run time is followed."""
     agent = agent_for(stack, options, [])
     assert agent.machine.datagram_maximum_bytes == 65507
     agent.set_mtu(1280)
@@ -204,8 +204,8 @@ def test_the_datagram_size_follows_the_mtu(stack: ExitStack, options: ContextOpt
     assert agent.machine.datagram_maximum_bytes == 8972
 
 
-def test_an_interface_that_does_not_exist_is_an_error_that_says_so(options: ContextOptions) -> None:
-    """Issue "Bad input and faults": no such interface; no socket is left open."""
+def test_a_missing_interface_is_a_clear_error(options: ContextOptions) -> None:
+    """The error names the interface; no socket stays open."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises(InterfaceError, match="interface gone0"):
         ResolutionAgent(options, ResolutionInterface("gone0", 99999, "127.0.0.1", 1500), 0, lambda *_: None)
@@ -216,9 +216,7 @@ def test_an_interface_that_does_not_exist_is_an_error_that_says_so(options: Cont
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_a_port_taken_by_somebody_else_is_an_error_that_says_so(
-    stack: ExitStack, options: ContextOptions
-) -> None:
+def test_a_port_in_use_is_a_clear_error(stack: ExitStack, options: ContextOptions) -> None:
     squatter = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     squatter.bind(("0.0.0.0", options.resolver_multicast_port))
     with pytest.raises(LinkError, match="listening for topic resolution") as caught:
@@ -227,7 +225,7 @@ def test_a_port_taken_by_somebody_else_is_an_error_that_says_so(
 
 
 def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> None:
-    """UM-13: embedded mode needs nothing of the application's threads."""
+    """UM-13: embedded mode uses no thread of the application."""
     found: Found = []
     gone = threading.Event()
     subscriber_agent = ResolutionAgent(
@@ -284,10 +282,10 @@ def test_a_callback_that_raises_does_not_stop_the_thread(
     assert "a topic resolution callback failed" in caplog.text
 
 
-def test_a_thread_that_ends_at_once_is_not_woken_through_a_closed_descriptor(
+def test_a_finished_thread_is_not_woken_through_a_closed_descriptor(
     options: ContextOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may take the request to end before it is woken for it."""
+    """The thread may process the request to end before the wake-up for it is written."""
     resolver = ResolverThread(ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None))
     write = os.eventfd_write
 
@@ -301,7 +299,7 @@ def test_a_thread_that_ends_at_once_is_not_woken_through_a_closed_descriptor(
     assert not resolver._thread.is_alive()
 
 
-def test_closing_says_when_a_callback_does_not_return(
+def test_closing_reports_a_callback_that_does_not_return(
     options: ContextOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_module, "_JOIN_TIMEOUT_S", 0.05)
@@ -337,7 +335,7 @@ with ResolverThread(ResolutionAgent(options, interface, time.monotonic_ns(), lam
 
 
 def test_processes_of_one_host_find_each_other(stack: ExitStack, options: ContextOptions) -> None:
-    """UM-1, UM-6: no daemon; two processes share group and port, and both receive."""
+    """UM-1, UM-6: without a daemon, two processes share group and port, and both receive."""
     found: Found = []
     agents = [agent_for(stack, options, found), agent_for(stack, options, found)]
     for agent in agents:
@@ -355,11 +353,11 @@ def test_processes_of_one_host_find_each_other(stack: ExitStack, options: Contex
     assert {address.session_id for _, _, address in found} == {77}
 
 
-def test_datagrams_gather_while_there_are_many(
+def test_wake_ups_are_coalesced_under_load(
     stack: ExitStack, options: ContextOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 29: the thread is woken by the first datagrams at once, and then so often a second at most, whatever comes;
-    commands are not left waiting."""
+    """The first datagrams wake the thread at once; after that the wake-ups per second are bounded. Commands are not
+    delayed."""
     agent = ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None)
     passes: list[float] = []
     process = agent.process
@@ -385,8 +383,8 @@ def test_datagrams_gather_while_there_are_many(
     wait_for(lambda: passes[-1] >= before)
 
 
-def test_wake_ups_are_booked_ahead_a_few_at_once() -> None:
-    """Eight at once; then one each 20 ms; and after a pause of 160 ms eight again."""
+def test_wake_ups_have_a_small_burst() -> None:
+    """Eight at once, then one per 20 ms; after a pause of 160 ms eight again."""
     gathering = _Gathering()
     ms = 1_000_000
     now = 10_000 * ms

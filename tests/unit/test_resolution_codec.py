@@ -1,4 +1,4 @@
-"""LBMR encoding and decoding: golden bytes, and a decoder that never raises (W1, reference section 5)."""
+"""LBMR encoding and decoding: golden bytes, and a decoder that never raises (W1, docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ UNICAST = [
 
 
 @pytest.mark.parametrize(("address", "kind", "info"), UNICAST)
-def test_unicast_transports_both_ways(address: LbtruAddress | TcpAddress, kind: str, info: str) -> None:
+def test_unicast_transports_in_both_directions(
+    address: LbtruAddress | TcpAddress, kind: str, info: str
+) -> None:
     """UX-28: LBT-RU and TCP have 10 bytes of transport information, 6 without a session id."""
     data = bytes.fromhex(f"00000001 4d4400 {kind} {len(info) // 2:02x} 003c 000007d1 {info}")
     meaning = ResolutionDatagram(advertisements=(Advertisement("MD", 2001, 60, address),))
@@ -93,20 +95,21 @@ def test_unicast_transports_both_ways(address: LbtruAddress | TcpAddress, kind: 
 
 @pytest.mark.parametrize("kind", [0x00, 0x01, 0x10])
 def test_transport_information_of_a_wrong_length_is_malformed(kind: int) -> None:
-    """A wrong length is malformed, whatever the transport."""
+    """This holds for every transport."""
     data = bytes.fromhex(f"00000001 4d4400 {kind:02x} 07 003c 000007d1 0a090001382c00")
     assert decode(data) == Rejected(RejectReason.MALFORMED, decode(data).detail)  # type: ignore[union-attr]
 
 
 def test_addresses_of_different_transports_are_never_equal() -> None:
-    """UX-10: sources, the resolver cache and sessions are found by address, so identities must not meet."""
+    """UX-10: sources, the resolver cache and sessions use the address as key, so addresses of two transports must
+    differ."""
     of_lbtru, of_tcp = LbtruAddress("10.9.0.1", 7, 14380), TcpAddress("10.9.0.1", 7, 14380)
     assert of_lbtru != of_tcp
     assert len({of_lbtru, of_tcp}) == 2
 
 
 def test_names_of_sessions() -> None:
-    """Reference 1: UM's source strings."""
+    """They equal UM's source strings."""
     assert transport_name(ADDRESS) == "LBTRM:10.9.0.1:14390:5eed0001:224.10.10.10:14400"
     assert transport_name(LbtruAddress("10.9.0.1", 0x5EED00AA, 14380)) == "LBTRU:10.9.0.1:14380:5eed00aa"
     assert transport_name(TcpAddress("10.9.0.1", 0x5EED00AA, 14371)) == "TCP:10.9.0.1:14371:5eed00aa"
@@ -114,14 +117,14 @@ def test_names_of_sessions() -> None:
 
 
 @pytest.mark.parametrize(("data", "meaning"), GOLDEN, ids=["query and advertisement", "options"])
-def test_golden_bytes_both_ways(data: bytes, meaning: ResolutionDatagram) -> None:
-    """W1, UX-28: the golden query and advertisement, both ways."""
+def test_golden_bytes_in_both_directions(data: bytes, meaning: ResolutionDatagram) -> None:
+    """W1, UX-28: the golden query and advertisement, encoded and decoded."""
     assert decode(data) == meaning
     assert encode(meaning) == data
 
 
 def test_golden_wildcard_query_and_request() -> None:
-    """W1: the golden wildcard query and request, both ways."""
+    """W1: the golden wildcard query and request, encoded and decoded."""
     assert decode(WILDCARD_QUERY) == WildcardQuery((1,), (r"^MD\..*",))
     scope = RequestScope.QUERIES | RequestScope.ADVERTISEMENTS
     assert decode(REQUEST) == ResolutionRequest(scope)
@@ -132,8 +135,8 @@ def test_a_keepalive_is_empty() -> None:
     assert decode(bytes(4)) == ResolutionDatagram()
 
 
-def test_other_transports_are_kept_as_they_are() -> None:
-    """LBT-IPC advertisements are understood as far as needed to pass over them."""
+def test_other_transports_are_preserved() -> None:
+    """LBT-IPC advertisements are parsed far enough to skip them."""
     advertisement = Advertisement("a", 1, 60, OtherTransport(0x40, bytes(10)))
     data = encode(ResolutionDatagram(advertisements=(advertisement, Advertisement("b", 2, 60, ADDRESS))))
     assert decode(data).advertisements == (advertisement, Advertisement("b", 2, 60, ADDRESS))  # type: ignore[union-attr]
@@ -166,7 +169,7 @@ def test_other_transports_are_kept_as_they_are() -> None:
     ],
 )
 def test_bad_datagrams_are_rejected_with_a_reason(data: bytes, reason: RejectReason) -> None:
-    """Issue "Bad input and faults": counted by reason, never an exception."""
+    """They are counted by reason and never raise an exception."""
     rejected = decode(data)
     assert isinstance(rejected, Rejected)
     assert rejected.reason is reason
@@ -191,15 +194,15 @@ def test_flipped_bits_never_raise() -> None:
         decode(bytes(data))
 
 
-def test_a_name_that_is_not_utf8_is_kept_byte_for_byte() -> None:
-    """Other stacks may name topics in other encodings: they must not disturb, nor be changed."""
+def test_a_name_that_is_not_utf8_is_preserved() -> None:
+    """Other implementations may use other encodings: such names do no harm and stay unchanged."""
     decoded = decode(b"\0\x01\0\0\xe9\xff\0")
     assert isinstance(decoded, ResolutionDatagram)
     assert encode(decoded) == b"\0\x01\0\0\xe9\xff\0"
 
 
 def test_packing_fills_datagrams_and_never_exceeds_the_size() -> None:
-    """Reference 5: many records a datagram, at most 255 queries, none longer than the maximum."""
+    """Many records per datagram, at most 255 queries, none longer than the maximum."""
     queries = [encode_query(f"topic.{number}") for number in range(1000)]
     advertisements = [encode_advertisement(Advertisement(f"t{n}", n, 60, ADDRESS)) for n in range(300)]
     datagrams = pack(queries, advertisements, 1472)
@@ -226,13 +229,13 @@ def test_an_option_too_long_to_encode_is_refused() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a\0b", "x" * 247, "é" * 124, "\ud800"])
-def test_topic_names_that_cannot_travel_are_refused(topic: str) -> None:
-    """Reference 1: at most 246 bytes of UTF-8, not empty, no NUL."""
+def test_invalid_topic_names_are_refused(topic: str) -> None:
+    """A name is at most 246 bytes of UTF-8, not empty, without NUL."""
     with pytest.raises(TopicNameError, match=r"1 to 246 bytes|not valid"):
         encode_topic_name(topic)
 
 
-def test_the_longest_topic_name_travels() -> None:
+def test_the_longest_topic_name_is_accepted() -> None:
     assert decode(encode(ResolutionDatagram(queries=("é" * 123,)))) == ResolutionDatagram(
         queries=("é" * 123,)
     )

@@ -1,4 +1,4 @@
-"""Forged advertisements do not keep a receiver from the sources that exist."""
+"""Forged advertisements do not keep a receiver from real sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORGED = 700
 
 
 def forge(first_source: int, sources: int, groups: int, count: int = FORGED) -> list[bytes]:
-    """Advertisements of sessions that do not exist, from so many source addresses on so many groups."""
+    """Return advertisements of sessions that do not exist, from `sources` addresses on `groups` groups."""
     records = []
     for i in range(count):
         address = LbtrmAddress(
@@ -31,7 +31,7 @@ def forge(first_source: int, sources: int, groups: int, count: int = FORGED) -> 
 
 
 def send(datagrams: list[bytes]) -> None:
-    """To the resolution group of this process, over loopback."""
+    """Send them to the resolution group of this process, over loopback."""
     to = (OWN_ADDRESSES["resolver_multicast_address"], OWN_ADDRESSES["resolver_multicast_port"])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
@@ -40,11 +40,11 @@ def send(datagrams: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("sources", "groups"), [(1, 1), (200, 1), (200, 400)])
-def test_forged_advertisements_lock_no_source_out(
+def test_forged_advertisements_block_no_source(
     sources: int, groups: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """700 sessions that do not exist, of one source or of many, in one group or in more than can be joined: a source
-    that starts afterwards is received at once, and the log says little."""
+    """700 forged sessions, of one source or of many, in one group or in more than can be joined: a source that starts
+    afterwards is received at once, and the log stays short."""
     options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
     with caplog.at_level(logging.WARNING), open_context(**options) as context:
         receiver = context.receiver("flooded")
@@ -62,15 +62,15 @@ def test_forged_advertisements_lock_no_source_out(
     assert len([record for record in caplog.records if record.name.startswith("umstack.resolution")]) <= 1
 
 
-def test_more_sessions_make_space_than_are_remembered() -> None:
-    """UX-14: sessions that made space are found again when they advertise, however many they were: none of them stays
-    among the sources that are taken for known, where they would take the places of others forever."""
+def test_more_sessions_are_evicted_than_remembered() -> None:
+    """UX-14: evicted sessions are rediscovered when they advertise, however many they were: none of them stays among
+    the known sources, where it would take another's place forever."""
     options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
     with open_context(**options) as context:
         context.receiver("flooded")
         machine = context._resolver._agent.machine
         flood = forge(1, 200, 1, 4000)
-        for turn in range(0, len(flood), 8):  # as fast as they are taken in, so that none is lost before
+        for turn in range(0, len(flood), 8):  # no faster than they are processed, so that none is lost
             send(flood[turn : turn + 8])
             sent = min(4000, (turn + 8) * 20)
             wait_for(lambda sent=sent: machine.counters.tr_advertisements_rcved >= sent, "advertisements")  # type: ignore[misc]

@@ -45,7 +45,7 @@ def machine(size: int = 1472, **options: int) -> ResolutionMachine:
 
 
 def run(resolver: ResolutionMachine, start_ns: int, end_ns: int) -> Iterator[tuple[int, ResolutionDatagram]]:
-    """Wake the machine exactly at its deadlines; what it sends, with the time in ms."""
+    """Wake the machine exactly at its deadlines; yield its datagrams with the time in ms."""
     now_ns = start_ns
     while True:
         for data in resolver.datagrams_to_send(now_ns):
@@ -70,7 +70,7 @@ def asked(*topics: str) -> bytes:
 
 
 def test_a_source_is_advertised_on_schedule() -> None:
-    """UX-14: the machine sends exactly what the schedule says, and then nothing."""
+    """UX-14: the machine sends exactly by the schedule, and then stops."""
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     sent = list(run(resolver, 0, 10**12))
@@ -91,8 +91,8 @@ def test_a_receiver_queries_on_schedule() -> None:
 
 
 def test_a_topic_with_a_source_is_queried_less_often() -> None:
-    """resolver_query_initial_until_resolved: the sustaining phase begins once a source is known, and with 0 only after
-    the initial phase (UX-14); a second source is still found."""
+    """resolver_query_initial_until_resolved: the sustaining phase starts once a source is known, and with 0 only
+    after the initial phase (UX-14); a second source is still found."""
     for option, expected in ((1, [0, 20, *range(1100, 3000, 1000)]), (0, [0, 20, 60, 140, 300])):
         resolver = machine()
         options = Config().receiver_options(resolver_query_initial_until_resolved=option)
@@ -106,7 +106,7 @@ def test_a_topic_with_a_source_is_queried_less_often() -> None:
         assert found == [SourceFound("orders", 0, elsewhere)]
 
 
-def test_a_topic_that_is_known_already_is_queried_once_and_then_sustained() -> None:
+def test_a_known_topic_is_queried_once_and_then_sustained() -> None:
     """UX-16: the cache knows the source; the query finds others."""
     resolver = machine()
     resolver.datagram_received(advertised("orders"), 0)
@@ -117,7 +117,7 @@ def test_a_topic_that_is_known_already_is_queried_once_and_then_sustained() -> N
 
 
 def test_discovery_reports_a_source_once() -> None:
-    """UM-6, UX-28: the advertisement carries all that joining needs; repeats are no news."""
+    """UM-6, UX-28: the advertisement carries everything needed to join; repeats are not reported."""
     resolver = machine()
     resolver.query("orders", RECEIVER, 0)
     assert resolver.stats()["tr_rcv_unresolved_topics"] == 1
@@ -132,8 +132,8 @@ def test_discovery_reports_a_source_once() -> None:
     assert (stats["tr_rcv_topics"], stats["tr_rcv_unresolved_topics"]) == (1, 0)
 
 
-def test_a_query_is_answered_at_once_and_sustains_anew() -> None:
-    """UX-14: from the quiescent phase, an answer at once and then 60 more, a second apart."""
+def test_a_query_is_answered_at_once_and_restarts_sustaining() -> None:
+    """UX-14: in the quiescent phase, one answer at once and then 60 more, one per second."""
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     list(run(resolver, 0, 100 * SECOND))
@@ -146,7 +146,7 @@ def test_a_query_is_answered_at_once_and_sustains_anew() -> None:
     assert times == [100_007, *range(101_100, 160_101, 1000)]
 
 
-def test_a_query_in_the_initial_phase_is_answered_without_disturbing_it() -> None:
+def test_a_query_in_the_initial_phase_does_not_disturb_it() -> None:
     """UX-14."""
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
@@ -157,7 +157,7 @@ def test_a_query_in_the_initial_phase_is_answered_without_disturbing_it() -> Non
 
 
 def test_answers_can_be_switched_off() -> None:
-    """Reference 3.9: resolver_advertisement_send_immediate_response 0 only sustains anew."""
+    """With resolver_advertisement_send_immediate_response 0, a query only restarts the sustaining phase."""
     resolver = machine()
     quiet = Config().source_options(resolver_advertisement_send_immediate_response=0)
     resolver.advertise("orders", 3, ADDRESS, quiet, 0)
@@ -167,7 +167,7 @@ def test_answers_can_be_switched_off() -> None:
 
 
 def test_a_new_receiver_finds_cached_sources_at_once() -> None:
-    """UX-16: the cache remembers sources of topics nobody wanted yet; without it they must be asked for."""
+    """UX-16: the cache has sources of topics without receivers; without the cache a query is needed."""
     with_cache, without = machine(), machine(resolver_cache=0)
     for resolver in (with_cache, without):
         assert resolver.datagram_received(advertised("orders"), 0) == []
@@ -199,7 +199,7 @@ def test_queries_do_not_start_when_the_cache_reaches_the_threshold() -> None:
 
 
 def test_several_receivers_of_a_topic_share_one_query() -> None:
-    """Reference 1: several receivers per topic; the last one to go ends the query."""
+    """One query serves all receivers of a topic; closing the last one ends it."""
     resolver = machine()
     resolver.query("orders", RECEIVER, 0)
     resolver.datagram_received(advertised("orders"), 0)
@@ -213,8 +213,8 @@ def test_several_receivers_of_a_topic_share_one_query() -> None:
     assert list(run(resolver, 2, 10**12)) == []
 
 
-def test_an_ended_session_is_asked_for_and_found_again() -> None:
-    """UM-106: receivers outlive sessions and match future sources; an outage must not leave them deaf."""
+def test_an_ended_session_is_queried_and_rediscovered() -> None:
+    """UM-106: receivers outlive sessions and match later sources, also after an outage."""
     resolver = machine()
     resolver.query("orders", RECEIVER, 0)
     resolver.datagram_received(advertised("orders"), 0)
@@ -228,7 +228,7 @@ def test_an_ended_session_is_asked_for_and_found_again() -> None:
 
 
 def test_a_final_advertisement_ends_a_source() -> None:
-    """Reference 3.9: resolver_send_final_advertisements; the receiving side is told at once."""
+    """With resolver_send_final_advertisements, the receiving side learns it at once."""
     publisher, subscriber = machine(), machine()
     polite = Config().source_options(resolver_send_final_advertisements=1)
     publisher.advertise("orders", 0, ADDRESS, polite, 0)
@@ -255,7 +255,7 @@ def test_a_withdrawn_source_is_silent_and_answers_nothing() -> None:
 
 
 def test_many_topics_share_datagrams_within_the_initial_limit() -> None:
-    """UX-5: 1000 topics at 1000 a second, 100 ms slices, several records a datagram, each topic served."""
+    """UX-5: 1000 topics at 1000 per second, 100 ms slices, several records per datagram, each topic served."""
     resolver = machine(resolver_initial_advertisement_bps=0)
     for number in range(1000):
         resolver.advertise(f"topic.{number:04}", number, ADDRESS, SOURCE, 0)
@@ -267,8 +267,8 @@ def test_many_topics_share_datagrams_within_the_initial_limit() -> None:
     assert resolver.stats()["tr_records_deferred"] > 0
 
 
-def test_a_record_held_up_by_the_limit_goes_on_with_its_schedule() -> None:
-    """UX-5, UX-14: 300 topics at 100 a second are late, but sustain and end when they would have anyway."""
+def test_a_record_delayed_by_the_limit_keeps_its_schedule() -> None:
+    """UX-5, UX-14: 300 topics at 100 per second are late, but sustain and end at their normal times."""
     resolver = machine(resolver_initial_advertisements_per_second=100)
     for number in range(300):
         resolver.advertise(f"topic.{number}", number, ADDRESS, SOURCE, 0)
@@ -283,7 +283,7 @@ def test_a_record_held_up_by_the_limit_goes_on_with_its_schedule() -> None:
 
 
 def test_bits_per_second_are_limited() -> None:
-    """UX-5: 1 Mbit/s in the sustaining phase, exceeded by less than one record a slice."""
+    """UX-5: 1 Mbit/s in the sustaining phase, exceeded by less than one record per slice."""
     resolver = machine(size=1000)
     options = Config().source_options(resolver_advertisement_minimum_initial_interval=0)
     for number in range(2000):
@@ -296,8 +296,8 @@ def test_bits_per_second_are_limited() -> None:
 
 
 @pytest.mark.parametrize("phase", ["initial", "sustain"])
-def test_queries_have_limits_of_their_own(phase: str) -> None:
-    """UX-5: advertisements do not use up the allowance of queries."""
+def test_queries_have_a_separate_limit(phase: str) -> None:
+    """UX-5: advertisements do not use the quota of queries."""
     resolver = machine(**{f"resolver_{phase}_queries_per_second": 100})
     options = Config().receiver_options(
         **({} if phase == "initial" else {"resolver_query_minimum_initial_interval": 0})
@@ -314,7 +314,7 @@ def test_queries_have_limits_of_their_own(phase: str) -> None:
 
 
 def test_a_flood_of_queries_is_answered_within_the_limit() -> None:
-    """Hostile input: 200 datagrams of 255 queries cost no more than the advertisement limit allows."""
+    """Hostile input: 200 datagrams of 255 queries produce no more answers than the advertisement limit allows."""
     resolver = machine()
     for number in range(255):
         resolver.advertise(f"t{number}", number, ADDRESS, SOURCE, 0)
@@ -329,8 +329,8 @@ def test_a_flood_of_queries_is_answered_within_the_limit() -> None:
     assert len(resolver._timers) <= 255
 
 
-def test_a_resolution_request_makes_everybody_speak() -> None:
-    """Reference 5: what a context sends after its interface was down, and what others do about it."""
+def test_a_resolution_request_makes_all_contexts_send() -> None:
+    """A context sends it after its interface was down; the other contexts advertise and query."""
     quiet, asking = machine(), machine()
     quiet.advertise("orders", 0, ADDRESS, SOURCE, 0)
     quiet.query("trades", RECEIVER, 0)
@@ -346,7 +346,7 @@ def test_a_resolution_request_makes_everybody_speak() -> None:
     assert [a.topic for a in answer.advertisements] == ["orders"]
 
 
-def test_re_advertising_starts_anew() -> None:
+def test_re_advertising_restarts_the_schedule() -> None:
     resolver = machine()
     resolver.advertise("orders", 0, ADDRESS, SOURCE, 0)
     list(run(resolver, 0, 70 * MS))
@@ -366,7 +366,7 @@ def test_re_advertising_starts_anew() -> None:
         ADDRESS._replace(nak_port=0),
     ],
 )
-def test_advertisements_nobody_could_join_are_ignored(address: LbtrmAddress) -> None:
+def test_advertisements_that_cannot_be_joined_are_ignored(address: LbtrmAddress) -> None:
     """Hostile input: well-formed nonsense is counted, not reported."""
     resolver = machine()
     resolver.query("orders", RECEIVER, 0)
@@ -383,7 +383,7 @@ def test_other_transports_are_ignored() -> None:
 
 
 def test_drops_are_counted_by_reason() -> None:
-    """Reference 4.4: tr_dgrams_dropped_ver, _type, _malformed; received ones count in any case."""
+    """They count in tr_dgrams_dropped_ver, _type and _malformed, and always as received."""
     resolver = machine()
     for data in (b"\x10\0\0\0", b"\x02\0\0\0", bytes.fromhex("01010000015e4d00"), b"\0\x01\0\0", b""):
         assert resolver.datagram_received(data, 0) == []
@@ -397,7 +397,7 @@ def test_drops_are_counted_by_reason() -> None:
 
 
 def test_forged_sources_cannot_grow_memory() -> None:
-    """Hostile input: cache and reported sources are bounded by resolver_cache_maximum_entries."""
+    """Hostile input: resolver_cache_maximum_entries bounds the cache and the reported sources."""
     resolver = machine(resolver_cache_maximum_entries=100)
     resolver.query("orders", RECEIVER, 0)
     found = 0
@@ -414,7 +414,7 @@ def test_forged_sources_cannot_grow_memory() -> None:
 
 
 def test_options_of_forged_sources_cannot_grow_memory() -> None:
-    """Hostile input: the options of so many sources are remembered as are followed, of these the newest."""
+    """Hostile input: options are remembered for at most as many sources as are followed; the newest are kept."""
     resolver = machine(resolver_cache_maximum_entries=10)
 
     def advertise(number: int, *options: WireOption) -> None:
@@ -430,8 +430,8 @@ def test_options_of_forged_sources_cannot_grow_memory() -> None:
     assert resolver.topic_options("orders", 3, ADDRESS) == ()
 
 
-def test_a_resolution_request_does_not_query_what_is_found() -> None:
-    """UX-15: a topic with as many sources as its threshold is queried no more, requested or not."""
+def test_a_resolution_request_does_not_query_known_topics() -> None:
+    """UX-15: a topic with as many sources as its threshold is no longer queried, with or without a request."""
     resolver = machine()
     options = Config().receiver_options(resolution_number_of_sources_query_threshold=1)
     resolver.query("orders", options, 0)
@@ -443,7 +443,7 @@ def test_a_resolution_request_does_not_query_what_is_found() -> None:
 
 
 def test_an_ended_session_makes_space_for_another() -> None:
-    """The bound is on sources followed now, not on sources ever followed."""
+    """The limit applies to sources followed now, not to all sources ever followed."""
     resolver = machine(resolver_cache_maximum_entries=1)
     resolver.query("orders", RECEIVER, 0)
     for session in range(1, 4):
@@ -457,7 +457,7 @@ def test_an_ended_session_makes_space_for_another() -> None:
 
 
 def test_a_record_that_waits_is_not_queued_twice() -> None:
-    """Hostile input: queries for a source held back by the limit add nothing to what will be sent."""
+    """Hostile input: queries for a source delayed by the limit add nothing to the output."""
     resolver = machine(resolver_sustain_advertisements_per_second=10)
     for topic in ("a", "b"):
         resolver.advertise(topic, 1, ADDRESS, SOURCE, 0)
@@ -474,7 +474,7 @@ def test_a_record_that_waits_is_not_queued_twice() -> None:
 
 
 def test_noise_is_harmless() -> None:
-    """Hostile input: random bytes between good datagrams disturb nothing; the seed is printed."""
+    """Hostile input: random bytes between good datagrams change nothing; the seed is printed."""
     seed = random.randrange(2**32)
     print(f"seed {seed}", file=sys.stderr)
     generator = random.Random(seed)
@@ -499,7 +499,7 @@ def test_bad_topic_names_are_refused_and_leave_no_trace() -> None:
 
 
 def test_the_longest_records_fit_the_smallest_datagram() -> None:
-    """Reference 3.2: resolver_datagram_max_size may be 500."""
+    """resolver_datagram_max_size may be 500."""
     resolver = machine(size=500)
     for number in range(5):
         resolver.advertise(f"{number}{'x' * 245}", number, ADDRESS, SOURCE, 0)
@@ -514,7 +514,7 @@ WILDCARD = Config().wildcard_receiver_options()
 
 
 def wildcard_queries(resolver: ResolutionMachine, end_ns: int) -> list[tuple[int, tuple[str, ...]]]:
-    """When the machine sends wildcard queries until then, in ms, and their patterns."""
+    """Return the times (ms) and patterns of the wildcard queries that the machine sends until `end_ns`."""
     found, now_ns = [], 0
     while True:
         for data in resolver.datagrams_to_send(now_ns):
@@ -540,8 +540,8 @@ def test_a_pattern_is_queried_in_an_initial_phase_only() -> None:
     assert resolver.next_deadline_ns() is None
 
 
-def test_a_matching_topic_is_reported_once_whether_known_or_still_to_come() -> None:
-    """Wildcard receivers: what is in the cache comes at once, the rest as it is advertised, each once."""
+def test_a_matching_topic_is_reported_once_whether_known_or_new() -> None:
+    """Wildcard receivers: cached topics are reported at once, the others when advertised, each once."""
     resolver = machine()
     resolver.datagram_received(advertised("orders.eu", "prices"), 0)
     pattern = TopicPattern.of_expression(r"^orders\.(eu|us)$")
@@ -555,8 +555,9 @@ def test_a_matching_topic_is_reported_once_whether_known_or_still_to_come() -> N
     assert resolver.stats()["tr_wildcard_topics"] == 0
 
 
-def test_a_topic_leaves_when_it_has_had_no_source_for_the_timeout() -> None:
-    """resolver_no_source_linger_timeout: a source that comes back in time keeps its topic; later it joins anew."""
+def test_a_topic_leaves_after_the_timeout_without_a_source() -> None:
+    """resolver_no_source_linger_timeout: a source that returns in time keeps its topic; later the topic joins
+    again."""
     resolver = machine()
     resolver.match(1, TopicPattern.of_prefix("a"), WILDCARD, 0)
     resolver.datagrams_to_send(0)
@@ -574,8 +575,8 @@ def test_a_topic_leaves_when_it_has_had_no_source_for_the_timeout() -> None:
     assert resolver.datagram_received(advertised("a1"), 12 * SECOND) == [TopicMatched(1, "a1")]
 
 
-def test_a_wildcard_query_is_answered_by_every_source_and_evaluated_by_none() -> None:
-    """Bad input: a stranger's pattern costs nothing, however it is written; who asked chooses."""
+def test_sources_answer_wildcard_queries_without_evaluating_them() -> None:
+    """Bad input: the pattern of an unknown sender costs nothing; the requester filters the answers."""
     resolver = machine()
     resolver.advertise("one", 1, ADDRESS, SOURCE, 0)
     resolver.advertise("two", 2, ADDRESS, SOURCE, 0)
@@ -588,7 +589,7 @@ def test_a_wildcard_query_is_answered_by_every_source_and_evaluated_by_none() ->
 
 
 def test_a_pattern_that_explodes_takes_bounded_time() -> None:
-    """Bad input: a match that takes too long is given up and counted, and the pattern pauses before the next one."""
+    """Bad input: a match that takes too long is aborted and counted, and the pattern pauses before the next one."""
     resolver = machine()
     resolver.match(1, TopicPattern.of_expression(r"^(a|aa)+$"), WILDCARD, 0)
     names = ["a" * 200 + f"b{number}" for number in range(20)]
@@ -601,7 +602,7 @@ def test_a_pattern_that_explodes_takes_bounded_time() -> None:
 
 
 def test_a_pattern_that_matches_everything_is_bounded() -> None:
-    """Bad input: no more topics than wildcard_maximum_topics, the rest counted."""
+    """Bad input: at most wildcard_maximum_topics topics; the rest are counted."""
     resolver = machine()
     options = Config().wildcard_receiver_options(wildcard_maximum_topics=3)
     resolver.match(1, TopicPattern.of_expression("."), options, 0)
@@ -611,14 +612,14 @@ def test_a_pattern_that_matches_everything_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("expression", ["(", "a" * 300, "a\0b"])
-def test_a_pattern_that_is_none_is_refused(expression: str) -> None:
-    """Bad input: no expression, or none that a query can carry."""
+def test_an_invalid_pattern_is_refused(expression: str) -> None:
+    """Bad input: no expression, or one that a query cannot carry."""
     with pytest.raises((OptionError, TopicNameError)):
         TopicPattern.of_expression(expression)
 
 
-def test_topic_options_of_others_push_out_none_that_are_advertised() -> None:
-    """UX-16: a source that starts after a flood of advertisements with options has its own remembered."""
+def test_foreign_topic_options_evict_no_advertised_ones() -> None:
+    """UX-16: the options of a source that starts after a flood of advertisements with options are remembered."""
     resolver = ResolutionMachine(ContextOptions(resolver_cache_maximum_entries=3), 1400, 0)
     options = (WireOption(4, bytes(20)),)
     for index in range(10):

@@ -1,4 +1,4 @@
-"""What topic resolution repeats is counted and not taken in again, until something of it is missing again (UX-16)."""
+"""Repeated resolution records are counted and not processed again, until one of them is needed again (UX-16)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def advertised(*topics: str, address: LbtrmAddress = ADDRESS, ttl: int = 60) -> 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The advertisements that a machine decodes."""
+    """Return the advertisements that a machine decodes."""
     seen: list[bytes] = []
 
     def note(raw: bytes) -> Advertisement:
@@ -53,9 +53,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return seen
 
 
-def test_only_what_concerns_the_context_is_decoded(decoded: list[bytes]) -> None:
-    """Topics of others are known and counted without being decoded, the receivers' own once, whatever else is with
-    them; a wildcard receiver has all of them decoded, once."""
+def test_only_relevant_records_are_decoded(decoded: list[bytes]) -> None:
+    """Foreign topics are known and counted without decoding; records of the context's receivers are decoded once,
+    whatever else the datagram contains; a wildcard receiver has all of them decoded once."""
     resolver = context()
     resolver.query("b", RECEIVER, 0)
     assert resolver.datagram_received(advertised("a", "b"), 1) == [SourceFound("b", 1, ADDRESS)]
@@ -76,8 +76,8 @@ def test_only_what_concerns_the_context_is_decoded(decoded: list[bytes]) -> None
     assert len(decoded) == 3
 
 
-def test_repeated_records_are_counted_as_what_they_are() -> None:
-    """Those that are ignored, queries and advertisements with options count each time."""
+def test_repeated_records_are_counted_by_kind() -> None:
+    """Ignored ones, queries, and advertisements with options count each time."""
     ignored = Advertisement("x", 1, 60, OtherTransport(0x20, b"????"))
     with_options = Advertisement("y", 1, 60, ADDRESS, (WireOption(1, b"ab"),))
     data = [
@@ -103,10 +103,10 @@ FORGETTING: dict[str, Callable[[ResolutionMachine], object]] = {
 
 
 @pytest.mark.parametrize("forget", FORGETTING.values(), ids=FORGETTING)
-def test_what_was_forgotten_is_taken_in_again(
+def test_a_forgotten_source_is_processed_again(
     forget: Callable[[ResolutionMachine], object], decoded: list[bytes]
 ) -> None:
-    """A source that is advertised again after it was forgotten is found again by the very same datagram."""
+    """The same datagram rediscovers a source that was forgotten."""
     resolver = context()
     resolver.query("a", RECEIVER, 0)
     resolver.datagram_received(advertised("a"), 1)
@@ -121,16 +121,16 @@ def test_what_was_forgotten_is_taken_in_again(
     assert events in ([], [SourceFound("a", 1, ADDRESS)])
 
 
-def test_an_evicted_source_is_known_again() -> None:
-    """A cache that is full: what made space is taken in when it is advertised again, in the same datagram."""
+def test_an_evicted_source_is_learned_again() -> None:
+    """A source evicted from a full cache is learned again from the same datagram."""
     resolver = context(resolver_cache_maximum_entries=2)
     for topics in (("a", "b"), ("c",), ("a", "b")):
         resolver.datagram_received(advertised(*topics), 1)
     assert sorted(resolver.topics()) == ["a", "b"]
 
 
-def test_a_query_is_answered_by_a_source_that_came_later() -> None:
-    """A datagram of queries that concerned nobody is looked at again once there is a source."""
+def test_a_query_is_answered_by_a_later_source() -> None:
+    """A datagram of queries without a matching source is processed again once there is one."""
     resolver = context()
     query = encode(ResolutionDatagram(queries=("orders",)))
     for now in (1, 2, 3):
@@ -147,7 +147,7 @@ def test_a_query_is_answered_by_a_source_that_came_later() -> None:
 
 
 def test_a_receiver_without_a_cache_learns_from_the_same_datagram() -> None:
-    """resolver_cache 0: a topic is known from the advertisement after the query only."""
+    """resolver_cache 0: a topic is known only from an advertisement after the query."""
     resolver = context(resolver_cache=0)
     for now in (1, 2):
         resolver.datagram_received(advertised("a"), now)
@@ -155,9 +155,9 @@ def test_a_receiver_without_a_cache_learns_from_the_same_datagram() -> None:
     assert resolver.datagram_received(advertised("a"), 4) == [SourceFound("a", 1, ADDRESS)]
 
 
-def test_a_source_that_was_refused_is_found_when_there_is_space() -> None:
-    """resolver_cache_maximum_entries: what could not be followed is offered again by the same advertisement, whether
-    the topic was known before its receiver or after."""
+def test_a_refused_source_is_found_when_there_is_space() -> None:
+    """resolver_cache_maximum_entries: the same advertisement offers a refused source again, whether the topic was
+    known before its receiver or after."""
     resolver = context(resolver_cache_maximum_entries=1)
     resolver.query("a", RECEIVER, 0)
     assert resolver.datagram_received(advertised("a"), 1) != []
@@ -170,7 +170,7 @@ def test_a_source_that_was_refused_is_found_when_there_is_space() -> None:
 
 
 def test_a_topic_that_left_a_wildcard_receiver_joins_again() -> None:
-    """resolver_no_source_linger_timeout, and the same advertisement as before."""
+    """resolver_no_source_linger_timeout, with the same advertisement as before."""
     resolver = context()
     resolver.match(7, TopicPattern.of_prefix("a"), WILDCARD, 0)
     assert resolver.datagram_received(advertised("a"), 1) == [TopicMatched(7, "a")]
@@ -185,8 +185,8 @@ def test_a_topic_that_left_a_wildcard_receiver_joins_again() -> None:
     assert resolver.datagram_received(advertised("a"), 6 * second) == [TopicMatched(7, "a")]
 
 
-def test_a_wildcard_receiver_that_was_full_takes_the_topic_later() -> None:
-    """wildcard_maximum_topics: what was refused is offered again."""
+def test_a_full_wildcard_receiver_accepts_the_topic_later() -> None:
+    """wildcard_maximum_topics: a refused topic is offered again."""
     resolver = context()
     options = Config().wildcard_receiver_options(wildcard_maximum_topics=1)
     resolver.match(7, TopicPattern.of_prefix("a"), options, 0)
@@ -195,8 +195,8 @@ def test_a_wildcard_receiver_that_was_full_takes_the_topic_later() -> None:
     assert resolver.stats()["tr_wildcard_topics_refused"] == 3
 
 
-def test_topics_that_are_made_at_once_share_datagrams() -> None:
-    """UX-15: the first goes out at once, those that follow it within a tick at the next tick, together."""
+def test_topics_created_at_once_share_datagrams() -> None:
+    """UX-15: the first is sent at once; topics created within a tick are sent together at the next tick."""
     resolver = context()
     millisecond = 1_000_000
     for number in range(30):
@@ -211,9 +211,9 @@ def test_topics_that_are_made_at_once_share_datagrams() -> None:
     assert len(sent) <= 2
 
 
-def test_topics_that_were_made_in_the_course_of_a_second_share_datagrams() -> None:
-    """UX-15: a hundred topics whose ticks differ take a few full datagrams a second, not one for each tick, and are
-    advertised and queried as often as one alone."""
+def test_topics_created_within_a_second_share_datagrams() -> None:
+    """UX-15: a hundred topics with different ticks use a few full datagrams per second, not one per tick, and are
+    advertised and queried as often as a single topic."""
     resolver, lone = context(), context()
     millisecond = 1_000_000
     end = 8_000 * millisecond

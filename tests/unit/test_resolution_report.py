@@ -1,4 +1,4 @@
-"""Issue 29: resolution domains and interest are visible in `umstack stat`; a report that lies of them is refused."""
+"""`umstack stat` shows resolution domains and interest; a forged report is refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from umstack.telemetry import report_check
 from umstack.telemetry.report_check import BadReport
 
 
-def test_stat_says_where_and_for_what_a_context_resolves() -> None:
-    """`umstack stat PID`: where it resolves, what it advertises and queries, and what of that has no source."""
+def test_stat_shows_resolvers_and_topics() -> None:
+    """`umstack stat PID` shows the resolvers, the advertised and queried topics, and the topics without a source."""
     with open_context(statistics=True) as context:
         context.source("reported/one", **SHARED)
         context.receiver("reported/one")
@@ -28,17 +28,17 @@ def test_stat_says_where_and_for_what_a_context_resolves() -> None:
             "the one with a source",
         )
         shown = CliRunner().invoke(umstack, ["stat", str(os.getpid())])
-        told = " ".join(shown.stdout.split())
-        assert "topic resolution by multicast" in told
-        assert "advertised reported/one" in told
-        assert "unresolved reported/nobody" in told
+        printed = " ".join(shown.stdout.split())
+        assert "topic resolution by multicast" in printed
+        assert "advertised reported/one" in printed
+        assert "unresolved reported/nobody" in printed
         as_json = CliRunner().invoke(umstack, ["stat", str(os.getpid()), "--json"])
         reports = json.loads(as_json.stdout)["contexts"]
         assert any(one["resolution"]["queried"] == ["reported/one", "reported/nobody"] for one in reports)
 
 
-def test_daemons_are_told_by_what_they_do() -> None:
-    """The one that is used, one that answers and one that does not; many topics are cut."""
+def test_daemons_are_listed_by_state() -> None:
+    """The daemon in use, one that answers and one that does not; a long list of topics is truncated."""
     shown = _resolution(
         {
             "by": "daemons",
@@ -69,8 +69,8 @@ def test_daemons_are_told_by_what_they_do() -> None:
         {"daemons": [{"address": 7}]},
     ],
 )
-def test_a_report_that_is_forged_is_refused(forged: Any) -> None:
-    """What another process says of its resolution has the shape that ours has."""
+def test_a_forged_report_is_refused(forged: Any) -> None:
+    """The resolution report of another process must have the same shape as our own."""
     with pytest.raises(BadReport):
         report_check._resolution(forged)
     report_check._resolution(None)

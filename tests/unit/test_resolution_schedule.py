@@ -12,7 +12,7 @@ SECOND = 1000 * MS
 
 
 def fire_times_ms(timer: PhaseTimer, until_ns: int) -> list[int]:
-    """Fire the timer exactly at its deadlines; the times in ms."""
+    """Fire the timer exactly at its deadlines; return the times in ms."""
     times = []
     while (deadline := timer.deadline_ns) is not None and deadline <= until_ns:
         times.append(deadline // MS)
@@ -30,7 +30,7 @@ def querying(start_ns: int = 0, **options: float) -> PhaseTimer:
 
 
 def test_advertisements_at_defaults() -> None:
-    """UX-14: 0, then gaps 10, 20, ... 320, 500; 500 ms to 5 s; 1 s for 60 s; then silence."""
+    """UX-14: at 0, then gaps of 10, 20, ... 320, 500 ms; 500 ms until 5 s; 1 s for 60 s; then none."""
     initial = [0, 10, 30, 70, 150, 310, 630, 1130, *range(1630, 5000, 500)]
     sustaining = list(range(6000, 65001, 1000))
     timer = advertising()
@@ -46,7 +46,7 @@ def test_queries_at_defaults() -> None:
     assert fire_times_ms(querying(), 10**12) == initial + list(range(6000, 65001, 1000))
 
 
-def test_lateness_is_carried_not_added_up() -> None:
+def test_lateness_does_not_add_up() -> None:
     """UX-15: a sustaining interval of 1.25 s on 100 ms ticks gives 1300, 2500, 3800, 5000."""
     timer = advertising(
         resolver_advertisement_minimum_initial_interval=0, resolver_advertisement_sustain_interval=1250
@@ -55,7 +55,7 @@ def test_lateness_is_carried_not_added_up() -> None:
 
 
 @pytest.mark.parametrize("start_ms", [1, 3, 9])
-def test_between_ticks_the_first_goes_at_once_and_the_rest_on_ticks(start_ms: int) -> None:
+def test_between_ticks_the_first_is_sent_at_once_and_the_rest_on_ticks(start_ms: int) -> None:
     """UX-15: 10 ms ticks in the initial phase, 100 ms after it, and no drift over 60 s."""
     times = fire_times_ms(advertising(start_ns=start_ms * MS), 10**12)
     assert times[0] == start_ms
@@ -70,14 +70,14 @@ def test_ticks_count_from_the_epoch() -> None:
     assert fire_times_ms(timer, 200 * MS) == [7, 25, 45, 85, 165]
 
 
-def test_intervals_below_a_tick_become_one_record_a_tick() -> None:
-    """UX-15: 10 ms is the least interval of initial advertisements."""
+def test_intervals_below_a_tick_give_one_record_per_tick() -> None:
+    """UX-15: 10 ms is the minimum interval of initial advertisements."""
     timer = advertising(resolver_advertisement_minimum_initial_interval=1)
     assert fire_times_ms(timer, 40 * MS) == [0, 10, 20, 40]
 
 
-def test_phases_can_be_left_out_or_endless() -> None:
-    """Reference 3.9: interval 0 leaves a phase out, duration 0 makes it endless."""
+def test_phases_can_be_omitted_or_endless() -> None:
+    """Interval 0 omits a phase, duration 0 makes it endless."""
     only_sustaining = advertising(resolver_advertisement_minimum_initial_interval=0)
     assert fire_times_ms(only_sustaining, 3 * SECOND) == [0, 1000, 2000, 3000]
     only_initial = advertising(resolver_advertisement_sustain_interval=0)
@@ -93,7 +93,7 @@ def test_phases_can_be_left_out_or_endless() -> None:
 
 
 def test_without_initial_advertisement_the_first_waits_one_interval() -> None:
-    """Reference 3.9: resolver_send_initial_advertisement 0."""
+    """resolver_send_initial_advertisement 0."""
     timer = advertising(resolver_send_initial_advertisement=0)
     assert fire_times_ms(timer, 100 * MS) == [10, 30, 70]
     timer = advertising(
@@ -107,7 +107,7 @@ def test_a_query_without_initial_phase_starts_sustaining() -> None:
 
 
 def test_an_answer_restarts_the_sustaining_phase() -> None:
-    """UX-14: from sustaining and from quiescent, but not from the initial phase."""
+    """UX-14: in the sustaining and quiescent phases, but not in the initial phase."""
     timer = advertising()
     timer.answered(5 * MS)
     assert fire_times_ms(timer, 1130 * MS) == [0, 10, 30, 70, 150, 310, 630, 1130]
@@ -119,8 +119,8 @@ def test_an_answer_restarts_the_sustaining_phase() -> None:
     assert fire_times_ms(timer, 10**12)[0] == 201_000
 
 
-def test_a_record_may_go_along_a_quarter_of_its_interval_early() -> None:
-    """UX-15: what is due next does not change by it, nor does the rate; the first one is never early."""
+def test_a_record_may_be_sent_a_quarter_of_its_interval_early() -> None:
+    """UX-15: the next deadline and the rate do not change; the first record is never early."""
     timer = querying(resolver_query_minimum_initial_interval=200)
     assert not timer.may_go(-1)
     timer.fire(0)
@@ -136,8 +136,8 @@ def test_a_record_may_go_along_a_quarter_of_its_interval_early() -> None:
     assert not timer.may_go(SECOND)
 
 
-def test_what_was_missed_while_asleep_is_skipped() -> None:
-    """A process that was stopped for 20 s sends one record, not twenty, and keeps its rhythm."""
+def test_intervals_missed_while_stopped_are_skipped() -> None:
+    """A process stopped for 20 s sends one record, not twenty, and keeps its schedule."""
     timer = advertising()
     fire_times_ms(timer, 10 * SECOND)
     assert timer.deadline_ns == 11 * SECOND

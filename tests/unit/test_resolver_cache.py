@@ -1,4 +1,4 @@
-"""The resolver cache, in C, against a model of what it is to do (UX-16)."""
+"""The resolver cache, in C, against a model (UX-16)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from umstack.resolution.codec import (
 
 
 def address(number: int) -> TransportAddress:
-    """One of sessions of every transport."""
+    """Return one of the sessions of all transports."""
     if number % 3 == 1:
         return LbtruAddress("10.0.0.1", number // 3, 14380 + number)
     if number % 3 == 2:
@@ -37,7 +37,7 @@ def record(one: KnownSource, ttl: int = 60, options: tuple[WireOption, ...] = ()
 
 
 def advertise(cache: ResolverCache, *sources: KnownSource, ttl: int = 60) -> list[bytes]:
-    """Take in their advertisements; those that are the owner's."""
+    """Process their advertisements; return those that concern the owner."""
     taken = cache.take(encode(ResolutionDatagram((), tuple(record(one, ttl) for one in sources))))
     assert taken is not None
     return taken.advertisements
@@ -47,8 +47,8 @@ def known(cache: ResolverCache, topic: str = "orders") -> list[KnownSource]:
     return cache.sources_of(topic, topic.encode())
 
 
-def test_the_cache_forgets_what_was_heard_of_longest_ago() -> None:
-    """UX-16: bounded; an advertisement of a source keeps it."""
+def test_the_cache_evicts_the_oldest() -> None:
+    """UX-16: the cache is bounded; an advertisement refreshes its source."""
     cache = ResolverCache(3)
     advertise(cache, source(1), source(2), source(3))
     advertise(cache, source(1))
@@ -58,9 +58,9 @@ def test_the_cache_forgets_what_was_heard_of_longest_ago() -> None:
     assert (len(cache), cache.eviction_count) == (3, 1)
 
 
-def test_sources_that_are_advertised_outlive_a_flood() -> None:
-    """UX-16, bad input: of a hundred sources that are advertised in turns with a flood of forged ones none is lost, as
-    long as there is space for as many as come in between; and all places go on being used."""
+def test_advertised_sources_outlive_a_flood() -> None:
+    """UX-16, bad input: a hundred sources, advertised in turns with a flood of forged ones, all survive if the
+    cache can hold the sources advertised in between; all places stay in use."""
     cache = ResolverCache(300)
     genuine = [source(number, f"g{number}") for number in range(100)]
     forged = 0
@@ -87,7 +87,7 @@ def test_the_cache_forgets_sessions_and_sources() -> None:
     assert len(cache) == 0
 
 
-def test_more_sessions_are_forgotten_at_once_than_are_looked_for_at_once() -> None:
+def test_more_sessions_can_be_forgotten_than_one_search_covers() -> None:
     cache = ResolverCache(5000)
     sources = [KnownSource("orders", 1, address(number)) for number in range(3, 3003)]
     for one in sources:
@@ -97,7 +97,7 @@ def test_more_sessions_are_forgotten_at_once_than_are_looked_for_at_once() -> No
 
 
 def test_a_session_without_an_id_is_the_same_in_either_form() -> None:
-    """Wire: information of a unicast session may leave its id out, or have 0 there."""
+    """Wire: the information of a unicast session may omit its id, or have 0 in its place."""
     short = encode_advertisement(Advertisement("orders", 1, 60, TcpAddress("10.0.0.1", 0, 14380)))
     long = short[:8] + b"\x0a" + short[9:-2] + bytes(4) + short[-2:]
     cache = ResolverCache(10)
@@ -106,7 +106,7 @@ def test_a_session_without_an_id_is_the_same_in_either_form() -> None:
     assert known(cache) == [KnownSource("orders", 1, TcpAddress("10.0.0.1", 0, 14380))]
 
 
-def test_an_interest_ends_with_the_last_of_its_topic() -> None:
+def test_an_interest_ends_with_the_last_receiver_of_its_topic() -> None:
     cache = ResolverCache(10)
     query = encode(ResolutionDatagram(("orders",)))
     for has_source in (True, False):
@@ -125,9 +125,9 @@ def test_an_interest_ends_with_the_last_of_its_topic() -> None:
     assert advertise(cache, source(1)) == []
 
 
-def test_no_topic_of_interest_is_missed_and_few_others_are_given() -> None:
-    """The set of interests is approximate: it may take a topic for one of them, and then its owner looks; of ten
-    thousand it misses none."""
+def test_no_topic_of_interest_is_missed_and_few_others_match() -> None:
+    """The set of interests is approximate: other topics may match, and the owner checks them; of ten thousand topics
+    of interest it misses none."""
     cache = ResolverCache(10)
     names = [f"own/{number}".encode() for number in range(10_000)]
     for name in names:
@@ -142,7 +142,7 @@ def test_no_topic_of_interest_is_missed_and_few_others_are_given() -> None:
 
 
 class _Model:
-    """Sources in the order of their first advertisements, and which of them are settled."""
+    """Sources in the order of their first advertisement, and the set of settled ones."""
 
     def __init__(self) -> None:
         self.sources: dict[KnownSource, tuple[WireOption, ...]] = {}
@@ -151,7 +151,7 @@ class _Model:
         self.receivers: set[str] = set()
 
     def is_owners(self, one: KnownSource, ttl: int, options: tuple[WireOption, ...]) -> bool:
-        """Take one in."""
+        """Process one advertisement."""
         had = self.sources.get(one, ())
         concerns = one.topic in self.receivers or bool(had)
         if ttl == 0:
@@ -169,8 +169,8 @@ class _Model:
         return False
 
 
-def test_it_does_what_the_model_does() -> None:
-    """Any order of advertisements, last ones, options, sessions that end, receivers that come and go."""
+def test_it_agrees_with_the_model() -> None:
+    """With advertisements, final ones, options, ending sessions and changing receivers in any order."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -219,7 +219,7 @@ def _advertise_some(rng: random.Random, topics: list[str], cache: ResolverCache,
     assert taken is not None
     raws = [encode_advertisement(one) for one in given]
     must = [raws[number] for number in sorted(expected)]
-    # A topic may be taken for one that has a receiver: more may be given, in the order of the datagram.
+    # The cache may match foreign topics: it may return more records, in the order of the datagram.
     left = iter(taken.advertisements)
     assert all(any(raw == found for found in left) for raw in must)
     for found in taken.advertisements:
@@ -231,8 +231,8 @@ def _advertise_some(rng: random.Random, topics: list[str], cache: ResolverCache,
                 model.settled.add(settled)
 
 
-def test_topics_are_read_while_others_come_and_go() -> None:
-    """Any thread: names are whole and told once, whatever another thread takes in meanwhile."""
+def test_topics_are_read_while_others_change() -> None:
+    """Any thread: names are whole and reported once, whatever another thread processes meanwhile."""
     cache = ResolverCache(500)
     stopping = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Topic resolution by unicast: the client of daemons in virtual time, the relay's table, and both over loopback."""
+"""Unicast topic resolution: the client of daemons in virtual time, the relay's table, and both over loopback."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def client(**options: int) -> DaemonClient:
         ("eth0:14402->10.1.0.1:15380;10.1.0.2:15380", (FIRST, SECOND_DAEMON)),
     ],
 )
-def test_daemons_are_written_as_users_do(text: str, daemons: tuple[tuple[str, int], ...]) -> None:
-    """resolver_unicast_daemon: with and without a port, several, and as Ultra Messaging writes one."""
+def test_daemons_are_parsed(text: str, daemons: tuple[tuple[str, int], ...]) -> None:
+    """resolver_unicast_daemon: with and without a port, several, and in Ultra Messaging's format."""
     assert Config().context_options(resolver_unicast_daemon=text).resolver_daemons == daemons
 
 
 @pytest.mark.parametrize("text", ["here", "10.1.0.1:0", "10.1.0.1:99999", "10.1.0.1:x", "10.1.0.1,"])
-def test_what_is_no_daemon_is_refused(text: str) -> None:
-    """Bad input: the error names the option and the text."""
+def test_an_invalid_daemon_is_refused(text: str) -> None:
+    """Bad input: the error contains the option and the text."""
     with pytest.raises(OptionError, match="resolver_unicast_daemon"):
         Config().context_options(resolver_unicast_daemon=text)
 
 
 def test_the_first_daemon_that_answers_is_used() -> None:
-    """Two at once: keepalives to both, and what is due to one; to both while none answers."""
+    """With two daemons, both get keepalives and one gets the records; both get them while none answers."""
     daemons = client()
     assert daemons.keepalives(0) == [FIRST, SECOND_DAEMON]
     assert daemons.keepalives(499 * MS) == []
@@ -95,8 +95,9 @@ def test_the_first_daemon_that_answers_is_used() -> None:
     assert daemons.change_count == 2
 
 
-def test_a_daemon_that_is_silent_is_not_used() -> None:
-    """resolver_unicast_activity_timeout: the other takes over; one that comes back after none is said so, once."""
+def test_an_idle_daemon_is_not_used() -> None:
+    """resolver_unicast_activity_timeout: the other daemon takes over; a daemon that returns when there was none is
+    logged once."""
     daemons = client()
     daemons.heard(FIRST, 0)
     daemons.heard(SECOND_DAEMON, 900 * MS)
@@ -110,8 +111,8 @@ def test_a_daemon_that_is_silent_is_not_used() -> None:
     assert not daemons.has_come_back(3 * SECOND)
 
 
-def test_times_that_cannot_work_are_refused() -> None:
-    """Contradictions: a daemon would be taken for dead between two keepalives."""
+def test_contradictory_times_are_refused() -> None:
+    """Such times would declare a daemon dead between two keepalives."""
     with pytest.raises(OptionError, match="resolver_unicast_activity_timeout"):
         client(resolver_unicast_keepalive_interval=1000)
 
@@ -119,8 +120,8 @@ def test_times_that_cannot_work_are_refused() -> None:
 # ---- the relay ----
 
 
-def test_a_datagram_goes_to_every_other_client() -> None:
-    """UDP relay as lbmrd: an address that has sent is a client; a keepalive is answered, and not relayed."""
+def test_a_datagram_is_relayed_to_every_other_client() -> None:
+    """A UDP relay like lbmrd: a sending address is a client; a keepalive is answered, and not relayed."""
     relay = Relay(RelayPolicy())
     for address in (A, B, C):
         assert relay.received(KEEPALIVE, address, 0) is Fate.ANSWERED
@@ -130,7 +131,7 @@ def test_a_datagram_goes_to_every_other_client() -> None:
     assert (relay.counters.queries, relay.counters.keepalives) == (1, 3)
 
 
-def test_a_client_that_is_silent_is_forgotten() -> None:
+def test_an_idle_client_is_forgotten() -> None:
     """Bounded: after the timeout nothing is sent to it."""
     relay = Relay(RelayPolicy(client_timeout_s=5))
     relay.received(KEEPALIVE, A, 0)
@@ -141,7 +142,8 @@ def test_a_client_that_is_silent_is_forgotten() -> None:
 
 
 def test_a_relay_is_bounded() -> None:
-    """Bad input: too many clients, strangers, too much from one, and what is no topic resolution."""
+    """Bad input: too many clients, disallowed senders, too much from one, and datagrams that are not topic
+    resolution."""
     relay = Relay(RelayPolicy((ipaddress.IPv4Network("10.1.0.0/16"),), 2, 5, 10))
     assert relay.received(QUERY, ("10.2.0.1", 1), 0) is Fate.DROPPED
     relay.received(KEEPALIVE, A, 0)
@@ -157,20 +159,20 @@ def test_a_relay_is_bounded() -> None:
     assert counters.dropped_rate == 93
 
 
-def said(*topics: str) -> bytes:
-    """A query and an advertisement for each."""
+def announced(*topics: str) -> bytes:
+    """Return a datagram with a query and an advertisement for each topic."""
     return encode(ResolutionDatagram(topics, tuple(Advertisement(topic, 1, 60, ADDRESS) for topic in topics)))
 
 
-def test_a_relay_that_cannot_keep_up_passes_over_repeats() -> None:
-    """Overload: records that were relayed within two seconds are left out and counted, new ones are not, nor those of
-    another client, nor any once there is a new one."""
+def test_an_overloaded_relay_skips_repeats() -> None:
+    """Overload: records relayed within the last two seconds are skipped and counted. New records are not skipped, nor
+    another client's, nor any after a new one."""
     relay = Relay(RelayPolicy(client_timeout_s=60))
     for client in (A, B):
         relay.received(KEEPALIVE, client, 0)
 
     def left(now_ns: int, *topics: str, client: tuple[str, int] = A) -> tuple[str, ...]:
-        found = relay.condensed([(said(*topics), client)], now_ns)
+        found = relay.condensed([(announced(*topics), client)], now_ns)
         decoded = [decode(data) for data in found]
         assert all(isinstance(one, ResolutionDatagram) for one in decoded)
         queries = tuple(query for one in decoded for query in one.queries)  # type: ignore[union-attr]
@@ -182,7 +184,7 @@ def test_a_relay_that_cannot_keep_up_passes_over_repeats() -> None:
     assert left(SECOND, "c", "b", "a", "d") == ("c", "d")
     assert left(SECOND, "a", "b") == ()
     assert left(SECOND, "a", client=B) == ("a",)
-    assert relay.is_relayable(said("a"), A, SECOND)
+    assert relay.is_relayable(announced("a"), A, SECOND)
     assert left(2 * SECOND, "a", "b") == ("b",)
     assert left(3 * SECOND, "a", "b") == ("a",)
     assert (relay.counters.dropped_repeated, relay.counters.records_left_out) == (1, 2 * (2 + 2 + 1 + 1))
@@ -191,9 +193,9 @@ def test_a_relay_that_cannot_keep_up_passes_over_repeats() -> None:
     assert left(3 * SECOND, "a") == ("a",), "a new client has not had it"
 
 
-def test_a_busy_relay_leaves_out_nothing_else() -> None:
-    """Overload: the last advertisement of a source differs from those before it; wildcard queries, requests and
-    datagrams with packet options are relayed each time; what is malformed never."""
+def test_a_busy_relay_skips_nothing_else() -> None:
+    """Overload: the final advertisement of a source differs from earlier ones; wildcard queries, requests and
+    datagrams with packet options are relayed each time; malformed ones never."""
     relay = Relay(RelayPolicy(client_timeout_s=60))
     for ttl in (60, 0):
         data = encode(ResolutionDatagram((), (Advertisement("a", 1, ttl, ADDRESS),)))
@@ -209,12 +211,12 @@ def test_a_busy_relay_leaves_out_nothing_else() -> None:
     assert relay.counters.dropped_malformed == 1
 
 
-def test_a_busy_relay_puts_the_records_of_many_datagrams_into_few() -> None:
-    """Overload: what is left of small datagrams shares one that is no longer than the longest of them; the longest
-    record that there is fits."""
+def test_a_busy_relay_merges_many_datagrams_into_few() -> None:
+    """Overload: the remaining records of small datagrams share one that is no longer than the longest of them; the
+    longest possible record fits."""
     relay = Relay(RelayPolicy(client_timeout_s=60))
-    big = said("x" * 246)
-    small = [(said(f"topic {number}"), (A, B, C)[number % 3]) for number in range(30)]
+    big = announced("x" * 246)
+    small = [(announced(f"topic {number}"), (A, B, C)[number % 3]) for number in range(30)]
     found = relay.condensed([*small, (big, A), *small], 0)
     assert 1 < len(found) < 6
     assert max(map(len, found)) <= len(big)
@@ -223,8 +225,8 @@ def test_a_busy_relay_puts_the_records_of_many_datagrams_into_few() -> None:
     assert relay.counters.records_left_out == 60
 
 
-def test_one_datagram_goes_to_many_addresses() -> None:
-    """The daemon's sending: more than one call takes, one left out, and one that cannot be sent to passed over."""
+def test_one_datagram_is_sent_to_many_addresses() -> None:
+    """The daemon's send: more addresses than one call takes, one excluded, and one that fails and is skipped."""
     with ExitStack() as stack:
         sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(150)]
@@ -233,7 +235,7 @@ def test_one_datagram_goes_to_many_addresses() -> None:
             one.bind(("127.0.0.1", 0))
             one.settimeout(SECONDS)
             entry.ip, entry.port = 0x7F000001, one.getsockname()[1]
-        to[70].ip = 0xFFFFFFFF  # broadcast, which the socket may not do
+        to[70].ip = 0xFFFFFFFF  # broadcast, which the socket may not use
         assert lib.um_datagram_fan_out(sender.fileno(), b"to all", 6, to, len(sockets), 3) == 148
         for number, one in enumerate(sockets):
             if number in (3, 70):
@@ -250,7 +252,7 @@ def test_one_datagram_goes_to_many_addresses() -> None:
 
 @contextmanager
 def serving(port: int = 0) -> Iterator[RelayServer]:
-    """A daemon on loopback, on a thread."""
+    """Run a daemon on loopback, on a thread."""
     with RelayServer(("127.0.0.1", port), RelayPolicy()) as server:
         thread = threading.Thread(target=server.serve)
         thread.start()
@@ -262,7 +264,7 @@ def serving(port: int = 0) -> Iterator[RelayServer]:
 
 
 def unicast(*servers: RelayServer, **options: int) -> Context:
-    """A context that resolves through daemons alone: its group of topic resolution is nobody's."""
+    """Open a context that resolves only through daemons: its resolution group has no other member."""
     return open_context(
         resolver_unicast_daemon=",".join(f"127.0.0.1:{server.address[1]}" for server in servers),
         resolver_unicast_port_low=30000,
@@ -274,7 +276,7 @@ def unicast(*servers: RelayServer, **options: int) -> Context:
 
 
 def test_topics_are_found_through_a_daemon() -> None:
-    """Issue 29, topic resolution without multicast: advertisements, queries and wildcard queries are relayed."""
+    """Advertisements, queries and wildcard queries are relayed."""
     with (
         serving() as server,
         unicast(server) as publishing,
@@ -289,7 +291,7 @@ def test_topics_are_found_through_a_daemon() -> None:
         wait_for(lambda: receiver.stats()["delivery_controllers"] and wildcard.topics() == ["relayed"])
         source.send(b"through it", flush=True)
         assert [message.data for message in collect(receiver, 1)] == [b"through it"]
-        assert deaf.stats()["delivery_controllers"] == 0, "nothing is said by multicast"
+        assert deaf.stats()["delivery_controllers"] == 0, "nothing is sent by multicast"
         resolution = context.stats()["resolution"]
         address = f"127.0.0.1:{server.address[1]}"
         assert resolution["by"] == "daemons"
@@ -304,8 +306,8 @@ def test_topics_are_found_through_a_daemon() -> None:
         assert stats["tr_dgrams_send_failed"] == 0
 
 
-def test_a_daemon_that_dies_loses_nobody() -> None:
-    """Issue 29: who is connected stays so; the other daemon takes over, and again none, until one comes back."""
+def test_a_daemon_that_dies_disconnects_no_topic() -> None:
+    """Existing connections stay; the other daemon takes over, then there is none, until one returns."""
     with ExitStack() as stack:
         second = stack.enter_context(serving())
         first_stack = stack.enter_context(ExitStack())
@@ -330,8 +332,8 @@ def test_a_daemon_that_dies_loses_nobody() -> None:
         wait_for(lambda: back.stats()["datagrams_relayed"] > 0, "its use")
 
 
-def test_what_was_said_to_nobody_is_said_again() -> None:
-    """Issue 29: contexts that start before any daemon find one another when it comes."""
+def test_records_sent_without_a_daemon_are_repeated() -> None:
+    """Contexts that start before any daemon find each other once one starts."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -354,19 +356,19 @@ def test_what_was_said_to_nobody_is_said_again() -> None:
             wait_for(lambda: receiver.stats()["delivery_controllers"], "the source")
 
 
-def test_a_stranger_is_not_heard() -> None:
-    """Bad input: only the daemons of the option are listened to; others are dropped and counted."""
+def test_an_unknown_sender_is_ignored() -> None:
+    """Bad input: only datagrams of the configured daemons are accepted; others are dropped and counted."""
     with serving() as server, unicast(server) as context:
         wait_for(lambda: server.relay.clients, "its client")
         (address,) = server.relay.clients
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(QUERY, address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
+            unknown_sender.sendto(QUERY, address)
         wait_for(lambda: context.stats()["context"]["tr_dgrams_dropped_stranger"] == 1)
         assert context.stats()["context"]["tr_queries_rcved"] == 0
 
 
-def test_no_free_port_is_an_error_that_names_them() -> None:
-    """Faults: every local port taken."""
+def test_no_free_port_is_an_error_that_names_the_range() -> None:
+    """Faults: every local port is in use."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -379,7 +381,7 @@ def test_no_free_port_is_an_error_that_names_them() -> None:
 
 
 def test_the_command_serves_and_reports() -> None:
-    """`umstack resolver`: says where, relays, and prints its counters at the end."""
+    """`umstack resolver` prints its address, relays, and prints its counters at the end."""
     command = [sys.executable, "-m", "umstack", "resolver", "--listen", "127.0.0.1:0", "--json"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -400,13 +402,13 @@ def test_the_command_serves_and_reports() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--listen", "here"], ["--listen", "127.0.0.1:x"], ["--allow", "10.1.0.1/8"]]
 )
-def test_what_it_cannot_be_told_is_refused(arguments: list[str]) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str]) -> None:
     """A wrong address, port or network is a usage error."""
     assert CliRunner().invoke(umstack, ["resolver", *arguments]).exit_code == 2
 
 
 class LyingDaemon:
-    """Answers keepalives, and every other datagram by sources that do not exist: other sessions each time."""
+    """Answers keepalives, and every other datagram with sources that do not exist: new sessions each time."""
 
     def __init__(self) -> None:
         """Open the socket and serve on a thread."""
@@ -414,7 +416,7 @@ class LyingDaemon:
         self.socket.bind(("127.0.0.1", 0))
         self.socket.settimeout(0.05)
         self.address = self.socket.getsockname()
-        self.told = 0
+        self.lie_count = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._serve)
 
@@ -429,15 +431,15 @@ class LyingDaemon:
     def _lies(self) -> bytes:
         records = []
         for _ in range(50):
-            self.told += 1
+            self.lie_count += 1
             address = LbtrmAddress(
                 "127.0.0.1",
                 str(OWN_ADDRESSES["transport_lbtrm_multicast_address_low"]),
-                1000 + self.told,
+                1000 + self.lie_count,
                 14400,
-                20000 + self.told % 9999,
+                20000 + self.lie_count % 9999,
             )
-            records.append(Advertisement("lied about", self.told, 60, address))
+            records.append(Advertisement("lied about", self.lie_count, 60, address))
         return encode(ResolutionDatagram(advertisements=tuple(records)))
 
     def __enter__(self) -> Self:
@@ -452,9 +454,9 @@ class LyingDaemon:
         self.socket.close()
 
 
-def test_a_daemon_that_lies_locks_nobody_out() -> None:
-    """Issue 29, a resolver that lies: sessions that are not there are counted and bounded, and one that is there,
-    found through the other daemon, is received."""
+def test_a_lying_daemon_blocks_no_source() -> None:
+    """Nonexistent sessions are counted and bounded, and an existing one, found through the other daemon, is
+    received."""
     with LyingDaemon() as liar, serving() as honest:
         daemons = f"127.0.0.1:{liar.address[1]},127.0.0.1:{honest.address[1]}"
         options: dict[str, Any] = {
@@ -465,7 +467,7 @@ def test_a_daemon_that_lies_locks_nobody_out() -> None:
         truthful = {**options, "resolver_unicast_daemon": f"127.0.0.1:{honest.address[1]}"}
         with open_context(**options) as context, open_context(**truthful) as publishing:
             receiver = context.receiver("lied about", resolver_query_initial_until_resolved=0)
-            wait_for(lambda: liar.told >= 700, "its lies")
+            wait_for(lambda: liar.lie_count >= 700, "its lies")
             wait_for(lambda: context.stats()["context"]["sessions_evicted"] > 0, "what is too much to go")
             source = publishing.source("lied about", flow_control="min", **SHARED)
             source.wait_connected(timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""send_timestamps: the publisher's time in messages, in batches and in Arrow, and the latency that is counted of it."""
+"""send_timestamps: the publisher's time in messages, in batches and in Arrow, and the latency computed from it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from umstack.telemetry.exporter_text import LATENCY_SECONDS, Exposition, render
 TIMED = {"send_timestamps": 1}
 
 
-def test_every_way_of_sending_carries_the_time() -> None:
-    """One message, many, a claim, an explicit batch, fragments: each has the time of its send."""
+def test_every_kind_of_send_carries_the_time() -> None:
+    """A single message, many, a claim, an explicit batch, fragments: each has the time of its send."""
     with open_context() as context:
         source, receiver = connect(context, "timed", **TIMED)
         with source, receiver:
@@ -47,7 +47,7 @@ def test_every_way_of_sending_carries_the_time() -> None:
 
 
 def test_without_the_option_there_is_no_time() -> None:
-    """Off by default: nothing travels, nothing is counted, and columns say that nothing is known."""
+    """Off by default: no time is sent, no latency is counted, and the columns contain nulls."""
     with open_context() as context:
         source, receiver = connect(context, "plain")
         with source, receiver:
@@ -62,8 +62,9 @@ def test_without_the_option_there_is_no_time() -> None:
             assert context.latencies().count == 0
 
 
-def test_arrow_has_nulls_where_a_message_does_not_say() -> None:
-    """Two sources of a session, one with times, in one batch: a null a row without; times are timestamps in UTC."""
+def test_arrow_has_nulls_for_messages_without_a_time() -> None:
+    """Two sources of a session, one with times, in one batch: rows without a time are null; times are UTC
+    timestamps."""
     with open_context() as context, context.event_queue() as queue:
         receivers = [context.receiver(topic, queue=queue) for topic in ("with", "without")]
         with_time = context.source("with", flow_control="min", **TIMED, **SHARED)
@@ -92,8 +93,8 @@ def test_arrow_has_nulls_where_a_message_does_not_say() -> None:
     assert sum(value == 0 for value in times) >= 3
 
 
-def test_a_message_from_the_past_has_its_time_and_no_latency() -> None:
-    """Late join: what was retained has the time at which it was sent first, and is no measure of the network."""
+def test_a_retained_message_has_its_time_and_no_latency() -> None:
+    """Late join: a retained message has the time of its first send, which does not measure the network."""
     with open_context() as publisher, open_context() as subscriber:
         source = publisher.source("past", late_join=1, **TIMED)
         source.send(b"early", flush=True)
@@ -107,8 +108,8 @@ def test_a_message_from_the_past_has_its_time_and_no_latency() -> None:
         assert subscriber.latencies().count == 0
 
 
-def test_latency_is_counted_by_session_and_exposed() -> None:
-    """Counters, percentiles and histogram agree; the metrics have the histogram; the report has the clock."""
+def test_latency_is_counted_per_session_and_exposed() -> None:
+    """Counters, percentiles and histogram agree; the metrics contain the histogram, the report the clock."""
     with open_context() as context:
         source, receiver = connect(context, "counted", **TIMED)
         with source, receiver:
@@ -141,10 +142,8 @@ def test_latency_is_counted_by_session_and_exposed() -> None:
     assert len(synchronized) == (report["clock"]["synchronized"] is not None)
 
 
-def test_stat_shows_latencies_and_the_clock_they_are_measured_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`umstack stat`: figures by session, and what is known of this host's clock; the latter only where it matters."""
+def test_stat_shows_latencies_and_their_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`umstack stat` shows figures per session, and the state of this host's clock if there are any."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     with open_context(statistics=True) as context:
         source, receiver = connect(context, "shown", **TIMED)
@@ -155,11 +154,11 @@ def test_stat_shows_latencies_and_the_clock_they_are_measured_by(
             source.send(b"x", flush=True)
             collect(receiver, 1)
             shown = CliRunner().invoke(stat.command, [str(os.getpid())])
-            told = CliRunner().invoke(stat.command, [str(os.getpid()), "--json"])
-    assert shown.exit_code == told.exit_code == 0
+            as_json = CliRunner().invoke(stat.command, [str(os.getpid()), "--json"])
+    assert shown.exit_code == as_json.exit_code == 0
     assert "clock of this host: " in shown.output
     assert "latency_p50_ms" in shown.output
     assert "latency_counts" not in shown.output
-    read = json.loads(told.stdout)
+    read = json.loads(as_json.stdout)
     assert set(read["clock"]) == set(read["contexts"][0]["clock"])
     assert sum(session["latency_messages"] for session in read["contexts"][0]["receiver_transports"]) == 1

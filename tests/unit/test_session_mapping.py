@@ -1,4 +1,4 @@
-"""Which transport session a source goes to: the pool in turn, explicit groups and ports, names (UX-10)."""
+"""Mapping of sources to transport sessions: the pool in turn, explicit groups and ports, names (UX-10)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def _group(source: Source) -> str:
     return source.transport.split(":")[4]
 
 
-def test_sources_go_round_the_pool() -> None:
-    """UX-10: a new session for each source until the pool is used up; then those there are, in turn."""
+def test_sources_use_the_pool_in_turn() -> None:
+    """UX-10: each source gets a new session until the pool is used up; after that the existing ones are used in
+    turn."""
     with open_context() as context:
         sources = [context.source(f"t{number}") for number in range(12)]
         assert [_group(source) for source in sources] == [*POOL, *POOL, *POOL[:2]]
         assert len({source.transport for source in sources}) == len(POOL)
 
 
-def test_a_place_of_the_pool_that_is_free_again_comes_before_sharing() -> None:
-    """UX-10: an existing session is used again only when every place of the pool has one."""
+def test_a_free_place_of_the_pool_comes_before_sharing() -> None:
+    """UX-10: an existing session is reused only if every place of the pool has one."""
     with open_context() as context:
         sources = [context.source(f"t{number}") for number in range(5)]
         sources[3].close()
@@ -60,8 +61,8 @@ def test_an_explicit_group_of_the_pool_is_one_of_its_places() -> None:
         )
 
 
-def test_a_named_session_is_that_of_its_name_alone() -> None:
-    """UX-10: sources map themselves to sessions by name, on one group and port, too; all of them are received."""
+def test_a_named_session_is_only_used_by_name() -> None:
+    """UX-10: sources select sessions by name, even on one group and port; all of them are received."""
     with open_context() as context:
         first, receiver = connect(context, "first", **SHARED, transport_session_name="fast")
         second = context.source("second", transport_session_name="fast")
@@ -75,7 +76,7 @@ def test_a_named_session_is_that_of_its_name_alone() -> None:
         assert [collect(receiver, 1)[0].data, collect(other, 1)[0].data] == [b"one", b"two"]
 
 
-def test_a_named_session_is_not_in_two_places() -> None:
+def test_a_named_session_has_only_one_place() -> None:
     """UX-10."""
     with open_context() as context:
         context.source("first", **SHARED, transport_session_name="fast")
@@ -84,7 +85,7 @@ def test_a_named_session_is_not_in_two_places() -> None:
 
 
 def test_the_options_of_a_session_are_those_of_its_first_source(caplog: pytest.LogCaptureFixture) -> None:
-    """Reference 1: later ones are ignored, with a warning that names them."""
+    """The options of later sources are ignored, with a warning that names them."""
     with open_context() as context:
         context.source("first", **SHARED, transport_lbtrm_ignore_interval=300)
         context.source("same", **SHARED, transport_lbtrm_ignore_interval=300)

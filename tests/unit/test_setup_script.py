@@ -1,4 +1,4 @@
-"""What set-up does as root, and what it installs."""
+"""The set-up script: its commands as root, and the packages it installs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def sourced(script: str, **environment: str) -> str:
-    """What bash says after sourcing the set-up."""
+    """Return bash's output after sourcing the set-up."""
     command = ["bash", "-c", f"source {SETUP}; {script}"]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
@@ -30,7 +30,7 @@ def sourced(script: str, **environment: str) -> str:
 
 
 def a_program(path: Path, text: str) -> None:
-    """Something that can be run."""
+    """Make an executable script."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -38,14 +38,14 @@ def a_program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def fake_sudo(tmp_path: Path) -> Path:
-    """A sudo that runs what it is told to without becoming root."""
+    """Make a sudo that runs its arguments without becoming root."""
     a_program(tmp_path / "sudo", '[ "$1" = -n ] && shift\nexec "$@"')
     return tmp_path / "sudo"
 
 
 def test_root_does_not_use_the_users_path(tmp_path: Path, fake_sudo: Path) -> None:
-    """A program that somebody put into the user's PATH is not what root runs, be it `sudo` or what sudo runs; our own
-    variables and those about package registries do reach it."""
+    """Root runs no program from the user's PATH, neither `sudo` nor the command run by sudo; our own variables and
+    those for package registries reach it."""
     planted = tmp_path / "planted"
     for name in ("sudo", "env", "find", "chown", "apt-get"):
         a_program(planted / name, f"echo planted {name}")
@@ -63,8 +63,8 @@ def test_root_does_not_use_the_users_path(tmp_path: Path, fake_sudo: Path) -> No
         assert sudo != str(planted / "sudo")
 
 
-def test_set_up_runs_the_package_manager_alone_as_root(fake_sudo: Path) -> None:
-    """Every command that goes through sudo is apt-get, by root's path: neither the checkout nor pip."""
+def test_set_up_runs_only_the_package_manager_as_root(fake_sudo: Path) -> None:
+    """Every command run through sudo is apt-get, found on root's path: neither the checkout nor pip."""
     record = fake_sudo.parent / "record"
     a_program(fake_sudo, f'printf "%s\\n" "$*" >>{record}')
     sourced(
@@ -78,7 +78,7 @@ def test_set_up_runs_the_package_manager_alone_as_root(fake_sudo: Path) -> None:
 
 
 def locked(name: str) -> Mapping[str, list[str]]:
-    """The requirements of a lock with their hashes."""
+    """Return the requirements of a lock with their hashes."""
     text = (ROOT / "packaging/locks" / f"{name}.lock").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {
@@ -88,7 +88,7 @@ def locked(name: str) -> Mapping[str, list[str]]:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_locks_pin_versions_and_hashes(name: str) -> None:
-    """Each requirement has one version and the hashes of its files; no place to have them from is named."""
+    """Each requirement has one version and the hashes of its files; no index URL is set."""
     requirements = locked(name)
     assert requirements
     for requirement, hashes in requirements.items():
@@ -100,12 +100,12 @@ def test_locks_pin_versions_and_hashes(name: str) -> None:
 
 
 def distributions(requirements: Mapping[str, list[str]]) -> set[str]:
-    """The names alone."""
+    """Return only the names."""
     return {re.split(r"[\[=]", requirement)[0] for requirement in requirements}
 
 
-def test_locks_hold_what_the_project_asks_for() -> None:
-    """What pyproject.toml names is in the lock that set-up installs, and in one version everywhere."""
+def test_locks_contain_the_declared_dependencies() -> None:
+    """Each dependency in pyproject.toml is in the lock that set-up installs, in one version everywhere."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     always = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
@@ -123,7 +123,7 @@ def test_locks_hold_what_the_project_asks_for() -> None:
 
 
 def test_a_file_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -> None:
-    """pip compares each file's hash with the lock's: a wheel that somebody changed is refused."""
+    """pip compares each file's hash with the lock: a modified wheel is refused."""
     wheel = tmp_path / "locked_thing-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("locked_thing.py", "")

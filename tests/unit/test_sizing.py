@@ -23,8 +23,8 @@ from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
         (1 << 31, 65507),
     ],
 )
-def test_a_payload_is_the_mtu_without_its_headers(mtu_bytes: int, payload_bytes: int) -> None:
-    """W4: nothing that IP would fragment, nothing that UDP cannot carry, and never a negative size."""
+def test_a_payload_is_the_mtu_minus_headers(mtu_bytes: int, payload_bytes: int) -> None:
+    """W4: IP never fragments it, UDP can carry it, and it is never negative."""
     assert udp_payload_bytes(mtu_bytes) == payload_bytes
 
 
@@ -43,22 +43,22 @@ def test_a_payload_is_the_mtu_without_its_headers(mtu_bytes: int, payload_bytes:
         (20, 1400, 3710, 0),
     ],
 )
-def test_the_smallest_of_configuration_mtu_and_limit_counts(
+def test_the_smallest_of_configuration_mtu_and_limit_applies(
     mtu_bytes: int, configured_bytes: int, limit_bytes: int | None, size_bytes: int
 ) -> None:
-    """W4: a configured size holds while the path and the rings carry it."""
+    """W4: a configured size applies as long as the path and the rings can carry it."""
     assert datagram_size(mtu_bytes, configured_bytes, limit_bytes=limit_bytes) == size_bytes
 
 
 def test_an_mtu_below_the_minimum_counts_as_the_minimum() -> None:
-    """Topic resolution has a smallest datagram, which IP fragments where it has to."""
+    """Topic resolution has a minimum datagram, which IP fragments if necessary."""
     assert datagram_size(100, minimum_bytes=500) == 500
     assert datagram_size(100, 400, minimum_bytes=500) == 400
     assert datagram_size(1500, minimum_bytes=500) == 1472
 
 
-def test_memory_is_for_jumbo_frames_at_least() -> None:
-    """A link whose MTU grows to 9000 is used to the full; a larger one from the start, too."""
+def test_memory_is_for_at_least_jumbo_frames() -> None:
+    """A link whose MTU grows to 9000 is fully used; so is a link with a larger MTU at the start."""
     assert memory_size(1472) == memory_size(8972) == 8972
     assert memory_size(8973) == 8973
     assert memory_size(65507) == 65507

@@ -1,4 +1,4 @@
-"""Source: sending one message, many, packed, in place; what is held back and what is refused."""
+"""Source: sending one message, many, packed and in place; blocked sends and refused ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_send_returns_the_number_of_the_last_fragment(context: Context) -> None:
 
 
 def test_a_message_that_fits_a_datagram_is_never_split(context: Context) -> None:
-    """UM-48, UX-25, W4: every header byte is accounted for, so the datagram can be filled to the last byte."""
+    """UM-48, UX-25, W4: every header byte is counted, so the datagram can be filled to the last byte."""
     source, receiver = connect(context, "fits")
     with source, receiver:
         largest = DATAGRAM - 20 - 12
@@ -67,7 +67,7 @@ def test_a_message_that_fits_a_datagram_is_never_split(context: Context) -> None
     ids=lambda data: type(data).__name__,
 )
 def test_anything_with_a_buffer_is_sent_whole(context: Context, data: Any) -> None:
-    """The public face: data is any contiguous buffer, counted in bytes whatever its items are."""
+    """Data is any contiguous buffer, measured in bytes, whatever its item type."""
     source, receiver = connect(context, "buffers")
     with source, receiver:
         source.send(data, flush=True)
@@ -77,7 +77,7 @@ def test_anything_with_a_buffer_is_sent_whole(context: Context, data: Any) -> No
 
 
 def test_text_must_be_encoded_first(context: Context) -> None:
-    """A string is no buffer: the error is a TypeError, too, and nothing is sent."""
+    """A string is no buffer: the error is also a TypeError, and nothing is sent."""
     with context.source("text") as source:
         with pytest.raises(TypeError):
             source.send("text")  # type: ignore[arg-type]
@@ -101,8 +101,8 @@ def test_a_message_waits_for_a_flush(context: Context) -> None:
         assert payloads(collect(receiver, 1)) == [b"three"]
 
 
-def test_a_batch_goes_when_it_is_long_enough_or_old_enough(context: Context) -> None:
-    """UM-17, UM-19a, UM-19b: the minimum length releases a batch, the interval what never reaches it."""
+def test_a_batch_is_sent_at_its_length_or_age(context: Context) -> None:
+    """UM-17, UM-19a, UM-19b: the minimum length releases a batch; the interval releases one that stays shorter."""
     with open_context() as own:
         source, receiver = connect(
             own, "triggers", implicit_batching_interval=50, implicit_batching_minimum_length=1000
@@ -119,7 +119,8 @@ def test_a_batch_goes_when_it_is_long_enough_or_old_enough(context: Context) -> 
 
 
 def test_an_explicit_batch_is_held_to_its_end(context: Context) -> None:
-    """UM-34, UM-35, UM-37: nothing of a group goes out before its end; its marks arrive with the messages."""
+    """UM-34, UM-35, UM-37: no message of a group is sent before the group ends; its marks arrive with the
+    messages."""
     source, receiver = connect(context, "group", implicit_batching_minimum_length=1)
     with source, receiver:
         numbers = [source.send(b"first", batch="start"), source.send(b"middle")]
@@ -131,8 +132,8 @@ def test_an_explicit_batch_is_held_to_its_end(context: Context) -> None:
         assert [message.sequence_number for message in messages] == numbers == [0, 1, 2, 3]
 
 
-def test_a_flush_lets_an_open_group_go(context: Context) -> None:
-    """UM-40: a flush also sends what an explicit batch holds."""
+def test_a_flush_sends_an_open_group(context: Context) -> None:
+    """UM-40: a flush also sends the messages of an open explicit batch."""
     source, receiver = connect(context, "flushed group")
     with source, receiver:
         source.send(b"first", batch="start")
@@ -146,8 +147,8 @@ def test_a_flush_lets_an_open_group_go(context: Context) -> None:
 # ---- many messages ----
 
 
-def test_send_many_takes_a_list(context: Context) -> None:
-    """W9: one call publishes many messages, of any length, in order, each with a sequence number of its own."""
+def test_send_many_accepts_a_list(context: Context) -> None:
+    """W9: one call publishes many messages of any length, in order, each with a separate sequence number."""
     source, receiver = connect(context, "list")
     with source, receiver:
         messages = [b"%d" % i * (i % 50) for i in range(1000)] + [b"f" * 4000, b"", b"last"]
@@ -159,8 +160,8 @@ def test_send_many_takes_a_list(context: Context) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
-def test_send_many_takes_an_arrow_array(context: Context, kind: Any) -> None:
-    """W9: an Arrow array is sent from its own buffers, a slice of it like the whole."""
+def test_send_many_accepts_an_arrow_array(context: Context, kind: Any) -> None:
+    """W9: an Arrow array, or a slice of one, is sent from its own buffers."""
     source, receiver = connect(context, "arrow")
     with source, receiver:
         texts = [f"message {i}" for i in range(100)]
@@ -179,13 +180,13 @@ def test_send_many_takes_an_arrow_array(context: Context, kind: Any) -> None:
     ids=["null", "64-bit offsets", "numbers"],
 )
 def test_other_arrow_arrays_are_refused(context: Context, values: Any) -> None:
-    """What cannot be sent from its own buffers is refused with what can."""
+    """An array that cannot be sent from its own buffers is refused; the error lists the types that can."""
     with context.source("arrow errors") as source, pytest.raises(OptionError, match="32-bit offsets"):
         source.send_many(values)
 
 
-def test_send_packed_takes_offsets(context: Context) -> None:
-    """W9: messages that lie end to end in one buffer go out without a list being made."""
+def test_send_packed_accepts_offsets(context: Context) -> None:
+    """W9: messages that are contiguous in one buffer are sent without creating a list."""
     source, receiver = connect(context, "packed")
     with source, receiver:
         assert source.send_packed(b"onetwothree", array("i", [0, 3, 6, 11])) == 3
@@ -195,16 +196,16 @@ def test_send_packed_takes_offsets(context: Context) -> None:
 
 
 @pytest.mark.parametrize("offsets", [[0, 5], [-1, 3], [0, 100, 3], [0, 3, 2]])
-def test_offsets_that_leave_the_data_are_refused(context: Context, offsets: list[int]) -> None:
-    """Issue, bad input: offsets beyond the buffer, negative or running backwards never read outside it."""
+def test_offsets_outside_the_data_are_refused(context: Context, offsets: list[int]) -> None:
+    """Offsets beyond the buffer, negative or decreasing, never cause a read outside it."""
     with context.source("bad offsets") as source:
         with pytest.raises((OptionError, InvalidArgument)):
             source.send_packed(b"four", array("i", offsets))
         assert source.stats()["messages_sent"] == 0
 
 
-def test_a_message_too_long_in_the_middle_raises_after_those_before_it(context: Context) -> None:
-    """Nothing is dropped silently: the error says which message it was."""
+def test_a_message_too_long_in_the_middle_raises_after_the_earlier_ones(context: Context) -> None:
+    """Nothing is dropped silently: the error has the index of the message."""
     source, receiver = connect(context, "long one")
     with source, receiver:
         too_long = bytes(source.message_maximum_bytes + 1)
@@ -231,7 +232,7 @@ def test_the_longest_message_arrives_and_one_byte_more_is_refused(context: Conte
 
 
 def test_a_claim_is_written_in_place(context: Context) -> None:
-    """AE-32, AE-33: the bytes are written where they are sent from; the end of the block commits them."""
+    """AE-32, AE-33: the bytes are written where they are sent from; leaving the block commits them."""
     source, receiver = connect(context, "claim")
     with source, receiver:
         with source.claim(5, flush=True) as view:
@@ -246,8 +247,8 @@ def test_a_claim_is_written_in_place(context: Context) -> None:
             view[:0] = b""
 
 
-def test_an_exception_gives_the_claim_back(context: Context) -> None:
-    """AE-35, AE-36, UX-23: an abandoned claim is padding nobody sees, and takes no sequence number."""
+def test_an_exception_aborts_the_claim(context: Context) -> None:
+    """AE-35, AE-36, UX-23: an aborted claim becomes padding, is never delivered, and takes no sequence number."""
     source, receiver = connect(context, "abort")
     with source, receiver:
 
@@ -265,8 +266,8 @@ def test_an_exception_gives_the_claim_back(context: Context) -> None:
         assert source.stats()["claims_aborted"] == 1
 
 
-def test_a_claim_still_referred_to_is_not_sent(context: Context) -> None:
-    """Bytes that a view can still write to must not be sent: the claim is aborted, with a reason."""
+def test_a_claim_still_referenced_is_not_sent(context: Context) -> None:
+    """Bytes that a view can still modify must not be sent: the claim is aborted, with a reason."""
     source, receiver = connect(context, "kept view")
     with source, receiver:
         with pytest.raises(InvalidArgument, match="still refers"), source.claim(8) as view:
@@ -276,8 +277,8 @@ def test_a_claim_still_referred_to_is_not_sent(context: Context) -> None:
         assert payloads(collect(receiver, 1)) == [b"next"]
 
 
-def test_a_claim_never_finished_is_passed_over(context: Context) -> None:
-    """AE-34, AE-35: it holds up what comes after it until publication_unblock_timeout, then it is skipped."""
+def test_an_unfinished_claim_is_skipped(context: Context) -> None:
+    """AE-34, AE-35: it blocks later messages until publication_unblock_timeout, then it is skipped."""
     with open_context() as own:
         source, receiver = connect(own, "stuck", publication_unblock_timeout=200)
 
@@ -294,7 +295,7 @@ def test_a_claim_never_finished_is_passed_over(context: Context) -> None:
 
 
 def test_closing_the_source_under_a_claim_is_safe(context: Context) -> None:
-    """The claimed bytes stay writable; the commit says that the source is closed."""
+    """The claimed bytes stay writable; the commit reports that the source is closed."""
     source = context.source("closed claim")
 
     def close_inside() -> None:
@@ -306,7 +307,7 @@ def test_closing_the_source_under_a_claim_is_safe(context: Context) -> None:
         close_inside()
 
 
-# ---- held back ----
+# ---- blocked ----
 
 
 def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context: Context) -> None:
@@ -333,7 +334,7 @@ def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context:
 
 
 def test_a_full_window_is_back_pressure(context: Context) -> None:
-    """AE-7, AE-13, AE-20: a reader that stands still stops the publisher, and nothing is lost."""
+    """AE-7, AE-13, AE-20: a reader that stops reading stops the publisher, and nothing is lost."""
     with open_context() as own:
         source, receiver = connect(
             own,
@@ -349,7 +350,7 @@ def test_a_full_window_is_back_pressure(context: Context) -> None:
                 source.send(b"%06d" % sent + bytes(1000), flush=True, timeout=timeout)
                 sent += 1
 
-        for timeout in (0, 0.5):  # a moment later the queue has taken what was under way
+        for timeout in (0, 0.5):  # shortly afterwards the queue has received the messages in flight
             with pytest.raises(BackPressured, match="receivers catch up"):
                 fill(timeout)
         assert 50 < sent < 1000, "about a window, the queue and half a term"
@@ -363,8 +364,8 @@ def test_a_full_window_is_back_pressure(context: Context) -> None:
         assert source.wait_drained(timeout=SECONDS)
 
 
-def test_send_many_says_how_many_were_taken_in_time(context: Context) -> None:
-    """UX-2: with a timeout, a list may be taken in part; the rest can be sent again without a double."""
+def test_send_many_reports_how_many_were_accepted_in_time(context: Context) -> None:
+    """UX-2: with a timeout, part of a list may be accepted; the rest can be sent again without duplicates."""
     with open_context() as own:
         source, receiver = connect(
             own,
@@ -385,8 +386,8 @@ def test_send_many_says_how_many_were_taken_in_time(context: Context) -> None:
         assert received == messages
 
 
-def test_the_rate_limit_holds_back(context: Context) -> None:
-    """UX-1, UX-3: the limit is per context; beyond it sends wait for the next slice or are refused."""
+def test_the_rate_limit_blocks(context: Context) -> None:
+    """UX-1, UX-3: the limit is per context; beyond it, sends wait for the next slice or are refused."""
     with open_context(transport_lbtrm_data_rate_limit=8_000_000, transport_lbtrm_rate_interval=20) as own:
         source, receiver = connect(own, "limited", flow_control="none")
         started = time.monotonic()
@@ -400,7 +401,9 @@ def test_the_rate_limit_holds_back(context: Context) -> None:
         for _ in range(400):
             source.send(bytes(1400), flush=True)
         elapsed = time.monotonic() - started
-        assert 0.25 < elapsed < 3, "8 Mbit/s are a million bytes a second, less what may wait in the log"
+        assert 0.25 < elapsed < 3, (
+            "8 Mbit/s are a million bytes per second, minus the bytes queued in the log"
+        )
         collect(receiver, 400)
 
 
@@ -409,7 +412,7 @@ def test_the_rate_limit_holds_back(context: Context) -> None:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one source", "a source each"])
 def test_four_threads_publish(context: Context, shared: bool) -> None:
-    """AE-26, W3: any number of threads publish; every message arrives once and each thread's in its order."""
+    """AE-26, W3: any number of threads publish; every message arrives once, and each thread's messages in order."""
     threads, each = 4, 2000
     topic = f"threads, {shared=}"
     receiver = context.receiver(topic)
@@ -442,7 +445,7 @@ def test_four_threads_publish(context: Context, shared: bool) -> None:
 
 
 def test_other_threads_run_while_a_send_waits(context: Context) -> None:
-    """W8: a call that waits does not hold the interpreter lock."""
+    """W8: a waiting call does not hold the interpreter lock."""
     turns = 0
     waiting = True
 
@@ -462,8 +465,8 @@ def test_other_threads_run_while_a_send_waits(context: Context) -> None:
     assert turns > 100
 
 
-def test_closing_ends_a_send_that_waits() -> None:
-    """A sender in another thread gets Closed at once when its source is closed, and nothing crashes."""
+def test_closing_ends_a_waiting_send() -> None:
+    """A sender in another thread gets Closed at once when its source closes, without a crash."""
     with open_context() as own:
         source = own.source("closing", flow_control="min")
         outcome: list[BaseException] = []
@@ -485,7 +488,7 @@ def test_closing_ends_a_send_that_waits() -> None:
 
 
 def test_sources_close_while_threads_send() -> None:
-    """Closing waits for the calls that are under way: threads that race with it are told, never hurt."""
+    """Closing waits for calls in progress: threads that race with it get an error and no crash."""
     with open_context() as own:
         for _ in range(30):
             source = own.source("race")
@@ -511,8 +514,8 @@ def test_sources_close_while_threads_send() -> None:
             assert stopped == [True] * 3
 
 
-def test_a_closed_source_says_so(context: Context) -> None:
-    """Every call on a closed source raises Closed, with what to do; closing again does nothing."""
+def test_a_closed_source_raises(context: Context) -> None:
+    """Every call on a closed source raises Closed, with a hint; closing it again does nothing."""
     source = context.source("closed")
     source.close()
     source.close()
@@ -534,8 +537,8 @@ def test_a_closed_source_says_so(context: Context) -> None:
     assert "closed" in repr(source)
 
 
-def test_closing_sends_what_was_held(context: Context) -> None:
-    """UX-17, UM-90: what is held when a source is closed goes out first, an explicit batch too."""
+def test_closing_sends_held_messages(context: Context) -> None:
+    """UX-17, UM-90: closing a source first sends the messages held back, including an explicit batch."""
     source, receiver = connect(context, "last words", implicit_batching_interval=60000)
     source.send(b"held")
     source.send(b"grouped", batch="start")

@@ -1,4 +1,5 @@
-"""Receivers learn of sources, sources of receivers: created, deleted, none there; known, gone."""
+"""Notifications: to receivers about sources (created, deleted, none found), to sources about receivers (known,
+gone)."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ def _rows(reader: Reader, count: int) -> list[Any]:
     return rows
 
 
-def test_a_source_is_created_before_anything_of_it_and_deleted_after() -> None:
-    """Reference 3.7: the delivery controller's life, in the order of the rows; without the option nothing of it."""
+def test_a_source_is_created_before_its_rows_and_deleted_after_them() -> None:
+    """The events follow the lifetime of the delivery controller, in the order of the rows; without the option there
+    are none."""
     with open_context() as context, open_context() as publisher:
         options = {"transport_lbtrm_activity_timeout": 1000}
         receiver = context.receiver("topic", **NOTIFIED, **options)  # type: ignore[arg-type]
@@ -57,7 +59,7 @@ def test_a_source_is_created_before_anything_of_it_and_deleted_after() -> None:
 
 
 def test_closing_a_receiver_deletes_its_sources_in_a_shared_queue() -> None:
-    """Reference 3.7: a controller ends with its receiver, too, without an end of the session; others stay."""
+    """A controller also ends with its receiver, before the session ends; other controllers stay."""
     with open_context() as context, context.event_queue() as queue:
         first = context.receiver("topic", queue=queue, **NOTIFIED)  # type: ignore[arg-type]
         source = context.source("topic")
@@ -71,7 +73,7 @@ def test_closing_a_receiver_deletes_its_sources_in_a_shared_queue() -> None:
 
 
 def test_events_wait_for_space_and_keep_their_order() -> None:
-    """Reference 3.7: a full queue delays a created source, and nothing comes before it."""
+    """A full queue delays the event for a created source, and no row of that source is delivered before it."""
     with open_context() as context, context.event_queue(**SMALL_QUEUE) as queue:
         filler = context.receiver("filler", queue=queue)
         source = context.source("filler")
@@ -93,8 +95,8 @@ def test_events_wait_for_space_and_keep_their_order() -> None:
         assert [type(row) for row in rows] == [SourceCreated, BeginningOfSession, Message]
 
 
-def test_a_callback_gets_them_and_an_iteration_passes_them_over() -> None:
-    """Docs/events.md: what iterates gives messages, everything else rows."""
+def test_a_callback_gets_them_and_an_iteration_skips_them() -> None:
+    """Iteration yields only messages; the other ways to read return all rows (docs/events.md)."""
     got: list[umstack.Event] = []
     with open_context() as context:
         context.receiver("topic", got.append, **NOTIFIED)  # type: ignore[arg-type]
@@ -107,56 +109,57 @@ def test_a_callback_gets_them_and_an_iteration_passes_them_over() -> None:
         assert [type(row) for row in got[:3]] == [SourceCreated, BeginningOfSession, Message]
 
 
-def test_no_source_is_told_after_the_threshold_of_queries() -> None:
-    """Reference 3.9, NO_SOURCE_NOTIFICATION: at the receivers that want it, and no more once there is a source."""
+def test_no_source_is_reported_after_the_threshold_of_queries() -> None:
+    """NO_SOURCE_NOTIFICATION is delivered to the receivers that enable it, until there is a source."""
     with open_context() as context, open_context() as publisher:
         options: dict[str, Any] = {
             "resolver_query_maximum_initial_interval": 20,
             "resolver_query_minimum_initial_duration": 0,
         }
-        told = context.receiver("nobody", resolution_no_source_notification_threshold=3, **options)
+        enabled = context.receiver("nobody", resolution_no_source_notification_threshold=3, **options)
         quiet = context.receiver("nobody", **options)
-        first, second = _rows(told, 2)[:2]
+        first, second = _rows(enabled, 2)[:2]
         assert first == NoSource("nobody", "", 3)
         assert second == NoSource("nobody", "", 6)
         assert len(quiet.poll()) == 0
         source = publisher.source("nobody", flow_control="min")
         source.wait_connected(timeout=SECONDS)
-        told.poll()
+        enabled.poll()
         source.send(b"data", flush=True)
-        rows = _rows(told, 1)
+        rows = _rows(enabled, 1)
         while not isinstance(rows[-1], Message):
-            rows += _rows(told, 1)
+            rows += _rows(enabled, 1)
         assert not [row for row in rows if isinstance(row, NoSource)]
 
 
-def test_a_pattern_without_a_topic_is_told_after_ten_wildcard_queries() -> None:
-    """Reference 3.9: the default of a wildcard receiver is 10; the event has the pattern's text."""
+def test_a_pattern_without_a_topic_is_reported_after_ten_wildcard_queries() -> None:
+    """The default of a wildcard receiver is 10; the event contains the pattern's text."""
     with (
         open_context() as context,
         context.wildcard_receiver(
             prefix="none.", resolver_query_minimum_interval=30, resolver_query_maximum_interval=30
         ) as receiver,
     ):
-        told = _rows(receiver, 1)[0]
-        assert (type(told), told.queries, told.source) == (NoSource, 10, "")
-        assert "none" in told.topic
+        event = _rows(receiver, 1)[0]
+        assert (type(event), event.queries, event.source) == (NoSource, 10, "")
+        assert "none" in event.topic
 
 
-def test_queries_are_counted_from_the_last_source_on() -> None:
-    """Reference 3.9: exactly, by the machine: unanswered ones only, each multiple, off with 0, anew with a source."""
+def test_queries_are_counted_from_the_last_source() -> None:
+    """The machine counts exactly: only unanswered queries, an event at each multiple, none with 0, restarting with a
+    source."""
     machine = ResolutionMachine(ContextOptions(), 1400, 0)
     machine.query("topic", ReceiverOptions(resolution_no_source_notification_threshold=4), 0)
     machine.query("other", ReceiverOptions(), 0)
     pattern = TopicPattern.of_prefix("a.")
     machine.match(7, pattern, WildcardReceiverOptions(resolution_no_source_notification_threshold=0), 0)
-    told: list[Unanswered] = []
+    unanswered: list[Unanswered] = []
     for at_ms in range(0, 4000, 10):
         machine.datagrams_to_send(at_ms * _MS)
-        told += [one for one in machine.take_unanswered() if isinstance(one, Unanswered)]
-    assert {(one.topic, one.key) for one in told} == {("topic", None)}
-    assert [one.queries for one in told] == list(range(4, 4 * len(told) + 1, 4))
-    assert len(told) > 3
+        unanswered += [one for one in machine.take_unanswered() if isinstance(one, Unanswered)]
+    assert {(one.topic, one.key) for one in unanswered} == {("topic", None)}
+    assert [one.queries for one in unanswered] == list(range(4, 4 * len(unanswered) + 1, 4))
+    assert len(unanswered) > 3
 
 
 def _kinds(source: umstack.Source) -> list[str]:
@@ -165,7 +168,7 @@ def _kinds(source: umstack.Source) -> list[str]:
 
 @pytest.mark.parametrize("flow_control", ["min", "none"])
 def test_a_source_learns_of_its_receivers(flow_control: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Issue 29, notifications: receiver_known by flow control or accounts, receiver_gone by flow control."""
+    """receiver_known by flow control or accounts, receiver_gone by flow control."""
     caplog.set_level(logging.INFO, "umstack.source")
     with open_context() as publisher:
         source = publisher.source("topic", flow_control=flow_control)
@@ -187,14 +190,14 @@ def test_a_source_learns_of_its_receivers(flow_control: str, caplog: pytest.LogC
 
 
 def test_an_idle_receiver_is_gone_when_it_times_out() -> None:
-    """Issue 29, notifications: the amount is how long it was idle."""
+    """The event's amount is the idle time."""
     with open_context() as publisher, open_context("sequential") as subscriber:
         source = publisher.source("topic", flow_control="min", flow_control_receiver_timeout=300)
         receiver = subscriber.receiver("topic")
         wait_for(lambda: subscriber.process_events(0.01) >= 0 and source.is_connected, "the receiver")
         gone: list[umstack.ReceiverEvent] = []
 
-        def is_gone() -> bool:  # while nobody runs the subscriber
+        def is_gone() -> bool:  # while nothing runs the subscriber
             gone.extend(event for event in source.receiver_events() if event.kind == "receiver_gone")
             return bool(gone)
 

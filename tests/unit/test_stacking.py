@@ -1,4 +1,4 @@
-"""What an interface is made of, read from messages as rtnetlink sends them (issue 29: VLAN devices and bonds)."""
+"""The layers of an interface (VLAN devices and bonds), read from messages as rtnetlink sends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xdp.stacking import StackedDevice, nic_that_sends, nics_below, stack_of, vl
 
 
 def link(index: int, name: str, **attributes: Any) -> ifinfmsg:
-    """A message that was encoded and decoded again, as if the kernel had sent it."""
+    """Return a message that was encoded and decoded, as if it came from the kernel."""
     kind, data = attributes.pop("kind", None), attributes.pop("data", {})
     attrs = [["IFLA_IFNAME", name], *([f"IFLA_{key}", value] for key, value in attributes.items())]
     if kind is not None:
@@ -41,8 +41,8 @@ LACP = link(4, "bond0", kind="bond", data={"IFLA_BOND_MODE": 4})
 VLAN = link(5, "bond0.100", LINK=4, kind="vlan", data={"IFLA_VLAN_ID": 100, "IFLA_VLAN_PROTOCOL": 0x8100})
 
 
-def test_a_vlan_of_a_bond_is_followed_down() -> None:
-    """Which lower devices, in what mode, and the one that is active now."""
+def test_a_vlan_of_a_bond_is_resolved_to_its_devices() -> None:
+    """The result has the lower devices, their mode, and the active one."""
     vlan, bond = stack_of([*NICS, BOND, VLAN], "bond0.100")
     assert vlan == StackedDevice("bond0.100", "vlan", ("bond0",), vlan=100, vlan_protocol="802.1Q")
     assert bond == StackedDevice("bond0", "bond", ("eth1", "eth2"), mode="active-backup", active="eth2")
@@ -54,7 +54,7 @@ def test_a_vlan_of_a_bond_is_followed_down() -> None:
 
 
 def test_a_provider_vlan_a_team_and_a_bridge_are_named() -> None:
-    """Other kinds are told by what they are."""
+    """Other kinds are reported by their kind."""
     provider = link(6, "eth1.9", LINK=2, kind="vlan", data={"IFLA_VLAN_ID": 9, "IFLA_VLAN_PROTOCOL": 0x88A8})
     assert str(stack_of([*NICS, provider], "eth1.9")[0]) == "eth1.9 is VLAN 9 (802.1ad) of eth1"
     team = link(4, "team0", kind="team")
@@ -63,7 +63,7 @@ def test_a_provider_vlan_a_team_and_a_bridge_are_named() -> None:
 
 
 def test_a_lower_device_in_another_namespace_is_not_guessed() -> None:
-    """An index of another namespace means another device here."""
+    """An index of another namespace would be a different device here."""
     vlan = link(5, "v100", LINK=2, LINK_NETNSID=0, kind="vlan", data={"IFLA_VLAN_ID": 100})
     (device,) = stack_of([*NICS, vlan], "v100")
     assert device.lower == ()
@@ -71,15 +71,15 @@ def test_a_lower_device_in_another_namespace_is_not_guessed() -> None:
     assert vlans_above([*NICS, BOND, VLAN], 4) == ("bond0.100",)
 
 
-def test_a_circle_ends() -> None:
-    """Bad input: what cannot be does not keep anybody."""
+def test_a_loop_of_devices_ends() -> None:
+    """Bad input: an impossible loop does not hang the caller."""
     first = link(2, "a", LINK=3, kind="macvlan")
     second = link(3, "b", LINK=2, kind="macvlan")
     assert len(stack_of([first, second], "a")) == 8
 
 
 def on_eth1(number: int = 100, protocol: int = 0x8100, **data: Any) -> ifinfmsg:
-    """A VLAN device of eth1."""
+    """Return a VLAN device of eth1."""
     known = {"IFLA_VLAN_ID": number, "IFLA_VLAN_PROTOCOL": protocol, **data}
     return link(6, "eth1.100", LINK=2, kind="vlan", data=known)
 
@@ -88,7 +88,7 @@ PLAIN = [link(1, "lo"), link(2, "eth1"), link(3, "eth2")]
 
 
 def test_rings_of_a_vlan_device_are_on_its_nic() -> None:
-    """Issue 29: on the lower device, unless more than one tag of 802.1Q lies between."""
+    """They are on the lower device, unless there is more than one 802.1Q tag."""
     stack = stack_of([*PLAIN, on_eth1()], "eth1.100")
     assert nics_below(stack, "eth1.100") == ("eth1",)
     assert nics_below(stack_of(PLAIN, "eth1"), "eth1") == ("eth1",)
@@ -102,8 +102,8 @@ def test_rings_of_a_vlan_device_are_on_its_nic() -> None:
     assert nics_below(stack_of([*PLAIN, macvlan], "upper0"), "upper0") == ()
 
 
-def test_the_tag_has_the_priority_that_the_kernel_would_write() -> None:
-    """Issue 29: the egress map's entry for traffic without a priority; 802.1Q: priority in the three highest bits."""
+def test_the_tag_has_the_priority_that_the_kernel_would_set() -> None:
+    """It is the egress map's entry for traffic without a priority; 802.1Q stores it in the three highest bits."""
     mapping = [("IFLA_VLAN_QOS_MAPPING", {"from": number, "to": to}) for number, to in ((2, 7), (0, 5))]
     (device,) = stack_of([*PLAIN, on_eth1(IFLA_VLAN_EGRESS_QOS={"attrs": mapping})], "eth1.100")
     assert (device.vlan, device.vlan_priority) == (100, 5)
@@ -116,7 +116,7 @@ def test_the_tag_has_the_priority_that_the_kernel_would_write() -> None:
 
 
 def of_a_vlan(**of_nic: Any) -> Facts:
-    """The facts of a VLAN device, on the best of NICs but for what is said of it."""
+    """Return the facts of a VLAN device on the best possible NIC, except for the given facts."""
     nic = replace(BEST, addresses=(), **of_nic)
     stack = stack_of([*PLAIN, on_eth1()], "eth1.100")
     return replace(BEST, interface="eth1.100", driver="802.1Q VLAN Support", stack=stack, nics=(nic,))
@@ -138,10 +138,10 @@ def of_a_vlan(**of_nic: Any) -> Facts:
         ),
     ],
 )
-def test_what_keeps_rings_from_a_vlan_device_is_its_nics(
+def test_obstacles_of_a_vlan_device_are_those_of_its_nic(
     of_nic: dict[str, Any], problem: str, remedy: str
 ) -> None:
-    """Issue 29: the ladder judges the NIC; what is in the way there comes with its command, in every mode, once."""
+    """The ladder checks the NIC; each obstacle there is listed once, with its command, for every mode."""
     assert chosen(decide(of_a_vlan())) is Mode.ZERO_COPY
     steps = decide(of_a_vlan(**of_nic))
     assert chosen(steps) is Mode.SOCKET
@@ -153,15 +153,15 @@ def test_what_keeps_rings_from_a_vlan_device_is_its_nics(
     assert chosen(decide(without_tag)) is Mode.ZERO_COPY
 
 
-def test_the_driver_that_counts_is_the_nics() -> None:
-    """Issue 29: a VLAN device's own driver runs no program, and is not asked to."""
+def test_the_driver_of_the_nic_decides() -> None:
+    """A VLAN device's own driver cannot run a program, and is not checked."""
     assert chosen(decide(of_a_vlan(driver="veth"))) is Mode.NATIVE
     assert chosen(decide(replace(of_a_vlan(), is_up=False))) is None
     assert chosen(decide(replace(of_a_vlan(), addresses=()))) is None
 
 
 def member(index: int, name: str, state: int = 0, link_status: int = 0) -> ifinfmsg:
-    """A member of bond0, as the kernel tells it: active and up by default."""
+    """Return a member of bond0 as the kernel reports it. Default: active and up."""
     message = ifinfmsg()
     data = [["IFLA_BOND_SLAVE_STATE", state], ["IFLA_BOND_SLAVE_MII_STATUS", link_status]]
     info = [["IFLA_INFO_SLAVE_KIND", "bond"], ["IFLA_INFO_SLAVE_DATA", {"attrs": data}]]
@@ -174,7 +174,7 @@ def member(index: int, name: str, state: int = 0, link_status: int = 0) -> ifinf
 
 
 def bond(mode: int, **data: Any) -> ifinfmsg:
-    """The bond of these members."""
+    """Return the bond of these members."""
     return link(4, "bond0", kind="bond", data={"IFLA_BOND_MODE": mode, **data})
 
 
@@ -195,11 +195,11 @@ def bond(mode: int, **data: Any) -> ifinfmsg:
         (2, [member(2, "eth1", link_status=2), member(3, "eth2", link_status=2)], None, None),
     ],
 )
-def test_rings_of_a_bond_are_on_every_member_and_send_by_one(
+def test_rings_of_a_bond_are_on_every_member_and_send_on_one(
     mode: int, members: list[ifinfmsg], active: int | None, sends_by: str | None
 ) -> None:
-    """Issue 29: the active one, or the first that is up and in the aggregator; none where there is none, and with a
-    VLAN of the bond it is the same."""
+    """They send on the active one, or the first that is up and in the aggregator, or none; a VLAN of the bond behaves
+    alike."""
     data = {} if active is None else {"IFLA_BOND_ACTIVE_SLAVE": active}
     links = [link(1, "lo"), *members, bond(mode, **data), VLAN]
     for name in ("bond0", "bond0.100"):
@@ -209,8 +209,8 @@ def test_rings_of_a_bond_are_on_every_member_and_send_by_one(
     assert nic_that_sends(stack_of(links, "eth1"), "eth1") == "eth1"
 
 
-def test_a_place_knows_its_vlan_and_its_bond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 29: a bond of one NIC is a bond, which another one may join."""
+def test_a_ring_place_contains_its_vlan_and_its_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bond of one NIC is a bond, which another NIC may join."""
 
     def of_name(name: str) -> Interface:
         return Interface(2, name, 1500, "", (), True, True, True, False)
@@ -225,16 +225,16 @@ def test_a_place_knows_its_vlan_and_its_bond(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("mode", [0, 3, 5, 6])
-def test_a_bond_that_does_more_has_none(mode: int) -> None:
-    """Issue 29: round robin, broadcast and adaptive balancing are the kernel's: it copies, or changes addresses."""
+def test_other_bond_modes_have_no_rings(mode: int) -> None:
+    """In round robin, broadcast and adaptive balancing the kernel copies datagrams or changes addresses."""
     stack = stack_of([link(1, "lo"), member(2, "eth1"), member(3, "eth2"), bond(mode)], "bond0")
     assert nics_below(stack, "bond0") == ()
     assert chosen(decide(replace(BEST, interface="bond0", stack=stack))) is Mode.SOCKET
 
 
 @pytest.mark.parametrize("name", ["bond0", "bond0.100"])
-def test_every_member_of_a_bond_has_to_carry_rings(name: str) -> None:
-    """Issue 29: the mode is that which all of them can have; a member that lies on others refuses every mode."""
+def test_every_member_of_a_bond_must_support_rings(name: str) -> None:
+    """The mode is one that all members support; a member that is itself stacked rules out every mode."""
     stack = stack_of([*NICS, BOND, VLAN], name)
     nics = tuple(replace(BEST, interface=nic, addresses=()) for nic in nics_below(stack, name))
     on_bond = replace(BEST, interface=name, driver="bonding", stack=stack, nics=nics)
@@ -246,9 +246,9 @@ def test_every_member_of_a_bond_has_to_carry_rings(name: str) -> None:
     assert "eth2 is a macvlan of eth3: its frames come by the queues of eth3" in steps[0].reasons[0].problem
 
 
-def test_rings_are_refused_where_they_would_get_nothing() -> None:
-    """Issue 29: what is more than a VLAN device or a bond works over sockets, and the ladder says why not over rings,
-    even on a driver that declares everything."""
+def test_rings_are_refused_where_they_would_receive_nothing() -> None:
+    """Other stacked devices work over sockets, and the ladder reports why rings are impossible, even on a driver that
+    declares all features."""
     macvlan = link(6, "upper0", LINK=2, kind="macvlan")
     steps = decide(replace(BEST, interface="upper0", stack=stack_of([*PLAIN, macvlan], "upper0")))
     assert chosen(steps) is Mode.SOCKET

@@ -1,4 +1,4 @@
-"""Counters of a context, read from outside the process."""
+"""Counters of a context, read from another process."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ EMPTY: dict[str, Any] = {
     "sources": [],
     "receivers": [],
 }
-"""What a context without anything says of itself."""
+"""The report of an idle context."""
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the sockets of these tests to themselves."""
+    """Separate the sockets of these tests from others."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     return tmp_path / "stat"
 
 
-def test_a_context_says_its_counters() -> None:
-    """What is read outside is what stats() gives inside, and whose it is."""
+def test_a_context_reports_its_counters() -> None:
+    """The counters read from outside equal those of stats(), and the report identifies the context."""
     with open_context(statistics=True) as context:
-        source, receiver = connect(context, "told")
+        source, receiver = connect(context, "reported")
         source.send(b"hello", flush=True)
         collect(receiver, 1)
         (report,) = read_statistics()
@@ -56,8 +56,8 @@ def test_a_context_says_its_counters() -> None:
         assert set(context.stats()) <= set(report)
 
 
-def test_every_context_can_be_read_unless_it_was_made_not_to(folder: Path) -> None:
-    """By default there is a socket, except in sequential mode, which makes no thread; statistics=False makes none."""
+def test_every_context_can_be_read_unless_disabled(folder: Path) -> None:
+    """Default: a socket, except in sequential mode, which creates no thread. statistics=False disables it."""
     with open_context(statistics=False), open_context("sequential"):
         assert read_statistics() == []
     assert not folder.exists()
@@ -65,10 +65,10 @@ def test_every_context_can_be_read_unless_it_was_made_not_to(folder: Path) -> No
         assert len(read_statistics()) == 2
 
 
-def test_a_directory_that_cannot_be_had_fails_only_where_it_is_required(
+def test_an_unavailable_directory_fails_only_if_required(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Statistics are extra: without a place for them a context works, and the log says what is missing."""
+    """Statistics are optional: without a directory the context works, and the log names the missing directory."""
     folder.symlink_to(folder.parent)
     with caplog.at_level("WARNING", "umstack.context"), open_context() as context:
         assert context.stats()
@@ -78,7 +78,7 @@ def test_a_directory_that_cannot_be_had_fails_only_where_it_is_required(
         open_context(statistics=True)
 
 
-def test_closing_takes_the_socket_away(folder: Path) -> None:
+def test_closing_removes_the_socket(folder: Path) -> None:
     """A closed context is not listed, and leaves no file behind."""
     with open_context(statistics=True):
         assert len(read_statistics()) == 1
@@ -86,8 +86,8 @@ def test_closing_takes_the_socket_away(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_contexts_of_one_process_are_told_apart() -> None:
-    """Each has a socket of its own; the oldest comes first."""
+def test_contexts_of_one_process_are_distinguished() -> None:
+    """Each has its own socket; the oldest is listed first."""
     with open_context(statistics=True) as first, open_context(statistics=True):
         first.receiver("of the first")
         reports = read_statistics(os.getpid())
@@ -95,15 +95,15 @@ def test_contexts_of_one_process_are_told_apart() -> None:
 
 
 def test_only_the_owner_may_connect(folder: Path) -> None:
-    """The socket and its directory are closed to others."""
+    """Other users can access neither the socket nor its directory."""
     server = StatisticsServer(dict)
     assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     server.close()
 
 
-def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
-    """A socket nobody answers on is removed by the next reader, and by the next server."""
+def test_files_of_a_killed_process_are_removed(folder: Path) -> None:
+    """The next reader, and the next server, remove a socket without a listener."""
     program = (
         "import os, signal; from umstack.telemetry.statistics_server import StatisticsServer;"
         "StatisticsServer(dict); os.kill(os.getpid(), signal.SIGKILL)"
@@ -116,7 +116,7 @@ def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
 
 
 def test_a_reader_that_hangs_does_not_stop_the_others() -> None:
-    """A client that connects and reads nothing is waited for a moment only."""
+    """A client that connects and does not read delays the server only briefly."""
     server = StatisticsServer(lambda: {**EMPTY, "much": "x" * 10_000_000})
     with socket.socket(socket.AF_UNIX) as idle:
         idle.connect(str(server.path))
@@ -126,7 +126,7 @@ def test_a_reader_that_hangs_does_not_stop_the_others() -> None:
 
 
 def test_statistics_may_be_read_while_objects_come_and_go() -> None:
-    """stats() on one thread, sources and receivers opened and closed on another: nobody reads what is freed."""
+    """stats() on one thread while another opens and closes sources and receivers: freed memory is never read."""
     with open_context(statistics=True) as context:
         stop = threading.Event()
         failures: list[BaseException] = []
@@ -152,7 +152,7 @@ def test_statistics_may_be_read_while_objects_come_and_go() -> None:
 
 
 def test_the_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """UMSTACK_STAT_DIR first; root's under /run, others' in their runtime directory."""
+    """UMSTACK_STAT_DIR first; then /run for root, and the runtime directory for other users."""
     assert str(statistics_directory()) == os.environ["UMSTACK_STAT_DIR"]
     monkeypatch.delenv("UMSTACK_STAT_DIR")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -164,11 +164,11 @@ def test_the_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert statistics_directory().name == "stat"
 
 
-# ---- what others plant (issue: a statistics directory in /tmp) ----
+# ---- planted by other users ----
 
 
 def answering(path: Path, text: bytes) -> socket.socket:
-    """A socket at a path that answers one reader with a text."""
+    """Return a socket at a path that sends one reader a text."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
@@ -184,14 +184,14 @@ def answering(path: Path, text: bytes) -> socket.socket:
     return server
 
 
-def says(**changes: Any) -> bytes:
-    """A report of this process' context 0, with changes."""
+def report_bytes(**changes: Any) -> bytes:
+    """Return a report of this process' context 0, with changes."""
     report = {**EMPTY, "pid": os.getpid(), "number": 0, "command": "c", "started_at": 1.0, "read_at": 2.0}
     return json.dumps({**report, **changes}).encode()
 
 
-def test_a_symbolic_link_is_no_directory_of_ours(tmp_path: Path, folder: Path) -> None:
-    """Nothing is deleted and nothing bound where a link points that another user made first."""
+def test_a_symbolic_link_is_not_used_as_directory(tmp_path: Path, folder: Path) -> None:
+    """Nothing is deleted or bound at the target of a link that another user created first."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     answering(victim / "999999-0.sock", b"").close()
@@ -205,7 +205,7 @@ def test_a_symbolic_link_is_no_directory_of_ours(tmp_path: Path, folder: Path) -
 
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
 def test_a_directory_open_to_others_is_refused(folder: Path, mode: int) -> None:
-    """What others can write to, or look into, holds what they like."""
+    """Its contents cannot be trusted if others can write to it, nor kept private if they can read it."""
     folder.mkdir()
     folder.chmod(mode)
     for use in (lambda: StatisticsServer(dict), read_statistics):
@@ -215,7 +215,7 @@ def test_a_directory_open_to_others_is_refused(folder: Path, mode: int) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_another_users_directory_is_refused(folder: Path) -> None:
-    """A directory in /tmp that somebody else made first is not used, whatever its mode."""
+    """A directory in /tmp that another user created first is not used, whatever its mode."""
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
     with pytest.raises(PermissionNeeded, match="belongs to user 12345"):
@@ -230,11 +230,11 @@ def test_another_users_directory_is_refused(folder: Path) -> None:
 
 
 def test_only_exact_names_are_read_or_removed(folder: Path) -> None:
-    """Files, and sockets of other names, are neither connected to nor deleted, although no such process lives."""
+    """Files, and sockets with other names, are neither connected to nor deleted, even if no such process lives."""
     folder.mkdir(mode=0o700)
     (folder / "999999-0.sock").write_text("a file")
     others = ["999999-0.sock.bak", "0-0.sock", "x-0.sock", "999999-.sock", "999999-01.sock", "..-0.sock"]
-    sockets = [answering(folder / name, says()) for name in others]
+    sockets = [answering(folder / name, report_bytes()) for name in others]
     assert read_statistics() == []
     assert {path.name for path in folder.iterdir()} == {*others, "999999-0.sock"}
     for one in sockets:
@@ -249,44 +249,44 @@ def test_only_exact_names_are_read_or_removed(folder: Path) -> None:
         b"[" * 100_000,
         b"[]",
         b"{}",
-        says(pid=1),
-        says(number=5),
-        says(started_at="soon"),
-        says(started_at=float("inf")),
-        says(interface=None),
-        says(context={"sessions": "many"}),
-        says(receivers=[{"messages_delivered": 1}]),
-        says(receivers=[{"topic": ["t"], "messages_delivered": 1}]),
-        says(receivers=[{"topic": "t", "messages_delivered": float("nan")}]),
-        says(receiver_transports=[{"transport": "T", "latency_counts": [1]}]),
-        says(clock="noon"),
-        says(clock={"synchronized": "yes"}),
-        says(clock={"synchronized": True, "max_error_ns": "1"}),
-        says(clock={"synchronized": True, "max_error_ns": 1e300}),
-        says(receiver_transports=[{"transport": "T", "recovery_counts": [1]}]),
-        says(sources="none"),
+        report_bytes(pid=1),
+        report_bytes(number=5),
+        report_bytes(started_at="soon"),
+        report_bytes(started_at=float("inf")),
+        report_bytes(interface=None),
+        report_bytes(context={"sessions": "many"}),
+        report_bytes(receivers=[{"messages_delivered": 1}]),
+        report_bytes(receivers=[{"topic": ["t"], "messages_delivered": 1}]),
+        report_bytes(receivers=[{"topic": "t", "messages_delivered": float("nan")}]),
+        report_bytes(receiver_transports=[{"transport": "T", "latency_counts": [1]}]),
+        report_bytes(clock="noon"),
+        report_bytes(clock={"synchronized": "yes"}),
+        report_bytes(clock={"synchronized": True, "max_error_ns": "1"}),
+        report_bytes(clock={"synchronized": True, "max_error_ns": 1e300}),
+        report_bytes(receiver_transports=[{"transport": "T", "recovery_counts": [1]}]),
+        report_bytes(sources="none"),
     ],
 )
-def test_what_is_no_report_is_left_out(folder: Path, text: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """A planted answer neither fails the reader nor reaches what it shows; it is said once, harmlessly."""
+def test_an_invalid_report_is_skipped(folder: Path, text: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A planted answer neither fails the reader nor appears in its output; it is logged once, escaped."""
     with contextlib.closing(answering(folder / f"{os.getpid()}-0.sock", text)):
         assert read_statistics() == []
     assert "sent no valid report" in caplog.text
 
 
-def test_a_report_as_it_should_be_passes(folder: Path) -> None:
-    """The check above is not vacuous."""
-    with contextlib.closing(answering(folder / f"{os.getpid()}-0.sock", says())):
+def test_a_valid_report_is_accepted(folder: Path) -> None:
+    """Proves that the check above can pass."""
+    with contextlib.closing(answering(folder / f"{os.getpid()}-0.sock", report_bytes())):
         assert len(read_statistics()) == 1
 
 
-def test_contexts_are_found_wherever_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without being told a directory, the reader asks the kernel which sockets listen, in every network namespace."""
+def test_contexts_are_found_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a given directory, the reader asks the kernel for the listening sockets of all network namespaces."""
     elsewhere = tmp_path / "elsewhere"
-    told_where = os.environ["UMSTACK_STAT_DIR"]
+    configured_directory = os.environ["UMSTACK_STAT_DIR"]
     monkeypatch.delenv("UMSTACK_STAT_DIR")
-    others = read_statistics(os.getpid())  # contexts that other tests of this process have left open
-    monkeypatch.setenv("UMSTACK_STAT_DIR", told_where)
+    others = read_statistics(os.getpid())  # contexts that other tests of this process left open
+    monkeypatch.setenv("UMSTACK_STAT_DIR", configured_directory)
     with contextlib.closing(StatisticsServer(lambda: EMPTY, elsewhere)):
         assert read_statistics(os.getpid()) == []
         monkeypatch.delenv("UMSTACK_STAT_DIR")
@@ -304,7 +304,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_stat_lists_the_contexts() -> None:
-    """Without a process: one line a context, or what to do when there is none."""
+    """Without a process: one line per context, or a hint if there is none."""
     assert "statistics=False" in run().output
     with open_context(statistics=True) as context:
         connect(context, "listed")
@@ -315,7 +315,7 @@ def test_stat_lists_the_contexts() -> None:
 
 
 def test_stat_shows_every_counter() -> None:
-    """With a process: its counters by name; --all shows those that are zero too."""
+    """With a process: its counters by name; --all also shows those that are zero."""
     with open_context(statistics=True) as context:
         source, receiver = connect(context, "counted")
         source.send(b"hello", flush=True)
@@ -328,7 +328,7 @@ def test_stat_shows_every_counter() -> None:
 
 
 def test_stat_json_is_one_object() -> None:
-    """--json gives what was read and what is known of the host's clock, and nothing else."""
+    """--json prints only the reports and the state of the host's clock."""
     with open_context(statistics=True):
         (report,) = json.loads(run("--json").output)["contexts"]
         assert report["pid"] == os.getpid()
@@ -338,7 +338,7 @@ def test_stat_json_is_one_object() -> None:
 
 
 def test_stat_of_a_process_without_contexts_is_an_error() -> None:
-    """A process that cannot be read is an error that says what can."""
+    """For a process that cannot be read, the error lists those that can."""
     failed = run(str(os.getpid()))
     assert isinstance(failed.exception, UmError)
     assert "statistics=False" in str(failed.exception)
@@ -351,7 +351,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07[/red] line\nfeed \u202e"
 def test_stat_shows_foreign_text_harmlessly(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names with terminal escapes, line feeds and rich's markup are shown, and act on nothing."""
+    """Names with terminal escapes, line feeds and rich's markup are shown without effect."""
     monkeypatch.setenv("COLUMNS", "400")
     with open_context(statistics=True) as context:
         context.receiver(HOSTILE)

@@ -1,4 +1,4 @@
-"""The linters, formatters and type checker are tests: what they refuse does not go in."""
+"""Linters, formatters and the type checker run as tests."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ C_FOLDERS = ("ffi", "bpf", "tests", "umstack")
 
 
 def check(*command: str) -> None:
-    """Run a checker from the checkout's root; the beginning of what it says is the failure's text."""
+    """Run a checker from the checkout's root; a failure shows the start of its output."""
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         said = "\n".join(done.stdout.splitlines()[:LINES_SHOWN])
-        pytest.fail(f"{' '.join(command[:6])}\n{said}\n`scripts/dev format` mends layout", pytrace=False)
+        pytest.fail(f"{' '.join(command[:6])}\n{said}\n`scripts/dev format` fixes the layout", pytrace=False)
 
 
 def test_ruff_finds_nothing() -> None:
-    """Python is free of what the chosen rules call mistakes."""
+    """Python code follows the selected rules."""
     check(sys.executable, "-m", "ruff", "check", "--output-format=concise", ".")
 
 
 def test_python_is_formatted() -> None:
-    """Python has the layout that `ruff format` gives it."""
+    """Python code is formatted by `ruff format`."""
     check(sys.executable, "-m", "ruff", "format", "--check", "--quiet", ".")
 
 
 def test_c_is_formatted() -> None:
-    """C and BPF sources have the layout that .clang-format says."""
+    """C and BPF sources are formatted by .clang-format."""
     files = sorted(str(path) for folder in C_FOLDERS for path in (ROOT / folder).rglob("*.[ch]"))
     check(str(Path(sys.executable).with_name("clang-format")), "--dry-run", "-Werror", *files)
 

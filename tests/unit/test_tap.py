@@ -1,4 +1,4 @@
-"""Tap: one at a time, bounded, stopped with its context, and honest about what its file lacks."""
+"""Tap: one at a time, bounded, stopped with its context, and exact about the packets missing from its file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADERS = 28
 
 
 def blocks(file: Path) -> list[tuple[int, bytes]]:
-    """The blocks of a pcapng file: type and body."""
+    """Return the blocks of a pcapng file: type and body."""
     data, found, at = file.read_bytes(), [], 0
     while at < len(data):
         kind, length = struct.unpack_from("<II", data, at)
@@ -34,7 +34,7 @@ def blocks(file: Path) -> list[tuple[int, bytes]]:
 
 
 def packets(file: Path) -> list[tuple[int, int, bytes]]:
-    """Captured length, length on the wire, and bytes of every packet."""
+    """Return captured length, length on the wire, and bytes of every packet."""
     found = []
     for kind, body in blocks(file):
         if kind == PACKET_BLOCK:
@@ -44,7 +44,7 @@ def packets(file: Path) -> list[tuple[int, int, bytes]]:
 
 
 def drop_counts(file: Path) -> int:
-    """The sum of all epb_dropcount."""
+    """Return the sum of all epb_dropcount values."""
     total = 0
     for kind, body in blocks(file):
         if kind != PACKET_BLOCK:
@@ -60,7 +60,7 @@ def drop_counts(file: Path) -> int:
 
 
 def test_a_tap_starts_and_stops_while_the_context_runs(tmp_path: Path) -> None:
-    """Issue 4, tap: at run time, again and again, only what passes meanwhile is in the file."""
+    """Taps can start and stop repeatedly; the file contains only the traffic in between."""
     with open_context() as context:
         source, receiver = connect(context, "tapped")
         for round_number in range(3):
@@ -79,7 +79,7 @@ def test_a_tap_starts_and_stops_while_the_context_runs(tmp_path: Path) -> None:
 
 
 def test_one_tap_at_a_time(tmp_path: Path) -> None:
-    """Issue 4, tap: a second one is refused with what to do; stopping twice does nothing."""
+    """A second tap is refused with a hint; stopping twice does nothing."""
     with open_context() as context:
         tap = context.tap(tmp_path / "a.pcapng")
         with pytest.raises(TapRunning):
@@ -89,7 +89,7 @@ def test_one_tap_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_tap_ends_with_its_context(tmp_path: Path) -> None:
-    """Issue 4, tap: given to the constructor it has all there was, and closing the context makes the file whole."""
+    """A tap given to the constructor has all traffic; closing the context completes the file."""
     file = tmp_path / "whole.pcapng"
     with open_context(tap=file) as context:
         source, receiver = connect(context, "tapped")
@@ -99,8 +99,8 @@ def test_a_tap_ends_with_its_context(tmp_path: Path) -> None:
     assert any(b"hello" in data for _, _, data in packets(file))
 
 
-def test_what_is_cut_off_is_known(tmp_path: Path) -> None:
-    """Issue 4, tap: with snap_bytes packets keep their length on the wire, runs of datagrams included."""
+def test_truncated_packets_keep_their_length(tmp_path: Path) -> None:
+    """With snap_bytes packets keep their length on the wire, also in runs of datagrams."""
     with open_context() as context:
         source, receiver = connect(context, "tapped")
         with context.tap(tmp_path / "cut.pcapng", snap_bytes=100) as tap:
@@ -112,8 +112,8 @@ def test_what_is_cut_off_is_known(tmp_path: Path) -> None:
     assert all(struct.unpack_from("!H", data, 2)[0] == wire for _, wire, data in found)
 
 
-def test_what_the_ring_cannot_hold_is_counted(tmp_path: Path) -> None:
-    """Issue 4, tap: the data path never waits; what is missing is in epb_dropcount, the file's end and the report."""
+def test_packets_that_do_not_fit_the_ring_are_counted(tmp_path: Path) -> None:
+    """The data path never waits; epb_dropcount, the end of the file and the report count the missing packets."""
     count = 60_000
     with open_context() as context:
         source, receiver = connect(context, "tapped", flow_control="none")
@@ -134,8 +134,8 @@ def test_what_the_ring_cannot_hold_is_counted(tmp_path: Path) -> None:
         assert drop_counts(report.path) > 0
 
 
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    """Issue 4: a device without space ends in CaptureError, while the context goes on."""
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+    """A device without space ends the tap with CaptureError; the context continues."""
     with open_context() as context:
         source, receiver = connect(context, "tapped")
         tap = context.tap("/dev/full")
@@ -151,7 +151,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 
 def _publish_until(context: Context, said: Callable[[], bool]) -> int:
-    """Send and receive until something holds; how many messages that took."""
+    """Send and receive until the condition is true; return the number of messages sent."""
     source, receiver = connect(context, "rotated")
     count = 0
 
@@ -166,8 +166,8 @@ def _publish_until(context: Context, said: Callable[[], bool]) -> int:
     return count
 
 
-def test_a_file_begun_for_nothing_does_not_stay(tmp_path: Path) -> None:
-    """Issue 4, tap: when its time is up a file ends without a packet that follows; the next is not left empty."""
+def test_an_empty_file_is_not_kept(tmp_path: Path) -> None:
+    """A file ends when its time is over even without another packet, and no empty file follows."""
     with open_context() as context:
         with context.tap(tmp_path / "files", rotate_seconds=0.1) as tap:
             source, receiver = connect(context, "quiet")
@@ -182,8 +182,8 @@ def test_a_file_begun_for_nothing_does_not_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"rotate_bytes": 100_000}, {"rotate_seconds": 0.1}])
-def test_files_follow_each_other(tmp_path: Path, limit: dict[str, Any]) -> None:
-    """Issue 4, tap: rotating by size and time, as a capture does: all files whole, none empty, nothing missing."""
+def test_files_are_rotated(tmp_path: Path, limit: dict[str, Any]) -> None:
+    """By size and time, as in a capture: all files are whole, none is empty, nothing is missing."""
     with open_context() as context:
         with context.tap(tmp_path / "new" / "folder", ring_bytes=64 << 20, **limit) as tap:
             count = _publish_until(context, lambda: tap.report().files >= 4)
@@ -199,13 +199,13 @@ def test_files_follow_each_other(tmp_path: Path, limit: dict[str, Any]) -> None:
     if "rotate_bytes" in limit:
         assert all(100_000 <= file.stat().st_size < 200_000 for file in files[:-1])
     content = b"".join(data for file in files for _, _, data in packets(file))
-    # Sent and received, each in its order.
+    # Sent and received packets, each in order.
     numbers = [int(found) for found in re.findall(rb"(\d{6})\0{500}", content)]
     assert sorted(numbers) == sorted([*range(count)] * 2)
 
 
 def test_the_last_files_are_kept(tmp_path: Path) -> None:
-    """Issue 4, tap: what is older goes; files that are not the tap's stay."""
+    """Older files are deleted; files that are not the tap's stay."""
     (tmp_path / "umstack-lo-19990101T000000.000000Z.pcapng").write_bytes(b"another's")
     with open_context() as context:
         with context.tap(tmp_path, rotate_bytes=50_000, keep_files=2) as tap:
@@ -217,8 +217,8 @@ def test_the_last_files_are_kept(tmp_path: Path) -> None:
     assert sum(len(packets(file)) for file in kept) < report.datagrams
 
 
-def test_a_directory_that_goes_is_said(tmp_path: Path) -> None:
-    """Issue 4, bad input and faults: a series that cannot go on says so, and counts what is missing."""
+def test_a_removed_directory_is_reported(tmp_path: Path) -> None:
+    """A series that cannot continue raises an error and counts the missing packets."""
     with open_context() as context:
         tap = context.tap(tmp_path / "gone", rotate_bytes=50_000)
 
@@ -232,14 +232,14 @@ def test_a_directory_that_goes_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"keep_files": 3}, {"rotate_bytes": -1}, {"rotate_seconds": -0.5}])
-def test_limits_that_cannot_be_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """API rule: an error that says what to do instead."""
+def test_invalid_limits_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """API rule: the error states the remedy."""
     with open_context() as context, pytest.raises(InvalidArgument):
         context.tap(tmp_path / "x", **wrong)
 
 
-def test_what_cannot_be_tapped_to_is_refused(tmp_path: Path) -> None:
-    """Errors: no such directory, a ring that is no power of two."""
+def test_invalid_targets_are_refused(tmp_path: Path) -> None:
+    """Errors: a missing directory, a ring size that is not a power of two."""
     with open_context() as context:
         with pytest.raises(UmError, match="nowhere"):
             context.tap(tmp_path / "nowhere" / "x.pcapng")

@@ -54,7 +54,7 @@ def receiving(both: dict[str, Any]) -> Iterator[Context]:
 
 
 def connected(sending: Context, receiving: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
-    """A source over TCP and a receiver of another context that is its client."""
+    """Return a source over TCP and a receiver of another context that is its client."""
     to_receiver = {name: options.pop(name) for name in (*SMALL_QUEUE, "use_otr") if name in options}
     receiver = receiving.receiver(topic, **to_receiver)
     source = sending.source(topic, transport="tcp", **options)
@@ -63,7 +63,7 @@ def connected(sending: Context, receiving: Context, topic: str, **options: Any) 
 
 
 def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
-    """UM-46: from nothing to more than fits 64 KiB, one at a time and in batches."""
+    """UM-46: from empty to more than 64 KiB, one at a time and in batches."""
     lengths = [0, 1, 100, 1472, 8192, LONGEST_WHOLE, LONGEST_WHOLE + 1, 300_000]
     with open_context() as context:
         source, receiver = connect(context, "lengths", transport="tcp")
@@ -82,7 +82,7 @@ def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
 
 
 def test_one_thread_runs_both_ends_in_sequential_mode() -> None:
-    """UM-14, UM-46: sends that wait run the loop, so that what they wait for happens."""
+    """UM-14, UM-46: a waiting send runs the loop, so that its condition can come true."""
     with open_context("sequential") as context:
         receiver = context.receiver("sequential")
         source = context.source("sequential", transport="tcp", transport_tcp_sender_socket_buffer=65536)
@@ -92,8 +92,8 @@ def test_one_thread_runs_both_ends_in_sequential_mode() -> None:
         assert payloads(collect(receiver, len(many))) == many
 
 
-def test_small_messages_wait_for_company_until_a_flush(sending: Context, receiving: Context) -> None:
-    """UM-16, UM-17, UM-27: batching over TCP is what it is over datagrams."""
+def test_small_messages_are_batched_until_a_flush(sending: Context, receiving: Context) -> None:
+    """UM-16, UM-17, UM-27: batching over TCP works as it does over datagrams."""
     source, receiver = connected(sending, receiving, "batched", implicit_batching_interval=60_000)
     with source, receiver:
         source.send(b"a")
@@ -106,8 +106,8 @@ def test_small_messages_wait_for_company_until_a_flush(sending: Context, receivi
         assert source.stats()["flushes_explicit"] == source.stats()["flushes_length"] == 1
 
 
-def test_a_slow_receiver_holds_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
-    """UM-108, UM-110: receiver-paced; a send that does not wait is refused, and succeeds once there is space."""
+def test_a_slow_receiver_blocks_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
+    """UM-108, UM-110: receiver-paced: a send without a timeout is refused, and succeeds once there is space."""
     source, receiver = connected(
         sending,
         receiving,
@@ -138,7 +138,7 @@ def test_a_slow_receiver_holds_the_source_and_loses_nothing(sending: Context, re
 
 
 def _send_until_refused(source: Source) -> int:
-    """How many messages were taken before one was not."""
+    """Return the number of messages accepted before the first refusal."""
     for number in range(200_000):
         try:
             source.send(b"%d" % number + bytes(500), timeout=0)
@@ -150,7 +150,8 @@ def _send_until_refused(source: Source) -> int:
 def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
     sending: Context, receiving: Context, both: dict[str, Any]
 ) -> None:
-    """UM-108, C16: it is told by number, at once; the source is told who it is; another receiver loses none."""
+    """UM-108, C16: the receiver gets the lost numbers at once; the source gets an event with the receiver; another
+    receiver loses none."""
     source, slow = connected(
         sending,
         receiving,
@@ -168,7 +169,7 @@ def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
             sent += 100
             got += collect(fast, 100)
         rows: list[Any] = []
-        while not source.wait_drained(timeout=0):  # the last message is not to be lost as well
+        while not source.wait_drained(timeout=0):  # the last message must not be lost as well
             rows += slow.poll(1000, 0.1).events()
         source.send(b"last", flush=True)
         assert [one.data.split(b"\0")[0] for one in got] == [b"%d" % number for number in range(sent)]
@@ -182,7 +183,7 @@ def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
         assert lost == sent - len(numbers) > 0
         events = [event for event in source.receiver_events() if event.kind == "receiver_loses"]
         assert events[0].amount > 0
-        # A burst is given up with what has come in the midst of it and was not delivered yet.
+        # A lost burst includes messages that arrived during it and were not delivered yet.
         assert lost >= source.stats()["client_messages_lost"] >= 3000
 
 
@@ -203,8 +204,8 @@ def _lost_in(row: Any) -> int:
     return 0
 
 
-def test_a_session_begins_and_ends_with_its_source(sending: Context, receiving: Context) -> None:
-    """UM-76, UM-105: the first message brings the beginning, closing the source the end, without a timeout."""
+def test_a_session_starts_and_ends_with_its_source(sending: Context, receiving: Context) -> None:
+    """UM-76, UM-105: the first message delivers BOS, closing the source EOS, without a timeout."""
     source, receiver = connected(sending, receiving, "ends")
     with receiver:
         source.send(b"only", flush=True)
@@ -213,8 +214,8 @@ def test_a_session_begins_and_ends_with_its_source(sending: Context, receiving: 
         assert [type(row) for row in rows] == [BeginningOfSession, Message, EndOfSession]
 
 
-def test_what_was_sent_before_close_arrives(sending: Context, receiving: Context) -> None:
-    """UM-108: closing a source waits a moment for clients to take what is left."""
+def test_messages_sent_before_close_arrive(sending: Context, receiving: Context) -> None:
+    """UM-108: closing a source waits briefly for clients to read the rest."""
     source, receiver = connected(sending, receiving, "closing", transport_tcp_sender_socket_buffer=65536)
     with receiver:
         source.send_many([bytes(1000)] * 2000)
@@ -225,7 +226,7 @@ def test_what_was_sent_before_close_arrives(sending: Context, receiving: Context
 
 
 def _break_connections(context: Context, source: Source) -> int:
-    """Cut the connections of this process to the source, as a cut cable would end them; how many there were."""
+    """Cut this process' connections to the source, as a broken cable would; return their number."""
     _, address, port, _ = source.transport.split(":")
     cut = 0
     for entry in Path("/proc/self/fd").iterdir():
@@ -239,10 +240,10 @@ def _break_connections(context: Context, source: Source) -> int:
     return cut
 
 
-def test_a_broken_connection_is_made_again_and_the_gap_is_declared(
+def test_a_broken_connection_is_reopened_and_the_gap_is_declared(
     sending: Context, receiving: Context
 ) -> None:
-    """UM-108, UM-110: the session goes on; what was sent meanwhile is lost by number, in its place."""
+    """UM-108, UM-110: the session continues; messages sent meanwhile are reported lost by number, in order."""
     source, receiver = connected(sending, receiving, "broken")
     with source, receiver:
         source.send(b"before", flush=True)
@@ -263,10 +264,10 @@ def test_a_broken_connection_is_made_again_and_the_gap_is_declared(
         assert (session["connects"], session["disconnects"]) == (2, 1)
 
 
-def test_a_gap_of_a_broken_connection_is_closed_off_the_transport(
+def test_a_gap_of_a_broken_connection_is_recovered_off_transport(
     sending: Context, receiving: Context
 ) -> None:
-    """UM-108, UM-110, UM-142: a source with late_join closes what was missed, in order."""
+    """UM-108, UM-110, UM-142: a source with late_join delivers the missed messages, in order."""
     source, receiver = connected(sending, receiving, "closed", late_join=1, use_otr=1)
     with source, receiver:
         source.send(b"before", flush=True)
@@ -293,7 +294,8 @@ def test_a_late_joiner_gets_the_past_over_tcp(sending: Context, receiving: Conte
 
 
 def test_topics_share_sessions_as_the_pool_allows(sending: Context) -> None:
-    """UX-10: new sessions up to transport_tcp_maximum_ports, then those there are in turn; an explicit port joins."""
+    """UX-10: new sessions up to transport_tcp_maximum_ports, then the existing ones in turn; an explicit port joins
+    its session."""
     with open_context(transport_tcp_maximum_ports=2) as context:
         names = [context.source(f"pool{i}", transport="tcp").transport for i in range(5)]
         assert len(set(names)) == 2
@@ -303,7 +305,7 @@ def test_topics_share_sessions_as_the_pool_allows(sending: Context) -> None:
 
 
 def test_waiting_for_clients_ends(sending: Context) -> None:
-    """UX-11: a source over TCP knows its receivers whatever flow control does."""
+    """UX-11: a source over TCP knows its receivers with any flow control."""
     with sending.source("nobody", transport="tcp") as source:
         with pytest.raises(NotConnected):
             source.wait_connected(timeout=0.05)
@@ -311,18 +313,18 @@ def test_waiting_for_clients_ends(sending: Context) -> None:
         assert source.wait_drained(1)
 
 
-# A source that a test plays
+# A source simulated by the test
 
 
 def _follow(receiving: Context, raw: RawSource, topic: str, **options: Any) -> Receiver:
-    """A receiver that is mapped to the played source, as if it had been advertised."""
+    """Return a receiver that is mapped to the simulated source as if by an advertisement."""
     receiver = receiving.receiver(topic, **options)
     receiving._engine.map_source(topic, 7, TcpAddress("127.0.0.1", raw.session_id, raw.port))
     return receiver
 
 
 def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
-    """UM-46: segments of one byte and of any length, the longest message among them."""
+    """UM-46: segments of one byte and of any length, including the longest message."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     choose = random.Random(seed)
@@ -342,8 +344,8 @@ def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
 @pytest.mark.parametrize(
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x00\x00\x00\x05hello", b"\xff" * 100]
 )
-def test_a_source_that_sends_garbage_is_given_up(receiving: Context, garbage: bytes) -> None:
-    """UM-108: the connection is closed and counted, tried again with a back-off, and then the session has ended."""
+def test_a_source_that_sends_garbage_is_disconnected(receiving: Context, garbage: bytes) -> None:
+    """UM-108: the connection is closed and counted, retried with a back-off, and then the session ends."""
     options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 200}
     with RawSource() as raw, _follow(receiving, raw, f"garbage{garbage[0]}", **options) as receiver:
         begun = time.monotonic()
@@ -354,8 +356,8 @@ def test_a_source_that_sends_garbage_is_given_up(receiving: Context, garbage: by
         wait_for(lambda: not receiver.stats()["delivery_controllers"], "the session has ended")
 
 
-def test_a_source_that_says_it_has_ended_has_ended(receiving: Context) -> None:
-    """UM-105: what is before the end is delivered, nobody connects again."""
+def test_an_announced_end_ends_the_session(receiving: Context) -> None:
+    """UM-105: messages before the end are delivered, and the receiver does not reconnect."""
     with RawSource() as raw, _follow(receiving, raw, "said") as receiver:
         peer = raw.accept()
         peer.sendall(message(7, 0, b"x") + bytes.fromhex("01ff0004"))
@@ -365,8 +367,8 @@ def test_a_source_that_says_it_has_ended_has_ended(receiving: Context) -> None:
             raw.accept(0.3)
 
 
-def test_a_tsni_after_a_reconnect_shows_what_was_missed(receiving: Context) -> None:
-    """UM-63, UM-108: an idle topic's loss is found by its last number."""
+def test_a_tsni_after_a_reconnect_reveals_losses(receiving: Context) -> None:
+    """UM-63, UM-108: the last number of an idle topic reveals its loss."""
     with RawSource() as raw, _follow(receiving, raw, "idle", transport_tcp_reconnect_interval=5) as receiver:
         peer = raw.accept()
         peer.sendall(message(7, 0, b"x"))
@@ -385,8 +387,8 @@ def test_a_tsni_after_a_reconnect_shows_what_was_missed(receiving: Context) -> N
         assert isinstance(after, Message)
 
 
-def test_a_source_that_is_not_there_ends_its_session(receiving: Context) -> None:
-    """UM-108: a resolver that lies costs some attempts, and the session ends."""
+def test_a_missing_source_ends_its_session(receiving: Context) -> None:
+    """UM-108: a forged advertisement costs a few attempts, and the session ends."""
     with RawSource() as raw:
         port = raw.port
     options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 100}
@@ -396,16 +398,16 @@ def test_a_source_that_is_not_there_ends_its_session(receiving: Context) -> None
         assert isinstance(row, EndOfSession)
 
 
-def test_a_topic_that_is_wanted_anew_begins_whole(sending: Context, receiving: Context) -> None:
-    """UX-27 UM-8: what a source passed over between two receivers of a topic is not lost to the second, which gets
-    nothing of what was on its way to the first."""
+def test_a_topic_requested_again_starts_without_losses(sending: Context, receiving: Context) -> None:
+    """UX-27 UM-8: messages that a source skipped between two receivers of a topic are not reported lost to the
+    second, which gets none of the messages in flight to the first."""
     options = {
         "transport": "tcp",
-        "transport_session_name": "anew",
+        "transport_session_name": "again",
         "transport_source_side_filtering_behavior": "inclusion",
     }
     with (
-        sending.source("anew", **options) as source,
+        sending.source("again", **options) as source,
         sending.source("kept", **options) as kept,
         receiving.receiver("kept", **SMALL_QUEUE) as holding,
     ):
@@ -421,18 +423,16 @@ def test_a_topic_that_is_wanted_anew_begins_whole(sending: Context, receiving: C
             return bool(receiver.stats()["delivery_controllers"])
 
         for _ in range(20):
-            first = receiving.receiver("anew")
+            first = receiving.receiver("again")
             wait_for(partial(controllers, first), "the first receiver knows the source")
             wait_for(lambda: send(1) or len(first.poll(100, 0.01)) > 0, "the topic is sent")  # noqa: B023
-            kept.send_many(
-                [bytes(1000)] * 100, flush=True, timeout=SECONDS
-            )  # more than the queue that holds it takes
+            kept.send_many([bytes(1000)] * 100, flush=True, timeout=SECONDS)  # more than its queue can hold
             send(20)
             first.close()
             passing_over = time.monotonic() + 0.005
             while time.monotonic() < passing_over:
                 send(1)
-            with receiving.receiver("anew") as second:
+            with receiving.receiver("again") as second:
                 wait_for(partial(controllers, second), "the second receiver knows the source")
                 send(50)
                 collect(holding, 100)
@@ -444,8 +444,8 @@ def test_a_topic_that_is_wanted_anew_begins_whole(sending: Context, receiving: C
 
 
 @pytest.mark.parametrize("answering", [True, False])
-def test_a_topic_that_is_wanted_anew_waits_for_its_own_answer(receiving: Context, answering: bool) -> None:
-    """UX-27: not for that to an earlier request, and for none of a source that gives none."""
+def test_a_topic_requested_again_waits_for_its_own_answer(receiving: Context, answering: bool) -> None:
+    """UX-27: it does not wait for the answer to an earlier request, nor for a source that sends no answers."""
     names = f"answer-kept-{answering}", f"answer-{answering}"
     with RawSource() as raw, _follow(receiving, raw, names[0]), receiving.receiver(names[1]) as first:
         where = TcpAddress("127.0.0.1", raw.session_id, raw.port)

@@ -1,4 +1,4 @@
-"""What connects to a source over TCP: clients that filter topics, and peers that say nothing, lie, or are many."""
+"""Peers that connect to a source over TCP: clients that filter topics, and peers that are idle, lie, or are many."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def context() -> Iterator[Context]:
 
 @pytest.fixture
 def source(context: Context) -> Iterator[Source]:
-    """A source that nobody of this stack receives."""
+    """Yield a source without a receiver of this stack."""
     with context.source("peers", transport="tcp") as source:
         yield source
 
@@ -39,7 +39,7 @@ def _refused(source: Source) -> int:
     return int(source.stats()["connections_refused"] or 0)
 
 
-def test_a_client_that_names_the_session_gets_what_is_sent(source: Source) -> None:
+def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> None:
     """UM-46: messages back to back, and the end of the session (UM-105)."""
     with RawClient(source.transport) as client:
         client.greet()
@@ -67,8 +67,8 @@ def test_a_client_that_names_the_session_gets_what_is_sent(source: Source) -> No
     ],
     ids=["another session", "http", "zeros", "ones", "a long message"],
 )
-def test_a_peer_that_means_something_else_is_refused(source: Source, said: bytes) -> None:
-    """UM-108: it is closed, counted, and gets nothing."""
+def test_a_peer_with_another_greeting_is_refused(source: Source, said: bytes) -> None:
+    """UM-108: it is closed and counted, and gets nothing."""
     with RawClient(source.transport) as client:
         client.socket.sendall(said)
         source.send(b"not for it", flush=True)
@@ -78,7 +78,7 @@ def test_a_peer_that_means_something_else_is_refused(source: Source, said: bytes
 
 
 def test_a_peer_of_another_network_is_refused(context: Context) -> None:
-    """AE-19, UM-108: over TCP flow_control_receivers_allowed decides who may connect."""
+    """AE-19, UM-108: over TCP, flow_control_receivers_allowed decides which peers may connect."""
     options = {"flow_control_receivers_allowed": "10.0.0.0/8"}
     with (
         context.source("closed", transport="tcp", **options) as source,
@@ -89,8 +89,8 @@ def test_a_peer_of_another_network_is_refused(context: Context) -> None:
         assert _clients(source) == 0
 
 
-def test_a_greeting_of_one_byte_a_time_is_a_greeting(source: Source) -> None:
-    """UM-46: a control message may come in pieces, and until it is whole the peer is no client."""
+def test_a_greeting_may_arrive_byte_by_byte(source: Source) -> None:
+    """UM-46: a control message may arrive in pieces; until it is complete the peer is not a client."""
     with RawClient(source.transport) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in control_session_id(client.session_id):
@@ -101,12 +101,12 @@ def test_a_greeting_of_one_byte_a_time_is_a_greeting(source: Source) -> None:
 
 
 def _drip_until_closed(client: RawClient, said: bytes) -> int:
-    """Say one byte a second until the source closes; how many were said."""
+    """Send one byte per second until the source closes; return the number of bytes sent."""
     client.socket.settimeout(1)
     for count in range(len(said)):
         try:
             client.socket.sendall(said[count : count + 1])
-            assert client.socket.recv(1) == b"", "a stranger was sent something"
+            assert client.socket.recv(1) == b"", "an unknown peer received data"
         except TimeoutError:
             continue
         except ConnectionError:
@@ -115,8 +115,8 @@ def _drip_until_closed(client: RawClient, said: bytes) -> int:
     raise AssertionError("a greeting that takes so long is none")
 
 
-def test_a_peer_that_says_nothing_or_drips_holds_nobody_and_is_closed(source: Source) -> None:
-    """UM-108: a stranger cannot hold a receiver-paced source, and its connection ends by itself."""
+def test_an_idle_or_dripping_peer_blocks_nothing_and_is_closed(source: Source) -> None:
+    """UM-108: an unknown peer cannot block a receiver-paced source, and its connection is closed."""
     with (
         RawClient(source.transport) as idle,
         RawClient(source.transport) as dripping,
@@ -155,8 +155,9 @@ def test_a_client_that_reads_nothing_is_dropped_after_the_stall_timeout(context:
         assert source.stats()["receivers_stalled"] == 1
 
 
-def test_a_client_that_stalled_does_not_hold_the_source_again(context: Context) -> None:
-    """AE-22, UM-108: it may connect again, but for a while it loses what it does not take, and holds nobody."""
+def test_a_client_that_stalled_does_not_block_the_source_again(context: Context) -> None:
+    """AE-22, UM-108: it may connect again, but for a while it loses the messages it does not read, and blocks
+    nothing."""
     options = {"flow_control_stall_timeout": 1000, "transport_tcp_sender_socket_buffer": 65536}
     with context.source("again", transport="tcp", **options) as source:
         with RawClient(source.transport, receive_buffer=4096) as stalls:
@@ -171,30 +172,31 @@ def test_a_client_that_stalled_does_not_hold_the_source_again(context: Context) 
             source.send_many([bytes(1000)] * 20_000, flush=True, timeout=SECONDS)
             assert int(source.stats()["client_messages_lost"] or 0) > 0
             lost = [event.kind for event in source.receiver_events() if event.kind == "receiver_loses"]
-            assert lost, "the client is not told of"
+            assert lost, "the client gets no loss event"
 
 
 def test_ten_thousand_connections_leave_space_for_a_client(context: Context, source: Source) -> None:
-    """UM-108: strangers are bounded, however many come: a client that greets joins, among them and after them."""
+    """UM-108: connections without a greeting are bounded: a client with a greeting joins among them and after
+    them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     _, address, port, _ = source.transport.split(":")
-    strangers: list[socket.socket] = []
+    unknown_peers: list[socket.socket] = []
     try:
         for number in range(10_000):
-            stranger = socket.socket()
-            stranger.setblocking(False)
+            unknown_peer = socket.socket()
+            unknown_peer.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                stranger.connect((address, int(port)))
-            strangers.append(stranger)
-            if len(strangers) == 200:
-                strangers.pop(0).close()
+                unknown_peer.connect((address, int(port)))
+            unknown_peers.append(unknown_peer)
+            if len(unknown_peers) == 200:
+                unknown_peers.pop(0).close()
             if number == 5000:
                 with RawClient(source.transport) as client:
                     client.greet()
                     wait_for(lambda: _clients(source) == 1)
-                    source.send(b"among strangers", flush=True)
-                    assert client.read()[2][8:] == b"among strangers"
+                    source.send(b"among others", flush=True)
+                    assert client.read()[2][8:] == b"among others"
         with RawClient(source.transport) as client:
             client.greet()
             wait_for(lambda: _clients(source) == 1)
@@ -202,8 +204,8 @@ def test_ten_thousand_connections_leave_space_for_a_client(context: Context, sou
             assert client.read()[2][8:] == b"after them"
         assert _refused(source) > 1000
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for unknown_peer in unknown_peers:
+            unknown_peer.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
@@ -212,7 +214,7 @@ def test_ten_thousand_connections_leave_space_for_a_client(context: Context, sou
 
 @pytest.fixture
 def filtered(context: Context) -> Iterator[tuple[Source, Source]]:
-    """Two topics on one session that filters at the source."""
+    """Yield two topics on one session that filters at the source."""
     options = {
         "transport": "tcp",
         "transport_session_name": "filtered",
@@ -227,8 +229,8 @@ def _topics(client: RawClient, count: int) -> list[int]:
     return [topic for kind, topic, _ in (client.read() for _ in range(count)) if kind == MESSAGE]
 
 
-def test_a_client_gets_the_topics_that_it_includes(filtered: tuple[Source, Source]) -> None:
-    """UX-27: none at first, then those it names, until it excludes them."""
+def test_a_client_gets_the_topics_it_includes(filtered: tuple[Source, Source]) -> None:
+    """UX-27: none at first, then the included topics, until it excludes them."""
     wanted, unwanted = filtered
     with RawClient(wanted.transport) as client:
         client.greet()
@@ -244,7 +246,7 @@ def test_a_client_gets_the_topics_that_it_includes(filtered: tuple[Source, Sourc
 
 
 def _until_wanted(wanted: Source, unwanted: Source, client: RawClient) -> None:
-    """Both send until the topic that is wanted comes; from then on the other does not."""
+    """Send on both topics until the requested one arrives; from then on the other must not."""
     client.socket.settimeout(0.05)
     deadline = time.monotonic() + SECONDS
     came = [0]
@@ -265,8 +267,8 @@ def _until_wanted(wanted: Source, unwanted: Source, client: RawClient) -> None:
     assert {topic for topic, _ in seen} == {wanted.topic_index}, seen
 
 
-def test_a_receiver_of_one_topic_is_sent_that_topic(filtered: tuple[Source, Source]) -> None:
-    """UX-27: what it has receivers for; a second receiver adds its topic to the same connection."""
+def test_a_receiver_of_one_topic_gets_only_that_topic(filtered: tuple[Source, Source]) -> None:
+    """UX-27: the source sends topics with receivers; a second receiver adds its topic to the same connection."""
     wanted, unwanted = filtered
     with open_context() as receiving, receiving.receiver("wanted") as receiver:
         wanted.wait_connected(timeout=SECONDS)
@@ -290,8 +292,8 @@ def test_a_receiver_of_one_topic_is_sent_that_topic(filtered: tuple[Source, Sour
             assert _clients(unwanted) == 1
 
 
-def test_without_filtering_a_receiver_is_sent_every_topic(context: Context) -> None:
-    """UX-27: none is the default, and the messages of other topics are dropped where they arrive."""
+def test_without_filtering_a_receiver_gets_every_topic(context: Context) -> None:
+    """UX-27: no filtering is the default; the receiving side drops messages of other topics."""
     options = {"transport": "tcp", "transport_session_name": "unfiltered"}
     with (
         context.source("mine", **options) as mine,

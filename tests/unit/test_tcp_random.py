@@ -1,7 +1,7 @@
-"""Streams over TCP with peers that do anything, by seed: cut, silent, dripping, slow, lying, and gone at any byte.
+"""Random streams over TCP, by seed: peers that cut, stay idle, drip, are slow, lie, or disconnect at any byte.
 
-What is checked is what the simulator checks over datagrams: in order, nothing twice, every gap declared by number; of a
-receiver-paced source a client that is connected loses nothing, of a source-paced one it loses whole messages.
+The checks are those of the simulator over datagrams: in order, no duplicates, every gap declared by number. A
+connected client of a receiver-paced source loses nothing; one of a source-paced source loses whole messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAST = 100_000
 
 @pytest.fixture
 def choose() -> random.Random:
-    """What a run draws, by a seed that is printed."""
+    """Return the generator of a run; its seed is printed."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     return random.Random(seed)
@@ -48,16 +48,16 @@ def _data(sqn: int) -> bytes:
 
 
 def _reset(peer: socket.socket) -> None:
-    """Close it so that what was not read is thrown away."""
+    """Close it so that unread data is discarded."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
 
 
-# A source that does anything
+# A source with random behaviour
 
 
 def _stream(choose: random.Random, next_sqn: int) -> tuple[bytes, int]:
-    """What it says on a connection: numbers that go on, with gaps, repetitions and last numbers between them."""
+    """Return the bytes of one connection: continuing numbers, with gaps, repetitions and last numbers."""
     said = b""
     for _ in range(choose.randrange(60)):
         kind = choose.random()
@@ -76,7 +76,7 @@ def _stream(choose: random.Random, next_sqn: int) -> tuple[bytes, int]:
 
 
 def _say(peer: socket.socket, said: bytes, choose: random.Random) -> None:
-    """In segments of any length, with pauses; the peer may have closed it."""
+    """Send in segments of any length, with pauses; the peer may have closed the connection."""
     at = 0
     with contextlib.suppress(OSError):
         while at < len(said):
@@ -84,13 +84,11 @@ def _say(peer: socket.socket, said: bytes, choose: random.Random) -> None:
             peer.sendall(said[at : at + size])
             at += size
             if choose.random() < 0.02:
-                time.sleep(
-                    choose.random() * 0.01
-                )  # whatever came of a message has to wait for the rest of it
+                time.sleep(choose.random() * 0.01)  # the rest of a partial message must follow
 
 
 def _play(raw: RawSource, choose: random.Random) -> None:
-    """So many connections, each ending in a way of its own; the last says everything's last number."""
+    """Serve several connections, each with a different end; the last sends the last number of every topic."""
     next_sqn = 0
     for _ in range(CONNECTIONS):
         peer = raw.accept()
@@ -119,7 +117,7 @@ def _rows_until_the_end(receiver: Receiver) -> list[Any]:
 
 
 def _numbers(row: Any) -> range:
-    """The numbers that a row settles."""
+    """Return the numbers that a row accounts for."""
     if isinstance(row, BurstLoss):
         return range(row.first_sequence_number, row.sequence_number + 1)
     if isinstance(row, Message | UnrecoverableLoss):
@@ -127,8 +125,9 @@ def _numbers(row: Any) -> range:
     return range(0)
 
 
-def test_a_source_that_does_anything(context: Context, choose: random.Random) -> None:
-    """UM-57, UM-101, UM-108, C16: cut at any byte, reset, lying, silent: every number once, as a message or as lost."""
+def test_a_source_with_random_behaviour(context: Context, choose: random.Random) -> None:
+    """UM-57, UM-101, UM-108, C16: cut at any byte, reset, lying, idle: every number is delivered once, as a message
+    or as a loss."""
     options: dict[str, Any] = {
         "transport_tcp_reconnect_interval": 2,
         "transport_tcp_reconnect_timeout": 60_000,
@@ -149,8 +148,8 @@ def test_a_source_that_does_anything(context: Context, choose: random.Random) ->
         assert settled == list(range(settled[0], LAST + 1))
 
 
-def test_a_source_that_says_nothing_holds_nobody_else(context: Context) -> None:
-    """UM-108: a receiver whose source says nothing, or drips, has the messages of others meanwhile."""
+def test_an_idle_source_blocks_no_other(context: Context) -> None:
+    """UM-108: a receiver with an idle or dripping source receives the messages of others meanwhile."""
     said = message(TOPIC, 0, b"dripped")
     with (
         RawSource() as silent,
@@ -173,11 +172,11 @@ def test_a_source_that_says_nothing_holds_nobody_else(context: Context) -> None:
         assert len(waits.poll()) == 0
 
 
-# Clients that do anything
+# Clients with random behaviour
 
 
 class _Client:
-    """Connects, reads by and by, leaves at any byte, and keeps what it read on each connection."""
+    """Connects, reads slowly, disconnects at any byte, and stores the bytes read on each connection."""
 
     def __init__(self, source: Source, seed: int) -> None:
         self._transport = source.transport
@@ -195,7 +194,7 @@ class _Client:
     def _connection(self, client: RawClient) -> None:
         choose = self._choose
         kind = choose.randrange(8)
-        if kind == 0:  # is gone before it has said what it means
+        if kind == 0:  # disconnects before its greeting is complete
             client.socket.sendall(control_session_id(client.session_id)[: choose.randrange(12)])
             return
         if kind == 1:
@@ -213,7 +212,7 @@ class _Client:
                     break
                 read += more
             if choose.random() < 0.005:
-                time.sleep(choose.random() * 0.02)  # it is slow now and then, which is what is tried
+                time.sleep(choose.random() * 0.02)  # slow now and then, on purpose
         self.streams.append(read)
         if kind == 2:
             client.socket.sendall(b"\xff" * 20)
@@ -222,7 +221,7 @@ class _Client:
 
 
 def _sqns(stream: bytes) -> list[int]:
-    """The numbers of the whole messages in it; each has the payload that was sent."""
+    """Return the numbers of the whole messages in the stream, and check their payloads."""
     found, at = [], 0
     while at + 12 <= len(stream):
         kind, _, length, _, sqn = struct.unpack_from("!BBHII", stream, at)
@@ -236,9 +235,9 @@ def _sqns(stream: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("behavior", ["normal", "source_paced"])
-def test_clients_that_do_anything(context: Context, choose: random.Random, behavior: str) -> None:
-    """UM-46, UM-108, UM-110: an honest receiver has everything in order, and so has a client while it is connected;
-    source-paced, what it has are whole messages, ascending, and the source has counted at least what it misses."""
+def test_clients_with_random_behaviour(context: Context, choose: random.Random, behavior: str) -> None:
+    """UM-46, UM-108, UM-110: an honest receiver gets everything in order, and so does a client while it is connected.
+    Source-paced, a client gets whole messages, ascending, and the source has counted at least its losses."""
     options: dict[str, Any] = {
         "transport": "tcp",
         "transport_tcp_multiple_receiver_behavior": behavior,

@@ -1,4 +1,4 @@
-"""docs/threat-model.md: every promise names a test, and every test that it names exists."""
+"""docs/threat-model.md: every promise has a test, and every test named there exists."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def _rows() -> list[list[str]]:
     return [row for row in rows if row[0] != "promise"]
 
 
-def test_every_promise_names_a_test() -> None:
-    """What a promise is shown by is a test, a fuzzer or a run of the simulator."""
+def test_every_promise_has_a_test() -> None:
+    """The proof is a test, a fuzzer or a run of the simulator."""
     rows = _rows()
     assert len(rows) > 20
     assert [row[0] for row in rows if not re.search(r"tests/|`test_|`umstack sim", row[-1])] == []
 
 
-def test_what_is_named_exists() -> None:
-    """Files under tests/ and functions of tests."""
+def test_the_named_tests_exist() -> None:
+    """They are files under tests/ and functions of tests."""
     named = {name for row in _rows() for name in re.findall(r"`([^`]+)`", row[-1])}
     files = {name for name in named if name.startswith("tests/")}
     functions = {name for name in named if re.fullmatch(r"test_\w+", name)}

@@ -1,4 +1,4 @@
-"""The timers in force, and why: from the options that are set, over the core, to the texts of `umstack stat`."""
+"""The timers in force, and their reasons: from the options through the core to the texts of `umstack stat`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SOURCE_ALL = lib.UM_ADAPTIVE_IGNORE | lib.UM_ADAPTIVE_SM | lib.UM_ADAPTIVE_REPOR
         ),
     ],
 )
-def test_an_option_that_is_set_is_as_set(options: dict[str, str | int], measured: int) -> None:
-    """UM-117, UM-122, UM-131: each NAK timer is measured unless it is set, even to its default."""
+def test_an_option_that_is_set_is_used(options: dict[str, str | int], measured: int) -> None:
+    """UM-117, UM-122, UM-131: each NAK timer is measured unless its option is set, even if to the default."""
     chosen = Config().receiver_options(**options)
     assert _receiver_bits(chosen) == measured
     text = "\n".join(f"receiver {name} {value}" for name, value in options.items())
@@ -51,8 +51,8 @@ def _receiver_bits(options: object) -> int:
     return int(receiver_session_config(address, options, CORE).adaptive_timers)  # type: ignore[arg-type]
 
 
-def test_a_receiver_says_what_it_waits_for_and_why() -> None:
-    """The texts name the value, whether it was measured, told, assumed or configured, and what it depends on."""
+def test_a_receiver_reports_its_timers_and_reasons() -> None:
+    """The texts contain the value, whether it was measured, reported, assumed or configured, and its inputs."""
     counters = {
         "timers_adaptive": lib.UM_ADAPTIVE_INITIAL | lib.UM_ADAPTIVE_SUPPRESS,
         "group_receivers": 3,
@@ -69,16 +69,17 @@ def test_a_receiver_says_what_it_waits_for_and_why() -> None:
         "next NAK after": "200 ms: configured",
         "NAK after an NCF": "0.110 ms: round trip 0.070 ms (+- 0.002), doubling",
     }
-    told = receiver_timers({**counters, "round_trip_samples": 0, "reordering": 0.0})
+    timers = receiver_timers({**counters, "round_trip_samples": 0, "reordering": 0.0})
     assert (
-        told["first NAK after"] == "up to 0.130 ms: 3 receivers, round trip 0.070 ms (reported by the source)"
+        timers["first NAK after"]
+        == "up to 0.130 ms: 3 receivers, round trip 0.070 ms (reported by the source)"
     )
     assumed = receiver_timers({**counters, "round_trip_samples": 0, "group_receivers": 0})
     assert "receivers not counted yet, round trip 0.070 ms (assumed)" in assumed["first NAK after"]
 
 
-def test_a_source_says_what_it_waits_for_and_why() -> None:
-    """The same of the source's timers."""
+def test_a_source_reports_its_timers_and_reasons() -> None:
+    """The same for the source's timers."""
     counters = {
         "timers_adaptive": lib.UM_ADAPTIVE_IGNORE,
         "group_receivers": 1,
@@ -95,9 +96,9 @@ def test_a_source_says_what_it_waits_for_and_why() -> None:
     )
 
 
-@pytest.mark.parametrize(("timing", "is_told"), [("adaptive", True), ("fixed", False)])
-def test_receivers_are_told_how_many_they_are(timing: str, is_told: bool) -> None:
-    """UM-117: through contexts, and what is in force is in the statistics; with fixed timers nothing is sent."""
+@pytest.mark.parametrize(("timing", "is_reported"), [("adaptive", True), ("fixed", False)])
+def test_receivers_learn_their_number(timing: str, is_reported: bool) -> None:
+    """UM-117: through contexts; the statistics show the timers in force; with fixed timers no report is sent."""
     with Context("lo") as publisher, Context("lo") as subscriber:
         receiver = subscriber.receiver("timers", recovery_timing=timing)
         source = publisher.source("timers", recovery_timing=timing, flow_control="min")
@@ -107,7 +108,9 @@ def test_receivers_are_told_how_many_they_are(timing: str, is_told: bool) -> Non
         wait_for(lambda: source.stats()["status_messages_received"] >= 4, "status messages")
         (heard,) = subscriber.stats()["receiver_transports"]
         (sent,) = publisher.stats()["source_transports"]
-        assert sent["group_reports_sent"] == sent["group_receivers"] == heard["group_receivers"] == is_told
-        assert sent["timers_adaptive"] == SOURCE_ALL * is_told
+        assert (
+            sent["group_reports_sent"] == sent["group_receivers"] == heard["group_receivers"] == is_reported
+        )
+        assert sent["timers_adaptive"] == SOURCE_ALL * is_reported
         texts = {**receiver_timers(heard), **source_timers(sent)}.values()
-        assert all(text.endswith("configured") is not is_told for text in texts)
+        assert all(text.endswith("configured") is not is_reported for text in texts)

@@ -1,4 +1,4 @@
-"""`umstack top`: rows out of two readings, and a screen of 80 columns that is refreshed in place."""
+"""`umstack top`: rows computed from two readings, and a screen of 80 columns that is refreshed in place."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ HOSTILE = "\x1b[2J[/red]\nfeed"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the sockets of these tests to themselves."""
+    """Separate the sockets of these tests from others."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     return tmp_path / "stat"
 
 
 def report(read_at: float, **changes: Any) -> dict[str, Any]:
-    """A report of a context that began at time 100."""
+    """Return a report of a context that started at time 100."""
     return {
         "pid": 7,
         "number": 0,
@@ -55,13 +55,13 @@ def report(read_at: float, **changes: Any) -> dict[str, Any]:
 
 
 def sending(read_at: float, sent: int, naks: int, **more: int) -> dict[str, Any]:
-    """A report with a sending session."""
+    """Return a report with a sending session."""
     session = {"transport": "S", "msgs_sent": sent, "bytes_sent": sent * 100, "naks_rcved": naks, **more}
     return report(read_at, source_transports=[session], sources=[{"topic": "t", "transport": "S"}])
 
 
-def test_rates_are_those_between_two_readings() -> None:
-    """A second of the context's own time, not of the reader's."""
+def test_rates_are_computed_from_two_readings() -> None:
+    """Seconds are those of the context's clock, not the reader's."""
     rows = live_rows([sending(112, 1500, 50)], [sending(110, 1000, 0)])
     (row,) = rows.sessions
     assert (row.direction, row.topics, row.datagrams, row.bytes, row.naks) == (
@@ -75,8 +75,8 @@ def test_rates_are_those_between_two_readings() -> None:
     assert rows.contexts[0].link == "native"
 
 
-def test_a_first_reading_has_the_rates_since_the_beginning() -> None:
-    """So has an object that was made anew and counts from zero."""
+def test_a_first_reading_has_the_rates_since_the_start() -> None:
+    """So does an object that was recreated and counts from zero."""
     (row,) = live_rows([sending(110, 1000, 0)], []).sessions
     assert row.datagrams == 100
     (row,) = live_rows([sending(112, 30, 0)], [sending(110, 1000, 0)]).sessions
@@ -84,7 +84,7 @@ def test_a_first_reading_has_the_rates_since_the_beginning() -> None:
 
 
 def test_loss_window_queue_and_ring_are_shown() -> None:
-    """Each from the counters that mean it."""
+    """Each from its own counters."""
     positions = {"pub_pos": 1900, "snd_pos": 1000, "pub_lmt": 2000, "rctlr_data_msgs": 3, "back_pressured": 4}
     (sender,) = live_rows([sending(112, 1, 0, **positions)], [sending(110, 1, 0)]).sessions
     assert (sender.window, sender.queued, sender.back_pressure) == (0.9, 3, 2.0)
@@ -107,7 +107,7 @@ def test_loss_window_queue_and_ring_are_shown() -> None:
 
 
 def many(count: int) -> list[dict[str, Any]]:
-    """Contexts with a session each."""
+    """Return contexts with one session each."""
     made = []
     for number in range(count):
         one = sending(110, 100 * number + 123_456_789, number)
@@ -120,7 +120,7 @@ def many(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("is_detail", [False, True])
 @pytest.mark.parametrize("lines", [None, 10, 24])
 def test_the_screen_fits_80_columns(lines: int | None, is_detail: bool) -> None:
-    """Long and hostile names and large figures are cut, not wrapped; with a height, nothing runs over it."""
+    """Long and hostile names and large figures are truncated, not wrapped; with a height, nothing exceeds it."""
     reports = many(40)
     rows = live_rows(reports, [])
     console = Console(width=80, file=None, record=True, force_terminal=False)
@@ -138,7 +138,7 @@ def test_the_screen_fits_80_columns(lines: int | None, is_detail: bool) -> None:
 
 
 def test_figures_are_short() -> None:
-    """At most five characters, whatever the size."""
+    """At most five characters for any value."""
     assert [_short(n) for n in (0, 9.6, 999, 1000, 12_345, 9.99e8, 1.2e9)] == [
         "0",
         "10",
@@ -159,8 +159,8 @@ def test_every_column_sorts(sort: str) -> None:
     assert ordered == sorted(ordered, reverse=sort in ("rate", "bytes", "loss", "naks"))
 
 
-def test_keys_choose() -> None:
-    """Sort, move within bounds, show one, end."""
+def test_keys_control_the_screen() -> None:
+    """Sort, move within bounds, show one context, quit."""
     view = _View("rate")
     assert all(view.press(key, 3) for key in ("down", "down", "down", "up", "enter", "sort"))
     assert (view.chosen, view.is_detail, view.sort) == (1, True, "bytes")
@@ -173,7 +173,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_once_json_is_one_object_for_scripts() -> None:
-    """Two readings of real contexts: the rates of what was sent between them."""
+    """Two readings of real contexts give the rates of the messages sent in between."""
     with open_context(statistics=True) as context:
         source, receiver = connect(context, HOSTILE)
         stop = threading.Event()
@@ -200,7 +200,7 @@ def test_once_json_is_one_object_for_scripts() -> None:
 
 
 def test_once_shows_a_table_and_a_session() -> None:
-    """For people; without any context it says what can be seen."""
+    """For people; without a context it prints a hint."""
     assert "statistics=False" in run("--once", "--interval", "0.1").output
     with open_context(statistics=True) as context:
         connect(context, "seen")
@@ -216,15 +216,15 @@ def test_once_shows_a_table_and_a_session() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--json",), ()])
-def test_what_cannot_be_shown_is_a_usage_error(arguments: tuple[str, ...]) -> None:
-    """One object of many readings, or a screen without a terminal."""
+def test_invalid_output_options_are_a_usage_error(arguments: tuple[str, ...]) -> None:
+    """One JSON object for many readings, or a screen without a terminal."""
     done = run(*arguments)
     assert done.exit_code == 2
     assert "--once" in done.output
 
 
-def test_a_terminal_is_refreshed_and_put_back() -> None:
-    """On a pty of 80 columns: it shows, reacts to keys, ends by q and leaves the terminal as it was."""
+def test_a_terminal_is_refreshed_and_restored() -> None:
+    """On a pty of 80 columns it shows, reacts to keys, quits with q and restores the terminal."""
     import termios
 
     with open_context(statistics=True) as context:
@@ -253,7 +253,7 @@ def test_a_terminal_is_refreshed_and_put_back() -> None:
 
 
 def drain(controller: int) -> str:
-    """What the terminal was sent within a moment."""
+    """Return the output to the terminal within a short time."""
     return (
         os.read(controller, 65536).decode(errors="replace")
         if select.select([controller], [], [], 0.1)[0]
@@ -262,7 +262,7 @@ def drain(controller: int) -> str:
 
 
 def until(controller: int, text: str, seconds: float = 20) -> str:
-    """What the terminal was sent until this was among it."""
+    """Return the output to the terminal up to this text."""
     said, deadline = "", time.monotonic() + seconds
     while text not in said:
         assert time.monotonic() < deadline, f"no {text!r} in {said!r}"

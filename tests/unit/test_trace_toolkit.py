@@ -1,4 +1,4 @@
-"""What a trace is built with: kernel headers of any version, bcc, and groups as they are written."""
+"""Tools for building a trace: kernel headers of any version, bcc, and parsing of groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_SUCH_RELEASE = "0.0.0-none"
 
 
 def make(directory: Path, *names: str) -> None:
-    """Make empty files in a directory of headers."""
+    """Create empty files in a directory of headers."""
     for name in names:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).touch()
@@ -25,8 +25,8 @@ def make(directory: Path, *names: str) -> None:
 KCONFIG, AUTOCONF = "include/linux/kconfig.h", "include/generated/autoconf.h"
 
 
-def test_headers_in_two_halves_are_put_together(tmp_path: Path) -> None:
-    """Debian's: the newest is taken, the common half is the source, the other one is on the path."""
+def test_headers_in_two_directories_are_combined(tmp_path: Path) -> None:
+    """Debian's layout: the newest version is used; the common half is the source, the other half is on the path."""
     for version in ("6.9.0-1", "6.10.0-2"):
         make(tmp_path / f"linux-headers-{version}-common", KCONFIG)
         make(tmp_path / f"linux-headers-{version}-amd64", AUTOCONF)
@@ -36,20 +36,22 @@ def test_headers_in_two_halves_are_put_together(tmp_path: Path) -> None:
 
 
 def test_headers_in_one_directory_are_found(tmp_path: Path) -> None:
-    """Others': everything is in one place. A directory that was never configured is no use."""
+    """Other layouts have everything in one directory. A directory that was never configured is skipped."""
     make(tmp_path / "linux-7.0", KCONFIG)
     make(tmp_path / "linux-headers-6.8.0-45-generic", KCONFIG, AUTOCONF)
     assert find_headers(NO_SUCH_RELEASE, tmp_path).source == tmp_path / "linux-headers-6.8.0-45-generic"
 
 
 def test_missing_headers_name_the_packages(tmp_path: Path) -> None:
-    """The error says what to install."""
+    """The error lists the packages to install."""
     with pytest.raises(Unsupported, match=r"apt-get install python3-bpfcc linux-headers-amd64"):
         find_headers(NO_SUCH_RELEASE, tmp_path)
 
 
-def test_the_compiler_is_told_only_while_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is as it was afterwards."""
+def test_the_compiler_variables_are_set_only_while_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards the environment is restored."""
     make(tmp_path / "linux-6", KCONFIG, AUTOCONF)
     monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
     with compiling_with(find_headers(NO_SUCH_RELEASE, tmp_path)):
@@ -58,7 +60,7 @@ def test_the_compiler_is_told_only_while_it_compiles(tmp_path: Path, monkeypatch
 
 
 def test_missing_bcc_names_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install; one that cannot be loaded says why and leaves no half a module."""
+    """The error lists the packages to install; for a broken bcc it has the reason, and no partial module stays."""
     monkeypatch.setattr(toolkit, "_imported", lambda: None)
     monkeypatch.setattr(toolkit, "DISTRIBUTION_PACKAGES", (tmp_path,))
     with pytest.raises(Unsupported, match="python3-bpfcc"):
@@ -70,7 +72,7 @@ def test_missing_bcc_names_the_packages(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_rings_of_running_contexts_are_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the rings count and is not zero; contexts on sockets, and other interfaces, are left out."""
+    """The report has the rings' counters that are not zero; contexts on sockets and other interfaces are omitted."""
     contexts = [
         {
             "pid": 7,
@@ -89,14 +91,14 @@ def test_the_rings_of_running_contexts_are_in_the_report(monkeypatch: pytest.Mon
     ("text", "group"),
     [("239.1.2.3", Group("239.1.2.3")), ("239.1.2.3:14400", Group("239.1.2.3", 14400))],
 )
-def test_groups_are_read_as_they_are_written(text: str, group: Group) -> None:
+def test_groups_are_parsed(text: str, group: Group) -> None:
     """`ADDRESS` and `ADDRESS:PORT`."""
     assert Group.parse(text) == group
     assert str(group) == text
 
 
 @pytest.mark.parametrize("text", ["239.1.2", "239.1.2.3:", "239.1.2.3:70000", "239.1.2.3:-1", "orders"])
-def test_what_is_no_group_is_refused(text: str) -> None:
+def test_an_invalid_group_is_refused(text: str) -> None:
     """Anything else is a ValueError."""
     with pytest.raises(ValueError, match=r".+"):
         Group.parse(text)

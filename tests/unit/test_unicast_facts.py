@@ -1,6 +1,6 @@
-"""Facts and tables of LBT-RU and LBT-TCP: what was sent counts once, what was lost by receiver (issue 29).
+"""Facts and tables of LBT-RU and LBT-TCP: sent data is counted once, losses per receiver.
 
-Each receiver has copies of its own; the captures are those of unicast_bytes, of which everything is known.
+Each receiver gets its own copies. The captures come from unicast_bytes, and their contents are known exactly.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ LOSSES = len(truth.LOST_BY_FIRST) + len(truth.LOST_BY_SECOND)
 
 
 def written(path: Path, packets: list[Packet]) -> str:
-    """The capture as a file, in order of time."""
+    """Write the capture to a file, ordered by time."""
     path.write_bytes(pcap(sorted(packets, key=lambda packet: packet.time_ns)))
     return str(path)
 
 
 @pytest.fixture(scope="module")
 def lbtru(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Give the capture of LBT-RU."""
+    """Return the capture of LBT-RU."""
     return written(tmp_path_factory.mktemp("lbtru") / "host.pcap", truth.lbtru_session())
 
 
 @pytest.fixture(scope="module")
 def lbttcp(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Give the capture of LBT-TCP."""
+    """Return the capture of LBT-TCP."""
     return written(tmp_path_factory.mktemp("lbttcp") / "host.pcap", truth.lbttcp_session())
 
 
 def only(tables: Tables, name: str) -> dict[str, Any]:
-    """The one row of a table."""
+    """Return the only row of a table."""
     [row] = tables[name].to_dicts()
     return row
 
 
 def texts(report: Report, topic: str) -> list[str]:
-    """The findings of a topic."""
+    """Return the findings of a topic."""
     return [one.text for one in report.findings if one.topic == topic]
 
 
 @pytest.fixture(scope="module")
 def filtered(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Give the capture of LBT-RU with a source that filters."""
+    """Return the capture of LBT-RU with a source that filters."""
     return written(tmp_path_factory.mktemp("filtered") / "host.pcap", truth.lbtru_filtered())
 
 
 @pytest.mark.parametrize("name", ["lbtru", "lbttcp", "filtered"])
 def test_the_core_counts_the_same_as_rows(name: str, request: pytest.FixtureRequest) -> None:
-    """First sendings that the core counts make the facts that rows of them make; stored and read, they are the same."""
+    """Facts from first sends counted by the core equal those from their rows, also after being stored and read."""
     capture = request.getfixturevalue(name)
     facts = facts_of([capture])
     assert facts_of_packets(decode(capture, only_ours=True)).equals(facts)
@@ -77,8 +77,8 @@ def test_the_core_counts_the_same_as_rows(name: str, request: pytest.FixtureRequ
 
 
 def test_a_session_of_lbtru_counts_once(lbtru: str) -> None:
-    """The datagrams, messages, retransmissions and NCFs of a session with three receivers, of which one leaves and one
-    comes, are those that the source sent; the numbers of the transport wrap."""
+    """The datagrams, messages, retransmissions and NCFs of a session with three receivers, of which one leaves and
+    one joins, equal those the source sent; the transport numbers wrap."""
     tables = tables_of(facts_of([lbtru]))
     session = only(tables, "sessions")
     assert (session["publisher"], session["session_id"], session["transport"]) == (
@@ -100,8 +100,9 @@ def test_a_session_of_lbtru_counts_once(lbtru: str) -> None:
     assert (len(tables["gaps"]), len(tables["duplicates"])) == (0, 0)
 
 
-def test_losses_of_lbtru_are_of_receivers(lbtru: str) -> None:
-    """Who asked lost it; the copies of the others, sent again for nothing, are neither their losses nor of no use."""
+def test_losses_of_lbtru_are_per_receiver(lbtru: str) -> None:
+    """The receiver that sent the NAK lost the datagram; unneeded retransmissions to the others are neither losses nor
+    wasted."""
     tables = tables_of(facts_of([lbtru]))
     losses = [(row["receiver"], row["sqn"] - truth.WRAPS_AT) for row in tables["losses"].to_dicts()]
     assert losses == [(FIRST, one) for one in truth.LOST_BY_FIRST] + [(SECOND, *truth.LOST_BY_SECOND)]
@@ -126,8 +127,8 @@ def test_losses_of_lbtru_are_of_receivers(lbtru: str) -> None:
     assert [clients[one]["connects"] for one in (FIRST, SECOND, THIRD)] == [1, 1, 1]
 
 
-def test_a_copy_that_one_receiver_did_not_get_is_a_gap_of_it(tmp_path: Path) -> None:
-    """Behind a switch that lost them: of the numbers that the others have, one receiver lacks two."""
+def test_a_copy_missing_at_one_receiver_is_its_gap(tmp_path: Path) -> None:
+    """Behind a switch that dropped them, one receiver misses two numbers that the others have."""
     packets = truth.lbtru_session()
     sent = [packet for packet in packets if truth.is_first_sending(packet, truth.SECOND)]
     missing = (sent[40], sent[41])
@@ -139,8 +140,8 @@ def test_a_copy_that_one_receiver_did_not_get_is_a_gap_of_it(tmp_path: Path) -> 
     assert only(tables, "sessions")["datagrams"] == truth.DATAGRAMS
 
 
-def test_two_points_of_lbtru_are_compared_receiver_by_receiver(tmp_path: Path) -> None:
-    """At one receiver's port only its copies pass: those of the others are not lost between the two."""
+def test_two_points_of_lbtru_are_compared_per_receiver(tmp_path: Path) -> None:
+    """Only a receiver's own copies pass its port: those of the others are not lost between the two points."""
     packets = truth.lbtru_session()
     near = written(tmp_path / "near.pcap", packets)
     own = [replace(one, time_ns=one.time_ns + 5000) for one in packets if truth.is_of(one, truth.FIRST)]
@@ -155,8 +156,8 @@ def test_two_points_of_lbtru_are_compared_receiver_by_receiver(tmp_path: Path) -
     assert (lost["retransmissions"], lost["lost"]) == (LOSSES, 1)
 
 
-def test_a_session_without_an_id_is_known_by_its_port(tmp_path: Path) -> None:
-    """`transport_lbtru_use_session_id 0`: the options name the client alone."""
+def test_a_session_without_an_id_is_identified_by_its_port(tmp_path: Path) -> None:
+    """`transport_lbtru_use_session_id 0`: the options identify only the client."""
     packets = [truth.without_session_id(one) for one in truth.lbtru_session()]
     tables = tables_of(facts_of([written(tmp_path / "host.pcap", packets)]))
     session = only(tables, "sessions")
@@ -164,15 +165,15 @@ def test_a_session_without_an_id_is_known_by_its_port(tmp_path: Path) -> None:
     assert len(tables["losses"]) == LOSSES
 
 
-def test_a_storm_is_of_all_receivers_of_a_session(tmp_path: Path) -> None:
-    """NAKs of two receivers of LBT-RU are one storm, with the share of each."""
+def test_a_storm_covers_all_receivers_of_a_session(tmp_path: Path) -> None:
+    """NAKs of two receivers of LBT-RU form one storm, with the share of each."""
     storm = only(tables_of(facts_of([written(tmp_path / "host.pcap", truth.lbtru_storm())])), "nak_storms")
     assert (storm["naks"], storm["requests"], storm["repeated"]) == (24, 240, 220)
     assert {one["receiver"]: one["share"] for one in storm["receivers"]} == {FIRST: 0.5, SECOND: 0.5}
 
 
 def test_a_session_of_lbttcp(lbttcp: str) -> None:
-    """Messages once, whatever connections they went over; connections, the one that began anew, and what it lacks."""
+    """Messages count once over any number of connections; connections, the reopened one, and its missing messages."""
     tables = tables_of(facts_of([lbttcp]))
     session = only(tables, "sessions")
     assert (session["publisher"], session["session_id"], session["transport"]) == (
@@ -210,8 +211,8 @@ def test_a_session_of_lbttcp(lbttcp: str) -> None:
     assert tables["rates"]["datagrams"].sum() == truth.TCP_MESSAGES
 
 
-def test_the_report_says_so(lbtru: str, lbttcp: str, tmp_path: Path) -> None:
-    """Sentences of both transports: connections and reconnects, gaps, that LBT-TCP has no NAKs, losses by receiver."""
+def test_the_report_describes_both_transports(lbtru: str, lbttcp: str, tmp_path: Path) -> None:
+    """Connections and reconnects, gaps, the absence of NAKs in LBT-TCP, losses per receiver."""
     report = make_report([lbtru, lbttcp], tmp_path / "out")
     [traffic_text] = texts(report, "traffic")
     assert f"{truth.DATAGRAMS:,} datagrams and {truth.TCP_MESSAGES:,} messages over LBT-TCP" in traffic_text
@@ -231,8 +232,8 @@ def test_the_report_says_so(lbtru: str, lbttcp: str, tmp_path: Path) -> None:
     assert f"{truth.SOURCE}:{truth.TCP_PORT}" in page
 
 
-def test_a_connection_without_gaps_is_said_to_have_none(tmp_path: Path) -> None:
-    """LBT-TCP alone: nothing is said of NAKs that cannot be, but why there is none."""
+def test_a_connection_without_gaps_is_reported(tmp_path: Path) -> None:
+    """With LBT-TCP alone the report has no finding on NAKs, but explains why there are none."""
     packets = truth.lbttcp_session()
     kept = [one for one in packets if not truth.is_of(one, (truth.SECOND[0], 40003))]
     report = make_report([written(tmp_path / "host.pcap", kept)], tmp_path / "out")
@@ -242,7 +243,8 @@ def test_a_connection_without_gaps_is_said_to_have_none(tmp_path: Path) -> None:
 
 
 def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
-    """The monitor's rows: the source's, with everything once and the transport's name; one of each receiver's NAKs."""
+    """The monitor's rows: one for the source, with everything once and the transport's name; one for each receiver's
+    NAKs."""
     rows = {row["receiver"]: row for row in traffic(facts_of([lbtru]), 1500).to_dicts()}
     source = rows[None]
     assert (source["transport"], source["datagrams"], source["messages"]) == (
@@ -257,9 +259,9 @@ def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
     assert row["bytes"] > 100 * truth.TCP_MESSAGES
 
 
-def test_what_a_receiver_is_passed_over_is_not_missing(filtered: str) -> None:
-    """UX-27: neither where DATA says so nor where a report does, over minutes and where numbers wrap. Of a copy that
-    the capture lacks, what it told is missing, too."""
+def test_numbers_filtered_for_a_receiver_are_not_missing(filtered: str) -> None:
+    """UX-27: neither if DATA reports them nor if a filter report does, over minutes and where numbers wrap. If the
+    capture misses a copy, the numbers it reported are missing, too."""
     tables = tables_of(facts_of([filtered]))
     gaps = [
         (row["receiver"], row["first_sqn"] - truth.WRAPS_AT, row["last_sqn"] - truth.WRAPS_AT)
@@ -271,8 +273,9 @@ def test_what_a_receiver_is_passed_over_is_not_missing(filtered: str) -> None:
     assert len(tables["duplicates"]) == 0
 
 
-def test_a_nak_for_what_was_passed_over_is_no_loss(filtered: str) -> None:
-    """UX-27: it is answered with a report; what was asked for with it, and sent, is a loss with its repair."""
+def test_a_nak_for_a_filtered_number_is_no_loss(filtered: str) -> None:
+    """UX-27: it is answered with a filter report; other numbers of the NAK that were sent again are repaired
+    losses."""
     tables = tables_of(facts_of([filtered]))
     loss = only(tables, "losses")
     assert (loss["receiver"], loss["sqn"] - truth.WRAPS_AT) == (FIRST, truth.ASKED[1])
@@ -282,8 +285,8 @@ def test_a_nak_for_what_was_passed_over_is_no_loss(filtered: str) -> None:
 
 
 def test_facts_of_a_filtered_session_are_small(filtered: str) -> None:
-    """UX-27: what DATA says of itself and of those before it touches, so that it is one run a minute, or two where the
-    numbers wrap; in whatever parts."""
+    """UX-27: DATA's account of itself and its predecessors is contiguous, so it is one run per minute, or two where
+    numbers wrap, in any partition."""
     facts = facts_of([filtered])
     of_first = facts.passed.filter(pl.col("receiver") == FIRST)
     minutes = of_first.select((pl.col("first_ns") // EPOCH_NS).n_unique()).item()

@@ -1,4 +1,4 @@
-"""Configuration: every option of Ultra Messaging for what is built here is there, or absent and why (issue 29)."""
+"""Configuration: each Ultra Messaging option for the implemented features exists, or is absent with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_VALUE = "-"
 
 @dataclass(frozen=True, slots=True)
 class VendorOption:
-    """An option as the vendor has it; the default is in the unit of a configuration file."""
+    """An option of the vendor; the default is in the unit of a configuration file."""
 
     scope: Scope
     name: str
@@ -30,7 +30,7 @@ class VendorOption:
 
     @property
     def ours(self) -> Option | None:
-        """The option here, if there is one."""
+        """Return our option, if there is one."""
         return OPTIONS[self.scope].get(self.name)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ VENDOR = list(_listed())
 
 @pytest.mark.parametrize("option", VENDOR, ids=str)
 def test_a_vendor_option_is_known_or_absent_with_a_reason(option: VendorOption) -> None:
-    """Issue 29: by name, scope, unit and default: what the vendor's default is, ours says in the same unit."""
+    """Name, scope, unit and default: ours equals the vendor's default in the same unit."""
     ours, reason = option.ours, why_absent(option.name)
     if ours is None:
         assert reason, f"{option} is neither an option nor absent with a reason"
@@ -58,8 +58,8 @@ def test_a_vendor_option_is_known_or_absent_with_a_reason(option: VendorOption) 
         assert str(ours.spec.um) == option.default, f"{option}: the vendor's default, or its unit"
 
 
-def test_the_list_is_whole() -> None:
-    """The list has each option once, and every option here that says it is the vendor's."""
+def test_the_list_is_complete() -> None:
+    """The list has each option once, and every option here that is marked as the vendor's."""
     names = [(option.scope, option.name) for option in VENDOR]
     assert len(names) == len(set(names)) > 200
     unlisted = [
@@ -71,26 +71,26 @@ def test_the_list_is_whole() -> None:
     assert unlisted == []
 
 
-def test_no_reason_is_given_for_what_there_is() -> None:
-    """An option that came is no longer absent."""
+def test_an_existing_option_has_no_reason_for_absence() -> None:
+    """An option that was added is no longer absent."""
     here = {name for options in OPTIONS.values() for name in options}
     stale = [name for absent in ABSENT_OPTIONS for name in absent.names if name in here]
     assert stale == []
 
 
 def vendor_file() -> list[str]:
-    """Every option of the list that has a value, at its default, as a user would write it."""
+    """Return each option of the list that has a value, at its default, as a user would write it."""
     return [f"{option} {option.default}" for option in VENDOR if option.default != NO_VALUE]
 
 
-def test_a_vendor_file_runs_or_says_per_line_why_not() -> None:
-    """Issue 29: of a file with every option each line runs, has no counterpart and says why, or has a value that cannot
-    be and says why; what is left of the file makes every kind of options."""
+def test_each_line_of_a_vendor_file_runs_or_has_a_reason() -> None:
+    """In a file with every option, each line runs, or has no counterpart, or has an impossible value; the latter two
+    have a reason. The rest of the file sets up every kind of options."""
     lines = vendor_file()
     config, findings = examine("\n".join(lines))
     (wrong,) = [finding for finding in findings if finding.kind is FindingKind.WRONG]
     assert "dynamic_fragmentation_reduction" in wrong.message
-    assert "no other way of fragmenting" in wrong.hint, "the one value that cannot be is told why"
+    assert "no other way of fragmenting" in wrong.hint, "the impossible value has a reason"
     absent = {finding.line for finding in findings if finding.kind is FindingKind.ABSENT}
     assert absent == {
         number
@@ -113,14 +113,16 @@ def _runs(line: str) -> bool:
 
 
 def test_the_command_checks_it(tmp_path: Path) -> None:
-    """`umstack config check FILE` says the same, and fails for what is absent."""
+    """`umstack config check FILE` reports the same, and fails for absent options."""
     file = tmp_path / "um.cfg"
     lines = vendor_file()
     file.write_text("# everything\n" + "\n".join(lines) + "\n")
     done = CliRunner().invoke(umstack, ["config", "check", str(file), "--json"])
     (found,) = json.loads(done.stdout)["files"]
-    told = {finding["line"] for finding in found["findings"] if finding["kind"] in ("absent", "wrong")}
-    assert len(told) == len([line for line in lines if not _runs(line)])
+    reported_lines = {
+        finding["line"] for finding in found["findings"] if finding["kind"] in ("absent", "wrong")
+    }
+    assert len(reported_lines) == len([line for line in lines if not _runs(line)])
     assert done.exit_code != 0
     file.write_text("".join(f"{line}\n" for line in lines if _runs(line)))
     done = CliRunner().invoke(umstack, ["config", "check", str(file)])

@@ -1,4 +1,4 @@
-"""The tree uses the words of docs/glossary.md: none of those they replaced is in code, comments, names or pages."""
+"""The tree uses the words of docs/glossary.md: replaced words appear in no code, comment, name or page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.test_architecture import shown, text_files
 
 LINES_SHOWN = 60
 
-# The word that is not used, as a pattern, and the one that is. Only words that have no other meaning here.
+# Patterns of replaced words, each with its replacement. Only words without another meaning here.
 REPLACED = {
     # data path
     r"um_port\w*|->port_keeps|bool port_keeps": "ring set (um_rings, um_ring_link)",
@@ -44,7 +44,7 @@ REPLACED = {
     r"falls? silent|(?:is|are|was|been|stays?|goes|went) silent|silent (?:source|session|topic|receiver)s?": "idle",
     r"without nonblock": "what exists: a timeout",
 }
-# What users have in files, dashboards and programs: data, not words. The glossary maps it.
+# Names that users have in files, dashboards and programs are data; the glossary maps them.
 PROMISED = re.compile(
     r"--linger\b|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|SO_LINGER"
     r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
@@ -55,14 +55,14 @@ WORD = re.compile(
     re.IGNORECASE,
 )
 INSTEAD = list(REPLACED.values())
-# The glossary and this file name the words; licences and recorded inputs are not ours to word.
+# The glossary and this file name the words; licences and recorded inputs are not ours to change.
 EXCLUDED = re.compile(
     r"^(?:docs/glossary\.md|CHANGELOG\.md|LICENSE|tests/unit/(?:test_vocabulary\.py|data/um_options\.txt))$"
 )
 
 
 def findings(name: str, text: str) -> Iterator[str]:
-    """Each place of a text that holds a replaced word, with the word to use."""
+    """Yield each place of a text with a replaced word, and the word to use."""
     for number, line in enumerate(text.splitlines(), 1):
         for match in WORD.finditer(PROMISED.sub(" ", line)):
             instead = INSTEAD[int(str(match.lastgroup)[1:])]
@@ -70,7 +70,7 @@ def findings(name: str, text: str) -> Iterator[str]:
 
 
 def test_replaced_words_are_gone() -> None:
-    """Code, comments, names of tests and pages; also names of files."""
+    """Code, comments, names of tests, pages and file names are checked."""
     found: list[str] = []
     for path, text in text_files():
         if not EXCLUDED.match(name := shown(path)):
@@ -93,8 +93,8 @@ def test_replaced_words_are_gone() -> None:
         ('#include "core/hold_store.h"', "hold_store"),
     ],
 )
-def test_a_replaced_word_is_seen(text: str, word: str) -> None:
-    """The pattern finds identifiers and words."""
+def test_a_replaced_word_is_detected(text: str, word: str) -> None:
+    """The pattern matches in identifiers and in text."""
     assert next(finding.split("'")[1] for finding in findings("x", text)) == word
 
 
@@ -107,6 +107,6 @@ def test_a_replaced_word_is_seen(text: str, word: str) -> None:
         "forever",
     ],
 )
-def test_other_words_are_left_alone(text: str) -> None:
-    """No false alarm: promised names, and words that only look alike."""
+def test_other_words_are_accepted(text: str) -> None:
+    """No false alarm: promised names, and words that only look similar."""
     assert not list(findings("x", text.replace("um_portable", "portable")))

@@ -1,4 +1,4 @@
-"""Wildcard receivers: topics join as they appear and leave when their sources have gone, in one event queue."""
+"""Wildcard receivers: topics join when they appear and leave after their sources have ended, in one event queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from umstack.events import Event
 
 
 def take(receiver: WildcardReceiver, count: int) -> dict[str, list[bytes]]:
-    """The payloads of the next messages, this many in all, by topic."""
+    """Return the payloads of the next `count` messages, by topic."""
     found: dict[str, list[bytes]] = defaultdict(list)
     while sum(map(len, found.values())) < count:
         batch = receiver.poll(timeout=SECONDS)
@@ -30,12 +30,12 @@ def take(receiver: WildcardReceiver, count: int) -> dict[str, list[bytes]]:
 
 
 def controllers(context: Context) -> dict[str, int]:
-    """How many sources each topic that the context receives has."""
+    """Return the number of sources of each topic that the context receives."""
     return {row["topic"]: row["delivery_controllers"] for row in context.stats()["receivers"]}
 
 
 def publish(publishing: Context, receiving: Context, topic: str, *payloads: bytes) -> Any:
-    """A source that has found its receiver and sent these."""
+    """Return a source that has found its receiver and sent these payloads."""
     source = publishing.source(topic, flow_control="min", **SHARED)
     wait_for(lambda: controllers(receiving).get(topic), f"a receiver of {topic}")
     source.wait_connected(timeout=SECONDS)
@@ -44,7 +44,7 @@ def publish(publishing: Context, receiving: Context, topic: str, *payloads: byte
 
 
 def test_topics_join_as_they_appear() -> None:
-    """Issue 29: those that are known, then those to come; others are left alone; one queue for all."""
+    """Known topics join first, then new ones; others are ignored; all share one queue."""
     with open_context() as context, open_context() as publishing:
         first = publishing.source("orders.eu", flow_control="min", **SHARED)
         other = publishing.source("prices.eu", **SHARED)
@@ -68,7 +68,7 @@ def test_topics_join_as_they_appear() -> None:
 
 
 def test_an_idle_topic_is_found_by_a_wildcard_query() -> None:
-    """Issue 29: a source that has stopped advertising answers the wildcard query."""
+    """A source that has stopped advertising answers the wildcard query."""
     silent = {
         "resolver_advertisement_minimum_initial_duration": 20,
         "resolver_advertisement_sustain_interval": 0,
@@ -84,7 +84,7 @@ def test_an_idle_topic_is_found_by_a_wildcard_query() -> None:
 
 
 def test_a_topic_leaves_after_its_last_source() -> None:
-    """resolver_no_source_linger_timeout: what was delivered stays, and the topic joins again when it comes back."""
+    """resolver_no_source_linger_timeout: delivered messages stay, and the topic joins again when it returns."""
     with (
         open_context() as context,
         open_context() as publishing,
@@ -103,7 +103,7 @@ def test_a_topic_leaves_after_its_last_source() -> None:
 
 
 def test_callbacks_asyncio_and_sequential_mode() -> None:
-    """Read like every queue: by callback, in an event loop, and on a donated thread."""
+    """It is read like every queue: by callback, in an event loop, and on a donated thread."""
     seen: list[tuple[str, bytes]] = []
 
     def note(event: Event) -> None:
@@ -133,8 +133,9 @@ def test_callbacks_asyncio_and_sequential_mode() -> None:
         assert take(receiver, 1) == {"alone.too": [b"4"]}
 
 
-def test_what_cannot_be_is_refused() -> None:
-    """Errors say what to do: no pattern, two, none that compiles, an unknown option, a cache that is off."""
+def test_invalid_arguments_are_refused() -> None:
+    """The error states the remedy: no pattern, two, one that does not compile, an unknown option, a disabled
+    cache."""
     with open_context() as context:
         for arguments in (
             {},
@@ -150,8 +151,8 @@ def test_what_cannot_be_is_refused() -> None:
         context.wildcard_receiver(prefix="a")
 
 
-def test_closing_in_any_order_and_while_topics_come() -> None:
-    """Faults: a context is closed while topics appear by the hundred; nothing waits for anything else."""
+def test_closing_in_any_order_and_while_topics_appear() -> None:
+    """Faults: a context is closed while topics appear by the hundred; nothing deadlocks."""
     with open_context() as publishing:
         for number in range(200):
             publishing.source(f"many.{number}", **SHARED)
@@ -164,7 +165,7 @@ def test_closing_in_any_order_and_while_topics_come() -> None:
 
 
 def test_a_thousand_topics_share_one_queue() -> None:
-    """Issue 29: every topic of a wildcard receiver costs a delivery controller, not a queue."""
+    """Each topic of a wildcard receiver costs a delivery controller, not a queue."""
     topics = [f"wide.{number}" for number in range(1000)]
     with (
         open_context(
@@ -183,7 +184,7 @@ def test_a_thousand_topics_share_one_queue() -> None:
         assert take(receiver, len(topics)) == {topic: [topic.encode()] for topic in topics}
 
 
-def test_what_a_wildcard_receiver_costs_is_measured_in_turns() -> None:
+def test_the_cost_of_a_wildcard_receiver_is_measured_in_turns() -> None:
     """Both receivers read every message of every round, and each ratio compares the same round."""
     said: list[str] = []
     found = measure(WildcardPlan(topics=30, messages=640, rounds=3), said.append)
@@ -194,7 +195,7 @@ def test_what_a_wildcard_receiver_costs_is_measured_in_turns() -> None:
 
 
 def test_a_pattern_that_matches_everything_is_bounded() -> None:
-    """Issue 29: wildcard_maximum_topics topics join, the others are refused and counted; nothing else stops."""
+    """wildcard_maximum_topics topics join; the others are refused and counted; nothing else stops."""
     with open_context() as context, open_context() as publishing:
         wildcard = context.wildcard_receiver(r".*", wildcard_maximum_topics=20)
         for number in range(50):
