@@ -100,8 +100,8 @@ class TierCounts:
             counts = self.outcomes.get(tier)
             if counts is None and tier not in self.required:
                 continue
-            said = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts and counts[outcome]]
-            terminalreporter.write_line(f"{tier:10}{', '.join(said) or 'nothing ran'}")
+            texts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts and counts[outcome]]
+            terminalreporter.write_line(f"{tier:10}{', '.join(texts) or 'nothing ran'}")
         for tier in self.missing():
             terminalreporter.write_line(f"required tier '{tier}' did not run", red=True)
 
@@ -206,7 +206,7 @@ class RunItem(pytest.Item):
         )
         print(done.stdout)
         if done.returncode == SKIP_STATUS:
-            pytest.skip((done.stdout.strip().splitlines() or ["it does not say why"])[-1])
+            pytest.skip((done.stdout.strip().splitlines() or ["no reason given"])[-1])
         if done.returncode != 0:
             pytest.fail(f"{self.path} ended with status {done.returncode}", pytrace=False)
 
@@ -216,7 +216,7 @@ class RunItem(pytest.Item):
 
 
 @pytest.fixture(autouse=True)
-def loggers_as_they_were() -> Iterator[None]:
+def restore_logger_levels() -> Iterator[None]:
     """Restore the level of the stack's loggers: commands that run in the test process set it."""
     loggers = [logging.getLogger(name) for name in ("umstack", "xdp")]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]

@@ -30,5 +30,5 @@ def collect(receiver: Reader, count: int, seconds: float = SECONDS) -> list[Mess
     deadline = time.monotonic() + seconds
     while len(messages) < count:
         messages += receiver.poll(min(count - len(messages), 4096), 0.1).messages()
-        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came in {seconds} s"
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages arrived in {seconds} s"
     return messages

@@ -147,15 +147,15 @@ def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Resul
     return found
 
 
-def _result(what: str, plan: LateJoinPlan, said: dict[str, Any]) -> Result:
-    stats = said["stats"]
+def _result(what: str, plan: LateJoinPlan, answered: dict[str, Any]) -> Result:
+    stats = answered["stats"]
     return result(
         what="umstack",
         link="socket",
         mode=what,
         size=plan.size,
-        messages_per_second=said["count"] / said["seconds"],
-        lost=said["lost"],
+        messages_per_second=answered["count"] / answered["seconds"],
+        lost=answered["lost"],
         unrecoverable=stats["unrecoverable_loss_events"] + stats["burst_loss_events"],
         detail={"backlog": plan.backlog, "late_join_messages": stats["late_join_messages"]},
     )

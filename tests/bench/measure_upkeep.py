@@ -140,7 +140,7 @@ def _scrapes() -> tuple[float, list[float]]:
             page = opener.open(url, timeout=_PATIENCE_SECONDS).read()
             taken.append((time.perf_counter() - started) * 1e3)
             if page.count(b"umstack_source_messages_sent_total{") != TOPICS:
-                raise LinkError("a scrape has not every topic", hint="report it")
+                raise LinkError("a scrape is missing topics", hint="report it")
         child.stdin.close()
     return taken[0], taken[1:]
 

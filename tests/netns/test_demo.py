@@ -81,19 +81,19 @@ class Run:
     def finish(self) -> tuple[int, dict[str, Any], str]:
         """Return the exit status, the JSON object if there is one, and standard error. No process or namespace may
         remain."""
-        said, complained = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        output, errors = self.process.communicate(timeout=TIMEOUT_SECONDS)
         assert [lab.name for lab in Lab.all() if lab.owner_pid == self.process.pid] == []
         if self.lab:
             assert [name for name in namespaces.names() if name.startswith(f"{self.lab}.")] == []
         assert [pid for pid in self.children if Path(f"/proc/{pid}").exists()] == []
-        return self.process.returncode, json.loads(said) if said else {}, complained
+        return self.process.returncode, json.loads(output) if output else {}, errors
 
 
 def run(*arguments: str, link: str = "socket") -> tuple[int, dict[str, Any], str]:
     """Return the status of a complete run, the result of its only link if there is one, and standard error."""
-    status, report, complained = Run(*arguments, link=link).finish()
+    status, report, errors = Run(*arguments, link=link).finish()
     (only,) = report["runs"]
-    return status, only, complained
+    return status, only, errors
 
 
 def assert_repaired(result: dict[str, Any], tree: Path) -> None:
@@ -120,8 +120,8 @@ def assert_repaired(result: dict[str, Any], tree: Path) -> None:
 def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> None:
     """With 5 % loss at each of three switch ports, every subscriber verifies every file: first with AF_XDP at every
     end, then with sockets at every end."""
-    status, report, complained = Run("--tree", str(tree), "--loss", "0.05", link="both").finish()
-    assert status == 0, complained
+    status, report, errors = Run("--tree", str(tree), "--loss", "0.05", link="both").finish()
+    assert status == 0, errors
     assert (report["ok"], report["why_no_rings"]) == (True, None)
     by_rings, by_sockets = report["runs"]
     assert (by_rings["link"], by_sockets["link"]) == ("xdp", "socket")
@@ -131,14 +131,14 @@ def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> Non
         assert_repaired(result, tree)
     assert by_rings["publisher"]["manifest_sha256"] == by_sockets["publisher"]["manifest_sha256"]
     watch = report["watch"]
-    assert f"watch it at {watch['page_url']}; metrics are at {watch['metrics_url']}\n" in complained
+    assert f"watch it at {watch['page_url']}; metrics are at {watch['metrics_url']}\n" in errors
     assert {link: scrape["contexts"] for link, scrape in watch["scrapes"].items()} == {"xdp": 4, "socket": 4}
     assert all(scrape["samples"] > 100 for scrape in watch["scrapes"].values())
 
 
 def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -> None:
     """With too little locked memory `both` reports the reason and sockets do the job; `rings` alone is an error."""
-    said = {}
+    outputs = {}
     for link in ("both", "xdp"):
         limited = ["setpriv", "--bounding-set=-ipc_lock", "sh", "-c", 'ulimit -l 1024; exec "$@"', "sh"]
         demo = [
@@ -154,21 +154,21 @@ def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -
             "--subscribers",
             "1",
         ]
-        said[link] = subprocess.run(
+        outputs[link] = subprocess.run(
             [*limited, *demo, "--tree", str(tree), "--link", link],
             cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
         )
-    assert said["both"].returncode == 0, said["both"].stderr
-    report = json.loads(said["both"].stdout)
+    assert outputs["both"].returncode == 0, outputs["both"].stderr
+    report = json.loads(outputs["both"].stdout)
     assert report["ok"]
     assert "bytes of locked memory" in report["why_no_rings"]
     assert [run["link"] for run in report["runs"]] == ["socket"]
-    assert said["xdp"].returncode == 1
-    assert "bytes of locked memory" in said["xdp"].stderr
-    assert "--link socket" in said["xdp"].stderr
+    assert outputs["xdp"].returncode == 1
+    assert "bytes of locked memory" in outputs["xdp"].stderr
+    assert "--link socket" in outputs["xdp"].stderr
 
 
 def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
@@ -226,9 +226,9 @@ def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work:
     assert printed[_HOSTS[3], "off_transport"]["fragments"] >= cut["otr_messages"]
     assert sum(row["fragments"] for row in printed.values()) == served
     assert {row["topic"] for row in printed.values()} == {"demo/tree"}
-    said = " ".join(one["text"] for one in result["report"]["findings"])
-    assert f"Late join: receiver {_HOSTS[2]} fetched" in said
-    assert f"Off-transport recovery: receiver {_HOSTS[3]} fetched" in said
+    findings = " ".join(one["text"] for one in result["report"]["findings"])
+    assert f"Late join: receiver {_HOSTS[2]} fetched" in findings
+    assert f"Off-transport recovery: receiver {_HOSTS[3]} fetched" in findings
 
 
 @pytest.mark.timeout(3 * TIMEOUT_SECONDS)
@@ -247,10 +247,10 @@ def test_the_whole_story_without_multicast(tree: Path, work: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-    said = {name: story.communicate(timeout=2 * TIMEOUT_SECONDS) for name, story in stories.items()}
+    outputs = {name: story.communicate(timeout=2 * TIMEOUT_SECONDS) for name, story in stories.items()}
     for transport, story in stories.items():
-        assert story.returncode == 0, said[transport]
-        result = json.loads(said[transport][0])
+        assert story.returncode == 0, outputs[transport]
+        result = json.loads(outputs[transport][0])
         (live,), recovery = result["runs"], result["recovery"]
         for run in (live, recovery):
             assert (run["ok"], run["network"], run["transport"]) == (True, "lab", transport)
@@ -263,7 +263,7 @@ def test_the_whole_story_without_multicast(tree: Path, work: Path) -> None:
         assert cut["otr_messages"] > max(50, always["otr_messages"])
         (whole,) = (tree.parent / transport / "captures" / "recovery").glob("*.pcapng")
         assert whole.stat().st_size > 2 * live["bytes"], "a copy for each subscriber, at the router"
-    assert all(one["naks_sent"] > 0 for one in json.loads(said["lbtru"][0])["runs"][0]["subscribers"])
+    assert all(one["naks_sent"] > 0 for one in json.loads(outputs["lbtru"][0])["runs"][0]["subscribers"])
 
 
 def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:
@@ -300,9 +300,9 @@ def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signa
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     demo.process.send_signal(number)
-    status, result, complained = demo.finish()
+    status, result, errors = demo.finish()
     assert (status, result) == (130, {})
-    assert "Traceback" not in complained
+    assert "Traceback" not in errors
 
 
 def test_the_processes_of_a_killed_run_end(

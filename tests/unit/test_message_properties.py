@@ -253,7 +253,7 @@ def test_asynchronous_sends_and_reads_have_them(contexts: list[Context]) -> None
         await source.send_async(b"x", flush=True, properties=SMALL)
         async for message in receiver:
             return message
-        raise AssertionError("nothing came")
+        raise AssertionError("no message arrived")
 
     assert dict(asyncio.run(asyncio.wait_for(both(), SECONDS)).properties) == SMALL
 
@@ -307,7 +307,7 @@ def test_subclasses_are_their_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "expected"),
     [
         ("", 1, "has 0 bytes"),
         ("n" * 251, 1, "has 251 bytes"),
@@ -324,11 +324,11 @@ def test_subclasses_are_their_types() -> None:
         ("a", -(2**63) - 1, "does not fit Long"),
     ],
 )
-def test_values_that_cannot_be_encoded_are_refused(name: Any, value: Any, said: str) -> None:
+def test_values_that_cannot_be_encoded_are_refused(name: Any, value: Any, expected: str) -> None:
     """The error names the property, and nothing is sent."""
     with open_context() as context:
         source = context.source("refused", flow_control="none")
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=expected):
             source.send(b"x", properties={name: value})
         assert source.send(b"y") == 0
 

@@ -266,7 +266,7 @@ def test_idle_scrapers_are_bounded() -> None:
             assert ninth.recv(1) == b""
         for one in idle:
             one.close()
-        wait_for(lambda: _answers(endpoint.url), "slots to be free again")
+        wait_for(lambda: _answers(endpoint.url), "free slots")
 
 
 def _answers(url: str) -> bool:

@@ -41,12 +41,12 @@ def _connected(contexts: tuple[Context, Context], **options: Any) -> tuple[Sourc
 def _rows_until(receiver: Receiver, kind: type, count: int) -> list[Any]:
     rows: list[Any] = []
 
-    def came() -> bool:
+    def has_arrived() -> bool:
         events = receiver.poll(timeout=0.02).events()
         rows.extend(row for row in events if isinstance(row, Message | UnrecoverableLoss))
         return sum(isinstance(row, kind) for row in rows) >= count
 
-    wait_for(came, f"{count} {kind.__name__}", SECONDS)
+    wait_for(has_arrived, f"{count} {kind.__name__}", SECONDS)
     return rows
 
 
@@ -105,11 +105,11 @@ def _lose(source: Source, count: int = 1) -> None:
 def _wait_for_event(receiver: Receiver, kind: type) -> Any:
     found: list[Any] = []
 
-    def came() -> bool:
+    def has_arrived() -> bool:
         found.extend(event for event in receiver.poll(timeout=0.02).events() if isinstance(event, kind))
         return bool(found)
 
-    wait_for(came, kind.__name__, SECONDS)
+    wait_for(has_arrived, kind.__name__, SECONDS)
     return found[0]
 
 

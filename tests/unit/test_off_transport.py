@@ -82,11 +82,11 @@ class Account:
             self.take()
 
     def until(self, count: int) -> None:
-        def enough() -> bool:
+        def has_enough() -> bool:
             self.take()
             return len(self.numbers) + len(self.lost) >= count
 
-        wait_for(enough, f"{count} messages; {len(self.numbers)} received, {len(self.lost)} lost")
+        wait_for(has_enough, f"{count} messages; {len(self.numbers)} received, {len(self.lost)} lost")
 
     def until_ended(self, count: int = 1) -> None:
         def has_ended() -> bool:
@@ -101,7 +101,7 @@ def _rediscovered(subscriber: Context, account: Account, count: int = 1) -> None
         account.take()
         return bool(subscriber.stats()["context"]["sources_resumed"] == count)
 
-    wait_for(is_found, "the source again")
+    wait_for(is_found, "the rediscovered source")
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ def test_ten_thousand_connections_to_the_request_port(subscriber: Context) -> No
                 if len(peers) > 1000:
                     peers.pop(0).close()
 
-            def turned_away() -> bool:
+            def was_refused() -> bool:
                 stats = context.stats()["context"]
                 assert stats["recovery_connections"] <= 64
                 return bool(stats["recovery_connections_refused"] + stats["recovery_connections_idle"] > 100)
 
-            wait_for(turned_away, "connections that are turned away")
+            wait_for(was_refused, "refused connections")
             receiver = subscriber.receiver("many", late_join_info_request_interval=100)
             assert _numbers(receiver, 10)[0] == list(range(10))
             for peer in peers:

@@ -30,7 +30,7 @@ def tool(name: str) -> str:
     """Return the path of a program, or skip the test with the name of the missing one."""
     found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
-        pytest.skip(f"no {name} here")
+        pytest.skip(f"{name} is not installed")
     return found
 
 
@@ -78,8 +78,8 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     units = sorted(tmp_path.iterdir())
     assert len(units) == 6
     done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, timeout=60)
-    said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "umstack" in line]
-    assert not said, "\n".join(said)
+    complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "umstack" in line]
+    assert not complaints, "\n".join(complaints)
 
 
 def test_a_wrong_unit_is_detected(tmp_path: Path) -> None:
@@ -124,13 +124,13 @@ def test_sysusers_and_tmpfiles_are_accepted(tmp_path: Path) -> None:
 
 def test_the_version_lists_the_compiled_parts() -> None:
     """Version and commit, interpreter and kernel, library versions and BPF programs."""
-    said = CliRunner().invoke(root, ["--version"]).output.splitlines()
-    assert re.fullmatch(r"umstack \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)\)", said[0])
-    assert said[1].startswith("Python 3.")
-    assert said[2].startswith("libbpf")
-    assert said[3].startswith("libxdp")
-    assert re.fullmatch(r"libcrypto \d+\.\d+\.\d+.* \(OpenSSL\)", said[4])
-    assert said[5].startswith("BPF programs:")
+    output_lines = CliRunner().invoke(root, ["--version"]).output.splitlines()
+    assert re.fullmatch(r"umstack \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)\)", output_lines[0])
+    assert output_lines[1].startswith("Python 3.")
+    assert output_lines[2].startswith("libbpf")
+    assert output_lines[3].startswith("libxdp")
+    assert re.fullmatch(r"libcrypto \d+\.\d+\.\d+.* \(OpenSSL\)", output_lines[4])
+    assert output_lines[5].startswith("BPF programs:")
 
 
 def test_the_containerfile_passes_its_linter() -> None:

@@ -13,7 +13,7 @@ from umstack.config import Config, Scope
 from umstack.errors import OptionError
 
 
-def kept(program: list[Instruction], packet: bytes) -> bool:
+def is_kept(program: list[Instruction], packet: bytes) -> bool:
     """Return the verdict of the kernel's classic BPF interpreter; a load beyond the packet rejects it."""
     accumulator = index = at = 0
     while True:
@@ -105,18 +105,18 @@ DEFAULT = PacketFilter.of_configuration(Config())
 def test_the_default_keeps_only_traffic_of_the_stack(packet: bytes, expected: bool) -> None:
     """The filter keeps the configured groups and ports, NAKs to source ports, fragments, recovery, LBT-RU and
     LBT-TCP."""
-    assert kept(DEFAULT.program(), packet) is expected
+    assert is_kept(DEFAULT.program(), packet) is expected
 
 
 def test_groups_and_ports_can_be_given() -> None:
     """--group and --port replace those of the configuration; groups without a port match any port."""
     named = DEFAULT.narrowed(["239.1.0.0/16", "239.2.1.1-239.2.1.3"], []).program()
-    assert kept(named, frame("239.1.255.255", 5))
-    assert kept(named, frame("239.2.1.3", 5))
-    assert not kept(named, frame("239.2.1.4", 5))
-    assert not kept(named, frame("224.10.10.10", 14400))
+    assert is_kept(named, frame("239.1.255.255", 5))
+    assert is_kept(named, frame("239.2.1.3", 5))
+    assert not is_kept(named, frame("239.2.1.4", 5))
+    assert not is_kept(named, frame("224.10.10.10", 14400))
     narrow = DEFAULT.narrowed(["239.1.1.1"], ["100", "200-210"]).program()
-    assert [port for port in range(90, 220) if kept(narrow, frame("239.1.1.1", port))] == [
+    assert [port for port in range(90, 220) if is_kept(narrow, frame("239.1.1.1", port))] == [
         100,
         *range(200, 211),
     ]
@@ -127,9 +127,9 @@ def test_the_configuration_sets_the_filter() -> None:
     config = Config().with_options(Scope.SOURCE, {"transport_lbtrm_multicast_address": "239.9.9.9"})
     config = config.with_options(Scope.CONTEXT, {"resolver_multicast_port": 7777})
     program = PacketFilter.of_configuration(config).program()
-    assert kept(program, frame("239.9.9.9", 14400))
-    assert kept(program, frame("224.9.10.11", 7777))
-    assert not kept(program, frame("224.9.10.11", 12965))
+    assert is_kept(program, frame("239.9.9.9", 14400))
+    assert is_kept(program, frame("224.9.10.11", 7777))
+    assert not is_kept(program, frame("224.9.10.11", 12965))
 
 
 def test_the_program_agrees_with_the_ranges() -> None:
@@ -150,7 +150,7 @@ def test_the_program_agrees_with_the_ranges() -> None:
             expected = any(low <= group <= high for low, high in groups) and (
                 not ports or any(low <= port <= high for low, high in ports)
             )
-            assert kept(program, frame(str(address(base + group)), port)) == expected
+            assert is_kept(program, frame(str(address(base + group)), port)) == expected
 
 
 @pytest.mark.parametrize("text", ["nonsense", "239.1.1.1/8", "239.1.1.1-x", "239.1.1.9-239.1.1.1", ""])

@@ -299,7 +299,7 @@ def test_percentiles_match_the_samples() -> None:
     assert (found["min_us"], found["max_us"]) == (0.001, 100.0)
 
 
-def made_up(plan: ThroughputPlan, rate: float, lost: int) -> RawThroughput:
+def fake_result(plan: ThroughputPlan, rate: float, lost: int) -> RawThroughput:
     """Return a measurement with this rate and loss per thousand messages."""
     return RawThroughput(plan, rate, rate, rate, 1000, 1000 - lost, lost, 0, 0, 0, 0, 1.0, 1.0, 0)
 
@@ -308,7 +308,7 @@ def test_the_fastest_way_is_measured_for_the_whole_time(monkeypatch: pytest.Monk
     """The fastest probe is chosen; the figure is that of the long run, even if it is below the probe's."""
 
     def measured(_sender: object, _receiver: object, plan: ThroughputPlan) -> RawThroughput:
-        return made_up(plan, {0: 10.0, 100: 30.0, 300: 20.0}[plan.coalesce_us] / plan.seconds, 0)
+        return fake_result(plan, {0: 10.0, 100: 30.0, 300: 20.0}[plan.coalesce_us] / plan.seconds, 0)
 
     monkeypatch.setattr(raw, "measure_throughput", measured)
     found = raw.measure_strongest(HERE, HERE, ThroughputPlan("raw-udp", 64, seconds=2.0), probe_seconds=0.5)
@@ -322,8 +322,8 @@ def test_a_sender_that_overruns_its_receiver_is_paced(monkeypatch: pytest.Monkey
 
     def measured(_sender: object, _receiver: object, plan: ThroughputPlan) -> RawThroughput:
         if not plan.pace_messages_per_second:
-            return made_up(plan, 1000.0, 200)
-        return made_up(plan, 1200.0 if plan.pace_messages_per_second > 1000 else 900.0, 0)
+            return fake_result(plan, 1000.0, 200)
+        return fake_result(plan, 1200.0 if plan.pace_messages_per_second > 1000 else 900.0, 0)
 
     monkeypatch.setattr(raw, "measure_throughput", measured)
     found = raw.measure_strongest(HERE, HERE, ThroughputPlan("raw-udp", 64))

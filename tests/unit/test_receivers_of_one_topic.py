@@ -62,10 +62,10 @@ def test_options_of_the_session_are_those_of_the_first_receiver(caplog: pytest.L
             transport_lbtrm_nak_backoff_interval=20,
         )
         wait_for(lambda: [one for one in caplog.records if one.name == "umstack.receiver"], "the warning")
-        said = [one.getMessage() for one in caplog.records if one.name == "umstack.receiver"]
-        assert len(said) == 1
-        assert "transport_lbtrm_nak_generation_interval 250 (in force: 10000)" in said[0]
-        assert "transport_lbtrm_nak_backoff_interval 20 (in force: 200)" in said[0]
-        assert "suppress" not in said[0]
+        warnings = [one.getMessage() for one in caplog.records if one.name == "umstack.receiver"]
+        assert len(warnings) == 1
+        assert "transport_lbtrm_nak_generation_interval 250 (in force: 10000)" in warnings[0]
+        assert "transport_lbtrm_nak_backoff_interval 20 (in force: 200)" in warnings[0]
+        assert "suppress" not in warnings[0]
         source.send(b"all the same", flush=True)
         assert collect(late, 1)[0].data == b"all the same"

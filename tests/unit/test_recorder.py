@@ -130,7 +130,7 @@ def test_topics_by_pattern(tmp_path: Path) -> None:
     ):
         early = context.source("market/a", flow_control="min")
         other = context.source("marketing", flow_control="none")
-        wait_for(lambda: recorder.step() is not None and early.is_connected, "the topic there is")
+        wait_for(lambda: recorder.step() is not None and early.is_connected, "the existing topic")
         late = connected(context, "market/b", recorder)
         for source in (early, late, other):
             source.send(source.topic.encode(), flush=True)
@@ -163,8 +163,8 @@ def test_sources_by_group(tmp_path: Path, groups: tuple[str, ...], recorded: set
             return are_connected and context.stats()["context"]["tr_cache_entries"] == 2
 
         wait_for(are_found, "both sources")
-        for source, said in ((other, b"other"), (chosen, b"chosen")):
-            source.send_many([said] * 10, flush=True)
+        for source, payload in ((other, b"other"), (chosen, b"chosen")):
+            source.send_many([payload] * 10, flush=True)
         record(recorder, 10 * len(recorded))
         joined = {reading["transport"] for reading in context.stats()["receiver_transports"]}
     assert joined == {source.transport for source in (other, chosen)[-len(recorded) :]}
@@ -181,7 +181,7 @@ def test_groups_are_parsed_as_in_a_capture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "said"),
+    ("group", "expected"),
     [
         ("nonsense", "not a group"),
         ("", "not a group"),
@@ -191,9 +191,9 @@ def test_groups_are_parsed_as_in_a_capture() -> None:
         ("0.0.0.0/0", "not a multicast group"),
     ],
 )
-def test_an_invalid_group_is_refused(tmp_path: Path, group: str, said: str) -> None:
+def test_an_invalid_group_is_refused(tmp_path: Path, group: str, expected: str) -> None:
     """The error shows a valid group."""
-    with open_context() as context, pytest.raises(OptionError, match=said) as refused:
+    with open_context() as context, pytest.raises(OptionError, match=expected) as refused:
         Recorder(context, ["orders"], groups=[group], journal=tmp_path)
     assert "224.1.1.1-224.1.1.9" in (refused.value.hint or "")
 
@@ -307,11 +307,11 @@ def start(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def recording(process: subprocess.Popen[str]) -> None:
     """Wait until the process has its receivers."""
 
-    def ready() -> bool:
+    def is_ready() -> bool:
         assert process.poll() is None, process.communicate()
         return any(report["receivers"] for report in read_statistics(process.pid))
 
-    wait_for(ready, "the recorder", 6 * SECONDS)
+    wait_for(is_ready, "the recorder", 6 * SECONDS)
 
 
 def test_a_killed_recorder_leaves_whole_files_and_resumes(start: Callable[..., Any], tmp_path: Path) -> None:
@@ -338,14 +338,14 @@ def test_a_killed_recorder_leaves_whole_files_and_resumes(start: Callable[..., A
         source.send_many([b"last"], flush=True)
         wait_for(lambda: b"last" in payloads(out), "the last message", 2 * SECONDS)
         process.terminate()
-        said, complained = process.communicate(timeout=20)
-        assert process.returncode == 0, complained
-        assert json.loads(said)["ok"]
+        output, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors
+        assert json.loads(output)["ok"]
     found = payloads(out)
     assert found[-1] == b"last"
     recorded = [int(payload) for payload in found[:-1]]
     assert len(recorded) >= 3000
-    assert recorded == sorted(set(recorded)), "nothing twice, nothing out of order"
+    assert recorded == sorted(set(recorded)), "no duplicates, in order"
     assert not list(out.rglob(".part-*"))
 
 
@@ -397,19 +397,19 @@ def test_messages_between_a_kill_and_a_restart_are_reported(
         process = start(*arguments)
         send_until_journalled(source, journal)
         process.terminate()
-        said, complained = process.communicate(timeout=20)
-        assert process.returncode == 0, complained
+        output, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors
     missed = check_gap(journal)
     assert missed >= 77
-    assert json.loads(said)["missed"] == missed
-    assert f"umstack: {missed:,} messages of 'orders'" in complained
-    assert "while no recorder ran" in complained
+    assert json.loads(output)["missed"] == missed
+    assert f"umstack: {missed:,} messages of 'orders'" in errors
+    assert "while no recorder ran" in errors
 
 
 def test_each_gap_is_one_event(tmp_path: Path) -> None:
     """Messages of several fragments; a second recorder that missed nothing, a third after a gap, and a fourth."""
     settings = RecorderSettings(interval_seconds=1000)
-    said: list[int] = []
+    gaps: list[int] = []
 
     def record_for_a_while(*, fragments: bool) -> None:
         with (
@@ -419,7 +419,7 @@ def test_each_gap_is_one_event(tmp_path: Path) -> None:
                 ["orders"],
                 journal=tmp_path,
                 settings=settings,
-                on_gap=lambda gap: said.append(gap.lost),
+                on_gap=lambda gap: gaps.append(gap.lost),
             ) as recorder,
         ):
             sent = 0
@@ -440,12 +440,12 @@ def test_each_gap_is_one_event(tmp_path: Path) -> None:
         source.send(b"first", flush=True)
         record_for_a_while(fragments=False)
         record_for_a_while(fragments=True)
-        assert said == []
+        assert gaps == []
         source.send_many([b"unheard"] * 3, flush=True)
         record_for_a_while(fragments=True)
-        assert said == [3]
+        assert gaps == [3]
         record_for_a_while(fragments=True)
-    assert said == [3]
+    assert gaps == [3]
     assert gaps_of(tmp_path) == [3]
 
 
@@ -536,9 +536,9 @@ def test_the_command_counts(start: Callable[..., Any], tmp_path: Path) -> None:
     with open_context() as context, context.source("orders", flow_control="min") as source:
         source.wait_connected(timeout=SECONDS)
         source.send_many([b"x"] * 500, flush=True)
-        said, complained = process.communicate(timeout=20)
-    assert process.returncode == 0, complained
-    summary = json.loads(said)
+        output, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    summary = json.loads(output)
     assert (summary["messages"], summary["journal_start"], summary["journal_end"]) == (500, 0, 500)
 
 
@@ -555,12 +555,12 @@ def test_the_command_accepts_groups(start: Callable[..., Any], tmp_path: Path) -
         chosen.wait_connected(timeout=SECONDS)
         for source, said in ((other, b"other"), (chosen, b"chosen")):
             source.send_many([said] * 500, flush=True)
-        _, complained = process.communicate(timeout=20)
-    assert process.returncode == 0, complained
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
     rows = [row for batch in JournalReader(journal / "messages").read(0) for row in batch.to_pylist()]
     assert [row["payload"] for row in rows] == [b"chosen"] * 500
     process = start("orders", "--group", "10.1.1.1", "--journal", str(tmp_path / "none"))
-    _, complained = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=20)
     assert process.returncode != 0
-    assert "10.1.1.1 is not a multicast group" in complained
-    assert "224.1.1.1-224.1.1.9" in complained
+    assert "10.1.1.1 is not a multicast group" in errors
+    assert "224.1.1.1-224.1.1.9" in errors

@@ -44,7 +44,7 @@ class OddReport:
         """Return a session's rows of a table."""
         return [row for row in self.report.summary[table] if row["session_id"] == session]
 
-    def said(self, topic: str) -> list[str]:
+    def texts_on(self, topic: str) -> list[str]:
         """Return the findings on a topic."""
         return [finding.text for finding in self.report.findings if finding.topic == topic]
 
@@ -74,9 +74,9 @@ def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
     """It has the file's name and is on the page too, although other captures have more findings than the page
     shows."""
     page = Page(odd_report.report.page.read_text()).text
-    said = odd_report.said("capture")
+    texts_on = odd_report.texts_on("capture")
     for name, fault in odd_report.captures.faults.items():
-        [text] = [one for one in said if one.startswith(f"{odd_report.captures.folder / name}: ")]
+        [text] = [one for one in texts_on if one.startswith(f"{odd_report.captures.folder / name}: ")]
         assert fault in text
         assert text in page
     assert odd_report.report.summary.totals["remarks"] > odd.PORTS
@@ -89,7 +89,7 @@ def test_ip_fragments_match_the_fragmented_datagram(odd_report: OddReport) -> No
     [row] = odd_report.report.summary["ip_fragments"]
     assert (row["source_address"], row["destination_address"]) == ("10.0.0.1", "224.10.10.10")
     assert (row["fragments"], row["bytes"]) == (len(fragments), sum(map(len, fragments)))
-    [text] = odd_report.said("ip-fragments")
+    [text] = odd_report.texts_on("ip-fragments")
     assert text.startswith("3 IP fragments were captured, most from 10.0.0.1 to 224.10.10.10")
 
 
@@ -100,7 +100,7 @@ def test_a_burst_is_found_where_it_was_made(odd_report: OddReport) -> None:
     assert burst["datagrams"] == odd.BURST_MS * odd.BURST_DATAGRAMS
     mean = 1 + odd.BURST_MS * (odd.BURST_DATAGRAMS - 1) / odd.BURST_SPAN_MS
     assert burst["times_mean"] == pytest.approx(odd.BURST_DATAGRAMS / mean)
-    [text] = [one for one in odd_report.said("bursts") if f"{odd.BURSTING:08x}" in one]
+    [text] = [one for one in odd_report.texts_on("bursts") if f"{odd.BURSTING:08x}" in one]
     assert "sends in bursts" in text
 
 

@@ -95,7 +95,7 @@ def test_random_bytes_never_stop_the_port(context: Context) -> None:
     assert intake is not None
     del pending
     gc.collect()
-    wait_for(lambda: intake._held_bytes - sum(intake._abandoned) == 0, "nothing held")
+    wait_for(lambda: intake._held_bytes - sum(intake._abandoned) == 0, "released memory")
 
 
 def test_a_repeated_response_is_delivered_once(context: Context) -> None:
@@ -160,21 +160,21 @@ def test_ten_thousand_connections_do_not_block_a_responder() -> None:
                 if len(peers) > 1000:
                     peers.pop(0).close()
 
-            def turned_away() -> bool:
+            def was_refused() -> bool:
                 stats = context.stats()["context"]
                 assert stats["recovery_connections"] <= 8
                 assert stats["request_responders"] <= 8
                 return bool(stats["recovery_connections_refused"] + stats["recovery_connections_idle"] > 100)
 
-            wait_for(turned_away, "connections that are turned away")
+            wait_for(was_refused, "refused connections")
 
-            def responds() -> bool:
+            def has_response() -> bool:
                 try:
                     return source.request(b"x").first(timeout=0.5).data == b"re:x"
                 except ResponseTimeout:
                     return False
 
-            wait_for(responds, "a response")
+            wait_for(has_response, "a response")
     finally:
         for peer in peers:
             peer.close()

@@ -351,7 +351,7 @@ def test_late_responses_are_dropped_and_counted(context: Context) -> None:
     assert timed_out.receive() is None
 
 
-def test_deletion(context: Context) -> None:
+def test_closing_ends_requests(context: Context) -> None:
     """When a source, a receiver or a context closes, readers and responders get a clear error."""
     requests: list[Request] = []
     errors: list[BaseException] = []
@@ -550,7 +550,7 @@ def test_a_requester_that_reads_slowly_gets_everything() -> None:
         assert counter(responder, "responses_unsent") == 0
 
 
-def test_a_requester_that_is_gone(context: Context) -> None:
+def test_a_requester_that_has_closed(context: Context) -> None:
     """A closed port, a port that closes accepted connections, and a port that reopens."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

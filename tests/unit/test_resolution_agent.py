@@ -75,7 +75,7 @@ def turn_until(agents: list[ResolutionAgent], done: Callable[[], bool]) -> None:
         for agent in agents:
             selector.register(agent.fileno(), selectors.EVENT_READ)
         while not done():
-            assert time.monotonic() < give_up, "waited in vain"
+            assert time.monotonic() < give_up, "the condition did not come true in time"
             selector.select(0.005)
             for agent in agents:
                 agent.process(time.monotonic_ns())
@@ -185,7 +185,7 @@ def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: Co
     assert agent.next_deadline_ns() is not None
 
 
-def test_datagram_sizes_follow_the_mtu() -> None:
+def test_datagram_sizes_are_computed_from_the_mtu() -> None:
     """W4: 0 means the MTU's size; for a size above the MTU the error states the largest possible one."""
     assert resolver_datagram_size(Config().context_options(), 1500) == 1472
     assert resolver_datagram_size(Config().context_options(), 65536) == 65507
@@ -194,7 +194,7 @@ def test_datagram_sizes_follow_the_mtu() -> None:
         resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1473), 1500)
 
 
-def test_the_datagram_size_follows_the_mtu(stack: ExitStack, options: ContextOptions) -> None:
+def test_a_changed_mtu_is_followed(stack: ExitStack, options: ContextOptions) -> None:
     """W4: a change of the MTU at run time is followed."""
     agent = agent_for(stack, options, [])
     assert agent.machine.datagram_maximum_bytes == 65507
@@ -244,7 +244,7 @@ def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> N
     wait_for(lambda: len(found) == 2)
     publisher.withdraw("orders", 3, ADDRESS)
     publisher.close()
-    assert gone.wait(PATIENCE_S), "what was posted before close must be carried out"
+    assert gone.wait(PATIENCE_S), "commands posted before close must be executed"
     subscriber.stop_query("orders")
     wait_for(lambda: subscriber.stats()["tr_rcv_topics"] == 0)
 

@@ -65,7 +65,7 @@ def advertised(*topics: str, ttl: int = 60, address: LbtrmAddress = ADDRESS) -> 
     return encode(ResolutionDatagram(advertisements=tuple(records)))
 
 
-def asked(*topics: str) -> bytes:
+def query_for(*topics: str) -> bytes:
     return encode(ResolutionDatagram(queries=topics))
 
 
@@ -138,9 +138,9 @@ def test_a_query_is_answered_at_once_and_restarts_sustaining() -> None:
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     list(run(resolver, 0, 100 * SECOND))
     now = 100 * SECOND + 7 * MS
-    resolver.datagram_received(asked("trades"), now)
+    resolver.datagram_received(query_for("trades"), now)
     assert resolver.next_deadline_ns() is None
-    resolver.datagram_received(asked("orders", "orders", "orders"), now)
+    resolver.datagram_received(query_for("orders", "orders", "orders"), now)
     assert resolver.next_deadline_ns() == 0
     times = [time for time, _ in run(resolver, now, 10**12)]
     assert times == [100_007, *range(101_100, 160_101, 1000)]
@@ -151,7 +151,7 @@ def test_a_query_in_the_initial_phase_does_not_disturb_it() -> None:
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     before = [time for time, _ in run(resolver, 0, 200 * MS)]
-    resolver.datagram_received(asked("orders"), 203 * MS)
+    resolver.datagram_received(query_for("orders"), 203 * MS)
     after = [time for time, _ in run(resolver, 203 * MS, 1200 * MS)]
     assert before + after == [0, 10, 30, 70, 150, 203, 310, 630, 1130]
 
@@ -162,7 +162,7 @@ def test_answers_can_be_switched_off() -> None:
     quiet = Config().source_options(resolver_advertisement_send_immediate_response=0)
     resolver.advertise("orders", 3, ADDRESS, quiet, 0)
     list(run(resolver, 0, 100 * SECOND))
-    resolver.datagram_received(asked("orders"), 100 * SECOND)
+    resolver.datagram_received(query_for("orders"), 100 * SECOND)
     assert [time for time, _ in run(resolver, 100 * SECOND, 102 * SECOND)] == [101_000, 102_000]
 
 
@@ -244,12 +244,12 @@ def test_a_final_advertisement_ends_a_source() -> None:
     assert publisher.next_deadline_ns() is None
 
 
-def test_a_withdrawn_source_is_silent_and_answers_nothing() -> None:
+def test_a_withdrawn_source_sends_and_answers_nothing() -> None:
     resolver = machine()
     resolver.advertise("orders", 0, ADDRESS, SOURCE, 0)
     resolver.withdraw("orders", 0, ADDRESS)
     resolver.withdraw("orders", 0, ADDRESS)
-    resolver.datagram_received(asked("orders"), 1)
+    resolver.datagram_received(query_for("orders"), 1)
     assert list(run(resolver, 1, 10**12)) == []
     assert resolver.stats()["tr_src_topics"] == 0
 
@@ -308,7 +308,7 @@ def test_queries_have_a_separate_limit(phase: str) -> None:
     start_ms = 0 if phase == "initial" else 1000
     sent = list(run(resolver, 0, start_ms * MS + 1999 * MS))
     first_ms = next(time for time, datagram in sent if datagram.queries)
-    assert start_ms * 3 // 4 <= first_ms <= start_ms, "a quarter early at most, along with others"
+    assert start_ms * 3 // 4 <= first_ms <= start_ms, "at most a quarter early, together with others"
     assert sum(len(datagram.queries) for time, datagram in sent if time < first_ms + 2000) == 200
     assert len({q for _, datagram in sent for q in datagram.queries}) > 100
 
@@ -319,7 +319,7 @@ def test_a_flood_of_queries_is_answered_within_the_limit() -> None:
     for number in range(255):
         resolver.advertise(f"t{number}", number, ADDRESS, SOURCE, 0)
     list(run(resolver, 0, 100 * SECOND))
-    flood = asked(*(f"t{number}" for number in range(255)))
+    flood = query_for(*(f"t{number}" for number in range(255)))
     sent_bytes = 0
     for millisecond in range(200):
         now = 100 * SECOND + millisecond * MS
@@ -464,7 +464,7 @@ def test_a_record_that_waits_is_not_queued_twice() -> None:
     list(run(resolver, 0, 100 * SECOND))
     for millisecond in range(50):
         now = 100 * SECOND + millisecond * MS
-        resolver.datagram_received(asked("a", "b"), now)
+        resolver.datagram_received(query_for("a", "b"), now)
         sent = [
             d for data in resolver.datagrams_to_send(now) if isinstance(d := decode(data), ResolutionDatagram)
         ]

@@ -139,7 +139,7 @@ def test_a_query_is_answered_by_a_later_source() -> None:
     resolver.datagrams_to_send(10)
     for now in (20, 30):
         resolver.datagram_received(query, now)
-        assert resolver.next_deadline_ns() == 0, "an answer each time"
+        assert resolver.next_deadline_ns() == 0, "one answer per query"
         assert len(resolver.datagrams_to_send(now)) == 1
     resolver.withdraw("orders", 3, ADDRESS)
     resolver.datagram_received(query, 40)

@@ -359,7 +359,7 @@ def test_records_sent_without_a_daemon_are_repeated() -> None:
 def test_an_unknown_sender_is_ignored() -> None:
     """Bad input: only datagrams of the configured daemons are accepted; others are dropped and counted."""
     with serving() as server, unicast(server) as context:
-        wait_for(lambda: server.relay.clients, "its client")
+        wait_for(lambda: server.relay.clients, "the relay's client")
         (address,) = server.relay.clients
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
             unknown_sender.sendto(QUERY, address)
@@ -467,7 +467,7 @@ def test_a_lying_daemon_blocks_no_source() -> None:
         truthful = {**options, "resolver_unicast_daemon": f"127.0.0.1:{honest.address[1]}"}
         with open_context(**options) as context, open_context(**truthful) as publishing:
             receiver = context.receiver("lied about", resolver_query_initial_until_resolved=0)
-            wait_for(lambda: liar.lie_count >= 700, "its lies")
+            wait_for(lambda: liar.lie_count >= 700, "the forged sessions")
             wait_for(lambda: context.stats()["context"]["sessions_evicted"] > 0, "what is too much to go")
             source = publishing.source("lied about", flow_control="min", **SHARED)
             source.wait_connected(timeout=SECONDS)

@@ -91,7 +91,7 @@ def test_the_options_of_a_session_are_those_of_its_first_source(caplog: pytest.L
         context.source("same", **SHARED, transport_lbtrm_ignore_interval=300)
         assert not caplog.records
         context.source("other", **SHARED, transport_lbtrm_ignore_interval=20, flow_control="min")
-        said = caplog.records[-1].getMessage()
-        assert "transport_lbtrm_ignore_interval 20 (in force: 300)" in said
-        assert "flow_control min (in force: none)" in said
-        assert "coalesce" not in said
+        logged = caplog.records[-1].getMessage()
+        assert "transport_lbtrm_ignore_interval 20 (in force: 300)" in logged
+        assert "flow_control min (in force: none)" in logged
+        assert "coalesce" not in logged

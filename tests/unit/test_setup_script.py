@@ -29,7 +29,7 @@ def sourced(script: str, **environment: str) -> str:
     return done.stdout
 
 
-def a_program(path: Path, text: str) -> None:
+def make_program(path: Path, text: str) -> None:
     """Make an executable script."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -39,7 +39,7 @@ def a_program(path: Path, text: str) -> None:
 @pytest.fixture
 def fake_sudo(tmp_path: Path) -> Path:
     """Make a sudo that runs its arguments without becoming root."""
-    a_program(tmp_path / "sudo", '[ "$1" = -n ] && shift\nexec "$@"')
+    make_program(tmp_path / "sudo", '[ "$1" = -n ] && shift\nexec "$@"')
     return tmp_path / "sudo"
 
 
@@ -48,7 +48,7 @@ def test_root_does_not_use_the_users_path(tmp_path: Path, fake_sudo: Path) -> No
     those for package registries reach it."""
     planted = tmp_path / "planted"
     for name in ("sudo", "env", "find", "chown", "apt-get"):
-        a_program(planted / name, f"echo planted {name}")
+        make_program(planted / name, f"echo planted {name}")
     script = 'through_sudo sh -c "command -v find; echo \\$PATH \\$UMSTACK_X \\$PIP_INDEX_URL"'
     for preparation in ("", f"id() {{ echo 1000; }}; SUDO={fake_sudo};"):
         said = sourced(
@@ -66,7 +66,7 @@ def test_root_does_not_use_the_users_path(tmp_path: Path, fake_sudo: Path) -> No
 def test_set_up_runs_only_the_package_manager_as_root(fake_sudo: Path) -> None:
     """Every command run through sudo is apt-get, found on root's path: neither the checkout nor pip."""
     record = fake_sudo.parent / "record"
-    a_program(fake_sudo, f'printf "%s\\n" "$*" >>{record}')
+    make_program(fake_sudo, f'printf "%s\\n" "$*" >>{record}')
     sourced(
         f"id() {{ echo 1000; }}; SUDO={fake_sudo}; package_installed() {{ false; }}; package_exists() {{ true; }};"
         "unpack_prometheus() { :; }; system_packages test python3"

@@ -25,11 +25,11 @@ _MS = 1_000_000
 def _rows(reader: Reader, count: int) -> list[Any]:
     rows: list[Any] = []
 
-    def came() -> bool:
+    def has_arrived() -> bool:
         rows.extend(reader.poll(timeout=0.05).events())
         return len(rows) >= count
 
-    wait_for(came, f"{count} rows", SECONDS)
+    wait_for(has_arrived, f"{count} rows", SECONDS)
     return rows
 
 
@@ -87,11 +87,11 @@ def test_events_wait_for_space_and_keep_their_order() -> None:
         other.send(b"late", flush=True)
         rows: list[Any] = []
 
-        def came() -> bool:
+        def has_arrived() -> bool:
             rows.extend(row for row in queue.poll(timeout=0.05).events() if row.topic == "late")
             return len(rows) >= 3
 
-        wait_for(came, "the late rows")
+        wait_for(has_arrived, "rows of the late source")
         assert [type(row) for row in rows] == [SourceCreated, BeginningOfSession, Message]
 
 
@@ -201,6 +201,6 @@ def test_an_idle_receiver_is_gone_when_it_times_out() -> None:
             gone.extend(event for event in source.receiver_events() if event.kind == "receiver_gone")
             return bool(gone)
 
-        wait_for(is_gone, "its end")
+        wait_for(is_gone, "the end of the receiver")
         assert gone[0].amount >= 300 * _MS
         assert not receiver.closed

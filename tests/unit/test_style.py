@@ -17,8 +17,10 @@ def check(*command: str) -> None:
     """Run a checker from the checkout's root; a failure shows the start of its output."""
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        said = "\n".join(done.stdout.splitlines()[:LINES_SHOWN])
-        pytest.fail(f"{' '.join(command[:6])}\n{said}\n`scripts/dev format` fixes the layout", pytrace=False)
+        printed = "\n".join(done.stdout.splitlines()[:LINES_SHOWN])
+        pytest.fail(
+            f"{' '.join(command[:6])}\n{printed}\n`scripts/dev format` fixes the layout", pytrace=False
+        )
 
 
 def test_ruff_finds_nothing() -> None:

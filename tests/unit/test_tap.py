@@ -150,7 +150,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
             collect(receiver, 1)
 
 
-def _publish_until(context: Context, said: Callable[[], bool]) -> int:
+def _publish_until(context: Context, is_done: Callable[[], bool]) -> int:
     """Send and receive until the condition is true; return the number of messages sent."""
     source, receiver = connect(context, "rotated")
     count = 0
@@ -160,9 +160,9 @@ def _publish_until(context: Context, said: Callable[[], bool]) -> int:
         source.send_many([b"%06d" % n + bytes(500) for n in range(count, count + 50)], flush=True)
         collect(receiver, 50)
         count += 50
-        return said()
+        return is_done()
 
-    wait_for(publish, "enough files")
+    wait_for(publish, "the files")
     return count
 
 

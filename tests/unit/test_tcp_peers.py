@@ -57,7 +57,7 @@ def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> No
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent_bytes",
     [
         control_session_id(1),
         b"GET / HTTP/1.1\r\nHost: source\r\n\r\n",
@@ -67,10 +67,10 @@ def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> No
     ],
     ids=["another session", "http", "zeros", "ones", "a long message"],
 )
-def test_a_peer_with_another_greeting_is_refused(source: Source, said: bytes) -> None:
+def test_a_peer_with_another_greeting_is_refused(source: Source, sent_bytes: bytes) -> None:
     """UM-108: it is closed and counted, and gets nothing."""
     with RawClient(source.transport) as client:
-        client.socket.sendall(said)
+        client.socket.sendall(sent_bytes)
         source.send(b"not for it", flush=True)
         assert client.is_closed()
         assert _refused(source) == 1
@@ -100,19 +100,19 @@ def test_a_greeting_may_arrive_byte_by_byte(source: Source) -> None:
         wait_for(lambda: _clients(source) == 1)
 
 
-def _drip_until_closed(client: RawClient, said: bytes) -> int:
+def _drip_until_closed(client: RawClient, sent_bytes: bytes) -> int:
     """Send one byte per second until the source closes; return the number of bytes sent."""
     client.socket.settimeout(1)
-    for count in range(len(said)):
+    for count in range(len(sent_bytes)):
         try:
-            client.socket.sendall(said[count : count + 1])
+            client.socket.sendall(sent_bytes[count : count + 1])
             assert client.socket.recv(1) == b"", "an unknown peer received data"
         except TimeoutError:
             continue
         except ConnectionError:
             pass
         return count
-    raise AssertionError("a greeting that takes so long is none")
+    raise AssertionError("a greeting that is too slow is refused")
 
 
 def test_an_idle_or_dripping_peer_blocks_nothing_and_is_closed(source: Source) -> None:

@@ -58,30 +58,30 @@ def _reset(peer: socket.socket) -> None:
 
 def _stream(choose: random.Random, next_sqn: int) -> tuple[bytes, int]:
     """Return the bytes of one connection: continuing numbers, with gaps, repetitions and last numbers."""
-    said = b""
+    stream_bytes = b""
     for _ in range(choose.randrange(60)):
         kind = choose.random()
         if kind < 0.1:
             next_sqn += choose.randrange(1, 6)
         elif kind < 0.2:
             again = max(0, next_sqn - choose.randrange(1, 10))
-            said += message(TOPIC, again, _data(again))
+            stream_bytes += message(TOPIC, again, _data(again))
             continue
         elif kind < 0.25 and next_sqn > 0:
-            said += tsni(TOPIC, next_sqn - 1)
+            stream_bytes += tsni(TOPIC, next_sqn - 1)
             continue
-        said += message(TOPIC, next_sqn, _data(next_sqn))
+        stream_bytes += message(TOPIC, next_sqn, _data(next_sqn))
         next_sqn += 1
-    return said, next_sqn
+    return stream_bytes, next_sqn
 
 
-def _say(peer: socket.socket, said: bytes, choose: random.Random) -> None:
+def _say(peer: socket.socket, stream_bytes: bytes, choose: random.Random) -> None:
     """Send in segments of any length, with pauses; the peer may have closed the connection."""
     at = 0
     with contextlib.suppress(OSError):
-        while at < len(said):
+        while at < len(stream_bytes):
             size = choose.choice((1, 3, choose.randrange(1, 100), choose.randrange(1, 10_000)))
-            peer.sendall(said[at : at + size])
+            peer.sendall(stream_bytes[at : at + size])
             at += size
             if choose.random() < 0.02:
                 time.sleep(choose.random() * 0.01)  # the rest of a partial message must follow
@@ -92,13 +92,13 @@ def _play(raw: RawSource, choose: random.Random) -> None:
     next_sqn = 0
     for _ in range(CONNECTIONS):
         peer = raw.accept()
-        said, next_sqn = _stream(choose, next_sqn)
+        stream_bytes, next_sqn = _stream(choose, next_sqn)
         end = choose.randrange(5)
-        if end == 0 and said:
-            said = said[: choose.randrange(len(said))]
+        if end == 0 and stream_bytes:
+            stream_bytes = stream_bytes[: choose.randrange(len(stream_bytes))]
         elif end == 1:
-            said += choose.choice((b"\xff" * 40, b"GET / HTTP/1.1\r\n\r\n", bytes(64)))
-        _say(peer, said, choose)
+            stream_bytes += choose.choice((b"\xff" * 40, b"GET / HTTP/1.1\r\n\r\n", bytes(64)))
+        _say(peer, stream_bytes, choose)
         if end == 2:
             _reset(peer)
         else:
@@ -150,7 +150,7 @@ def test_a_source_with_random_behaviour(context: Context, choose: random.Random)
 
 def test_an_idle_source_blocks_no_other(context: Context) -> None:
     """UM-108: a receiver with an idle or dripping source receives the messages of others meanwhile."""
-    said = message(TOPIC, 0, b"dripped")
+    stream_bytes = message(TOPIC, 0, b"dripped")
     with (
         RawSource() as silent,
         RawSource() as dripping,
@@ -164,7 +164,7 @@ def test_an_idle_source_blocks_no_other(context: Context) -> None:
         with open_context() as other, other.source("honest", transport="tcp") as source:
             receiver = context.receiver("honest")
             source.wait_connected(timeout=SECONDS)
-            for number, byte in enumerate(said):
+            for number, byte in enumerate(stream_bytes):
                 peer.sendall(bytes([byte]))
                 source.send(b"%d" % number, flush=True)
                 assert payloads(collect(receiver, 1)) == [b"%d" % number]

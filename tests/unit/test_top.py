@@ -263,8 +263,8 @@ def drain(controller: int) -> str:
 
 def until(controller: int, text: str, seconds: float = 20) -> str:
     """Return the output to the terminal up to this text."""
-    said, deadline = "", time.monotonic() + seconds
-    while text not in said:
-        assert time.monotonic() < deadline, f"no {text!r} in {said!r}"
-        said += drain(controller)
-    return said
+    shown_text, deadline = "", time.monotonic() + seconds
+    while text not in shown_text:
+        assert time.monotonic() < deadline, f"no {text!r} in {shown_text!r}"
+        shown_text += drain(controller)
+    return shown_text

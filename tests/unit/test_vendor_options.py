@@ -55,7 +55,7 @@ def test_a_vendor_option_is_known_or_absent_with_a_reason(option: VendorOption) 
         assert reason, f"{option} is neither an option nor absent with a reason"
         assert len(reason.split()) >= 4, "a reason is a sentence"
     elif option.default != NO_VALUE:
-        assert str(ours.spec.um) == option.default, f"{option}: the vendor's default, or its unit"
+        assert str(ours.spec.um) == option.default, f"{option}: the vendor's default or unit differs"
 
 
 def test_the_list_is_complete() -> None:

@@ -97,7 +97,7 @@ def test_a_topic_leaves_after_its_last_source() -> None:
         source.send(b"before", flush=True)
         assert source.wait_drained(timeout=SECONDS)
         source.close()
-        wait_for(lambda: receiver.topics() == [], "its leaving")
+        wait_for(lambda: receiver.topics() == [], "the topic's removal")
         publish(publishing, context, "come.and.go", b"after")
         assert take(receiver, 2) == {"come.and.go": [b"before", b"after"]}
 
