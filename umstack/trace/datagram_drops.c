@@ -1,9 +1,9 @@
 /* Counts dropped datagrams at the kernel's raw tracepoints. Compiled by bcc when a trace starts.
  *
-  * It is independent of the layouts in kernel headers: the offsets of fields come from the type information of the
-  * running kernel, as macros (SKB_HEAD, SKB_NETWORK_HEADER, SKB_DEV, DEV_INDEX, DEV_NET, SOCK_NET, NET_NUMBER), so
-  * headers of another version work, too. THIS_NETWORK is the inode of the traced network namespace. HAS_REASON and
-  * HAS_RECEIVER are set if this kernel's kfree_skb passes those arguments.
+ * It is independent of the layouts in kernel headers: the offsets of fields come from the type information of the
+ * running kernel, as macros (SKB_HEAD, SKB_NETWORK_HEADER, SKB_DEV, DEV_INDEX, DEV_NET, SOCK_NET, NET_NUMBER), so
+ * headers of another version work, too. THIS_NETWORK is the inode of the traced network namespace. HAS_REASON and
+ * HAS_RECEIVER are set if this kernel's kfree_skb passes those arguments.
  */
 #define IPV4_HEADER_BYTES 20
 #define PROTOCOL_UDP 17
