@@ -1,4 +1,6 @@
-"""The share of its rate that an honest stream keeps under each attack at 1 Mbit/s: a table, or JSON with --json.
+"""Measure the share of its rate that an honest stream keeps under each attack at 1 Mbit/s.
+
+Prints a table, or JSON with --json.
 
     python -m tests.bench.measure_attacks [--rounds 5] [--seconds 2] [--rate 20000] [--json] [ATTACK]...
 
@@ -30,7 +32,7 @@ _LIMITS = {"transport_lbtrm_data_rate_limit": 10**9, "transport_lbtrm_retransmit
 _BATCH_BYTES = 1000
 _STALL_MS = 2000
 _SETTLES_SECONDS = 4.0
-"""Seconds until an invented receiver no longer counts: _STALL_MS, and time to make up for it."""
+"""Seconds until an invented receiver no longer counts: _STALL_MS plus time to catch up."""
 _SERIAL = 2**32
 
 _MARKS = (0x11223344, 0x55667788)

@@ -333,7 +333,7 @@ def test_values_that_cannot_be_encoded_are_refused(name: Any, value: Any, expect
         assert source.send(b"y") == 0
 
 
-def test_names_have_a_length() -> None:
+def test_names_have_length_limits() -> None:
     """A name has 1 to 250 bytes, as documented."""
     for name in ("n", "n" * 250, "ü" * 125):
         assert dict(read_block(encoded({name: 1}))) == {name: 1}
@@ -355,7 +355,7 @@ def test_integers_have_a_range(kind: type[int], least: int, most: int) -> None:
     assert (repr(Float(0.5)), str(Float(0.5))) == ("Float(0.5)", "0.5")
 
 
-def test_a_block_has_a_length() -> None:
+def test_a_block_has_a_maximum_length() -> None:
     """A block has at most 65535 bytes including names and table; the error states the limit, and a receiver accepts
     the longest."""
     fits = 65535 - len(encoded({"long": ""}))
@@ -368,7 +368,7 @@ def test_a_block_has_a_length() -> None:
             source.send(b"x", properties={"long": "v" * (fits + 1)})
 
 
-def test_properties_count_for_the_longest_message() -> None:
+def test_properties_count_towards_the_longest_message() -> None:
     """UM-42: a message and its properties together are limited to the longest message."""
     with open_context() as context:
         source = context.source("sum", flow_control="none")

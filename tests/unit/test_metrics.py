@@ -86,7 +86,7 @@ def test_every_counter_of_the_schema_is_a_metric() -> None:
         assert metric.help.startswith(metric.counter.doc)
 
 
-def test_units_are_the_base_units() -> None:
+def test_metrics_use_base_units() -> None:
     """Milliseconds become seconds, in the name and the figure; the name contains `bytes` even if the counter's name
     does not."""
     slowest = metric_of(schema().group("receiver_transport").counter("nak_stm_max"))

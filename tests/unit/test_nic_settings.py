@@ -216,7 +216,7 @@ def test_missing_settings_are_skipped(tmp_path: Path) -> None:
     assert all(setting.target is None for setting in check(host))
 
 
-def test_stages_can_be_left_out(tmp_path: Path) -> None:
+def test_stages_can_be_skipped(tmp_path: Path) -> None:
     """--skip leaves a stage unchanged."""
     host = FakeHost(FRESH)
     init(host, tmp_path / "state.json", Preferences(skip=frozenset({"affinity", "rings"})))

@@ -57,7 +57,7 @@ def frame(
     kind: int = 0x0800,
     source_port: int = 1000,
 ) -> bytes:
-    """An Ethernet frame with an IPv4 and a UDP header."""
+    """Return an Ethernet frame with an IPv4 and a UDP header."""
     ip = struct.pack("!BBHHHBBH", 0x45 + options, 0, 100, 1, fragment, 16, protocol, 0)
     ip += ipaddress.IPv4Address("10.0.0.1").packed + ipaddress.IPv4Address(to).packed + bytes(4 * options)
     return (

@@ -529,7 +529,7 @@ def test_a_full_disk_is_reported_and_damages_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_the_command_counts(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_ends_after_a_count(start: Callable[..., Any], tmp_path: Path) -> None:
     """CLI rule: --count ends the command with status 0 and one JSON object."""
     process = start("orders", "--journal", str(tmp_path / "journal"), "--count", "500", "--json")
     recording(process)

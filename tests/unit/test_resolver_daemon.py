@@ -132,7 +132,7 @@ def test_a_datagram_is_relayed_to_every_other_client() -> None:
 
 
 def test_an_idle_client_is_forgotten() -> None:
-    """Bounded: after the timeout nothing is sent to it."""
+    """After the timeout no datagrams are relayed to it."""
     relay = Relay(RelayPolicy(client_timeout_s=5))
     relay.received(KEEPALIVE, A, 0)
     relay.received(KEEPALIVE, B, 3 * SECOND)
@@ -285,13 +285,13 @@ def test_topics_are_found_through_a_daemon() -> None:
     ):
         receiver = context.receiver("relayed")
         wildcard = context.wildcard_receiver(prefix="rel")
-        deaf = other.receiver("relayed")
+        isolated = other.receiver("relayed")
         source = publishing.source("relayed", flow_control="min")
         source.wait_connected(timeout=SECONDS)
         wait_for(lambda: receiver.stats()["delivery_controllers"] and wildcard.topics() == ["relayed"])
         source.send(b"through it", flush=True)
         assert [message.data for message in collect(receiver, 1)] == [b"through it"]
-        assert deaf.stats()["delivery_controllers"] == 0, "nothing is sent by multicast"
+        assert isolated.stats()["delivery_controllers"] == 0, "nothing is sent by multicast"
         resolution = context.stats()["resolution"]
         address = f"127.0.0.1:{server.address[1]}"
         assert resolution["by"] == "daemons"

@@ -57,7 +57,7 @@ def test_an_mtu_below_the_minimum_counts_as_the_minimum() -> None:
     assert datagram_size(1500, minimum_bytes=500) == 1472
 
 
-def test_memory_is_for_at_least_jumbo_frames() -> None:
+def test_memory_fits_jumbo_frames() -> None:
     """A link whose MTU grows to 9000 is fully used; so is a link with a larger MTU at the start."""
     assert memory_size(1472) == memory_size(8972) == 8972
     assert memory_size(8973) == 8973

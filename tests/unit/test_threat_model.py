@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text()
-PROMISES = PAGE.partition("## What is promised")[2].partition("\n## ")[0]
+PROMISES = PAGE.partition("## Promises")[2].partition("\n## ")[0]
 
 
 def _rows() -> list[list[str]]:
