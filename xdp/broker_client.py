@@ -164,7 +164,7 @@ class BrokeredSteering(Closing):
         self._ask_while_there(RuleRequest(False, address, port))
 
     def attached(self) -> bool:
-        """True if the program is attached to its interface now."""
+        """Return true if the program is attached to its interface now."""
         return bool(self._ask_while_there(AttachedRequest()).get("attached"))
 
     def close(self) -> None:

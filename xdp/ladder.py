@@ -180,9 +180,9 @@ def _leaves_the_host(situation: Situation) -> Reason | None:
 
 
 def _lies_on_nothing(situation: Situation) -> Reason | None:
-    """A driver's program sees frames on the NIC's queue, and the kernel puts them only into rings of that queue: rings
-    of a bond, which passes the program to its members, would get none. Generic mode was tried on a macvlan, which the
-    kernel serves like VLANs and bonds: 26 of 2,000 messages arrived."""
+    """Reject other stacked devices: a driver's program sees frames on the NIC's queue, and the kernel puts them only
+    into rings of that queue. Rings of a bond, which passes the program to its members, would get none. Generic mode was
+    tried on a macvlan, which the kernel serves like VLANs and bonds: 26 of 2,000 messages arrived."""
     facts = situation.facts
     if not facts.stack:
         return None
@@ -253,7 +253,7 @@ def _may_lock_memory(situation: Situation) -> Reason | None:
 
 
 def _is_free(situation: Situation) -> Reason | None:
-    """The kernel allows one program; ours never replaces another."""
+    """Require that no other program is attached: the kernel allows one, and ours never replaces another."""
     attached = situation.facts.attached
     if attached is None or isinstance(attached, Unknown):
         return None
@@ -261,7 +261,7 @@ def _is_free(situation: Situation) -> Reason | None:
 
 
 def _driver_runs_xdp(situation: Situation) -> Reason | None:
-    """The kernel's declaration decides; without one, the table does."""
+    """Require XDP in the driver by the kernel's declaration or, without one, by the table."""
     facts, driver = situation.facts, situation.driver
     name = "its driver" if isinstance(facts.driver, Unknown) else facts.driver
     if not isinstance(facts.xdp_features, Unknown):

@@ -264,7 +264,7 @@ def _offloads(host: Host, _preferences: Preferences) -> Mapping[str, Value]:
 
 
 def _queues(host: Host, preferences: Preferences) -> Mapping[str, Value]:
-    """The requested number; by default at most one per CPU."""
+    """Return the requested number; by default at most one per CPU."""
     keys = ("queues.combined",) if _number(host, "queues.combined_max") else ("queues.rx", "queues.tx")
     cpu_count = len(host.cpus())
     return {key: preferences.queues or min(_number(host, key), cpu_count) for key in keys}
@@ -295,7 +295,7 @@ def _busy_polling(host: Host, preferences: Preferences) -> Mapping[str, Value]:
 
 
 def _threaded_napi(host: Host, preferences: Preferences) -> Mapping[str, Value]:
-    """By netlink per instance; before Linux 6.17 by the interface's switch, which has no busy polling."""
+    """Use netlink per instance; before Linux 6.17 the interface's switch, which has no busy polling."""
     if preferences.threaded_napi is None:
         return {}
     wanted = _of_each_napi(host, "threaded", preferences.threaded_napi)

@@ -170,7 +170,7 @@ class Steering(Closing):
         return self._attachment
 
     def attached(self) -> bool:
-        """True if the program is attached now: others may detach it or remove the interface."""
+        """Return true if the program is attached now: others may detach it or remove the interface."""
         return self._attachment is not None and self._attachment.is_held
 
     def reattach(self) -> None:

@@ -10,7 +10,7 @@ typedef struct socket_end {
     uint8_t *buffer; /* space for message_bytes */
 } socket_end;
 
-/* True if both addresses are unicast: the socket can be connected, and the kernel caches the route. */
+/* Returns true if both addresses are unicast: the socket can be connected, and the kernel caches the route. */
 static bool is_connected(const um_raw_pingpong_config *c)
 {
     return !IN_MULTICAST(c->listen_ip) && !IN_MULTICAST(c->peer_ip);

@@ -222,7 +222,7 @@ def test_more_connections_than_can_be_followed(tmp_path: Path) -> None:
     sent = [one.packets[3] for one in connections]
     notes = CaptureNotes()
     rows = rows_of(tmp_path, [*opened, *sent], notes)
-    assert [note.kind for note in notes.notes if "make way" in note.text] == [NoteKind.STREAM_GAPS]
+    assert [note.kind for note in notes.notes if "evicted" in note.text] == [NoteKind.STREAM_GAPS]
     assert len(rows) == 800
     assert list(
         items(rows_of(tmp_path, [packet for one in connections for packet in one.packets]))

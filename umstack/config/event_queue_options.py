@@ -1,4 +1,4 @@
-"""The options of an event queue: what it warns of and what it counts (UX-20). Its size is the receiver options'."""
+"""The options of an event queue: its warnings and counters (UX-20). Its size is an option of the receiver."""
 
 from __future__ import annotations
 

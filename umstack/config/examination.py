@@ -55,7 +55,7 @@ class InForce:
 def examine(text: str, file: str = "<text>") -> tuple[Config, list[Finding]]:
     """Read configuration `text` without stopping at the first error.
 
-    Returns the configuration that the good lines make, and what was found: by line first, then relations.
+    Returns the configuration from the valid lines, and the findings: those on lines first, then those on relations.
     """
     settings: list[Setting] = []
     findings: list[Finding] = []

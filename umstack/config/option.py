@@ -246,7 +246,7 @@ def _option_name(field_name: str, kind: Kind) -> str:
 
 
 def options_of(holder: type[Any]) -> Mapping[str, Option]:
-    """The options of one of the three dataclasses, by name, in the order of the table."""
+    """Return the options of one of the three dataclasses by name, in table order."""
     scope = Scope(holder.SCOPE)
     table: dict[str, Option] = {}
     for entry in fields(holder):

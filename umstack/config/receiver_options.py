@@ -414,7 +414,7 @@ class ReceiverOptions:
         um=60000,
         minimum=1,
         maximum=3_600_000,
-        doc="Messages not fetched after this long are left to the transport, and lost when that gives up, too.",
+        doc="Messages not fetched after this long are left to the transport, and are lost when it gives up as well.",
     )
     otr_request_outstanding_maximum: int = option(
         Kind.INTEGER,

@@ -159,7 +159,7 @@ class SourceOptions:
         um=15,
         minimum=1,
         maximum=1023,
-        doc="Maximum number of messages that a datagram is sent from without copying; a datagram with more messages "
+        doc="Maximum number of messages in a datagram that is sent without copying; a datagram with more messages "
         "is copied into one buffer first.",
     )
 

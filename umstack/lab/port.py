@@ -130,7 +130,7 @@ class Port:
         return self._inside(lambda _: self._read("lossy_counters", _counters, PortCounters()))
 
     def is_attached(self) -> bool:
-        """Return True if the program is attached to this port."""
+        """Return true if the program is attached to this port."""
         return self._inside(lambda index: bool(traffic_control.attached_program_ids(index, self._hook)))
 
     @property

@@ -126,7 +126,7 @@ def _watch_socket() -> socket.socket:
 
 
 def _is_snooping(probe: socket.socket, watch: socket.socket, token: bytes) -> bool:
-    """Send a pair of probes. Return True if only the broadcast one arrived."""
+    """Send a pair of probes. Return true if only the broadcast one arrived."""
     # Probes cannot be sent before the cables have a carrier; the next attempt may succeed.
     with contextlib.suppress(OSError):
         probe.sendto(token + b" to an unused group", (_PROBE_GROUP, _PROBE_PORT))

@@ -297,7 +297,7 @@ def _encode_name(name: str) -> bytes:
 
 
 def encode_query(topic: str) -> bytes:
-    """One TQR."""
+    """Encode one TQR."""
     return _encode_name(topic)
 
 
@@ -323,7 +323,7 @@ def _encode_transport(transport: TransportAddress | OtherTransport) -> tuple[int
 
 
 def encode_advertisement(advertisement: Advertisement) -> bytes:
-    """One TIR."""
+    """Encode one TIR."""
     kind, info = _encode_transport(advertisement.transport)
     options = b"".join(_encode_option(option) for option in advertisement.options)
     if options:

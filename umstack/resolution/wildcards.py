@@ -90,7 +90,7 @@ class WildcardTable:
         return {wildcard.options.resolution_no_source_notification_threshold}
 
     def advertised(self, topic: str, now_ns: int) -> tuple[list[TopicMatched], bool]:
-        """A topic was advertised: return the wildcard receivers it joins, and whether all have decided on it.
+        """Return the wildcard receivers that an advertised topic joins, and whether all have decided on it.
 
         One that is full, or does not evaluate its pattern for a while, decides when the topic is advertised again.
         """

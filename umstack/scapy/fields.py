@@ -51,7 +51,7 @@ class WirePacket(Packet):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Return True if these bytes can start with this layer."""
+        """Return true if these bytes can start with this layer."""
         return len(data) >= cls.minimum_bytes
 
     def answers(self, other: Packet) -> int:
@@ -247,5 +247,5 @@ def ncf_fields(options: ChainField) -> list[Any]:
 
 
 def ncf_answers(ncf: Packet, nak: Packet) -> int:
-    """Return True if the NCF confirms one of the NAK's sqns."""
+    """Return true if the NCF confirms one of the NAK's sqns."""
     return int(not set(ncf.sqns).isdisjoint(nak.sqns))

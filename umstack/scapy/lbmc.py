@@ -612,7 +612,7 @@ class LBMC(WirePacket):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Return True if the message is complete."""
+        """Return true if the message is complete."""
         return message_bytes(data) is not None
 
     def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:

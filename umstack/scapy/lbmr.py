@@ -282,7 +282,7 @@ class LBMRQuery(Record):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Return True if the name is terminated."""
+        """Return true if the name is terminated."""
         return b"\0" in data
 
 
@@ -298,7 +298,7 @@ class LBMRWildcardQuery(Record):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Return True if the pattern is terminated."""
+        """Return true if the pattern is terminated."""
         return b"\0" in data[1:]
 
 
@@ -409,7 +409,7 @@ class LBMRAdvertisement(Record):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Return True if the record is complete."""
+        """Return true if the record is complete."""
         return _tir_bytes(data) is not None
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
@@ -493,7 +493,7 @@ class LBMR(WirePacket):
         return bytes((first, count)) + rest + built[4:] + payload
 
     def answers(self, other: Packet) -> int:
-        """Return True if this is a TIR for a topic of the other's TQRs, or if the other requests these records."""
+        """Return true if this is a TIR for a topic of the other's TQRs, or if the other requests these records."""
         if not isinstance(other, LBMR) or not _has_records(self):
             return 0
         if _is_request(other):
@@ -527,7 +527,7 @@ class LBMRTopicManagementRecord(Part):
 
     @classmethod
     def accepts(cls, data: bytes) -> bool:
-        """Return True if the name is terminated."""
+        """Return true if the name is terminated."""
         return b"\0" in data[_RECORD_HEAD_BYTES:]
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:

@@ -79,7 +79,7 @@ class LBTRM(WirePacket):
         return bytes(self.session_id.to_bytes(4, "big"))
 
     def answers(self, other: Packet) -> int:
-        """Return True if this is a response of the session to the other packet."""
+        """Return true if this is a response of the session to the other packet."""
         if not isinstance(other, LBTRM) or other.session_id != self.session_id:
             return 0
         # Malformed packets are Raw, which answers everything.
@@ -107,7 +107,7 @@ class LBTRMData(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """Return True if this is a retransmission requested by the NAK."""
+        """Return true if this is a retransmission requested by the NAK."""
         return int(isinstance(other, LBTRMNak) and bool(self.flags.retransmission) and self.sqn in other.sqns)
 
     def status(self) -> LBMCStatus | None:
@@ -133,7 +133,7 @@ class LBTRMSm(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """Return True if the other is a status message of a receiver without a position."""
+        """Return true if the other is a status message of a receiver without a position."""
         status = other.status() if isinstance(other, LBTRMData) else None
         return int(status is not None and bool(status.status_flags.elicit))
 
@@ -154,7 +154,7 @@ class LBTRMNcf(WirePacket):
     fields_desc: ClassVar[list[Any]] = ncf_fields(_options())
 
     def answers(self, other: Packet) -> int:
-        """Return True if the NAK requested one of its sqns."""
+        """Return true if the NAK requested one of its sqns."""
         return ncf_answers(self, other) if isinstance(other, LBTRMNak) else 0
 
 

@@ -92,7 +92,7 @@ class LBTRU(WirePacket):
         return with_chain_start(self, built) + payload
 
     def answers(self, other: Packet) -> int:
-        """Return True if this is a response to the other packet."""
+        """Return true if this is a response to the other packet."""
         # Malformed packets are Raw, which answers everything.
         can_answer = isinstance(other, LBTRU) and isinstance(self.payload, WirePacket)
         return int(can_answer and bool(self.payload.answers(other.payload)))
@@ -115,7 +115,7 @@ class LBTRUData(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """Return True if this is a retransmission requested by the NAK."""
+        """Return true if this is a retransmission requested by the NAK."""
         again = isinstance(self.underlayer, LBTRU) and bool(self.underlayer.flags.retransmission)
         return int(isinstance(other, LBTRUNak) and again and self.sqn in other.sqns)
 
@@ -133,7 +133,7 @@ class LBTRUSm(WirePacket):
     ]
 
     def answers(self, other: Packet) -> int:
-        """Return True if this has SYN and the other is a connection request."""
+        """Return true if this has SYN and the other is a connection request."""
         accepts = isinstance(self.underlayer, LBTRU) and bool(self.underlayer.flags.syn)
         return int(isinstance(other, LBTRUCreq) and accepts)
 
@@ -154,7 +154,7 @@ class LBTRUNcf(WirePacket):
     fields_desc: ClassVar[list[Any]] = ncf_fields(_options())
 
     def answers(self, other: Packet) -> int:
-        """Return True if the NAK requested one of its sqns."""
+        """Return true if the NAK requested one of its sqns."""
         return ncf_answers(self, other) if isinstance(other, LBTRUNak) else 0
 
 
@@ -166,7 +166,7 @@ class LBTRUAck(WirePacket):
     fields_desc: ClassVar[list[Any]] = [IntField("sqn", 0), _options()]
 
     def answers(self, other: Packet) -> int:
-        """Return True if the other is a session message or data up to the acknowledged sqn."""
+        """Return true if the other is a session message or data up to the acknowledged sqn."""
         if isinstance(other, LBTRUSm | LBTRUData):
             reached = other.lead if isinstance(other, LBTRUSm) else other.sqn
             return int((self.sqn - reached) % 2**32 < 2**31)

@@ -177,7 +177,7 @@ class _Host:
                 self._end(address)
 
     def forget_ended(self, now_ns: int) -> None:
-        """Every half second: let the sources of ended sessions be rediscovered."""
+        """Let the sources of ended sessions be rediscovered; runs every half second."""
         missed = self._ended_count - self._ended_seen > _ENDED_REMEMBERED
         ended = None if missed and self._canary is not ResolutionCanary.ENDED_FORGOTTEN else set(self._ended)
         self._ended_seen = self._ended_count

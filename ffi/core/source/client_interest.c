@@ -64,7 +64,7 @@ static uint64_t all_parts(uint32_t count)
     return UINT64_MAX >> (UM_INTEREST_PARTS_MAX - count);
 }
 
-/* True if all parts of the newest version have arrived. */
+/* Returns true if all parts of the newest version have arrived. */
 static bool is_whole(const um_client_interest *interest)
 {
     return interest->version != 0 && interest->parts == all_parts(interest->part_count);

@@ -113,14 +113,15 @@ bool um_datagram_read_next(um_source_session *session, um_datagram_reader *reade
 
 _Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_FRAMING_DATA_BYTES, "a transport header replaces a frame header");
 
-/* True if the datagram is one frame, which is sent in place from the log. */
+/* Returns true if the datagram is one frame, which is sent in place from the log. */
 static bool is_single(const um_source_session *session, const um_sent *sent)
 {
     uint32_t word = atomic_load_explicit(um_log_state_at(&session->log, sent->position), memory_order_acquire);
     return word == um_frame_word(UM_FRAME_HEADER_BYTES + (int32_t)sent->length, UM_FRAME_DATA);
 }
 
-/* True if the link is given references to the frames in the log; else the datagram is copied to the staging buffer. */
+/* Returns true if the link is given references to the frames in the log; else the datagram is copied to the staging
+ * buffer. */
 static bool is_sent_from_log(um_source_session *session, const um_sent *sent)
 {
     if (session->link->is_faster_in_one_piece)

@@ -242,7 +242,7 @@ static bool answer(um_retention *retention, um_recovery_exchange *exchange, uint
     return true;
 }
 
-/* True if the control message is a chain of requests for the topic. */
+/* Returns true if the control message is a chain of requests for the topic. */
 static bool is_chain(const um_retention *retention, const uint8_t *message, uint32_t length)
 {
     uint32_t at = UM_LBMC_CONTROL_BYTES;

@@ -195,7 +195,7 @@ typedef struct group {
     bool is_staged;          /* each is staged as a datagram */
 } group;
 
-/* True if the next message of a group can be staged: it fills more than half a datagram, and there is space. */
+/* Returns true if the next message of a group can be staged: it fills more than half a datagram, and there is space. */
 static bool can_stage(um_staged_space space, const group *g, uint32_t body, uint32_t body_max)
 {
     return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= space.bytes &&

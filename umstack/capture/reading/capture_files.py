@@ -64,7 +64,7 @@ def _expanded(path: str) -> set[str]:
 
 
 def is_compressed_name(path: str) -> bool:
-    """Return True if the name is that of a compressed file."""
+    """Return true if the name is that of a compressed file."""
     return _COMPRESSED_NAME.search(path) is not None
 
 
@@ -134,7 +134,7 @@ def _marks(path: str, compression: str | None) -> list[str | int]:
 
 
 def _inflate_alike(one: str, one_kind: str | None, other: str, other_kind: str | None) -> bool:
-    """Return True if two files have the same content. False for a damaged stream."""
+    """Return true if two files have the same content. Return false for a damaged stream."""
     try:
         with _content(one, one_kind) as first, _content(other, other_kind) as second:
             while (block := _block(first)) == _block(second):

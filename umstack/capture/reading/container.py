@@ -126,7 +126,7 @@ class Window(Closing):
         """Release the memory of the bytes read, so that a large file is never held whole."""
 
     def more(self) -> bool:
-        """Advance to later bytes of the file, keeping the unread ones. Return False at the end."""
+        """Advance to later bytes of the file, keeping the unread ones. Return false at the end."""
         return False
 
     def close(self) -> None:

@@ -144,12 +144,12 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
         start = bytes(ffi.buffer(window.data, min(8, window.length)))
         notes.add(NoteKind.NOT_A_CAPTURE, f"not a capture: it begins with {start.hex(' ')}", 0)
     elif step == lib.UM_CAPTURE_DAMAGED:
-        text = f"damaged at byte {position}: no record can begin there, the remaining {remaining} bytes are not read"
+        text = f"damaged at byte {position}: no record can start there; the remaining {remaining} bytes are not read"
         notes.add(NoteKind.DAMAGED, text, position)
     elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0 and not window.problem:
         notes.add(NoteKind.EMPTY, "an empty file", 0)
     elif step == lib.UM_CAPTURE_INCOMPLETE and remaining:
-        text = f"truncated: the record at byte {position} has only {remaining} bytes, the file ends in its middle"
+        text = f"truncated: the record at byte {position} has only {remaining} bytes; the file ends in its middle"
         notes.add(NoteKind.TRUNCATED, text, position)
     elif step == lib.UM_CAPTURE_ENDED and part.end is not None and position != part.end:
         text = f"the split ends at byte {part.end}, inside a record: the file has changed since it was split"
@@ -211,17 +211,17 @@ def _note_streams(notes: CaptureNotes, reader: Any) -> None:
     if found.gap_bytes:
         text = (
             f"{found.gap_bytes} bytes of TCP streams are not in the capture, or no message was found in them: "
-            "what was in them is not counted"
+            "their contents are not counted"
         )
         notes.add(NoteKind.STREAM_GAPS, text)
     if found.displaced_count:
         text = (
-            f"{found.displaced_count} TCP connections had to make way for others: more are open at once than can be "
+            f"{found.displaced_count} TCP connections were evicted for others: more are open at once than can be "
             "followed"
         )
         notes.add(NoteKind.STREAM_GAPS, text)
     if found.unlisted_count:
-        text = f"{found.unlisted_count} messages of TCP segments are beyond what a row has space for"
+        text = f"{found.unlisted_count} messages of TCP segments exceed the space of their row"
         notes.add(NoteKind.STREAM_GAPS, text)
 
 

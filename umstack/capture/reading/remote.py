@@ -19,7 +19,7 @@ _GLOB = frozenset("*?[")
 
 
 def is_remote(path: str) -> bool:
-    """Return True if a path is the URI of a remote file system."""
+    """Return true if a path is the URI of a remote file system."""
     scheme, separator, _ = path.partition("://")
     return bool(separator) and scheme != "file" and scheme.isalnum()
 

@@ -93,9 +93,9 @@ def _cannot(reasons: list[str]) -> CaptureError:
 
 
 def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
-    """The same filter for the tap; None if it does not fit the tap, or if everything is captured.
+    """Return the same filter for the tap; None if it does not fit the tap, or if everything is captured.
 
-    Without a filter, packets of other protocols (tunnels) would be cut, which follow rules of their own.
+    Without a filter, packets of other protocols, such as tunnels, would be cut although they have rules of their own.
     """
     if wanted is None:
         return None

@@ -68,7 +68,7 @@ class CaptureReport:
 
 
 def _has_run_headers() -> bool:
-    """Return True if a packet socket can describe a UDP run; otherwise, if requested to, it drops runs."""
+    """Return true if a packet socket can describe a UDP run; otherwise, if requested to, it drops runs."""
     return running_kernel() >= (6, 2)
 
 
@@ -187,11 +187,11 @@ class InterfaceCapture(Closing):
             raise error_from_result(result, f"capturing {self.interface}")
 
     def _has_lost_reader(self, result: int) -> bool:
-        """Return True if the reader has closed the pipe, which ends a live capture."""
+        """Return true if the reader has closed the pipe, which ends a live capture."""
         return self._settings.stream is not None and result == -errno.EPIPE
 
     def _is_due(self) -> bool:
-        """Return True if the open file has reached its size or age; a file without packets stays open."""
+        """Return true if the open file has reached its size or age; a file without packets stays open."""
         settings = self._settings
         counters = self._counters()
         if counters.file_packet_count == 0:

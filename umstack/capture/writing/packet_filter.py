@@ -46,8 +46,8 @@ class PacketFilter:
 
     @classmethod
     def of_configuration(cls, config: Config) -> PacketFilter:
-        """All packets of the stack with this configuration: data, session messages, NAKs, topic resolution, recovery,
-        over every transport."""
+        """Return a filter for all packets of the stack with this configuration: data, session messages, NAKs, topic
+        resolution and recovery over every transport."""
         context, source, receiver = (
             config.context_options(),
             config.source_options(),
@@ -87,7 +87,7 @@ class PacketFilter:
         )
 
     def __str__(self) -> str:
-        """The filter as a libpcap expression."""
+        """Return the filter as a libpcap expression."""
         groups = " or ".join(_group_text(low, high) for low, high in self.groups)
         terms = [f"({groups})" + (f" and ({_ports_text(self.group_ports)})" if self.group_ports else "")]
         if self.unicast_ports:
@@ -98,7 +98,7 @@ class PacketFilter:
         return f"({datagrams}) or (tcp and ({_ports_text(self.stream_ports, direction='')}))"
 
     def program(self) -> list[Instruction]:
-        """The instructions. The last two accept and reject."""
+        """Return the instructions. The last two accept and reject."""
         assembler = _Assembler()
         assembler.load(_LOAD_HALF, _ETHERTYPE_AT)
         assembler.jump(_JUMP_EQUAL, _IPV4, "", _REJECT)
