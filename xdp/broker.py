@@ -73,7 +73,7 @@ class BrokerEvent:
 class _Application:
     connection: socket.socket
     peer: Peer
-    last_said_s: float
+    last_message_s: float
     loan: Loan | None = None
     opening: _Opening | None = None
     is_gone: bool = False
@@ -131,7 +131,7 @@ class Broker(Closing):
     def serve(self) -> None:
         """Serve until `stop`, or an exception such as KeyboardInterrupt."""
         while True:
-            for key, _ in self._selector.select(self._patience_s()):
+            for key, _ in self._selector.select(self._select_timeout_s()):
                 if key.fileobj is self._stopping:
                     return
                 if key.fileobj is self._listener:
@@ -142,7 +142,7 @@ class Broker(Closing):
             self._settle_revoked()
             self._drop_idle()
 
-    def _patience_s(self) -> float | None:
+    def _select_timeout_s(self) -> float | None:
         if any(one.opening for one in self._applications):
             return _BUSY_RETRY_S
         return _LOOK_S if self._revoked or any(one.loan is None for one in self._applications) else None
@@ -209,13 +209,13 @@ class Broker(Closing):
         idle = [one for one in self._applications if one.loan is None]
         if not self._policy.is_privileged(peer) or not idle:
             return False
-        self._drop(min(idle, key=lambda one: (self._policy.is_privileged(one.peer), one.last_said_s)))
+        self._drop(min(idle, key=lambda one: (self._policy.is_privileged(one.peer), one.last_message_s)))
         return True
 
     def _drop_idle(self) -> None:
         oldest_s = time.monotonic() - self._policy.idle_timeout_s
         for one in list(self._applications):
-            if one.loan is None and one.opening is None and one.last_said_s < oldest_s:
+            if one.loan is None and one.opening is None and one.last_message_s < oldest_s:
                 self._drop(one)
 
     def _serve_one(self, application: _Application) -> None:
@@ -229,7 +229,7 @@ class Broker(Closing):
         if not message:
             self._drop(application)
             return
-        application.last_said_s = time.monotonic()
+        application.last_message_s = time.monotonic()
         try:
             request = decode_request(message)
         except XdpError as error:
@@ -346,10 +346,10 @@ class Broker(Closing):
             return
         application = min(
             waiting,
-            key=lambda one: (one.peer.uid <= self._last_opener, one.peer.uid, one.last_said_s),
+            key=lambda one: (one.peer.uid <= self._last_opener, one.peer.uid, one.last_message_s),
         )
         self._last_opener = application.peer.uid
-        application.last_said_s = time.monotonic()  # its user is tried last from now on
+        application.last_message_s = time.monotonic()  # its user is tried last from now on
         if _has_hung_up(application.connection):
             self._drop(application)
             return

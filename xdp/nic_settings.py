@@ -77,7 +77,7 @@ class Outcome:
     """The changes of `init` or `undo` in order, as (key, before, after)."""
 
     changes: list[tuple[str, Value, Value]] = field(default_factory=list)
-    lacking: dict[str, str] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
     """Requested keys that this kernel or driver does not have, with the reason."""
 
 
@@ -101,7 +101,7 @@ def init(host: Host, state: Path, preferences: Preferences | None = None) -> Out
         for stage in STAGES:
             settings = list(_settings(host, stage, preferences or Preferences()))
             if stage.is_on_request:
-                outcome.lacking |= _lacking(stage, settings)
+                outcome.unavailable |= _unavailable(stage, settings)
             for setting in settings:
                 if setting.target is None or isinstance(setting.current, Unknown):
                     continue
@@ -196,11 +196,11 @@ def _settings(host: Host, stage: Stage, preferences: Preferences) -> Iterator[Se
         )
 
 
-def _lacking(stage: Stage, settings: Sequence[Setting]) -> dict[str, str]:
-    lacking = {one.key: one.current.reason for one in settings if isinstance(one.current, Unknown)}
-    if lacking and len(lacking) == len(settings):
-        raise SettingError(stage.name, "; ".join(dict.fromkeys(lacking.values())))
-    return lacking
+def _unavailable(stage: Stage, settings: Sequence[Setting]) -> dict[str, str]:
+    unavailable = {one.key: one.current.reason for one in settings if isinstance(one.current, Unknown)}
+    if unavailable and len(unavailable) == len(settings):
+        raise SettingError(stage.name, "; ".join(dict.fromkeys(unavailable.values())))
+    return unavailable
 
 
 def _before(outcome: Outcome, setting: Setting) -> dict[str, Value]:

@@ -214,7 +214,7 @@ def test_a_port_used_again(tmp_path: Path) -> None:
 
 
 def test_more_connections_than_can_be_followed(tmp_path: Path) -> None:
-    """The table is bounded: who was idle longest makes way, and a note says so."""
+    """The table is bounded: the connection idle longest is evicted, and a note reports it."""
     connections = [Connection(20000 + i).open() for i in range(200)]
     for one in connections:
         one.send(recovered(0, b"x"), [])

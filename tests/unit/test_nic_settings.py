@@ -236,7 +236,7 @@ def test_busy_polling_is_prepared_only_on_request(tmp_path: Path) -> None:
     """Deferral and IRQ suspension cost every process that does not poll; both are restored."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     assert not {setting.key for setting in check(host)} & set(BUSY)
-    assert init(host, state, Preferences(prefers_busy_poll=True)).lacking == {}
+    assert init(host, state, Preferences(prefers_busy_poll=True)).unavailable == {}
     assert host.values == {**PREPARED, **BUSY}
     undo(host, state)
     assert host.values == FRESH
@@ -258,7 +258,7 @@ def test_features_missing_in_the_kernel_are_reported(tmp_path: Path) -> None:
     old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
     host, state = FakeHost(old), tmp_path / "state.json"
     outcome = init(host, state, Preferences(prefers_busy_poll=True))
-    assert outcome.lacking == {"napi.0.irq_suspend_timeout": "no such setting"}
+    assert outcome.unavailable == {"napi.0.irq_suspend_timeout": "no such setting"}
     assert host.values["interface.gro_flush_timeout"] == 200_000
     undo(host, state)
     with pytest.raises(SettingError, match="threaded NAPI: no such setting"):

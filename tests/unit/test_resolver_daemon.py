@@ -85,13 +85,13 @@ def test_the_first_daemon_that_answers_is_used() -> None:
     assert daemons.keepalives(0) == [FIRST, SECOND_DAEMON]
     assert daemons.keepalives(499 * MS) == []
     assert daemons.destinations(0) == [FIRST, SECOND_DAEMON]
-    assert daemons.heard(SECOND_DAEMON, 10 * MS)
-    assert daemons.has_come_back(10 * MS)
+    assert daemons.note_received(SECOND_DAEMON, 10 * MS)
+    assert daemons.has_returned(10 * MS)
     assert daemons.destinations(10 * MS) == [SECOND_DAEMON]
-    assert daemons.heard(FIRST, 20 * MS)
-    assert not daemons.has_come_back(20 * MS)
+    assert daemons.note_received(FIRST, 20 * MS)
+    assert not daemons.has_returned(20 * MS)
     assert daemons.destinations(20 * MS) == [FIRST]
-    assert not daemons.heard(("10.6.6.6", 15380), 20 * MS)
+    assert not daemons.note_received(("10.6.6.6", 15380), 20 * MS)
     assert daemons.change_count == 2
 
 
@@ -99,16 +99,16 @@ def test_an_idle_daemon_is_not_used() -> None:
     """resolver_unicast_activity_timeout: the other daemon takes over; a daemon that returns when there was none is
     logged once."""
     daemons = client()
-    daemons.heard(FIRST, 0)
-    daemons.heard(SECOND_DAEMON, 900 * MS)
-    assert daemons.has_come_back(0)
+    daemons.note_received(FIRST, 0)
+    daemons.note_received(SECOND_DAEMON, 900 * MS)
+    assert daemons.has_returned(0)
     assert daemons.destinations(999 * MS) == [FIRST]
     assert daemons.destinations(SECOND) == [SECOND_DAEMON]
     assert daemons.destinations(2 * SECOND) == [FIRST, SECOND_DAEMON]
-    assert not daemons.has_come_back(2 * SECOND)
-    daemons.heard(FIRST, 3 * SECOND)
-    assert daemons.has_come_back(3 * SECOND)
-    assert not daemons.has_come_back(3 * SECOND)
+    assert not daemons.has_returned(2 * SECOND)
+    daemons.note_received(FIRST, 3 * SECOND)
+    assert daemons.has_returned(3 * SECOND)
+    assert not daemons.has_returned(3 * SECOND)
 
 
 def test_contradictory_times_are_refused() -> None:

@@ -223,10 +223,15 @@ def _print_summary(interface: str, outcome: Outcome, state: Path | None, as_json
             {"setting": key, "before": before, "after": after} for key, before, after in outcome.changes
         ]
         recorded = None if state is None else str(state)
-        found = {"interface": interface, "changes": changes, "lacking": outcome.lacking, "state": recorded}
+        found = {
+            "interface": interface,
+            "changes": changes,
+            "lacking": outcome.unavailable,
+            "state": recorded,
+        }
         click.echo(json.dumps(found))
         return
-    for key, reason in outcome.lacking.items():
+    for key, reason in outcome.unavailable.items():
         click.echo(f"{interface}: {key} is skipped: {reason}", err=True)
     for key, before, after in outcome.changes:
         click.echo(f"{interface}: {key} {before} -> {after}")

@@ -20,7 +20,7 @@ from umstack.recovery.codec import (
 )
 from umstack.streams.byte_window import ByteWindow
 from umstack.streams.counters import StreamCounters
-from umstack.streams.request_port import SILENT_NS, PeerKind, RequestPort
+from umstack.streams.request_port import IDLE_PEER_NS, PeerKind, RequestPort
 from umstack.streams.tags import (
     GREETING_BYTES,
     KeysOf,
@@ -143,7 +143,7 @@ class RecoveryServer:
         silent = [
             one
             for one in self._connections.values()
-            if one.publication is None and now_ns - one.opened_ns > SILENT_NS
+            if one.publication is None and now_ns - one.opened_ns > IDLE_PEER_NS
         ]
         if not silent:
             return False

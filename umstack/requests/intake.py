@@ -38,7 +38,7 @@ from umstack.requests.inbox import Inbox
 from umstack.requests.response import Response
 from umstack.streams import RequestPort
 from umstack.streams.byte_window import ByteWindow
-from umstack.streams.request_port import SILENT_NS, PeerKind, discard_received
+from umstack.streams.request_port import IDLE_PEER_NS, PeerKind, discard_received
 from umstack.streams.tags import (
     GREETING_BYTES,
     PROOF,
@@ -410,7 +410,7 @@ class ResponseIntake:
         if part.offset == 0:
             self._begin(one, part, message)
         elif one.part is not None and self._is_next(one, part):
-            self._go_on(one, part, message)
+            self._continue_response(one, part, message)
         elif one.skipped_sqn != part.first_sqn:
             raise MalformedResponse
 
@@ -441,7 +441,7 @@ class ResponseIntake:
         one.part = bytearray(message[part.payload_from :])
         self._hold(length)
 
-    def _go_on(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
+    def _continue_response(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
         assert one.part is not None
         now_ns = time.monotonic_ns()
         inbox = self._inbox_of(one, part.request_index, now_ns)
@@ -544,7 +544,7 @@ class ResponseIntake:
             useless = [
                 one
                 for one in list(self._connections.values())
-                if now_ns - one.active_ns > (_IDLE_NS if one.is_useful else SILENT_NS)
+                if now_ns - one.active_ns > (_IDLE_NS if one.is_useful else IDLE_PEER_NS)
             ]
             if not useless:
                 return False

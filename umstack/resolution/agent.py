@@ -253,7 +253,7 @@ class ResolutionAgent(Closing):
         return len(received) == BATCH
 
     def _take_in(self, data: bytes, source: tuple[str, int], now_ns: int) -> None:
-        if self._daemons is not None and not self._daemons.heard(source, now_ns):
+        if self._daemons is not None and not self._daemons.note_received(source, now_ns):
             self.machine.counters.tr_dgrams_dropped_stranger += 1
             return
         to = self._local if self._daemons is not None else self._options.resolver_incoming
@@ -290,8 +290,8 @@ class ResolutionAgent(Closing):
 
     def _send_due(self, now_ns: int) -> None:
         if self._daemons is not None:
-            if self._daemons.has_come_back(now_ns):
-                self.machine.say_again(now_ns)
+            if self._daemons.has_returned(now_ns):
+                self.machine.resend_all(now_ns)
             self.machine.counters.tr_daemon_changes = self._daemons.change_count
             for daemon in self._daemons.keepalives(now_ns):
                 self._send(KEEPALIVE, daemon)

@@ -46,7 +46,7 @@ class DaemonClient:
         self.change_count = 0
         """How often the daemon in use changed, to another one or to none."""
 
-    def heard(self, address: Address, now_ns: int) -> bool:
+    def note_received(self, address: Address, now_ns: int) -> bool:
         """Account for a datagram from an address; return false if the address is none of our daemons."""
         for daemon in self._daemons:
             if daemon.address == address:
@@ -76,7 +76,7 @@ class DaemonClient:
         alive = self.alive(now_ns)
         return [daemon.address for daemon in self._daemons] if alive is None else [alive]
 
-    def has_come_back(self, now_ns: int) -> bool:
+    def has_returned(self, now_ns: int) -> bool:
         """Return true if a daemon responds now and none did at the previous call."""
         alive, before = self.alive(now_ns), self.was_alive
         self.change_count += alive != before

@@ -346,7 +346,7 @@ class ResolutionMachine:
         if not self._requests:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
-    def say_again(self, now_ns: int) -> None:
+    def resend_all(self, now_ns: int) -> None:
         """Advertise and query all, and request the same of others, because earlier datagrams may have been lost."""
         self._request_received(
             RequestScope.ADVERTISEMENTS | RequestScope.QUERIES | RequestScope.WILDCARD_QUERIES, now_ns

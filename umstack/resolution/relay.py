@@ -112,7 +112,7 @@ class Relay:
         """Account for a datagram, and return what to do with it."""
         counters = self.counters
         counters.datagrams_received += 1
-        self._drop_silent(now_ns)
+        self._drop_idle(now_ns)
         if self._client(source, now_ns) is None:
             return Fate.DROPPED
         if data == KEEPALIVE:
@@ -188,7 +188,7 @@ class Relay:
         client.allowance -= 1
         return client
 
-    def _drop_silent(self, now_ns: int) -> None:
+    def _drop_idle(self, now_ns: int) -> None:
         limit_ns = now_ns - int(self._policy.client_timeout_s * _NS_PER_S)
         while self._clients:
             address, client = next(iter(self._clients.items()))

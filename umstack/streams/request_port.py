@@ -28,7 +28,7 @@ _MESSAGE = 0
 
 
 _PAUSE_NS = 100_000_000
-SILENT_NS = 200_000_000
+IDLE_PEER_NS = 200_000_000
 """A peer that has sent nothing for this long may be replaced; legitimate peers send at once."""
 
 
@@ -71,7 +71,7 @@ class RequestPort:
         self._activity_ns = options.request_tcp_activity_timeout_ns
         self._nodelay = options.response_tcp_nodelay
         self._services: dict[PeerKind, PeerService] = {}
-        self._silent: dict[socket.socket, int] = {}
+        self._unidentified: dict[socket.socket, int] = {}
         self._resume_ns = 0
         self._selector = loop.open()
         interface = options.request_tcp_interface
@@ -86,7 +86,7 @@ class RequestPort:
 
     def close(self) -> None:
         """Close the port and unassigned connections. The loop's thread has ended."""
-        for peer in list(self._silent):
+        for peer in list(self._unidentified):
             self._drop(peer)
         with contextlib.suppress(KeyError):
             self._selector.unregister(self._listener)
@@ -119,20 +119,20 @@ class RequestPort:
         except OSError:
             peer.close()
             return
-        self._silent[peer] = now_ns
+        self._unidentified[peer] = now_ns
         self._selector.register(peer, selectors.EVENT_READ, lambda _, at_ns: self._on_ready(peer, at_ns))
         self._count()
 
     def _count(self) -> int:
         """Return the number of connections that count towards the limit."""
         served = sum(service.connection_count for service in self._services.values())
-        self._counters.recovery_connections = len(self._silent) + served
+        self._counters.recovery_connections = len(self._unidentified) + served
         return self._counters.recovery_connections
 
     def _make_space(self, now_ns: int) -> bool:
         """End the oldest unproductive connection; return false if there is none."""
-        oldest = next(iter(self._silent), None)
-        if oldest is not None and now_ns - self._silent[oldest] > SILENT_NS:
+        oldest = next(iter(self._unidentified), None)
+        if oldest is not None and now_ns - self._unidentified[oldest] > IDLE_PEER_NS:
             self._counters.recovery_connections_idle += 1
             self._drop(oldest)
             return True
@@ -162,13 +162,13 @@ class RequestPort:
             self._drop(peer)
             return
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        del self._silent[peer]
+        del self._unidentified[peer]
         self._selector.unregister(peer)
         service.adopt(peer, now_ns)
         self._count()
 
     def _drop(self, peer: socket.socket) -> None:
-        del self._silent[peer]
+        del self._unidentified[peer]
         self._selector.unregister(peer)
         peer.close()
         self._count()
@@ -181,7 +181,7 @@ class RequestPort:
                 return self._resume_ns
             self._resume_ns = 0
             self._begin()
-        for peer, since_ns in list(self._silent.items()):
+        for peer, since_ns in list(self._unidentified.items()):
             if now_ns - since_ns <= self._idle_ns:
                 return now_ns + self._idle_ns // 4
             self._counters.recovery_connections_idle += 1
@@ -232,7 +232,7 @@ def _listen(options: ContextOptions, address: str) -> socket.socket:
 
 
 __all__ = [
-    "SILENT_NS",
+    "IDLE_PEER_NS",
     "PeerKind",
     "PeerService",
     "RequestPort",
