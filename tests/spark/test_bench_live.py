@@ -25,7 +25,7 @@ _SECONDS = 170
 
 @pytest.mark.timeout(_SECONDS + 5)
 def test_a_live_query_is_measured_and_every_message_checked(tmp_path: Path) -> None:
-    """Issue 4, how fast: one command measures the delay of a live query and the memory of each process."""
+    """One command measures the delay of a live query and the memory of each process."""
     need_java()
     arguments = ["--rate", "5000", "--seconds", "2", "--json"]
     command = [sys.executable, "-m", "umstack", "bench", "live", *arguments]
@@ -79,19 +79,19 @@ def _arrivals(tmp_path: Path, *batches: Taken) -> Arrivals:
 def test_arrivals_are_compared_with_sent_messages(
     tmp_path: Path, batches: list[Taken], faults: dict[str, int]
 ) -> None:
-    """Issue 4, how fast: missing and repeated messages are detected."""
+    """Missing and repeated messages are detected."""
     clean = {"lost": 0, "duplicates": 0, "out_of_order": 0}
     assert _arrivals(tmp_path, *batches).faults(10) == clean | faults
 
 
 def test_as_many_but_not_the_same(tmp_path: Path) -> None:
-    """Issue 4, how fast: the sum of the numbers shows if one message is lost and another arrives twice."""
+    """The sum of the numbers shows if one message is lost and another arrives twice."""
     with pytest.raises(BenchError, match="not each once"):
         _arrivals(tmp_path, Taken(10, 44, 0, 9)).faults(10)
 
 
 def test_a_micro_batch_that_is_run_again_counts_once(tmp_path: Path) -> None:
-    """Issue 4, how fast: Spark gives a repeated batch the same number."""
+    """Spark gives a repeated batch the same number."""
     row = SimpleNamespace(
         asDict=lambda: {"rows": 3, "number_sum": 3, "lowest": 0, "highest": 2, "misplaced": 0}
     )
@@ -113,7 +113,7 @@ def test_a_micro_batch_that_is_run_again_counts_once(tmp_path: Path) -> None:
     ],
 )
 def test_keeping_up_has_four_conditions(changed: dict[str, float], is_met: bool) -> None:
-    """Issue 4, how fast: the rate was reached, the last message arrived soon, none is missing, memory is bounded."""
+    """The rate was reached, the last message arrived soon, none is missing, memory is bounded."""
     kept_up = {
         "rate_offered": 200_000,
         "rate_sent": 199_900.0,

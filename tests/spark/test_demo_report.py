@@ -18,7 +18,7 @@ SEED = 20
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(Lab.supported() is not None, reason=f"no lab here: {Lab.supported()}")
 def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
-    """Issue 4: the captures made at the switch, one per link, contain the publisher's datagrams and the subscribers'
+    """The captures made at the switch, one per link, contain the publisher's datagrams and the subscribers'
     NAKs; the report covers both."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "big").write_bytes(random.Random(SEED).randbytes(4 << 20))

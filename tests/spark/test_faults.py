@@ -1,4 +1,4 @@
-"""Issue 4, bad input and faults: killed workers, full disks, schemas of an older version.
+"""Killed workers, full disks, schemas of an older version.
 
 The disks are small file systems in separate mount namespaces; nothing outside sees them.
 """

@@ -97,7 +97,7 @@ def numbers(live: Any, out: Path) -> list[int]:
 def test_a_restarted_query_neither_loses_nor_repeats(
     live: Any, journal: Path, config: Path, tmp_path: Path
 ) -> None:
-    """Issue 4, live source: three runs of a query with messages all the time, and the journal of a killed recorder."""
+    """Three runs of a query with messages all the time, and the journal of a killed recorder."""
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def start() -> Any:
@@ -138,7 +138,7 @@ def test_a_restarted_query_neither_loses_nor_repeats(
 
 
 def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
-    """Issue 4, journal: a batch query reads the current rows, with offsets, in partitions; columns may be selected."""
+    """A batch query reads the current rows, with offsets, in partitions; columns may be selected."""
     with open_context() as context, Recorder(context, ["orders"], journal=tmp_path) as recorder:
         source = context.source("orders", flow_control="min")
         wait_for(lambda: recorder.step() is not None and source.is_connected, "the receiver")
@@ -154,7 +154,7 @@ def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
 
 
 def test_rows_are_published(live: Any, config: Path) -> None:
-    """Issue 4: df.write publishes every row to its topic; the write ends when the receivers have all rows."""
+    """Df.write publishes every row to its topic; the write ends when the receivers have all rows."""
     with open_context() as context:
         receivers = [context.receiver(f"spark/{n}") for n in range(2)]
         rows = live.range(2000, numPartitions=2).selectExpr(
@@ -176,7 +176,7 @@ def test_rows_are_published(live: Any, config: Path) -> None:
 
 @pytest.mark.parametrize("on_retry", ["publish", "fail"])
 def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch, on_retry: str) -> None:
-    """Issue 4, bad input and faults: rows published by a failed task are sent again, or not, as configured."""
+    """Rows published by a failed task are sent again, or not, as configured."""
     options = PublishOptions.of(
         {"topic": "retried", "interface": "lo", "config": str(config), "onRetry": on_retry}
     )
@@ -211,7 +211,7 @@ def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_committed_rows_are_released(tmp_path: Path) -> None:
-    """Issue 4, live source: commit removes rows that no restart needs; offsets stay; triggers are bounded."""
+    """Commit removes rows that no restart needs; offsets stay; triggers are bounded."""
     table = messages()
     with Journal(tmp_path / "messages", table.schema, segment_bytes=2000) as journal:
         for n in range(100):
@@ -241,7 +241,7 @@ def numbered(first: int, end: int) -> Any:
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_the_first_trigger_takes_no_more_than_the_others(tmp_path: Path, start: str) -> None:
-    """Issue 30: a query that starts on a long journal gets one trigger's rows, whether Spark requests the start or the
+    """A query that starts on a long journal gets one trigger's rows, whether Spark requests the start or the
     end first; so does one that resumes from a checkpoint, because Spark first passes it the last offset."""
     options = LiveOptions.of({"path": str(tmp_path), "maxRowsPerTrigger": "300", "startingOffset": start})
     schema = from_arrow_schema(live_schema())
@@ -261,7 +261,7 @@ def test_the_first_trigger_takes_no_more_than_the_others(tmp_path: Path, start: 
 
 
 def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> None:
-    """Issue 4, live source: with option("group"), the query's recorder subscribes only to sources on these groups."""
+    """With option("group"), the query's recorder subscribes only to sources on these groups."""
     group = SHARED["transport_lbtrm_multicast_address"]
     given = {"path": str(journal), "topics": "orders", "interface": "lo", "config": str(config)}
     options = LiveOptions.of({**given, "group": f"239.0.0.1, {group}"})
@@ -296,7 +296,7 @@ def test_an_error_names_a_wrong_option(live: Any, options: dict[str, str], said:
 
 
 def test_a_recorder_that_cannot_start_is_an_error(journal: Path) -> None:
-    """Issue 4, live source: the recorder's error message reaches the query."""
+    """The recorder's error message reaches the query."""
     with pytest.raises(Exception, match="nowhere0"):
         BackgroundRecorder(journal, ("orders",), interface="nowhere0").ensure()
 

@@ -36,7 +36,7 @@ def _gauges(file: Path, name: str) -> list[float]:
 
 @pytest.mark.timeout(500)
 def test_a_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
-    """Issue 4, monitor: live: files that rotate in while it runs are reported at once, and Ctrl-C ends it."""
+    """Live: files that rotate in while it runs are reported at once, and Ctrl-C ends it."""
     need_java()
     folder, gauges = tmp_path / "captures", tmp_path / "umstack.prom"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The processes a measurement is made of: a child in a host, spoken to in JSON, one object a line.
+"""Child processes of a measurement, each on a host, controlled by one JSON object per line.
 
 A child reports on its standard output and receives orders on its standard input, so that no
 end of a measurement ever has to guess, or sleep, until the other is ready.
@@ -20,14 +20,14 @@ from typing import Any, Protocol, Self, cast
 from umstack.errors import UmError
 
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-"""The threads numpy's linear algebra starts spin for a while, on the processor the child is to be measured on."""
+"""Disables numpy's linear algebra threads, which would spin on the CPU where the child is measured."""
 
 CHILD_SLACK_SECONDS = 30.0
-"""How much longer than its measurement a child may take."""
+"""Seconds that a child may take beyond its measurement."""
 
 
 class BenchError(UmError):
-    """A child of a measurement failed, or said nothing in time."""
+    """A child of a measurement failed or timed out."""
 
     default_hint = "run the command named above by hand on that host to see its output"
 
@@ -37,7 +37,7 @@ class ChildSpec:
     """Arguments of a child process, passed as JSON on its command line."""
 
     def as_arguments(self, role: str) -> list[str]:
-        """The command line a child reads it back from."""
+        """Return the child's command line, which `from_arguments` parses."""
         return [role, json.dumps(asdict(self))]
 
     @classmethod
@@ -51,7 +51,7 @@ class Host(Protocol):
 
     @property
     def address(self) -> str:
-        """The IPv4 address of the interface its traffic uses."""
+        """Return the IPv4 address of the interface that carries the traffic."""
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process in that place; the options are those of `subprocess.Popen`."""
@@ -76,8 +76,8 @@ class Child:
     command: list[str]
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """The next JSON object the child prints. A child prints the next one only after it was made to go on, so
-        that no line can hide behind another in the buffer `select` does not see."""
+        """Return the next JSON object of the child. A child prints one object per order, so that no second line is
+        left in the buffer, which `select` does not check."""
         stdout = self.process.stdout
         assert stdout is not None
         deadline = time.monotonic() + seconds
@@ -91,13 +91,13 @@ class Child:
 
     @property
     def has_said(self) -> bool:
-        """Whether `receive` would not have to wait: an object waits, or the child has ended."""
+        """True if `receive` returns at once: an object is waiting, or the child has ended."""
         stdout = self.process.stdout
         assert stdout is not None
         return bool(select.select([stdout], [], [], 0)[0])
 
     def order(self, **what: Any) -> None:
-        """Give the child its next JSON object. A child that has ended ends the next `receive`."""
+        """Send the child a JSON object. If the child has ended, the next `receive` raises an error."""
         stdin = self.process.stdin
         assert stdin is not None
         with suppress(BrokenPipeError):
@@ -112,7 +112,7 @@ class Child:
 
 @contextmanager
 def running(host: Host, module: str, arguments: Sequence[str]) -> Iterator[Child]:
-    """Run a module of this package as a child; whatever happens, it is gone afterwards."""
+    """Run a module of this package as a child, and end it on leaving the block."""
     command = [sys.executable, "-m", module, *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = host.run(command, text=True, env={**os.environ, **_ENVIRONMENT}, **pipes)
@@ -138,12 +138,12 @@ def say(**what: Any) -> None:
 
 
 def has_order() -> bool:
-    """Whether the parent has sent an object that waits to be read."""
+    """True if an object from the parent is waiting."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def receive_order() -> dict[str, Any]:
-    """Wait for the next JSON object of the parent. A parent that is gone ends the child."""
+    """Wait for the parent's next JSON object. The child exits if the parent has ended."""
     line = sys.stdin.readline()
     if not line:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Kernel sockets against AF_XDP: the same streams and round trips over each link, and raw ends beside them, in one run.
+"""Compares kernel sockets with AF_XDP: streams and round trips over each link, and raw baselines, in one run.
 
 Sizes an MTU of 1500 does not take are measured in a lab at MTU 9000, where a datagram takes several frames of a ring.
 Each round measures every contender once, so that what disturbs the machine disturbs all.
@@ -29,7 +29,7 @@ SIZE_MAX = 8900
 
 _ETHERNET_MTU, _JUMBO_MTU = 1500, 9000
 _ETHERNET_SIZE_MAX = 1400
-"""The largest message that is held to one datagram at MTU 1500."""
+"""Largest message that is kept within one datagram at MTU 1500."""
 
 _OWN = "umstack, "
 SOCKETS, SOCKETS_PLAIN, RINGS = f"{_OWN}sockets", f"{_OWN}sockets without GSO", f"{_OWN}AF_XDP"
@@ -49,7 +49,7 @@ class ComparePlan:
     is_pinned: bool = True
 
     def streams(self, size: int) -> dict[str, StreamSpec]:
-        """The stack's own streams of a size, by the name of the contender."""
+        """Return the stack's streams of a size by contender."""
         with_gso, without = (options_text("min", kind, self.options) for kind in ("real", "none"))
         common = StreamSpec(size=size, seconds=self.seconds, config=with_gso)
         found = {
@@ -62,7 +62,7 @@ class ComparePlan:
         return found
 
     def trips(self, size: int, wait: Wait) -> dict[str, RoundTripSpec]:
-        """The stack's own round trips."""
+        """Return the stack's round trips by contender."""
         common = RoundTripSpec(
             size=size,
             wait=wait,
@@ -86,12 +86,12 @@ class Row:
     messages_per_second: float | None = None
     datagrams_per_second: float | None = None
     to_sockets: float | None = None
-    """Its rate to that of the stack over sockets: the median of the rounds' ratios."""
+    """Rate relative to the stack over sockets: the median of the rounds' ratios."""
     publisher_ns: float | None = None
     """CPU time per message in nanoseconds: user and kernel time of the process."""
     subscriber_ns: float | None = None
     round_trip_us: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By how the ends wait: p50, p99, p999."""
+    """Microseconds at p50, p99 and p999 by wait mode."""
 
     def as_json(self) -> dict[str, Any]:
         """One entry of the `comparison` of `umstack bench compare --json`."""
@@ -102,7 +102,7 @@ Rounds = dict[str, list[Result]]
 
 
 def measure(plan: ComparePlan, progress: Progress) -> tuple[list[Result], list[Row]]:
-    """Every size over every link and raw, and the comparison of them."""
+    """Measure and compare every size over each link and the raw baselines."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     results: list[Result] = []
     rows: list[Row] = []
@@ -134,7 +134,7 @@ def require_rings(lab: Lab) -> None:
 def take_turns(
     contenders: dict[str, Callable[[], Result]], rounds: int, progress: Progress, about: str
 ) -> Rounds:
-    """Measure each of them once a round."""
+    """Measure each contender once per round."""
     found: Rounds = {what: [] for what in contenders}
     for number in range(1, rounds + 1):
         for what, measure_once in contenders.items():
@@ -151,7 +151,7 @@ class _Size:
         self._pins, self._progress = pins, progress
 
     def measure(self) -> tuple[list[Result], list[Row]]:
-        """Their results, and a row of the comparison for each."""
+        """Return the contenders' results, and a row of the comparison for each."""
         streams = self._rounds(dict(self._streams()))
         rows = {what: self._row(what, found, streams[SOCKETS]) for what, found in streams.items()}
         results = [labelled(what, merged(found, rate)) for what, found in streams.items()]

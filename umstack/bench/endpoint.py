@@ -15,7 +15,7 @@ from umstack.config import Config
 from umstack.errors import ResolutionError, UmError
 
 READY_SECONDS = 20.0
-"""How long two ends may take to find each other."""
+"""Seconds that two ends may take to discover each other."""
 
 _IDLE_SECONDS = 0.002
 
@@ -34,7 +34,7 @@ class EndSpec(ChildSpec):
     cpu: int | None = None
 
     def open_context(self) -> umstack.Context:
-        """The context of this end."""
+        """Open the context of this end."""
         config = Config.parse(self.config, "the bench's options")
         return umstack.Context(self.interface, link=self.link, mode=self.mode, config=config)
 
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=EndSpec)
 
 
 def await_sources(context: umstack.Context, receivers: Iterable[umstack.Receiver]) -> None:
-    """Wait until every receiver follows a source."""
+    """Wait until every receiver has a source."""
     deadline = time.monotonic() + READY_SECONDS
     for receiver in receivers:
         while not receiver.stats()["delivery_controllers"]:
@@ -53,20 +53,20 @@ def await_sources(context: umstack.Context, receivers: Iterable[umstack.Receiver
 
 
 def await_receivers(source: umstack.Source, count: int) -> None:
-    """Wait until the source knows its receivers, where it can know them."""
+    """Wait until the source has detected its receivers, if its transport allows that."""
     if source.options.flow_control != "none":
         source.wait_connected(count, timeout=READY_SECONDS)
 
 
 def await_turn(context: umstack.Context) -> dict[str, Any]:
-    """Wait for an order of the parent. In sequential mode, run the protocol meanwhile."""
+    """Wait for an order from the parent; in sequential mode, run the protocol meanwhile."""
     while context.is_sequential and not has_order():
         context.process_events(_IDLE_SECONDS)
     return receive_order()
 
 
 def run(arguments: Sequence[str], kind: type[S], roles: Mapping[str, Callable[[S], None]]) -> int:
-    """Be one end of a measurement: `ROLE SPEC`."""
+    """Run one end of a measurement; arguments: `ROLE SPEC`."""
     role, text = arguments
     spec = kind.from_json(text)
     if spec.cpu is not None:

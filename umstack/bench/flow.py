@@ -1,4 +1,4 @@
-"""Flow control: a publisher faster than its subscribers loses nothing and finds the pace of the slowest."""
+"""Flow control: a publisher faster than its subscribers loses no messages and settles at the rate of the slowest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from umstack.lab import Lab
 _FLOW_ENDS = "umstack.bench.flow_ends"
 _PUBLISHER_EXTRA_SECONDS = 1.5
 _PUBLISHER_STRETCH = 1.5
-"""The publisher goes on for longer than the rate is measured, so that the measurement ends before it does."""
+"""The publisher runs longer than the measurement by these seconds and this factor, so that it stops last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class FlowPlan:
 
 
 def measure(plan: FlowPlan, progress: Progress) -> list[Result]:
-    """As many rounds as asked for."""
+    """Measure the requested number of rounds."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     found: list[Result] = []
     with Lab(hosts=1 + plan.stream.receivers, segmentation="real") as lab:
@@ -50,7 +50,7 @@ def _measure_once(lab: Lab, plan: FlowPlan, pins: Pins) -> Result:
         **{**shared, "seconds": spec.seconds * _PUBLISHER_STRETCH + _PUBLISHER_EXTRA_SECONDS}
     )
     slow_host, *other_hosts = lab.hosts[1 : spec.receivers + 1]
-    # The others share the publisher's processor, which has little to do, and leave the slow one its own.
+    # The others share the mostly idle CPU of the publisher; the slow one has a CPU to itself.
     others = [End(host, stretched, cpu=pins.publisher) for host in other_hosts]
     ends = [End(slow_host, slow, _FLOW_ENDS, pins.subscriber), *others]
     sent, received = carry_out(lab, stretched, pins.publisher, ends)

@@ -39,7 +39,7 @@ def _work(seconds: float) -> None:
 
 
 def _take(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> int:
-    """Take some messages, check them and work on them; how many there were, 0 after a long silence."""
+    """Receive messages, check them and work on them; returns their number, 0 after a long idle time."""
     batch = receiver.poll(_ROWS, SILENCE_SECONDS)
     count = len(batch)
     if count:
@@ -49,7 +49,7 @@ def _take(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> int
 
 
 def _await_full_queue(context: umstack.Context, receiver: umstack.Receiver) -> int:
-    """Wait until the queue fills no further; how many messages it holds then."""
+    """Wait until the queue stops filling; returns the number of messages in it."""
     held, alike = 0, 0
     while alike < _LOOKS_ALIKE:
         if context.is_sequential:
@@ -63,7 +63,7 @@ def _await_full_queue(context: umstack.Context, receiver: umstack.Receiver) -> i
 
 
 def _own_maximum(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck, held: int) -> float:
-    """The rate at which a full queue is emptied: nothing but this application holds it back."""
+    """Return the rate at which a full queue is emptied, which only this application limits."""
     taken, start = 0, time.perf_counter()
     while taken < _QUEUE_SHARE * held:
         taken += _take(spec, receiver, check)

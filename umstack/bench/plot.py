@@ -23,13 +23,13 @@ _COLOURS = {
     "raw-udp-gso": "tab:purple",
 }
 _STRONG = (RINGS, SOCKETS)
-"""The two that are compared are drawn to be seen first."""
+"""The two contenders compared are drawn most prominently."""
 
 Figure = Callable[[Row], float | None]
 
 
 def check_plot(path: Path) -> None:
-    """Say before a long measurement, rather than after it, that its plot could not be drawn or written."""
+    """Raise an error before a long measurement if its plot cannot be drawn or written."""
     if path.suffix not in _FORMATS:
         raise OptionError(f"no plot in {path.name}", hint=f"name a file that ends in {' or '.join(_FORMATS)}")
     if not path.absolute().parent.is_dir():
@@ -39,7 +39,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw_comparison(rows: Sequence[Row], waits: Sequence[str], path: Path) -> None:
-    """Draw the comparison into the file, in the format its name asks for."""
+    """Draw the comparison to the file, in the format of its suffix."""
     from matplotlib.figure import Figure as Canvas
 
     panels: list[tuple[str, str, Figure]] = [

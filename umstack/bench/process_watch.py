@@ -1,4 +1,4 @@
-"""Memory and processor time of a process and of all below it, looked at again and again while they work."""
+"""Samples the memory and CPU time of a process and its descendants."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 
 _SAMPLE_SECONDS = 0.1
 _SUM_SECONDS = 1.0
-"""Adding up is done less often: the kernel goes through every page of a process for it."""
+"""Interval of the totals, which is longer because the kernel visits every page of a process."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _KIB = 1024
 _MACHINE = "virtual_machine"
 _USER_TIME, _SYSTEM_TIME = 11, 12
-"""Where these stand in /proc/PID/stat behind the name, which may have spaces in it."""
+"""Field positions in /proc/PID/stat after the name, which may contain spaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """One process, when it was looked at last."""
+    """The last sample of one process."""
 
     kind: str
     peak_bytes: int
@@ -37,15 +37,15 @@ class ProcessWatch:
     kinds: dict[int, str] = field(default_factory=dict)
     """Kind of a process that is neither the root (driver), a virtual machine nor a worker of Spark."""
     adds_up: bool = False
-    """Whether to find out what all have together."""
+    """True to sample the total memory, too."""
     together_bytes: int = 0
-    """The most that all had at one time. A page that several share counts once."""
+    """Peak of the total memory. A shared page counts once."""
     _ended: threading.Event = field(default_factory=threading.Event)
     _samples: dict[int, _Sample] = field(default_factory=dict)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look again and again, from a thread, until the block ends."""
+        """Sample periodically from a thread until the block ends."""
         watcher = threading.Thread(target=self._watch)
         watcher.start()
         try:
@@ -64,7 +64,7 @@ class ProcessWatch:
 
     def _together(self) -> int:
         shares = [(self._kind(pid), _share_bytes(pid)) for pid in _processes_below(self.root)]
-        # A child of a virtual machine, until it has become another program, is in the very same memory.
+        # Until it calls exec, a child of a virtual machine shares its memory.
         machine = max((share for kind, share in shares if kind == _MACHINE), default=0)
         return machine + sum(share for kind, share in shares if kind != _MACHINE)
 
@@ -80,7 +80,7 @@ class ProcessWatch:
         except OSError:
             return None
         values = dict(line.split(":", 1) for line in status.splitlines())
-        if "VmHWM" not in values:  # it has ended, and what it had is known from before
+        if "VmHWM" not in values:  # it has ended; the last sample remains valid
             return None
         return _Sample(
             self._kind(pid),
@@ -91,19 +91,19 @@ class ProcessWatch:
     def _kind(self, pid: int) -> str:
         if pid == self.root:
             return "driver"
-        # Not by its name: that of a new child of a virtual machine is its thread's.
+        # Not by its name: a new child of a virtual machine has the name of its parent's thread.
         others = _MACHINE if _program(pid) == "java" else "worker"
         return self.kinds.get(pid, others)
 
     def peaks(self) -> dict[str, int]:
-        """The memory of the largest process of each kind."""
+        """Return the memory of the largest process of each kind."""
         found: dict[str, int] = {}
         for sample in list(self._samples.values()):
             found[sample.kind] = max(sample.peak_bytes, found.get(sample.kind, 0))
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Processor time of all processes of each kind so far."""
+        """Return the CPU time of all processes so far, by kind."""
         self._look()
         found: dict[str, float] = {}
         for sample in list(self._samples.values()):
@@ -119,13 +119,13 @@ def _program(pid: int) -> str:
 
 
 def machine_cpu_seconds() -> float:
-    """Processor time this machine has spent on anything, interrupts and other virtual machines included."""
+    """Return the CPU time of the whole machine, including interrupts and steal."""
     user, nice, system, _idle, _waiting, *rest = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + sum(rest)) / _TICKS_PER_SECOND
 
 
 def _share_bytes(pid: int) -> int:
-    """The memory of a process, of shared pages its share; 0 when it has ended."""
+    """Return the proportional memory (PSS) of a process; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -20,7 +20,7 @@ _PROMISING = ("umstack", "live")
 
 
 def result(**found: Any) -> Result:
-    """A result with every key there is, in one order; what does not apply is null."""
+    """Return a result with all keys in a fixed order; keys that do not apply are null."""
     unknown = found.keys() - set(_KEYS)
     if unknown:
         raise KeyError(f"a result has no {sorted(unknown)}")
@@ -28,23 +28,22 @@ def result(**found: Any) -> Result:
 
 
 def rate(found: Result) -> float:
-    """By what a throughput result is judged."""
+    """Figure by which throughput results are ranked."""
     return float(found["messages_per_second"])
 
 
 def p50(found: Result) -> float:
-    """By what a round trip is judged."""
+    """Figure by which round trips are ranked."""
     return float(found["round_trip_us"]["p50"])
 
 
 def p99(found: Result) -> float:
-    """By what a round trip under loss is judged: the median does not see the loss."""
+    """Figure by which round trips under loss are ranked; the median does not show the loss."""
     return float(found["round_trip_us"]["p99"])
 
 
 def merged(rounds: Sequence[Result], judge: Callable[[Result], float]) -> Result:
-    """The results of the same measurement in several rounds as one: the round in the middle, judged by this figure,
-    with the counts of all rounds added up."""
+    """Merge the results of several rounds: the median round by this figure, with the counts of all rounds added up."""
     middle = statistics.median_low(judge(one) for one in rounds)
     chosen = next(one for one in rounds if judge(one) == middle)
     totals = {key: sum(one[key] for one in rounds) for key in _COUNTS if chosen[key] is not None}
@@ -53,12 +52,12 @@ def merged(rounds: Sequence[Result], judge: Callable[[Result], float]) -> Result
 
 
 def ratio(rounds: Sequence[Result], baselines: Sequence[Result], judge: Callable[[Result], float]) -> float:
-    """How one measurement stands to another taken in the same rounds: the median of the rounds' ratios."""
+    """Return the ratio of two measurements taken in the same rounds: the median of the rounds' ratios."""
     return statistics.median(judge(a) / judge(b) for a, b in zip(rounds, baselines, strict=True))
 
 
 def settled_ratio(rounds: Sequence[Result]) -> float:
-    """How the rate a stream settled at stands to what its slowest subscriber can take: the median of the rounds."""
+    """Return the ratio of the settled rate to the slowest subscriber's maximum: the median of the rounds."""
     return statistics.median(rate(one) / float(one["detail"]["own_maximum"]) for one in rounds)
 
 

@@ -1,4 +1,4 @@
-"""`umstack recv`: a topic to standard output or to files."""
+"""`umstack recv`: writes the messages of a topic to standard output or to files."""
 
 from __future__ import annotations
 

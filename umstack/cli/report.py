@@ -1,4 +1,4 @@
-"""`umstack report`: what captures say about loss, recovery and rates, as one page and Parquet."""
+"""`umstack report`: analyses captures for loss, recovery and rates; writes one page and Parquet tables."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def command(
     if options.uses_spark and find_spec("pyspark") is None:
         raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")
     del outputs  # Imported to detect missing packages before the work starts.
-    # Arrow's own pool keeps tens of MiB at hand, which a small report has no use for and a large one does not miss.
+    # Arrow's own pool retains tens of MiB; a small report does not use them, and a large one is as fast without.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
@@ -103,19 +103,19 @@ def command(
 
 
 class _NoPandas:
-    """A finder of modules that finds no pandas."""
+    """A module finder that blocks pandas."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
-        """Refuse pandas, leave all else to others."""
+        """Refuse pandas; leave other modules to the next finder."""
         if name == "pandas":
             raise ImportError(name)
 
 
 def _without_pandas(pyarrow: Any) -> None:
-    """Have Arrow do without pandas, which it imports, where it is there, for the first array that it makes.
+    """Stop Arrow from importing pandas, which it does for its first array if pandas is installed.
 
-    It would take a sixth of the processor time of a small report, and 32 MiB.
+    The import takes a sixth of the CPU time of a small report, and 32 MiB.
     """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas)
@@ -129,10 +129,10 @@ class _Display(Protocol):
     """Shows the progress of a report on stderr."""
 
     def show_step(self, step: str, number: int, of: int) -> None:
-        """Say which step begins."""
+        """Show the step that starts."""
 
     def show_tasks(self, step: str, done: int, of: int) -> None:
-        """Say how far the step is."""
+        """Show the progress of the step."""
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _display(starting: str) -> Iterator[_Display]:
 
 
 class _Bar:
-    """A bar of steps."""
+    """A progress bar over the steps."""
 
     def __init__(self, progress: Progress, starting: str) -> None:
         self._progress = progress
@@ -166,12 +166,12 @@ class _Bar:
         self._progress.update(self._task, description=_words(step), completed=number - 1, total=of)
 
     def show_tasks(self, step: str, done: int, of: int) -> None:
-        """Stay, and say more."""
+        """Show details without advancing the bar."""
         self._progress.update(self._task, description=_words(step) + _of_tasks(done, of))
 
 
 class _Lines:
-    """A line for each step as it begins, and one every few seconds while it goes on."""
+    """Prints a line when a step starts, and one every few seconds while it runs."""
 
     def __init__(self, meter: Meter, starting: str) -> None:
         self._meter = meter
@@ -180,13 +180,13 @@ class _Lines:
         meter.show(f"report: {starting}", is_news=True)
 
     def show_step(self, step: str, number: int, of: int) -> None:
-        """Write that it begins. The same one again is no news: another one has ended."""
+        """Print the step that starts. A repeated step prints nothing: it only reports that a parallel one ended."""
         is_news = step != self._step
         self._step, self._number, self._of = step, number, of
         self._meter.show(self._text(step), is_news=is_news)
 
     def show_tasks(self, step: str, done: int, of: int) -> None:
-        """Write how far it is, if it takes long."""
+        """Print the progress of a long step."""
         self._meter.show(self._text(step) + _of_tasks(done, of))
 
     def _text(self, step: str) -> str:

@@ -1,4 +1,4 @@
-"""`umstack send`: standard input or files to a topic."""
+"""`umstack send`: publishes standard input or files to a topic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _READ_BYTES = 1 << 20
 _IDLE_SECONDS = 0.001
 _STAY_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
-"""Additional wait for receivers at the other lines once one line has them."""
+"""Seconds to keep waiting for receivers at the other lines once one line has them."""
 _EXAMPLES = """\b
 Examples:
   umstack send orders --interface eth1 < orders.txt
@@ -148,7 +148,7 @@ def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Number of receivers to wait for; flow control then keeps to the slowest. 0: send without waiting.",
+    help="Number of receivers to wait for; flow control then follows the slowest. 0: send without waiting.",
 )
 @click.option(
     "--timeout",
@@ -197,7 +197,7 @@ def command(
 ) -> None:
     """Publish standard input, or files, to a TOPIC.
 
-    Ends with status 0 once every receiver has everything; receivers that left do not count.
+    Exits with status 0 once every receiver has every message; receivers that left do not count.
     """
     if (form == "files") != bool(paths):
         raise click.UsageError("--files needs a PATH, and a PATH needs --files")
@@ -379,7 +379,7 @@ class Sending:
 
 
 class HotFailoverSending(Sending):
-    """One run over several lines. It ends when one line has carried everything and the others had a moment more."""
+    """One run over several lines. Ends once one line has carried every message, after a short grace time."""
 
     def __init__(
         self,
@@ -413,7 +413,7 @@ class HotFailoverSending(Sending):
         self._summary.bytes += sum(map(len, messages))
 
     def drain(self, stay_seconds: float) -> None:
-        """Wait until one line has carried everything, and a moment for the others; then serve retransmissions."""
+        """Wait until one line has carried every message, briefly for the others, then serve retransmissions."""
         self._await_all_or(
             self._lines.is_drained,
             self._lines.has_whole_line,

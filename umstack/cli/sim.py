@@ -164,7 +164,7 @@ def _print_tally(tally: _Tally, setup: Setup) -> None:
 
 
 def _run_resolution(first_seed: int, seeds: int | None, deadline: float | None, as_json: bool) -> bool:
-    """Run seeds of topic resolution under attack; whether everything held."""
+    """Run seeds of topic resolution under attack; returns true if all checks passed."""
     began, ran, forged, failed = time.monotonic(), 0, 0, list[ResolutionResult]()
     for result in run_resolution_seeds(first_seed, seeds):
         ran, forged = ran + 1, forged + result.forged
@@ -218,7 +218,7 @@ def _row_line(row: Row) -> str:
 
 
 def _trace_lines(world: World) -> Iterator[tuple[int, str]]:
-    """Everything that happened, in order of time."""
+    """Yield all events in time order."""
     lines = [(datagram.time_ns, 0, _datagram_line(datagram)) for datagram in world.trace()]
     lines += [(row.time_ns, 1, _row_line(row)) for row in world.rows()]
     for time_ns, _, text in sorted(lines, key=lambda line: line[:2]):
@@ -226,7 +226,7 @@ def _trace_lines(world: World) -> Iterator[tuple[int, str]]:
 
 
 def _capture(world: World, file: Path) -> dict[str, Any]:
-    """Write what the switch and every host saw, and what really happened beside it."""
+    """Write the captures of the switch and of every host, and the true events beside them."""
     packets = write_capture(world, file)
     truth = file.with_suffix(".truth.json")
     try:
@@ -237,7 +237,7 @@ def _capture(world: World, file: Path) -> dict[str, Any]:
 
 
 def _show(seed: int, setup: Setup, trace: bool, capture: Path | None, as_json: bool) -> Result:
-    """Run one seed and keep its world, to print or to write what happened in it."""
+    """Run one seed and keep its world, to print or write its events."""
     result, world = trace_seed(seed, setup)
     tally = _Tally(first_seed=seed)
     tally.add(result)
@@ -284,7 +284,7 @@ def _show(seed: int, setup: Setup, trace: bool, capture: Path | None, as_json: b
     type=click.Choice(list(_ADVERSARIES)),
     is_flag=False,
     flag_value="forges-control",
-    help="Add an attacker that replays, floods and forges control datagrams, or data, too.",
+    help="Add an attacker that replays, floods and forges control datagrams, or also data.",
 )
 @click.option(
     "--transport",

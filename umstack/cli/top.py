@@ -1,4 +1,4 @@
-"""`umstack top`: every context of the host and its sessions, refreshed in place."""
+"""`umstack top`: shows every context of the host and its sessions, refreshed in place."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _follow(view: _View, interval: float) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits so long for a key and names it, None if none came. The terminal is put back at the end."""
+    """Yield a function that waits up to a timeout for a key and returns its name or None; restore the terminal."""
     descriptor = sys.stdin.fileno()
     if not os.isatty(descriptor):
         yield lambda seconds: time.sleep(seconds)
@@ -221,7 +221,7 @@ _STARVATION = {
 
 
 def _sessions(ordered: Sequence[SessionRow], view: _View, space: int | None, width: int) -> Table:
-    """The sessions around the chosen one. The topics have what the figures leave of the width."""
+    """Return the sessions around the selected one. Topics get the width that the figures leave."""
     first = 0 if space is None else max(0, view.chosen - space + 1)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     names = [f"{name}*" if name == view.sort else name for name in _FIGURES]
@@ -253,7 +253,7 @@ def _sessions(ordered: Sequence[SessionRow], view: _View, space: int | None, wid
 
 
 def _short(number: float) -> str:
-    """A figure in at most five characters."""
+    """Format a figure in at most five characters."""
     for unit in ("", "k", "M", "G"):
         if number < 999.5 or unit == "G":
             is_whole = number >= 10 or not unit
@@ -267,7 +267,7 @@ def _percent(part: float | None) -> str:
 
 
 def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> RenderableType:
-    """Every counter of a session that is not zero."""
+    """Return every nonzero counter of a session."""
     key = "source_transports" if row.direction == "send" else "receiver_transports"
     (report,) = [one for one in reports if (one["pid"], one["number"]) == (row.pid, row.context)]
     item = next(one for one in report[key] if one["transport"] == row.transport)
@@ -287,7 +287,7 @@ def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> Rende
 
 
 def _noisiest(item: Any) -> Text:
-    """The receiver that NAKs most, of a sending session."""
+    """Return the receiver with the most NAKs in a source session."""
     accounts = [account for account in item.get("nak_accounts", ()) if account["naks"]]
     if not accounts:
         return Text("")

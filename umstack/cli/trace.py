@@ -1,4 +1,4 @@
-"""`umstack trace`: where did my datagrams die?"""
+"""`umstack trace`: shows where the kernel drops datagrams."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _groups(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) 
 )
 @JSON_OPTION
 def command(groups: Sequence[Group], interface: str | None, seconds: float | None, as_json: bool) -> None:
-    """Show where datagrams to these groups die in the kernel; without a group: all multicast.
+    """Show where the kernel drops datagrams to these groups; without a group: all multicast.
 
     Drops with the kernel's reason and function, frames XDP could not carry out or redirect, what the rings of running
     contexts count, and the time the CPUs spent receiving. Needs root, bcc and kernel headers of any version.

@@ -18,14 +18,14 @@ _OPTION = "verbosity"
 
 
 class _Lines(logging.Formatter):
-    """Format a record for people. Quoted parts are foreign text."""
+    """Format a record as text. Quoted parts come from other processes or hosts."""
 
     def format(self, record: logging.LogRecord) -> str:
         return displayed_lines(super().format(record))
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what stderr is at that moment."""
+    """Writes to the current sys.stderr, which may be replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -33,7 +33,7 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def show_records(times: int) -> None:
-    """Show records as so many `-v` ask for."""
+    """Show the log records that this number of `-v` selects."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         logger.setLevel(_LEVELS[min(times, len(_LEVELS) - 1)])
@@ -49,7 +49,7 @@ def _on_option(context: click.Context, _option: click.Parameter, times: int) -> 
 
 
 def with_verbosity(command: click.Command) -> click.Command:
-    """The command, and each below it that does something, with the option `-v`."""
+    """Add the option `-v` to the command and to each sub-command that can be run."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             with_verbosity(below)

@@ -17,7 +17,7 @@ _BPF_PROGRAMS = {
 
 
 def commit() -> str:
-    """The commit this was built from: what scripts/package wrote, or the checkout's own; `unknown` without either."""
+    """Return the commit of this build: recorded by scripts/package, or the checkout's; else `unknown`."""
     written = resources.files("umstack") / "commit.txt"
     if written.is_file():
         return written.read_text(encoding="ascii").strip()
@@ -32,7 +32,7 @@ def commit() -> str:
 
 
 def _mapped_library(module: str, library: str) -> str | None:
-    """The version in the file name of a library once the module that needs it is loaded; None without the module."""
+    """Return a library's version from its file name, after loading the module; None without the module."""
     try:
         import_module(module)
     except ImportError:
@@ -45,7 +45,7 @@ def _mapped_library(module: str, library: str) -> str | None:
 
 
 def lines() -> list[str]:
-    """One line each."""
+    """Return one line per item."""
     said = [f"umstack {metadata.version('umstack')} (commit {commit()})"]
     said.append(f"Python {platform.python_version()}, Linux {platform.release()}, {platform.machine()}")
     for module, library in (("xdp._libbpf", "libbpf"), ("xdp._xsk", "libxdp")):

@@ -1,4 +1,4 @@
-"""`umstack watch`: every context of the host as a page in a browser."""
+"""`umstack watch`: shows every context of the host on a page in a browser."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Network(Protocol):
     switch_port: str
     """The switch's end of the publisher's cable."""
     why: str | None
-    """Why it is not the requested network."""
+    """Why this is not the requested network."""
     daemon: str | None
     """ADDRESS:PORT of the resolution daemon; None without one."""
 
@@ -48,10 +48,10 @@ class Network(Protocol):
         """Return the host and the ADDRESS:PORT for a resolution daemon."""
 
     def context_options(self) -> Options:
-        """The options of contexts here."""
+        """Return the options of contexts on this network."""
 
     def receiver_options(self) -> Options:
-        """The options of receivers here."""
+        """Return the options of receivers on this network."""
 
     def port_counters(self, host: int) -> PortCounters | None:
         """Return the counters of the switch port toward a host; None without a switch."""
@@ -87,16 +87,16 @@ class LabNetwork:
         return self.lab.run_at_switch(argv, **options)
 
     def daemon_place(self) -> tuple[int, str]:
-        """The last host, which nothing else runs on."""
+        """Return the last host, which runs nothing else."""
         host = self.lab.hosts[-1]
         return host.number, f"{host.address}:{RESOLVER_DAEMON_PORT}"
 
     def context_options(self) -> Options:
-        """The options of contexts here."""
+        """Return the options of contexts on this network."""
         return {**self.settings.context_options, **_resolution_options(self.daemon)}
 
     def receiver_options(self) -> Options:
-        """The options of receivers here."""
+        """Return the options of receivers on this network."""
         return self.settings.receiver_options
 
     def port_counters(self, host: int) -> PortCounters | None:
@@ -146,7 +146,7 @@ class LoopbackNetwork:
         return subprocess.Popen(argv, **options)
 
     def daemon_place(self) -> tuple[int, str]:
-        """The one host there is, at the port that would be that of topic resolution by multicast."""
+        """Return the only host, and the port that multicast topic resolution would use."""
         return 0, f"127.0.0.1:{self._resolver_port}"
 
     @property
@@ -154,7 +154,7 @@ class LoopbackNetwork:
         return 10000 + self._tail % 50000
 
     def context_options(self) -> Options:
-        """The options of contexts here."""
+        """Return the options of contexts on this network."""
         group = f"{self._tail >> 8}.{self._tail & 255}"
         return {
             **self.settings.context_options,
@@ -168,7 +168,7 @@ class LoopbackNetwork:
         }
 
     def receiver_options(self) -> Options:
-        """The options of receivers here: a window that fits the receive buffer this user gets."""
+        """Return the options of receivers: a window that fits the receive buffer this user gets."""
         options = self.settings.receiver_options
         wanted = int(options["flow_control_receiver_window"])
         granted_bytes = _receive_buffer_bytes(self.settings)
@@ -179,7 +179,7 @@ class LoopbackNetwork:
         return None
 
     def why_no_rings(self) -> str | None:
-        """Rings bypass the kernel, and loopback is in it."""
+        """Return why AF_XDP is unavailable: loopback never leaves the kernel."""
         return f"rings bypass the kernel, which is where loopback ends ({self.why})"
 
     def cut(self, host: int) -> None:
@@ -197,7 +197,7 @@ def _resolution_options(daemon: str | None) -> Options:
 
 @contextlib.contextmanager
 def network(settings: DemoSettings) -> Iterator[Network]:
-    """Bring the network up, with a resolution daemon if one is wanted, and take it down at the end."""
+    """Bring the network up, with a resolution daemon if requested, and take it down at the end."""
     with _hosts(settings) as net:
         if not settings.has_resolver:
             yield net
@@ -210,7 +210,7 @@ def network(settings: DemoSettings) -> Iterator[Network]:
 
 @contextlib.contextmanager
 def _resolving(net: Network, host: int, address: str) -> Iterator[None]:
-    """Run `umstack resolver` on a host. It has started when the block begins."""
+    """Run `umstack resolver` on a host; it is ready when the block starts."""
     daemon = net.run(
         host,
         [sys.executable, "-m", "umstack", "resolver", "--listen", address],
@@ -256,7 +256,7 @@ def _hosts(settings: DemoSettings) -> Iterator[Network]:
 
 
 def _receive_buffer_bytes(settings: DemoSettings) -> int:
-    """The largest receive buffer this process can have: any, with the capability, or up to the sysctl."""
+    """Return the largest receive buffer of this process: limited by the sysctl, unless it has the capability."""
     status = Path("/proc/self/status").read_text()
     effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
     if os.geteuid() == 0 or effective >> _CAP_NET_ADMIN & 1:

@@ -61,7 +61,7 @@ class Child:
 
 
 class Processes(Closing):
-    """All processes of one run. Leaving the context ends those that still run."""
+    """All processes of one run. Leaving the context ends the remaining ones."""
 
     def __init__(self, network: Network, work: Path) -> None:
         """Output files are created in `work`."""

@@ -14,12 +14,12 @@ _NEEDED = ("polars", "matplotlib", "pyarrow")
 
 
 def why_no_report() -> str | None:
-    """Return how to install the packages missing for a report; None if there are all."""
+    """Return how to install the packages missing for a report; None if none is missing."""
     return None if all(map(find_spec, _NEEDED)) else "pip install 'umstack[report]'"
 
 
 def prepare_report() -> None:
-    """Load what makes a report, in a thread, while there is time: a second that the report does not take then."""
+    """Import the report's modules in a thread during the run; this saves the report a second."""
     Thread(target=_load, name="umstack-report", daemon=True).start()
 
 

@@ -18,18 +18,18 @@ class SubscriberResult:
     bytes: int = 0
     seconds: float = 0.0
     dropped_at_switch: int | None = None
-    """None where there is no switch."""
+    """None without a switch."""
     detected_lost: int = 0
     naks_sent: int = 0
     retransmissions_received: int = 0
     recovery_ms: dict[str, float | None] = field(default_factory=dict)
     late_join_messages: int = 0
     otr_messages: int = 0
-    """Fetched from what the publisher retained: from before it started, and what the transport had given up."""
+    """Messages fetched from the publisher's retained data: sent before it started, or lost by the transport."""
     unrecoverable: int = 0
     receive_drops: int = 0
     cpu_seconds: float = 0.0
-    """Processor time while it received."""
+    """CPU time while receiving."""
     files_verified: int = 0
     entries_wrong: int = 0
     """Entries of the manifest that are missing or differ on this subscriber's disk, or do not belong there."""
@@ -37,7 +37,7 @@ class SubscriberResult:
 
     @property
     def megabytes_per_second(self) -> float:
-        """The rate at which files arrived."""
+        """Return the rate at which files arrived."""
         return self.bytes / self.seconds / 1e6 if self.seconds else 0.0
 
 
@@ -63,19 +63,19 @@ class DemoResult:
     subscribers: list[SubscriberResult] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     link_modes: list[str] = field(default_factory=list)
-    """How data travelled at each end, the publisher's first."""
+    """Link of each end, the publisher's first."""
     setup_seconds: float = 0.0
     transfer_seconds: float = 0.0
     seconds: float = 0.0
 
     def is_verified(self, subscriber: SubscriberResult) -> bool:
-        """Whether everything the publisher sent lies unchanged on this subscriber's disk, and nothing else."""
+        """True if this subscriber's disk has exactly the tree that the publisher sent."""
         whole = subscriber.files_verified == self.files and subscriber.entries_wrong == 0
         return whole and subscriber.unrecoverable == 0 and not subscriber.problems
 
     @property
     def ok(self) -> bool:
-        """Whether the tree arrived whole everywhere."""
+        """True if every subscriber has the complete tree."""
         all_there = bool(self.subscribers) and all(map(self.is_verified, self.subscribers))
         return all_there and self.files > 0 and not self.problems
 
@@ -86,14 +86,14 @@ class DemoReport:
 
     runs: list[DemoResult] = field(default_factory=list)
     why_no_rings: str | None = None
-    """Why there is no run over AF_XDP where one was asked for."""
+    """Why a requested run over AF_XDP is missing."""
     recovery: DemoResult | None = None
-    """The run in which a subscriber starts in the middle and another's cable is out."""
+    """The run in which a subscriber starts in the middle and another's cable is unplugged."""
     why_no_recovery: str | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the tree arrived whole everywhere, in every run."""
+        """True if every subscriber has the complete tree in every run."""
         runs = [*self.runs, *([self.recovery] if self.recovery is not None else [])]
         return bool(self.runs) and all(run.ok for run in runs)
 

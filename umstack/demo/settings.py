@@ -13,8 +13,8 @@ from umstack.errors import OptionError
 
 SUBSCRIBERS_MAX = 16
 CAPTURE_SNAP_BYTES = 160
-"""Of a datagram so much is captured at the switch: every header, but not the tree. Over TCP, and of the run with
-recovery, everything is: messages begin anywhere in a stream."""
+"""Bytes captured of each datagram at the switch: all headers, but not the tree. Over TCP, and in the recovery run,
+datagrams are captured whole, because messages start anywhere in a stream."""
 LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 """Left out of the default tree: installed packages, and caches that may change while they are sent."""
 
@@ -24,14 +24,14 @@ WantedLinks = Literal["both", "xdp", "socket"]
 Transport = Literal["lbtrm", "lbtru", "tcp"]
 
 _CONTEXT_OPTIONS: Options = {
-    # The demo shows what flow control and repair make of a lossy network, not what a limiter allows.
+    # The demo measures flow control and repair on a lossy network, not a rate limit.
     "transport_lbtrm_data_rate_limit": 0,
     "transport_lbtrm_retransmit_rate_limit": 0,
-    # Twice the flow control window, since the kernel charges a datagram with more than its bytes.
+    # Twice the flow control window, because the kernel charges more than its bytes for a datagram.
     "transport_lbtrm_receiver_socket_buffer": 16 * 1024 * 1024,
-    # Holds what arrives behind a gap for as long as the window is open.
+    # Holds the datagrams of a whole window behind a gap.
     "delivery_hold_datagrams": 16384,
-    # A window of datagrams of the largest size, and as many that are smaller.
+    # One window of datagrams of maximum size, and the same number of smaller ones.
     "link_xdp_receive_frames": 8192,
 }
 
@@ -39,7 +39,7 @@ _SOURCE_OPTIONS: Options = {
     "flow_control": "min",
     "flow_control_receiver_timeout": 3000,
     "transport_lbtrm_transmission_window_size": 48 * 1024 * 1024,
-    # UM's rule: no more than half of nak_backoff_interval, or the NAK for a lost retransmission is refused.
+    # UM's rule: no more than half of nak_backoff_interval, or the source ignores the NAK for a lost retransmission.
     "transport_lbtrm_ignore_interval": 20,
     # Session messages reveal losses at the end.
     "transport_lbtrm_sm_minimum_interval": 20,
@@ -47,7 +47,7 @@ _SOURCE_OPTIONS: Options = {
 }
 
 _RECEIVER_OPTIONS: Options = {
-    # A switch does not reorder, so a gap is a loss and need not be waited for. Spread over 2.5 to 7.5 ms, the NAKs of
+    # A switch does not reorder, so a gap is a loss and is NAKed early. Spread over 2.5 to 7.5 ms, the NAKs of
     # several receivers for one datagram still mostly become one retransmission.
     "transport_lbtrm_nak_initial_backoff_interval": 5,
     # Longer than a repair takes when every core is busy; a lost repair costs one of it.
@@ -62,14 +62,14 @@ _RECEIVER_OPTIONS: Options = {
 
 
 def of_transport(transport: Transport, options: Options) -> dict[str, str | int]:
-    """Options of LBT-RM under the names that another transport has for them; TCP has none, and leaves them unused."""
+    """Rename LBT-RM options for another transport. TCP has none and ignores them."""
     if transport != "lbtru":
         return dict(options)
     return {name.replace("transport_lbtrm_", "transport_lbtru_"): value for name, value in options.items()}
 
 
 def default_tree() -> Path:
-    """The standard library of the running Python."""
+    """Return the directory of the running Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
@@ -85,16 +85,16 @@ class DemoSettings:
     """Link of the data; `both` runs the transfer over each."""
     transport: Transport = "lbtrm"
     has_resolver: bool = False
-    """Hosts in subnets of their own, a router that forwards no multicast, and a resolution daemon on one more host."""
+    """One subnet per host, a router that forwards no multicast, and a resolution daemon on an additional host."""
     report: Path | None = None
-    """Where to capture the run at the switch, to report on it; None: nowhere."""
+    """Directory for the captures and the report; None: do not capture."""
     has_recovery: bool = True
-    """Carry out the run with a subscriber that starts in the middle, and one whose cable is out."""
+    """Carry out the run with a subscriber that starts in the middle, and one whose cable is unplugged."""
     loopback: bool = False
-    """Use the loopback interface, even where a lab could be made."""
+    """Use the loopback interface, even if a lab is possible."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done."""
+        """Raise an error for impossible combinations."""
         if not 1 <= self.subscribers <= SUBSCRIBERS_MAX:
             raise OptionError(f"{self.subscribers} subscribers", hint=f"use 1 to {SUBSCRIBERS_MAX}")
         if not 0 <= self.loss <= 0.5:
@@ -113,20 +113,20 @@ class DemoSettings:
 
     @property
     def context_options(self) -> dict[str, str | int]:
-        """Of every context, whatever the network."""
+        """Options of every context on any network."""
         return of_transport(self.transport, _CONTEXT_OPTIONS)
 
     @property
     def source_options(self) -> dict[str, str | int]:
-        """Of the publisher's source."""
+        """Options of the publisher's source."""
         return {"transport": self.transport, **of_transport(self.transport, _SOURCE_OPTIONS)}
 
     @property
     def receiver_options(self) -> dict[str, str | int]:
-        """Of every receiver, whatever the network."""
+        """Options of every receiver on any network."""
         return of_transport(self.transport, _RECEIVER_OPTIONS)
 
     @property
     def is_default_tree(self) -> bool:
-        """Whether the tree is the standard library, of which some is left out."""
+        """True if the tree is the standard library, which is sent in part."""
         return self.tree == default_tree()

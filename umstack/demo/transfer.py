@@ -36,7 +36,7 @@ _STAY_SECONDS = 600
 _RATE_MIN = 12_500
 _WINDOW_BYTES = 1 << 20
 _TCP_SEND_BUFFER_BYTES = 1 << 18
-"""For each connection. The kernel's default grows to megabytes, more than a small tree."""
+"""Send buffer per connection. The kernel's default grows to megabytes, more than a small tree."""
 
 ROLES = {
     1: "there from the start",
@@ -109,7 +109,7 @@ class Transfer:
         Over TCP the source paces itself: the disconnected subscriber loses what its backlog cannot hold, and delays
         nobody.
         """
-        # A cable that is out does not end the session.
+        # An unplugged cable does not end the session.
         patient = of_transport(self._settings.transport, {"transport_lbtrm_activity_timeout": 60_000})
         with self._processes:
             subscribers = {number: self._subscribe(number, patient) for number in (1, _CUT)}

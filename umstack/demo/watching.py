@@ -27,7 +27,7 @@ class Scrape:
 
 
 class Watch(Closing):
-    """Serves until closed. It shows every context of this user that can be read, the demo's among them."""
+    """Serves until closed. Shows every readable context of this user, including the demo's."""
 
     def __init__(self) -> None:
         """Take two free ports of the loopback interface."""
@@ -38,13 +38,13 @@ class Watch(Closing):
         self.page_url = self._page.url
         self.metrics_url = self._metrics.url
         self.scrapes: dict[str, Scrape] = {}
-        """By link, the scrape made while the tree was on its way."""
+        """The scrape made during the transfer, by link."""
 
     def scrape(self, link: str) -> None:
         """Scrape over HTTP as Prometheus does, once for each link."""
         if link in self.scrapes:
             return
-        # Never by way of a proxy that the environment names: it does not know this host's loopback interface.
+        # Ignore proxies from the environment: they cannot reach this host's loopback interface.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(self.metrics_url, timeout=_SCRAPE_SECONDS) as answer:
             text = answer.read().decode()

@@ -20,7 +20,7 @@ _SPARE_BYTES = 64 * 1024 * 1024
 
 @contextlib.contextmanager
 def work_directory(needed_bytes: int) -> Iterator[Path]:
-    """Make a directory with space for so many bytes, and remove it with all that is in it at the end."""
+    """Create a directory with space for this many bytes; remove it and its contents at the end."""
     folder = _place(needed_bytes)
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes + _SPARE_BYTES:
@@ -35,7 +35,7 @@ def work_directory(needed_bytes: int) -> Iterator[Path]:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Remove what runs left that were killed before they could."""
+    """Remove the directories of runs that were killed."""
     for orphan in folder.glob(f"{_PREFIX}*-*"):
         pid = orphan.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
@@ -54,7 +54,7 @@ def _place(needed_bytes: int) -> Path:
 
 
 def _available_memory_bytes() -> int:
-    """Memory available without swapping."""
+    """Return the memory in bytes available without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -6,18 +6,18 @@ from umstack.errors import UmError
 
 
 class TransferError(UmError):
-    """A file tree cannot be sent or received as asked."""
+    """A file tree cannot be sent or received as requested."""
 
     default_hint = "see docs/file-transfer.md for the entries that are sent and refused"
 
 
 class RecordError(TransferError):
-    """A message that is no record of this protocol, or one that contradicts those before it."""
+    """A message is not a record of this protocol, or contradicts earlier records."""
 
     default_hint = "check that the publisher of the topic is `umstack send --files` of the same version"
 
 
 class UnsafePath(TransferError):
-    """A path that would lead out of the directory it belongs to, or that no file system takes."""
+    """A path leads out of its directory, or is invalid on any file system."""
 
     default_hint = "rename the file, or find the process that publishes this topic"

@@ -1,4 +1,4 @@
-"""The manifest of a tree: what it holds, entry by entry, and one digest over all of it.
+"""The manifest of a tree: its entries and one digest over all of them.
 
 The digest is SHA-256 over, for each entry in the order it was sent: kind u8, mode u32, path length u16, path, and then
 for a file its size u64 and its SHA-256, for a link its target. Times are not part of it.
@@ -29,12 +29,12 @@ class ManifestEntry:
     mode: int = 0
     size_bytes: int = 0
     sha256: bytes = b""
-    """Of a file."""
+    """SHA-256 of a file's content; unused for other kinds."""
     target: bytes = b""
-    """Of a link."""
+    """Target of a link."""
 
     def to_json(self) -> str:
-        """On one line, for files that are compared; the same text means the same entry."""
+        """Return the entry as one line; equal lines mean equal entries."""
         return json.dumps(
             [
                 self.kind,
@@ -53,12 +53,12 @@ class Manifest:
     __slots__ = ("_digest", "byte_count", "directory_count", "file_count", "link_count")
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start without entries."""
         self._digest = hashlib.sha256()
         self.file_count = self.directory_count = self.link_count = self.byte_count = 0
 
     def add(self, entry: ManifestEntry) -> None:
-        """Take in the next entry."""
+        """Add the next entry."""
         self._digest.update(_HEAD.pack(_KIND_NUMBERS[entry.kind], entry.mode, len(entry.path)) + entry.path)
         match entry.kind:
             case "file":
@@ -73,5 +73,5 @@ class Manifest:
 
     @property
     def sha256(self) -> bytes:
-        """The digest so far."""
+        """Return the digest so far."""
         return self._digest.digest()

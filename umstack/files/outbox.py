@@ -17,7 +17,7 @@ class Outbox:
     __slots__ = ("_buffer", "_offsets", "_publisher", "_used", "_view")
 
     def __init__(self, publisher: Publisher) -> None:
-        """Take the memory."""
+        """Allocate the buffer."""
         self._publisher = publisher
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -31,18 +31,18 @@ class Outbox:
         self.commit(len(record))
 
     def reserve(self, length_max: int) -> memoryview:
-        """Space for a record of at most so many bytes, to be filled and then committed."""
+        """Return space for a record of up to this size; fill it, then call `commit`."""
         if self._used + length_max > BUFFER_BYTES:
             self.publish()
         return self._view[self._used : self._used + length_max]
 
     def commit(self, length: int) -> None:
-        """The record in the space reserved last is complete and has this length."""
+        """Complete the record reserved last, with this length."""
         self._used += length
         self._offsets.append(self._used)
 
     def publish(self, *, flush: bool = False) -> None:
-        """Publish what has been added."""
+        """Publish the records added so far."""
         if self._used:
             self._publisher.send_packed(self._view[: self._used], self._offsets, flush=flush)
         self._offsets = array("i", [0])

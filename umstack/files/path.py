@@ -1,4 +1,4 @@
-"""Which paths and links may travel: those that stay inside the tree, whatever else is in it.
+"""Paths and links that may be transferred: those that stay inside the tree.
 
 A path is bytes, as the file system has it. Both sides apply the same rules, so that a receiver refuses nothing an
 honest sender sends.
@@ -16,7 +16,7 @@ DEPTH_MAX = 128
 
 
 def path_parts(path: bytes) -> tuple[bytes, ...]:
-    """The names of a relative path inside the tree; UnsafePath when it is not one."""
+    """Split a relative path inside the tree into names. Raises UnsafePath for any other path."""
     if not 0 < len(path) <= PATH_BYTES_MAX:
         raise UnsafePath(f"a path of {len(path)} bytes is not 1 to {PATH_BYTES_MAX} long")
     parts = tuple(path.split(b"/"))
@@ -24,20 +24,20 @@ def path_parts(path: bytes) -> tuple[bytes, ...]:
         raise UnsafePath(f"it is more than {DEPTH_MAX} directories deep")
     for name in parts:
         if name in (b"", b".", b"..") or b"\0" in name:
-            raise UnsafePath("it is no path inside a tree")
+            raise UnsafePath("it is not a path inside a tree")
         if len(name) > NAME_BYTES_MAX:
             raise UnsafePath(f"it has a name of more than {NAME_BYTES_MAX} bytes")
     return parts
 
 
 def check_link(parts: tuple[bytes, ...], target: bytes) -> None:
-    """UnsafePath unless the link at `parts` points to somewhere inside the tree.
+    """Raise UnsafePath unless the link at `parts` points inside the tree.
 
     A target goes up first, no further than the tree's root, and then only down. The directories above a link are
     never links themselves, so going up leads where it seems to; going down meets only links under the same rule.
     """
     if not 0 < len(target) <= PATH_BYTES_MAX or b"\0" in target:
-        raise UnsafePath("it is a link with a target no file system takes")
+        raise UnsafePath("it is a link with a target that is invalid on any file system")
     names = target.rstrip(b"/").split(b"/")
     ups = 0
     while ups < len(names) and names[ups] == b"..":
@@ -47,7 +47,7 @@ def check_link(parts: tuple[bytes, ...], target: bytes) -> None:
 
 
 def shown(path: bytes) -> str:
-    """A path as text that is safe to print."""
+    """Return a path as text that is safe to print."""
     text = os.fsdecode(path)
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text

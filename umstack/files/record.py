@@ -45,18 +45,18 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TreeBegin:
-    """A transfer begins."""
+    """Starts a transfer."""
 
     KIND: ClassVar = Kind.TREE_BEGIN
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return b""
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory, complete: everything in it has gone before."""
+    """A complete directory: its entries were sent before this record."""
 
     KIND: ClassVar = Kind.DIRECTORY
     path: bytes
@@ -64,7 +64,7 @@ class Directory:
     mtime_ns: int
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return _DIRECTORY.pack(self.mode, self.mtime_ns) + self.path
 
 
@@ -77,13 +77,13 @@ class Link:
     target: bytes
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return _LINK.pack(len(self.path)) + self.path + self.target
 
 
 @dataclass(frozen=True, slots=True)
 class FileBegin:
-    """A regular file begins; `size_bytes` in chunks follow."""
+    """Starts a regular file; `size_bytes` in chunks follow."""
 
     KIND: ClassVar = Kind.FILE_BEGIN
     path: bytes
@@ -92,13 +92,13 @@ class FileBegin:
     mtime_ns: int
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return _FILE_BEGIN.pack(self.size_bytes, self.mode, self.mtime_ns) + self.path
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of the file begun last. The sender packs this record in place, next to the data."""
+    """Bytes of the current file. The sender packs this record in place, next to the data."""
 
     KIND: ClassVar = Kind.CHUNK
     offset: int
@@ -107,31 +107,31 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class FileEnd:
-    """The file begun last is complete and has this SHA-256."""
+    """Completes the current file, with its SHA-256."""
 
     KIND: ClassVar = Kind.FILE_END
     sha256: bytes
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return _FILE_END.pack(self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
 class FileAbandoned:
-    """The file begun last could not be read to its end."""
+    """Aborts the current file, which could not be read to its end."""
 
     KIND: ClassVar = Kind.FILE_ABANDONED
     reason: str
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return self.reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeEnd:
-    """The transfer is complete: what it held, and the digest over all of it (umstack/files/manifest.py)."""
+    """Completes the transfer, with its counts and the digest of its manifest (umstack/files/manifest.py)."""
 
     KIND: ClassVar = Kind.TREE_END
     file_count: int
@@ -141,7 +141,7 @@ class TreeEnd:
     manifest_sha256: bytes
 
     def body(self) -> bytes:
-        """The record without its header."""
+        """Return the record without its header."""
         return _TREE_END.pack(
             self.file_count, self.directory_count, self.link_count, self.byte_count, self.manifest_sha256
         )
@@ -157,13 +157,13 @@ def encode(transfer: int, entry: int, record: PackedRecord) -> bytes:
 
 
 def write_chunk_header(out: memoryview, transfer: int, entry: int, offset: int) -> None:
-    """Put the header of a chunk into `out`; its data belongs at CHUNK_HEADER_BYTES."""
+    """Write the header of a chunk to `out`; its data starts at CHUNK_HEADER_BYTES."""
     HEADER.pack_into(out, 0, MAGIC, VERSION, Kind.CHUNK, entry, transfer)
     CHUNK_OFFSET.pack_into(out, HEADER.size, offset)
 
 
 def decode_header(message: memoryview) -> tuple[int, int, int]:
-    """Transfer, entry and kind of a message; RecordError when it is no record."""
+    """Return transfer, entry and kind of a message. Raises RecordError if it is not a record."""
     if len(message) < HEADER.size:
         raise RecordError(f"a message of {len(message)} bytes is no file record")
     magic, version, kind, entry, transfer = HEADER.unpack_from(message)
@@ -175,7 +175,7 @@ def decode_header(message: memoryview) -> tuple[int, int, int]:
 
 
 def decode_body(kind: int, message: memoryview) -> Record:
-    """The record in a message whose header has been read; RecordError when it makes no sense."""
+    """Parse the record after its header. Raises RecordError if it is invalid."""
     body = message[HEADER.size :]
     try:
         return _decode(kind, body)

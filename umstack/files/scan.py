@@ -1,4 +1,4 @@
-"""Reading a tree on disk back into manifest entries, to see what is really there."""
+"""Reads a tree on disk back into manifest entries, to verify it."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ _TEMPORARY_PREFIX = ".umstack-"
 
 
 class PartFile:
-    """A file being received, under its temporary name. Ends by `Target.complete` or `Target.discard`."""
+    """A file being received, under its temporary name. Call `Target.complete` or `Target.discard` at the end."""
 
     __slots__ = ("_fd", "name", "written_bytes")
 
     def __init__(self, fd: int, name: str) -> None:
-        """Take over an open descriptor."""
+        """Take ownership of an open descriptor."""
         self._fd = fd
         self.name = name
         self.written_bytes = 0
@@ -40,7 +40,7 @@ class PartFile:
             data = data[count:]
 
     def finish(self, mode: int, mtime_ns: int) -> None:
-        """Give the file its mode and time, and close it."""
+        """Set the file's mode and time, and close it."""
         os.fchmod(self._fd, mode & MODE_MASK)
         os.utime(self._fd, ns=(mtime_ns, mtime_ns))
         self.close()
@@ -53,7 +53,7 @@ class PartFile:
 
 
 class Target(Closing):
-    """The directory; made if it is not there. Errors about one entry are OSError, and leave the others alone."""
+    """The directory, created if missing. Errors of one entry are OSError and do not affect others."""
 
     def __init__(self, directory: Path | str) -> None:
         """Open the directory and a temporary one inside it."""
@@ -74,24 +74,24 @@ class Target(Closing):
             raise error_from_path(error, f"receiving into {directory}") from error
 
     def begin(self) -> PartFile:
-        """Begin a file whose name comes later."""
+        """Start a file that gets its name on completion."""
         name = secrets.token_hex(8)
         return PartFile(os.open(name, _NEW_FILE_FLAGS, mode=0o600, dir_fd=self._temporary_fd), name)
 
     def complete(self, part: PartFile, parts: tuple[bytes, ...], mode: int, mtime_ns: int) -> None:
-        """Give a file that is written its mode, its time and its name, in place of what bears that name."""
+        """Set the mode, time and name of a written file, replacing a file or link of that name."""
         part.finish(mode, mtime_ns)
         parent = self._parent(parts)
         os.rename(part.name, parts[-1], src_dir_fd=self._temporary_fd, dst_dir_fd=parent)
 
     def discard(self, part: PartFile) -> None:
-        """Forget a file that will not be completed."""
+        """Discard a file that will not be completed."""
         part.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part.name, dir_fd=self._temporary_fd)
 
     def make_link(self, parts: tuple[bytes, ...], target: bytes) -> None:
-        """Make a symbolic link, in place of a file or link of that name."""
+        """Create a symbolic link, replacing a file or link of that name."""
         name = secrets.token_hex(8)
         parent = self._parent(parts)
         os.symlink(target, name, dir_fd=self._temporary_fd)
@@ -102,7 +102,7 @@ class Target(Closing):
             raise
 
     def finish_directory(self, parts: tuple[bytes, ...], mode: int, mtime_ns: int) -> None:
-        """Give a directory its mode and time, and make it if nothing came in it."""
+        """Set the mode and time of a directory; create it if it is empty."""
         fd = self._enter(parts)
         os.fchmod(fd, mode & MODE_MASK)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
@@ -118,7 +118,7 @@ class Target(Closing):
         return self._enter(parts[:-1])
 
     def _enter(self, parts: tuple[bytes, ...]) -> int:
-        """Descriptor of the directory at `parts`, made where it is missing. The way to the last one stays open."""
+        """Return the descriptor of the directory at `parts`, creating it if missing. The last path stays open."""
         common = 0
         while common < min(len(parts), len(self._open_parts)) and parts[common] == self._open_parts[common]:
             common += 1

@@ -1,4 +1,4 @@
-"""TreeReceiver: writes the file trees that a topic carries into a directory (docs/file-transfer.md)."""
+"""TreeReceiver: writes the file trees of a topic into a directory (docs/file-transfer.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from umstack.files.target import PartFile, Target
 from umstack.files.walk import MODE_MASK
 
 TRANSFERS_MAX = 64
-"""Trees that may be under way at once; files left open by publishers that died are bounded by it."""
+"""Maximum number of unfinished trees; bounds the files left open by publishers that died."""
 
 PROBLEMS_KEPT_MAX = 100
 STRAYS_KEPT_MAX = 100
@@ -37,7 +37,7 @@ STRAYS_KEPT_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One entry, or the tree itself (no path), that did not arrive as it was sent."""
+    """One entry, or the tree itself (no path), that is missing or wrong."""
 
     path: bytes
     reason: str
@@ -55,10 +55,10 @@ class TreeReport:
     manifest: Manifest = field(default_factory=Manifest)
     """Entries received completely."""
     problems: list[Problem] = field(default_factory=list)
-    """The first of them."""
+    """The first problems."""
     problem_count: int = 0
     received_bytes: int = 0
-    """Of file contents, those of files that have not ended included."""
+    """Bytes of file contents, including unfinished files."""
     lost_messages: int = 0
     missing_entries: int = 0
     is_ended: bool = False
@@ -66,18 +66,18 @@ class TreeReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was sent is in its place, with the right digest."""
+        """True if all sent entries are in place, with the right digest."""
         return self.is_ended and self.problem_count == 0
 
     def note(self, path: bytes, reason: str) -> None:
-        """Take down a problem."""
+        """Record a problem."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_KEPT_MAX:
             self.problems.append(Problem(path, reason))
 
 
 class _IncomingFile:
-    """The file of a transfer that has begun and not ended."""
+    """The unfinished file of a transfer."""
 
     __slots__ = ("begin", "digest", "part", "parts")
 
@@ -89,7 +89,7 @@ class _IncomingFile:
 
 
 class _IncomingTree:
-    """One transfer. A record that cannot be carried out costs its own entry, and with it the tree's completeness."""
+    """One transfer. If a record fails, its entry is lost and the tree incomplete; other entries continue."""
 
     __slots__ = ("_entry", "_file", "_started", "_target", "report")
 
@@ -101,7 +101,7 @@ class _IncomingTree:
         self._started = time.monotonic()
 
     def take(self, entry: int, record: Record) -> None:
-        """Carry out the next record."""
+        """Process the next record."""
         if isinstance(record, TreeBegin):
             raise RecordError("a tree begins twice")
         if not isinstance(record, Chunk | FileEnd | FileAbandoned):
@@ -204,7 +204,7 @@ class _IncomingTree:
         self.finish()
 
     def finish(self) -> None:
-        """The transfer is over, whether it got to its end or not."""
+        """End the transfer, complete or not."""
         if self._file is not None:
             self._give_up_file("its end is missing")
         if self.report.missing_entries:
@@ -222,18 +222,18 @@ class _IncomingTree:
 
 
 class TreeReceiver:
-    """Feeds on a receiver's events. Holds no more in memory than one record and the reports of the trees."""
+    """Processes a receiver's events. Holds only one record and the reports of the trees in memory."""
 
     def __init__(self, target: Target) -> None:
-        """Receive into the target, which stays the caller's."""
+        """Receive into the target, which the caller owns."""
         self._target = target
         self._open: dict[tuple[str, int], _IncomingTree] = {}
         self._ended: list[TreeReport] = []
         self.strays: dict[str, None] = {}
-        """Why messages were ignored that belong to no tree here; each reason once, in order."""
+        """Return why messages that belong to no tree were ignored; each reason once, in order."""
 
     def take(self, events: Iterable[Event]) -> list[TreeReport]:
-        """Carry out what these events say; returns the trees that ended with them, complete or not."""
+        """Process these events; returns the trees that ended, complete or not."""
         for event in events:
             match event:
                 case Message():
@@ -251,11 +251,11 @@ class TreeReceiver:
         return ended
 
     def open_reports(self) -> list[TreeReport]:
-        """The trees that have begun and not ended."""
+        """Return the unfinished trees."""
         return [tree.report for tree in self._open.values()]
 
     def close(self) -> list[TreeReport]:
-        """Give up the trees that have not ended, and return them."""
+        """Give up the unfinished trees and return them."""
         for tree in list(self._open.values()):
             self._end(tree, "reception was stopped before its end")
         ended, self._ended = self._ended, []

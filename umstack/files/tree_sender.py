@@ -30,7 +30,7 @@ from umstack.files.walk import Found, Skipped, travelling_name, walk
 from umstack.publisher import Publisher
 
 CHUNK_BYTES = 60 * 1024
-"""Data in one message. Large, because a message costs both sides the same whatever its length."""
+"""Data bytes per message. Large, because the cost of a message hardly depends on its length."""
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -57,7 +57,7 @@ class TreeSender:
         on_entry: Callable[[ManifestEntry], None] | None = None,
         on_progress: Callable[[Manifest, int], None] | None = None,
     ) -> None:
-        """`on_entry` is called for each complete entry, `on_progress` after each buffer with counts and bytes."""
+        """Call `on_entry` for each complete entry, and `on_progress` with counts and bytes after each buffer."""
         self._outbox = Outbox(publisher)
         self._on_entry = on_entry
         self._on_progress = on_progress
@@ -65,14 +65,14 @@ class TreeSender:
         self._entry = 0
 
     def send(self, paths: Sequence[str], *, exclude: Callable[[str], bool] | None = None) -> SendReport:
-        """Send what these paths name; `DIR/` sends what is in it, `DIR` sends it by its name.
+        """Send these paths: `DIR/` sends the contents of the directory, `DIR` also its name.
 
         Every record has been published and flushed when this returns; `Source.wait_drained` waits until they arrived.
         """
         names = [travelling_name(path) for path in paths]
         if len(set(names)) < len(names):
             raise TransferError(
-                "two of the paths would travel by the same name", hint="send them one at a time"
+                "two of the paths would be sent under the same name", hint="send them one at a time"
             )
         self._add(TreeBegin())
         for path, name in zip(paths, names, strict=True):
@@ -132,7 +132,7 @@ class TreeSender:
         self._sent(ManifestEntry("file", item.path, item.mode, before.st_size, digest.digest()))
 
     def _send_chunks(self, file: io.FileIO, size_bytes: int, hash_data: Callable[[memoryview], None]) -> int:
-        """Send up to size_bytes of the file; returns how many there were."""
+        """Send up to size_bytes of the file; returns the number sent."""
         offset = 0
         while offset < size_bytes:
             wanted = min(CHUNK_BYTES, size_bytes - offset)

@@ -1,4 +1,4 @@
-"""Walking a tree that is to be sent: what is in it, in a fixed order, and what will not travel."""
+"""Walks a tree to send: its entries in a fixed order, and the entries that are skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODE_MASK = 0o777
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One entry of the tree: where it lies here, and the path it travels under."""
+    """One entry of the tree: its local path and the path it is sent under."""
 
     kind: EntryKind
     path: bytes
@@ -31,20 +31,20 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """One entry that does not travel, and why."""
+    """One skipped entry, and the reason."""
 
     path: bytes
     reason: str
     is_unreadable: bool = False
-    """It should have travelled and could not be read."""
+    """True if it should have been sent but could not be read."""
 
 
 def walk(
     root: Path | str, prefix: bytes = b"", *, exclude: Callable[[str], bool] | None = None
 ) -> Iterator[Found | Skipped]:
-    """Every entry at or below `root` in the order of its names, a directory after what is in it.
+    """Yield every entry at or below `root` in the order of names, a directory after its contents.
 
-    Entries travel under `prefix`; with an empty one, `root` must be a directory, and only what is in it travels.
+    Entries are sent under `prefix`; if it is empty, `root` must be a directory, and only its contents are sent.
     `exclude` is asked about each name below the root.
     """
     start = Path(root)
@@ -53,12 +53,12 @@ def walk(
     except OSError as error:
         raise TransferError(f"cannot send {start}: {error.strerror}", hint="check the path") from error
     if not prefix and not stat.S_ISDIR(facts.st_mode):
-        raise TransferError(f"{start} is no directory", hint="leave out the slash at its end")
+        raise TransferError(f"{start} is not a directory", hint="remove the slash at its end")
     yield from _visit(start, prefix, facts, exclude)
 
 
 def travelling_name(path: str) -> bytes:
-    """The name a path given by a user travels under: its last, or none when it ends in a slash or a dot."""
+    """Return the name a user's path is sent under: its last part, or none if it ends in a slash or a dot."""
     name = path.rpartition("/")[2]
     return b"" if name in ("", ".", "..") else os.fsencode(name)
 
