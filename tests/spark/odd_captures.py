@@ -148,7 +148,7 @@ def _bursting() -> Iterator[Packet]:
 
 
 def _many_ports() -> bytes:
-    """Two malformed datagrams at each of many ports."""
+    """Two malformed datagrams to each of many ports."""
     short = ethernet(ipv4(udp(struct.pack("!BBH", 0, 0, 14390))))
     blocks = [section(), *(_named(f"port{number}") for number in range(PORTS))]
     packets = [Packet(START_NS + number * MS, short, interface=number % PORTS) for number in range(2 * PORTS)]

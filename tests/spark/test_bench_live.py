@@ -84,7 +84,7 @@ def test_arrivals_are_compared_with_sent_messages(
     assert _arrivals(tmp_path, *batches).faults(10) == clean | faults
 
 
-def test_as_many_but_not_the_same(tmp_path: Path) -> None:
+def test_the_right_number_of_wrong_messages_is_detected(tmp_path: Path) -> None:
     """The sum of the numbers shows if one message is lost and another arrives twice."""
     with pytest.raises(BenchError, match="not each once"):
         _arrivals(tmp_path, Taken(10, 44, 0, 9)).faults(10)

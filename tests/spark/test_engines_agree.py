@@ -111,7 +111,7 @@ def test_tables_of_another_format_are_written_by_spark(spark: Any, tmp_path: Pat
 def test_the_analyses_of_the_docs_run(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/facts.md: in one process, and by session on Spark's workers."""
+    """The examples of docs/facts.md run in one process, and by session on Spark's workers."""
     text = (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
     section = text[text.index("## An analysis of one's own") : text.index("## As rows")]
     alone, by_spark = (

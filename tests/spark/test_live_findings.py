@@ -1,4 +1,4 @@
-"""Issue 4: `umstack monitor` has the findings of a report, by windows: the same numbers and the same sentences."""
+"""`umstack monitor` has the findings of a report, by windows: the same numbers and the same sentences."""
 
 from __future__ import annotations
 

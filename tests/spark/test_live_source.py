@@ -35,13 +35,13 @@ START_SECONDS = 60.0
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration with the addresses of this test process."""
+    """Return a configuration with the addresses of this test process."""
     return configuration_file(tmp_path)
 
 
 @pytest.fixture
 def live(spark: Any) -> Any:
-    """The session, with the data source."""
+    """Return the session, with the data source registered."""
     spark.dataSource.register(UmstackDataSource)
     return spark
 
@@ -154,7 +154,7 @@ def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
 
 
 def test_rows_are_published(live: Any, config: Path) -> None:
-    """Df.write publishes every row to its topic; the write ends when the receivers have all rows."""
+    """`df.write` publishes every row to its topic; the write ends when the receivers have all rows."""
     with open_context() as context:
         receivers = [context.receiver(f"spark/{n}") for n in range(2)]
         rows = live.range(2000, numPartitions=2).selectExpr(
@@ -175,7 +175,9 @@ def test_rows_are_published(live: Any, config: Path) -> None:
 
 
 @pytest.mark.parametrize("on_retry", ["publish", "fail"])
-def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch, on_retry: str) -> None:
+def test_a_repeated_task_publishes_as_configured(
+    config: Path, monkeypatch: pytest.MonkeyPatch, on_retry: str
+) -> None:
     """Rows published by a failed task are sent again, or not, as configured."""
     options = PublishOptions.of(
         {"topic": "retried", "interface": "lo", "config": str(config), "onRetry": on_retry}
@@ -231,7 +233,7 @@ def test_committed_rows_are_released(tmp_path: Path) -> None:
 
 
 def numbered(first: int, end: int) -> Any:
-    """Rows of the journal with these numbers."""
+    """Return journal rows with these numbers."""
     rows = [
         {"topic": "t", "source": "s", "sequence_number": n, "received_ns": n, "payload": b""}
         for n in range(first, end)

@@ -89,7 +89,7 @@ class Full:
     """A sink whose disk is full."""
 
     def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
-        """Fail as a full disk does."""
+        """Raise the error of a full disk."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

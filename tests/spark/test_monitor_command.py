@@ -36,7 +36,7 @@ def _gauges(file: Path, name: str) -> list[float]:
 
 @pytest.mark.timeout(500)
 def test_a_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
-    """Live: files that rotate in while it runs are reported at once, and Ctrl-C ends it."""
+    """New files are reported while it runs, and Ctrl-C ends it."""
     need_java()
     folder, gauges = tmp_path / "captures", tmp_path / "umstack.prom"
     folder.mkdir()
@@ -62,7 +62,9 @@ def test_a_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
             lambda: has("umstack_loss_incidents_total", incidents + 1), "incidents of the next file", 120
         )
         (folder / "notes.pcap").write_text("certainly not a capture")
-        wait_for(lambda: has("umstack_capture_notes_total", 1), "a note of what is no capture", 120)
+        wait_for(
+            lambda: has("umstack_capture_notes_total", 1), "a note on the file that is not a capture", 120
+        )
         os.kill(running.pid, signal.SIGINT)
         _, complained = running.communicate(timeout=40)
     finally:

@@ -49,7 +49,7 @@ def capture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(spark: Any) -> Any:
-    """The Spark session, with the data source."""
+    """Return the Spark session, with the data source registered."""
     spark.dataSource.register(UmpcapDataSource)
     return spark
 
@@ -62,7 +62,7 @@ def setting(source: Any) -> Any:
     source.conf.set(PUSHDOWN, before)
 
 
-def test_answers_are_the_same_pushed_or_not(source: Any, setting: Any, capture: Path) -> None:
+def test_rows_are_the_same_with_and_without_pushdown(source: Any, setting: Any, capture: Path) -> None:
     """Every query, with notes among the rows; a session without the setting is not refused."""
     folder = capture.parent
     (folder / "cut.pcap").write_bytes(capture.read_bytes()[:-3])

@@ -83,7 +83,7 @@ def job(truth: Truth, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.timeout(300)
-def test_a_cluster_gives_the_same_though_an_executor_is_killed(job: Job, truth: Truth) -> None:
+def test_a_cluster_gives_the_same_report_if_an_executor_is_killed(job: Job, truth: Truth) -> None:
     """A master and two workers in separate processes: nothing assumes local mode, nothing is lost or doubled."""
     assert job.parts > 2
     assert "Lost executor" in job.complained, job.complained
@@ -108,7 +108,9 @@ def test_the_page_is_self_contained_and_correct(job: Job, truth: Truth) -> None:
         assert address in page.text
     assert f"{lost['datagrams']:,} of {truth.data:,} datagrams" in page.text
     everybody = ", ".join(map(truth.receiver_address, range(TRAFFIC.receivers)))
-    assert f"losses of {everybody})" in page.text, "a finding names whom an option would have helped"
+    assert f"losses of {everybody})" in page.text, (
+        "a finding names the receivers that an option would have helped"
+    )
     assert f"{TRAFFIC.receivers} {everybody}" in page.text, "the table does so as well"
     assert sum(map(len, map(pq.read_table, (job.out / "losses").glob("*.parquet")))) == lost["losses"]
 
@@ -125,7 +127,7 @@ def test_a_report_without_a_terminal_prints_its_steps(job: Job) -> None:
     assert lines[-1] == f"report, {total} of {total}: page"
 
 
-def test_tasks_are_those_spark_is_at(spark: Any, tmp_path: Path) -> None:
+def test_task_counts_are_those_of_the_current_stage(spark: Any, tmp_path: Path) -> None:
     """One of three tasks is done, the others wait."""
     gate = tmp_path / "gate"
 

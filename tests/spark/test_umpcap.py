@@ -51,7 +51,7 @@ def source(spark: Any) -> Any:
 
 
 def read(source: Any, schema: str | StructType | None = COUNTED, **options: Any) -> Any:
-    """A reader of some columns."""
+    """Return a reader of some columns."""
     reader = source.read.format("umpcap").options(**options)
     return reader.schema(schema) if schema else reader
 
@@ -190,7 +190,7 @@ def counts_and_notes(rows: Any) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def zstd(path: Path, content: bytes) -> None:
-    """A file compressed by zstd."""
+    """Compress a file with zstd."""
     with pa.CompressedOutputStream(str(path), "zstd") as file:
         file.write(content)
 
@@ -274,7 +274,7 @@ def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
     assert copies_among({one: 14, two: 14}, {one: 6, two: 6}, {}) == {}
     Path(two).write_bytes(b"header and one more")
     assert copies_among({one: 14, two: 19}, {one: 6}, found) == {}
-    assert copies_among({one: 14, two: 14}, {two: 6}, {}) == {one: (two, 14)}, "whatever is begun goes on"
+    assert copies_among({one: 14, two: 14}, {two: 6}, {}) == {one: (two, 14)}, "a started file continues"
 
 
 def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Path) -> None:

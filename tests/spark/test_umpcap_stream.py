@@ -41,7 +41,7 @@ class Query:
             self._reader.partitions(self._start, self._start)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the next micro-batch, in the order of their partitions."""
+        """Return the rows of the next micro-batch, in partition order."""
         end = json.loads(json.dumps(self._reader.latestOffset()))
         parts = self._reader.partitions(self._start, end)
         rows = [row for part in parts for batch in self._reader.read(part) for row in batch.to_pylist()]
@@ -50,7 +50,7 @@ class Query:
         return rows
 
     def sqns(self) -> list[int]:
-        """The sequence numbers of the next micro-batch."""
+        """Return the sequence numbers of the next micro-batch."""
         return [row["transport_sqn"] for row in self.rows()]
 
 
