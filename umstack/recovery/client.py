@@ -213,7 +213,7 @@ class Fetch:
         self._attend()
 
     def _receive(self, peer: socket.socket) -> int:
-        """Receive: number of bytes, 0 if no data waits or there is no space, -1 at the end."""
+        """Receive; return the number of bytes, 0 if no data waits or there is no space, -1 at the end."""
         space = self._received.free_bytes
         try:
             count = self._received.receive(peer)

@@ -44,7 +44,7 @@ OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class ResolutionInterface:
-    """The network interface to resolve on."""
+    """The network interface used for topic resolution."""
 
     name: str
     index: int

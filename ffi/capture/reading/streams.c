@@ -2,7 +2,7 @@
 
 enum tcp_flag { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
 
-enum { OFF_TRANSPORT_REQUEST = 1 }; /* the index of its range request */
+enum { OFF_TRANSPORT_REQUEST = 1 }; /* index of the range request of off-transport recovery */
 
 void um_streams_set_ports(um_streams *streams, uint16_t port_low, uint16_t port_high)
 {
@@ -229,7 +229,7 @@ static uint32_t first_held(const flow *into)
     return first;
 }
 
-/* Processes held segments that are next now. */
+/* Processes the held segments that follow the stream without a gap. */
 static void take_held(flow *into)
 {
     um_streams *streams = into->streams;

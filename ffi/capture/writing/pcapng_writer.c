@@ -87,7 +87,7 @@ static void put_time_option(um_pcapng_writer *writer, uint16_t code, int64_t tim
 }
 
 /* Stores and returns the first error of writing. */
-static int heed(um_pcapng_writer *writer)
+static int note_error(um_pcapng_writer *writer)
 {
     writer->error = writer->file.error;
     writer->flushed_count = writer->file.flushed.count;
@@ -100,7 +100,7 @@ static int heed(um_pcapng_writer *writer)
 static void make_space(um_pcapng_writer *writer)
 {
     um_unit_file_make_space(&writer->file);
-    heed(writer);
+    note_error(writer);
 }
 
 /* Starts a block in the space made; returns its offset. */
@@ -240,11 +240,11 @@ int um_pcapng_open(um_pcapng_writer *writer, const char *path)
 int um_pcapng_flush(um_pcapng_writer *writer)
 {
     um_unit_file_flush(&writer->file);
-    return heed(writer);
+    return note_error(writer);
 }
 
 int um_pcapng_close(um_pcapng_writer *writer)
 {
     um_unit_file_close(&writer->file);
-    return heed(writer);
+    return note_error(writer);
 }

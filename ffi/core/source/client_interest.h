@@ -48,9 +48,9 @@ void um_clients_on_acknowledged(um_source_session *session, um_client *client, b
 /* Answers NAKs of `count` datagrams from `sqn` on that the client does not need. */
 void um_clients_pass_over(um_source_session *session, um_client *client, uint32_t sqn, uint32_t count);
 
-/* After new data was sent: sends filter reports to the clients for which much was passed over. */
+/* After new data was sent: sends filter reports to the clients that were passed over often. */
 void um_clients_note_passed(um_source_session *session, int64_t now_ns);
-/* Sends a filter report to every client for which something was passed over. */
+/* Sends a filter report to every client that was passed over. */
 void um_clients_report_passed(um_source_session *session);
 /* Calls um_clients_report_passed if it is due. Returns when it is due next. */
 int64_t um_clients_tick_passed(um_source_session *session, int64_t now_ns);

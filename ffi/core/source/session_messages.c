@@ -30,6 +30,6 @@ int64_t um_source_session_message_tick(um_source_session *session, int64_t now_n
     int64_t doubled_ns = 2 * session->sm_interval_ns;
     session->sm_interval_ns = um_earliest_ns(doubled_ns, session->config.sm_maximum_interval_ns);
     if (now_ns - due_ns > session->sm_interval_ns)
-        session->last_sent_ns = now_ns; /* the caller was late: skip the missed ones instead of sending a burst */
+        session->last_sent_ns = now_ns; /* the caller was late: skip the missed messages, do not send a burst */
     return session->last_sent_ns + session->sm_interval_ns;
 }

@@ -11,8 +11,8 @@ enum {
     UM_LBTRM_HEADER_BYTES = 8,
     UM_LBTRM_DATA_BYTES = 20, /* main header and data header */
     UM_LBTRM_SM_BYTES = 24,
-    UM_LBTRM_NAK_BYTES = 12, /* before the list */
-    UM_LBTRM_NCF_BYTES = 16, /* before the list */
+    UM_LBTRM_NAK_BYTES = 12, /* without the list */
+    UM_LBTRM_NCF_BYTES = 16, /* without the list */
 };
 
 /* Fields that the type does not have are set to zero. For a refused datagram, type, NAK port and session id are stored
