@@ -126,8 +126,8 @@ def _parsed(group: Group | str) -> Group:
         address = ipaddress.ip_address(group) if isinstance(group, str) else group
     except ValueError as error:
         raise GroupError(
-            f"{group} is no IP address", hint="use a group like 239.1.2.3 or ff15::1234"
+            f"{group} is not an IP address", hint="use a group like 239.1.2.3 or ff15::1234"
         ) from error
     if not address.is_multicast:
-        raise GroupError(f"{address} is no multicast group", hint="use one of 224.0.0.0/4 or ff00::/8")
+        raise GroupError(f"{address} is not a multicast group", hint="use one of 224.0.0.0/4 or ff00::/8")
     return ipaddress.IPv6Address(address.packed) if isinstance(address, ipaddress.IPv6Address) else address

@@ -417,7 +417,7 @@ def _destination(address: Address | str, port: int, vlan: int) -> _Destination:
         parsed = ipaddress.ip_address(address) if isinstance(address, str) else address
     except ValueError as error:
         raise SteeringError(
-            f"{address} is no IP address", hint="use one like 239.1.2.3 or ff15::1234"
+            f"{address} is not an IP address", hint="use one like 239.1.2.3 or ff15::1234"
         ) from error
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.scope_id is not None:

@@ -457,7 +457,7 @@ def test_the_map_has_the_layout_of_the_header(bench: Bench) -> None:
         (lambda s: s.add_rule("239.1.2.3", 0, 0), "port 0 cannot be steered; use 1 to 65535"),
         (lambda s: s.add_rule("239.1.2.3", 65536, 0), "port 65536 cannot be steered"),
         (lambda s: s.add_rule("239.1.2.3", 9, 4), "there is no slot 4; use 0 to 3"),
-        (lambda s: s.add_rule("all of them", 9, 0), "all of them is no IP address"),
+        (lambda s: s.add_rule("all of them", 9, 0), "all of them is not an IP address"),
         (
             lambda s: s.remove_rule("ff15::9", 9),
             r"\[ff15::9\]:9 is not steered; use one of 239\.77\.1\.2:14400",

@@ -95,7 +95,7 @@ def test_what_cannot_be_joined_is_refused(host: Host) -> None:
     """Refused: no address, no group, not joined, and IPv6 where it is disabled."""
     with host.call(lambda: GroupMemberships("eth0")) as memberships:
         for group, message in (
-            ("nonsense", "nonsense is no IP address"),
+            ("nonsense", "nonsense is not an IP address"),
             ("10.1.2.3", "10.1.2.3 is not a multicast group"),
             ("fe80::1", "fe80::1 is not a multicast group"),
             (GROUP6, "cannot join ff15::77:5 on eth0.*disable_ipv6=0"),
