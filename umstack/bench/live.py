@@ -1,4 +1,4 @@
-"""Whether a live query keeps up: a paced publisher on real sockets, a recorder's journal, `readStream` of Spark.
+"""Checks that a live query keeps up: a paced publisher on real sockets, a recorder's journal, Spark's `readStream`.
 
 Everything is on this machine, over loopback, on groups of this process. A message carries its number, which is also its
 place in the journal: the query checks every one.
@@ -36,7 +36,7 @@ TRIGGER_SECONDS = 1
 
 _INTERFACE = "lo"
 _DATAGRAM_BYTES = 1472
-"""Loopback would carry 65507; with these, datagrams are those of an Ethernet."""
+"""Maximum datagram size in bytes, as on Ethernet; loopback would allow 65507."""
 _UNREAD_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 _SILENCE_SECONDS = 60.0
@@ -53,18 +53,18 @@ _NUMBER = f"CAST(conv(hex(substring(payload, 1, {NUMBER_BYTES})), 16, 10) AS BIG
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """How fast, how large and how long."""
+    """Rate, message size and duration of the measurement."""
 
     rate: int = 200_000
     """Messages per second."""
     size: int = 100
     seconds: float = 15.0
     options: Sequence[str] = ()
-    """Lines of a configuration, for both ends."""
+    """Configuration lines for both ends."""
 
     @property
     def messages(self) -> int:
-        """How many are published."""
+        """Return the number of messages to publish."""
         return max(1, round(self.rate * self.seconds))
 
     def config(self) -> str:
@@ -88,7 +88,7 @@ class Taken:
     lowest: int | None = None
     highest: int | None = None
     misplaced: int = 0
-    """Messages whose number is not their place in the journal."""
+    """Messages whose number differs from their position in the journal."""
 
 
 @dataclass(slots=True)
@@ -98,12 +98,12 @@ class Arrivals:
     journal: JournalReader
     rows: int = 0
     backlog_messages: int = 0
-    """The most that was in the journal and not yet taken."""
+    """Peak number of messages in the journal that the query had not read."""
     last_at: float = field(default_factory=time.monotonic)
     batches: dict[int, Taken] = field(default_factory=dict)
 
     def take(self, frame: DataFrame, number: int) -> None:
-        """Account for every row of a micro-batch; a function for `foreachBatch`."""
+        """Count every row of a micro-batch; a callback for `foreachBatch`."""
         found = (
             frame.selectExpr(_NUMBER, "offset")
             .selectExpr(
@@ -124,7 +124,7 @@ class Arrivals:
         self.rows = sum(batch.rows for batch in self.batches.values())
 
     def faults(self, sent: int) -> dict[str, int]:
-        """How what came differs from the numbers below `sent`, each once and in order."""
+        """Describe how the rows differ from the numbers below `sent`, each once and in order."""
         batches = self.batches.values()
         found = {
             "lost": max(0, sent - self.rows),
@@ -144,7 +144,7 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _Run:
-    """A query that runs, and what feeds it."""
+    """A running query, its recorder and its publisher."""
 
     plan: LivePlan
     query: StreamingQuery
@@ -154,7 +154,7 @@ class _Run:
     stop: threading.Event
 
     def carry_out(self, progress: Progress) -> dict[str, Any]:
-        """Publish, wait until everything was taken and say how it went."""
+        """Publish, wait until the query has read all messages, and return the figures."""
         if self.stop.is_set():
             raise KeyboardInterrupt
         progress("starting the query")
@@ -248,7 +248,7 @@ def _journal(folder: Path) -> Path:
 
 @contextmanager
 def _recorder(folder: Path) -> Iterator[int]:
-    """The recorder that the query would start, already running, so that there is one to end; its process."""
+    """Run the recorder that the query would start, so that it can be ended; yields its process id."""
     recorder = BackgroundRecorder(
         _journal(folder),
         (TOPIC,),
@@ -265,7 +265,7 @@ def _recorder(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def _query(spark: SparkSession, folder: Path) -> Iterator[tuple[StreamingQuery, Arrivals]]:
-    """A query that takes all columns of what the journal gets, with a trigger of a second."""
+    """Run a query over all columns of the journal, with a trigger of one second."""
     arrivals = Arrivals(JournalReader(_journal(folder) / messages().name))
     spark.dataSource.register(UmstackDataSource)
     rows = spark.readStream.format(NAME).option("forgetCommitted", "true").load(str(_journal(folder)))
@@ -294,7 +294,7 @@ def _publisher(plan: LivePlan) -> Iterator[Child]:
 
 
 def judged(found: dict[str, Any]) -> list[Target]:
-    """Whether it kept up, with bounded memory."""
+    """True if the query kept up with bounded memory."""
     sent = found["rate_sent"] / found["rate_offered"]
     together = found["together_memory_bytes"] / _MIB
     missed = float(found["lost"] + found["duplicates"] + found["out_of_order"])

@@ -1,4 +1,4 @@
-"""A publisher that keeps to a rate: the child process that feeds a live query.
+"""A publisher with a fixed rate: the child process that feeds a live query.
 
 `python -m umstack.bench.paced_ends publish SPEC`, the spec being a `PacedSpec` in JSON.
 """
@@ -16,7 +16,7 @@ from umstack.bench.children import say
 from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_turn, run
 
 NUMBER_BYTES = 8
-"""A message begins with its number, 0, 1, 2, ..., in big endian: the order Spark's SQL reads bytes in."""
+"""A message starts with its number (0, 1, 2, ...), big-endian because Spark's SQL reads bytes in that order."""
 
 _TICK_SECONDS = 0.005
 _BATCH_MESSAGES = 4096
@@ -36,7 +36,7 @@ class PacedSpec(EndSpec):
 
 
 class NumberedMessages:
-    """Messages that lie end to end in one buffer; the numbers are written in one stroke."""
+    """Messages packed end to end in one buffer; all numbers are written in one operation."""
 
     def __init__(self, size: int) -> None:
         self._count = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // size))
@@ -46,7 +46,7 @@ class NumberedMessages:
         self._offsets = np.arange(self._count + 1, dtype=np.int32) * np.int32(size)
 
     def send(self, source: umstack.Source, first: int, count: int) -> int:
-        """Publish so many messages from this number on, or as many as the buffer holds; how many it were."""
+        """Publish up to `count` messages from this number, limited by the buffer; returns their number."""
         np.add(self._ramp, np.uint64(first), out=self._numbers)
         offsets = self._offsets[: min(count, self._count) + 1]
         return source.send_packed(self._data, offsets, timeout=_SEND_SECONDS)
@@ -66,7 +66,7 @@ def _send_paced(spec: PacedSpec, source: umstack.Source) -> None:
 
 
 def publish(spec: PacedSpec) -> None:
-    """Publish on order, and stay until the parent orders the end."""
+    """Publish when ordered, and exit when the parent orders it."""
     with spec.open_context() as context, context.source(spec.topic) as source:
         await_receivers(source, 1)
         say(ready=True)

@@ -24,7 +24,7 @@ from umstack.capture.reading.decode import decode
 Progress = Callable[[str], None]
 
 _TSHARK_SHARE = 100
-"""tshark reads so small a part of the capture: it would take minutes for all of it."""
+"""tshark reads one packet in this many of the capture; the whole would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PipelinePlan:
     snap_bytes: int = 96
     rounds: int = 3
     directory: Path | None = None
-    """Where it is put meanwhile; None: where temporary files go."""
+    """Directory of the capture; None: the directory for temporary files."""
 
 
 @contextmanager
@@ -86,7 +86,7 @@ _TSHARK_FIELDS = (
 
 
 def _tshark_rate(path: Path, packets: int) -> float | None:
-    """Without what it takes to start, which a capture of hardly any packet shows."""
+    """Return tshark's packets per second without its start-up time, which a run over one packet shows."""
     tshark = shutil.which("tshark")
     if tshark is None:
         return None

@@ -52,7 +52,7 @@ _PACE_FACTORS = (1.05, 0.95)
 _NS = 1e9
 
 ANY_CPU = -1
-"""Leave it to the scheduler on which processor a process runs."""
+"""The scheduler chooses the CPU of a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,12 +449,12 @@ def from_arguments(kind: type[S], namespace: argparse.Namespace) -> S:
 
 
 def ip(address: str) -> int:
-    """An address as C takes it."""
+    """Convert an address for C."""
     return int(ipaddress.IPv4Address(address))
 
 
 def ns(seconds: float) -> int:
-    """Seconds as C takes them."""
+    """Convert seconds for C."""
     return int(seconds * _NS)
 
 
@@ -466,7 +466,7 @@ def wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
 
 
 def check(result: int, doing: str) -> int:
-    """A result that is not an error."""
+    """Return the result, or raise its error."""
     if result == -errno.ETIMEDOUT:
         hint = "see that both hosts are up, have a multicast route and reach each other (`ping`)"
         raise LinkError(f"{doing}: nothing arrived", hint=hint, errno=errno.ETIMEDOUT)
@@ -476,7 +476,7 @@ def check(result: int, doing: str) -> int:
 
 
 def report(found: dict[str, Any]) -> None:
-    """The line that a child reports by."""
+    """Print the child's result as one JSON line."""
     print(json.dumps(found), flush=True)
 
 
@@ -579,7 +579,7 @@ def _echo(spec: EndSpec) -> None:
 
 
 def percentiles_us(samples_ns: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, float]:
-    """The figures reported of a round trip, in microseconds."""
+    """Return the reported figures of a round trip in microseconds."""
     p50, p99, p999 = np.percentile(samples_ns, (50, 99, 99.9)) / 1000
     return {
         "p50_us": float(p50),
@@ -628,7 +628,7 @@ SPECS: dict[str, type[Any]] = {
 
 
 def run_end(module: str, ends: Mapping[str, Callable[[Any], None]], arguments: Sequence[str] | None) -> int:
-    """Be the end of a measurement that the command line asks for."""
+    """Run the end of a measurement that the command line selects."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
     for role, kind in SPECS.items():
@@ -645,7 +645,7 @@ def run_end(module: str, ends: Mapping[str, Callable[[Any], None]], arguments: S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be one end of a measurement over kernel sockets."""
+    """Run one end of a measurement over kernel sockets."""
     ends: dict[str, Callable[[Any], None]] = {
         "send": _send,
         "receive": _receive,

@@ -1,4 +1,4 @@
-"""Raw AF_XDP baselines: what the stack's figures over rings are measured against, in the same run.
+"""Raw AF_XDP baselines for the stack's figures over rings, measured in the same run.
 
 The child's side of `raw-xdp` in `umstack.bench.raw`: the same roles, specs and results, over the rings of one queue in
 native copy mode, with the steering program the stack uses.
@@ -82,7 +82,7 @@ def _ping(spec: raw.PingSpec) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be one end of a measurement over rings."""
+    """Run one end of a measurement over rings."""
     ends: dict[str, Callable[[Any], None]] = {
         "send": _send,
         "receive": _receive,

@@ -1,7 +1,7 @@
-"""Recovery: what loss at a switch port costs a stream, and a round trip, in rate, time and NAKs.
+"""Recovery: measures the cost of loss at a switch port for streams and round trips, in rate, time and NAKs.
 
-Beside it, under the same loss, what shows how much that is: datagrams of raw sockets, which are lost, or over TCP a
-plain stream and a plain round trip, which the kernel repairs; and peers.
+For comparison under the same loss: datagrams of raw sockets, which are lost, or over TCP a plain stream and a plain
+round trip, which the kernel repairs; and other stacks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ receiver transport_lbtrm_nak_suppress_interval 0
 source transport_lbtrm_ignore_interval 1
 receiver flow_control_receiver_window 4194304
 """
-"""For a fast network: a gap is NAKed at once, not after UM's 50 ms, in which a window fills. The window
-(with the queue, which is that large by default) holds what is sent until a repair that was lost, too, has been asked
-for again."""
+"""For a fast network: a gap is NAKed at once, not after UM's 50 ms, in which a window fills. The window (and by
+default the queue) is large enough for the data sent until a lost retransmission is re-NAKed."""
 
 ROUND_TRIP_OPTIONS = """
 source transport_lbtrm_sm_minimum_interval 0.3
@@ -39,11 +38,11 @@ receiver transport_lbtrm_nak_initial_backoff_interval 0
 receiver transport_lbtrm_nak_backoff_interval 1
 receiver transport_lbtrm_nak_suppress_interval 0
 """
-"""For a request and a reply: nothing comes after a lost message to reveal it, so session messages must, and soon."""
+"""For request and reply: no data follows a lost message, so early session messages must reveal the loss."""
 
 
 def tuned_for(transport: str, options: str) -> str:
-    """Options that are named for LBT-RM, of another transport."""
+    """Rename LBT-RM options for another transport."""
     return options.replace("transport_lbtrm_", f"transport_{transport}_")
 
 
@@ -67,11 +66,11 @@ class RecoveryPlan:
     rounds: int = 3
     is_pinned: bool = True
     peers: Sequence[str] = ()
-    """Of other stacks, by name: `zmq`, over TCP."""
+    """Names of other stacks to measure: `zmq`, over TCP."""
 
     @property
     def has_tcp(self) -> bool:
-        """Whether anything measured here goes over TCP, so that segments have to be lost, too."""
+        """True if any contender uses TCP, so that segments must be dropped, too."""
         return self.stream.transport == "tcp" or bool(self.peers)
 
 

@@ -38,7 +38,7 @@ class RequestSpec(EndSpec):
 
 
 def ask(spec: RequestSpec) -> None:
-    """Send requests one after another, and note how long each response took."""
+    """Send requests one after another and record the time of each response."""
     with spec.open_context() as context:
         source = context.source(_TOPIC)
         say(ready=True)
@@ -77,7 +77,7 @@ def respond(spec: RequestSpec) -> None:
 
 
 def tcp_ask(spec: RequestSpec) -> None:
-    """The same over a TCP connection."""
+    """Send requests over a TCP connection and record the time of each response."""
     say(ready=True)
     port = receive_order()["port"]
     with socket.create_connection((spec.interface, port), timeout=_TIMEOUT_SECONDS) as peer:
@@ -92,7 +92,7 @@ def tcp_ask(spec: RequestSpec) -> None:
 
 
 def tcp_respond(spec: RequestSpec) -> None:
-    """Send back what comes, until the connection ends."""
+    """Echo received bytes until the connection ends."""
     with socket.create_server((spec.interface, 0)) as listener:
         say(ready=True, port=listener.getsockname()[1])
         peer, _ = listener.accept()
@@ -125,7 +125,7 @@ def zmq_ask(spec: RequestSpec) -> None:
 
 
 def zmq_respond(spec: RequestSpec) -> None:
-    """Send back what comes, until the end."""
+    """Echo received messages until the end."""
     with zmq_pair() as peer:
         say(ready=True, port=peer.bind_to_random_port(f"tcp://{spec.interface}"))
         cpu_seconds = time.process_time()
@@ -150,7 +150,7 @@ def zmq_pair() -> Any:
 
 
 def _receive(peer: socket.socket, length: int) -> bytes:
-    """So many bytes; none at the end of the stream."""
+    """Read exactly this many bytes; returns no bytes at the end of the stream."""
     data = peer.recv(length)
     while 0 < len(data) < length:
         data += peer.recv(length - len(data))

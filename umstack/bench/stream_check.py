@@ -135,8 +135,8 @@ class StreamCheck:
 class TopicsCheck:
     """The accounts of several topics, whose messages may come through one event queue.
 
-    While all goes well a batch is one call of the core, however its rows are spread over the topics. What does not
-    fit, events and ends included, is gone through message by message.
+    Normally a batch is checked by one call of the core, over all topics. Batches that do not match, including those
+    with events and ends, are checked message by message.
     """
 
     __slots__ = (
