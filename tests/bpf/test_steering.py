@@ -1,4 +1,4 @@
-"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy.
+"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (W5).
 
 Redirects are real decisions: the sockets in the map are unbound AF_XDP sockets.
 """

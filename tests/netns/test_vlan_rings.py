@@ -188,8 +188,8 @@ class Wire:
 def test_sent_datagrams_carry_the_tag_and_received_ones_match_it(
     tags_in_frames: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With rings of a VLAN every datagram is tagged, and received by a rule for that VLAN. The largest fill the MTU to
-    the byte, without the tag."""
+    """W4, W6: with rings of a VLAN every datagram is tagged, and received by a rule for that VLAN. The largest fill the
+    MTU to the byte, without the tag."""
 
     def tagged(interface: xdp.Interface, stack: object) -> tuple[xdp.RingPlace, ...]:
         return (xdp.RingPlace(interface, interface, VLAN, PRIORITY),)

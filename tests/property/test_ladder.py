@@ -1,4 +1,4 @@
-"""The mode ladder is monotone: a better fact never gives a worse mode."""
+"""The mode ladder is monotone: a better fact never gives a worse mode (W7)."""
 
 from __future__ import annotations
 

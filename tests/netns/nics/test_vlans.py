@@ -65,7 +65,7 @@ def vlan_hosts(nic_hosts: Hosts) -> Iterator[Hosts]:
     "mode", [pytest.param("zero-copy", marks=needs_virtio_zero_copy), "native", "generic"]
 )
 def test_a_vlan_device_has_rings_on_its_nic(vlan_hosts: Hosts, mode: str) -> None:
-    """Both ways, over rings and to and from kernel sockets, which insert and remove tags themselves."""
+    """W5: both ways, over rings and to and from kernel sockets, which insert and remove tags themselves."""
     first, second = vlan_hosts
     subscriber = VlanMember(second, mode)
     try:
