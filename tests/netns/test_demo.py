@@ -233,9 +233,11 @@ def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work:
 
 @pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
-    """UX-11, UM-111: without multicast between the hosts and with `umstack resolver` on one of them, the same job runs over LBT-RU
-    and, at the same time in another lab, over LBT-TCP (UM-108): the files, the late joiner, and the subscriber whose
-    cable is out for 15 s and that fetches the missed messages."""
+    """UX-11, UM-111: the same job runs without multicast between the hosts, with `umstack resolver` on one of them.
+
+    It runs over LBT-RU and, at the same time in another lab, over LBT-TCP (UM-108): the files, the late joiner, and
+    the subscriber whose cable is out for 15 s and that fetches the missed messages.
+    """
     stories = {}
     for transport in ("lbtru", "tcp"):
         arguments = ["--transport", transport, "--resolver", "--link", "socket", "--loss", "0.05"]
