@@ -110,7 +110,7 @@ def frame(datagram: bytes, **options: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A captured frame: its time, what was kept of it, and how long it was."""
+    """A captured frame: its time, its captured bytes, and its original length."""
 
     time_ns: int
     data: bytes

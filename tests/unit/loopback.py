@@ -96,5 +96,5 @@ def collect_events(receiver: Receiver, count: int, seconds: float = SECONDS) -> 
 
 
 def payloads(messages: list[Message]) -> list[bytes]:
-    """What the messages say."""
+    """Return the payloads of the messages."""
     return [message.data for message in messages]

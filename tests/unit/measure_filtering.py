@@ -92,7 +92,7 @@ def _publish(parent: int, behaviour: str, size: int, run: int, rounds: int) -> f
 
 
 def _send_raw(ports: list[int], size: int, run: int, rounds: int) -> float:
-    """The same of a plain program: as many bytes a datagram, each to every address, in segmented sends."""
+    """The same from a plain program: datagrams of equal size, each sent to every address, in segmented sends."""
     headers_bytes = 32
     datagram = bytes(size + headers_bytes)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

@@ -1,4 +1,4 @@
-"""What tests of requests share: pairs of a source and a receiver, counters, and responses as bytes."""
+"""Shared by tests of requests: pairs of a source and a receiver, counters, and responses as bytes."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def recoveries() -> list[Packet]:
     advertised as "orders" in the session of the other captures."""
     address = LbtrmAddress(SOURCE, "224.10.10.10", SESSION, 14400, 14390)
     offer = (endpoint_option(Endpoint(SOURCE, REQUEST_PORT)),)
-    told = encode(ResolutionDatagram((), (Advertisement("orders", TOPIC, 0, address, offer),)))
-    packets = [Packet(START_NS, frame(told, destination_port=12965))]
+    printed = encode(ResolutionDatagram((), (Advertisement("orders", TOPIC, 0, address, offer),)))
+    packets = [Packet(START_NS, frame(printed, destination_port=12965))]
     for port, index, wanted, came in (
         (40001, LATE_JOIN_REQUEST, range(10), 10),
         (40002, LATE_JOIN_REQUEST, range(10, 30), 20),

@@ -15,17 +15,17 @@ def message(topic_index: int, sqn: int, data: bytes) -> bytes:
 
 
 def tsni(topic_index: int, sqn: int) -> bytes:
-    """A control message that says a topic's last number."""
+    """Return a control message with the last number of a topic."""
     return struct.pack("!BBHBBHII", 8, 32, 16, 255, 12, 1, topic_index, sqn)
 
 
 def control_session_id(session_id: int) -> bytes:
-    """What a client says first: which session it means."""
+    """Return the first bytes of a client, which identify the session."""
     return struct.pack("!BBHBBHI", 8, 107, 12, 255, 8, 0, session_id)
 
 
 def ssf_init(session_id: int, *, answering: bool) -> bytes:
-    """A source offers to send what is wanted, and to answer what it is told."""
+    """A fake source that sends the given bytes and answers as configured."""
     return struct.pack(
         "!BBHBBBBIIHHI", 8, 16, 24, 255, 20, 0xA0 + answering, 0, session_id, 0, 0, 0, 0x7F000001
     )
@@ -67,11 +67,11 @@ class RawSource(Closing):
         return peer
 
     def greeting(self, peer: socket.socket) -> bytes:
-        """What it says first."""
+        """Return the first bytes that it sends."""
         return _exactly(peer, 12)
 
     def read(self, peer: socket.socket, count: int) -> bytes:
-        """What it says next."""
+        """Return the next bytes that it sends."""
         return _exactly(peer, count)
 
     def close(self) -> None:

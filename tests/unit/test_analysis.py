@@ -84,7 +84,7 @@ def test_a_session_and_its_topics() -> None:
 
 
 def losing_story() -> Story:
-    """1000 datagrams a second for ten seconds and a pause; one loss of every kind, each at another time."""
+    """1000 datagrams per second for ten seconds and a pause; one loss of every kind, each at another time."""
     story = Story()
     story.stream(START, MS, 1, 10_000)
     story.stream(START + 12_000 * MS, MS, 10_001, 10)
@@ -104,7 +104,7 @@ def losing_story() -> Story:
 
 
 def test_loss_incidents_have_their_causes() -> None:
-    """Gaps and islands by receiver: head, sporadic, burst, connectivity and tail are told apart."""
+    """Gaps and islands by receiver: head, sporadic, burst, connectivity and tail loss are distinguished."""
     found = rows(seen(losing_story())["incidents"], "start_ns")
     assert [
         (row["cause"], row["receiver"], row["lost"], row["first_sqn"], row["last_sqn"]) for row in found
@@ -156,7 +156,7 @@ def test_a_repair_that_meets_the_nak_on_its_way_is_one() -> None:
 
 
 def test_recovery_latency_by_receiver() -> None:
-    """From the first NAK to the first retransmission after it, and from the sending; NAKs a loss."""
+    """Times from the first NAK to the first retransmission after it, and from the sending; NAKs per loss."""
     story = Story()
     story.stream(START, MS, 1, 200)
     for sqn in range(1, 101):
@@ -180,7 +180,7 @@ def test_recovery_latency_by_receiver() -> None:
 
 
 def test_retransmissions_without_a_nak_are_losses_of_somebody_unknown() -> None:
-    """A capture that does not see the NAKs still tells of the loss."""
+    """A capture without the NAKs still shows the loss."""
     story = Story()
     story.stream(START, MS, 1, 100)
     story.again(START + 60 * MS, 20)
@@ -191,7 +191,7 @@ def test_retransmissions_without_a_nak_are_losses_of_somebody_unknown() -> None:
 
 
 def test_gaps_at_the_point_of_capture() -> None:
-    """What was not captured, within a bitmap's bucket and across two, with its neighbours' times."""
+    """Datagrams missing from the capture, within one bucket of the bitmap and across two, with neighbours' times."""
     story = Story()
     for sqn in [*range(32_700, 32_720), *range(32_722, 32_760), *range(32_775, 32_800)]:
         story.data(START + sqn * US, sqn)
@@ -249,7 +249,7 @@ def test_useless_repairs_are_counted() -> None:
 
 
 def test_rates_and_bursts_at_one_millisecond() -> None:
-    """Ten datagrams a millisecond for three milliseconds in a second of one: the burst and its size."""
+    """Ten datagrams per millisecond for three milliseconds: the burst and its size."""
     story = Story()
     story.stream(START, MS, 1, 1000)
     for number in range(27):
@@ -265,7 +265,7 @@ def test_rates_and_bursts_at_one_millisecond() -> None:
     assert burst["times_mean"] == pytest.approx(10 / 1.027)
 
 
-def test_thousands_of_bursts_are_told_apart() -> None:
+def test_thousands_of_bursts_are_distinguished() -> None:
     """More busy milliseconds than an int holds nanoseconds for: every burst is a row still."""
     story = Story()
     story.stream(START, 10 * MS, 1, 2500)
@@ -276,7 +276,7 @@ def test_thousands_of_bursts_are_told_apart() -> None:
 
 
 def test_batching_and_fill() -> None:
-    """Messages a datagram, fill against the MTU, and what does not fit it."""
+    """Messages per datagram, fill level against the MTU, and datagrams that do not fit."""
     story = Story()
     story.data(START, 1, messages=[message(payload_bytes=100)] * 10, udp_bytes=1472)
     story.data(START + MS, 2, messages=[message(payload_bytes=100)] * 2, udp_bytes=368)
@@ -317,7 +317,7 @@ def test_latency_between_two_points() -> None:
 
 
 def asked_for(story: Story) -> dict[str, dict[str, Any]]:
-    """What is suggested after a story, by option."""
+    """Return the suggestions after a story, by option."""
     return {row["option"]: row for row in rows(seen(story)["suggestions"])}
 
 
@@ -347,7 +347,7 @@ def test_suggestions_follow_the_vendors_rules() -> None:
 
 
 def test_the_window_is_for_the_longest_round_trip() -> None:
-    """Not for the usual one; a loss with a re-NAK tells no round trip, unless there is nothing else."""
+    """No suggestion for the usual round trip; a loss with a re-NAK gives no round trip unless there is no other."""
     story = Story()
     story.stream(START, MS, 1, 1000)
     for sqn in (200, 300, 400, 500):

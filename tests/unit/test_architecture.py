@@ -47,7 +47,7 @@ LAYERS = (
     {"cli", "__main__"},
     {"demo", "bench", "monitor", "report", "spark", "analysis", "facts"},
     {"recorder", "files", "lab", "sim", "trace", "scapy"},
-    # the public face
+    # the public API
     {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"}
     | {"wildcard_receiver", "hot_failover_receiver"},
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
@@ -61,7 +61,7 @@ CORE_SYSTEM_HEADERS = {
     *("stdbool.h", "stddef.h", "stdint.h", "string.h"),
     "immintrin.h",  # the compiler's: non-temporal stores
 }
-# What would make the core allocate, ask the time, draw luck, block, print or reach the kernel.
+# Names that would make the core allocate, read a clock, draw random numbers, block, print or call the kernel.
 CORE_FORBIDDEN_CALLS = re.compile(
     r"(?<![\w.>])(?:malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|free|alloca|mmap|munmap|strdup"
     r"|clock_gettime|clock|gettimeofday|time|usleep|nanosleep|sleep|sched_yield|rand|random|drand48|getrandom"
@@ -232,7 +232,7 @@ def forbidden_imports(importer: str, imported: str) -> str | None:
 
 
 def test_arrows_point_down() -> None:
-    """W11, components: cli -> face -> {resolution, telemetry} -> _engine -> core; umstack -> xdp, never back."""
+    """W11, components: cli -> API -> {resolution, telemetry} -> _engine -> core; umstack -> xdp, never back."""
     wrong = [
         f"{importer} imports {imported}: {reason}"
         for importer, path in modules().items()
@@ -291,7 +291,7 @@ def test_an_import_cycle_is_seen(tmp_path: Path) -> None:
     assert import_circle({"a": {"b"}, "b": {"c"}}) is None
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_description() -> None:
     """Every Python module has a docstring, and every C header a comment near its top that is its contract."""
     python = [path for path in project_files() if path.suffix == ".py"]
     silent = [
@@ -450,7 +450,7 @@ def test_an_include_cycle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_public_headers_of_io_are_plain() -> None:
-    """What applications see of ffi/io, cffi can read: no inline function, no atomic, no macro with arguments."""
+    """cffi can read the parts of ffi/io that applications use: no inline functions, atomics, macros with arguments."""
     code = re.compile(r"\binline\b|\b_Atomic\b|\batomic_\w+|#\s*define\s+\w+\(")
     wrong = [
         f"{concept}.h: {match.group()}"
@@ -482,8 +482,8 @@ def test_files_can_be_seen_whole() -> None:
     assert not long, "\n".join(long)
 
 
-def test_a_long_file_says_why_it_is_one() -> None:
-    """A file of the product over 500 lines has a sentence at its top that says why it is one concept."""
+def test_a_long_file_explains_its_length() -> None:
+    """A product file of more than 500 lines states at its top why it is one concept."""
     silent = [
         shown(path)
         for path, text in text_files()
@@ -522,7 +522,7 @@ def test_no_big_file() -> None:
 
 
 def test_top_level_is_the_agreed_one() -> None:
-    """What a visitor sees first is the list everybody agreed on, and all of it."""
+    """The top level contains exactly the agreed files and folders."""
     names = {path.relative_to(ROOT).parts[0] for path in project_files()}
     assert {name for name in names if not name.startswith(".")} == TOP_LEVEL
     assert {name for name in names if name.startswith(".")} <= TOP_LEVEL_DOTTED

@@ -28,7 +28,7 @@ def run(coroutine: Awaitable[Any]) -> Any:
 
 
 async def turns_while(awaited: Awaitable[Any]) -> tuple[Any, int]:
-    """What it gives, and how often another task of the loop got its turn meanwhile."""
+    """Return the result, and how often another task of the loop ran meanwhile."""
     turns = 0
 
     async def turn() -> None:
@@ -144,7 +144,7 @@ def test_a_wait_may_be_cancelled(context: Context) -> None:
 
 
 def test_closing_ends_an_async_iteration(context: Context) -> None:
-    """Closed from the loop or from elsewhere, `async for` ends and poll_async says why."""
+    """When it is closed from the loop or from elsewhere, `async for` ends and poll_async raises the reason."""
 
     async def read(receiver: Receiver) -> None:
         async for _ in receiver:
@@ -225,7 +225,7 @@ def test_closing_a_source_ends_send_async() -> None:
 
 
 def test_sequential_contexts_are_refused() -> None:
-    """Nobody would run the protocol while the event loop sleeps: the error says which mode to use."""
+    """In sequential mode nothing runs the protocol while the event loop sleeps: the error names the right mode."""
     with open_context("sequential") as own, own.receiver("x") as receiver, own.source("x") as source:
         with pytest.raises(OptionError, match="mode='embedded'"):
             run(receiver.poll_async())
@@ -234,7 +234,7 @@ def test_sequential_contexts_are_refused() -> None:
 
 
 def test_back_pressure_is_an_exception_without_waiting() -> None:
-    """AE-13: the same send with timeout=0 says at once that it would wait."""
+    """AE-13: the same send with timeout=0 raises at once that it would wait."""
     with open_context() as own:
         source, receiver = connect(own, "full", transport_lbtrm_transmission_window_size=1 << 16)
 

@@ -1,4 +1,4 @@
-"""What is said of an XDP program that is in the way (issue: coexistence with another XDP program)."""
+"""Messages about an XDP program that occupies an interface."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def test_the_way_to_free_the_interface_fits_how_it_was_attached(
 
 
 def test_a_program_of_a_running_process_is_not_taken_down() -> None:
-    """What a process holds is for its owner to end: no command is given that would do it."""
+    """If a process holds the program, its owner must end it: no command to do so is shown."""
     way = Occupant(3, "steering", "native", 7, 0, ("umstack (812)",)).removal("eth1")
     assert way == "stop umstack (812), if it is no longer needed"
     without_link = Occupant(3, "filter", "native", None, 0, ("guard (9)",)).removal("eth1")
     assert without_link == "once guard (9) no longer needs it: ip link set dev eth1 xdpdrv off"
 
 
-def test_only_a_program_of_ours_is_said_to_steer() -> None:
-    """Whether groups are kept from sockets is known of our programs, and not of those whose name is not told."""
+def test_only_our_programs_are_reported_to_steer() -> None:
+    """Our programs show whether they withhold groups from sockets; unnamed programs do not."""
     assert Occupant(3, "steering_linear", "native", 7, 0, ()).steers
     assert Occupant(3, "filter", "native", 7, 0, ()).steers is False
     assert Occupant(3, "", "native", None, None, (), is_known=False).steers is None
 
 
 def test_an_occupant_is_described_by_all_that_is_known() -> None:
-    """Name, id, mode, processes and user; what cannot be known is said to be so."""
+    """Name, id, mode, processes and user are shown; unknown values are marked as unknown."""
     known = Occupant(3, "filter", "native", 7, 1000, ("suricata (812)", "systemd (1)"))
     assert (
         str(known) == "filter (id 3, native mode; held by suricata (812), systemd (1), loaded by user 1000)"

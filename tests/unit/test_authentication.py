@@ -58,7 +58,7 @@ def test_with_the_same_keys_they_hear_one_another(keys: dict[str, Any], scope: s
         assert not any(dropped.values())
 
 
-def test_another_key_file_is_a_stranger(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_another_key_file_is_an_unknown_sender(keys: dict[str, Any], tmp_path: Path) -> None:
     """It is heard by nobody, which is counted."""
     other = tmp_path / "other"
     write_new_key_file(other, ["*"])

@@ -157,7 +157,7 @@ def pattern(number: int) -> bytes:
 
 @pytest.mark.parametrize("hold", ["batch", "view", "arrow"])
 def test_held_rows_are_never_written_over(hold: str) -> None:
-    """W9: however much passes through the queue, what is held keeps its content."""
+    """W9: messages that are held keep their content, however many pass through the queue."""
     with open_context() as own:
         source, receiver = small_queue(own, "held")
         held: Any = None

@@ -43,7 +43,7 @@ def message(data: bytes, sqn: int = 0) -> Message:
 
 
 class Rows:
-    """What the check needs of a batch."""
+    """The part of a batch that the check needs."""
 
     def __init__(self, payloads: Sequence[bytes], sqns: Sequence[int]) -> None:
         self._payloads = payloads
@@ -99,7 +99,9 @@ def test_a_whole_stream_is_in_order(step: int) -> None:
         ([0, 1, 2, 9, 5], (5, 5, 1, 0)),
     ],
 )
-def test_lost_late_and_twice_are_told_apart(counters: list[int], expected: tuple[int, int, int, int]) -> None:
+def test_lost_late_and_duplicate_are_distinguished(
+    counters: list[int], expected: tuple[int, int, int, int]
+) -> None:
     """However the messages are read, and whether a fault lies within a batch or between two."""
     whole, split, single = (StreamCheck(SIZE) for _ in range(3))
     whole.take_batch(rows(counters))
@@ -110,7 +112,7 @@ def test_lost_late_and_twice_are_told_apart(counters: list[int], expected: tuple
 
 
 def test_what_is_missing_at_the_end_is_lost() -> None:
-    """The end of the stream says how many messages there were."""
+    """The end of the stream contains the number of messages."""
     batched, single = StreamCheck(SIZE), StreamCheck(SIZE)
     batched.take_batch(rows(range(10)))
     batched.take_batch(Rows([end_message(12, SIZE)], [12]))  # type: ignore[arg-type]
@@ -162,7 +164,7 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_a_result_has_every_key_and_no_other() -> None:
-    """What the issue lists is there, as null where it does not apply."""
+    """All required fields exist, and are null if they do not apply."""
     keys = result(what="umstack").keys()
     assert {"what", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"} <= keys
     assert {"lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable"} <= keys
@@ -267,7 +269,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_decoding_is_measured_next_to_tshark() -> None:
-    """Issue 4, how fast: every packet is decoded, and the figures of both are there where tshark is."""
+    """Every packet is decoded, and the figures of both are there where tshark is."""
     done = run("decode", "--packets", "5000", "--rounds", "2", "--json")
     assert done.exit_code == 0, done.output
     (found,) = json.loads(done.stdout)["results"]
@@ -329,7 +331,7 @@ def test_the_capture_measurement_prints_a_table(monkeypatch: pytest.MonkeyPatch)
     "name", ["upkeep", "wildcard", "resolution", "monitor", "capture", "late-join", "request"]
 )
 def test_a_measurement_beside_the_tests_is_no_command(name: str) -> None:
-    """What only maintainers measure is not part of the product."""
+    """Measurements for maintainers are not part of the product."""
     assert run(name).exit_code == 2
 
 
@@ -365,7 +367,7 @@ def test_options_reach_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_measured(text: str, reason: str) -> None:
-    """The message says what would be right."""
+    """The message shows the correct value."""
     done = run("throughput", "-o", text)
     assert done.exit_code == 2
     assert reason in done.stderr
@@ -374,7 +376,7 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(text: str, reason
 # Children
 
 
-def test_a_child_that_says_nothing_is_not_waited_for_forever() -> None:
+def test_a_child_that_reports_nothing_is_not_waited_for_forever() -> None:
     """The error names the command; the child is gone afterwards."""
     with pytest.raises(BenchError, match="said nothing"), running(ThisMachine(), "json.tool", []) as child:
         child.receive(0.2)
@@ -382,7 +384,7 @@ def test_a_child_that_says_nothing_is_not_waited_for_forever() -> None:
 
 
 def test_a_spec_survives_the_command_line() -> None:
-    """A child is told what was planned."""
+    """A child receives its plan."""
     spec = throughput.StreamSpec(size=SIZE, config='source flow_control "min"\n# x', topics=3, cpu=1)
     role, text = spec.as_arguments("publish")
     assert (role, throughput.StreamSpec.from_json(text)) == ("publish", spec)
@@ -415,8 +417,8 @@ def test_both_links_are_compared_alike() -> None:
     assert "link_gro 0" in plain.config
     trips = plan.trips(64, "busy")
     assert [trip.link for trip in trips.values()] == ["xdp", "socket"]
-    for told in (rings, sockets, plain, *trips.values()):
-        assert "implicit_batching_minimum_length 1000" in told.config
+    for reported in (rings, sockets, plain, *trips.values()):
+        assert "implicit_batching_minimum_length 1000" in reported.config
 
 
 ROWS = [
@@ -439,8 +441,8 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(
 ) -> None:
     """A wrong name, a directory that is not there, and matplotlib missing: with what to do about it."""
 
-    def refused(path: Path, kind: type[UmError], says: str) -> None:
-        with pytest.raises(kind, match=says):
+    def refused(path: Path, kind: type[UmError], wanted_text: str) -> None:
+        with pytest.raises(kind, match=wanted_text):
             check_plot(path)
 
     refused(tmp_path / "links.gif", OptionError, r"\.svg or \.png")
@@ -450,7 +452,7 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(
 
 
 def test_the_comparison_is_one_table() -> None:
-    """Sizes are told once, what was not measured is left out rather than shown as nothing."""
+    """Sizes are shown once; missing measurements are left out."""
     table = comparison_table(ROWS, ["busy"])
     assert table.row_count == 3
     assert list(table.columns[0].cells) == ["64", "", "1400"]

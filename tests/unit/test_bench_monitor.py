@@ -38,8 +38,8 @@ def test_a_window_is_behind_by_when_it_was_written(tmp_path: Path) -> None:
     assert _behind(tmp_path, began) == [2.5, 2.5]
 
 
-def test_the_table_tells_the_worst(tmp_path: Path) -> None:
-    """Of all windows the one that was told last."""
+def test_the_table_reports_the_worst(tmp_path: Path) -> None:
+    """Return the last reported row of all windows."""
     found = {
         "rate": 1000,
         "messages_per_datagram": 1,

@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 @pytest.mark.timeout(200)
 def test_a_report_is_measured_with_the_memory_of_each_process() -> None:
-    """Issue 4, how fast: time and memory of a report by one command; every packet is in the report."""
+    """Time and memory of a report by one command; every packet is in the report."""
     command = [sys.executable, "-m", "umstack", "bench", "report", "--packets", "20000", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=190)
     assert done.returncode == 0, done.stderr

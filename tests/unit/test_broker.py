@@ -23,7 +23,7 @@ PATIENCE_S = 10.0
 
 @contextmanager
 def serving(path: Path, policy: Policy) -> Iterator[list[BrokerEvent]]:
-    """A broker with this policy in a thread of its own; what it tells its log."""
+    """Run a broker with this policy in a thread; yields it and its log records."""
     events: list[BrokerEvent] = []
     with listen_at(path) as listener, Broker(listener, policy, events.append) as broker:
         thread = threading.Thread(target=broker.serve)
@@ -57,7 +57,7 @@ def an_open_request(interface: str) -> OpenRequest:
     return OpenRequest(interface, interface, AttachMode.GENERIC, RingMode.COPY, RingSettings())
 
 
-def test_a_connection_without_rings_that_says_nothing_is_ended(tmp_path: Path) -> None:
+def test_an_idle_connection_without_rings_is_closed(tmp_path: Path) -> None:
     """It is hung up on after the idle timeout, not before."""
     with (
         serving(tmp_path / "xdp.sock", Policy(idle_timeout_s=IDLE_S)),
@@ -68,7 +68,7 @@ def test_a_connection_without_rings_that_says_nothing_is_ended(tmp_path: Path) -
         assert IDLE_S <= time.monotonic() - started_s < PATIENCE_S
 
 
-def test_what_a_connection_says_begins_its_idle_time_anew(tmp_path: Path) -> None:
+def test_a_request_restarts_the_idle_time_of_its_connection(tmp_path: Path) -> None:
     """A client that asks more often than the timeout stays as long as it does; then it is ended as any other."""
     with (
         serving(tmp_path / "xdp.sock", Policy(idle_timeout_s=2 * IDLE_S)),

@@ -1,4 +1,4 @@
-"""Capture files of every kind become rows, and what a file does not hold is told (captures: bulk decode)."""
+"""Capture files of every kind become rows, and missing parts of a file are reported (bulk decoding)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_queue_and_verdict(
     verdict: tuple[int, int] | None,
     expected: tuple[int | None, str | None],
 ) -> None:
-    """Issue 4, capture: epb_queue and epb_verdict become columns, null where the packet does not have them."""
+    """Epb_queue and epb_verdict become columns, null where the packet does not have them."""
     options = [option(order, 2, struct.pack(f"{order}I", 1))]
     if queue is not None:
         options.append(option(order, 6, struct.pack(f"{order}I", queue)))
@@ -136,8 +136,8 @@ def test_queue_and_verdict(
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_drops_are_told_packet_by_packet(tmp_path: Path, order: str) -> None:
-    """Issue 4, capture: epb_dropcount is a column; a capture that was not ended is told to have lost their sum."""
+def test_drops_are_reported_packet_by_packet(tmp_path: Path, order: str) -> None:
+    """Epb_dropcount is a column; a capture that was not ended is reported to have lost their sum."""
 
     def said(n: int) -> bytes:
         return enhanced(
@@ -153,7 +153,7 @@ def test_drops_are_told_packet_by_packet(tmp_path: Path, order: str) -> None:
 
 
 def test_the_statistics_have_the_last_word_about_drops(tmp_path: Path) -> None:
-    """Issue 4, capture: at the end of a capture its statistics say all of it, and nothing is counted twice."""
+    """At the end of a capture its statistics say all of it, and nothing is counted twice."""
     said = enhanced(PACKETS[1], options=option("<", 4, struct.pack("<Q", 7)) + option("<", 0, b""))
     drops = struct.pack("<III", 0, 0, 0) + option("<", 5, struct.pack("<Q", 12)) + option("<", 0, b"")
     notes = CaptureNotes()
@@ -161,8 +161,8 @@ def test_the_statistics_have_the_last_word_about_drops(tmp_path: Path) -> None:
     assert ["lost 12 packets" in note.text for note in notes.notes] == [True]
 
 
-def test_more_interfaces_than_can_be_told_apart(tmp_path: Path) -> None:
-    """Issue 4, bad input and faults: the packets of the others are rows, and it is said what is not known of them."""
+def test_more_interfaces_than_can_be_distinguished(tmp_path: Path) -> None:
+    """The packets of further interfaces are rows, and the unknown parts are reported."""
     content = (
         section() + interface() * 1030 + enhanced(PACKETS[1]) + enhanced(replace(PACKETS[2], interface=1029))
     )
@@ -191,7 +191,7 @@ def test_sections_each_describe_their_interfaces(tmp_path: Path) -> None:
 
 
 def test_blocks_that_are_no_packets(tmp_path: Path) -> None:
-    """Names and custom blocks are passed over; drops and unknown blocks are told; simple packets count."""
+    """Names and custom blocks are skipped; drops and unknown blocks are reported; simple packets count."""
     drops = struct.pack("<III", 0, 0, 0) + option("<", 5, struct.pack("<Q", 12)) + option("<", 0, b"")
     content = (
         section() + interface("<", ETHERNET, 70) + block("<", 4, bytes(8)) + block("<", 0x0BAD, bytes(4))
@@ -249,7 +249,7 @@ def test_a_link_type_nobody_knows_is_a_note(tmp_path: Path) -> None:
 
 
 def test_an_interface_nobody_described(tmp_path: Path) -> None:
-    """A packet of an interface that is not in the file is a row that says so."""
+    """A packet of an interface that is not in the file becomes a row with a note."""
     content = section() + interface() + enhanced(Packet(START_NS, frame(data(0)), interface=4))
     (row,) = rows_of(written(tmp_path, content))
     assert (row["status"], row["interface_id"], row["interface_name"]) == (
@@ -265,7 +265,7 @@ def pcapng_of(packets: list[Packet]) -> bytes:
 
 @pytest.mark.parametrize("make", [pcap, pcapng_of])
 def test_a_file_cut_at_every_byte(tmp_path: Path, make: Any) -> None:
-    """Whatever the length, the packets that are whole are rows, and the cut is told with its byte."""
+    """For every length, complete packets are rows, and the truncation is reported with its byte."""
     whole = make(PACKETS[:4])
     positions = [row["position"] for row in rows_of(written(tmp_path, whole))]
     ends = [*positions[1:], len(whole)]
@@ -291,7 +291,7 @@ def test_what_is_no_capture(tmp_path: Path) -> None:
         rows_of(tmp_path / "nowhere")
 
 
-def test_damage_is_told_and_what_was_before_it_kept(tmp_path: Path) -> None:
+def test_damage_is_reported_and_earlier_packets_are_kept(tmp_path: Path) -> None:
     """A record that cannot be ends the file; the rows before it are there."""
     content = pcap(PACKETS[:2]) + b"\xff" * 40
     notes = CaptureNotes()
@@ -306,7 +306,7 @@ def test_damage_is_told_and_what_was_before_it_kept(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_steps_back(tmp_path: Path) -> None:
-    """By a second is told with its byte and size; by microseconds, as queues do, is not."""
+    """Reordering by a second is reported with its byte and size; by microseconds, as queues do it, it is not."""
     times = [0, 5_000_000_000, 4_999_990_000, 3_999_990_000, 6_000_000_000]
     packets = [Packet(START_NS + time, frame(data(i))) for i, time in enumerate(times)]
     notes = CaptureNotes()
@@ -367,7 +367,7 @@ def test_splits_hold_every_packet_once(tmp_path: Path, target: int) -> None:
 
 
 def test_a_file_that_changed_under_its_splits(tmp_path: Path) -> None:
-    """A split whose end is no boundary any more is told, not decoded into nonsense."""
+    """A split whose end is no longer a boundary is reported instead of decoded."""
     path = written(tmp_path, pcap(PACKETS))
     first = split(path, 500)[0]
     path.write_bytes(pcap([Packet(START_NS, frame(data(0, message(1, 1, bytes(900)))))]))

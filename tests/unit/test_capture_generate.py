@@ -1,4 +1,4 @@
-"""Generated captures hold exactly what their truth says (analyses are tested against it)."""
+"""Generated captures match their truth exactly, because analyses are tested against it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_counts_are_the_truth(tmp_path: Path) -> None:
 
 
 def test_losses_are_in_the_capture(tmp_path: Path) -> None:
-    """Each loss: sent when the truth says it was lost, asked for as often and first when it says, and repaired then."""
+    """Each loss was sent, NAKed and repaired at the times and as often as the truth states."""
     truth = generate(tmp_path / "c.pcap", 20_000, LOSSY)
     rows = rows_of(truth)
     sent = {(r["session_id"], r["transport_sqn"]): r["time_ns"] for r in rows if r["retransmission"] is False}
@@ -67,7 +67,7 @@ def test_losses_are_in_the_capture(tmp_path: Path) -> None:
 
 
 def test_a_capture_at_a_receiver_lacks_what_it_lost(tmp_path: Path) -> None:
-    """Behind the loss, the datagrams missing are exactly those the truth says this receiver lost."""
+    """Behind the loss, exactly the datagrams that the truth lists for this receiver are missing."""
     truth = generate(tmp_path / "c.pcap", 20_000, Traffic(seed=6, loss=0.01, message_bytes=40, at_receiver=1))
     rows = rows_of(truth)
     seen = {row["transport_sqn"] for row in rows if row["retransmission"] is False}

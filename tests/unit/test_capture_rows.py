@@ -1,4 +1,4 @@
-"""What a packet's row says, field by field, and what a packet that is not as it should be is called."""
+"""The row of a packet, field by field, and the names for malformed packets."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_sm_nak_and_ncf(tmp_path: Path) -> None:
 
 
 def test_the_status_message(tmp_path: Path) -> None:
-    """Flow control's own datagram is told apart from DATA: position, window, group tag, receiver."""
+    """A flow control datagram is distinguished from DATA: position, window, group tag, receiver."""
     body = struct.pack("!BBHIIIQI", 1, 0, 0, 1234, 1 << 24, 77, 0xFEDCBA9876543210, 0)
     control = struct.pack("!BBHBBBBHH", 8, 254, 4 + 8 + 28, 255, 8 + 28, 0xC0, 85, 1, 0) + body
     row = row_of(
@@ -240,7 +240,7 @@ CUT = "cut before the end of its headers"
 
 
 def _agrees(cut: dict[str, Any], whole: dict[str, Any]) -> bool:
-    """Whether a row says nothing that the whole packet does not; lists may be shorter."""
+    """Return true if a row contains nothing that the complete packet does not; lists may be shorter."""
     for name, value in cut.items():
         if name in ("captured_bytes", "capture_file", "status", "position") or value in (None, ""):
             continue
@@ -264,8 +264,8 @@ def _wire_sample() -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", [*EVERY_TYPE, "wire sample"])
-def test_every_snap_length_gives_the_truth_or_says_cut(tmp_path: Path, name: str) -> None:
-    """A packet cut anywhere is what it is when it is whole, or is told to be cut: never a packet of another type."""
+def test_every_snap_length_gives_the_type_or_truncation(tmp_path: Path, name: str) -> None:
+    """A packet truncated anywhere keeps its type or is reported as truncated: never as another type."""
     path = tmp_path / "capture"
     for content in _wire_sample() if name == "wire sample" else [EVERY_TYPE[name]]:
         whole = row_of(tmp_path, content)
@@ -281,7 +281,7 @@ def test_every_snap_length_gives_the_truth_or_says_cut(tmp_path: Path, name: str
             else:
                 assert (row["status"], row["packet_type"]) == (whole["status"], whole["packet_type"]), kept
             assert _agrees(row, whole), kept
-    # As soon as the fixed part of a packet is there, it is told; of data that is true whatever its length.
+    # As soon as the fixed part of a packet is complete, its type is reported; for data that is true at any length.
     if name.startswith("data"):
         assert [row["status"] for row in rows[62:]] == ["ok"] * (len(rows) - 62)
     if name == "lbtru data":
@@ -363,7 +363,7 @@ def test_ports_nobody_named(tmp_path: Path) -> None:
     assert row_of(tmp_path, frame(b"\0", destination_port=12965))["status"] == "LBMR: malformed header"
 
 
-def test_advertisements_of_topics_are_told(tmp_path: Path) -> None:
+def test_advertisements_of_topics_are_reported(tmp_path: Path) -> None:
     """Name, index, session, request port of each topic of a TIR; nothing of queries, others, what is malformed."""
     address = LbtrmAddress("10.0.0.7", "239.1.2.3", 0xFEEDBEEF, 14400, 14395)
     offer = (endpoint_option(Endpoint("10.0.0.8", 14391)),)
@@ -406,13 +406,13 @@ def test_a_batch_full_of_advertisements_is_many_batches(tmp_path: Path) -> None:
     """More topic resolution than a batch keeps: the next one goes on, and no name is lost."""
     address = LbtrmAddress("10.0.0.7", "239.1.2.3", 1, 14400, 14395)
     count = 2000
-    told_each = (Advertisement("t" * 240 + str(n), n, 0, address) for n in range(count))
-    datagrams = (encode(ResolutionDatagram((), (one,))) for one in told_each)
+    advertised = (Advertisement("t" * 240 + str(n), n, 0, address) for n in range(count))
+    datagrams = (encode(ResolutionDatagram((), (one,))) for one in advertised)
     packets = [Packet(n, frame(one, destination_port=12965)) for n, one in enumerate(datagrams)]
     path = tmp_path / "many.pcap"
     path.write_bytes(pcap(packets))
     batches = list(decode(path))
     assert len(batches) > 1
-    told = [one for batch in batches for row in batch.column("advertisements").to_pylist() for one in row]
-    assert [one["topic_index"] for one in told] == list(range(count))
-    assert told[-1]["topic"] == "t" * 240 + str(count - 1)
+    printed = [one for batch in batches for row in batch.column("advertisements").to_pylist() for one in row]
+    assert [one["topic_index"] for one in printed] == list(range(count))
+    assert printed[-1]["topic"] == "t" * 240 + str(count - 1)

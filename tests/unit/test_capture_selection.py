@@ -37,7 +37,7 @@ def rows_of(path: Path, selection: Selection | None = None) -> list[dict[str, An
 
 
 def is_selected(selection: Selection, row: dict[str, Any]) -> bool:
-    """What a filter on the columns says."""
+    """Return the rows selected by a filter on the columns."""
     bounded = (
         selection.is_timed or replace(selection, types=None, sessions=None, destinations=None) != Selection()
     )
@@ -55,11 +55,11 @@ def is_selected(selection: Selection, row: dict[str, Any]) -> bool:
 def write_capture(path: Path) -> Path:
     """Packets of every type, of several sessions, some cut; advertisements, which lie beside the rows."""
     address = LbtrmAddress("10.0.0.1", GROUP, 7, 14400, 14395)
-    told = encode(ResolutionDatagram((), (Advertisement("orders", 1, 0, address),)))
+    printed = encode(ResolutionDatagram((), (Advertisement("orders", 1, 0, address),)))
     contents = [
         *EVERY_TYPE.values(),
         ethernet(b"arp", 0x0806),
-        ethernet(ipv4(udp(told, 5000, 12965))),
+        ethernet(ipv4(udp(printed, 5000, 12965))),
         *(frame(data(number, session=number)) for number in range(1, 20)),
     ]
     packets = []

@@ -50,7 +50,7 @@ def rows_of(
 
 
 def items(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int, int]]:
-    """What segments carry: kind, topic, number."""
+    """Return the contents of segments: kind, topic, number."""
     for row in rows:
         for message in row["messages"] or ():
             yield message["kind"], message["topic_index"], message["topic_sqn"]
@@ -62,7 +62,7 @@ def messages(count: int) -> bytes:
 
 
 def fetched(count: int) -> list[tuple[str, int, int]]:
-    """What these are."""
+    """Return the decoded items."""
     return [("recovered", TOPIC, sqn) for sqn in range(count)]
 
 
@@ -107,22 +107,22 @@ def test_byte_by_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "told"), [(LATE_JOIN_REQUEST, "late_join"), (OFF_TRANSPORT_REQUEST, "off_transport")]
+    ("index", "printed"), [(LATE_JOIN_REQUEST, "late_join"), (OFF_TRANSPORT_REQUEST, "off_transport")]
 )
-def test_what_a_connection_is_for(tmp_path: Path, index: int, told: str) -> None:
-    """UM-142: late join and off-transport recovery are told apart by the range request; without it neither is said."""
+def test_the_purpose_of_a_connection(tmp_path: Path, index: int, printed: str) -> None:
+    """UM-142: the range request distinguishes late join from off-transport recovery; without it neither is reported."""
     connection = Connection().open()
     connection.send(encode_range_request(RangeRequest(TOPIC, index)), [], from_source=False)
     connection.send(recovered(0, b"x"), [])
     rows = rows_of(tmp_path, connection.packets)
-    assert [row["recovery"] for row in rows] == [None] * 3 + [told] * 2
+    assert [row["recovery"] for row in rows] == [None] * 3 + [printed] * 2
     silent = Connection().open()
     silent.send(recovered(0, b"x"), [])
     assert {row["recovery"] for row in rows_of(tmp_path, silent.packets)} == {None}
 
 
 def test_retransmitted_segments_count_once(tmp_path: Path) -> None:
-    """What TCP sends again, whole, in part or with more behind it, is taken once."""
+    """TCP retransmissions of whole or partial segments, also with new bytes after them, are counted once."""
     connection, stream = Connection().open(), messages(20)
     start = connection.sqns[True]
     connection.send(stream, [4000, 8000])
@@ -148,8 +148,8 @@ def test_segments_out_of_order(tmp_path: Path, seed: int) -> None:
     assert not notes.notes
 
 
-def test_what_the_capture_lost_is_said(tmp_path: Path) -> None:
-    """A segment that was acknowledged and never captured is a gap: a note says how long."""
+def test_losses_of_the_capture_are_reported(tmp_path: Path) -> None:
+    """A segment that was acknowledged but never captured is a gap, and a note contains its length."""
     connection = Connection().open()
     stream = b"".join(recovered(sqn, b"x" * 88) for sqn in range(60))
     connection.send(stream, [1000, 2050, 3000])
@@ -202,7 +202,7 @@ def test_what_is_no_lbmc(tmp_path: Path) -> None:
 
 
 def test_a_port_used_again(tmp_path: Path) -> None:
-    """A new connection with the ports of an old one begins anew, wherever its numbers are."""
+    """A new connection with the ports of an old one starts again, at any sequence number."""
     connection = Connection().open()
     connection.send(encode_range_request(RangeRequest(TOPIC)), [], from_source=False)
     connection.send(recovered(0, b"x" * 100)[:50], [])
@@ -293,7 +293,7 @@ def test_recoveries_as_facts_and_as_a_table(tmp_path: Path) -> None:
     shuffled = random.Random(5).sample(parts, len(parts))
     assert Facts.merged(facts_of([part]) for part in shuffled).equals(facts)
     late, other = sorted(tables_of(facts)["recoveries"].to_dicts(), key=lambda row: row["recovery"])
-    told = (
+    printed = (
         "recovery",
         "receiver",
         "topic",
@@ -303,8 +303,8 @@ def test_recoveries_as_facts_and_as_a_table(tmp_path: Path) -> None:
         "range_requests",
         "requests",
     )
-    assert [late[name] for name in told] == ["late_join", RECEIVER, "orders", TOPIC, SESSION, 3, 3, 30]
-    assert [other[name] for name in told] == ["off_transport", RECEIVER, "orders", TOPIC, SESSION, 1, 1, 5]
+    assert [late[name] for name in printed] == ["late_join", RECEIVER, "orders", TOPIC, SESSION, 3, 3, 30]
+    assert [other[name] for name in printed] == ["off_transport", RECEIVER, "orders", TOPIC, SESSION, 1, 1, 5]
     got = ("messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn")
     assert [late[name] for name in got] == [30, 30, 15_000, 0, 29]
     assert [other[name] for name in got] == [3, 3, 1500, 50, 52]

@@ -37,7 +37,7 @@ def vendors(tmp_path: Path) -> str:
 
 
 def test_every_line_of_a_file_is_examined(vendors: str) -> None:
-    """A vendor's file runs unchanged or says per line why not: the first fault does not hide the others."""
+    """A vendor's file runs unchanged or is refused line by line: the first fault does not hide the others."""
     checked = run("check", vendors)
     assert checked.exit_code == 1
     assert [
@@ -104,7 +104,7 @@ def test_what_is_dumped_is_a_configuration_again(tmp_path: Path, vendors: str) -
     assert [row.value for row in in_force(again)] == [row.value for row in in_force(expected)]
 
 
-def test_dump_says_where_a_value_came_from(tmp_path: Path) -> None:
+def test_dump_shows_the_origin_of_a_value(tmp_path: Path) -> None:
     """The line of the file, or the argument; --changed leaves the defaults out."""
     path = tmp_path / "um.cfg"
     path.write_text("# one\nsource transport_lbtrm_ignore_interval 4\nsource flow_control none\n")
@@ -123,7 +123,7 @@ def test_dump_says_where_a_value_came_from(tmp_path: Path) -> None:
 
 
 def test_diff_shows_what_is_in_force_on_either_side(tmp_path: Path) -> None:
-    """Two files, or one and the defaults; the status says whether anything differs."""
+    """Compares two files, or one with the defaults; the status shows whether they differ."""
     old, new = tmp_path / "old.cfg", tmp_path / "new.cfg"
     old.write_text("source flow_control none\nsource transport_lbtrm_ignore_interval 4\n")
     new.write_text("source flow_control min\nsource transport_lbtrm_ignore_interval 4.0\n")

@@ -47,7 +47,7 @@ def capture(tmp_path: Path) -> Path:
 
 
 def test_rows_for_a_person(capture: Path) -> None:
-    """A line a packet: time, ends, type, session and what matters of the type."""
+    """One line per packet: time, ends, type, session and the main fields of the type."""
     done = CliRunner().invoke(command, [str(capture)])
     lines = done.stdout.splitlines()
     assert done.exit_code == 0
@@ -90,7 +90,7 @@ def test_parquet_and_csv(capture: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_the_exit_status(capture: Path) -> None:
-    """A file cut short shows what it has, says so on standard error, and the command fails."""
+    """For a truncated file the command shows the packets, reports the truncation on standard error, and fails."""
     capture.write_bytes(capture.read_bytes()[:-3])
     done = CliRunner().invoke(command, [str(capture)])
     assert done.exit_code == 1

@@ -140,7 +140,7 @@ def test_records_go_through(start: Start) -> None:
 
 
 def test_two_senders_are_the_lines_of_one_stream(start: Start, tmp_path: Path) -> None:
-    """Issue 29, hot failover: the same input twice, one copy of each message out, in order, with its properties."""
+    """The same input twice, one copy of each message out, in order, with its properties."""
     lines = [f"line {number}" for number in range(3000)]
     data = "".join(f"{line}\n" for line in lines).encode()
     output = tmp_path / "out"
@@ -200,7 +200,7 @@ def test_properties_go_with_every_message(start: Start) -> None:
     ],
 )
 def test_properties_that_cannot_be_are_refused(given: str, said: str) -> None:
-    """Reference 1: on the command line, by what was written there."""
+    """The options of the command line are applied by name."""
     result = CliRunner().invoke(umstack, ["send", "t", "--property", given])
     assert result.exit_code == 2
     assert said in result.output
@@ -325,7 +325,7 @@ def test_recv_ends_in_order_when_asked_to(start: Start, tmp_path: Path, number: 
     assert list((tmp_path / "stat").iterdir()) == []
 
 
-def test_recv_that_has_not_all_says_so_when_stopped(start: Start) -> None:
+def test_an_incomplete_recv_reports_it_when_stopped(start: Start) -> None:
     """With --count an interruption is a promise not kept."""
     receiver = start("recv", "stop", "--count", "5")
     ready(receiver)
@@ -366,7 +366,7 @@ def test_who_is_interrupted_before_anything_is_there_ends_in_order(
 
 
 def test_recv_gives_up_after_the_timeout(start: Start) -> None:
-    """--timeout without what was asked for is status 1, and so it is with nothing at all."""
+    """--timeout exits with status 1 if fewer messages than requested, or none, have arrived."""
     status, _, complained = finish(start("recv", "silence", "--timeout", "0.2", "--count", "1"))
     assert (status, "timed out after 0 of 1" in complained) == (1, True), complained
     status, _, complained = finish(start("recv", "silence", "--timeout", "0.2"))
@@ -465,7 +465,7 @@ def test_a_contradiction_is_a_usage_error(arguments: list[str]) -> None:
     ],
 )
 def test_a_wrong_option_is_explained(arguments: list[str], complaint: str) -> None:
-    """An option that does not exist, of another scope, or with a value it cannot have: OptionError says which."""
+    """An unknown option, one of another scope, or an invalid value raises OptionError with the reason."""
     failed = CliRunner().invoke(umstack, arguments)
     assert isinstance(failed.exception, OptionError)
     assert complaint in str(failed.exception)

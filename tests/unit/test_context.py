@@ -29,8 +29,8 @@ from xdp.interface import find_interface
 # ---- creation ----
 
 
-def test_a_context_says_what_it_is() -> None:
-    """Public face: interface, mode and link in force, by attribute and in its repr."""
+def test_a_context_describes_itself() -> None:
+    """The public API shows interface, mode and link in effect, as attributes and in the repr."""
     with open_context() as context:
         assert (context.interface.name, context.link, context.is_sequential) == ("lo", "socket", False)
         assert repr(context) == "<Context lo embedded socket>"
@@ -64,7 +64,7 @@ def test_options_come_from_arguments_over_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "expected"),
     [
         (lambda: Context("lo", no_such_option=1), "no_such_option"),
         (lambda: Context("lo", resolver_multicast_prot=1), "resolver_multicast_port"),
@@ -75,9 +75,9 @@ def test_options_come_from_arguments_over_configuration(tmp_path: Path) -> None:
     ],
     ids=["unknown", "misspelt", "ill-typed", "mode", "link", "range"],
 )
-def test_a_wrong_option_is_named(make: Any, says: str) -> None:
-    """Issue, bad input: the error names the option, suggests what was meant, and tells what is allowed."""
-    with pytest.raises(OptionError, match=says):
+def test_a_wrong_option_is_named(make: Any, expected: str) -> None:
+    """The error names the option, suggests a similar one, and lists the allowed values."""
+    with pytest.raises(OptionError, match=expected):
         make()
 
 
@@ -112,8 +112,8 @@ def test_a_datagram_size_the_path_cannot_carry_is_refused_with_one_that_works() 
         assert context.datagram_bytes == fits, "0 follows the MTU"
 
 
-def test_a_forced_link_that_cannot_be_says_what_to_use() -> None:
-    """W7: a forced mode fails with what is missing; auto walks down."""
+def test_an_impossible_forced_link_reports_the_alternative() -> None:
+    """W7: a forced mode fails with the missing requirement; auto tries the next mode."""
     with pytest.raises(Unsupported, match=r"loopback ends.*link=socket"):
         Context("lo", link="xdp")
     with open_context(link="auto") as context:
@@ -121,7 +121,7 @@ def test_a_forced_link_that_cannot_be_says_what_to_use() -> None:
 
 
 def test_used_up_nak_ports_are_named() -> None:
-    """UM's port range: when every port is taken, the error tells which range to widen."""
+    """UM's port range: when every port is taken, the error names the range to widen."""
     ports = {"transport_lbtrm_source_port_low": 29990, "transport_lbtrm_source_port_high": 29990}
     with open_context(**ports) as context, context.source("one"):
         with pytest.raises(LinkError, match=r"29990-29990.*widen transport_lbtrm_source_port"):
@@ -138,7 +138,7 @@ def _tasks() -> set[str]:
 
 
 def _thread_status(name: str) -> dict[str, str]:
-    """What /proc says of this process's thread of that name; empty when there is none."""
+    """Return this process's thread of that name in /proc, or empty if there is none."""
     for task in _tasks():
         with contextlib.suppress(FileNotFoundError):
             lines = Path(f"/proc/self/task/{task}/status").read_text().splitlines()
@@ -175,7 +175,7 @@ def test_embedded_mode_has_a_thread() -> None:
 
 
 def test_a_source_session_has_its_memory_from_the_start() -> None:
-    """Issue 2, memory: the log is backed when the session is made, so that no message waits for a page."""
+    """The log is backed when the session is made, so that no message waits for a page."""
     window_bytes = 8 << 20
     with open_context() as context:
         before = _backed_bytes()
@@ -327,7 +327,7 @@ def test_statistics_may_be_read_while_everything_moves() -> None:
 # ---- ending ----
 
 
-def test_a_closed_context_says_so() -> None:
+def test_use_of_a_closed_context_raises() -> None:
     """Every call on a closed context raises Closed; what was made from it is closed too; closing twice is nothing."""
     context = open_context()
     source, receiver = connect(context, "closed")

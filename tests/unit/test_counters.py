@@ -32,7 +32,7 @@ rcv_cb_svc_time_min rcv_cb_svc_time_max rcv_cb_svc_time_mean"""
     [("source_transport", UM_SOURCE), ("receiver_transport", UM_RECEIVER), ("context", UM_CONTEXT)],
 )
 def test_um_counters_are_all_there_or_absent_with_a_reason(group: str, names: str) -> None:
-    """Reference 4.1 to 4.4: every UM counter by its name; what has no counterpart says why."""
+    """Every UM counter exists by its name, or a reason is given."""
     absent = {name for entry in schema().absent for name in entry.names if entry.reason}
     present = {counter.name for counter in schema().group(group).counters if not counter.extension}
     assert present == set(names.split()) - absent

@@ -57,7 +57,7 @@ def test_a_longer_datagram_is_dropped_counted_and_lost(publisher: Context) -> No
 
 
 def test_the_last_message_is_lost_with_an_event_too(publisher: Context) -> None:
-    """UX-26: tail loss: the session message tells of it."""
+    """UX-26: the session message reveals the tail loss."""
     with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
         options = {"transport_lbtrm_nak_generation_interval": 400, "delivery_control_loss_check_interval": 50}
         receiver = subscriber.receiver("topic", **options)  # type: ignore[arg-type]

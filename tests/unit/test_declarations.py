@@ -1,4 +1,4 @@
-"""What Python sees of C is declared once: the stubs follow the headers, and mypy holds callers to them."""
+"""C declarations for Python exist once: the stubs follow the headers, and mypy checks callers against them."""
 
 from __future__ import annotations
 

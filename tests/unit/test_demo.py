@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_it_runs_over_loopback(tree: Path) -> None:
-    """--loopback: no privilege, no switch, and it says so; every file verified all the same."""
+    """--loopback needs no privilege and no switch, and reports that; all files are verified nevertheless."""
     run = [sys.executable, "-m", "umstack", "demo", "--loopback", "--json", "--tree", str(tree)]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=100)
     report = json.loads(done.stdout)
@@ -85,7 +85,7 @@ def test_it_runs_over_another_transport_with_a_daemon(tree: Path) -> None:
 
 
 def test_the_options_of_another_transport_have_its_names() -> None:
-    """What is set for LBT-RM is set for LBT-RU, and every name is one of an option."""
+    """Options set for LBT-RM are also set for LBT-RU, and every name is an existing option."""
     multicast, unicast = DemoSettings(), DemoSettings(transport="lbtru")
     assert multicast.receiver_options["transport_lbtrm_nak_backoff_interval"] == 50
     assert unicast.receiver_options["transport_lbtru_nak_backoff_interval"] == 50
@@ -185,8 +185,10 @@ def test_the_default_tree_is_the_standard_library() -> None:
     assert "json" not in LIBRARY_EXCLUDED
 
 
-def test_too_little_space_is_said_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that cannot take it is an error that says what to set."""
+def test_too_little_space_is_reported_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is too small raises an error with the setting to change."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UmError, match="TMPDIR"), work_directory(1 << 60):

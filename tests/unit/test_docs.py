@@ -1,4 +1,4 @@
-"""The documentation is true where a machine can tell: it builds, paths and symbols exist, the face is documented."""
+"""The documentation is correct as far as a test can check: it builds, paths and symbols exist, all is documented."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_the_site_builds_and_shows_the_face(site: Path) -> None:
+def test_the_site_builds_and_shows_the_api(site: Path) -> None:
     """Every page is there, every public name has its place, every command its help, every example its text."""
     reference = (site / "reference" / "api.html").read_text()
     missing = [
@@ -96,7 +96,7 @@ def test_the_site_needs_no_network(site: Path) -> None:
     assert not wrong
 
 
-# What pages name
+# Names in pages
 
 
 def test_twenty_questions_have_their_answers() -> None:
@@ -153,7 +153,7 @@ def test_links_between_pages_outside_the_site_lead_somewhere() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-# Docstrings of the face
+# Docstrings of the API
 
 
 def public_members(owner: type) -> Iterator[tuple[str, Any]]:
@@ -165,7 +165,7 @@ def public_members(owner: type) -> Iterator[tuple[str, Any]]:
 
 
 def complaints_about_function(name: str, function: Any, class_text: str) -> Iterator[str]:
-    """What the docstring of a function should say and does not: parameters, the unit of timeouts, errors it raises."""
+    """Return what a function's docstring lacks: parameters, the unit of timeouts, raised errors."""
     text = inspect.getdoc(function) or ""
     if not text:
         yield f"{name} has no docstring"
@@ -199,7 +199,7 @@ def complaints_about_function(name: str, function: Any, class_text: str) -> Iter
 
 
 def complaints_about_class(name: str, owner: type) -> Iterator[str]:
-    """What a class and its public members should say and do not."""
+    """Return what the docstrings of a class and its public members lack."""
     text = inspect.getdoc(owner) or ""
     if not text or text.startswith(f"{name}("):
         yield f"{name} has no docstring"
@@ -218,8 +218,8 @@ def complaints_about_class(name: str, owner: type) -> Iterator[str]:
             yield f"{label} is an attribute that the docstring of {name} does not mention"
 
 
-def test_the_face_is_documented() -> None:
-    """Every public class, method, property and attribute says what it is; parameters, units and errors are named."""
+def test_the_api_is_documented() -> None:
+    """Every public class, method, property and attribute has a description; parameters, units and errors are named."""
     found = [
         complaint
         for name in umstack.__all__

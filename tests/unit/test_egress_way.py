@@ -19,11 +19,11 @@ GOOD = EgressFacts(
     disciplines=("fq_codel", "mq"),
     missing=(),
 )
-UNKNOWN = Unknown("nobody tells")
+UNKNOWN = Unknown("no information")
 
 
 def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
-    """Issue 4, capture: the sender is spared where nothing speaks against it."""
+    """The sender is spared where nothing speaks against it."""
     choice = choose("auto", GOOD, filter_fits=True)
     assert (choice.way, choice.is_costly) == ("tc", False)
 
@@ -36,32 +36,32 @@ def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
         ({"disciplines": ("netem",)}, "netem"),
         ({"disciplines": ("mq", "tbf")}, "discipline tbf may"),
         ({"missing": ("CAP_BPF",), "programs": UNKNOWN}, "requires CAP_BPF"),
-        ({"segments_udp": UNKNOWN}, "nobody tells"),
-        ({"programs": UNKNOWN}, "nobody tells"),
-        ({"has_filters": UNKNOWN}, "nobody tells"),
-        ({"disciplines": UNKNOWN}, "nobody tells"),
+        ({"segments_udp": UNKNOWN}, "no information"),
+        ({"programs": UNKNOWN}, "no information"),
+        ({"has_filters": UNKNOWN}, "no information"),
+        ({"disciplines": UNKNOWN}, "no information"),
     ],
 )
 def test_each_doubt_keeps_to_the_device(change: dict[str, Any], reason: str) -> None:
-    """Issue 4, capture: what may show something else than what leaves is not chosen, and why is said."""
+    """A way that may show other frames than those sent is not chosen, and the reason is reported."""
     choice = choose("auto", replace(GOOD, **change), filter_fits=True)
     assert (choice.way, choice.is_costly) == ("device", True)
     assert reason in choice.reason
 
 
 def test_a_device_that_cuts_runs_itself_is_left_to_it() -> None:
-    """Issue 4, capture: runs are seen whole there, so nothing is saved, whatever else there is."""
+    """Runs are seen whole there, so nothing is saved, whatever else there is."""
     choice = choose("auto", replace(GOOD, segments_udp=True, programs=3), filter_fits=False)
     assert (choice.way, choice.is_costly) == ("device", False)
 
 
 def test_a_filter_without_space_keeps_to_the_device() -> None:
-    """Issue 4, capture: the tap takes so many ranges."""
+    """The tap takes so many ranges."""
     assert choose("auto", GOOD, filter_fits=False).way == "device"
 
 
-def test_all_reasons_are_told() -> None:
-    """Issue 4, capture: all obstacles are named at once, so that the next need not be found by trying."""
+def test_all_reasons_are_reported() -> None:
+    """All obstacles are named at once, so that the next need not be found by trying."""
     choice = choose("auto", replace(GOOD, has_filters=True, programs=2), filter_fits=True)
     assert "filter" in choice.reason
     assert "2 other programs" in choice.reason
@@ -74,7 +74,7 @@ def test_asked_for_tc_is_tc_though_there_are_doubts() -> None:
 
 
 def test_asked_for_tc_fails_with_what_is_missing() -> None:
-    """CLI rule: a forced mode that cannot be had fails, says what is missing and what to do."""
+    """A forced way that is not available fails with the reason and the remedy."""
     with pytest.raises(CaptureError, match=r"CAP_BPF, CAP_NET_ADMIN.*few ranges.*--egress auto"):
         choose("tc", replace(GOOD, missing=("CAP_BPF", "CAP_NET_ADMIN")), filter_fits=False)
 

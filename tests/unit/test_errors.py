@@ -1,4 +1,4 @@
-"""The error tree: every error says what to do next, and results of the core become the right class."""
+"""The error tree: every error contains the next step, and results of the core map to the right class."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_result_that_is_no_error_is_refused() -> None:
 
 
 def test_os_error_becomes_error() -> None:
-    """Issue "Bad input and faults": no multicast route says how to add one."""
+    """The error for a missing multicast route contains the command to add one."""
     error = error_from_os(OSError(errno.ENETUNREACH, "x"), "sending from eth1")
     assert type(error) is errors.LinkError
     assert "ip route add 224.0.0.0/4" in str(error)

@@ -154,7 +154,7 @@ def test_a_topic_that_is_opened_again_keeps_its_number(context: Context) -> None
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_a_queue_is_read_as_a_receiver_is(mode: str) -> None:
-    """Public face: poll, receive, iteration and a callback, with one queue for several topics."""
+    """The public API: poll, receive, iteration and a callback, with one queue for several topics."""
     with open_context(mode) as own:
         queue = own.event_queue()
         receivers = [own.receiver(topic, queue=queue) for topic in TOPICS]
@@ -212,7 +212,7 @@ def test_a_queue_is_awaited(context: Context) -> None:
 
 
 def test_a_receiver_with_a_queue_refuses_to_be_read(context: Context) -> None:
-    """The error says what to do instead, for every way of reading; so does one for options that contradict."""
+    """The error names the alternative for every way of reading; so does the error for contradicting options."""
     with context.event_queue() as queue, context.receiver("refuse", queue=queue) as receiver:
         for read in (
             receiver.poll,
@@ -333,7 +333,7 @@ def test_a_callback_may_close_its_queue(context: Context) -> None:
 
 
 def test_the_end_of_a_session_comes_through_the_queue() -> None:
-    """UM-105: every topic of a session that ends says so."""
+    """UM-105: every topic of a session that ends gets an event."""
     with open_context() as own, own.event_queue() as queue:
         receivers = [
             own.receiver(topic, queue=queue, transport_lbtrm_activity_timeout=600) for topic in TOPICS

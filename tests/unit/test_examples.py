@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 LINES_MAX = 60
 SAMPLE = ROOT / "tests" / "wire" / "wire-sample.pcap"
 
-# What each program prints, as a pattern that has to match all of it. subscribe.py is run beside publish.py.
+# A pattern for the complete output of each program. subscribe.py is run beside publish.py.
 ALONE = {
     "asyncio_echo.py": "".join(rf"REQUEST {number}\n" for number in range(5)),
     "batches_to_arrow.py": r"10000 rows, columns topic, sequence_number, source, received_ns, payload, sent_ns\n"
@@ -42,7 +42,7 @@ def start(name: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def output(process: subprocess.Popen[str]) -> str:
-    """What it printed; fails unless it ended with status 0 and said nothing on stderr."""
+    """Return its output. Fails unless it exits with status 0 and prints nothing to stderr."""
     try:
         said, complaints = process.communicate(timeout=4 * SECONDS)
     finally:

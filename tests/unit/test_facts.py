@@ -80,11 +80,11 @@ def test_topics_have_the_names_that_were_advertised(truth: Truth, tmp_path: Path
     """Advertised elsewhere than it is published, in one datagram or several: by session and index it is the name."""
     session_id, publisher = truth.session_id(0), truth.source_address(0)
     address = LbtrmAddress(publisher, "224.10.10.10", session_id, 14400, 14390)
-    told = [Advertisement(f"topic.{index}", index, 0, address) for index in (1, 2)]
+    printed = [Advertisement(f"topic.{index}", index, 0, address) for index in (1, 2)]
     other = Advertisement("other", 1, 0, address._replace(session_id=session_id + 99))
     payloads = [
-        encode(ResolutionDatagram(("asked",), (told[0], other))),
-        encode(ResolutionDatagram((), (told[1],))),
+        encode(ResolutionDatagram(("asked",), (printed[0], other))),
+        encode(ResolutionDatagram((), (printed[1],))),
     ]
     packets = [
         Packet(1_700_000_000 * 10**9 + n, frame(one, destination_port=12965))
@@ -113,7 +113,7 @@ def test_rows_of_facts_are_the_facts(truth: Truth) -> None:
 
 
 def test_every_frame_has_the_schema_that_is_documented(truth: Truth) -> None:
-    """Types, and no null where the schema has none; every number that counts says how it is added up."""
+    """Types match and non-null columns have no nulls; every counted number has a rule for combining it."""
     facts = facts_of([str(truth.path)])
     for name in FACTS:
         if name == "sends":
@@ -191,7 +191,7 @@ def test_a_tally_that_is_full_is_emptied_between_two_packets(truth: Truth) -> No
 
 @pytest.mark.parametrize("more", range(3))
 def test_a_capture_that_ends_with_a_full_tally_gives_its_rows(tmp_path: Path, more: int) -> None:
-    """Rows wait for those that come when the tally is emptied; at the end of a file they wait for nothing."""
+    """Rows wait until the tally is emptied; at the end of a file they do not wait."""
     count = 4
     sent = [frame(data(sqn, message(1, sqn, b"payload"))) for sqn in range(count + more)]
     asked = ethernet(ipv4(udp(nak(1), 14400, 14390), "10.0.0.2", SOURCE))

@@ -40,7 +40,7 @@ def test_a_hostile_path_is_refused(path: bytes) -> None:
 
 @pytest.mark.parametrize("path", [b"a", b"a/b", b"...", b"..a", b"a b/\xff\xfe", b"-rf", b"~", b"n" * 255])
 def test_an_odd_but_harmless_path_is_taken(path: bytes) -> None:
-    """What a file system takes and what stays inside may travel, byte for byte."""
+    """Names that the file system accepts and that stay inside the target are transferred byte for byte."""
     assert b"/".join(path_parts(path)) == path
 
 

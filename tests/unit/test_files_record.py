@@ -46,7 +46,7 @@ def digest(*entries: ManifestEntry) -> bytes:
     return manifest.sha256
 
 
-def test_the_digest_of_a_tree_is_over_all_that_is_told_of_it() -> None:
+def test_the_digest_of_a_tree_covers_all_its_facts() -> None:
     """As umstack/files/manifest.py lays it out, byte by byte: who writes another receiver gets the same."""
     expected = (
         struct.pack(">BIH", 2, 0o755, 1) + b"d"
@@ -74,7 +74,7 @@ RECORDS = st.one_of(
 
 @given(U64, U32, RECORDS)
 def test_a_record_survives_the_wire(transfer: int, entry: int, record: PackedRecord) -> None:
-    """What is encoded is what is decoded, header and body."""
+    """Decoding returns the encoded header and body."""
     message = memoryview(encode(transfer, entry, record))
     assert decode_header(message) == (transfer, entry, record.KIND)
     assert decode_body(record.KIND, message) == record

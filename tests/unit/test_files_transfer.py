@@ -51,7 +51,7 @@ EMPTY_SHA256 = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca4
 
 
 class Wire:
-    """Stands for a source: keeps what is published."""
+    """A fake source that keeps the published messages."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -62,7 +62,7 @@ class Wire:
 
 
 def send(*paths: str, **options: Any) -> tuple[list[bytes], SendReport]:
-    """What TreeSender publishes for these paths."""
+    """Return the messages that TreeSender publishes for these paths."""
     wire = Wire()
     report = TreeSender(Publisher(wire)).send(paths, **options)  # type: ignore[arg-type]
     return wire.messages, report
@@ -90,7 +90,7 @@ def chunk(entry: int, offset: int, data: bytes, transfer: int = 7) -> Message:
 
 
 def receive(target: Path, events: Sequence[Event]) -> list[TreeReport]:
-    """What TreeReceiver makes of these events."""
+    """Return the files that TreeReceiver makes from these events."""
     with Target(target) as opened:
         receiver = TreeReceiver(opened)
         return [*receiver.take(events), *receiver.close()]
@@ -170,7 +170,7 @@ def test_messages_are_sized_for_the_wire(tree: Path) -> None:
 
 
 def test_the_digest_on_disk_is_the_digest_sent(tree: Path, target: Path) -> None:
-    """What `scan` reads back from the target is the manifest of what was sent."""
+    """`scan` of the target returns the manifest that was sent."""
     sent, report = send(f"{tree}/")
     receive(target, list(map(message, sent)))
     manifest = Manifest()
@@ -191,7 +191,7 @@ def test_several_paths_travel_by_their_names(tree: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "one/"])
 def test_a_path_that_cannot_be_sent_is_refused(tree: Path, name: str) -> None:
-    """What is not there, or no directory though a slash says so, is an error and not an empty tree."""
+    """A missing path, or a file given with a trailing slash, is an error and not an empty tree."""
     with pytest.raises(TransferError):
         send(f"{tree}/{name}")
 
@@ -276,7 +276,7 @@ def test_a_missing_chunk_in_the_middle_is_noticed(tree: Path, target: Path) -> N
 
 
 def test_a_tree_without_its_end_is_incomplete(tree: Path, target: Path) -> None:
-    """Reception that is stopped before the end of a tree says so."""
+    """Reception that is stopped before the end of a tree reports that."""
     sent, _ = send(f"{tree}/")
     (received,) = receive(target, list(map(message, sent[:-1])))
     assert not received.is_complete
@@ -322,7 +322,7 @@ def test_two_trees_at_once_do_not_mix(tree: Path, target: Path) -> None:
     assert facts(target)["deep/large"] == facts(tree)["deep/large"]
 
 
-def test_a_late_receiver_says_what_it_missed(tree: Path, target: Path) -> None:
+def test_a_late_receiver_reports_what_it_missed(tree: Path, target: Path) -> None:
     """Records of a tree whose beginning was missed are left alone, and the reason is given once."""
     sent, _ = send(f"{tree}/")
     with Target(target) as opened:
@@ -382,7 +382,7 @@ def test_a_link_inside_is_not_written_through(target: Path) -> None:
 
 
 def test_a_link_that_lay_there_is_no_way_out(target: Path) -> None:
-    """What somebody put into the target before is not followed either, and what is in the way is replaced."""
+    """Links that another user put into the target are not followed, and entries in the way are replaced."""
     target.mkdir()
     (target / "way").symlink_to("..")
     (target / "file").symlink_to("../precious")
@@ -408,7 +408,7 @@ def test_a_hard_link_that_lay_there_is_replaced(tmp_path: Path, target: Path) ->
 
 
 def test_no_set_uid_arrives(target: Path) -> None:
-    """Permissions are masked, whatever the record says."""
+    """Permissions are masked for any record."""
     receive(
         target,
         records(

@@ -1,4 +1,4 @@
-"""What a new user meets first: names nearly right, paths that are not there, text instead of bytes, errors as JSON."""
+"""A new user's first mistakes: misspelled names, missing paths, text instead of bytes, errors as JSON."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def umstack(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(("typed", "meant"), [("sned", "send"), ("recieve", "recv"), ("repot", "report")])
 def test_a_command_nearly_right_is_suggested(typed: str, meant: str) -> None:
-    """Issue 28, new users: `umstack sned` suggests `send`."""
+    """`umstack sned` suggests `send`."""
     done = umstack(typed)
     assert done.returncode == 2
     assert f"Did you mean '{meant}'" in done.stderr, done.stderr
 
 
 def test_a_command_like_no_other_is_not_guessed() -> None:
-    """Issue 28, new users: nothing is suggested for what is near to nothing."""
+    """Nothing is suggested for what is near to nothing."""
     done = umstack("xyzzy")
     assert (done.returncode, "Did you mean" in done.stderr) == (2, False)
 
@@ -50,7 +50,7 @@ def test_a_command_like_no_other_is_not_guessed() -> None:
     ],
 )
 def test_with_json_an_error_is_json(arguments: tuple[str, ...], named: str, status: int) -> None:
-    """Issue 28, new users: one object on standard output, of an error as well, and the line for a person beside it."""
+    """One object on standard output, of an error as well, and the line for a person beside it."""
     done = umstack(*arguments)
     said = json.loads(done.stdout)
     assert (done.returncode, said["ok"]) == (status, False)
@@ -69,7 +69,7 @@ def test_with_json_an_error_is_json(arguments: tuple[str, ...], named: str, stat
     ],
 )
 def test_a_path_that_cannot_be_had_is_named(arguments: tuple[str, ...]) -> None:
-    """Issue 28, new users: the message names the path and what to do about it, and that is not `umstack doctor`."""
+    """The message names the path and what to do about it, and that is not `umstack doctor`."""
     done = umstack(*arguments)
     assert done.returncode == 1
     assert "/proc/nope/x" in done.stderr
@@ -78,14 +78,14 @@ def test_a_path_that_cannot_be_had_is_named(arguments: tuple[str, ...]) -> None:
 
 
 def test_files_are_looked_at_before_receivers_are_waited_for(tmp_path: Path) -> None:
-    """Issue 28, new users: without a receiver it ends at once, not at the end of a wait."""
+    """Without a receiver it ends at once, not at the end of a wait."""
     done = umstack("send", "orders", "--files", str(tmp_path / "there-is-none"), "--timeout", "25")
     assert done.returncode == 1
     assert "waiting for receivers" not in done.stderr
 
 
 def test_a_timeout_with_nothing_received_is_a_failure(tmp_path: Path) -> None:
-    """Issue 28, new users: status 0 says that something came."""
+    """Status 0 means that something arrived."""
     configuration = str(configuration_file(tmp_path))
     done = umstack("recv", "orders", "--interface", "lo", "--config", configuration, "--timeout", "0.1")
     assert done.returncode == 1
@@ -93,7 +93,7 @@ def test_a_timeout_with_nothing_received_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_text_explains_itself() -> None:
-    """Issue 28, new users: a str is refused with what to write instead."""
+    """A str is refused with what to write instead."""
     with open_context() as context:
         source = context.source("orders")
         with pytest.raises(InvalidArgument, match=r"bytes, not str.*encode"):
@@ -102,8 +102,8 @@ def test_text_explains_itself() -> None:
             source.send("text", flush=True, timeout=1)
 
 
-def test_a_batch_says_what_is_in_it() -> None:
-    """Issue 28, new users: repr(batch)."""
+def test_a_batch_describes_its_content() -> None:
+    """Repr(batch)."""
     with open_context() as context:
         source, receiver = connect(context, "orders")
         assert repr(receiver.poll(1, 5)) == "<Batch 0 messages, 1 event, 0 bytes>"
@@ -120,7 +120,7 @@ def test_a_batch_says_what_is_in_it() -> None:
 
 
 def test_a_message_too_long_names_the_limit_and_the_option() -> None:
-    """Issue 28, new users: how long a message may be, and what makes it longer."""
+    """How long a message may be, and what makes it longer."""
     with open_context() as context:
         source = context.source("orders")
         most = source.message_maximum_bytes
@@ -135,8 +135,8 @@ def test_a_message_too_long_names_the_limit_and_the_option() -> None:
             pass
 
 
-def test_one_rule_says_who_sees_events() -> None:
-    """Issue 28, new users: what iterates gives messages, everything else counts and gives rows (docs/events.md)."""
+def test_one_rule_decides_where_events_go() -> None:
+    """Iteration yields messages, all other reads return rows (docs/events.md)."""
     with open_context() as context:
         source, receiver = connect(context, "orders")
         source.send_many([b"one", b"three"], flush=True)

@@ -1,4 +1,4 @@
-"""xdp/flow_steering.py against a NIC that is made up: filters, spread, and all of it undone (issue: ntuple / RSS).
+"""xdp/flow_steering.py against a NIC that is made up: filters, spread, and all of it undone.
 
 The NIC reads and writes requests by offsets of its own, taken from <linux/ethtool.h>, not by the layouts under test.
 """
@@ -116,7 +116,7 @@ class FakeNic:
         self.log.append(f"spread {self.spread}")
 
 
-def test_a_filter_says_what_was_asked_for() -> None:
+def test_a_filter_reports_its_request() -> None:
     """Only destination address and UDP port are matched, whole, in network order, in both families."""
     nic = FakeNic()
     with FlowSteering(NIC, device=nic) as steering:
@@ -213,8 +213,8 @@ def test_undo_tries_everything() -> None:
         (FakeNic(queues=3), FlowSteeringError, "there is no queue 3; use 0 to 2, or more queues"),
     ],
 )
-def test_a_refusal_says_what_to_do(nic: FakeNic, kind: type[FlowSteeringError], message: str) -> None:
-    """Errors: not supported, not allowed and not possible are told apart, and nothing is left behind."""
+def test_a_refusal_contains_the_next_step(nic: FakeNic, kind: type[FlowSteeringError], message: str) -> None:
+    """Not supported, not allowed and not possible are different errors, and nothing is left behind."""
     with FlowSteering(NIC, device=nic) as steering, pytest.raises(kind, match=message):
         steering.steer("239.77.1.2", 14400, 3)
     assert not nic.filters

@@ -19,7 +19,7 @@ CHILD_SECONDS = 20
 
 
 def in_child(function: Callable[[], object]) -> str:
-    """What a function gives, or raises, in a forked child, which ends by itself."""
+    """Return the result of a function, or its error, in a forked child that then exits."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -54,8 +54,8 @@ USES: dict[str, Callable[[Context, Source, Receiver], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_child_that_uses_what_its_parent_opened_is_told(use: str) -> None:
-    """Issue 28, fork: it raises at once and says what to do; the parent's stream goes on whole."""
+def test_use_of_the_parents_objects_in_a_child_raises(use: str) -> None:
+    """It raises at once with the next step; the parent's stream continues without loss."""
     with open_context() as context:
         source, receiver = connect(context, "orders")
         source.send(b"before", flush=True)
@@ -70,7 +70,7 @@ def test_a_child_that_uses_what_its_parent_opened_is_told(use: str) -> None:
 
 
 def test_a_child_that_leaves_the_block_takes_nothing_down() -> None:
-    """Issue 28, fork: closing, and collecting what was opened, leave the parent's context as it is."""
+    """Closing, and collecting what was opened, leave the parent's context as it is."""
 
     def leave() -> str:
         nonlocal source, receiver, context
@@ -90,7 +90,7 @@ def test_a_child_that_leaves_the_block_takes_nothing_down() -> None:
 
 
 def test_a_child_may_open_its_own() -> None:
-    """Issue 28, fork: a context that the child makes works, beside the parent's."""
+    """A context that the child makes works, beside the parent's."""
 
     def own() -> bytes:
         with open_context() as context:
@@ -106,7 +106,7 @@ def test_a_child_may_open_its_own() -> None:
 
 
 def test_it_is_closed_to_those_who_catch_that() -> None:
-    """Issue 28, fork: Forked is a kind of Closed."""
+    """Forked is a kind of Closed."""
     with open_context() as context:
         assert in_child(lambda: context.closed) == "True"
         assert not context.closed

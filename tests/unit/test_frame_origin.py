@@ -1,4 +1,4 @@
-"""What a capture says of how frames came in: only what is certain."""
+"""Captures contain only certain facts about how frames arrived."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN, XDP_PASS = -1, 2
 
 
 def verdicts(monkeypatch: pytest.MonkeyPatch, found: list[tuple[int, ...] | Exception]) -> list[int]:
-    """What is said after each of these looks at the interface's programs."""
+    """Return the facts after each of these readings of the interface's programs."""
     looks = iter(found)
 
     def program_ids(_: object) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch, found: list[tuple[int, ...] | Exce
 
 
 def test_a_program_that_stays_has_passed_what_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 4, capture: the verdict is known once three looks agree, and not around the moment a program changes."""
+    """The verdict is known once three looks agree, and not around the moment a program changes."""
     found = [(7,), (7,), (7,), (7,), (8,), (8,), (8,), (), (), (), (7,)]
     expected = [UNKNOWN, UNKNOWN, XDP_PASS, XDP_PASS, UNKNOWN, UNKNOWN, XDP_PASS, *[UNKNOWN] * 4]
     assert verdicts(monkeypatch, list(found)) == expected
@@ -53,7 +53,7 @@ def test_frames_wait_for_a_look_only_where_it_matters(monkeypatch: pytest.Monkey
 
 
 def test_the_queue_is_known_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 4, capture: a packet socket is not told the queue, so only an interface's only queue can be named."""
+    """A packet socket does not get the queue, so the queue is known only on an interface with one."""
     monkeypatch.setattr(frame_origin, "program_ids", lambda _: ())
     for count, queue in ((1, 0), (2, UNKNOWN)):
         monkeypatch.setattr(frame_origin, "queue_count", lambda _, count=count: count)

@@ -1,4 +1,4 @@
-"""What people and hosted machines run besides the tests: shell scripts, the workflow, pre-commit, templates."""
+"""Shell scripts, the workflow, pre-commit and templates, which people and CI run beside the tests."""
 
 from __future__ import annotations
 

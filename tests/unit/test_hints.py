@@ -91,7 +91,7 @@ def command_options() -> frozenset[str]:
 
 
 def unknown_names(hint: str) -> set[str]:
-    """What a hint names that does not exist."""
+    """Return the names in a hint that do not exist."""
     wrong = {name for name in re.findall(r"`umstack ([a-z]+)", hint) if name not in COMMANDS}
     text = COMMAND_LINES_OF_OTHERS.sub(" ", hint)
     wrong |= {name for name in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text) if name not in command_options()}
@@ -104,7 +104,7 @@ def unknown_names(hint: str) -> set[str]:
 
 
 def test_hints_name_what_exists() -> None:
-    """Design section 4: an error says what to do next, which must be possible."""
+    """An error contains a next step, and the step must be possible."""
     found = {hint for hint in hints() if hint}
     assert len(found) > 100
     wrong = {hint: names for hint in found if (names := unknown_names(hint))}

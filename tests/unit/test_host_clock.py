@@ -1,4 +1,4 @@
-"""What is known of the host's clock: the kernel's word, chrony's and ptp4l's, as their programs print it."""
+"""Facts of the host's clock from the kernel, chrony and ptp4l, as their programs print them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PTP = """sending: GET TIME_STATUS_NP
 
 
 def test_the_kernel_is_asked() -> None:
-    """adjtimex answers here, whatever it says: known or not, and a bound only with a clock that is kept in step."""
+    """adjtimex works here: the clock is known or not, with a bound only if it is synchronized."""
     clock = kernel_clock()
     assert clock.synchronized is not None
     assert (clock.max_error_ns is not None) == clock.synchronized
@@ -47,7 +47,7 @@ def test_the_kernel_is_asked() -> None:
     [(0, 0x2001, True), (1, 0x2001, True), (5, 0x2001, False), (0, 0x0040, False), (5, 0x0041, False)],
 )
 def test_a_clock_that_nothing_disciplines_has_no_bound(state: int, status: int, known: bool) -> None:
-    """TIME_ERROR and STA_UNSYNC: the error that the kernel counts up then is no bound, so none is told."""
+    """TIME_ERROR and STA_UNSYNC: the error that the kernel then counts up is not a bound, so none is reported."""
     clock = judged(state, status, 16_000_000, 16_000_000)
     assert clock.synchronized is known
     assert clock.max_error_ns == (16_000_000_000 if known else None)
@@ -82,8 +82,8 @@ def test_what_is_no_answer_of_chrony_is_none(answer: str) -> None:
     assert chrony_clock(answer) is None
 
 
-def test_ptp_tells_of_the_nics_clock_alone() -> None:
-    """The offset of the NIC's clock is told; the bound of the wall clock stays what the kernel knows of it."""
+def test_ptp_reports_only_the_nics_clock() -> None:
+    """The offset of the NIC's clock is reported; the bound of the wall clock stays that of the kernel."""
     followed = HostClock(True, "kernel", 2_000, 1_000, "kernel: at most 2 us")
     clock = ptp_clock(PTP, followed)
     assert clock is not None

@@ -187,18 +187,18 @@ def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> No
 def test_a_single_number_far_ahead_does_not_carry_the_stream_off(contexts: list[Context]) -> None:
     """Reference 1: as in a session, a jump that nothing bounds is believed when another message confirms it."""
     (first, second), receiver = _lines(contexts, hf_maximum_waiting_messages=256, hf_maximum_delay=100)
-    stranger = contexts[3].source("orders", flow_control="min")
-    stranger.wait_connected(timeout=SECONDS)
+    unknown = contexts[3].source("orders", flow_control="min")
+    unknown.wait_connected(timeout=SECONDS)
     for source in (first, second):
         source.send_hot_failover(b"", 0, flush=True)
     assert _numbers(_rows(receiver, 1)) == [0]
-    stranger.send_hot_failover(b"", 1_000_000, flush=True)
+    unknown.send_hot_failover(b"", 1_000_000, flush=True)
     _settled(receiver, "hf_out_of_range", 1)
     first.send_hot_failover(b"", 1, flush=True)
     assert _numbers(_rows(receiver, 1)) == [1]
-    stranger.send_hot_failover(b"", 2_000_000, flush=True)
+    unknown.send_hot_failover(b"", 2_000_000, flush=True)
     _settled(receiver, "hf_out_of_range", 2)
-    stranger.send_hot_failover(b"", 2_000_001, flush=True)
+    unknown.send_hot_failover(b"", 2_000_001, flush=True)
     _settled(receiver, "hf_delivered", 3)
     assert receiver.stats()["hf_lost"] == 2_000_001 - 2
 
@@ -230,7 +230,7 @@ def test_optional_messages_and_duplicates_as_the_options_have_it(contexts: list[
     assert receiver.stats()["hf_duplicates"] == 4
 
 
-def test_a_reset_begins_the_numbers_anew_once(contexts: list[Context]) -> None:
+def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
     """Reference 1, HF_RESET 27: the first of them counts, and what a source sent before its own is dropped."""
     (first, second), receiver = _lines(contexts)
     for source in (first, second):

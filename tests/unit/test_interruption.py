@@ -41,10 +41,10 @@ def test_an_interrupt_within_a_finaliser_is_not_lost(number: signal.Signals, onc
     assert (sys.unraisablehook, [signal.getsignal(each) for each in _SIGNALS]) == before
 
 
-def test_what_else_a_finaliser_raises_is_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_a_finaliser_are_reported_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only interrupts come again."""
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(lost.exc_type))
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: printed.append(lost.exc_type))
 
     class Failing:
         def __del__(self) -> None:
@@ -52,7 +52,7 @@ def test_what_else_a_finaliser_raises_is_told_as_ever(monkeypatch: pytest.Monkey
 
     with terminable():
         Failing()
-    assert told == [ValueError]
+    assert printed == [ValueError]
 
 
 @pytest.mark.parametrize("number", _SIGNALS)

@@ -43,7 +43,7 @@ def append_many(journal: Journal) -> None:
 
 
 def test_rows_keep_their_offsets(tmp_path: Path) -> None:
-    """Issue 4, journal: append gives offsets, read gives the same rows for them, over segments and restarts."""
+    """Append gives offsets, read gives the same rows for them, over segments and restarts."""
     fill(tmp_path, 10, 1, 300, 200, segment_bytes=4096)
     fill(tmp_path, 7, 90, segment_bytes=4096)
     reader = JournalReader(tmp_path)
@@ -55,7 +55,7 @@ def test_rows_keep_their_offsets(tmp_path: Path) -> None:
 
 
 def test_an_offset_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """Issue 4, journal: what cannot be replayed is said, not skipped."""
+    """Offsets that cannot be replayed are reported, not skipped."""
     reader = JournalReader(tmp_path / "journal")
     assert (reader.start, reader.end, numbers(reader, 0)) == (0, 0, [])
     fill(tmp_path / "journal", 10)
@@ -65,7 +65,7 @@ def test_an_offset_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_an_arrow_stream(tmp_path: Path) -> None:
-    """Issue 4, journal: segment files are Arrow IPC, which others read without this library."""
+    """Segment files are Arrow IPC, which others read without this library."""
     fill(tmp_path, 3, 4)
     (file,) = tmp_path.glob("*.arrows")
     with pa.ipc.open_stream(file.read_bytes()) as stream:
@@ -74,7 +74,7 @@ def test_a_segment_is_an_arrow_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".arrows", ".index"])
 def test_a_file_cut_at_any_byte_keeps_what_is_before(tmp_path: Path, suffix: str) -> None:
-    """Issue 4, journal: wherever a kill cut the last segment, whole batches stay and appending goes on."""
+    """Wherever a kill cut the last segment, whole batches stay and appending goes on."""
     whole = tmp_path / "whole"
     fill(whole, 3, 2, 4)
     (data,) = whole.glob("*.arrows")
@@ -102,7 +102,7 @@ def test_a_file_cut_at_any_byte_keeps_what_is_before(tmp_path: Path, suffix: str
 
 
 def test_damage_inside_is_found(tmp_path: Path) -> None:
-    """Issue 4, journal: a flipped byte is an error that names the file, not a wrong row."""
+    """A flipped byte is an error that names the file, not a wrong row."""
     fill(tmp_path, 3, 2)
     fill(tmp_path, 4)
     first = min(tmp_path.glob("*.arrows"))
@@ -116,7 +116,7 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
 
 
 def test_an_index_record_that_follows_no_other_ends_the_segment(tmp_path: Path) -> None:
-    """Issue 4, journal: a whole record at the wrong place, or twice, is no batch."""
+    """A whole record at the wrong place, or twice, is no batch."""
     fill(tmp_path, 3, 2, 4)
     (index,) = tmp_path.glob("*.index")
     first, second, third = (index.read_bytes()[at : at + 32] for at in (0, 32, 64))
@@ -127,7 +127,7 @@ def test_an_index_record_that_follows_no_other_ends_the_segment(tmp_path: Path) 
 
 
 def test_rows_behind_a_missing_segment_are_not_taken_for_those_before(tmp_path: Path) -> None:
-    """Issue 27, found by tests/fuzz/fuzz_journal.py: what is given has the offset it was asked for."""
+    """Each returned row has the requested offset."""
     fill(tmp_path, *[100] * 9, segment_bytes=4096)
     for emptied in sorted(tmp_path.glob("*.index"))[1:-1]:
         emptied.write_bytes(b"")
@@ -139,8 +139,8 @@ def test_rows_behind_a_missing_segment_are_not_taken_for_those_before(tmp_path: 
         assert rows == list(range(len(rows)))
 
 
-def test_a_damaged_schema_is_told_like_a_damaged_batch(tmp_path: Path) -> None:
-    """Issue 27, found by tests/fuzz/fuzz_journal.py: the error names the file."""
+def test_a_damaged_schema_is_reported_like_a_damaged_batch(tmp_path: Path) -> None:
+    """The error names the file."""
     fill(tmp_path, 3)
     (file,) = tmp_path.glob("*.arrows")
     content = file.read_bytes()
@@ -151,7 +151,7 @@ def test_a_damaged_schema_is_told_like_a_damaged_batch(tmp_path: Path) -> None:
 
 
 def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
-    """Issue 4, journal: another process sees each batch once it was appended, over new segments."""
+    """Another process sees each batch once it was appended, over new segments."""
     reader = JournalReader(tmp_path)
     with Journal(tmp_path, SCHEMA, segment_bytes=2000) as journal:
         for _ in range(50):
@@ -163,14 +163,14 @@ def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
 
 
 def test_one_process_writes(tmp_path: Path) -> None:
-    """Issue 4, journal: a second writer is refused, until the first has gone."""
+    """A second writer is refused, until the first has gone."""
     with Journal(tmp_path, SCHEMA), pytest.raises(JournalError, match="another process"):
         Journal(tmp_path, SCHEMA)
     Journal(tmp_path, SCHEMA).close()
 
 
 def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
-    """Issue 4, journal: whole segments go, the rest stays at its offsets, also after a restart."""
+    """Whole segments go, the rest stays at its offsets, also after a restart."""
     fill(tmp_path, *[20] * 20, segment_bytes=2000)
     reader = JournalReader(tmp_path)
     reader.truncate(200)
@@ -188,7 +188,7 @@ def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
 
 
 def test_the_size_is_bounded(tmp_path: Path) -> None:
-    """Issue 4, journal: with a size given the oldest segments make space, and it is never much exceeded."""
+    """With a size given the oldest segments make space, and it is never much exceeded."""
     with Journal(tmp_path, SCHEMA, max_bytes=40_000) as journal:
         for _ in range(200):
             journal.append(batch(journal.end, 20))
@@ -198,7 +198,7 @@ def test_the_size_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_full_journal_can_refuse(tmp_path: Path) -> None:
-    """Issue 4, journal: a journal whose rows must not be lost refuses more until some are consumed."""
+    """A journal whose rows must not be lost refuses more until some are consumed."""
     with Journal(tmp_path, SCHEMA, max_bytes=40_000, when_full="refuse") as journal:
         with pytest.raises(JournalFull):
             append_many(journal)
@@ -211,7 +211,7 @@ def test_a_full_journal_can_refuse(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_damages_nothing(tmp_path: Path) -> None:
-    """Issue 4: when the disk takes no more, append says so and the journal is as it was before."""
+    """When the disk is full, append raises an error and the journal is unchanged."""
     import resource
 
     with Journal(tmp_path, SCHEMA) as journal:
@@ -239,7 +239,7 @@ def _append_forever(directory: Path, acknowledged: int) -> None:
 
 
 def test_a_killed_writer_loses_nothing_it_had_appended(tmp_path: Path) -> None:
-    """Issue 4, journal: kill -9 again and again; every acknowledged row is there once, in order."""
+    """Kill -9 again and again; every acknowledged row is there once, in order."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     luck = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The key file: what is read, what is refused and why, and the command that makes one."""
+"""The key file: its contents, refused contents with the reason, and the command that makes one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660, 0o601, 0o622, 0o644])
 def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
-    """The error says how to mend it."""
+    """The error contains the remedy."""
     file = written(tmp_path, f"topic * 1 {A}", mode)
     with pytest.raises(OptionError, match=f"chmod 600 {file}"):
         read_key_file(file)
@@ -129,7 +129,7 @@ def test_a_new_file_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """`umstack key new` makes a file, `check` says what is in one, neither shows a key."""
+    """`umstack key new` makes a file, `check` lists its contents, and neither shows a key."""
     file = tmp_path / "keys"
     made = CliRunner().invoke(command, ["new", str(file), "--topic", "orders.*", "--topic", "*", "--json"])
     assert made.exit_code == 0

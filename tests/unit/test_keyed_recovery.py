@@ -113,7 +113,7 @@ def test_a_late_join_with_keys(keys: Path, scope: str) -> None:
 
 
 def test_what_a_source_answers_has_the_documented_tags(asked: Callable[..., Asker]) -> None:
-    """UM-138: greeting, range and messages, each in a record as docs/authentication.md says."""
+    """UM-138: greeting, range and messages are each in a record as described in docs/authentication.md."""
     asker = asked()
     asker.greet()
     asker.send(asker.tags.seal(asker.range_request()))
@@ -226,7 +226,7 @@ def test_two_keys_are_accepted_until_the_old_one_is_removed(
     assert _counted(publisher, "key") == 1
 
 
-# What a receiver refuses: an advertisement of the source leads to a peer
+# Refused by a receiver: an advertisement of the source leads to a peer
 
 
 @pytest.fixture
@@ -367,7 +367,7 @@ _LONG_REQUEST = b"\x08\x4e\xff\xff".ljust(65535, b"\xff")
 
 
 def test_bytes_that_drip_hold_no_connection(keys: Path) -> None:
-    """UM-138: connections that send a byte now and then, and ask for nothing, make way for a receiver."""
+    """UM-138: a receiver replaces connections that send single bytes and request nothing."""
     with _open(keys, recovery_connections_maximum=4) as publisher, _open(keys) as subscriber:
         source = publisher.source(TOPIC, flow_control="none", **RETAINED)
         _send(source, 0, 10)

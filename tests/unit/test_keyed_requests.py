@@ -60,7 +60,7 @@ def _refusals(context: Context) -> int:
 
 @pytest.mark.parametrize("scope", ["control", "all"])
 def test_requests_on_topics_with_and_without_keys(keys: Path, scope: str) -> None:
-    """Issue 29: responses of any length come tagged, and those of a topic without keys as before."""
+    """Responses of any length come tagged, and those of a topic without keys as before."""
     with _open(keys, scope) as requester, _open(keys, scope) as responder:
         for topic in (TOPIC, "open"):
             receiver = responder.receiver(topic, echo)
@@ -75,7 +75,7 @@ def test_requests_on_topics_with_and_without_keys(keys: Path, scope: str) -> Non
 
 
 def test_asyncio_and_many_threads(context: Context) -> None:
-    """Issue 29: the caller that waits receives for all, and each gets its own."""
+    """The caller that waits receives for all, and each gets its own."""
     source, _ = pair(context, TOPIC)
 
     def ask(n: int) -> None:
@@ -100,7 +100,7 @@ def test_asyncio_and_many_threads(context: Context) -> None:
 
 
 def test_sequential_mode(keys: Path) -> None:
-    """Issue 29: the thread that is donated greets and checks at both ends."""
+    """The thread that is donated greets and checks at both ends."""
     with _open(keys, mode="sequential") as requester, _open(keys) as responder:
         receiver = responder.receiver(TOPIC, echo)
         source = requester.source(TOPIC)
@@ -138,7 +138,7 @@ def test_nothing_is_lost_while_keys_are_exchanged(keys: Path) -> None:
 
 
 def test_a_requester_without_the_key_gets_nothing(keys: Path) -> None:
-    """Issue 29, downgrade: a responder with keys says nothing to one without, which says whose key lacks."""
+    """A responder with keys sends nothing to a requester without; the requester reports the missing key."""
     with open_context(**PORTS) as requester, _open(keys, "control") as responder:
         receiver = responder.receiver(TOPIC, echo)
         source = requester.source(TOPIC, flow_control="none")
@@ -150,7 +150,7 @@ def test_a_requester_without_the_key_gets_nothing(keys: Path) -> None:
 
 
 def test_a_responder_without_the_key_is_not_believed(keys: Path) -> None:
-    """Issue 29, downgrade: a response without a tag ends its connection where the topic has keys."""
+    """A response without a tag ends its connection where the topic has keys."""
     with _open(keys) as requester, open_context(**PORTS) as responder:
         pending = requester.source(TOPIC, flow_control="none").request(b"x")
         _request_of(pending, responder).respond(b"forged")
@@ -173,7 +173,7 @@ def _request_of(pending: PendingRequest, responder: Context, at: tuple[str, int]
     return request
 
 
-# What a requester refuses
+# Refused by a requester
 
 
 class Responder(KeyedPeer):
@@ -217,7 +217,7 @@ class Responders:
 
 @pytest.fixture
 def responders(context: Context) -> Iterator[Responders]:
-    """What makes responders; those that it made are closed."""
+    """Create responders, and close them at the end."""
     make = Responders(context)
     yield make
     for one in make.made:
@@ -225,7 +225,7 @@ def responders(context: Context) -> Iterator[Responders]:
 
 
 def test_what_is_tagged_right_is_taken(context: Context, responders: Responders) -> None:
-    """Issue 29: several responses in a record, records in pieces of any size."""
+    """Several responses in a record, records in pieces of any size."""
     one = responders()
     one.prove()
     records = [one.tags.seal(one.response(0, b"0") + one.response(1, b"1"))]
@@ -264,7 +264,7 @@ def _changed(one: Responder) -> None:
 
 
 def _shortened(one: Responder) -> None:
-    """The last response of a record is cut off, and its length says so."""
+    """The last response of a record is truncated, and its length reveals it."""
     one.prove()
     record = bytearray(one.tags.seal(one.response(0) + one.response(1)))
     cut = len(one.response(1))
@@ -316,7 +316,7 @@ def test_a_requester_ends_a_connection_without_the_right_tags(
     key: dict[str, Any],
     reason: str,
 ) -> None:
-    """Issue 29: what is not the next record of the connection ends it, is counted, and delivers nothing."""
+    """Any bytes but the next record of the connection end it, are counted, and deliver nothing."""
     one = responders(**key)
     attack(one)
     assert one.is_ended()
@@ -329,7 +329,7 @@ def test_a_requester_ends_a_connection_without_the_right_tags(
 def test_a_response_recorded_on_one_connection_is_no_good_on_another(
     context: Context, responders: Responders
 ) -> None:
-    """Issue 29, splicing: neither a whole connection sent again, nor a record of it on another one, is right."""
+    """Neither a whole connection sent again, nor a record of it on another one, is right."""
     first = responders()
     first.prove()
     first.send(first.tags.seal(first.response(0, b"once")))
@@ -345,7 +345,7 @@ def test_a_response_recorded_on_one_connection_is_no_good_on_another(
 
 
 def test_a_connection_that_is_cut_delivers_no_part(context: Context, responders: Responders) -> None:
-    """Issue 29, truncation: of a record that ends early nothing is taken, and it is counted."""
+    """Of a record that ends early nothing is taken, and it is counted."""
     one = responders()
     one.prove()
     one.send(one.tags.seal(one.response(0) + one.response(1))[:-1])
@@ -360,7 +360,7 @@ def test_a_connection_that_is_cut_delivers_no_part(context: Context, responders:
 
 
 def test_a_key_is_good_for_its_topics_only(keys: Path, context: Context, responders: Responders) -> None:
-    """Issue 29, splicing: who has the key of one topic does not respond to requests on another."""
+    """Who has the key of one topic does not respond to requests on another."""
     keys_then = keys.read_text()
     keys.write_text(f"topic other* {KEY_ID} {OTHER.hex()}\n" + keys_then)
     wait_for(lambda: context._engine.keyring.keys_of("other"), "the second key")
@@ -386,7 +386,7 @@ def test_a_key_that_is_removed_ends_its_connections(
 
 
 def test_a_greeting_in_pieces(context: Context, responders: Responders) -> None:
-    """Issue 29: who drips its greeting is a responder like any other, and one that stops in it is a stranger."""
+    """A peer that sends its greeting byte by byte is a normal responder; one that stops in it is dropped."""
     one = responders()
     for byte in one.tags.greeting:
         one.socket.sendall(bytes([byte]))
@@ -394,19 +394,19 @@ def test_a_greeting_in_pieces(context: Context, responders: Responders) -> None:
     one.tags.begin(one.receive(TRAILER_BYTES), one.endpoint)
     assert one.record() == PROOF
     for length in (1, 7, 8, 27):
-        stranger = responders()
-        stranger.send(stranger.tags.greeting[:length])
-        stranger.socket.shutdown(socket.SHUT_WR)
-        assert stranger.is_ended()
+        unknown = responders()
+        unknown.send(unknown.tags.greeting[:length])
+        unknown.socket.shutdown(socket.SHUT_WR)
+        assert unknown.is_ended()
     one.send(one.tags.seal(one.response(0, b"still")))
     assert responders.pending.receive(timeout=SECONDS).data == b"still"
 
 
-# What a responder refuses
+# Refused by a responder
 
 
 def test_nothing_is_sent_before_the_requester_has_proved_its_key(context: Context) -> None:
-    """Issue 29: greeting, then nothing until the proof, then the responses in records as documented."""
+    """Greeting, then nothing until the proof, then the responses in records as documented."""
     got: list[bytes] = []
 
     def talk(peer: KeyedPeer) -> None:
@@ -432,7 +432,7 @@ def test_nothing_is_sent_before_the_requester_has_proved_its_key(context: Contex
 _recorded: list[bytes] = []
 
 
-def _says_it_untagged(peer: KeyedPeer) -> None:
+def _sends_it_untagged(peer: KeyedPeer) -> None:
     peer.receive(TRAILER_BYTES)
     peer.send(PROOF + bytes(24))
 
@@ -447,7 +447,7 @@ def _proves(peer: KeyedPeer) -> None:
     peer.send(peer.tags.seal(PROOF))
 
 
-def _says_more(peer: KeyedPeer) -> None:
+def _sends_more(peer: KeyedPeer) -> None:
     peer.greet()
     peer.send(peer.tags.seal(PROOF + PROOF))
 
@@ -461,9 +461,9 @@ def _skips_a_record(peer: KeyedPeer) -> None:
 @pytest.mark.parametrize(
     ("talk", "key", "reason"),
     [
-        (_says_it_untagged, {}, "missing"),
+        (_sends_it_untagged, {}, "missing"),
         (_proves_untagged, {}, "missing"),
-        (_says_more, {}, "missing"),
+        (_sends_more, {}, "missing"),
         (_proves, {"key_id": 8}, "key"),
         (_proves, {"secret": OTHER}, "wrong"),
         (_skips_a_record, {}, "replayed"),
@@ -472,7 +472,7 @@ def _skips_a_record(peer: KeyedPeer) -> None:
 def test_a_responder_ends_a_connection_without_the_right_tags(
     context: Context, talk: Callable[[KeyedPeer], None], key: dict[str, Any], reason: str
 ) -> None:
-    """Issue 29: who waits where the request says, but has not its key, gets no response."""
+    """A host that listens at the address of a request, but does not have its key, gets no response."""
     received: list[bytes] = []
 
     def talk_and_listen(peer: KeyedPeer) -> None:
@@ -494,7 +494,7 @@ def test_a_responder_ends_a_connection_without_the_right_tags(
 
 
 def test_a_requester_that_was_recorded_proves_nothing(context: Context) -> None:
-    """Issue 29, replay: greeting and proof of an earlier connection meet another nonce."""
+    """Greeting and proof of an earlier connection meet another nonce."""
     said: list[bytes] = []
 
     def first(peer: KeyedPeer) -> None:
@@ -517,7 +517,7 @@ def test_a_requester_that_was_recorded_proves_nothing(context: Context) -> None:
 
 
 def test_a_requester_that_never_greets_costs_a_bounded_time(keys: Path) -> None:
-    """Issue 29: responses that wait for a proof are given up after response_tcp_deletion_timeout."""
+    """Responses that wait for a proof are given up after response_tcp_deletion_timeout."""
     with _open(keys, response_tcp_deletion_timeout=200) as context:
         pending = context.source(TOPIC, flow_control="none").request(b"x")
         requester = Requester(lambda peer: bool(peer.receive(TRAILER_BYTES) and peer.is_ended()))

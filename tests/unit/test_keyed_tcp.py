@@ -170,8 +170,8 @@ def test_nothing_is_lost_while_keys_are_exchanged(tmp_path: Path) -> None:
             )
 
 
-def test_a_receiver_without_a_key_is_refused_and_told(key_file: Path) -> None:
-    """UM-108, downgrade: the source says that the receiver has no key, the receiver that the source has one."""
+def test_a_receiver_without_a_key_is_refused_with_a_reason(key_file: Path) -> None:
+    """UM-108, downgrade: the source reports that the receiver has no key, the receiver that the source has one."""
     with open_context(**_options(key_file)) as sender, open_context() as reader:
         source = sender.source("refused", transport="tcp")
         reader.receiver("refused", **SOON)
@@ -182,7 +182,7 @@ def test_a_receiver_without_a_key_is_refused_and_told(key_file: Path) -> None:
         assert source.stats()["clients_connected"] == 0
 
 
-def test_a_source_without_a_key_is_refused_and_told(key_file: Path) -> None:
+def test_a_source_without_a_key_is_refused_with_a_reason(key_file: Path) -> None:
     """UM-108, downgrade: and the other way round."""
     with open_context() as sender, open_context(**_options(key_file)) as reader:
         source = sender.source("refused", transport="tcp")
@@ -195,7 +195,7 @@ def test_a_source_without_a_key_is_refused_and_told(key_file: Path) -> None:
 
 
 def test_different_keys_are_refused(key_file: Path, tmp_path: Path) -> None:
-    """UM-108: one identifier with another secret is a wrong tag; another identifier is said to be."""
+    """UM-108: one identifier with another secret is a wrong tag; another identifier is reported as such."""
     for key, at_source in (((KEY_ID, OTHER), "wrong"), ((8, SECRET), "key")):
         write_keys(tmp_path / "others", "*", key)
         with (
@@ -212,7 +212,7 @@ def _refusals(context: Context, reason: str) -> list[int]:
     return [one[f"dgrams_dropped_tag_{reason}"] for one in context.stats()["receiver_transports"]]
 
 
-# What a source refuses
+# Refused by a source
 
 
 class Client(KeyedPeer):
@@ -387,7 +387,7 @@ def test_a_client_that_drips_its_greeting_joins(clients: tuple[Source, Callable[
     assert one.record()[12:] == b"x"
 
 
-# What a receiver refuses
+# Refused by a receiver
 
 
 class Served(KeyedPeer):
@@ -550,7 +550,7 @@ def test_a_source_that_was_recorded_is_not_believed_again(receiving: Context) ->
 
 
 def test_a_source_that_never_proves_its_key_is_given_up(receiving: Context) -> None:
-    """UM-108: who greets and says nothing, or says nothing at all, holds a receiver for five seconds."""
+    """UM-108: a peer that sends only a greeting, or nothing, delays a receiver for five seconds."""
     with RawSource() as raw, _follow(receiving, raw, transport_tcp_reconnect_timeout=100) as receiver:
         peer = Served(raw)
         peer.join()
@@ -560,7 +560,7 @@ def test_a_source_that_never_proves_its_key_is_given_up(receiving: Context) -> N
 
 
 def test_an_advertisement_of_tcp_leads_no_keyed_receiver_away(receiving: Context) -> None:
-    """UM-108: a stranger that is advertised delivers nothing to a receiver of a topic with a key."""
+    """UM-108: an advertised peer without the key delivers nothing to a receiver of a topic with a key."""
     with RawSource() as raw, _follow(receiving, raw, **SMALL_QUEUE) as receiver:
         peer = raw.accept()
         peer.recv(TRAILER_BYTES)

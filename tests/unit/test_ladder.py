@@ -1,4 +1,4 @@
-"""The mode ladder on hand-made facts (issue: mode ladder, W7), and the table of drivers."""
+"""The mode ladder on hand-made facts (W7), and the table of drivers."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_the_mode_follows_from_the_facts(
 
 @pytest.mark.parametrize("wanted", list(Wanted))
 def test_a_forced_mode_is_that_mode_or_none(wanted: Wanted) -> None:
-    """On a host that can do all, each wish is granted; what was not asked for is not tried and says so."""
+    """On a capable host, each requested mode is used; other modes are marked as not tried."""
     steps = decide(BEST, wanted)
     expected = {Wanted.AUTO: Z, Wanted.XDP: Z}.get(wanted) or Mode(wanted.value)
     assert chosen(steps) is expected
@@ -244,7 +244,7 @@ def test_the_ladder_goes_from_the_best_to_the_surest() -> None:
 
 
 def test_facts_are_json() -> None:
-    """Facts go through JSON; what is unknown says why."""
+    """Facts survive JSON; unknown facts keep their reason."""
     read = json.loads(json.dumps(replace(BEST, attached=OCCUPANT, bus=UNKNOWN).to_json()))
     assert read["bus"] == {"unknown": "not asked"}
     assert read["attached"] == asdict(OCCUPANT)
@@ -313,8 +313,8 @@ def test_the_driver_page_is_up_to_date() -> None:
         ),
     ],
 )
-def test_the_doctor_says_whose_times_there_can_be(changes: dict[str, Any], received: str, sent: str) -> None:
-    """What the NIC's driver gives and what it lacks, by the kernel's word on it; unknown is said as unknown."""
+def test_the_doctor_reports_available_timestamps(changes: dict[str, Any], received: str, sent: str) -> None:
+    """Features that the NIC's driver has or lacks, as the kernel reports them; unknown ones stay unknown."""
     said = shown_timestamps(replace(BEST, **changes))
     assert said.startswith("received: by the kernel; ")
     assert received in said

@@ -73,7 +73,7 @@ def test_the_retained_past_and_then_the_present(publisher: Context, subscriber: 
     assert source.stats()["recovery_messages_sent"] >= 20_000
 
 
-def test_flags_tell_the_past_from_the_present(publisher: Context, subscriber: Context) -> None:
+def test_flags_distinguish_past_and_live_messages(publisher: Context, subscriber: Context) -> None:
     """UM-140: what is recovered carries the retransmit flag."""
     source = publisher.source("flags", **RETAINED)
     _send(source, 0, 5)
@@ -253,7 +253,7 @@ def test_no_late_join_is_as_before(publisher: Context, subscriber: Context) -> N
 
 
 class Peer:
-    """A request port that does as it is told."""
+    """A request port that answers as configured."""
 
     def __init__(self, context: Context, answer: Any) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -36,7 +36,7 @@ def test_completion_shows_what_is_public(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_type_checker_sees_the_same_names(package: str) -> None:
-    """What is imported for type checkers alone is what the package gives, from the same modules."""
+    """Names imported for type checkers are exactly those of the package, from the same modules."""
     module = import_module(package)
     tree = ast.parse(Path(str(module.__file__)).read_text())
     [seen] = [node.body for node in tree.body if isinstance(node, ast.If)]

@@ -151,9 +151,7 @@ class Peer:
         self.socket.sendto(b"\x05\x01\0\0" + answer[8:12] + options + answer[-4:], self.to)
 
 
-def test_a_peer_that_connects_and_says_nothing_more_is_dropped(
-    publisher: Context, subscriber: Context
-) -> None:
+def test_a_peer_that_connects_and_sends_nothing_is_dropped(publisher: Context, subscriber: Context) -> None:
     """UX-11: after the client activity timeout; others are served meanwhile."""
     source, receiver = _join(publisher, subscriber, "silent", transport_lbtru_client_activity_timeout=1000)
     peer = Peer()
@@ -176,9 +174,9 @@ def test_ten_thousand_connection_requests_keep_no_receiver_out(
     request = b"\x06\x01\0\0" + b"\x02\x08\0\0" + bytes.fromhex(session_id) + b"\0\x08\0\0" + bytes(4)
     receiver = None
     for number in range(10_000):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.bind((f"127.1.{number >> 8}.{number & 0xFF}", 0))
-            stranger.sendto(request, (host, int(port)))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown:
+            unknown.bind((f"127.1.{number >> 8}.{number & 0xFF}", 0))
+            unknown.sendto(request, (host, int(port)))
         if number == 5000:
             receiver = subscriber.receiver("flooded")
     assert receiver is not None
@@ -209,7 +207,7 @@ def test_a_receiver_of_another_network_is_not_taken(publisher: Context) -> None:
 def test_a_stray_with_another_session_id_is_dropped_and_counted(
     publisher: Context, subscriber: Context
 ) -> None:
-    """UX-11: dgrams_dropped_sid at the receiver, where a source that began anew would send."""
+    """UX-11: dgrams_dropped_sid counts at the receiver, to which a restarted source would send."""
     source, receiver = _join(publisher, subscriber, "stray")
     port = next(one.receiver for one in source.receiver_events()).split(":")[1]
     stray = LBTRU() / LBTRUData(sqn=1, trail=1, options=[LBTRUSessionId(session_id=1)])
@@ -253,7 +251,7 @@ class Translator:
 
     @property
     def address(self) -> LbtruAddress:
-        """What the receiver takes for the source."""
+        """The source as the receiver sees it."""
         return LbtruAddress("127.0.0.1", int(self.session_id, 16), self._inside.getsockname()[1])
 
     def rebind(self) -> None:

@@ -86,7 +86,7 @@ def ask_in_a_loop(source: Source, receiver: Receiver) -> list[bytes | None]:
 def test_a_reader_that_waits_receives_for_itself(
     ask: Callable[[Source, Receiver], list[bytes | None]],
 ) -> None:
-    """Issue 28, a default context that answers at once: the reader leads, and every answer is there in order."""
+    """The reader leads, and every answer is there in order."""
     with open_context() as asking, open_context() as answering:
         requests = answering.receiver("requests")
         answers = answering.source("replies", flow_control="min")
@@ -109,7 +109,7 @@ def test_a_reader_that_waits_receives_for_itself(
 
 
 def test_callbacks_are_given_what_their_thread_received() -> None:
-    """Issue 28: the dispatch thread waits for several queues, and leads while it does."""
+    """The dispatch thread waits for several queues, and leads while it does."""
     seen: dict[str, list[bytes]] = {"one": [], "two": []}
 
     def note(event: Event) -> None:
@@ -132,7 +132,7 @@ def test_callbacks_are_given_what_their_thread_received() -> None:
 
 
 def test_what_comes_while_the_reader_works_is_received() -> None:
-    """Issue 28: the context's thread takes over when the reader leaves; `queued_messages` grows meanwhile."""
+    """The context's thread takes over when the reader leaves; `queued_messages` grows meanwhile."""
     with open_context() as context:
         source, receiver = connect(context, "left")
         source.send(b"first", flush=True)
@@ -143,7 +143,7 @@ def test_what_comes_while_the_reader_works_is_received() -> None:
 
 
 def test_waiting_takes_no_processor() -> None:
-    """Issue 28: nothing is burnt at rest, whether a reader leads or not."""
+    """Nothing is burnt at rest, whether a reader leads or not."""
     others = processor_ticks().keys() - {thread for thread in processor_ticks() if is_this(thread)}
     with open_context() as context:
         source, receiver = connect(context, "rest")
@@ -158,7 +158,7 @@ def test_waiting_takes_no_processor() -> None:
 
 
 def test_other_threads_of_the_interpreter_run_while_a_reader_leads() -> None:
-    """Issue 28: the lock of the interpreter is released while the loop runs."""
+    """The lock of the interpreter is released while the loop runs."""
     with open_context() as context:
         _, receiver = connect(context, "free")
         turns, stop = 0, threading.Event()
@@ -186,7 +186,7 @@ def test_a_context_that_polls_is_not_led() -> None:
 
 
 def test_closing_the_context_ends_the_wait_of_the_reader_that_leads() -> None:
-    """Issue 28: close() during a wait, as without a leader."""
+    """Close() during a wait, as without a leader."""
     context = open_context()
     source, receiver = connect(context, "closed")
     begun, ended = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The opener of the link on hand-made facts (W7): what is not tried, what is tried in which order, what is said."""
+"""The opener of the link on hand-made facts (W7): modes not tried, modes tried in order, and the reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Kernel:
         self.refusals, self.tried = refusals, list[Mode]()
 
     def open(self, mode: Mode) -> list[OpenedRings]:
-        """Refuse, or give what is good for nothing but being there."""
+        """Refuse, or return a useless object."""
         self.tried.append(mode)
         if number := self.refusals.get(mode):
             raise xdp.RingError(f"{mode} refused", hint=f"do without {mode}", errno=number, step="bind")
@@ -100,7 +100,7 @@ def test_each_step_is_tried_on_purpose_or_not_at_all(
 
 
 @pytest.mark.parametrize(
-    ("facts", "wanted", "refusals", "kind", "says", "number"),
+    ("facts", "wanted", "refusals", "kind", "expected", "number"),
     [
         (VETH, "zero-copy", {}, Unsupported, "zero-copy: veth is not on the allow-list.*docs/drivers", 0),
         (NO_PRIVILEGE, "xdp", {}, PermissionNeeded, "native, generic: .*lacks CAP_BPF.*run as root", 0),
@@ -119,10 +119,10 @@ def test_each_step_is_tried_on_purpose_or_not_at_all(
     ],
 )
 def test_a_forced_link_fails_with_what_is_missing(
-    facts: Facts, wanted: str, refusals: Mapping[Mode, int], kind: type[UmError], says: str, number: int
+    facts: Facts, wanted: str, refusals: Mapping[Mode, int], kind: type[UmError], expected: str, number: int
 ) -> None:
     """W7: the capability, the driver or the setting is named, with the command that would change it."""
-    with pytest.raises(kind, match=says) as refused:
+    with pytest.raises(kind, match=expected) as refused:
         walked(facts, wanted, refusals)
     assert refused.value.errno == number
     assert "eth1" in refused.value.message

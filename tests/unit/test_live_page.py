@@ -28,7 +28,7 @@ HOSTILE = "<script>document.title='taken'</script>\x1b[2J"
 
 
 class Readings:
-    """Reports of a sender and a receiver, a second apart: 1,000 datagrams a second; 10 are lost and recovered."""
+    """Reports of a sender and a receiver, a second apart: 1,000 datagrams per second; 10 are lost and recovered."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -58,7 +58,7 @@ class Readings:
 
 @pytest.fixture
 def readings() -> Readings:
-    """What the page reads."""
+    """Return the data that the page reads."""
     return Readings()
 
 
@@ -82,7 +82,7 @@ def get(page: LivePage, path: str = "/", **headers: str) -> Any:
 
 
 def test_events_are_the_rows_of_top(page: LivePage) -> None:
-    """Issue 31, live view: each event holds contexts and sessions with the rates since the one before."""
+    """Each event holds contexts and sessions with the rates since the one before."""
     with get(page, "/rows") as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
         heard = events(stream)
@@ -96,7 +96,7 @@ def test_events_are_the_rows_of_top(page: LivePage) -> None:
 
 
 def test_viewers_share_readings_and_none_means_none(page: LivePage, readings: Readings) -> None:
-    """Issue 31, live view: a reading serves all viewers; nothing is read while nobody looks."""
+    """A reading serves all viewers; nothing is read while nobody looks."""
     time.sleep(0.25)
     assert readings.count == 0
     began = time.monotonic()
@@ -110,7 +110,7 @@ def test_viewers_share_readings_and_none_means_none(page: LivePage, readings: Re
 
 
 def test_recoveries_are_those_between_the_readings() -> None:
-    """Issue 31, live view: the recovery time is that of the interval, not of the session's whole life."""
+    """The recovery time is that of the interval, not of the session's whole life."""
     reading = Readings()
     earlier, later = reading(), reading()
     later[1]["receiver_transports"][0]["recovery_counts"] = [0, 10, 5]
@@ -123,7 +123,7 @@ def test_recoveries_are_those_between_the_readings() -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "localhost.evil.example"])
 def test_a_name_from_elsewhere_is_not_answered(page: LivePage, readings: Readings, host: str) -> None:
-    """Issue 31, live view: a page elsewhere whose name leads here (DNS rebinding) reads nothing."""
+    """A page elsewhere whose name leads here (DNS rebinding) reads nothing."""
     for path in ("/", "/rows"):
         with pytest.raises(urllib.error.HTTPError) as caught:
             get(page, path, Host=host)
@@ -132,7 +132,7 @@ def test_a_name_from_elsewhere_is_not_answered(page: LivePage, readings: Reading
 
 
 def test_the_page_needs_nothing_from_elsewhere(page: LivePage) -> None:
-    """Issue 31, live view: one self-contained page; its policy forbids anything else."""
+    """One self-contained page; its policy forbids anything else."""
     with get(page) as answer:
         text = answer.read().decode()
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
@@ -143,7 +143,7 @@ def test_the_page_needs_nothing_from_elsewhere(page: LivePage) -> None:
 
 
 def test_closing_ends_the_streams(readings: Readings) -> None:
-    """Issue 31, live view: viewers are let go when the command ends."""
+    """Viewers are let go when the command ends."""
     with LivePage("127.0.0.1:0", readings, interval=60) as page:
         stream = get(page, "/rows")
         next(events(stream))
@@ -155,7 +155,7 @@ def test_closing_ends_the_streams(readings: Readings) -> None:
 @needs_chromium
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 def test_a_browser_shows_it(page: LivePage, readings: Readings, width: int, height: int) -> None:
-    """Issue 31, live view: rows and charts at desktop and phone width, foreign text as text, choosing a session."""
+    """Rows and charts at desktop and phone width, foreign text as text, choosing a session."""
     with opened(page.url, width, height) as (browser, errors):
         browser.wait_for_function("() => document.querySelector('polyline')?.points.numberOfItems > 3")
         assert browser.inner_text("#state") == "2 contexts, 2 sessions"
@@ -180,8 +180,8 @@ def test_a_browser_shows_it(page: LivePage, readings: Readings, width: int, heig
         browser.wait_for_selector("#state.lost")
 
 
-def test_the_command_says_where_the_page_is(tmp_path: Path) -> None:
-    """Issue 31, live view: `umstack watch --web` serves until it is ended, and without --web names `umstack top`."""
+def test_the_command_shows_the_address_of_the_page(tmp_path: Path) -> None:
+    """`umstack watch --web` serves until it is ended, and without --web names `umstack top`."""
     command = [sys.executable, "-m", "umstack", "watch", "--web", "127.0.0.1:0", "--json"]
     process = subprocess.Popen(
         command,

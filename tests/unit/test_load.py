@@ -36,7 +36,7 @@ def _stream(publishing: Context, receiving: Context, messages: int) -> None:
         ({"file_descriptor_management_behavior": "busy_wait"}, False),
     ],
 )
-def test_a_loaded_context_coalesces_unless_told_not_to(options: dict[str, object], coalesces: bool) -> None:
+def test_a_loaded_context_coalesces_by_default(options: dict[str, object], coalesces: bool) -> None:
     """Datagrams gather under load up to the limit. With 0 they do not, and a thread that polls never sleeps."""
     with open_context() as publishing, open_context(**options) as receiving:
         _stream(publishing, receiving, 20_000)

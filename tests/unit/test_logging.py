@@ -28,12 +28,12 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """Tell it."""
+        """Log it."""
         return self.now
 
 
 def stats(**changes: Any) -> dict[str, Any]:
-    """What a context says, as far as the log reads it."""
+    """The part of a context that the log reads."""
     return {
         "interface": "eth1",
         "link": "socket",

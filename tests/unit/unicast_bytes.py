@@ -41,8 +41,8 @@ RECONNECTED_BEHIND = 300
 
 
 def _advertised(address: LbtruAddress | TcpAddress, *topics: tuple[str, int]) -> Packet:
-    told = tuple(Advertisement(name, index, 0, address) for name, index in topics)
-    return Packet(START_NS, frame(encode(ResolutionDatagram((), told)), destination_port=12965))
+    printed = tuple(Advertisement(name, index, 0, address) for name, index in topics)
+    return Packet(START_NS, frame(encode(ResolutionDatagram((), printed)), destination_port=12965))
 
 
 class _Datagrams:
@@ -81,8 +81,8 @@ class _Datagrams:
         """A filter report: so many numbers from `first` on were not for this receiver."""
         before = WRAPS_AT - 1
         head = struct.pack("!BBHII", 0, 1, 0x4000, before, before) + lbtru_options(self._session)
-        told = struct.pack("!BxxxIIII", 1, (WRAPS_AT + first) % 2**32, count, 7, WRAPS_AT)
-        option = struct.pack("!BBHBBBBHH", 8, 254, 32, 255, 28, 0xC0, 85, 6, 0) + told
+        printed = struct.pack("!BxxxIIII", 1, (WRAPS_AT + first) % 2**32, count, 7, WRAPS_AT)
+        option = struct.pack("!BBHBBBBHH", 8, 254, 32, 255, 28, 0xC0, 85, 6, 0) + printed
         self._add(time_ns, head + option, receiver)
 
     def connect(self, time_ns: int, receiver: tuple[str, int], number: int) -> None:
@@ -139,10 +139,10 @@ def lbtru_session() -> list[Packet]:
         if number % 50 == 0:
             for receiver in to:
                 session.acknowledge(at + 300_000, number, receiver)
-    told = _advertised(
+    printed = _advertised(
         LbtruAddress(SOURCE, SESSION, LBTRU_PORT), ("unicast/orders", TOPIC), ("unicast/quotes", OTHER_TOPIC)
     )
-    return [replace(told, time_ns=start - MS), *session.packets]
+    return [replace(printed, time_ns=start - MS), *session.packets]
 
 
 def lbtru_filtered() -> list[Packet]:
@@ -234,8 +234,8 @@ def lbttcp_session() -> list[Packet]:
             again.segment(at + 1000, 24, content, from_source=True)
         if number % 100 == 0:
             first.segment(at + 300_000, 16, from_source=False)
-    told = _advertised(TcpAddress(SOURCE, SESSION, TCP_PORT), ("tcp/orders", TOPIC))
-    return [replace(told, time_ns=start - MS), *packets]
+    printed = _advertised(TcpAddress(SOURCE, SESSION, TCP_PORT), ("tcp/orders", TOPIC))
+    return [replace(printed, time_ns=start - MS), *packets]
 
 
 _UDP_AT, _LBTRU_AT = 34, 42
