@@ -113,7 +113,7 @@ def test_the_analyses_of_the_docs_run(
 ) -> None:
     """The examples of docs/facts.md run in one process, and by session on Spark's workers."""
     text = (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
-    section = text[text.index("## An analysis of one's own") : text.index("## As rows")]
+    section = text[text.index("## Writing your own analysis") : text.index("## As rows")]
     alone, by_spark = (
         textwrap.dedent(block)
         for block in re.findall(r"(?:^(?: {4}.*)?\n)+", section, re.MULTILINE)

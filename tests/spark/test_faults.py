@@ -76,7 +76,7 @@ def test_a_full_disk_ends_a_report_with_an_error(
     lines = done.stderr.splitlines()
     assert (
         lines[-1]
-        == f"umstack: no space is left, at {step}; free some, or give --out a folder on a larger disk"
+        == f"umstack: no space left on the disk (step {step}); free some space, or give --out a folder on a larger disk"
     )
     status, *left = done.stdout.split()
     assert status == "1"
