@@ -1,8 +1,7 @@
 """The extension modules: the headers that each exposes to Python, and the C files that each is built from.
 
-Extend this list when a header is added or moved. A header that declares only what Python may use is listed without
-names (`Header("sim/sim.h")`); of a header that C uses too, the names that Python uses are listed.
-ffi/declarations.py reads them.
+Extend this list when a header is added or moved. A header that exists only for Python is listed without names
+(`Header("sim/sim.h")`). For a header that C uses too, list the names that Python needs. ffi/declarations.py reads them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 #include "os/lock.h"
 #include "os/memory.h"
 
-static const int64_t DRAIN_NS = 1000000000; /* how long clients of a closing session may take the data sent */
+static const int64_t DRAIN_NS = 1000000000; /* how long a closing session waits for its clients to read sent data */
 static const int64_t TCP_RETRY_NS = 100000; /* interval between checks of connections while the sender is busy */
 
 /* ---- opening and closing ---- */

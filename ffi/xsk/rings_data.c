@@ -55,7 +55,8 @@ static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
         batch[i].received_ns = batch[i].received_ns == 0 ? received_ns : batch[i].received_ns + rings->wall_offset_ns;
 }
 
-/* Reads the clock if due; the next frames' times are converted by this reading. After a failure it is used no more. */
+/* Reads the clock if a reading is due. The times of later frames are converted with it. After a failure the clock is no
+ * longer used. */
 static void read_nic_clock(um_xsk_rings *rings)
 {
     int64_t now_ns = um_clock_ns(), wall_ahead_ns = 0;

@@ -110,7 +110,7 @@ static enum um_dgram_status status_of(const char *text)
 {
     bytes b = hex(text);
     um_packet packet;
-    uint8_t *copy = malloc(b.length ? b.length : 1); /* so that AddressSanitizer detects one byte too many */
+    uint8_t *copy = malloc(b.length ? b.length : 1); /* exact size: AddressSanitizer detects an overrun */
     memcpy(copy, b.data, b.length);
     enum um_dgram_status status = um_lbtrm_decode(copy, b.length, &packet);
     free(copy);

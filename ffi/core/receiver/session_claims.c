@@ -79,8 +79,8 @@ static void claim(um_receiver_session *session, int64_t now_ns)
     claims->has_any = true;
 }
 
-/* Nothing is claimed for this long after the last data, because a stream reveals its own losses. A round trip of this
- * receiver is long enough; QUIET_MAX_NS until one is measured, and with fixed timers. */
+/* Returns how long after the last data no claim is made, because a running stream reveals its own losses: this
+ * receiver's round trip, or QUIET_MAX_NS if none has been measured or timers are fixed. */
 static int64_t quiet_ns(const um_receiver_session *session)
 {
     int64_t crossing_ns =

@@ -42,7 +42,7 @@ typedef struct um_flow_receiver {
     um_address address;
     uint32_t sqn;          /* next sqn it reported */
     uint32_t widest_bytes; /* widest window reported at that sqn */
-    int64_t held_since_ns; /* when it started to hold the sender without advancing; INT64_MIN: it does not */
+    int64_t held_since_ns; /* since when it has held back the sender without advancing; INT64_MIN: it does not */
     bool is_stalled;       /* does not count until it advances inside the transmission window */
 } um_flow_receiver;
 

@@ -141,7 +141,7 @@ void um_retention_on_sent(um_source_session *session, int64_t now_ns)
         drop_old(r, now_ns);
 }
 
-/* Copies the message to the store, where later messages overwrite it eventually. */
+/* Copies the message to the store, where later messages will eventually overwrite it. */
 static void store_message(um_retention *retention, const uint8_t *message, int64_t position, int64_t now_ns)
 {
     (void)now_ns;
