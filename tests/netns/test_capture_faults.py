@@ -50,7 +50,7 @@ def test_a_full_disk_ends_a_capture_that_reports_it(
     *_progress, line = complained.splitlines()
     assert f"to {small}/" in line
     assert "No space left on device" in line
-    assert line.endswith("can be read; free space or choose another place and start again")
+    assert line.endswith("readable; free space or choose another place, then restart")
     files = sorted(saved.iterdir())
     assert not list(small.iterdir()), "nothing is mounted outside"
     assert {file.suffix for file in files} == {".pcapng"}, "each has its name"
