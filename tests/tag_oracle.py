@@ -152,7 +152,7 @@ class RecordStream:
         return [_derived(self.secret, label + self._connection)[:16] for label in labels]
 
     def change_key(self, secret: bytes, key_id: int, *, ours: bool) -> None:
-        """From the next record on: ours, or theirs, is made with another key, and says so."""
+        """Use another key for the records of one direction from now on, and announce it."""
         self.secret = secret
         made = self._made()[0 if self.is_server != ours else 1]
         self._keys = (made, self._keys[1]) if ours else (self._keys[0], made)

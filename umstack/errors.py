@@ -269,7 +269,7 @@ def error_from_result(result: int, context: str) -> UmError:
 _PATH_HINTS = {
     errno.ENOENT: "it, or a directory on the way to it, does not exist: look at the name, or use mkdir -p",
     errno.ENOTDIR: "something on the way to it is no directory: look at the name",
-    errno.EISDIR: "it is a directory: name a file",
+    errno.EISDIR: "it is a directory: use the path of a file",
     errno.EEXIST: "something else has this name: name another",
     errno.EACCES: "this user may not: choose another place, or change its permissions",
     errno.EPERM: "this user may not: choose another place, or change its permissions",

@@ -111,7 +111,7 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
 
 
 @pytest.mark.parametrize("size", [1300, 100])
-def test_runs_are_cut_where_the_kernel_does_not_tell_how(
+def test_runs_are_cut_if_the_kernel_does_not_report_the_size(
     make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Linux before 6.2 does not report how a run is cut; runs of LBT-RM are cut by their headers."""

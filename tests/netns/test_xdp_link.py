@@ -331,7 +331,7 @@ def test_jumbo_frames_take_several_frames_of_the_ring(make_lab: MakeLab) -> None
 
 @needs_frames_in_chains
 def test_a_pass_takes_the_jumbo_frames_that_wait(make_lab: MakeLab) -> None:
-    """W5: it ends when the rings are empty, however many frames a datagram takes."""
+    """W5: the pass ends when the rings are empty, for datagrams of any number of frames."""
     lab = make_lab(hosts=2, mtu=9000)
     count = 150
     with (
@@ -538,7 +538,7 @@ def without(host: Host, capabilities: str, program: str, *arguments: str) -> str
 def test_a_missing_privilege_is_named(
     shared_lab: Lab, capabilities: str, memlock_bytes: int, expected: str
 ) -> None:
-    """Without a capability or locked memory a forced link names what is missing, and `auto` uses sockets."""
+    """Without a capability or locked memory a forced link names the missing one, and `auto` uses sockets."""
     host = shared_lab.hosts[0]
     forced, fallen_back = (
         without(host, capabilities, OPEN_A_LINK, wanted, str(memlock_bytes)) for wanted in ("xdp", "auto")

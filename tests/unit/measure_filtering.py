@@ -1,5 +1,5 @@
-"""What eight clients of an LBT-RU source, each wanting one of its eight topics, cost the source: processor time for a
-message when it filters, when it does not, and when a plain program sends each of eight addresses a copy (UDP GSO).
+"""Measures the processor time per message of an LBT-RU source with eight clients, each with one of its eight topics:
+with filtering, without it, and for a plain program that sends a copy to each of eight addresses (UDP GSO).
 
     python -m tests.unit.measure_filtering [--size 1400] [--run 64] [--rounds 60] [--pairs 5]
 
@@ -131,7 +131,7 @@ def main() -> None:
         filtered.append(inclusion / none)
         unfiltered.append(none / raw)
         print(
-            f"none {1e6 * none:.2f} us, inclusion {1e6 * inclusion:.2f} us, raw {1e6 * raw:.2f} us a message"
+            f"none {1e6 * none:.2f} us, inclusion {1e6 * inclusion:.2f} us, raw {1e6 * raw:.2f} us per message"
         )
     print(
         f"inclusion to none {statistics.median(filtered):.2f}, none to raw {statistics.median(unfiltered):.2f}"

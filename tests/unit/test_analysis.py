@@ -133,9 +133,9 @@ def test_losses_are_merged_by_quiet_time_and_wrap() -> None:
 
 
 def test_a_repair_that_meets_the_nak_on_its_way_is_one() -> None:
-    """Somebody else had asked: the source ignores the second NAK, and the receiver does not ask again.
+    """Another receiver NAKed first: the source ignores the second NAK, and the receiver does not NAK again.
 
-    What was not ignored for that, or was asked for once more, is not repaired by what was sent before.
+    A NAK that was ignored for another reason, or repeated, is not repaired by an earlier retransmission.
     """
     story = Story()
     story.stream(START, MS, 1, 10)

@@ -506,7 +506,7 @@ _INTERRUPTED = """
 import faulthandler, json, os, signal, threading, time
 from tests.unit.loopback import *
 
-faulthandler.dump_traceback_later(60, exit=True)  # says which call it is that nothing ends
+faulthandler.dump_traceback_later(60, exit=True)  # shows the call that does not end
 embedded, sequential = open_context(), open_context("sequential")
 receiver, quiet = embedded.receiver("quiet"), sequential.receiver("quiet")
 source, silent = (c.source("nobody", flow_control="min") for c in (embedded, sequential))

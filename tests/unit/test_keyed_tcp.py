@@ -263,7 +263,7 @@ def test_what_a_source_sends_has_the_documented_tags(clients: tuple[Source, Call
 
 def _without_tags(one: Client) -> None:
     one.send(control_session_id(one.raw.session_id))
-    assert one.receive(TRAILER_BYTES)[:8] == one.tags.greeting[:8], "the answer that says why"
+    assert one.receive(TRAILER_BYTES)[:8] == one.tags.greeting[:8], "the answer with the reason"
 
 
 def _without_a_record(one: Client) -> None:

@@ -286,8 +286,8 @@ class Translator:
 
 
 def test_an_address_that_is_translated_and_changes(publisher: Context, subscriber: Context) -> None:
-    """UX-11: a receiver behind a NAT is known by its translated address; when that changes, the source's reset has it
-    connect anew, and what it missed is repaired."""
+    """UX-11: a receiver behind a NAT is identified by its translated address. When that changes, the source's reset
+    makes it reconnect, and the messages it missed are repaired."""
     source = publisher.source("translated", **LBTRU_SOURCE, transport_lbtru_client_activity_timeout=2000)
     translator = Translator(source)
     receiver = subscriber.receiver("elsewhere", transport_lbtru_acknowledgement_interval=50)

@@ -146,10 +146,10 @@ def lbtru_session() -> list[Packet]:
 
 
 def lbtru_filtered() -> list[Packet]:
-    """1000 datagrams in two minutes for two receivers, of which each is sent what it wants: the first every other one,
-    the second ten after ninety, of which a report tells one half and DATA the other. Nothing is lost, but the copies
-    of UNCAPTURED to the first are not in the capture, and of ASKED, for which it asks, it does not want one. The
-    numbers of the transport wrap."""
+    """1000 datagrams in two minutes for two receivers, each of which gets only its topics: the first every other one, the
+    second ten after ninety; a report covers one half of those skipped, DATA the other half. Nothing is lost, but the
+    copies of UNCAPTURED to the first are not in the capture, and it NAKs ASKED, one of which it does not need. The
+    transport's numbers wrap."""
     session = _Datagrams(FILTERED_SESSION)
     start = START_NS // MS * MS + MS
     for receiver in (FIRST, SECOND):
@@ -212,8 +212,8 @@ class _Connection:
 
 
 def lbttcp_session() -> list[Packet]:
-    """1000 messages in a second. One receiver has a connection throughout; the other's ends and begins anew, and of the
-    new one some messages are left out, because it is slow."""
+    """1000 messages in a second. One receiver stays connected; the other reconnects, and the source skips some messages
+    on its new connection because it is slow."""
     packets: list[Packet] = []
     start = START_NS // MS * MS + MS
     first = _Connection(packets, FIRST[0], 40001)

@@ -281,7 +281,7 @@ class SessionPool:
     def acquire(self, options: SourceOptions, key_set: int = 0) -> SourceSession:
         """Return the session for a new source, opened if necessary. release() undoes it.
 
-        A source that names a session gets the session of that name. A source with an explicit group and port gets the
+        A source with a session name gets the session of that name. A source with an explicit group and port gets the
         session there; that session joins the pool only if its group is one of the pool's. A session at an explicit
         port of LBT-RU or TCP always joins the pool. Any other source gets the next session of the pool: first those
         not active yet, then all of them in turn. Sources whose topics have different keys never share a session.

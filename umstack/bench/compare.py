@@ -176,7 +176,7 @@ class _Size:
         trips = self._plan.trips(self._size, wait)
         for name, spec in trips.items():
             yield name, lambda spec=spec: measure_round_trip(self._lab, spec, self._pins)  # type: ignore[misc]
-        kinds: tuple[raw.What, ...] = ("raw-xdp", "raw-udp") if wait == "busy" else ("raw-udp",)
+        kinds: tuple[raw.Subject, ...] = ("raw-xdp", "raw-udp") if wait == "busy" else ("raw-udp",)
         for what in kinds:
             asked = raw_plan(what, wait, trips[SOCKETS])
             yield what, lambda asked=asked: measure_raw(self._lab, asked, self._pins)  # type: ignore[misc]

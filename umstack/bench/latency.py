@@ -135,7 +135,7 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
     pins = Pins.apart() if plan.is_pinned else Pins()
     peers = round_trip_peers(plan.peers)
     own: list[list[Result]] = [[] for _ in plan.specs]
-    others: dict[tuple[What, str], list[Result]] = {
+    others: dict[tuple[Subject, str], list[Result]] = {
         (what, spec.wait): [] for spec in plan.specs for what in _others(spec, peers)
     }
     with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
@@ -168,10 +168,10 @@ def _set_napi(napi: Napi) -> None:
             set_napi(one.id, name, value)
 
 
-What = raw.What | Other
+Subject = raw.Subject | Other
 
 
-def _measure_baseline(lab: Lab, what: What, wait: str, spec: RoundTripSpec, pins: Pins) -> Result:
+def _measure_baseline(lab: Lab, what: Subject, wait: str, spec: RoundTripSpec, pins: Pins) -> Result:
     if what == "raw-tcp" or what == "zmq-pair-python":
         return measure_over_tcp(lab, what, spec, pins)
     return measure_raw(lab, raw_plan(what, wait, spec), pins)
@@ -183,12 +183,12 @@ def measure_over_tcp(lab: Lab, what: Other, spec: RoundTripSpec, pins: Pins) -> 
     return {**measure_other(lab, child_spec, pins, what), "api": "message"}
 
 
-def _others(spec: RoundTripSpec, peers: Sequence[Other]) -> list[What]:
+def _others(spec: RoundTripSpec, peers: Sequence[Other]) -> list[Subject]:
     """Baselines and, beside what blocks as they do, peers."""
     return [*_baselines(spec), *(peers if spec.wait == "block" else ())]
 
 
-def _baselines(spec: RoundTripSpec) -> list[What]:
+def _baselines(spec: RoundTripSpec) -> list[Subject]:
     """Baselines that wait the same way: raw sockets and, over rings, raw rings, which always busy-poll. Beside TCP a
     plain connection, whose ends block and are in Python."""
     if spec.transport == "tcp":
@@ -196,7 +196,7 @@ def _baselines(spec: RoundTripSpec) -> list[What]:
     return ["raw-udp", "raw-xdp"] if spec.link == "xdp" and spec.wait == "busy" else ["raw-udp"]
 
 
-def raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan:
+def raw_plan(what: raw.Subject, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan:
     """A raw round trip like the stack's."""
     plan = raw.PingPongPlan(spec.size, wait, spec.seconds, spec.samples, what=what)  # type: ignore[arg-type]
     if what != "raw-xdp":
@@ -207,7 +207,7 @@ def raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan
 def _with_ratios(
     spec: RoundTripSpec,
     found: Sequence[Result],
-    others: Mapping[tuple[What, str], Sequence[Result]],
+    others: Mapping[tuple[Subject, str], Sequence[Result]],
     peers: Sequence[Other],
 ) -> Result:
     best = merged(found, p50)

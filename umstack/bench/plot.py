@@ -31,7 +31,9 @@ Figure = Callable[[Row], float | None]
 def check_plot(path: Path) -> None:
     """Raise an error before a long measurement if its plot cannot be drawn or written."""
     if path.suffix not in _FORMATS:
-        raise OptionError(f"no plot in {path.name}", hint=f"name a file that ends in {' or '.join(_FORMATS)}")
+        raise OptionError(
+            f"no plot in {path.name}", hint=f"use a file name that ends in {' or '.join(_FORMATS)}"
+        )
     if not path.absolute().parent.is_dir():
         raise OptionError(f"there is no directory {path.parent}", hint="make it, or name another")
     if find_spec("matplotlib") is None:

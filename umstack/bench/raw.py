@@ -33,7 +33,7 @@ from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, Host,
 from umstack.errors import LinkError, UmError, error_from_result
 from xdp import XdpError
 
-What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp"]
+Subject = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp"]
 Wait = Literal["block", "busy"]
 
 PACKED_DATAGRAM_BYTES = 1408
@@ -59,7 +59,7 @@ ANY_CPU = -1
 class ThroughputPlan:
     """Plan of one raw throughput measurement."""
 
-    what: What
+    what: Subject
     message_bytes: int
     seconds: float = 2.0
     wait: Wait = "block"
@@ -100,7 +100,7 @@ class PingPongPlan:
     wait: Wait = "block"
     seconds: float = 2.0
     samples: int = 200_000
-    what: What = "raw-udp"
+    what: Subject = "raw-udp"
     warmup: int = 200
     port: int = _PORT
     to_server_group: str = ""
@@ -207,7 +207,7 @@ class RawPingPong:
         }
 
 
-def _link_of(what: What) -> dict[str, str]:
+def _link_of(what: Subject) -> dict[str, str]:
     return {"link": "xdp", "mode": "native"} if what == "raw-xdp" else {"link": "socket", "mode": "socket"}
 
 
@@ -424,7 +424,7 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
     )
 
 
-def _module(what: What) -> str:
+def _module(what: Subject) -> str:
     return "umstack.bench.raw_xdp" if what == "raw-xdp" else __spec__.name
 
 

@@ -188,9 +188,9 @@ def _rate(end: dict[str, Any]) -> float:
 # Baselines
 
 
-def baselines(size: int, segmentation: Segmentation, link: str = "socket") -> list[raw.What]:
+def baselines(size: int, segmentation: Segmentation, link: str = "socket") -> list[raw.Subject]:
     """Return the baselines of a message size: raw sockets and, over rings, raw rings."""
-    kinds: list[raw.What] = ["raw-xdp", "raw-udp"] if link == "xdp" else ["raw-udp"]
+    kinds: list[raw.Subject] = ["raw-xdp", "raw-udp"] if link == "xdp" else ["raw-udp"]
     if size <= _PACKED_MESSAGE_MAX_BYTES:
         kinds.append("raw-udp-packed")
     if segmentation != "none":
@@ -205,7 +205,7 @@ class Baseline:
     """
 
     def __init__(
-        self, what: raw.What, size: int, seconds: float, pins: Pins, transport: str = "lbtrm"
+        self, what: raw.Subject, size: int, seconds: float, pins: Pins, transport: str = "lbtrm"
     ) -> None:
         """Of datagrams to a group, or, beside another transport than LBT-RM, from address to address."""
         self._is_multicast = transport == "lbtrm"
@@ -255,7 +255,7 @@ def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
     return found
 
 
-def _baselines_of(spec: StreamSpec, plan: ThroughputPlan, pins: Pins) -> dict[raw.What, Baseline]:
+def _baselines_of(spec: StreamSpec, plan: ThroughputPlan, pins: Pins) -> dict[raw.Subject, Baseline]:
     if not plan.has_baselines or spec.transport == "tcp":
         return {}
     kinds = baselines(spec.size, plan.segmentation, spec.link)
