@@ -146,7 +146,7 @@ def lbtru_session() -> list[Packet]:
 
 
 def lbtru_filtered() -> list[Packet]:
-    """1000 datagrams in two minutes for two receivers, each of which gets only its topics: the first every other one, the
+    """1000 datagrams in two minutes for two receivers, each with its own topics: the first every other one, the
     second ten after ninety; a report covers one half of those skipped, DATA the other half. Nothing is lost, but the
     copies of UNCAPTURED to the first are not in the capture, and it NAKs ASKED, one of which it does not need. The
     transport's numbers wrap."""
