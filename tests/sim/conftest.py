@@ -1,4 +1,4 @@
-"""Fixtures: a world for each script, and a publisher with one subscriber."""
+"""Fixtures: an empty simulated world, and a publisher with one subscriber."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DELAY = 1 * MS
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """An empty world, destroyed after the test."""
+    """Yield an empty world, and destroy it after the test."""
     with World() as made:
         yield made
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A publishing and a subscribing host, DELAY apart."""
+    """Return a publishing and a subscribing host with a delay of DELAY between them."""
 
     world: World
     publisher: Host
@@ -30,7 +30,7 @@ class Pair:
 
 @pytest.fixture
 def pair(world: World) -> Pair:
-    """Two hosts."""
+    """Return a world with two hosts."""
     made = Pair(world, world.host(), world.host())
     for host in (made.publisher, made.subscriber):
         host.set_faults(delay_ns=DELAY)

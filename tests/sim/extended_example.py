@@ -1,5 +1,6 @@
-"""The worked example of Ultra Messaging up to its loss (UM-72..UM-80): sources A, B and C on one session, receivers of
-A and B, default options. Other scripts start where it ends.
+"""The worked example of Ultra Messaging up to its loss (UM-72..UM-80). The sources A, B and C share one
+session, one host receives A and B, and all options have their defaults. Other scripts start where this one
+ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Simulated runs with known events: one loss of every kind at one receiver each, and a storm.
+"""Simulated runs with known events: one run loses datagrams of every kind at one receiver each, one has a
+storm.
 
-The simulator's trace shows the fate of every datagram (umstack.sim.truth); the script records the deliberate losses.
+The simulator's trace shows the fate of every datagram (umstack.sim.truth); the script records the deliberate
+losses.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ PACE_NS = MS
 MESSAGE_BYTES = 200
 WINDOW_BYTES = 1 << 20
 QUIET_NS = 600 * MS
-"""Longer than any recovery in these runs."""
+"""A time longer than any recovery in these runs."""
 ROUND_TRIP_NS = 300 * US
 LONGEST_ROUND_TRIP_NS = 4 * MS
-"""Number of datagrams lost in the tail."""
+"""The number of datagrams lost in the tail."""
 PEAK_DATAGRAMS_PER_SECOND = 1000
 STORMY_RECEIVERS = 4
 STORMY_DELAY_NS = 100 * US
-"""Delay to the first receiver; twice as long to the second, and so on."""
+"""The delay to the first receiver; the delay to the second is twice as long, and so on."""
 
 
 PLANNED, STORMY, RANDOM = "planned", "stormy", "random"
@@ -47,7 +49,7 @@ PLANNED, STORMY, RANDOM = "planned", "stormy", "random"
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """Deliberate losses of a receiver: the sqns of one incident."""
+    """The deliberate losses of one receiver: the sqns of one incident."""
 
     cause: str
     receiver: str
@@ -116,7 +118,7 @@ class _Script:
 
 
 def scripted(folder: Path, seed: int) -> SimRun:
-    """Run the script; two seconds of virtual time."""
+    """Run the script for two seconds of virtual time."""
     with World(seed) as world:
         script = _Script(world, seed)
         one, two, three = script.hosts
@@ -153,9 +155,9 @@ def _captured(
 
 
 def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
-    """One receiver loses nearly every other datagram and retransmission until it gives up; others lose a few.
+    """Run a storm: one receiver loses nearly every other datagram and retransmission until it gives up.
 
-    Datagrams to each are delayed and duplicated.
+    The other receivers lose a few datagrams. Datagrams to each receiver are delayed and duplicated.
     """
     with World(seed) as world:
         publisher = world.host()
@@ -177,7 +179,7 @@ def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
 
 
 def anything(folder: Path, seed: int) -> SimRun:
-    """Run a random world of a seed: any sessions, options and faults."""
+    """Run the random world of a seed, with any sessions, options and faults."""
     _, world = trace_seed(seed, Setup(recovers=False))
     with world:
         return _captured(RANDOM, world, folder / f"random{seed}.pcapng")

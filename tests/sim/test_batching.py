@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.sim.conftest import Pair
 from umstack.sim import MS, SECOND, Datagram, Kind, Session, Type
 
-HEADER = 20  # of a DATA datagram
-MESSAGE = 12  # of a message in it
-OPTION = 4  # START or END of an explicit batch
+HEADER = 20  # the overhead of a DATA datagram
+MESSAGE = 12  # the overhead of each message in it
+OPTION = 4  # the overhead of the START or END of an explicit batch
 
 
 def data(session: Session) -> list[Datagram]:
@@ -49,13 +49,15 @@ def test_the_oldest_message_waits_the_interval(pair: Pair) -> None:
 
 
 def test_minimum_length_is_tested_after_appending(pair: Pair) -> None:
-    """UM-19a, UM-20, C2, C3: the batch is sent with the message that reaches the minimum, counted in user bytes."""
+    """UM-19a, UM-20, C2, C3: the message that reaches the minimum length sends the batch; only user bytes
+    count.
+    """
     session = pair.publisher.session(batch_minimum_bytes=2048)
     source = session.source()
     for length in (1000, 1000, 47):
         source.send(bytes(length))
     assert data(session) == []
-    source.send(b"x")  # 2048: reached, not exceeded
+    source.send(b"x")  # 2048: the minimum is reached, not exceeded
     assert sizes(session) == [[1000, 1000, 47, 1]]
     source.send(bytes(2047))
     source.send(bytes(2047))
@@ -64,7 +66,9 @@ def test_minimum_length_is_tested_after_appending(pair: Pair) -> None:
 
 
 def test_two_messages_of_1900(pair: Pair) -> None:
-    """UM-24: minimum 2000: the first 1900 bytes are held, the second make one datagram of 3800 bytes and overhead."""
+    """UM-24: with a minimum of 2000, the first 1900 bytes are held, and the next 1900 bytes complete a
+    datagram of 3800 bytes plus overhead.
+    """
     session = pair.publisher.session(batch_minimum_bytes=2000)
     source = session.source()
     receiver = pair.subscriber.receiver()
@@ -97,11 +101,11 @@ def test_maximum_wins_over_minimum(pair: Pair) -> None:
     for _ in range(100):
         source.send(bytes(80))
     full = (1000 - HEADER) // (MESSAGE + 80)
-    assert sizes(session) == [[80] * full] * (99 // full)  # the last ones wait
+    assert sizes(session) == [[80] * full] * (99 // full)  # the last messages are still held
 
 
 def test_a_flush_sends_everything_of_the_session(pair: Pair) -> None:
-    """UM-19d, UM-27, UM-30, UM-32: FLUSH on the last of a run of sends pushes the whole batch, at once."""
+    """UM-19d, UM-27, UM-30, UM-32: FLUSH on the last of several sends sends the whole batch immediately."""
     session = pair.publisher.session()
     first, second = session.source(), session.source()
     pair.world.run_for(5 * MS)
@@ -115,7 +119,7 @@ def test_a_flush_sends_everything_of_the_session(pair: Pair) -> None:
 
 
 def test_a_flushed_message_that_does_not_fit_follows_the_batch(pair: Pair) -> None:
-    """C4: the batch is sent first, then the message, both at once."""
+    """C4: the batch is sent first and the message follows; neither is delayed."""
     session = pair.publisher.session(batch_minimum_bytes=8000, datagram_max_bytes=1472)
     source = session.source()
     source.send(bytes(1000))
@@ -124,7 +128,7 @@ def test_a_flushed_message_that_does_not_fit_follows_the_batch(pair: Pair) -> No
 
 
 def test_a_minimum_of_one_turns_batching_off(pair: Pair) -> None:
-    """UM-25: every message is its own datagram, at once."""
+    """UM-25: every message is sent immediately in its own datagram."""
     session = pair.publisher.session(batch_minimum_bytes=1)
     source = session.source()
     for _ in range(3):
@@ -142,7 +146,7 @@ def test_options_of_the_session_hold_for_later_sources(pair: Pair) -> None:
 
 
 def test_a_message_that_fits_is_not_split(pair: Pair) -> None:
-    """UM-42, UM-47, UX-25: the largest message of one datagram, and one byte more."""
+    """UM-42, UM-47, UX-25: a message of the maximum size fits one datagram; one more byte does not."""
     session = pair.publisher.session(datagram_max_bytes=1472, batch_minimum_bytes=1)
     source = session.source()
     most = 1472 - HEADER - MESSAGE
@@ -175,7 +179,7 @@ def test_a_group_is_withheld_until_its_end(pair: Pair) -> None:
 
 
 def test_the_end_of_a_group_starts_implicit_batching(pair: Pair) -> None:
-    """UM-36: a small group still waits for the interval, together with earlier messages."""
+    """UM-36: a small group still waits for the interval, together with the messages sent before it."""
     session = pair.publisher.session()
     source, other = session.source(), session.source()
     other.send(b"before")
@@ -190,7 +194,9 @@ def test_the_end_of_a_group_starts_implicit_batching(pair: Pair) -> None:
 
 
 def test_ten_messages_end_a_batch(pair: Pair) -> None:
-    """UM-38: minimum 8000, maximum 8192, 7899 held: the second of ten messages makes 8099 and is sent; eight wait."""
+    """UM-38: with a minimum of 8000, a maximum of 8192 and 7899 bytes held, the second of ten messages makes
+    8099 bytes and the batch is sent; eight messages wait.
+    """
     session = pair.publisher.session(batch_minimum_bytes=8000, datagram_max_bytes=8192)
     source, other = session.source(), session.source()
     other.send(bytes(7899))
@@ -206,7 +212,7 @@ def test_ten_messages_end_a_batch(pair: Pair) -> None:
 
 
 def test_the_marks_of_a_group_reach_the_receiver(pair: Pair) -> None:
-    """UM-37: START and END travel in the message and are visible to the receiver; COMPLETE is both (UM-34)."""
+    """UM-37: START and END are fields of the message that the receiver sees; COMPLETE sets both (UM-34)."""
     source = pair.publisher.session(batch_minimum_bytes=1).source()
     receiver = pair.subscriber.receiver()
     receiver.join(source)
@@ -240,8 +246,9 @@ def test_a_flush_sends_an_open_group(pair: Pair) -> None:
 
 
 def test_a_group_may_be_lost_in_part(pair: Pair) -> None:
-    """UM-39: a group that fills several datagrams is not a transaction: its middle may be lost and its end
-    delivered."""
+    """UM-39: a group that fills several datagrams is not a transaction: the receiver can lose its middle and
+    still get its end.
+    """
     session = pair.publisher.session(batch_minimum_bytes=1, datagram_max_bytes=1000)
     source = session.source(tsni_interval_ns=0)
     receiver = pair.subscriber.receiver(loss_check_interval_ns=100 * MS)
@@ -256,7 +263,7 @@ def test_a_group_may_be_lost_in_part(pair: Pair) -> None:
 
 
 def test_many_messages_in_one_call_follow_the_same_rules(pair: Pair) -> None:
-    """UM-19a, UM-19c: sending a list fills datagrams like single sends."""
+    """UM-19a, UM-19c: sending a list fills datagrams in the same way as sending its messages one by one."""
     session = pair.publisher.session(batch_minimum_bytes=2048, datagram_max_bytes=1472)
     one, many = (
         session.source(),

@@ -17,13 +17,15 @@ def messages(join: Join) -> list[tuple[int, bytes]]:
 
 
 def send_each(source: Source, *payloads: bytes) -> None:
-    """Send a datagram for each, at the same time."""
+    """Send one datagram for each payload, all at the same time."""
     for payload in payloads:
         source.send(payload, flush=True)
 
 
 def test_each_subscribed_topic_has_its_controller(pair: Pair) -> None:
-    """UM-7: two receivers of a topic each get it, one of another topic gets that; others are dropped."""
+    """UM-7: two receivers of a topic both get its message, the receiver of another topic gets its own, and
+    messages of other topics are dropped.
+    """
     session = pair.publisher.session()
     a, b, c = session.source(), session.source(), session.source()
     first, second, third = (pair.subscriber.receiver() for _ in range(3))
@@ -39,7 +41,7 @@ def test_each_subscribed_topic_has_its_controller(pair: Pair) -> None:
 
 
 def test_one_receiver_follows_a_topic_of_two_sessions(pair: Pair) -> None:
-    """UM-54: order holds within one source; a receiver has a controller for each."""
+    """UM-54: order is kept within one source; a receiver has one controller for each source."""
     first, second = (pair.publisher.session(group=n).source(topic_index=7) for n in range(2))
     receiver = pair.subscriber.receiver()
     joins = [receiver.join(source, **NAK_AT_ONCE) for source in (first, second)]
@@ -53,7 +55,7 @@ def test_one_receiver_follows_a_topic_of_two_sessions(pair: Pair) -> None:
 
 
 def test_sequence_order_waits_for_the_missing_one(pair: Pair) -> None:
-    """UM-8, UM-9, UM-55: messages behind a gap wait in the order map for the recovered message."""
+    """UM-8, UM-9, UM-55: messages after a gap wait in the order map until the missing message is recovered."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source, **NAK_AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
@@ -62,13 +64,13 @@ def test_sequence_order_waits_for_the_missing_one(pair: Pair) -> None:
     assert messages(join) == [(DELAY, b"0")]
     assert join.probe.held_count == 2
     pair.world.run_for(10 * MS)
-    repaired = 3 * DELAY  # there, NAK back, and there again
+    repaired = 3 * DELAY  # one trip for the data, one for the NAK, one for the retransmission
     assert messages(join) == [(DELAY, b"0"), (repaired, b"1"), (repaired, b"2"), (repaired, b"3")]
     assert join.probe.held_count == 0
 
 
 def test_arrival_order_delivers_at_once(pair: Pair) -> None:
-    """UM-12, UM-56, UM-8: newer messages at once, the recovered one when it arrives."""
+    """UM-12, UM-56, UM-8: newer messages are delivered immediately, and the recovered one when it arrives."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(ordered_delivery=-1).join(source, **NAK_AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
@@ -78,7 +80,7 @@ def test_arrival_order_delivers_at_once(pair: Pair) -> None:
 
 
 def test_loss_delays_only_the_topics_it_carried(pair: Pair) -> None:
-    """UM-11, UM-54: another topic of the same session is not delayed."""
+    """UM-11, UM-54: a loss does not delay another topic of the same session."""
     session = pair.publisher.session()
     a, b = session.source(), session.source()
     join_a, join_b = (pair.subscriber.receiver().join(source) for source in (a, b))
@@ -98,7 +100,9 @@ LARGE = bytes(range(200)) * 100  # 20000 bytes: three fragments of at most 8144
 
 @pytest.mark.parametrize("mode", [1, -1])
 def test_large_messages_are_one_callback(pair: Pair, mode: int) -> None:
-    """UM-53, UM-55..UM-57, UM-59: reassembled; the visible sqn is that of the last fragment, so sqns skip."""
+    """UM-53, UM-55..UM-57, UM-59: a fragmented message is reassembled; it has the sqn of its last fragment,
+    so visible sqns have holes.
+    """
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(ordered_delivery=mode).join(source)
     send_each(source, b"small", LARGE, b"small")
@@ -113,14 +117,16 @@ def test_large_messages_are_one_callback(pair: Pair, mode: int) -> None:
 
 
 def test_mode_0_delivers_fragments_on_arrival(pair: Pair) -> None:
-    """UM-53, UM-58: mode 0: each fragment is a callback with its offset; small messages need none."""
+    """UM-53, UM-58: in mode 0 each fragment is delivered with its offset; a small message has no fragment
+    information.
+    """
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(ordered_delivery=0).join(source, **NAK_AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=2, retransmission=False)
     send_each(source, b"small", LARGE)
     pair.world.run_for(10 * MS)
     rows = [row for row in join.rows if row.kind is Kind.MESSAGE]
-    assert [row.sequence_number for row in rows] == [0, 1, 3, 2]  # UM-60: out of order
+    assert [row.sequence_number for row in rows] == [0, 1, 3, 2]  # UM-60: the fragments arrive out of order
     assert {row.first_sequence_number for row in rows[1:]} == {1}
     assert {row.message_length for row in rows[1:]} == {20000}
     rebuilt = bytearray(20000)
@@ -148,7 +154,9 @@ def test_a_lost_fragment(pair: Pair) -> None:
 
 
 def test_duplicates_are_dropped_in_every_mode(pair: Pair) -> None:
-    """UM-61, C9: a datagram that arrives twice, or again much later, is delivered once, also in modes -1 and 0."""
+    """UM-61, C9: a datagram that arrives again, immediately or much later, is delivered once, also in modes
+    -1 and 0.
+    """
     source = pair.publisher.session().source()
     joins = [pair.subscriber.receiver(ordered_delivery=mode).join(source) for mode in (1, -1, 0)]
     pair.world.rule("duplicate", Type.DATA)
@@ -165,7 +173,7 @@ def test_duplicates_are_dropped_in_every_mode(pair: Pair) -> None:
 
 
 def test_one_event_for_each_lost_message(pair: Pair) -> None:
-    """UM-101: a gap of five is five events, in their place in the order."""
+    """UM-101: a gap of five messages causes five loss events, at their place in the order."""
     source = pair.publisher.session().source(tsni_interval_ns=500 * MS)
     join = pair.subscriber.receiver().join(source, send_naks=False, nak_generation_ns=1 * SECOND)
     pair.world.rule("drop", Type.DATA, sqns=(3, 7))
@@ -181,8 +189,9 @@ def test_one_event_for_each_lost_message(pair: Pair) -> None:
 
 
 def test_a_long_gap_is_one_event(pair: Pair) -> None:
-    """UX-7, UM-101: 10 is lost, 11 to 30 wait, then 1055 arrives: 9, one burst event, 1055; later retransmissions are
-    dropped."""
+    """UX-7, UM-101: 10 is lost, 11 to 30 wait, then 1055 arrives. The application gets 9, one burst event and
+    1055; later retransmissions are dropped.
+    """
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(burst_loss_max=1024).join(source)
     pair.world.rule("drop", Type.DATA, sqns=10, retransmission=False)
@@ -197,7 +206,7 @@ def test_a_long_gap_is_one_event(pair: Pair) -> None:
 
 
 def test_a_gap_at_the_threshold_is_not_a_burst(pair: Pair) -> None:
-    """UX-7: 1024 missing messages are recovered."""
+    """UX-7: a gap of 1024 missing messages is still recovered."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(burst_loss_max=1024).join(source)
     pair.world.rule("drop", Type.DATA, sqns=(10, 1032), retransmission=False)
@@ -208,7 +217,9 @@ def test_a_gap_at_the_threshold_is_not_a_burst(pair: Pair) -> None:
 
 
 def test_a_full_order_map_gives_up_the_oldest_gap(pair: Pair) -> None:
-    """UM-10, UX-6: beyond the bound the oldest gaps are declared lost, and the messages behind them are delivered."""
+    """UM-10, UX-6: beyond the bound, the oldest gaps are declared lost and the messages after them are
+    delivered.
+    """
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(map_entries_max=10).join(source, send_naks=False)
     pair.world.rule("drop", Type.DATA, sqns=2)
@@ -226,8 +237,9 @@ def test_a_full_order_map_gives_up_the_oldest_gap(pair: Pair) -> None:
 
 
 def test_a_full_reorder_buffer_gives_up_the_oldest_gap(pair: Pair) -> None:
-    """UM-10, UX-6: the buffer shared by all order maps is bounded, too; messages that do not fit are reported as
-    lost."""
+    """UM-10, UX-6: the buffer shared by all order maps is also bounded; messages that do not fit are reported
+    as lost.
+    """
     small = pair.world.host(hold_datagrams=4, hold_messages=64)
     small.set_faults(delay_ns=DELAY)
     source = pair.publisher.session().source()
@@ -246,7 +258,9 @@ def test_a_full_reorder_buffer_gives_up_the_oldest_gap(pair: Pair) -> None:
 
 
 def test_the_loss_of_the_last_message_is_reported(pair: Pair) -> None:
-    """UX-8: without its publisher, a loss check reports it in time; without a loss check, the session's end does."""
+    """UX-8: if the publisher stops, a loss check reports the loss in time; without a loss check, the end of
+    the session reports it.
+    """
     source = pair.publisher.session().source()
     plain = pair.subscriber.receiver().join(source)
     checking = pair.subscriber.receiver(loss_check_interval_ns=2500 * MS).join(source)
@@ -266,7 +280,9 @@ def test_the_loss_of_the_last_message_is_reported(pair: Pair) -> None:
 
 
 def test_the_session_starts_with_its_first_datagram(pair: Pair) -> None:
-    """UM-76, UM-81: BOS to every controller before any data; to a later controller at once."""
+    """UM-76, UM-81: every controller gets BOS before any data; a controller created later gets it
+    immediately.
+    """
     session = pair.publisher.session()
     a, b = session.source(), session.source()
     join_a, join_b = (pair.subscriber.receiver().join(source) for source in (a, b))
@@ -284,7 +300,9 @@ def test_the_session_starts_with_its_first_datagram(pair: Pair) -> None:
 
 
 def test_a_session_can_start_with_a_session_message(pair: Pair) -> None:
-    """UM-76, UM-113: a receiver too late for the data starts with the next datagram, and misses no more."""
+    """UM-76, UM-113: a receiver that joins too late for the data starts with the next datagram and misses
+    nothing after it.
+    """
     source = pair.publisher.session().source()
     send_each(source, b"0", b"1")
     pair.world.run_for(100 * MS)
@@ -298,7 +316,7 @@ def test_a_session_can_start_with_a_session_message(pair: Pair) -> None:
 
 
 def test_the_activity_timeout_is_reset_by_data_and_session_messages(pair: Pair) -> None:
-    """UX-9, UM-104: EOS follows one timeout after the last of either, not before."""
+    """UX-9, UM-104: EOS follows one timeout after the last data or session message, not earlier."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, activity_timeout_ns=3 * SECOND)
     send_each(source, b"0")
@@ -315,7 +333,7 @@ def test_the_activity_timeout_is_reset_by_data_and_session_messages(pair: Pair) 
 
 
 def test_the_end_of_a_session_that_never_started(pair: Pair) -> None:
-    """UX-9: a joined dead session ends without BOS."""
+    """UX-9: a receiver that joins a dead session gets EOS without BOS."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source)
     pair.world.run_for(61 * SECOND)
@@ -326,7 +344,7 @@ def test_the_end_of_a_session_that_never_started(pair: Pair) -> None:
 @pytest.mark.parametrize("transport_sqn", [0, 2**32 - 20, 2**31 - 20])
 @pytest.mark.parametrize("mode", [1, -1, 0])
 def test_sequence_numbers_wrap(pair: Pair, mode: int, transport_sqn: int, topic_sqn: int) -> None:
-    """UX-22: losses, retransmissions and session messages across the 32-bit wrap of both kinds of sqn."""
+    """UX-22: losses, retransmissions and session messages work across the 32-bit wrap of both kinds of sqn."""
     source = pair.publisher.session(initial_sqn=transport_sqn).source(initial_sqn=topic_sqn)
     join = pair.subscriber.receiver(ordered_delivery=mode).join(source, **NAK_AT_ONCE)
     pair.world.host().receiver(ordered_delivery=mode).join(source)
@@ -346,7 +364,7 @@ def test_sequence_numbers_wrap(pair: Pair, mode: int, transport_sqn: int, topic_
 
 
 def test_receiving_in_batches(pair: Pair) -> None:
-    """UX-24: datagrams that arrive together are delivered together, without other changes."""
+    """UX-24: datagrams that arrive together are delivered together, and nothing else changes."""
     rows = []
     for batch in (1, 7, 64):
         host = pair.world.host(receive_batch=batch)
@@ -361,7 +379,7 @@ def test_receiving_in_batches(pair: Pair) -> None:
 
 
 def test_a_refused_send_takes_no_sequence_number(pair: Pair) -> None:
-    """UX-23: neither an oversized message, nor a full log, nor an aborted claim leaves a hole."""
+    """UX-23: an oversized message, a full log and an aborted claim leave no hole in the sqns."""
     session = pair.publisher.session(term_length=1 << 16, window_bytes=1 << 16, flow_policy=1)
     source = session.source()
     assert source.try_send(b"x") == -1001
@@ -386,8 +404,9 @@ def test_a_refused_send_takes_no_sequence_number(pair: Pair) -> None:
 
 
 def test_giving_up_a_gap_keeps_messages_that_can_be_completed(pair: Pair) -> None:
-    """UM-99, UM-101: a message whose first fragment filled part of a gap waits for its missing fragment, which has not
-    timed out yet, and is delivered after the retransmission."""
+    """UM-99, UM-101: the first fragment of a message fills part of a gap. The message waits for its missing
+    fragment, which has not timed out yet, and is delivered after the retransmission.
+    """
     source = pair.publisher.session(datagram_max_bytes=1000, ignore_interval_ns=0).source()
     join = pair.subscriber.receiver().join(source, nak_backoff_ns=20 * MS, nak_suppress_ns=0)
     world = pair.world

@@ -1,4 +1,4 @@
-"""The extended example and the recovery example of Ultra Messaging, with all times (UM-72..UM-90)."""
+"""The extended example and the recovery example of Ultra Messaging, with all their times (UM-72..UM-90)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def seen(receiver) -> list[tuple[int, Kind, int, bytes]]:
 
 
 def test_a_session_that_never_sent_is_idle(world: World) -> None:
-    """UM-72..UM-74: one joined session, a controller for each topic, and no datagram of any kind."""
+    """UM-72..UM-74: the receiver has one joined session and a controller for each topic; nothing has been
+    sent.
+    """
     example = build(world)
     world.run_for(30 * SECOND)
     assert world.trace() == []
@@ -23,7 +25,9 @@ def test_a_session_that_never_sent_is_idle(world: World) -> None:
 
 
 def test_the_part_without_loss(world: World) -> None:
-    """UM-75..UM-80: the content of each datagram, BOS to both receivers before the data, one callback for A1+A2."""
+    """UM-75..UM-80: each datagram has the expected content, both receivers get BOS before data, and A1+A2 is
+    one callback.
+    """
     example = build(world)
     play(example)
     carried = [
@@ -49,7 +53,7 @@ def test_the_part_without_loss(world: World) -> None:
 
 
 def lose_c1(example) -> int:
-    """Lose C sqn 1, transport sqn 4, and delete B and C at once (UM-82). Return the time."""
+    """Lose C sqn 1 (transport sqn 4), and delete B and C immediately (UM-82). Return the time."""
     world = example.world
     world.rule("drop", Type.DATA, sqns=4, retransmission=False)
     example.c.send(b"C1", flush=True)
@@ -71,7 +75,9 @@ def test_loss_at_the_tail_is_invisible_at_first(world: World) -> None:
 
 
 def test_the_next_datagram_is_delivered_and_reveals_the_loss(world: World) -> None:
-    """UM-11, UM-84..UM-86, UM-88: A3 passes the gap; 4 is NAKed, retransmitted after C was deleted, and dropped."""
+    """UM-11, UM-84..UM-86, UM-88: A3 is delivered in spite of the gap; transport sqn 4 is NAKed,
+    retransmitted after C was deleted, and dropped.
+    """
     example = build(world)
     play(example)
     lose_c1(example)
@@ -95,7 +101,9 @@ def test_the_next_datagram_is_delivered_and_reveals_the_loss(world: World) -> No
 
 
 def test_a_session_message_reveals_the_loss_at_the_tail(world: World) -> None:
-    """UM-87, UM-71, C1, C5: without A3, the session message 0.2 s later reveals 4; the NAK cycle follows."""
+    """UM-87, UM-71, C1, C5: if A3 is not sent, the session message 0.2 s later reveals transport sqn 4, and
+    the NAK cycle follows.
+    """
     example = build(world)
     play(example)
     lost_at = lose_c1(example)
@@ -110,7 +118,9 @@ def test_a_session_message_reveals_the_loss_at_the_tail(world: World) -> None:
 
 
 def test_deleting_the_last_source_ends_retransmission(world: World) -> None:
-    """UM-90: the last source deletes the session; a NAK gets no response and the loss remains."""
+    """UM-90: deleting the last source deletes the session; a NAK then gets no response, and the loss is not
+    recovered.
+    """
     example = build(world)
     play(example)
     lose_c1(example)

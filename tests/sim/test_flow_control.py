@@ -1,4 +1,4 @@
-"""Positions, limits and status messages, with slow, absent and many receivers (AE-3..AE-49)."""
+"""Positions, limits and status messages with slow, absent and many receivers (AE-3..AE-49)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def window(size: int = 32768, **options):
 
 
 def fill(source: Source, size: int = 1000) -> int:
-    """Publish until refused. Return the number of accepted messages."""
+    """Publish until a message is refused. Return the number of accepted messages."""
     taken = 0
     while (result := source.try_send(bytes(size))) >= 0:
         taken += 1
@@ -66,7 +66,7 @@ def another(pair: Pair) -> Host:
 
 
 def test_without_receivers_publishing_is_refused(pair: Pair) -> None:
-    """AE-3, AE-12, AE-14: before a receiver is known, publishing is refused, and both positions are 0."""
+    """AE-3, AE-12, AE-14: before a receiver is known, publishing is refused and both positions are 0."""
     session = open_session(pair)
     source = session.source()
     assert source.try_send(b"x") == NOT_CONNECTED
@@ -83,8 +83,9 @@ def test_without_receivers_publishing_is_refused(pair: Pair) -> None:
 
 
 def test_a_receiver_connects(pair: Pair) -> None:
-    """AE-15, AE-16, AE-19, AE-21: without a position, it requests one; after the answer it sends a status message,
-    which connects and opens the publication limit in one step."""
+    """AE-15, AE-16, AE-19, AE-21: a receiver without a position requests one. After the answer it sends a
+    status message, which connects it and opens the publication limit in one step.
+    """
     session = open_session(pair, initial_sqn=77)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -101,7 +102,7 @@ def test_a_receiver_connects(pair: Pair) -> None:
 
 
 def test_without_flow_control_the_source_never_waits(pair: Pair) -> None:
-    """AE-9: policy none sends without receivers; status messages have no effect."""
+    """AE-9: with policy none, a source sends without receivers, and status messages have no effect."""
     session = pair.publisher.session()
     source = session.source()
     assert source.send(b"x", flush=True) == 0
@@ -124,11 +125,15 @@ def blocked(pair: Pair) -> Source:
 
 
 SPAN = 1088
-"""Log space of a message of 1000 bytes: frame header and message header, rounded up to a cache line."""
+"""Return the log space of a message of 1000 bytes: frame header and message header, rounded up to a cache
+line.
+"""
 
 
 def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
-    """AE-6..AE-10, AE-13, AE-20..AE-24: the sender at position + window, the publisher half a term ahead of it."""
+    """AE-6..AE-10, AE-13, AE-20..AE-24: the sender stops at position + window, and the publisher half a term
+    ahead of it.
+    """
     source = blocked(pair)
     session = source.session
     taken = fill(source)
@@ -139,13 +144,15 @@ def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
     assert counters["pub_pos"] == taken * SPAN
     assert (
         counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + SPAN
-    )  # AE-7: the last one straddles the limit
+    )  # AE-7: the last message straddles the limit
     assert counters["back_pressured"] == 1
     assert counters["snd_bpe"] == 1
 
 
 def test_a_blocked_episode_is_counted_once(pair: Pair) -> None:
-    """AE-10: for any number of attempts; after a send, the next stop is another episode."""
+    """AE-10: any number of refused attempts counts as one stop; after a send, the next refusal is another
+    stop.
+    """
     source = blocked(pair)
     fill(source)
     for _ in range(5):
@@ -173,7 +180,7 @@ def test_the_limit_follows_the_received_positions(pair: Pair) -> None:
 
 
 def test_an_older_status_message_never_lowers_the_limit(pair: Pair) -> None:
-    """AE-19: the limit never decreases, for any order of status messages."""
+    """AE-19: the limit never decreases, in whichever order status messages arrive."""
     session = open_session(pair)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -205,7 +212,9 @@ def test_an_impossible_position_is_ignored(pair: Pair) -> None:
 
 
 def test_status_messages_are_periodic(pair: Pair) -> None:
-    """AE-16: sent at the interval and after a quarter of the window was received, never per datagram."""
+    """AE-16: a status message is sent at the interval and after a quarter of the window was received, never
+    for each datagram.
+    """
     source = open_session(pair).source()
     pair.subscriber.receiver().join(source, **window(32768, status_interval_ns=200 * MS))
     pair.world.run_for(10 * MS)
@@ -222,7 +231,7 @@ def test_status_messages_are_periodic(pair: Pair) -> None:
 
 
 def test_a_status_message_carries_the_first_missing_sqn(pair: Pair) -> None:
-    """AE-17: data beyond a loss does not count: the window starts at the oldest missing datagram."""
+    """AE-17: data after a loss does not count: the window starts at the oldest missing datagram."""
     source = open_session(pair).source()
     pair.subscriber.receiver().join(source, **window(send_naks=False))
     pair.world.run_for(10 * MS)
@@ -250,7 +259,7 @@ def publish_for(pair: Pair, sources: list[Source], span_ns: int, retry_ns: int =
 
 
 def test_a_slow_reader_sets_the_pace(pair: Pair) -> None:
-    """AE-20: a publisher faster than its reader loses nothing, and is slowed to the reader's rate."""
+    """AE-20: a publisher that is faster than its reader loses nothing and is slowed to the reader's rate."""
     source = open_session(pair).source()
     receiver = pair.subscriber.receiver(
         block_rows=64, block_bytes=1 << 14, message_max_bytes=1 << 16, read_interval_ns=1 * MS, read_rows=2
@@ -281,7 +290,7 @@ def test_unread_data_reduces_the_window(pair: Pair) -> None:
         pair.world.run_for(100 * MS)
         windows.append(status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[2])
     for earlier, later in pairwise(windows):
-        assert 7000 <= earlier - later <= 9000  # blocks of the queue round it
+        assert 7000 <= earlier - later <= 9000  # the queue rounds up to blocks
     receiver.set_reading(0)
     pair.world.run_for(100 * MS)
     assert status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[2] > windows[2] + 16000
@@ -290,7 +299,9 @@ def test_unread_data_reduces_the_window(pair: Pair) -> None:
 def two_receivers(
     pair: Pair, policy: int, tag_slow: int = 0, tag_fast: int = 0
 ) -> tuple[Source, Callable[[], list[int]]]:
-    """Run a receiver that never reads and one that reads at once. Return the messages that each has read."""
+    """Run a receiver that never reads and one that reads immediately. Return the number of messages that each
+    has read.
+    """
     source = open_session(pair, policy, flow_group_tag=9).source()
     small = {"block_rows": 64, "block_bytes": 1 << 14, "message_max_bytes": 1 << 16}
     slow = pair.subscriber.receiver(**small, read_interval_ns=3600 * SECOND)
@@ -302,7 +313,7 @@ def two_receivers(
 
 
 def test_min_waits_for_the_slowest(pair: Pair) -> None:
-    """AE-9, AE-20, AE-44: the receiver that does not read stops every receiver."""
+    """AE-9, AE-20, AE-44: a receiver that does not read stops all receivers."""
     source, read = two_receivers(pair, FLOW_MIN)
     publish_for(pair, [source], 200 * MS)
     assert source.session.counters["receivers_known"] == 2
@@ -310,14 +321,14 @@ def test_min_waits_for_the_slowest(pair: Pair) -> None:
 
 
 def test_max_follows_the_fastest(pair: Pair) -> None:
-    """AE-9: the receiver that does not read loses data."""
+    """AE-9: only the receiver that does not read loses data."""
     source, read = two_receivers(pair, FLOW_MAX)
     publish_for(pair, [source], 200 * MS)
     assert read()[1] > 1000
 
 
 def test_tagged_waits_for_its_group_only(pair: Pair) -> None:
-    """AE-9: receivers without the tag get the data but do not count."""
+    """AE-9: receivers without the tag get the data, but the source does not wait for them."""
     source, read = two_receivers(pair, FLOW_TAGGED, tag_slow=0, tag_fast=9)
     publish_for(pair, [source], 200 * MS)
     assert read()[1] > 1000
@@ -344,7 +355,7 @@ def test_a_group_must_be_complete(pair: Pair) -> None:
 
 
 def test_a_receiver_that_vanishes_stops_counting(pair: Pair) -> None:
-    """AE-20, AE-23: its host is killed: the others wait for the timeout only, and then continue."""
+    """AE-20, AE-23: when a receiver's host is killed, the others wait only for the timeout and then continue."""
     session = open_session(pair, flow_receiver_timeout_ns=500 * MS)
     source = session.source()
     dead = another(pair)
@@ -363,7 +374,9 @@ def test_a_receiver_that_vanishes_stops_counting(pair: Pair) -> None:
 
 
 def test_the_last_receiver_vanishes(pair: Pair) -> None:
-    """AE-12, AE-23: without receivers: not connected, and the publication limit returns to the sender's position."""
+    """AE-12, AE-23: without receivers the source is not connected, and the publication limit returns to the
+    sender's position.
+    """
     session = open_session(pair, flow_receiver_timeout_ns=500 * MS)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -380,7 +393,7 @@ def test_the_last_receiver_vanishes(pair: Pair) -> None:
 
 
 def test_a_receiver_that_leaves_stops_counting_at_once(pair: Pair) -> None:
-    """AE-20: it sends a status message on leaving."""
+    """AE-20: a receiver sends a status message when it leaves."""
     session = open_session(pair, flow_receiver_timeout_ns=100 * SECOND)
     source = session.source()
     join = pair.subscriber.receiver().join(source, **window())
@@ -392,8 +405,9 @@ def test_a_receiver_that_leaves_stops_counting_at_once(pair: Pair) -> None:
 
 
 def test_small_datagrams_stay_recoverable(pair: Pair) -> None:
-    """AE-9, AE-24: with flow control min no loss is unrecoverable, even if datagrams are so small that the window's
-    table of datagrams is full before its bytes."""
+    """AE-9, AE-24: with flow control min every loss is recoverable, even if datagrams are so small that the
+    window's table of datagrams fills up before its bytes.
+    """
     session = pair.publisher.session(
         flow_policy=FLOW_MIN, term_length=1 << 16, window_bytes=1 << 16, batch_minimum_bytes=1
     )
@@ -417,7 +431,7 @@ def test_small_datagrams_stay_recoverable(pair: Pair) -> None:
 
 
 def test_a_datagram_takes_the_frames_that_fit(pair: Pair) -> None:
-    """AE-38..AE-41: a datagram takes the complete messages that fit: two of three."""
+    """AE-38..AE-41: a datagram contains the complete messages that fit, here two of three."""
     session = pair.publisher.session(datagram_max_bytes=1472, batch_minimum_bytes=1 << 15)
     source = session.source()
     for _ in range(3):
@@ -427,8 +441,10 @@ def test_a_datagram_takes_the_frames_that_fit(pair: Pair) -> None:
 
 
 def test_datagrams_refused_by_the_link_are_sent_later(pair: Pair) -> None:
-    """AE-42: sending fewer datagrams than offered advances the position by those only; the rest follows once."""
-    host = pair.world.host(link_bps=8_000_000)  # 1 ms for 1000 bytes, without a queue
+    """AE-42: if the network sends fewer datagrams than offered, the position advances by those only; the rest
+    is sent once afterwards.
+    """
+    host = pair.world.host(link_bps=8_000_000)  # 1 ms for 1000 bytes; the link has no queue
     session = host.session(batch_minimum_bytes=1, datagram_max_bytes=1000)
     source = session.source()
     source.send_many([bytes([n]) * 968 for n in range(5)])
@@ -443,8 +459,9 @@ def test_datagrams_refused_by_the_link_are_sent_later(pair: Pair) -> None:
 
 
 def test_an_uncommitted_claim_blocks_later_messages(pair: Pair) -> None:
-    """AE-27..AE-29, AE-32, AE-34: nothing behind a claim is sent before its commit; then everything is, in the order of
-    the log."""
+    """AE-27..AE-29, AE-32, AE-34: nothing after a claim is sent before its commit; then everything is sent in
+    the order of the log.
+    """
     session = pair.publisher.session(batch_minimum_bytes=1)
     source, other = session.source(), session.source()
     receiver = pair.subscriber.receiver()
@@ -460,7 +477,9 @@ def test_an_uncommitted_claim_blocks_later_messages(pair: Pair) -> None:
 
 
 def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
-    """AE-35, AE-36, UX-23: aborted after 15 s; waiting messages are sent without a gap, and the late commit fails."""
+    """AE-35, AE-36, UX-23: a claim is aborted after 15 s; waiting messages are sent without a gap, and the
+    late commit fails.
+    """
     session = pair.publisher.session(batch_minimum_bytes=1)
     source = session.source()
     receiver = pair.subscriber.receiver(loss_check_interval_ns=1 * SECOND)
@@ -482,7 +501,7 @@ def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
 
 
 def test_an_aborted_claim_is_skipped(pair: Pair) -> None:
-    """AE-36: abort turns the space into padding at once."""
+    """AE-36: an abort turns the claimed space into padding immediately."""
     session = pair.publisher.session(batch_minimum_bytes=1)
     source = session.source()
     receiver = pair.subscriber.receiver()
@@ -496,8 +515,9 @@ def test_an_aborted_claim_is_skipped(pair: Pair) -> None:
 
 
 def test_terms_rotate_under_load(pair: Pair) -> None:
-    """AE-2, AE-30, AE-45..AE-49: data of many terms passes, terms are cleaned behind the sender, nothing is lost or
-    duplicated."""
+    """AE-2, AE-30, AE-45..AE-49: the data fills many terms, the terms are cleaned after the sender has passed
+    them, and nothing is lost or duplicated.
+    """
     session = pair.publisher.session(flow_policy=FLOW_MIN, term_length=1 << 16, window_bytes=1 << 16)
     source = session.source()
     receiver = pair.subscriber.receiver()

@@ -19,7 +19,9 @@ def tsnis(session: Session):
 
 
 def test_session_messages_double_up_to_the_maximum(pair: Pair) -> None:
-    """UM-67, UM-68: the first 0.2 s after the last traffic, then twice as far apart each, up to 10 s."""
+    """UM-67, UM-68: the first session message follows 0.2 s after the last traffic; each interval is twice
+    the one before, up to 10 s.
+    """
     session = pair.publisher.session()
     session.source(tsni_interval_ns=0).send(b"x", flush=True)
     pair.world.run_for(55 * SECOND)
@@ -27,7 +29,7 @@ def test_session_messages_double_up_to_the_maximum(pair: Pair) -> None:
 
 
 def test_a_session_message_carries_lead_and_trail(pair: Pair) -> None:
-    """UM-71, UM-69: lead and trail, a separate counter, and no data sqn consumed."""
+    """UM-71, UM-69: a session message has lead, trail and a separate counter, and uses no data sqn."""
     session = pair.publisher.session()
     source = session.source(tsni_interval_ns=0)
     for _ in range(3):
@@ -40,7 +42,9 @@ def test_a_session_message_carries_lead_and_trail(pair: Pair) -> None:
 
 
 def test_traffic_delays_session_messages(pair: Pair) -> None:
-    """UM-70, C18: any other datagram of the session, also a TSNI, restarts their schedule."""
+    """UM-70, C18: any other datagram of the session, including a TSNI, restarts the schedule of session
+    messages.
+    """
     session = pair.publisher.session()
     first, second = session.source(tsni_interval_ns=2 * SECOND), session.source(tsni_interval_ns=0)
     for number in range(10):
@@ -55,7 +59,9 @@ def test_traffic_delays_session_messages(pair: Pair) -> None:
 
 
 def test_tsnis_of_an_idle_source(pair: Pair) -> None:
-    """UM-62..UM-65: from 5 s after the last message, every 5 s for 60 s, each in a datagram with a transport sqn."""
+    """UM-62..UM-65: TSNIs are sent every 5 s, from 5 s to 60 s after the last message, each in a datagram
+    with a transport sqn.
+    """
     session = pair.publisher.session()
     source = session.source()
     for _ in range(3):
@@ -72,7 +78,9 @@ def test_tsnis_of_an_idle_source(pair: Pair) -> None:
 
 
 def test_tsnis_forever_or_never(pair: Pair) -> None:
-    """UM-64: threshold 0 never stops; interval 0 never starts; a source that never sent sends none."""
+    """UM-64: with threshold 0 TSNIs never stop, and with interval 0 they never start; a source that never
+    sent a message sends none.
+    """
     forever, never = pair.publisher.session(), pair.publisher.session()
     forever.source(tsni_threshold_ns=0).send(b"x", flush=True)
     never.source(tsni_interval_ns=0).send(b"x", flush=True)
@@ -96,7 +104,7 @@ def test_tsnis_of_several_topics_share_a_datagram(pair: Pair) -> None:
 
 
 def test_many_topics_take_several_datagrams(pair: Pair) -> None:
-    """UM-66: records beyond the capacity of one option are sent in further datagrams."""
+    """UM-66: records beyond the capacity of one option are sent in additional datagrams."""
     session = pair.publisher.session()
     sources = [session.source() for _ in range(50)]
     for source in sources:
@@ -108,7 +116,7 @@ def test_many_topics_take_several_datagrams(pair: Pair) -> None:
 
 
 def test_a_tsni_reveals_a_loss_at_the_end_of_a_topic(pair: Pair) -> None:
-    """UM-63: the controller gets the last sqn of the topic without later messages of it."""
+    """UM-63: the controller learns the last sqn of the topic although no later message of the topic arrives."""
     session = pair.publisher.session()
     source = session.source()
     join = pair.subscriber.receiver().join(source, send_naks=False)
@@ -125,7 +133,7 @@ def test_a_tsni_reveals_a_loss_at_the_end_of_a_topic(pair: Pair) -> None:
 
 
 def test_tsnis_exclude_held_messages(pair: Pair) -> None:
-    """UM-62, UM-35: an open group has not been sent; the TSNI has the last sqn sent."""
+    """UM-62, UM-35: an open group has not been sent, so the TSNI has the last sqn that was sent."""
     session = pair.publisher.session()
     source = session.source()
     source.send(b"0", flush=True)

@@ -1,4 +1,4 @@
-"""The NAK and NCF state machine on both sides (UM-112..UM-134, C7, C8, C10)."""
+"""The NAK and NCF state machines of receiver and source (UM-112..UM-134, C7, C8, C10)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ AT_ONCE = {"nak_initial_backoff_ns": 0}
 
 
 def naks(pair: Pair) -> list[Datagram]:
-    """Return the NAKs sent."""
+    """Return the NAKs that were sent."""
     return pair.world.trace(Fate.SENT, Type.NAK)
 
 
 def ncfs(session: Session) -> list[tuple[NcfReason, list[int]]]:
-    """Return reason and sqns of the NCFs sent."""
+    """Return reason and sqns of the NCFs that were sent."""
     return [(ncf.ncf_reason, ncf.sqns) for ncf in session.sent(Type.NCF)]
 
 
 def repairs(session: Session) -> list[Datagram]:
-    """Return the retransmissions sent."""
+    """Return the retransmissions that were sent."""
     return [datagram for datagram in session.sent(Type.DATA) if datagram.retransmission]
 
 
@@ -46,7 +46,7 @@ def nak_by_hand(pair: Pair, session: Session, *sqns: int) -> None:
 
 
 def test_gaps_are_detected_between_datagrams(pair: Pair) -> None:
-    """UM-112, UM-113, UM-116, UM-3: transport sqns count datagrams of all topics; a hole in them is a loss."""
+    """UM-112, UM-113, UM-116, UM-3: transport sqns count datagrams of all topics; a missing one is a loss."""
     session = pair.publisher.session()
     a, b = session.source(), session.source()
     join = pair.subscriber.receiver().join(a)
@@ -76,7 +76,9 @@ def test_head_loss_is_not_naked(pair: Pair) -> None:
 
 
 def test_tail_loss_is_detected_while_the_session_lives(pair: Pair) -> None:
-    """UM-113, UM-114, C1: the session message reveals it; without the session, nothing does."""
+    """UM-113, UM-114, C1: the session message reveals a loss at the end; without the session, nothing reveals
+    it.
+    """
     session, gone = pair.publisher.session(), pair.publisher.session(group=1)
     pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
     joins = []
@@ -90,7 +92,9 @@ def test_tail_loss_is_detected_while_the_session_lives(pair: Pair) -> None:
 
 
 def test_initial_back_off_is_uniform_around_its_nominal_value(pair: Pair) -> None:
-    """UM-117: from half to three halves of 50 ms, drawn for each gap; detection starts it."""
+    """UM-117: the back-off starts at detection and lasts from half to three halves of 50 ms, drawn for each
+    gap.
+    """
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver(burst_loss_max=10**9).join(source, nak_backoff_ns=100 * SECOND)
     times: list[int] = []
@@ -127,7 +131,9 @@ def test_back_off_zero_naks_at_once(pair: Pair) -> None:
 
 
 def test_a_reordered_datagram_is_not_naked(pair: Pair) -> None:
-    """UM-118, UM-121, UM-127: reordering is a loss recovered at once: counted as lost and out of order, no NAK."""
+    """UM-118, UM-121, UM-127: a reordered datagram is a loss that is recovered immediately: it counts as lost
+    and as out of order, and causes no NAK.
+    """
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source)
     pair.world.rule("delay", Type.DATA, sqns=1, delay_ns=20 * MS)
@@ -158,7 +164,7 @@ def test_naks_repeat_at_random_intervals(pair: Pair) -> None:
 
 
 def test_an_old_loss_is_given_up(pair: Pair) -> None:
-    """UM-123: after the generation interval the loss is removed and counted, without a re-NAK."""
+    """UM-123: after the generation interval the loss is removed and counted, and not NAKed again."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, nak_generation_ns=5 * SECOND)
     pair.world.rule("drop", Type.NAK)
@@ -174,7 +180,9 @@ def test_an_old_loss_is_given_up(pair: Pair) -> None:
 
 
 def test_a_retransmission_for_another_receiver_recovers_the_loss(pair: Pair) -> None:
-    """UM-121, UM-124, UM-127: both lose it, the faster NAKs, all get the retransmission: the slower never NAKs."""
+    """UM-121, UM-124, UM-127: when both receivers lose a datagram, the faster one NAKs and all get the
+    retransmission, so the slower one never NAKs.
+    """
     source = pair.publisher.session().source()
     slow = pair.world.host()
     slow.set_faults(delay_ns=DELAY)
@@ -190,7 +198,7 @@ def test_a_retransmission_for_another_receiver_recovers_the_loss(pair: Pair) -> 
 
 
 def test_an_unneeded_retransmission_is_a_duplicate(pair: Pair) -> None:
-    """UM-124: a receiver without loss gets the others' retransmissions and drops them."""
+    """UM-124: a receiver without loss gets the retransmissions for other receivers and drops them."""
     source = pair.publisher.session().source()
     healthy = pair.world.host()
     lossy_join, healthy_join = (h.receiver().join(source, **AT_ONCE) for h in (pair.subscriber, healthy))
@@ -202,7 +210,9 @@ def test_an_unneeded_retransmission_is_a_duplicate(pair: Pair) -> None:
 
 
 def test_sqns_before_the_trail_are_given_up_at_nak_time(pair: Pair) -> None:
-    """UM-125, UM-128: headers carry the trail; a sqn before it is unrecoverable at the next NAK time and not NAKed."""
+    """UM-125, UM-128: headers carry the trail; a sqn before it is unrecoverable at the next NAK time and is
+    not NAKed.
+    """
     session = pair.publisher.session(window_bytes=1 << 16, term_length=1 << 16)
     source = session.source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source)
@@ -245,7 +255,7 @@ def test_long_lists_are_split(pair: Pair) -> None:
 
 
 def test_losses_beyond_a_full_loss_map_are_given_up(pair: Pair) -> None:
-    """UM-116: the map is bounded; losses beyond it are counted, the others are recovered."""
+    """UM-116: the loss map is bounded; losses beyond the bound are counted, and the others are recovered."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver(burst_loss_max=10**9).join(source, loss_capacity=16)
     pair.world.rule("drop", Type.DATA, sqns=(1, 12), retransmission=False)
@@ -264,7 +274,9 @@ def test_losses_beyond_a_full_loss_map_are_given_up(pair: Pair) -> None:
 
 
 def test_a_nak_is_answered_at_once(pair: Pair) -> None:
-    """UM-115, UM-120, UM-133: directly from the window, in the order of the sqns, with the retransmission flag."""
+    """UM-115, UM-120, UM-133: retransmissions are sent directly from the window, in the order of the sqns,
+    with the retransmission flag.
+    """
     session = pair.publisher.session()
     source = session.source()
     send_each(source, 6)
@@ -277,7 +289,9 @@ def test_a_nak_is_answered_at_once(pair: Pair) -> None:
 
 
 def test_naks_outside_the_window_get_no_response(pair: Pair) -> None:
-    """UM-129, C10: sqns that have left the window or were never sent: no response, but counted."""
+    """UM-129, C10: NAKs for sqns that have left the window or were never sent get no response but are
+    counted.
+    """
     session = pair.publisher.session(window_bytes=4096)
     source = session.source()
     send_each(source, 10, 1000)
@@ -291,7 +305,9 @@ def test_naks_outside_the_window_get_no_response(pair: Pair) -> None:
 
 
 def test_one_refusal_in_an_ignore_interval(pair: Pair) -> None:
-    """UM-129, UM-130, C8: within 500 ms of a retransmission the first further NAK gets an NCF, the others nothing."""
+    """UM-129, UM-130, C8: within 500 ms of a retransmission, the first further NAK gets an NCF and later ones
+    get no response.
+    """
     session = pair.publisher.session()
     source = session.source()
     send_each(source, 3)
@@ -309,7 +325,9 @@ def test_one_refusal_in_an_ignore_interval(pair: Pair) -> None:
 
 
 def test_a_refused_receiver_waits_and_then_backs_off(pair: Pair) -> None:
-    """UM-131, C7: after an NCF no NAK for 1 s, then a normal back-off, then the next NAK."""
+    """UM-131, C7: after an NCF, a receiver sends no NAK for 1 s; then a normal back-off and the next NAK
+    follow.
+    """
     session = pair.publisher.session(ignore_interval_ns=400 * MS)
     source = session.source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source)
@@ -350,7 +368,9 @@ def hand_nak(pair: Pair, session: Session, *sqns: int) -> None:
 
 
 def test_beyond_the_rate_limit_retransmissions_are_delayed(pair: Pair) -> None:
-    """UM-129, UM-132, UM-133, UX-4: NCF rx_delay and a queue, oldest first; receivers wait."""
+    """UM-129, UM-132, UM-133, UX-4: above the rate limit, the source sends an NCF with rx_delay and queues
+    the retransmission; the oldest is sent first, and receivers wait.
+    """
     session = limited(pair, 1_000_000)  # 1250 bytes in 10 ms: one datagram of 1032
     source = session.source()
     send_each(source, 6, 1000)
@@ -369,7 +389,9 @@ def test_beyond_the_rate_limit_retransmissions_are_delayed(pair: Pair) -> None:
 
 
 def test_when_the_queue_is_full_requests_are_shed(pair: Pair) -> None:
-    """UM-132: limiter and queue full: NCF shed, no retransmission."""
+    """UM-132: when limiter and queue are full, the source sends an NCF with reason shed and no
+    retransmission.
+    """
     session = limited(pair, 10_000)
     source = session.source()
     send_each(source, 1200)
@@ -384,12 +406,14 @@ def test_when_the_queue_is_full_requests_are_shed(pair: Pair) -> None:
 
 
 def test_retransmissions_precede_new_data(pair: Pair) -> None:
-    """UM-133, UX-4: if both wait for the data limit, the retransmission is sent first; the limit covers both."""
+    """UM-133, UX-4: if data and a retransmission both wait for the data limit, the retransmission is sent
+    first; the limit covers both.
+    """
     host = pair.world.host(data_rate_bps=1_000_000, rate_interval_ns=10 * MS)
     session = host.session()
     source = session.source()
     send_each(source, 1, 1000)
-    source.send(bytes(1000), flush=True)  # queued: the slice is used up
+    source.send(bytes(1000), flush=True)  # queued because the slice is used up
     nak_by_hand(Pair(pair.world, host, pair.subscriber), session, 0)
     pair.world.run_for(100 * MS)
     order = [(d.time_ns, d.sqn, d.retransmission) for d in session.sent(Type.DATA)]
@@ -397,7 +421,7 @@ def test_retransmissions_precede_new_data(pair: Pair) -> None:
 
 
 def test_ncf_reasons_are_counted_separately(pair: Pair) -> None:
-    """UM-132: a receiver counts NCFs by reason, also unknown ones, and the trace shows them."""
+    """UM-132: a receiver counts NCFs by reason, including unknown reasons, and the trace shows them."""
     session = pair.publisher.session()
     source = session.source()
     join = pair.subscriber.receiver().join(source)
@@ -422,7 +446,7 @@ def test_ncf_reasons_are_counted_separately(pair: Pair) -> None:
 
 
 def test_recovery_is_measured(pair: Pair) -> None:
-    """Time and NAKs per recovery; naks_sent is at least nak_pckts_sent."""
+    """The receiver measures time and NAKs per recovery; naks_sent is at least nak_pckts_sent."""
     source = pair.publisher.session().source()
     join = pair.subscriber.receiver().join(source, **AT_ONCE)
     pair.world.rule("drop", Type.DATA, sqns=(1, 3), retransmission=False)

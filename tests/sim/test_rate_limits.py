@@ -15,7 +15,7 @@ def limited(world: World, **options) -> Source:
 
 
 def sent(session: Session) -> list[tuple[int, int]]:
-    """Return send times and bytes."""
+    """Return the send times and the bytes."""
     return [(d.time_ns, len(d.data)) for d in session.sent(Type.DATA)]
 
 
@@ -29,7 +29,7 @@ def in_slices(datagrams: list[Datagram], slice_ns: int) -> dict[int, int]:
 
 
 def test_a_datagram_over_the_limit_is_queued(world: World) -> None:
-    """UX-1: 1 Mbit/s and slices of 100 ms: 12 500 bytes; the next send in the slice waits, or is refused."""
+    """UX-1: 1 Mbit/s and slices of 100 ms allow 12 500 bytes; the next send in the slice waits or is refused."""
     source = limited(world, data_rate_bps=1_000_000, rate_interval_ns=100 * MS)
     results = [source.try_send(bytes(1000 - HEADER)) for _ in range(15)]
     assert results == [*range(13), RATE_LIMITED, RATE_LIMITED]
@@ -38,7 +38,7 @@ def test_a_datagram_over_the_limit_is_queued(world: World) -> None:
     assert len(sent(source.session)) == 12
     world.run_until(100 * MS)
     assert sent(source.session)[12:] == [(100 * MS, 1000)]
-    assert source.try_send(b"x") == 13  # UX-23: the refused ones took no sqn
+    assert source.try_send(b"x") == 13  # UX-23: the refused messages used no sqn
 
 
 def test_no_slice_exceeds_its_allowance(world: World) -> None:
@@ -54,7 +54,7 @@ def test_no_slice_exceeds_its_allowance(world: World) -> None:
 
 
 def test_a_datagram_larger_than_a_slice_collects_credit(world: World) -> None:
-    """UX-3: with a very small limit it waits several slices until there is enough credit."""
+    """UX-3: with a very small limit a send waits several slices until there is enough credit."""
     source = limited(world, data_rate_bps=100_000, rate_interval_ns=10 * MS)  # 125 bytes per slice
     for number in range(3):
         while source.try_send(bytes([number]) * (1000 - HEADER)) < 0:
@@ -64,7 +64,9 @@ def test_a_datagram_larger_than_a_slice_collects_credit(world: World) -> None:
 
 
 def test_sessions_of_a_context_share_the_limit(world: World) -> None:
-    """UX-1: the limiter is the context's: a session that uses it up blocks publishers of another one."""
+    """UX-1: the limiter belongs to the context, so a session that uses it up blocks publishers of another
+    session.
+    """
     host = world.host(data_rate_bps=1_000_000, rate_interval_ns=100 * MS)
     first, second = (host.session(batch_minimum_bytes=1).source() for _ in range(2))
     while first.try_send(bytes(968)) >= 0:
@@ -75,7 +77,7 @@ def test_sessions_of_a_context_share_the_limit(world: World) -> None:
 
 
 def test_retransmissions_have_a_separate_limit(pair: Pair) -> None:
-    """UX-4: retransmissions obey both limits; their own limit does not delay new data."""
+    """UX-4: retransmissions obey both limits; their separate limit does not delay new data."""
     world = pair.world
     host = world.host(data_rate_bps=10_000_000, retransmit_rate_bps=1_000_000, rate_interval_ns=10 * MS)
     session = host.session(batch_minimum_bytes=1)

@@ -25,7 +25,9 @@ RECEIVER = {"window_bytes": 65536, "adaptive_timers": RECEIVER_TIMERS}
 def send_tens(
     pair: Pair, tens: int, fault: str, adaptive: bool = True, **rule: int
 ) -> tuple[list[int], dict[str, int]]:
-    """Send groups of ten messages, one of each dropped or delayed. Return the delivery times and the counters."""
+    """Send groups of ten messages, with one message of each group dropped or delayed. Return the delivery
+    times and the counters.
+    """
     source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS * adaptive).source()
     timers = RECEIVER_TIMERS * adaptive
     join = pair.subscriber.receiver().join(source, window_bytes=65536, adaptive_timers=timers)
@@ -45,7 +47,7 @@ def send_tens(
 
 
 def nak_count(pair: Pair) -> int:
-    """The NAKs sent."""
+    """Return the NAKs that were sent."""
     return len(pair.world.trace(Fate.SENT, Type.NAK))
 
 
@@ -61,7 +63,9 @@ def test_a_lossy_path_is_measured(pair: Pair) -> None:
 
 
 def test_fixed_timers_stay_those_of_ultra_messaging(pair: Pair) -> None:
-    """UM-117: without adaptive timers, no loss is NAKed before half of 50 ms, after any number of measurements."""
+    """UM-117: without adaptive timers, no loss is NAKed before half of 50 ms, however many measurements
+    exist.
+    """
     waits, counters = send_tens(pair, 40, "drop", adaptive=False)
     assert min(waits) >= 25 * MS + ROUND_TRIP
     assert max(waits) <= 75 * MS + ROUND_TRIP
@@ -82,7 +86,9 @@ def test_reordering_does_not_cause_naks(pair: Pair) -> None:
 
 @pytest.mark.parametrize("delay_ns", [50 * US, 1 * MS, 40 * MS])
 def test_a_lost_retransmission_takes_a_few_round_trips(pair: Pair, delay_ns: int) -> None:
-    """UM-122, UM-129, UM-131: the source does not ignore the second NAK, because it arrives after a round trip."""
+    """UM-122, UM-129, UM-131: the source does not ignore the second NAK because it arrives after a round
+    trip.
+    """
     for host in (pair.publisher, pair.subscriber):
         host.set_faults(delay_ns=delay_ns)
     source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
@@ -122,7 +128,9 @@ def test_a_lost_last_datagram_is_revealed_within_a_few_round_trips(pair: Pair) -
 
 
 def test_a_lost_last_datagram_close_to_others_is_revealed_soon(pair: Pair) -> None:
-    """UM-87, C1: datagrams just before it delay acceptance of a session message for one round trip only."""
+    """UM-87, C1: datagrams that arrive just before a session message delay its acceptance for only one round
+    trip.
+    """
     delay_ns = 25 * US
     for host in (pair.publisher, pair.subscriber):
         host.set_faults(delay_ns=delay_ns)
@@ -143,7 +151,7 @@ def test_a_lost_last_datagram_close_to_others_is_revealed_soon(pair: Pair) -> No
 
 
 def test_early_session_messages_back_off(pair: Pair) -> None:
-    """UM-68: their interval doubles, up to 10 s."""
+    """UM-68: the interval between session messages doubles, up to 10 s."""
     session = pair.publisher.session(adaptive_timers=lib.UM_ADAPTIVE_SM)
     session.source(tsni_interval_ns=0).send(b"x", flush=True)
     pair.world.run_for(60 * SECOND)
@@ -155,7 +163,9 @@ def test_early_session_messages_back_off(pair: Pair) -> None:
 
 
 def test_receivers_get_the_size_of_their_group(pair: Pair) -> None:
-    """UM-74, UM-117: the source counts its receivers and reports their number once, not before its first message."""
+    """UM-74, UM-117: the source counts its receivers and reports their number once, not before its first
+    message.
+    """
     session = pair.publisher.session(adaptive_timers=SOURCE_TIMERS)
     source = session.source(tsni_interval_ns=0)
     joins = [pair.subscriber.receiver().join(source, **RECEIVER)]
@@ -173,7 +183,7 @@ def test_receivers_get_the_size_of_their_group(pair: Pair) -> None:
 
 @contextmanager
 def large_group(seed: int, count: int, **options: int) -> Iterator[tuple[World, Source, list[Join]]]:
-    """Create a source and `count` receivers at DELAY, which have received the size of their group."""
+    """Create a source and `count` receivers at DELAY that know the size of their group."""
     small = {"hold_datagrams": 16, "hold_messages": 64, "inbox_datagrams": 64, "datagram_max_bytes": 2048}
     world = World(seed)
     publisher = world.host(path_bytes=2048, inbox_datagrams=4096, hold_datagrams=16, hold_messages=64)
@@ -199,7 +209,9 @@ def large_group(seed: int, count: int, **options: int) -> Iterator[tuple[World, 
 
 
 def all_lose(seed: int, count: int = 1000) -> tuple[int, float]:
-    """Lose the same datagram at every receiver. Return the NAKs at the source, and round trips until all have it."""
+    """Lose the same datagram at every receiver. Return the NAKs at the source, and the round trips until all
+    receivers have it.
+    """
     with large_group(seed, count) as (world, source, joins):
         assert joins[0].counters["group_receivers"] > 0.9 * count
         before = source.session.counters["naks_rcved"]
@@ -215,7 +227,7 @@ def all_lose(seed: int, count: int = 1000) -> tuple[int, float]:
 
 
 def test_a_thousand_receivers_lose_the_same_datagram() -> None:
-    """UM-117, UM-124, UM-127: a few NAK, and the retransmission suppresses the others."""
+    """UM-117, UM-124, UM-127: a few receivers NAK, and the retransmission suppresses the NAKs of the others."""
     runs = [all_lose(seed) for seed in range(1, 12)]
     assert median(naks for naks, _ in runs) <= 5
     assert median(waits for _, waits in runs) <= 4

@@ -1,4 +1,6 @@
-"""Topic resolution under attack, by seed: receivers find sources, tables and rates stay within their bounds."""
+"""Topic resolution under attack, by seed: receivers find sources, and tables and rates stay within their
+bounds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random worlds with checkers: UX-22, and every requirement in the checkers of ffi/sim."""
+"""Random worlds with checkers: UX-22, and every requirement that the checkers of ffi/sim check."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LBTRU_SEEDS = 400
 ATTACKED_LBTRU_SEEDS = 500
 
 ALONE = Setup(recovers=False)
-"""Without late join and off-transport recovery, as when the seeds below were found."""
+"""Run without late join and off-transport recovery, as when the seeds below were found."""
 
 ATTACKED_LBTRU = Setup(adversary=Adversary.FORGES_CONTROL, transport=Transport.LBTRU)
 
 PLAIN_CANARIES = (Canary.STALE_PAYLOAD, Canary.LOSE_ROW, Canary.REPEAT_ROW, Canary.DEAF_RECEIVER)
-"""Mistakes that are detected without recovery and without an adversary."""
+"""Mistakes that the checkers detect without recovery and without an adversary."""
 
-# Seeds that found a mistake once, with the mistake.
+# Seeds that found a mistake once, each with the mistake.
 REGRESSIONS = {
     10: "an expired slice of a limiter kept the session's timer in the past",
     29: "a controller started with a datagram from before it was mapped, so all in between looked lost",
@@ -39,13 +39,13 @@ REGRESSIONS = {
 }
 
 
-# Seeds over LBT-RU that found a mistake once, with the mistake.
+# Seeds over LBT-RU that found a mistake once, each with the mistake.
 LBTRU_REGRESSIONS = {
     232480143222790: "a full link always refused the copies of the same client, which were never sent",
     253466503062939: "as 232480143222790, for the start of a topic",
 }
 
-# The same with source-side filtering and recovery.
+# Seeds as above, with source-side filtering and recovery.
 FILTERED_REGRESSIONS = {
     26961238902045: "a filter report for another session of the host was accepted, and its datagrams were lost",
     26961238902261: "acknowledgements in flight revoked an interest repeatedly",
@@ -54,14 +54,14 @@ FILTERED_REGRESSIONS = {
     26961238932220: "a client without interest in a batch made it look sent, and another was always the last",
 }
 
-# Seeds over LBT-RU with an adversary that found a mistake once, with the mistake.
+# Seeds over LBT-RU with an adversary that found a mistake once, each with the mistake.
 ATTACKED_LBTRU_REGRESSIONS = {
     1: "the answer to a connection request without a client id was 20 bytes longer than the request",
     5: "a forged answer to a connection request gave a receiver another client's id",
     7: "as 5, after a forged reset: for the client activity timeout its NAKs and acknowledgements were dropped",
 }
 
-# Seeds with an adversary that found a mistake once, with the mistake.
+# Seeds with an adversary that found a mistake once, each with the mistake.
 ATTACKED_REGRESSIONS = {
     38: "a forged session message set the base of a receiver, whose source never sent a true one",
     79: "replayed datagrams ended a session: joined again, it started with one of them, delivered before",
@@ -72,7 +72,7 @@ ATTACKED_REGRESSIONS = {
 }
 
 
-# Seeds with late join and off-transport recovery that found a mistake once, with the mistake.
+# Seeds with late join and off-transport recovery that found a mistake once, each with the mistake.
 RECOVERY_REGRESSIONS = {
     3: "fetched messages were delivered before BOS",
     6: "a false range moved the position of the stream",
@@ -99,9 +99,11 @@ RECOVERY_REGRESSIONS = {
 
 
 def test_random_seeds() -> None:
-    """UM-136..UM-142: with late joins and recoveries from peers that stall, lie, repeat and disconnect.
+    """UM-136..UM-142: worlds have late joins and recoveries from peers that stall, lie, repeat and
+    disconnect.
 
-    For any seed: correct payloads, nothing twice, nothing out of order, no unreported loss, and then idle (UX-22).
+    For any seed, payloads are correct, nothing is delivered twice or out of order, every loss is reported,
+    and the world is idle at the end (UX-22).
     """
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
@@ -132,7 +134,9 @@ def test_seeds_that_once_failed(seed: int) -> None:
 
 
 def test_random_seeds_over_lbtru() -> None:
-    """UM-111, UX-11: the same worlds with a copy for each receiver, which connects and may be dropped when idle."""
+    """UM-111, UX-11: the same worlds run with a copy for each receiver, which connects and may be dropped
+    when idle.
+    """
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
     results = list(run_seeds(first, LBTRU_SEEDS, Setup(transport=Transport.LBTRU)))
@@ -154,9 +158,11 @@ def test_seeds_with_filtering_that_once_failed(seed: int) -> None:
 
 
 def test_random_seeds_with_an_adversary_over_lbtru() -> None:
-    """UX-11, UX-22: without client ids, an attacker cannot create, end or keep clients, and answers to it are small.
+    """UX-11, UX-22: without client ids, an attacker cannot create, end or keep clients, and answers to the
+    attacker are small.
 
-    Forged requests, acknowledgements, resets and answers, own clients that fill the table, and LBT-RM's attacks.
+    The attacker sends forged requests, acknowledgements, resets and answers, fills the table with its own
+    clients, and uses the attacks on LBT-RM.
     """
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
@@ -168,12 +174,14 @@ def test_random_seeds_with_an_adversary_over_lbtru() -> None:
 
 @pytest.mark.parametrize("seed", ATTACKED_LBTRU_REGRESSIONS)
 def test_seeds_with_an_adversary_over_lbtru_that_once_failed(seed: int) -> None:
-    """UX-11: attacked seeds over LBT-RU that found mistakes stay in the suite, too."""
+    """UX-11: attacked seeds over LBT-RU that found mistakes also stay in the suite."""
     assert run_seed(seed, ATTACKED_LBTRU).violation == ""
 
 
 def test_the_checkers_detect_a_forger_with_the_key() -> None:
-    """UX-11: with the key of client ids, a forger gets the stream sent to addresses that did not request it."""
+    """UX-11: with the key of client ids, a forger can have the stream sent to addresses that did not request
+    it.
+    """
     planted = Setup(Canary.KNOWN_KEY, Adversary.FORGES_CONTROL, Transport.LBTRU)
     violations = [result.violation for result in run_seeds(1, 20, planted)]
     assert sum("which did not request it" in violation for violation in violations) > 5
@@ -181,12 +189,14 @@ def test_the_checkers_detect_a_forger_with_the_key() -> None:
 
 @pytest.mark.parametrize("canary", PLAIN_CANARIES)
 def test_a_planted_mistake_over_lbtru_is_detected(canary: Canary) -> None:
-    """With a planted mistake, runs over LBT-RU fail, too."""
+    """With a planted mistake, runs over LBT-RU also fail."""
     assert any(result.violation for result in run_seeds(1, 40, Setup(canary, transport=Transport.LBTRU)))
 
 
 def test_random_seeds_with_an_adversary() -> None:
-    """UX-22, UM-101: in spite of forgeries except data, honest receivers get every message, or a loss event for it."""
+    """UX-22, UM-101: in spite of all forgeries except forged data, honest receivers get every message or a
+    loss event for it.
+    """
     first = random.SystemRandom().randrange(2**48)
     print(f"first seed: {first}")
     results = list(run_seeds(first, ATTACKED_SEEDS, Setup(adversary=Adversary.FORGES_CONTROL)))
@@ -197,12 +207,12 @@ def test_random_seeds_with_an_adversary() -> None:
 
 @pytest.mark.parametrize("seed", ATTACKED_REGRESSIONS)
 def test_seeds_with_an_adversary_that_once_failed(seed: int) -> None:
-    """UX-22: attacked seeds that found mistakes stay in the suite, too."""
+    """UX-22: attacked seeds that found mistakes also stay in the suite."""
     assert run_seed(seed, Setup(adversary=Adversary.FORGES_CONTROL)).violation == ""
 
 
 def test_forged_data_is_detected() -> None:
-    """The checkers detect data with the address of a source, which only keys could prevent."""
+    """The checkers detect forged data with the address of a source, which only keys could prevent."""
     seeds = range(1, 21)
     found = [seed for seed in seeds if run_seed(seed, Setup(adversary=Adversary.FORGES_DATA)).violation]
     assert len(found) > len(seeds) / 4
@@ -229,7 +239,7 @@ def test_runs_are_deterministic() -> None:
 
 
 def test_the_command_reports_seeds_as_json() -> None:
-    """`umstack sim --json` prints one object, exits 0 on success."""
+    """`umstack sim --json` prints one object and exits with 0 on success."""
     done = CliRunner().invoke(command, ["--seeds", "20", "--first-seed", "1", "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
@@ -238,7 +248,7 @@ def test_the_command_reports_seeds_as_json() -> None:
 
 
 def test_the_command_replays_an_attack() -> None:
-    """The replay command of a seed that failed under attack names the adversary, and fails the same way."""
+    """The replay command of a seed that failed under attack includes the adversary and fails in the same way."""
     options = ["--seeds", "20", "--first-seed", "1", "--adversary=forges-data", "--json"]
     report = json.loads(CliRunner().invoke(command, options).stdout)
     assert report["adversary"] == "forges_data"
@@ -250,7 +260,7 @@ def test_the_command_replays_an_attack() -> None:
 
 
 def test_the_command_shows_the_failed_seed() -> None:
-    """A failure exits 1 and prints the replay command, which fails the same way."""
+    """A failure exits with 1 and prints the replay command, which fails in the same way."""
     done = CliRunner().invoke(
         command, ["--seeds", "20", "--first-seed", "1", "--canary", "lose-row", "--json"]
     )

@@ -25,7 +25,7 @@ def session_message(session: Session, lead: int, trail: int) -> bytes:
 
 
 def forge(pair: Pair, session: Session, lead: int, trail: int) -> None:
-    """Deliver a forged one to the subscriber, from the publisher's address."""
+    """Deliver a forged session message to the subscriber, from the publisher's address."""
     data = session_message(session, lead, trail)
     pair.world.inject(data, pair.subscriber, GROUP, (PUBLISHER, 5555))
 
@@ -33,7 +33,9 @@ def forge(pair: Pair, session: Session, lead: int, trail: int) -> None:
 def stream(
     pair: Pair, attack: Callable[[Session, int], None], **options: int
 ) -> tuple[Session, Source, Join]:
-    """Publish 3,000 messages in 3 s, with the attack after each; then wait until all recovery is over."""
+    """Publish 3,000 messages in 3 s, with the attack after each message; then wait until all recovery is
+    over.
+    """
     session = pair.publisher.session(session_id=SESSION_ID, batch_minimum_bytes=1, **options)
     source = session.source()
     receiver = pair.subscriber.receiver(loss_check_interval_ns=100 * MS)
@@ -48,14 +50,16 @@ def stream(
 
 
 def lost_events(join: Join) -> list[Kind]:
-    """Return the loss events of the application."""
+    """Return the loss events that the application got."""
     return [row.kind for row in join.rows if row.kind in (Kind.UNRECOVERABLE_LOSS, Kind.BURST_LOSS)]
 
 
 @pytest.mark.parametrize("every", [3000, 100, 1])
 @pytest.mark.parametrize("jump", [60_000, 250, 1_000_000])
 def test_forged_lead_and_trail_lose_nothing(pair: Pair, jump: int, every: int) -> None:
-    """UM-71, UM-128: lead and trail far ahead, once, thirty times and with each message: every message arrives."""
+    """UM-71, UM-128: a forger sends lead and trail far ahead, once, thirty times or with each message; every
+    message still arrives.
+    """
 
     def attack(session: Session, number: int) -> None:
         if number % every == every // 2:
@@ -91,7 +95,7 @@ def test_an_old_trail_starts_no_nak_storm(pair: Pair) -> None:
 
 
 def test_a_source_held_by_flow_control_continues(pair: Pair) -> None:
-    """AE-15, AE-19: a receiver finally reports the positions of true session messages."""
+    """AE-15, AE-19: a receiver reports the positions of the true session messages in the end."""
     window = {"flow_policy": FLOW_MIN, "window_bytes": 1 << 17, "sm_maximum_interval_ns": 400 * MS}
 
     def attack(session: Session, number: int) -> None:
@@ -113,7 +117,9 @@ def test_a_source_held_by_flow_control_continues(pair: Pair) -> None:
 
 
 def test_naks_per_second_are_limited(pair: Pair) -> None:
-    """UM-119: one forged DATA datagram, 65,000 ahead, causes as many losses; their NAKs stay within the rate."""
+    """UM-119: a forged DATA datagram that is 65,000 ahead causes as many losses; their NAKs stay within the
+    rate.
+    """
     rate = 5000
     session = pair.publisher.session(session_id=SESSION_ID, batch_minimum_bytes=1)
     source = session.source()
@@ -171,7 +177,9 @@ def test_a_rejoined_session_reports_the_losses_in_between(pair: Pair) -> None:
 
 
 def test_replayed_datagrams_end_a_session_but_lose_nothing_unreported(pair: Pair) -> None:
-    """UM-104, UX-9: replayed datagrams end an idle session; joined again, it resumes at its position."""
+    """UM-104, UX-9: replayed datagrams end an idle session; when it is joined again, it resumes at its
+    position.
+    """
     session = pair.publisher.session(
         session_id=SESSION_ID, batch_minimum_bytes=1, window_bytes=1 << 16, term_length=1 << 16
     )

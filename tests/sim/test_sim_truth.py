@@ -53,18 +53,18 @@ LossKey = tuple[Key, str, int]
 
 @dataclass(slots=True)
 class Seen:
-    """Simulated runs, and the tables of their captures."""
+    """Simulated runs and the tables of their captures."""
 
     runs: list[SimRun]
     anywhere: Tables
     at_the_switch: Tables
     at_the_hosts: Tables
-    """Each capture point separately: `publisher` is followed by @ and the point."""
+    """Yield each capture point separately: `publisher` is followed by @ and the point."""
     lost_at_hosts: pl.DataFrame
-    """Losses of each host, as captured at its own port."""
+    """The losses of each host, as captured at its own port."""
 
     def sessions(self, *kinds: str) -> Iterator[tuple[Key, SessionTruth]]:
-        """Yield the truth of each session, of all runs or some."""
+        """Yield the truth of each session, for all runs or some of them."""
         for run in self.runs:
             if not kinds or run.kind in kinds:
                 yield from (((one.publisher, one.session_id), one) for one in run.truth.sessions)
@@ -81,7 +81,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """Runs with deliberate losses, one with a storm, and random worlds of some seeds."""
+    """Return runs with deliberate losses, one with a storm, and random worlds of some seeds."""
     folder = tmp_path_factory.mktemp("simulated")
     first = random.SystemRandom().randrange(2**24)
     print(f"seeds from {first}")
@@ -131,9 +131,9 @@ def by_loss(frame: pl.DataFrame) -> dict[LossKey, dict[str, Any]]:
 
 
 def test_sessions_match_the_sent_datagrams(seen: Seen) -> None:
-    """Datagrams, bytes, retransmissions, refusals and control packets by kind of every session.
+    """Datagrams, bytes, retransmissions, refusals and control packets are exact by kind and session.
 
-    A retransmission counted as useless gave no receiver a missing datagram.
+    A retransmission counts as useless if it gave no receiver a missing datagram.
     """
     found = {session_of(row): row for row in rows(seen.at_the_switch["sessions"])}
     repaired = {session_of(row): row for row in rows(seen.at_the_switch["repairs"])}
@@ -166,10 +166,11 @@ def test_sessions_match_the_sent_datagrams(seen: Seen) -> None:
 
 
 def test_losses_match_the_truth(seen: Seen) -> None:
-    """By receiver and sqn: send time, every NAK, and the outcome, to the nanosecond.
+    """The send time, every NAK and the outcome of each receiver and sqn are exact to the nanosecond.
 
-    At a receiver's own port all is known, except for a first transmission that was only late. At the switch the arrival
-    of a retransmission is unknown: if all arrived, times are exact as well, otherwise never later than the truth.
+    At a receiver's own port everything is known except a first transmission that was only late. At the switch
+    the arrival of a retransmission is unknown: if all of them arrived, the times are also exact, otherwise
+    they are never later than the truth.
     """
     truth, planned = seen.losses(), seen.losses(PLANNED).keys()
     at_switch, at_hosts = by_loss(seen.at_the_switch["losses"]), by_loss(seen.lost_at_hosts)
@@ -195,7 +196,9 @@ def rank(values: list[int], share: float) -> int:
 
 @pytest.mark.parametrize(("kind", "end"), [(PLANNED, "repair_sent_ns"), (STORMY, "repaired_ns")])
 def test_recovery_latency_is_exact(seen: Seen, kind: str, end: str) -> None:
-    """Percentiles by receiver: at the switch by the source's responses, at the receivers' ports by their waiting."""
+    """Percentiles by receiver are exact: at the switch by the source's responses, at receivers' ports by
+    their waiting.
+    """
     frame = seen.at_the_switch["losses"] if kind == PLANNED else seen.lost_at_hosts
     lost: dict[tuple[Key, str], list[Loss]] = defaultdict(list)
     for (key, receiver, _), loss in seen.losses(kind).items():
@@ -230,10 +233,12 @@ def longest_run(numbers: list[int]) -> list[int]:
 
 
 def test_incidents_match_the_deliberate_losses(seen: Seen) -> None:
-    """Head, sporadic, burst, connectivity, tail: each with its cause, receiver, sqns and times, and no others.
+    """Every head, sporadic, burst, connectivity and tail incident is found with its cause, receiver, sqns and
+    times, and no other incident is found.
 
-    A loss that a receiver need not NAK, because another one did, is invisible at the switch. For frequent losses,
-    incidents equal a list of losses split at quiet times, with bursts separate from other losses.
+    A loss that a receiver need not NAK because another receiver did is invisible at the switch. For frequent
+    losses, the incidents equal a list of losses that is split at quiet times, with bursts separate from other
+    losses.
     """
     reported = rows(seen.at_the_switch["incidents"])
     asked = seen.losses()
@@ -275,7 +280,7 @@ def test_incidents_match_the_deliberate_losses(seen: Seen) -> None:
 
 
 LostAt = tuple[int, int]
-"""Time and sqn of a loss."""
+"""The time and the sqn of a loss."""
 
 
 def lost_times(lost: dict[LossKey, Loss]) -> dict[tuple[Key, str], list[LostAt]]:
@@ -305,7 +310,9 @@ def run_starts(lost: list[LostAt]) -> dict[int, int]:
 
 
 def bursts_apart(part: list[LostAt], first: dict[int, int]) -> Iterator[list[int]]:
-    """Yield the times of an incident, and separately of each burst if less than half was lost in bursts."""
+    """Yield the times of an incident, and separately those of each burst if less than half was lost in
+    bursts.
+    """
     runs: dict[int, list[int]] = defaultdict(list)
     for time_ns, sqn in part:
         runs[first[sqn]].append(time_ns)
@@ -341,9 +348,11 @@ def test_storms_belong_to_the_receiver_that_caused_them(seen: Seen) -> None:
 
 
 def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
-    """At a receiver's port: sqns whose first transmission never arrived, NAKed or not, and duplicates.
+    """At a receiver's port the table has the sqns whose first transmission never arrived, NAKed or not, and
+    the duplicates.
 
-    A host of a random world may leave a session and join it again: datagrams in between are a gap, not a loss.
+    A host of a random world may leave a session and join it again; the datagrams in between are a gap, not a
+    loss.
     """
 
     def at(row: dict[str, Any]) -> Where:
@@ -378,7 +387,7 @@ def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
 
 
 def test_latency_is_the_delay_of_each_path(seen: Seen) -> None:
-    """From the switch to each host of the storm: first transmissions have the delay of their path.
+    """From the switch to each host of the storm, first transmissions have the delay of their path.
 
     Retransmissions do not count; the skew of two receivers is the difference of their delays.
     """
@@ -403,7 +412,9 @@ def test_latency_is_the_delay_of_each_path(seen: Seen) -> None:
 
 
 def test_suggestions_follow_from_the_deliberate_losses(seen: Seen) -> None:
-    """The longest round trip, burst and peak rate were chosen, so the back-offs and the window are known."""
+    """The run was built with a chosen longest round trip, burst and peak rate, so the back-offs and the
+    window are known.
+    """
     chosen = {(session_of(row), row["option"]): row for row in rows(seen.at_the_switch["suggestions"])}
     asked = seen.losses(PLANNED)
     for run in (run for run in seen.runs if run.kind == PLANNED):

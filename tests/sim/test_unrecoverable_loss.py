@@ -12,7 +12,9 @@ from umstack.sim import MS, SECOND, Fate, Kind, Type, World
 
 @pytest.fixture
 def example(world: World) -> Example:
-    """Up to T = 0: transport sqns 0 to 5 were received, all NAKs are blocked, and A 4 = transport #6 is lost."""
+    """Run up to T = 0: transport sqns 0 to 5 were received, all NAKs are blocked, and A 4 = transport #6 is
+    lost.
+    """
     made = build(world)
     play(made)
     made.c.send(b"C1", flush=True)
@@ -32,7 +34,9 @@ def since(start_ns: int, datagrams) -> list[float]:
 
 
 def test_timeline(example: Example) -> None:
-    """UM-91..UM-98: SMs at 0.2, 0.6, 1.4, 3.0; NAKs in their ranges; TSNI #7 at 5; give-up at 10.2; loss at 15."""
+    """UM-91..UM-98: session messages are sent at 0.2, 0.6, 1.4 and 3.0 s, NAKs in their ranges and TSNI #7 at
+    5 s; the transport gives up at 10.2 s, and the loss is reported at 15 s.
+    """
     world, start = example.world, example.world.now_ns
     rows_before = len(example.receiver_a.rows)
     example.a.send(b"A4", flush=True)
@@ -83,7 +87,7 @@ def test_timeline(example: Example) -> None:
 
 
 def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
-    """UM-99: another topic is delivered at once; A 5 waits for the loss event and follows it, in order."""
+    """UM-99: another topic is delivered immediately; A 5 waits for the loss event and follows it in order."""
     world, start = example.world, example.world.now_ns
     other = example.session.source()
     receiver = example.subscriber.receiver()
@@ -110,7 +114,9 @@ def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
 
 
 def test_a_message_after_the_timeout_triggers_the_event(example: Example) -> None:
-    """UM-99, UM-100: a message of the topic after 15 s gives up the gap, and follows the event."""
+    """UM-99, UM-100: a message of the topic after 15 s makes the receiver give up the gap, and follows the
+    loss event.
+    """
     world, start = example.world, example.world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 14 * SECOND)
@@ -125,7 +131,9 @@ def test_a_message_after_the_timeout_triggers_the_event(example: Example) -> Non
 
 
 def test_without_traffic_only_a_loss_check_triggers_the_event(world: World) -> None:
-    """UM-100: no message of the topic after the timeout: no event; a loss-check interval triggers it."""
+    """UM-100: if no message of the topic arrives after the timeout, there is no event; a loss-check interval
+    triggers it.
+    """
     example = build(world)
     checking = example.subscriber.receiver(loss_check_interval_ns=2500 * MS)
     checking.join(example.a)
@@ -150,7 +158,9 @@ def test_without_traffic_only_a_loss_check_triggers_the_event(world: World) -> N
 
 
 def test_the_end_of_the_session(example: Example) -> None:
-    """UM-102..UM-106: deletion sends nothing; EOS to both receivers 60 s after the last traffic; receivers remain."""
+    """UM-102..UM-106: deletion sends nothing; both receivers get EOS 60 s after the last traffic, and the
+    receivers remain.
+    """
     world, start = example.world, example.world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 15_100 * MS)
@@ -158,7 +168,7 @@ def test_the_end_of_the_session(example: Example) -> None:
         *(0.2, 0.6, 1.4, 3.0),
         *(5.2, 5.6, 6.4, 8.0),
         *(10.2, 10.6, 11.4, 13.0),
-    ]  # UM-102; C18: a TSNI, like any datagram, restarts the SMs
+    ]  # UM-102; C18: a TSNI, like any datagram, restarts the session messages
     example.a.delete()
     deleted_at = world.now_ns
     last_ns = max(d.time_ns for d in world.trace(Fate.RECEIVED, Type.DATA, Type.SM))
@@ -171,7 +181,7 @@ def test_the_end_of_the_session(example: Example) -> None:
     for receiver in (
         example.receiver_a,
         example.receiver_b,
-    ):  # UM-104, UM-105: also B, whose source was deleted long before
+    ):  # UM-104, UM-105: B also gets it, although its source was deleted long before
         assert (receiver.rows[-1].time_ns, receiver.rows[-1].kind) == (
             last_ns + 60 * SECOND,
             Kind.END_OF_SESSION,

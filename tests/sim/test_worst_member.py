@@ -1,4 +1,6 @@
-"""Limits on a bad receiver: one in a hundred that loses a fifth of the datagrams, and a forged one."""
+"""Limits on a bad receiver: one of a hundred receivers that loses a fifth of the datagrams, and a forged
+receiver.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ def last_event(session: Session) -> tuple[int, int]:
 def run_group(
     culprit_loss_ppm: int, is_adaptive: bool = False, **options: int
 ) -> tuple[int, dict[str, int], tuple[int, int], int]:
-    """Publish for two seconds as fast as the limiter allows, to 99 honest receivers and one that loses.
+    """Publish for two seconds as fast as the limiter allows, to 99 honest receivers and one that loses
+    datagrams.
 
-    Return the minimum of datagrams at an honest receiver, the session's counters, the last event and the lossy
-    receiver.
+    Return the minimum of datagrams at an honest receiver, the session's counters, the last event and the
+    lossy receiver.
     """
     small = {"hold_datagrams": 64, "hold_messages": 1024, "inbox_datagrams": 256}
     with World() as world:
@@ -72,11 +75,12 @@ def run_group(
 
 @pytest.mark.parametrize("is_adaptive", [False, True], ids=["fixed", "adaptive"])
 def test_one_receiver_in_a_hundred_loses_a_fifth(is_adaptive: bool) -> None:
-    """UM-129, UX-4: retransmissions stay below their limit, the others keep 0.95 of their rate, and an event names the
-    receiver."""
+    """UM-129, UX-4: retransmissions stay below their limit, the other receivers keep 0.95 of their rate, and
+    an event names the bad receiver.
+    """
     alone, before, event, _ = run_group(0, is_adaptive)
     assert before["rxs_sent"] == 0
-    assert event[0] == RECEIVER_KNOWN  # and no later event
+    assert event[0] == RECEIVER_KNOWN  # no later event
     fewest, counters, event, culprit = run_group(200_000, is_adaptive)
     assert counters["rxs_sent"] > 50
     as_unknown = 65536 if is_adaptive else 0  # NAKs before the second status message makes it a member
@@ -86,7 +90,7 @@ def test_one_receiver_in_a_hundred_loses_a_fifth(is_adaptive: bool) -> None:
 
 
 def test_a_receiver_over_its_share_is_no_longer_served() -> None:
-    """UX-21: by the policy, it gets no more retransmissions, without effect on the others."""
+    """UX-21: under the policy, the bad receiver gets no more retransmissions, without effect on the others."""
     fewest, counters, event, culprit = run_group(200_000, nak_cutoff_interval_ns=500 * MS)
     assert event == (CUT_OFF, culprit)
     assert counters["naks_cut_off"] > 0
@@ -95,7 +99,9 @@ def test_a_receiver_over_its_share_is_no_longer_served() -> None:
 
 @pytest.mark.parametrize("timeout_ns", [0, 1 * SECOND])
 def test_a_forged_receiver_holds_the_source_for_a_bounded_time(pair: Pair, timeout_ns: int) -> None:
-    """AE-19, AE-20: repeated window 0; the honest receiver gets 0.95 of its rate after the bound."""
+    """AE-19, AE-20: a forged receiver repeats window 0; the honest receiver gets 0.95 of its rate after the
+    bound.
+    """
     session = pair.publisher.session(
         flow_policy=FLOW_MIN, batch_minimum_bytes=1, session_id=0x77, flow_stall_timeout_ns=timeout_ns
     )
