@@ -18,7 +18,7 @@ from scapy.layers.inet import TCP
 
 from tests.bpf.frames import TAGS, ethernet, ipv4, ipv6, udp
 from tests.kernels import needs_tai_clock
-from tests.unit.test_packet_filter import kept
+from tests.unit.test_packet_filter import is_kept
 from umstack.capture.writing.egress_way import egress_filter
 from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.config import Config
@@ -149,14 +149,14 @@ def test_the_tap_keeps_the_same_packets_as_the_packet_socket(tap: Tap, filter_na
     """Both filters agree on every packet, and the tap keeps whole frames."""
     tap.keep(FILTERS[filter_name])
     tap.run(PACKETS[name])
-    is_kept = kept(FILTERS[filter_name].program(), PACKETS[name])
-    assert [frame for _, frame in tap.take()] == [PACKETS[name]] * is_kept
+    keeps = is_kept(FILTERS[filter_name].program(), PACKETS[name])
+    assert [frame for _, frame in tap.take()] == [PACKETS[name]] * keeps
 
 
 def test_the_packets_distinguish_the_filters() -> None:
     """The table above is not vacuous: each filter keeps some packets and rejects some, and no two keep the same."""
     answers = {
-        tuple(kept(packet_filter.program(), packet) for packet in PACKETS.values())
+        tuple(is_kept(packet_filter.program(), packet) for packet in PACKETS.values())
         for packet_filter in FILTERS.values()
     }
     assert len(answers) == len(FILTERS)
@@ -168,7 +168,7 @@ def test_both_filters_agree_on_a_packet_cut_anywhere(tap: Tap) -> None:
     whole, program = to("224.10.10.10", 14400, option_words=2), DEFAULT.program()
     for length in range(34, len(whole)):
         tap.run(whole[:length])
-        assert len(tap.take()) == kept(program, whole[:length]), f"cut at {length}"
+        assert len(tap.take()) == is_kept(program, whole[:length]), f"cut at {length}"
 
 
 @pytest.mark.parametrize("size", [42, 128, 129, 512, 513, 1514])
@@ -269,8 +269,8 @@ def test_the_socket_filter_keeps_the_same_packets_as_the_others(
 ) -> None:
     """The filter that stamps incoming frames agrees on every packet with the one without stamps."""
     tap.keep(FILTERS[filter_name])
-    assert incoming.takes(PACKETS[name]) == kept(FILTERS[filter_name].program(), PACKETS[name])
-    assert incoming.frames() == kept(FILTERS[filter_name].program(), PACKETS[name])
+    assert incoming.takes(PACKETS[name]) == is_kept(FILTERS[filter_name].program(), PACKETS[name])
+    assert incoming.frames() == is_kept(FILTERS[filter_name].program(), PACKETS[name])
 
 
 @pytest.mark.parametrize("kind", ["incoming", "mirrored"])
