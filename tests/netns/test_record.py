@@ -80,7 +80,7 @@ def repaired(publisher: Member, subscriber: Member) -> bool:
 def test_what_a_transport_had_to_repair_is_recorded(make_lab: MakeLab, tmp_path: Path) -> None:
     """NAKs, repairs, duplicates and rates by interval add up to the context's counters."""
     lab = make_lab(hosts=2)
-    settings = RecorderSettings(interval_seconds=0.2, part_seconds=0.5)
+    settings = RecorderSettings(interval_seconds=0.1, part_seconds=0.5)
     with members(*lab.hosts) as (publisher, subscriber):
         recorder = subscriber.host.call(
             lambda: Recorder(subscriber.context, ["orders"], out=tmp_path, settings=settings)
