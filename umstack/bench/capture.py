@@ -1,4 +1,4 @@
-"""Measures the cost of a capture: the same stream with and without `umstack capture`, in turns."""
+"""Measures the cost of a capture by alternating the same stream with and without `umstack capture`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _measure_captured(lab: Lab, spec: StreamSpec, plan: CapturePlan, pins: Pins)
 
 @contextmanager
 def _capturing(lab: Lab, plan: CapturePlan) -> Iterator[dict[str, Any]]:
-    """Capture at the place. When the block ends, the dictionary holds the summary of the capture."""
+    """Capture at the given place. When the block ends, the dictionary holds the summary of the capture."""
     report: dict[str, Any] = {"at": plan.place}
     with tempfile.TemporaryDirectory() as directory:
         process = _start(lab, plan, Path(directory))

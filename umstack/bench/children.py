@@ -76,8 +76,8 @@ class Child:
     command: list[str]
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Return the next JSON object of the child. A child prints one object per order, so that no second line is
-        left in the buffer, which `select` does not check."""
+        """Return the next JSON object of the child. A child prints one object per order, so that no second line
+        remains in the buffer, where `select` would not see it."""
         stdout = self.process.stdout
         assert stdout is not None
         deadline = time.monotonic() + seconds
@@ -91,7 +91,7 @@ class Child:
 
     @property
     def has_said(self) -> bool:
-        """True if `receive` returns at once: an object is waiting, or the child has ended."""
+        """Return True if `receive` would not wait because an object is available or the child has ended."""
         stdout = self.process.stdout
         assert stdout is not None
         return bool(select.select([stdout], [], [], 0)[0])
@@ -138,7 +138,7 @@ def say(**what: Any) -> None:
 
 
 def has_order() -> bool:
-    """True if an object from the parent is waiting."""
+    """Return True if an object from the parent is waiting."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 

@@ -1,7 +1,7 @@
 """Compares kernel sockets with AF_XDP: streams and round trips over each link, and raw baselines, in one run.
 
-Sizes an MTU of 1500 does not take are measured in a lab at MTU 9000, where a datagram takes several frames of a ring.
-Each round measures every contender once, so that what disturbs the machine disturbs all.
+Sizes that do not fit an MTU of 1500 are measured in a lab at MTU 9000, where a datagram occupies several frames of a
+ring. Each round measures every contender once, so that a disturbance of the machine affects all of them.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def _work(seconds: float) -> None:
 
 
 def _take(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> int:
-    """Receive messages, check them and work on them; returns their number, 0 after a long idle time."""
+    """Receive, check and process messages. Return their number, or 0 after a long idle time."""
     batch = receiver.poll(_ROWS, SILENCE_SECONDS)
     count = len(batch)
     if count:
@@ -49,7 +49,7 @@ def _take(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> int
 
 
 def _await_full_queue(context: umstack.Context, receiver: umstack.Receiver) -> int:
-    """Wait until the queue stops filling; returns the number of messages in it."""
+    """Wait until the queue stops filling, and return the number of messages in it."""
     held, alike = 0, 0
     while alike < _LOOKS_ALIKE:
         if context.is_sequential:
@@ -63,7 +63,7 @@ def _await_full_queue(context: umstack.Context, receiver: umstack.Receiver) -> i
 
 
 def _own_maximum(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck, held: int) -> float:
-    """Return the rate at which a full queue is emptied, which only this application limits."""
+    """Return the rate at which this application empties a full queue. Nothing else limits that rate."""
     taken, start = 0, time.perf_counter()
     while taken < _QUEUE_SHARE * held:
         taken += _take(spec, receiver, check)

@@ -1,4 +1,4 @@
-"""Latency: a message there and back through the stack, and a datagram there and back between raw sockets."""
+"""Latency: measures round trips of a message through the stack and of a datagram between raw sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GROUP_OPTION = "source transport_lbtrm_multicast_address"
 
 
 def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
-    """Round trips between hosts 0 and 1 of the lab, each direction a topic and a session of its own."""
+    """Round trips between hosts 0 and 1 of the lab. Each direction has a separate topic and session."""
     client_host, server_host = lab.hosts[:2]
     with ExitStack() as stack:
 
@@ -96,7 +96,7 @@ def _round_trip_result(spec: RoundTripSpec, asked: dict[str, Any], answered: dic
 
 
 def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
-    """A datagram there and back, from address to address: what raw sockets do best."""
+    """The round trip of a unicast datagram, which is the case that suits raw sockets best."""
     client, server = lab.hosts[:2]
     pinned = dataclasses.replace(
         plan,
@@ -107,8 +107,8 @@ def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
 
 
 Napi = Literal["interrupts", "threaded", "deferred", "suspended"]
-"""How the drivers of both hosts work: as they do by themselves, in a kernel thread, with interrupts put off as
-`umstack nic init --prefer-busy-poll` does before Linux 6.13, and with IRQ suspension, too."""
+"""Mode of the drivers of both hosts: their default, in a kernel thread, with interrupts deferred as
+`umstack nic init --prefer-busy-poll` does before Linux 6.13, and with IRQ suspension in addition."""
 _NAPI_SETTINGS: Mapping[Napi, Mapping[str, int]] = {
     "interrupts": {},
     "threaded": {"threaded": THREADED_ON},
@@ -127,11 +127,11 @@ class LatencyPlan:
     is_pinned: bool = True
     napi: Napi = "interrupts"
     peers: Sequence[str] = ()
-    """Of other stacks, by name: `zmq`, over TCP, blocking and from Python."""
+    """Names of other stacks to measure: `zmq` (over TCP, blocking and from Python)."""
 
 
 def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
-    """Every spec, and raw sockets that wait the same way, as many rounds as asked for."""
+    """Measure every spec, and raw sockets that wait the same way, for the requested number of rounds."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     peers = round_trip_peers(plan.peers)
     own: list[list[Result]] = [[] for _ in plan.specs]
@@ -159,7 +159,7 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
 
 
 def _set_napi(napi: Napi) -> None:
-    """Set up the interface of the calling thread's host, which has a NAPI instance because GRO is on."""
+    """Set up the interface of the calling thread's host. The interface has a NAPI instance because GRO is on."""
     instances = napi_instances(find_interface(HOST_INTERFACE).index)
     if isinstance(instances, Unknown) and _NAPI_SETTINGS[napi]:
         raise LinkError(f"--napi {napi}: {instances.reason}", hint="leave it out")
@@ -178,26 +178,26 @@ def _measure_baseline(lab: Lab, what: Subject, wait: str, spec: RoundTripSpec, p
 
 
 def measure_over_tcp(lab: Lab, what: Other, spec: RoundTripSpec, pins: Pins) -> Result:
-    """The same messages there and back over a plain connection, or a peer's; its ends block and are in Python."""
+    """Round trips of the same messages over a plain connection or a peer's. Its ends block and are in Python."""
     child_spec = RequestSpec(size=spec.size, seconds=spec.seconds, samples=spec.samples)
     return {**measure_other(lab, child_spec, pins, what), "api": "message"}
 
 
 def _others(spec: RoundTripSpec, peers: Sequence[Other]) -> list[Subject]:
-    """Baselines and, beside what blocks as they do, peers."""
+    """Measure the baselines and, for specs that block as the peers do, the peers."""
     return [*_baselines(spec), *(peers if spec.wait == "block" else ())]
 
 
 def _baselines(spec: RoundTripSpec) -> list[Subject]:
-    """Baselines that wait the same way: raw sockets and, over rings, raw rings, which always busy-poll. Beside TCP a
-    plain connection, whose ends block and are in Python."""
+    """Measure baselines that wait the same way: raw sockets and, over rings, raw rings, which always busy-poll. For TCP
+    the baseline is a plain connection, whose ends block and are in Python."""
     if spec.transport == "tcp":
         return ["raw-udp", "raw-tcp"] if spec.wait == "block" else ["raw-udp"]
     return ["raw-udp", "raw-xdp"] if spec.link == "xdp" and spec.wait == "busy" else ["raw-udp"]
 
 
 def raw_plan(what: raw.Subject, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan:
-    """A raw round trip like the stack's."""
+    """Return the raw round trip that corresponds to the stack's."""
     plan = raw.PingPongPlan(spec.size, wait, spec.seconds, spec.samples, what=what)  # type: ignore[arg-type]
     if what != "raw-xdp":
         return plan

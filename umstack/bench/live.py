@@ -1,7 +1,7 @@
 """Checks that a live query keeps up: a paced publisher on real sockets, a recorder's journal, Spark's `readStream`.
 
-Everything is on this machine, over loopback, on groups of this process. A message carries its number, which is also its
-place in the journal: the query checks every one.
+Everything runs on this machine, over loopback, on groups of this process. A message carries its number, which is also
+its position in the journal, and the query checks every one.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class _Run:
 def measure(plan: LivePlan, progress: Progress, stop: threading.Event | None = None) -> dict[str, Any]:
     """A live query on this machine's cores, fed at the plan's rate; every message is checked.
 
-    It must not be interrupted in the middle of a call into the virtual machine: the caller sets `stop` to end it, which
-    happens by KeyboardInterrupt where that does no harm.
+    The query must not be interrupted in the middle of a call into the virtual machine. To end it, the caller sets
+    `stop`, and a KeyboardInterrupt is raised at a point where it does no harm.
     """
     stop = stop or threading.Event()
     progress("starting Spark")
@@ -248,7 +248,7 @@ def _journal(folder: Path) -> Path:
 
 @contextmanager
 def _recorder(folder: Path) -> Iterator[int]:
-    """Run the recorder that the query would start, so that it can be ended; yields its process id."""
+    """Run the recorder that the query would otherwise start, so that it can be ended. Yield its process id."""
     recorder = BackgroundRecorder(
         _journal(folder),
         (TOPIC,),

@@ -46,7 +46,7 @@ class NumberedMessages:
         self._offsets = np.arange(self._count + 1, dtype=np.int32) * np.int32(size)
 
     def send(self, source: umstack.Source, first: int, count: int) -> int:
-        """Publish up to `count` messages from this number, limited by the buffer; returns their number."""
+        """Publish up to `count` messages from this number on, as far as the buffer allows. Return how many."""
         np.add(self._ramp, np.uint64(first), out=self._numbers)
         offsets = self._offsets[: min(count, self._count) + 1]
         return source.send_packed(self._data, offsets, timeout=_SEND_SECONDS)

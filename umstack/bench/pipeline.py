@@ -24,7 +24,7 @@ from umstack.capture.reading.decode import decode
 Progress = Callable[[str], None]
 
 _TSHARK_SHARE = 100
-"""tshark reads one packet in this many of the capture; the whole would take minutes."""
+"""tshark reads one in this many packets of the capture, because the whole capture would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ _TSHARK_FIELDS = (
 
 
 def _tshark_rate(path: Path, packets: int) -> float | None:
-    """Return tshark's packets per second without its start-up time, which a run over one packet shows."""
+    """Return tshark's packets per second without its start-up time, which is measured by a run over one packet."""
     tshark = shutil.which("tshark")
     if tshark is None:
         return None
@@ -105,7 +105,7 @@ def _seconds(command: list[str]) -> float:
 
 
 def measure_report(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
-    """`umstack report` of the capture on this machine: time, processor time, and the most memory each process had."""
+    """Run `umstack report` on the capture and measure time, processor time and each process's peak memory."""
     with _generated(plan, plan.packets, progress) as path:
         progress("umstack report")
         command = [

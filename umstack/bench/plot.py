@@ -1,4 +1,4 @@
-"""The plot of `umstack bench compare`: four panels over the message size, a line a contender. Needs matplotlib."""
+"""The plot of `umstack bench compare`: four panels over the message size, one line per contender. Needs matplotlib."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class ProcessWatch:
 
     def _together(self) -> int:
         shares = [(self._kind(pid), _share_bytes(pid)) for pid in _processes_below(self.root)]
-        # Until it calls exec, a child of a virtual machine shares its memory.
+        # Until a child of a virtual machine calls exec, it shares the machine's memory.
         machine = max((share for kind, share in shares if kind == _MACHINE), default=0)
         return machine + sum(share for kind, share in shares if kind != _MACHINE)
 
@@ -80,7 +80,7 @@ class ProcessWatch:
         except OSError:
             return None
         values = dict(line.split(":", 1) for line in status.splitlines())
-        if "VmHWM" not in values:  # it has ended; the last sample remains valid
+        if "VmHWM" not in values:  # the process has ended; its last sample remains valid
             return None
         return _Sample(
             self._kind(pid),
@@ -91,7 +91,7 @@ class ProcessWatch:
     def _kind(self, pid: int) -> str:
         if pid == self.root:
             return "driver"
-        # Not by its name: a new child of a virtual machine has the name of its parent's thread.
+        # The name is no criterion, because a new child of a virtual machine has the name of its parent's thread.
         others = _MACHINE if _program(pid) == "java" else "worker"
         return self.kinds.get(pid, others)
 

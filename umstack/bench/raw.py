@@ -1,15 +1,15 @@
-"""Raw kernel-socket baselines: what the stack's own figures are measured against, in the same run.
+"""Raw kernel-socket baselines, with which the stack's own figures are compared in the same run.
 
 Each measurement starts two child processes (`python -m umstack.bench.raw ROLE --option value ...`), one in each of two
 hosts. The listening child reports when it listens; only then is the sending child started.
-Each child ends by printing its result as one JSON object.
+Each child finally prints its result as one JSON object.
 
-UDP loses what the receiver cannot take, so a baseline's rate is what arrived, checked message by message, and the rate
-sent stands beside it. How the receiver waits and whether the sender is held back changes what arrives:
-`measure_strongest` tries the ways in turn and measures the best of them.
+UDP loses datagrams that the receiver cannot accept, so the rate of a baseline counts the messages that arrived, each
+of them checked, and the rate sent is reported next to it. What arrives depends on how the receiver waits and whether
+the sender is throttled: `measure_strongest` tries the ways in turn and measures the best of them.
 
-One file, because both ends and the measurement that starts them share one set of command-line fields: what a child
-accepts and what its parent passes are read together.
+Both ends and the measurement that starts them are in one file because they share one set of command-line fields: the
+arguments that a child accepts and those that its parent passes are best read together.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class ThroughputPlan:
     seconds: float = 2.0
     wait: Wait = "block"
     coalesce_us: int = 0
-    """With `wait="block"`: sleep this long when nothing is there, instead of being woken by the next datagram."""
+    """With `wait="block"`: sleep this long when no datagram is there, instead of being woken by the next one."""
     receive_batch: int = 0
-    """Buffers per receiving call, 0 for the usual number. With `raw-udp-gso` few large buffers stay in the cache."""
+    """Buffers per receiving call, 0 for the usual number. With `raw-udp-gso`, a few large buffers stay in the cache."""
     pace_messages_per_second: int = 0
     max_messages: int = 0
     group: str = _GROUP
@@ -76,12 +76,12 @@ class ThroughputPlan:
 
     @property
     def messages_per_datagram(self) -> int:
-        """More than one only where messages are packed."""
+        """Greater than one only if messages are packed."""
         return max(1, PACKED_DATAGRAM_BYTES // self.message_bytes) if self.what == "raw-udp-packed" else 1
 
     @property
     def segments_per_send(self) -> int:
-        """How many datagrams leave in one call as a super-datagram."""
+        """Number of datagrams sent in one call as a super-datagram."""
         if self.what != "raw-udp-gso":
             return 1
         fitting = lib.UM_RAW_MAX_DATAGRAM_BYTES // (self.message_bytes * self.messages_per_datagram)
@@ -90,10 +90,10 @@ class ThroughputPlan:
 
 @dataclass(frozen=True, slots=True)
 class PingPongPlan:
-    """One raw round-trip measurement; multicast when a group for each direction is given.
+    """One raw round-trip measurement, over multicast if a group for each direction is given.
 
-    Both ends on one processor need no wake-up between processors, which on a virtual machine is most of a blocking
-    round trip: without pinning, the scheduler's placement decides the figure.
+    If both ends run on one processor, no wake-up between processors is needed, which on a virtual machine is most of
+    a blocking round trip. Without pinning, the figure therefore depends on where the scheduler places the ends.
     """
 
     message_bytes: int = 64
@@ -280,7 +280,7 @@ S = TypeVar("S", SendSpec, ReceiveSpec, EndSpec, PingSpec)
 
 
 def send_spec(plan: ThroughputPlan, interface: str) -> SendSpec:
-    """The sender's part of the plan. Super-datagrams are batches already, so fewer of them go into a call."""
+    """Return the sender's part of the plan. Super-datagrams are already batches, so a call sends fewer of them."""
     return SendSpec(
         interface=interface,
         group=plan.group,
@@ -297,7 +297,7 @@ def send_spec(plan: ThroughputPlan, interface: str) -> SendSpec:
 
 
 def receive_spec(plan: ThroughputPlan, interface: str) -> ReceiveSpec:
-    """The receiver's part of the plan. Buffers for coalesced datagrams are large, so there are fewer of them."""
+    """Return the receiver's part of the plan. Buffers for coalesced datagrams are large, so there are fewer."""
     gro = plan.what == "raw-udp-gso"
     return ReceiveSpec(
         interface=interface,
@@ -322,7 +322,7 @@ def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> Ra
         with _child(sender, module, "send", send_spec(plan, sender.address)) as sending:
             sent = sending.receive(limit)
         received = receiving.receive(limit)
-    # The first batch was there when the clock started; the rest arrived while it ran.
+    # The first batch had arrived when the clock started; the rest arrived while it ran.
     span = (received["last_ns"] - received["first_ns"]) / _NS
     counted = received["message_count"] - received["first_batch_message_count"]
     rate = counted / span if span > 0 else 0.0
@@ -347,7 +347,7 @@ def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> Ra
 
 
 def variants(plan: ThroughputPlan) -> list[ThroughputPlan]:
-    """The ways for the receiver to go about the plan, of which no one is always best."""
+    """Return the ways in which the receiver can carry out the plan. None of them is always the best."""
     batches = _GRO_BATCH_CANDIDATES if plan.what == "raw-udp-gso" else (0,)
     found = [dataclasses.replace(plan, receive_batch=batch) for batch in batches]
     if plan.wait == "block":
@@ -358,10 +358,11 @@ def variants(plan: ThroughputPlan) -> list[ThroughputPlan]:
 def measure_strongest(
     sender: Host, receiver: Host, plan: ThroughputPlan, probe_seconds: float = PROBE_SECONDS
 ) -> RawThroughput:
-    """Find by short probes how the baseline does best, then measure it that way for the plan's whole time.
+    """Find the baseline's best way by short probes, then measure it that way for the plan's whole time.
 
-    The probes vary how the receiver takes datagrams and, where datagrams are lost, hold the sender back to about what
-    arrived; one on rings cannot be held back. The figure reported is the long run's, not the luckiest probe's.
+    The probes vary how the receiver reads datagrams and, if datagrams are lost, throttle the sender to about the rate
+    that arrived. A sender on rings cannot be throttled. The reported figure is that of the long run, not of the
+    luckiest probe.
     """
     candidates = variants(dataclasses.replace(plan, seconds=probe_seconds))
     probes = [measure_throughput(sender, receiver, candidate) for candidate in candidates]
@@ -381,7 +382,7 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
     if bool(plan.to_server_group) != bool(plan.to_client_group):
         raise BenchError("a ping-pong needs a group for each direction", hint="give both or neither")
     limit = plan.seconds + CHILD_SLACK_SECONDS
-    # The client's port is its own, so that both ends can be on one machine.
+    # The client has a separate port, so that both ends can be on one machine.
     serve = EndSpec(
         interface=server.address,
         listen=plan.to_server_group or server.address,
@@ -433,7 +434,7 @@ def _child(host: Host, module: str, role: str, spec: Spec) -> AbstractContextMan
 
 
 def to_arguments(spec: Spec) -> list[str]:
-    """The command line that `from_arguments` reads back into the same spec."""
+    """Return the command line from which `from_arguments` restores the same spec."""
     arguments = []
     for item in dataclasses.fields(spec):
         arguments += [f"--{item.name.replace('_', '-')}", str(getattr(spec, item.name))]
@@ -459,7 +460,7 @@ def ns(seconds: float) -> int:
 
 
 def wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
-    """C constant of the way to wait."""
+    """Return the C constant of the way to wait."""
     if wait == "busy":
         return int(lib.UM_RAW_WAIT_BUSY)
     return int(lib.UM_RAW_WAIT_COALESCE if coalesce_us > 0 else lib.UM_RAW_WAIT_BLOCK)
@@ -481,7 +482,7 @@ def report(found: dict[str, Any]) -> None:
 
 
 def fields_of(binding: Any, struct: Any) -> dict[str, Any]:
-    """A result struct of C as a dict of its fields; `binding` is the ffi it comes from."""
+    """Return a result struct of C as a dict of its fields. `binding` is the struct's ffi."""
     return {name: getattr(struct, name) for name, _ in binding.typeof(struct).item.fields}
 
 
@@ -495,7 +496,7 @@ def _socket(fd: int, doing: str) -> Iterator[int]:
 
 
 def send_config(binding: Any, spec: SendSpec) -> Any:
-    """Arguments of the sending end in C."""
+    """Return the arguments of the sending end in C."""
     return binding.new(
         "um_raw_send_config *",
         {
@@ -523,7 +524,7 @@ def _send(spec: SendSpec) -> None:
 
 
 def receive_config(binding: Any, spec: ReceiveSpec) -> Any:
-    """Arguments of the receiving end in C."""
+    """Return the arguments of the receiving end in C."""
     return binding.new(
         "um_raw_receive_config *",
         {
@@ -552,7 +553,7 @@ def _receive(spec: ReceiveSpec) -> None:
 
 
 def end_config(binding: Any, spec: EndSpec | PingSpec) -> Any:
-    """Arguments of a ping-pong end in C."""
+    """Return the arguments of a ping-pong end in C."""
     return binding.new(
         "um_raw_pingpong_config *",
         {

@@ -1,7 +1,7 @@
 """Raw AF_XDP baselines for the stack's figures over rings, measured in the same run.
 
-The child's side of `raw-xdp` in `umstack.bench.raw`: the same roles, specs and results, over the rings of one queue in
-native copy mode, with the steering program the stack uses.
+This is the child's side of `raw-xdp` in `umstack.bench.raw`, with the same roles, specs and results, over the rings of
+one queue in native copy mode and with the stack's steering program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SETTINGS = xdp.RingSettings(queues=1)
 
 @contextmanager
 def _port(interface: str, group: str, port: int) -> Iterator[xdp.RingSet]:
-    """Rings on the interface of that address, steered to the group unless there is none, which is joined."""
+    """Open rings on the interface of that address. If a group is given, join it and steer it to the rings."""
     found = xdp.find_interface(interface)
     with (
         xdp.Steering.attach(found, xdp.AttachMode.NATIVE, max_slots=1) as steering,

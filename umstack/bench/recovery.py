@@ -1,7 +1,7 @@
 """Recovery: measures the cost of loss at a switch port for streams and round trips, in rate, time and NAKs.
 
-For comparison under the same loss: datagrams of raw sockets, which are lost, or over TCP a plain stream and a plain
-round trip, which the kernel repairs; and other stacks.
+The same loss is applied for comparison to datagrams of raw sockets, which stay lost, or over TCP to a plain stream and
+a plain round trip, which the kernel repairs, and to other stacks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ receiver transport_lbtrm_nak_suppress_interval 0
 source transport_lbtrm_ignore_interval 1
 receiver flow_control_receiver_window 4194304
 """
-"""For a fast network: a gap is NAKed at once, not after UM's 50 ms, in which a window fills. The window (and by
-default the queue) is large enough for the data sent until a lost retransmission is re-NAKed."""
+"""For a fast network: a gap is NAKed almost immediately and not after UM's 50 ms, during which a window would fill. The
+window (and by default the queue) is large enough for the data sent until a lost retransmission is re-NAKed."""
 
 ROUND_TRIP_OPTIONS = """
 source transport_lbtrm_sm_minimum_interval 0.3
@@ -75,7 +75,7 @@ class RecoveryPlan:
 
 
 def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
-    """The stream without loss and with it, in turn; what goes beside it, and round trips, with it."""
+    """Measure the stream alternately without and with loss, and its baselines and the round trips with loss."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     spec = plan.stream
     lossless: list[Result] = []
@@ -116,7 +116,7 @@ Measurements = dict[str, Callable[[], Result]]
 
 
 def _streams_beside(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
-    """Measure the baselines of the stream: a raw one of its kind, and peers."""
+    """Measure the baselines of the stream: a raw stream of the same kind, and peers."""
     spec = plan.stream
     sender, receiver = lab.hosts[:2]
 
@@ -134,7 +134,7 @@ def _streams_beside(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
 
 
 def _round_trips(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
-    """Round trips of the stack, over TCP those of a plain connection, and those of peers; if any are wanted."""
+    """Measure round trips, if requested: the stack's, over TCP those of a plain connection, and the peers'."""
     trip = plan.round_trip
     if trip is None:
         return {}
@@ -146,10 +146,10 @@ def _round_trips(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
 
 
 def _lose(lab: Lab, loss: float, plan: RecoveryPlan) -> None:
-    """Every port toward a host loses this fraction of the datagrams, each by itself; over LBT-RU control, too, and
-    where something goes over TCP the segments.
+    """Make every port toward a host drop this fraction of the datagrams, independently of the other ports. Over LBT-RU
+    this includes control datagrams, and if any contender uses TCP it includes TCP segments.
 
-    A lossless stream pays for the ports' program, too: it runs on the publisher's processor, and is no cost of loss.
+    The ports' program also runs for a lossless stream: it uses the publisher's processor and is not a cost of loss.
     """
     is_unicast = plan.stream.transport != "lbtrm"
     for host in lab.hosts:

@@ -1,7 +1,7 @@
-"""The ends of a request and its response, and of the same over a plain TCP connection and between ZeroMQ's sockets.
+"""The two ends of a request and its response, also over a plain TCP connection and between ZeroMQ sockets.
 
 `python -m umstack.bench.request_ends ask|respond|tcp-ask|tcp-respond|zmq-ask|zmq-respond SPEC`, the spec being a
-`RequestSpec` in JSON. All of them wait blocking and loop in Python, so that what they differ in is what is measured.
+`RequestSpec` in JSON. All of them block while waiting and loop in Python, so that only the transports differ.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def tcp_respond(spec: RequestSpec) -> None:
 
 
 def zmq_ask(spec: RequestSpec) -> None:
-    """The same between two PAIR sockets of ZeroMQ over TCP, which is how it is used for messages both ways."""
+    """Do the same between two PAIR sockets of ZeroMQ over TCP, its usual way for messages in both directions."""
     say(ready=True)
     port = receive_order()["port"]
     with zmq_pair() as peer:
@@ -139,7 +139,7 @@ def zmq_respond(spec: RequestSpec) -> None:
 
 
 def zmq_pair() -> Any:
-    """A PAIR socket that waits no longer than anything else here for a message; Unsupported without pyzmq."""
+    """Return a PAIR socket with the same time limit as the other ends. Raises Unsupported without pyzmq."""
     try:
         import zmq
     except ImportError:
@@ -150,7 +150,7 @@ def zmq_pair() -> Any:
 
 
 def _receive(peer: socket.socket, length: int) -> bytes:
-    """Read exactly this many bytes; returns no bytes at the end of the stream."""
+    """Read exactly this many bytes, or return an empty result at the end of the stream."""
     data = peer.recv(length)
     while 0 < len(data) < length:
         data += peer.recv(length - len(data))

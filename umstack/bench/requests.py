@@ -28,12 +28,12 @@ _ROLES: Mapping[Other, tuple[str, str]] = {
 
 
 def round_trip_peers(named: Sequence[str]) -> list[Other]:
-    """The peers of these names that send messages both ways. Raises Unsupported where one is not installed."""
+    """Return those of the named peers that support round trips. Raises Unsupported if one is not installed."""
     return ["zmq-pair-python"] if peers(named) else []
 
 
 def measure_other(lab: Lab, spec: RequestSpec, pins: Pins, what: Other = BASELINE) -> Result:
-    """The same messages over one connection between the same hosts."""
+    """Measure the same messages over one connection between the same hosts."""
     ask, respond = _ROLES[what]
     asking, responding = lab.hosts[:2]
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ _KEYS = (
 _COUNTS = ("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable")
 _FAULTS = ("lost", "out_of_order", "duplicates", "unrecoverable")
 _PROMISING = ("umstack", "live")
-"""Only the stack guarantees that there are none; raw sockets do not."""
+"""Only these contenders guarantee that there are no faults; raw sockets do not."""
 
 
 def result(**found: Any) -> Result:

@@ -79,12 +79,12 @@ def _datagrams(found: Result) -> float:
 
 
 def _subscriber_cost(found: Result) -> float:
-    """Processor time of the subscriber for each message it was sent."""
+    """Return the subscriber's processor time per message that was sent to it."""
     return float(found["cpu_seconds"]["subscriber"] / found["detail"]["sent"])
 
 
 def _datagram_cost(found: Result) -> float:
-    """The same for each datagram."""
+    """Return the subscriber's processor time per datagram that was sent to it."""
     return _subscriber_cost(found) * rate(found) / _datagrams(found)
 
 

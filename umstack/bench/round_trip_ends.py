@@ -1,4 +1,4 @@
-"""The two ends of a round trip through the stack: one asks, the other sends every message back.
+"""The two ends of a round trip through the stack: one sends messages, and the other sends every message back.
 
 `python -m umstack.bench.round_trip_ends ping|echo SPEC`, the spec being a `RoundTripSpec` in JSON.
 """
@@ -43,7 +43,7 @@ class RoundTripSpec(EndSpec):
 
 
 def ping(spec: RoundTripSpec) -> None:
-    """Ask, again and again, and note how long each answer took."""
+    """Send one message after another and record the time until each one comes back."""
     with spec.open_context() as context:
         source, receiver = context.source(_REQUESTS), context.receiver(_REPLIES)
         _meet(context, source, receiver)
@@ -58,7 +58,7 @@ def ping(spec: RoundTripSpec) -> None:
 
 
 def echo(spec: RoundTripSpec) -> None:
-    """Send every message back, until the client has enough."""
+    """Send every message back until the client has finished."""
     with spec.open_context() as context:
         source, receiver = context.source(_REPLIES), context.receiver(_REQUESTS)
         _meet(context, source, receiver)
@@ -89,7 +89,7 @@ def _next_message(spec: RoundTripSpec, receiver: umstack.Receiver) -> bytes:
     else:
         deadline = time.monotonic() + _SILENCE_SECONDS
         while time.monotonic() < deadline:
-            # A look that finds nothing is as cheap as a look at the clock.
+            # A check that finds nothing is as cheap as reading the clock.
             for _ in range(_LOOKS_BETWEEN_CLOCKS):
                 if (message := receive(0)) is not None:
                     return message

@@ -1,4 +1,4 @@
-"""Scale: what a message costs as topics on one session, and subscribers of one topic, become many."""
+"""Scale: measures the cost of a message with many topics on one session and many subscribers of one topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGES_AT_ONCE = 256
 """Messages per topic and send, independent of the number of topics."""
 
 FLAT = 1.25
-"""A cost that grows by no more than this is called flat."""
+"""A cost is called flat if it grows by no more than this factor."""
 
 _SPACE_FOR_BURST_OPTIONS = """
 context transport_lbtrm_receiver_socket_buffer 67108864
@@ -27,8 +27,8 @@ receiver receiver_queue_block_count 128
 receiver flow_control_receiver_window 33554432
 """
 _BURST_BYTES = 12 << 20
-"""A publisher to many subscribers: without flow control, so that waiting for them is not part of its cost,
-which on a machine with fewer processors than subscribers it would be."""
+"""A publisher to many subscribers uses no flow control. On a machine with fewer processors than subscribers, its cost
+would otherwise include waiting for them."""
 
 _RAW_DATAGRAM_BYTES = 1400
 _BURST_SECONDS = 10.0
@@ -61,7 +61,7 @@ def subscriber_ns(found: Result) -> float:
 
 
 def measure(plan: ScalePlan, progress: Progress) -> list[Result]:
-    """Every number of topics and of subscribers in turn, as many rounds as asked for."""
+    """Measure every number of topics and of subscribers in turn, for the requested number of rounds."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     with Lab(hosts=1 + max(plan.receivers), segmentation="real") as lab:
         return [*_by_topics(lab, plan, pins, progress), *_by_receivers(lab, plan, pins, progress)]
@@ -108,7 +108,7 @@ def _by_receivers(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> 
 
 
 def _raw_burst(lab: Lab, count: int, pins: Pins) -> Result:
-    """As much from a raw sender to as many raw receivers."""
+    """Measure the same amount of data from a raw sender to the same number of raw receivers."""
     plan = raw.ThroughputPlan(
         "raw-udp-gso",
         _RAW_DATAGRAM_BYTES,

@@ -1,7 +1,7 @@
-"""Whether every message of a stream arrived, once and in its place: looked at one by one, or a batch at a time.
+"""Checks that every message of a stream arrived once and in order, either one by one or a batch at a time.
 
-A message of the measurements begins with a counter in little endian: 0, 1, 2, ... for each topic. The last one of a
-topic carries how many there were, with `END` added.
+A message of the measurements begins with a little-endian counter: 0, 1, 2, ... for each topic. The last message of a
+topic carries the number of messages plus `END`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def end_message(total: int, size: int) -> bytes:
 
 
 class StreamCheck:
-    """The account of one topic's stream."""
+    """Checks one topic's stream."""
 
     __slots__ = (
         *("_next_sqn", "_order", "_ramp", "_size", "_sqn_faults", "_sqn_ramp", "_sqn_step"),
@@ -41,7 +41,7 @@ class StreamCheck:
         self.expected = 0
         self.received = 0
         self.total: int | None = None
-        """How many messages there were, once the end of the stream has said so."""
+        """Number of messages in the stream, known once its end has arrived."""
         self._size = size
         self._order = ffi.new("um_raw_order *")
         lib.um_raw_order_init(self._order)
@@ -52,7 +52,7 @@ class StreamCheck:
         self._sqn_faults = 0
 
     def take_batch(self, batch: Batch) -> int:
-        """Account for every row of a batch; how many messages of the stream it held."""
+        """Check every row of a batch, and return the number of messages of the stream in it."""
         before = self.received
         if not self._are_next(batch):
             self.take_each(batch.messages())
@@ -60,7 +60,7 @@ class StreamCheck:
         return self.received - before
 
     def _are_next(self, batch: Batch) -> bool:
-        """Whether the messages of the batch are exactly those that were to come next."""
+        """Return True if the batch contains exactly the next expected messages."""
         count = len(batch)
         if batch.payload_bytes != count * self._size:
             return False
@@ -73,7 +73,7 @@ class StreamCheck:
         return True
 
     def _check_sqns(self, sqns: NDArray[np.uint32]) -> None:
-        """Topic sequence numbers go on by the number of fragments a message takes, modulo 2**32."""
+        """Check that topic sequence numbers increase by the fragments per message, modulo 2**32."""
         first, last = int(sqns[0]), int(sqns[-1])
         if self._sqn_step == 0 and len(sqns) > 1:
             self._sqn_step = (int(sqns[1]) - first) & _SQN_MASK
@@ -84,7 +84,7 @@ class StreamCheck:
         self._next_sqn = (last + self._sqn_step) & _SQN_MASK if self._sqn_step else None
 
     def take_each(self, messages: Iterable[Message]) -> bool:
-        """Account for messages one by one, until the one that ends the stream: True when it came."""
+        """Check messages one by one up to the end of the stream. Return True if the end was among them."""
         expected = self.expected
         first = expected
         for message in messages:
@@ -112,30 +112,30 @@ class StreamCheck:
         self.received += 1
 
     def advance(self, expected: int, sqn_faults: int) -> None:
-        """Messages up to this counter have been found in their places, and so many sequence numbers not."""
+        """Record that messages up to this counter were in order, and how many sequence numbers were not."""
         self._settle(self.expected, expected)
         self._sqn_faults += sqn_faults
 
     @property
     def lost(self) -> int:
-        """Messages known to be missing: skipped, or short of the total."""
+        """Number of messages known to be missing, either skipped or short of the total."""
         return int(self._order.lost_count) + max(0, (self.total or 0) - self.expected)
 
     @property
     def out_of_order(self) -> int:
-        """Messages that came after a later one, and batches whose sequence numbers did not follow."""
+        """Number of messages that arrived after a later one, and of batches with wrong sequence numbers."""
         return int(self._order.out_of_order_count) + self._sqn_faults
 
     @property
     def duplicates(self) -> int:
-        """Messages that came more than once."""
+        """Number of messages that arrived more than once."""
         return int(self._order.duplicate_count)
 
 
 class TopicsCheck:
-    """The accounts of several topics, whose messages may come through one event queue.
+    """Checks the streams of several topics, whose messages may arrive through one event queue.
 
-    Normally a batch is checked by one call of the core, over all topics. Batches that do not match, including those
+    Normally one call of the core checks a batch over all topics. Batches that do not match, including those
     with events and ends, are checked message by message.
     """
 
@@ -148,9 +148,9 @@ class TopicsCheck:
         self.checks = [StreamCheck(size) for _ in topics]
         """One for each topic."""
         self.received = 0
-        """Messages received of all topics."""
+        """Number of messages received on all topics."""
         self.is_ended = False
-        """Whether the end of every topic has come."""
+        """Return True once the end of every topic has arrived."""
         self._size = size
         self._numbers = {topic: number for number, topic in enumerate(topics)}
         self._streams = ffi.new("um_stream[]", len(topics))
@@ -159,7 +159,7 @@ class TopicsCheck:
         self._rows = ffi.new("um_rows *")
 
     def take_batch(self, batch: Batch) -> int:
-        """Account for every row of a batch; how many messages of the streams it held."""
+        """Check every row of a batch, and return the number of messages of the streams in it."""
         rows, before = self._rows, self.received
         rows.block, rows.first, rows.count = batch._block, batch._first, len(batch)
         taken = lib.um_stream_take(self._streams, self._stream_of, self._sources, rows, self._size)
@@ -170,7 +170,7 @@ class TopicsCheck:
         return self.received - before
 
     def _note_sources(self, batch: Batch) -> None:
-        """Topics of the sources that are received for the first time."""
+        """Return the topics of the sources that are received for the first time."""
         count = max(batch.sources) + 1
         if count > self._sources:
             self._stream_of = ffi.new(
@@ -179,7 +179,7 @@ class TopicsCheck:
             self._sources = count
 
     def _take_each(self, events: Iterable[Event]) -> None:
-        """Account for what is not a run of messages in their places."""
+        """Check a batch that is not a run of messages in order."""
         self.settle()
         for event in events:
             if isinstance(event, Message):
@@ -191,7 +191,7 @@ class TopicsCheck:
         self.is_ended = all(check.total is not None for check in self.checks)
 
     def settle(self) -> None:
-        """Hand what the core has counted to the topics' own accounts."""
+        """Pass the counts of the core on to the checks of the topics."""
         for stream, check in zip(self._streams, self.checks, strict=True):
             check.advance(stream.next, stream.sqn_fault_count)
             stream.sqn_fault_count = 0

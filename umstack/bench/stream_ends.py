@@ -29,7 +29,7 @@ Queue = Literal["shared", "own"]
 Reads = Literal["counter", "payload"]
 
 SILENCE_SECONDS = 10.0
-"""A subscriber that receives nothing for this long ends and reports."""
+"""A subscriber that has received nothing for this many seconds reports and ends."""
 
 _SEND_SECONDS = 10.0
 _BATCH_BYTES = 256 * 1024
@@ -49,20 +49,20 @@ class StreamSpec(EndSpec):
     seconds: float = 2.0
     max_messages: int = 0
     batch_messages: int = 0
-    """Messages of one send; 0: as many as make 256 KiB."""
+    """Messages per send; 0 selects as many as make 256 KiB."""
     poll_messages: int = POLL_ROWS
-    """Messages a subscriber takes at once, at most."""
+    """Maximum number of messages that a subscriber reads in one call."""
     topics: int = 1
     queue: Queue = "shared"
-    """Whether the receivers of several topics deliver into one event queue, or each into its own."""
+    """True if the receivers of several topics share one event queue; otherwise each has a separate one."""
     receivers: int = 1
     reads: Reads = "counter"
-    """Part of the batch that a subscriber reads: the message's counter, as the raw receivers do, or all payloads end to
-    end, which has in-frame payloads copied."""
+    """Part of the batch that a subscriber reads: either the message's counter, as the raw receivers do, or all payloads
+    end to end, which requires copying in-frame payloads."""
 
     @property
     def send_messages(self) -> int:
-        """Messages of one send."""
+        """Return the number of messages per send."""
         return self.batch_messages or max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // self.size))
 
 
@@ -76,12 +76,12 @@ class Memory:
         self._early_bytes: int | None = None
 
     def look(self, count: int) -> None:
-        """So many messages have passed."""
+        """Record the memory once this number of messages has reached a quarter of the stream."""
         if 0 < self._at <= count:
             self._at, self._early_bytes = 0, _resident_bytes()
 
     def found(self) -> dict[str, int | None]:
-        """Both figures; the first is absent when the stream has no set length."""
+        """Return both figures. The first is absent if the stream has no set length."""
         return {"early": self._early_bytes, "end": _resident_bytes()}
 
 
@@ -90,7 +90,7 @@ def _resident_bytes() -> int:
 
 
 def topic_names(count: int) -> list[str]:
-    """The topics of a stream."""
+    """Return the topics of a stream."""
     return [f"bench.{number}" for number in range(count)]
 
 
@@ -98,7 +98,7 @@ def topic_names(count: int) -> list[str]:
 
 
 class PackedMessages:
-    """Messages that lie end to end in one buffer, counted by what counts the raw baselines' own."""
+    """Messages that lie end to end in one buffer, numbered by the function that the raw baselines use."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self.size, self.count = spec.size, spec.send_messages
@@ -143,7 +143,7 @@ class ListedMessages:
 
 
 class SingleMessages:
-    """One send a message."""
+    """One send per message."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self.count = _MESSAGES_BETWEEN_CLOCKS if spec.topics == 1 else spec.send_messages
@@ -165,7 +165,7 @@ _INPUTS: dict[Input, Callable[[StreamSpec], Any]] = {
 
 
 def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source], memory: Memory) -> list[int]:
-    """Publish round the topics until the time is up or there are enough; how many each topic got."""
+    """Publish on the topics in turn until the time or the count is reached. Return the number per topic."""
     messages = SingleMessages(spec) if spec.api == "message" else _INPUTS[spec.input](spec)
     totals = [0] * len(sources)
     deadline = time.monotonic() + spec.seconds
@@ -180,7 +180,7 @@ def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source], memory: Memor
 
 
 def publish(spec: StreamSpec) -> None:
-    """Publish on order, and stay until the parent orders the end."""
+    """Publish when the parent orders it, and stay until the parent orders the end."""
     with spec.open_context() as context:
         sources = [context.source(name) for name in topic_names(spec.topics)]
         say(ready=True, transports=sorted({source.transport for source in sources}))
@@ -210,7 +210,7 @@ def publish(spec: StreamSpec) -> None:
 
 
 class Span:
-    """From the first message to the last: time, processor time and the messages in between."""
+    """Time, processor time and number of messages between the first and the last message."""
 
     __slots__ = ("_cpu_seconds", "_first_ns", "_last_ns", "batches", "first_count")
 
@@ -219,27 +219,27 @@ class Span:
         self._cpu_seconds = 0.0
         self.batches = 0
         self.first_count = 0
-        """Messages that were there when the clock started, and so do not count."""
+        """Messages that had arrived when the clock started and therefore do not count."""
 
     def begin(self, count: int) -> None:
-        """The first messages are here."""
+        """Start the clock, because the first messages have arrived."""
         self._first_ns = self._last_ns = time.monotonic_ns()
         self._cpu_seconds = time.process_time()
         self.first_count = count
 
     def end(self) -> None:
-        """The last message is here."""
+        """Stop the clock, because the last message has arrived."""
         self._last_ns = time.monotonic_ns()
         self._cpu_seconds = time.process_time() - self._cpu_seconds
 
     @property
     def seconds(self) -> float:
-        """From the first message to the last."""
+        """Return the time from the first message to the last."""
         return (self._last_ns - self._first_ns) / 1e9
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of this process in between."""
+        """Return the processor time that this process used between the first and the last message."""
         return self._cpu_seconds
 
 
@@ -306,7 +306,7 @@ def _take_round(
 
 
 def _await_any(context: umstack.Context, receivers: Sequence[umstack.Receiver]) -> None:
-    """Wait a moment until one of the receivers has something."""
+    """Wait briefly until one of the receivers has a message."""
     if context.is_sequential:
         context.process_events(_SLICE_SECONDS / 100)
     elif not any(receiver.arm() for receiver in receivers):

@@ -1,4 +1,4 @@
-"""The figures the project set itself, and whether a run met them."""
+"""The project's performance targets, and the check that a run met them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MILLION = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One figure: what was measured, what is demanded of it and, where there is one, what is aimed for."""
+    """One figure: the measured value, the required bound and, if there is one, the aim."""
 
     what: str
     measured: float | None
@@ -33,12 +33,12 @@ class Target:
 
     @property
     def is_met(self) -> bool:
-        """Whether the measured figure is within the bound."""
+        """Return True if the measured figure is within the bound."""
         return self._reaches(self.bound)
 
     @property
     def is_aim_met(self) -> bool | None:
-        """The same of the aim."""
+        """Return True if the measured figure reaches the aim."""
         return None if self.aim is None else self._reaches(self.aim)
 
     def _reaches(self, bound: float) -> bool:
@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class AllPlan:
-    """How long and how often everything is measured."""
+    """Duration and number of rounds of the measurements."""
 
     config: str
     seconds: float = 1.0
@@ -65,7 +65,7 @@ class AllPlan:
     is_pinned: bool = True
 
     def stream(self, size: int, **more: Any) -> StreamSpec:
-        """A stream of the plan."""
+        """Return a stream of the plan."""
         return StreamSpec(size=size, config=self.config, seconds=self.seconds, **more)
 
 
@@ -73,7 +73,7 @@ Part = Callable[[AllPlan, Progress], tuple[list[Result], list[Target]]]
 
 
 def measure_all(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Target]]:
-    """Every measurement there is, and what became of every target."""
+    """Run every measurement. Return its results and the outcome of every target."""
     results: list[Result] = []
     targets: list[Target] = []
     parts: Sequence[Part] = (_throughput, _messages, _latency, _recovery, _flow, _scale, _capture, _soak)
@@ -85,7 +85,7 @@ def measure_all(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[T
 
 
 def _stack(results: Sequence[Result], **wanted: Any) -> Result:
-    """The stack's own result with these properties."""
+    """Return the stack's own result with these properties."""
     return next(
         one
         for one in results
@@ -168,7 +168,7 @@ def _recovery(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Tar
 
 
 def _with(spec: StreamSpec, options: str) -> StreamSpec:
-    """The spec with options beneath its own."""
+    """Return the spec with additional options, which the spec's existing options override."""
     return dataclasses.replace(spec, config=f"{options}{spec.config}")
 
 

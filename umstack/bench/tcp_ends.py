@@ -1,7 +1,7 @@
-"""The ends of what LBT-TCP is measured against: a plain TCP stream, and ZeroMQ over TCP, in C and in Python.
+"""The two ends of the baselines for LBT-TCP: a plain TCP stream, and ZeroMQ over TCP, in C and in Python.
 
-A raw stream is messages laid end to end and sent by as few system calls as that takes, and bytes counted where they
-arrive: what a socket does at best. ZeroMQ sends each message by a call of its own, which is how it is used; its
+A raw stream shows the best that a socket can do: messages are laid end to end and sent with as few system calls as
+possible, and the receiver counts bytes. ZeroMQ sends each message by a separate call, as it is normally used. Its
 messages are counted, and its ends are sockets of one pattern (PUSH and PULL, or XPUB and SUB that drop nothing).
 """
 
@@ -35,7 +35,7 @@ class PeerSpec(ChildSpec):
 
     what: Peer
     address: str
-    """Of the sending host, which listens."""
+    """Address of the sending host, which listens."""
     port: int
     size: int
     seconds: float
@@ -43,7 +43,7 @@ class PeerSpec(ChildSpec):
 
     @property
     def endpoint(self) -> str:
-        """As ZeroMQ writes it."""
+        """Return the address in ZeroMQ's notation."""
         return f"tcp://{self.address}:{self.port}"
 
     @property
@@ -53,7 +53,7 @@ class PeerSpec(ChildSpec):
 
 
 def zmq_library() -> Path:
-    """The libzmq of the package pyzmq; Unsupported where that is not installed."""
+    """Return the libzmq of the package pyzmq. Raises Unsupported if pyzmq is not installed."""
     try:
         import zmq
     except ImportError:
@@ -171,7 +171,7 @@ def _send_zmq_python(spec: PeerSpec) -> None:
         taken = time.monotonic() - start
         send(_END)
         _say_sent(sent, taken, time.process_time() - cpu_seconds)
-    sending.context.term()  # waits until everything has left
+    sending.context.term()  # waits until everything has been sent
 
 
 def _receive_zmq_python(spec: PeerSpec) -> None:
@@ -196,7 +196,7 @@ _ROLES: Mapping[str, tuple[Callable[[PeerSpec], None], Callable[[PeerSpec], None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be one end: `send SPEC` or `receive SPEC`."""
+    """Run one end; arguments: `send SPEC` or `receive SPEC`."""
     role, text = arguments
     spec = PeerSpec.from_json(text)
     if spec.cpu is not None:

@@ -15,7 +15,7 @@ ZMQ_PEERS: tuple[Peer, ...] = ("zmq-push-c", "zmq-xpub-c", "zmq-push-python", "z
 
 
 def peers(named: Sequence[str]) -> list[Peer]:
-    """The peers of these names: `zmq` is ZeroMQ in all of its forms. Raises Unsupported where it is not installed."""
+    """Return the named peers; `zmq` selects all forms of ZeroMQ. Raises Unsupported if it is not installed."""
     if "zmq" not in named:
         return []
     zmq_library()
@@ -25,7 +25,7 @@ def peers(named: Sequence[str]) -> list[Peer]:
 def measure_peer(
     sender: Host, receiver: Host, what: Peer, size: int, seconds: float, cpus: tuple[int | None, int | None]
 ) -> Result:
-    """One stream from one host to the other."""
+    """Measure one stream from one host to the other."""
 
     def spec(cpu: int | None) -> PeerSpec:
         return PeerSpec(what=what, address=sender.address, port=_PORT, size=size, seconds=seconds, cpu=cpu)
@@ -42,7 +42,7 @@ def measure_peer(
 
 def _as_result(what: Peer, size: int, sent: dict[str, Any], received: dict[str, Any]) -> Result:
     seconds = received["seconds"]
-    # All but the first, with which the clock starts; of the raw stream that is a byte.
+    # The clock starts at the first message (for the raw stream, the first byte), which does not count.
     lost = 0 if what == "raw-tcp" else sent["messages"] - 1 - received["messages"]
     return result(
         what=what,

@@ -1,4 +1,4 @@
-"""Throughput: a publisher's stream to its subscribers, and what raw sockets move, round by round in the same lab."""
+"""Throughput: measures a publisher's stream to its subscribers and raw sockets, round by round in the same lab."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _TCP_OPTIONS = """
 source transport tcp
 source transport_tcp_port 14371
 """
-"""The same for TCP, which no rate limits."""
+"""The same for TCP, which has no rate limit."""
 _OWN_OPTIONS = {"lbtru": _LBTRU_OPTIONS, "tcp": _TCP_OPTIONS}
 
 
 def options_text(
     flow_control: str, segmentation: Segmentation, options: Sequence[str], transport: str = "lbtrm"
 ) -> str:
-    """The configuration of both ends; the user's own lines come last and win."""
+    """Return the configuration of both ends. The user's lines come last and therefore take precedence."""
     offload = _NO_OFFLOAD_OPTIONS if segmentation == "none" else ""
     own = _OWN_OPTIONS.get(transport, "").lstrip()
     return f"{MEASURED_OPTIONS.lstrip()}{own}source flow_control {flow_control}\n{offload}" + "\n".join(
@@ -66,21 +66,21 @@ _PACKED_MESSAGE_MAX_BYTES = raw.PACKED_DATAGRAM_BYTES // 2
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Which processor each end runs on; None leaves it to the scheduler."""
+    """Processor of each end; None leaves the choice to the scheduler."""
 
     publisher: int | None = None
     subscriber: int | None = None
 
     @classmethod
     def apart(cls) -> Pins:
-        """Each end on a processor of its own, where there is more than one."""
+        """Return a separate processor for each end, if there is more than one."""
         cpus = sorted(os.sched_getaffinity(0))
         return cls(cpus[0], cpus[1]) if len(cpus) > 1 else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One subscriber of a stream: where it runs, its arguments and which program it is."""
+    """One subscriber of a stream: its host, its arguments and its program."""
 
     host: Host
     spec: StreamSpec
@@ -91,7 +91,7 @@ class End:
 def carry_out(
     lab: Lab, spec: StreamSpec, cpu: int | None, ends: Sequence[End]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """One stream from host 0 of the lab to these subscribers; what the publisher and they say of it."""
+    """Run one stream from host 0 of the lab to these subscribers, and return the reports of all ends."""
     with ExitStack() as stack:
 
         def start(host: Host, module: str, role: str, child_spec: StreamSpec, cpu: int | None) -> Child:
@@ -115,7 +115,7 @@ def carry_out(
 
 
 def measure_stream(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
-    """One stream from host 0 to hosts 1, 2, ...: everything checked by every subscriber."""
+    """Measure one stream from host 0 to hosts 1, 2, ..., whose subscribers all check every message."""
     ends = [End(host, spec, cpu=pins.subscriber) for host in lab.hosts[1 : spec.receivers + 1]]
     sent, received = carry_out(lab, spec, pins.publisher, ends)
     return _stream_result(spec, sent, received)
@@ -126,7 +126,7 @@ def _total(groups: Sequence[dict[str, Any]], *names: str) -> int:
 
 
 def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[dict[str, Any]]) -> Result:
-    """The slowest subscriber's rate, and the counts of all."""
+    """Return the slowest subscriber's rate, and the counts of all subscribers."""
     slowest = min(received, key=lambda end: _rate(end))
     transports = [transport for end in received for transport in end["stats"]["receiver_transports"]]
     topics = [topic for end in received for topic in end["stats"]["receivers"]]
@@ -199,15 +199,15 @@ def baselines(size: int, segmentation: Segmentation, link: str = "socket") -> li
 
 
 class Baseline:
-    """One raw measurement, repeated: how it does best is found in the first round and kept.
+    """One repeated raw measurement. The first round finds its best way, which the later rounds reuse.
 
-    A run shorter than the probes that find it takes it as it comes.
+    A run that is shorter than the necessary probes uses the plan unchanged.
     """
 
     def __init__(
         self, what: raw.Subject, size: int, seconds: float, pins: Pins, transport: str = "lbtrm"
     ) -> None:
-        """Of datagrams to a group, or, beside another transport than LBT-RM, from address to address."""
+        """Use datagrams to a group or, for transports other than LBT-RM, unicast datagrams."""
         self._is_multicast = transport == "lbtrm"
         self._plan = raw.ThroughputPlan(
             what,
@@ -241,11 +241,11 @@ class ThroughputPlan:
     is_pinned: bool = True
     has_baselines: bool = True
     peers: Sequence[str] = ()
-    """Of other stacks, by name: `zmq`, over TCP."""
+    """Names of other stacks to measure: `zmq`, over TCP."""
 
 
 def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
-    """Every spec and its baselines, in turn, as many rounds as asked for."""
+    """Measure every spec and its baselines in turn, for the requested number of rounds."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     hosts = 1 + max(spec.receivers for spec in plan.specs)
     found: list[Result] = []
