@@ -61,7 +61,7 @@ def clients(facts: Facts) -> pl.DataFrame:
     columns = [name for name in of_point.columns if name not in (*_CLIENT, "point", "total")]
     best = of_point.sort(*_CLIENT, "total", "point").group_by(_CLIENT, maintain_order=True)
     whole = best.agg(pl.col(columns).last())
-    # A connection that a host opens after another of its connections has ended.
+    # A reconnection is one that a host opens after another of its connections has ended.
     ended_ns = last.filter(pl.col("closes") > 0).min().over(*SESSION, _HOST)
     opens_again = (pl.col("connects") > 0) & (ended_ns <= first)
     asks_again = pl.col("last_connect_ns") > pl.col("first_data_ns")
@@ -71,22 +71,23 @@ def clients(facts: Facts) -> pl.DataFrame:
 
 
 def missing_at_best(missed: pl.DataFrame, windows: list[pl.Expr]) -> pl.DataFrame:
-    """By connection, and by `windows`, the number of missing topic sequence numbers (`numbering.gaps`) at the capture
-    point with the fewest: a number that any point saw is not missing."""
+    """Return by connection, and by `windows`, the number of missing topic sequence numbers (`numbering.gaps`) at the
+    capture point with the fewest, because a number that any point saw is not missing."""
     of_point = missed.group_by("point", *_CLIENT, *windows).agg(pl.col("missing").sum())
     by = [name for name in of_point.columns if name not in ("point", "missing")]
     return of_point.group_by(by).agg(pl.col("missing").min())
 
 
 def with_missing(known: pl.DataFrame, missing: pl.DataFrame, windows: list[str]) -> pl.DataFrame:
-    """Rows of clients with the number of topic sequence numbers missing for each."""
+    """Return the rows of clients with the number of topic sequence numbers missing for each."""
     named = known.drop("missing", strict=False).join(missing, [*_CLIENT, *windows], "left")
     return named.with_columns(pl.col("missing").fill_null(0))
 
 
 def totals(known: pl.DataFrame, windows: tuple[str, ...] = ()) -> pl.DataFrame:
-    """One row per session over all its clients: number of clients and hosts, of connections opened and closed; the
-    clients that reconnected with a count (`again`) and those with missing messages (`missed`), each sorted, most first.
+    """Return one row per session over all its clients: the numbers of clients, hosts, and opened and closed
+    connections; the clients that reconnected, with a count (`again`), and those with missing messages (`missed`), both
+    in descending order.
     """
     by = [*windows, *SESSION]
     counted = known.group_by(by).agg(

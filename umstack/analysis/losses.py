@@ -96,7 +96,7 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     again = rows.repairs.select(*_COPY, "sqn", "time_ns")
     copy = [*_COPY, "sqn"]
     # A retransmission captured at the same time as its NAK counts: clocks of captures may be coarse.
-    # A receiver that re-NAKs had no answer before. If nothing follows the last NAK, the answer was already on its way.
+    # A receiver that re-NAKs had no answer before. If nothing follows the last NAK, the answer was already in transit.
     judged = (
         nak_rows.join(again, copy, "left")
         .join(ignored, copy, "left")
@@ -224,7 +224,7 @@ def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
 
 
 def request_ns() -> pl.Expr:
-    """The time from the first NAK to the retransmission of a loss; null if the two crossed on the way."""
+    """Return the time from the first NAK to the retransmission of a loss; null if the two crossed in transit."""
     return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
 
 
@@ -249,7 +249,7 @@ def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
 
 
 def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.DataFrame:
-    """Number of losses by repair time: logarithmic bins (`from_ns`, `to_ns`), by session and receiver."""
+    """Return the number of losses by repair time in logarithmic bins (`from_ns`, `to_ns`), session and receiver."""
     known = lost.filter(pl.col("receiver").is_not_null() & pl.col("repaired_ns").is_not_null())
     waited = pl.max_horizontal(pl.col("repaired_ns") - pl.coalesce("sent_ns", "nak_ns"), pl.lit(1))
     step = 1.0 / bins_per_decade
@@ -273,7 +273,7 @@ def nak_storms(rows: Rare) -> pl.DataFrame:
     best = (
         counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
     )
-    # The numbers that a receiver requests at one instant are one NAK.
+    # The numbers that a receiver requests at one instant count as one NAK.
     nak_rows = (
         rows.naks.join(best, [*_RECEIVER, "point"], "semi")
         .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
@@ -316,9 +316,9 @@ def nak_storms(rows: Rare) -> pl.DataFrame:
 
 
 def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
-    """One row per session and capture point: retransmissions, and the number of them that no receiver can have needed.
+    """Return one row per session and capture point: retransmissions, and how many of them no receiver can have needed.
 
-    With `window_ns` one row per window of that length (column `window`); earlier windows are taken into account.
+    With `window_ns`, return one row per window of that length (column `window`), taking earlier windows into account.
     """
     key = ["point", *SESSION]
     by = [*key, *windowed("time_ns", window_ns)]
@@ -361,7 +361,7 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     )
     reason = pl.col("ncf_reason")
     refused = [(reason == key).sum().cast(pl.Int64).alias(name) for key, name in REASONS.items()]
-    # Every receiver is sent a copy of an NCF.
+    # A copy of an NCF is sent to every receiver.
     each = rows.refusals.group_by([*by, "copy"]).agg(refused)
     whole = [*key, *([WINDOW] if window_ns else [])]
     refusals = each.group_by(whole).agg(pl.col(name).max() for name in REASONS.values())
@@ -374,7 +374,7 @@ WINDOW = "window"
 
 
 def windowed(time: str, window_ns: int) -> list[pl.Expr]:
-    """The column `window` of a time, as a list to append to others; empty if time is not divided."""
+    """Return the column `window` of a time as a list to append to others; empty if time is not divided."""
     return [(pl.col(time) // window_ns * window_ns).alias(WINDOW)] if window_ns else []
 
 
@@ -382,10 +382,10 @@ _PAIR = (*SESSION, "from_point", "to_point")
 
 
 def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
-    """One row per session and pair of points: retransmissions past the first, and those `lost` before the second.
+    """Return one row per session and pair of points: retransmissions past the first and those `lost` before the second.
 
-    `ways` contains the pairs in the direction of the datagrams (from `traffic.latency`). Only retransmissions that
-    passed the first point while the second was capturing the session count. With `window_ns` one row per
+    `ways` contains the pairs in the direction of the datagrams (from `traffic.latency`). A retransmission counts only
+    if it passed the first point while the second was capturing the session. With `window_ns`, return one row per
     window (`window`).
     """
     point = ["point", *_COPY]

@@ -1,7 +1,7 @@
 """Unwrapped sequence numbers, and the numbers seen at each capture point.
 
 Each minute of a session has a reference: the first number seen in it, unwrapped by its signed distance from the
-reference of the minute before. A session message counts as the number behind its lead. A number is unwrapped by its
+reference of the minute before. A session message counts as the number after its lead. A number is unwrapped by its
 signed distance from the reference of its minute, which is correct as long as no number is further than 2**31 from it.
 """
 
@@ -20,7 +20,7 @@ from umstack.facts.sends import expanded, times_at
 _HALF = 2**31
 _MASK = 2**32 - 1
 _EPOCHS_AFTER = 10
-"""How many minutes after the last number sent NAKs may still arrive."""
+"""Number of minutes after the last number sent in which NAKs may still arrive."""
 BUCKET_BITS = 15
 _PIECE = 1 << 20
 
@@ -43,7 +43,7 @@ class Reference:
     def unwrap(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
         """Unwrap sequence numbers. Numbers in minutes without a reference are returned unchanged."""
         found = np.empty(len(sqns), np.int64)
-        # Piece by piece, so that temporary arrays are no longer than a piece.
+        # The array is handled piece by piece, so that temporary arrays are no longer than a piece.
         for start in range(0, len(sqns), _PIECE):
             piece = slice(start, start + _PIECE)
             found[piece] = self._piece(sqns[piece].astype(np.int64), times_ns[piece])
@@ -126,7 +126,7 @@ class Seen:
 
     @property
     def sqns(self) -> Numbers:
-        """The numbers, one by one."""
+        """Return every number."""
         return expanded(self.firsts, self.lengths)
 
     def copied(self) -> Numbers:
@@ -136,7 +136,7 @@ class Seen:
         )
 
     def first_times(self) -> tuple[Numbers, Numbers]:
-        """Each number once, and the time it was first seen."""
+        """Return each number once, and the time at which it was first seen."""
         again = self.begins[self.copied()]
         return np.delete(self.sqns, again), np.delete(self.times_ns, again)
 
@@ -156,7 +156,7 @@ class Seen:
         return lasts[at] + 1, firsts[at + 1] - 1
 
     def passed_over(self, wanted: Numbers) -> Numbers:
-        """True for each wanted number that a filter skipped for the receiver."""
+        """Return true for each wanted number that a filter skipped for the receiver."""
         order = np.argsort(self.passed[0], kind="stable")
         firsts, lasts = self.passed[0][order], np.maximum.accumulate(self.passed[1][order])
         at = np.searchsorted(firsts, wanted, "right") - 1
@@ -164,7 +164,8 @@ class Seen:
         return reported & ~self.places(wanted)[0]
 
     def places(self, wanted: Numbers) -> tuple[Numbers, Numbers]:
-        """For each wanted number true if it was seen, and the indices of those in `times_ns` (of copies, the first)."""
+        """Return for each wanted number true if it was seen, and the indices in `times_ns` of those seen (of
+        copies, the first)."""
         if not len(self.firsts):
             return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(self.lasts, wanted), len(self.firsts) - 1)
@@ -224,8 +225,8 @@ GAPS = {
 
 
 def coverage(everything: list[Seen]) -> pl.DataFrame:
-    """One row for each 32768 sequence numbers of a session at a point, over LBT-RU for each receiver: how many were
-    captured, how many are `missing`."""
+    """Return one row for each 32768 sequence numbers of a session at a point (over LBT-RU, for each receiver): how many
+    were captured and how many are `missing`."""
     parts = [pl.DataFrame(schema=COVERAGE)]
     parts += [_keyed(one, _covered(one)) for one in everything if len(one)]
     return pl.concat(parts)
@@ -335,7 +336,7 @@ COPIES = {**_STREAM, "time_ns": pl.Int64}
 
 
 def copies(everything: list[Seen]) -> pl.DataFrame:
-    """One row for each time a number was seen again at a point: `time_ns`."""
+    """Return one row, with `time_ns`, for each time that a number was seen again at a point."""
     parts = [pl.DataFrame(schema=COPIES)]
     parts += [_keyed(one, {"time_ns": one.times_ns[one.begins[one.copied()]]}) for one in everything]
     return pl.concat(parts)

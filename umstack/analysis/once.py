@@ -1,8 +1,8 @@
 """The traffic of a session counted once: facts of LBT-RU and LBT-TCP without the copies sent to further receivers.
 
 Facts count the copies of each receiver separately, by blocks of numbers (`umstack.facts.sessions`). For each block, the
-copies of the receiver that was sent most of it count as the session's traffic; for each millisecond, those of the
-receiver with the most bytes in it. LBT-RM sends to a group, so all of its facts stay.
+copies sent to the receiver with the largest part of it count as the session's traffic; for each millisecond, the copies
+sent to the receiver with the most bytes in it. LBT-RM sends to a group, so all of its facts remain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_SOURCE = (DATA, RETRANSMISSION, SESSION_MESSAGE, NCF)
 
 
 def _once(frame: pl.DataFrame, what: list[str], most: str) -> pl.DataFrame:
-    """Of the rows with a receiver, those of one receiver per value of `what`: the one with the most `most`."""
+    """Return, of the rows with a receiver, only those of the receiver with the most `most` per value of `what`."""
     copies = frame.filter(pl.col("receiver").is_not_null())
     if not len(copies):
         return frame

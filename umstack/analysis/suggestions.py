@@ -163,7 +163,7 @@ def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lossy_rates(in_bursts: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
-    """The rate, over ten milliseconds, at which bursts of loss started: the 10th percentile."""
+    """Return the 10th percentile of the rate, over ten milliseconds, at which bursts of loss started."""
     window = (pl.col("start_ns") // _BURST_NS).alias("window")
     sent = at_one_point(rated).group_by(*SESSION, window).agg(bytes=pl.col("bytes").sum())
     found = in_bursts.select(*SESSION, window).join(sent, [*SESSION, "window"])

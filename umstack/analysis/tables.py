@@ -17,7 +17,7 @@ _ORDER = (
     *("first_sqn", "sqn", "bucket", "option", "udp_bytes", "message_count", "from_ns", "from"),
     *("source_address", "destination_address", "kind", "status"),
 )
-"""The columns that sort the rows of a table, as far as it has them."""
+"""The columns by which a table is sorted, if it has them."""
 
 
 def tables_of(facts: Facts, mtu: int = 1500) -> Tables:

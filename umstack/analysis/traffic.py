@@ -90,7 +90,7 @@ def topics(facts: Facts) -> pl.DataFrame:
 
 
 def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
-    """A session's rates at the point that saw most of it: two capture points must not double the rate."""
+    """Return a session's rates at the point that saw most of it, because two points must not double the rate."""
     totals = rated.group_by(*_POINT).agg(total=pl.col("bytes").sum()).sort("total", "point")
     best = totals.group_by(*SESSION, maintain_order=True).agg(pl.col("point").last())
     return rated.join(best, [*SESSION, "point"], "semi")
@@ -174,7 +174,7 @@ def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
 
 
 def fill_histogram(sized: pl.DataFrame, mtu: int, bins: int = 20) -> pl.DataFrame:
-    """Number of datagrams by fill: bins of equal width from 0 to 1; the last includes those over the MTU."""
+    """Return the number of datagrams by fill in equal bins from 0 to 1; the last includes those over the MTU."""
     space = mtu - IP_AND_UDP_BYTES
     position = pl.min_horizontal(pl.col("udp_bytes") * bins // space, pl.lit(bins - 1, pl.Int64))
     counted = sized.group_by(*SESSION, position.alias("bin")).agg(pl.col("datagrams").sum())

@@ -47,7 +47,7 @@ _UNLIMITED = 1_000_000
 
 
 def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
-    """Return an um_fetch_plan for a source's past; for a rediscovered source, for messages after `resume_sqn`."""
+    """Return an um_fetch_plan for a source's past or, if rediscovered, for the messages after `resume_sqn`."""
     plan = ffi.new("um_fetch_plan *")
     plan.attempts_max = options.late_join_info_request_maximum
     plan.outstanding_max = options.retransmit_request_outstanding_maximum
@@ -96,7 +96,7 @@ class Fetch:
         counters: StreamCounters,
         keys_of: KeysOf,
     ) -> None:
-        """`identity`: the core's session; `epoch`: the core's number of the fetch; `plan`: an um_fetch_plan."""
+        """`identity` is the core's session, `epoch` the core's number of the fetch, and `plan` an um_fetch_plan."""
         self._keys_of = keys_of
         self._greeting: tuple[bytes, Key] | None = None
         """Our greeting and its key until the source has sent its greeting; only on connections with tags."""
@@ -117,7 +117,7 @@ class Fetch:
         lib.um_fetch_begin(self._fetch)
 
     def run(self, now_ns: int) -> int:
-        """Run due timers; returns the time of the next one."""
+        """Run due timers and return the time of the next one."""
         self._step()
         return now_ns + (_STARVED_NS if self._fetch.is_starved else _LOOK_NS)
 

@@ -21,7 +21,7 @@ OPTION_MESSAGE_REQUEST = 21
 OPTION_RANGE_REQUEST = 78
 HEADER_BYTES = 4
 LATE_JOIN_REQUEST, OFF_TRANSPORT_REQUEST = 0, 1
-"""Indices of range requests: show the purpose of a connection in captures; the response repeats the index."""
+"""Indices of range requests. They show a connection's purpose in captures, and the response repeats them."""
 
 _TOPIC_OPTION_LATE_JOIN = 4
 _TOPIC_OPTION = struct.Struct("!HHH4sIII")
@@ -29,7 +29,7 @@ _TOPIC_OPTION = struct.Struct("!HHH4sIII")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeBounds:
-    """The part of the past that a receiver requests; None is no bound."""
+    """The part of the past that a receiver requests; None means unbounded."""
 
     low_sqn: int | None = None
     count: int | None = None

@@ -1,6 +1,6 @@
 """RecoveryServer: serves retained messages to receivers connected to a context's request port (UM-138, UM-140).
 
-Bounded: connections (by the port), their buffers, the send rate, and idle and stall times.
+The port limits the number of connections; their buffers, the send rate, and idle and stall times are also bounded.
 When the port is full, a new connection replaces one that has requested nothing.
 """
 
@@ -135,11 +135,12 @@ class RecoveryServer:
 
     @property
     def connection_count(self) -> int:
-        """Number of connections; all of them count towards the limit of the port."""
+        """Return the number of connections, all of which count towards the limit of the port."""
         return len(self._connections)
 
     def make_space(self, now_ns: int) -> bool:
-        """End the oldest connection without a request, because receivers request at once. Return false if none is."""
+        """End the oldest connection that has requested nothing, because receivers send their request immediately.
+        Return false if there is none."""
         silent = [
             one
             for one in self._connections.values()

@@ -31,7 +31,7 @@ _logger = logging.getLogger("umstack.recovery")
 
 
 class RecoveryService(Closing):
-    """Its connections are TCP streams of the context; the streams thread runs it."""
+    """Fetches and serves over TCP streams of the context. The streams thread runs the service."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class RecoveryService(Closing):
         )  # fmt: skip
 
     def _run_due(self, now_ns: int) -> int | None:
-        """Run due timers; returns the time of the next one."""
+        """Run due timers and return the time of the next one."""
         guard = self._streams.loop.guard
         times = [guard(partial(fetch.run, now_ns)) for fetch in list(self._fetches) if not fetch.is_over]
         self._fetches = [fetch for fetch in self._fetches if not fetch.is_over]

@@ -47,11 +47,11 @@ class ResponsePart(NamedTuple):
     stream: ResponseStream | None
     stream_sqn: int
     first_sqn: int
-    """Sequence number of the first fragment; the message's own if not fragmented."""
+    """Sequence number of the first fragment, or of the message if it is not fragmented."""
     offset: int
     total: int
     payload_from: int
-    """Offset of the payload in the message; it extends to the message's end."""
+    """Offset of the payload, which extends to the end of the message."""
 
 
 class MalformedResponse(Exception):
@@ -97,7 +97,7 @@ def message_length(data: memoryview) -> int:
 
 
 def _is_whole(message: memoryview) -> bool:
-    """Return true if it has exactly the header and options of a response that is not fragmented."""
+    """Return true if the message has exactly the header and options of an unfragmented response."""
     return (
         len(message) >= _HEADS_BYTES
         and message[1] == _REQUEST

@@ -1,11 +1,11 @@
 """ResponseIntake: the open requests, and the connections on which responders respond to them.
 
-One file, because receiving, dropping and counting responses happen on the same leading thread.
+All of this is in one file because the leading thread receives, drops and counts the responses.
 
 A thread that waits for a response receives for all requests (it *leads*), so that no other thread has to be woken;
-other waiting threads follow until it is done. While no thread waits, the streams thread receives. An event loop leads
-when the descriptor becomes readable. Bounded: requests, connections (by the port), the incomplete response of each
-connection, and the memory of all unread responses.
+other waiting threads follow until it has finished. While no thread waits, the streams thread receives. An event loop
+leads when the descriptor becomes readable. There are bounds on the requests, the connections (set by the port), the
+incomplete response of each connection, and the memory of all unread responses.
 """
 
 from __future__ import annotations
@@ -374,7 +374,7 @@ class ResponseIntake:
         answer.append(PROOF)
         answer.send(one.socket)
         if answer.held:
-            raise ConnectionError  # this connection does not even take a greeting
+            raise ConnectionError  # this connection cannot even send a greeting
         one.received.consume(GREETING_BYTES)
         verified = VerifiedWindow()
         verified.take_over(one.received)
@@ -384,7 +384,7 @@ class ResponseIntake:
         return True
 
     def _take_all(self, one: _Connection) -> None:
-        """Take the complete messages; on a connection with tags, record by record."""
+        """Process the complete messages; on a connection with tags, record by record."""
         self._take(one)
         while one.tags is not None:
             if len(one.received):
@@ -394,7 +394,7 @@ class ResponseIntake:
             self._take(one)
 
     def _take(self, one: _Connection) -> None:
-        """Take the complete messages; the longest possible message fits the window."""
+        """Process the complete messages; the longest possible message fits the window."""
         data = one.received.filled
         at = 0
         while len(data) - at >= 4:
@@ -415,7 +415,7 @@ class ResponseIntake:
             raise MalformedResponse
 
     def _begin(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
-        """Start a response, or skip it if it is not accepted."""
+        """Start to receive a response, or skip it if it is not accepted."""
         now_ns = time.monotonic_ns()
         if one.part is not None:
             self._counters.responses_incomplete += 1
@@ -513,7 +513,7 @@ class ResponseIntake:
             self._hold(-len(one.part))
             one.part = None
 
-    # Connections. The port's calls, and the work, come from the thread of the streams.
+    # Connections. The streams thread makes the port's calls and does the work.
 
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
         """Receive responses from a responder that has connected."""
@@ -539,7 +539,7 @@ class ResponseIntake:
         return len(self._connections)
 
     def _make_space(self, now_ns: int) -> bool:
-        """End the oldest connection that has not delivered a response, else one that is idle for long."""
+        """End the oldest connection that has not delivered a response, or else one that has long been idle."""
         with self._stopped():
             useless = [
                 one
@@ -619,7 +619,7 @@ class ResponseIntake:
 
 
 def _bytes_of(response: Response) -> int:
-    """Return the memory that it takes until it is read, in bytes."""
+    """Return the memory in bytes that the response occupies until it is read."""
     return len(response.data) + _ROW_BYTES
 
 

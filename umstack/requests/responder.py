@@ -1,7 +1,8 @@
 """Responder: sends responses to requesters over one reused TCP connection to each.
 
 The responding thread sends directly, and waits only while `response_session_maximum_buffer` bytes are queued. The
-streams thread sends queued bytes. Bounded: connections, the queue of each connection, and its idle and stall times.
+streams thread sends queued bytes. There are bounds on the connections, the queue of each one, and its idle and stall
+times.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from umstack.streams.tags import KeysOf, TagRefused, count_refusal
 
 _records = RepeatedRecords(logging.getLogger("umstack.requests"))
 _ATTEMPTS = 3
-"""More than one, because an open connection may have ended and the requester reopened its port."""
+"""Several attempts, because an open connection may have ended and the requester may have reopened its port."""
 _LAST_FLUSH_NS = 1_000_000_000
 _NEVER_NS = 2**63
 _SQNS = 2**32

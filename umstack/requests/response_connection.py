@@ -164,7 +164,7 @@ class ResponseConnection:
             sent = max(0, sent - len(part))
 
     def flush(self) -> None:
-        """Send as much as the kernel takes. Raises OSError once the connection has failed."""
+        """Send as much as the kernel accepts. Raises OSError once the connection has failed."""
         with self._buffering:
             if self.error is not None:
                 raise self.error

@@ -32,7 +32,7 @@ class RequestService(Closing):
         run_protocol: Callable[[], object] | None,
         check_owned: Callable[[], None],
     ) -> None:
-        """For the arguments see ResponseIntake."""
+        """The arguments are those of ResponseIntake."""
         self._check_owned = check_owned
         self._tag_counters = ResponseTagCounters()
         self.responder = Responder(options, streams, keyring.keys_of, self._tag_counters)

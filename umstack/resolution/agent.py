@@ -1,8 +1,8 @@
 """Topic resolution on kernel sockets: runs the machine on its owner's thread.
 
 One socket listens to the group; the other sends from the interface's own address, because receivers and dissectors
-take that address as the topic's source. Every process of a host that uses the same group receives every datagram,
-including those of its own host.
+use that address as the topic's source. Every process of a host that uses the same group receives every datagram,
+including those sent by the same host.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
 
 
 def _ignore_source(_topic: str, _index: int, _address: TransportAddress) -> None:
-    """For owners that do not follow withdrawn sources."""
+    """Ignore the event, for owners that do not follow withdrawn sources."""
 
 
 def _ignore_topic(_key: int, _topic: str, _appeared: bool) -> None:
-    """For owners without wildcard receivers."""
+    """Ignore the event, for owners without wildcard receivers."""
 
 
 def _ignore_unanswered(_topic: str, _key: int | None, _queries: int) -> None:
@@ -77,7 +77,7 @@ def _ignore_unanswered(_topic: str, _key: int | None, _queries: int) -> None:
 
 
 def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
-    """For owners without a tap."""
+    """Ignore the datagram, for owners without a tap."""
 
 
 class ResolutionAgent(Closing):
@@ -144,7 +144,7 @@ class ResolutionAgent(Closing):
         now_ns: int,
         topic_options: tuple[WireOption, ...] = (),
     ) -> None:
-        """Announce a source, at once if its options allow."""
+        """Announce a source, immediately if its options allow that."""
         self.machine.advertise(topic, index, address, options, now_ns, topic_options)
         self._send_due(now_ns)
 
@@ -191,7 +191,7 @@ class ResolutionAgent(Closing):
         self.machine.datagram_maximum_bytes = size - self._trailer_bytes
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
-        """Replace the keys; only if there were keys at the start."""
+        """Replace the keys. Allowed only if there were keys at the start."""
         if self._tags is not None and keys:
             self._tags.set_keys(keys)
 
@@ -216,7 +216,8 @@ class ResolutionAgent(Closing):
         return self.machine.stats()
 
     def domain(self, now_ns: int) -> dict[str, Any]:
-        """Return where topics are resolved: addresses, or daemons, which respond, and the one in use. Any thread."""
+        """Return where topics are resolved: either addresses, or the daemons, which of them respond, and the one in
+        use. Any thread."""
         if self._daemons is None:
             (to, to_port), (group, port) = self._options.resolver_outgoing, self._options.resolver_incoming
             return {"by": "multicast", "sends_to": f"{to}:{to_port}", "listens_to": f"{group}:{port}"}
@@ -235,7 +236,7 @@ class ResolutionAgent(Closing):
         self._sockets.close()
 
     def _receive(self, now_ns: int) -> bool:
-        """Receive one batch of datagrams and handle all, even if a callback raises; then raise the first exception."""
+        """Receive and handle one batch of datagrams, even if a callback raises; then raise the first exception."""
         try:
             received = list(self._received.take(self._receiver))
         except OSError as error:

@@ -22,7 +22,7 @@ _SOURCES_AT_ONCE = 16
 
 
 class KnownSource(NamedTuple):
-    """One source: its topic, the index its messages carry, and its session."""
+    """One source: its topic, the topic index in its messages, and its session."""
 
     topic: str
     topic_index: int
@@ -43,23 +43,23 @@ class Intake(NamedTuple):
 
 
 class ResolverCache:
-    """Sources by topic, bounded; the source advertised longest ago makes space for a new one.
+    """Sources by topic. When the cache is full, a new source replaces the one advertised longest ago.
 
-    One thread at a time, except for topics() and the sizes. add_interest() is called once per interested source or
-    receiver, and remove_interest() as often.
+    One thread at a time, except for topics() and the sizes. Callers call add_interest() once per interested source or
+    receiver, and remove_interest() the same number of times.
     """
 
     __slots__ = ("_handle", "_intake", "_lock", "_memory")
 
     def __init__(self, maximum_entries: int) -> None:
-        # Mapped so that only the pages in use take memory, of several megabytes.
+        # Mapped memory, so that of several megabytes only the pages in use occupy memory.
         size = lib.um_resolver_cache_footprint(maximum_entries)
         self._memory: Any = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, size))
         key = ffi.new("um_siphash_key *", [SystemRandom().getrandbits(64) for _ in range(2)])
         self._handle: Any = lib.um_resolver_cache_init(self._memory, maximum_entries, key[0])
         self._intake: Any = ffi.new("um_resolver_intake *")
         self._lock = threading.Lock()
-        """Calls into C release the interpreter lock."""
+        """The calls into C release the interpreter lock."""
 
     def __len__(self) -> int:
         return int(lib.um_resolver_cache_count(self._handle))
@@ -70,7 +70,7 @@ class ResolverCache:
         return int(lib.um_resolver_cache_evictions(self._handle))
 
     def take(self, data: bytes) -> Intake | None:
-        """Handle a datagram of queries and advertisements; return None if it is another one or malformed."""
+        """Handle a datagram of queries and advertisements; return None for any other or a malformed one."""
         found = self._intake
         with self._lock:
             if not lib.um_resolver_cache_take(self._handle, data, len(data), found):
@@ -88,12 +88,12 @@ class ResolverCache:
         )
 
     def settle(self, advertisement: bytes) -> None:
-        """Stop returning this advertisement of take() until it changes: it has been handled."""
+        """Mark this advertisement as handled, so that take() omits it until it changes."""
         with self._lock:
             lib.um_resolver_cache_settle(self._handle, advertisement, len(advertisement))
 
     def unsettle(self) -> None:
-        """Have take() return every advertisement that may be of interest once more."""
+        """Make take() return every advertisement that may be of interest once more."""
         with self._lock:
             lib.um_resolver_cache_unsettle(self._handle)
 

@@ -101,7 +101,7 @@ class RequestScope(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionRequest:
-    """Requests every context that receives it to query and advertise again."""
+    """A request to every receiving context to query and advertise again."""
 
     scope: RequestScope
 

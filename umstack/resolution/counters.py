@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class ResolutionCounters:
-    """One writer: the thread that runs the agent. Readable from any thread."""
+    """Counters that only the thread running the agent writes and any thread can read."""
 
     tr_dgrams_sent: int = 0
     tr_bytes_sent: int = 0

@@ -1,7 +1,8 @@
 """DaemonClient: topic resolution by unicast through resolution daemons, as a state machine without I/O.
 
 The context sends keepalives to every daemon so that each of them relays to it. It sends its own records to the first
-daemon in the list that responds. So contexts that briefly use different daemons still receive each other's records.
+daemon in the list that responds. Contexts that briefly use different daemons therefore still receive each other's
+records.
 
       idle --(a datagram received from it)--> alive --(nothing received for the activity timeout)--> idle
 
@@ -44,10 +45,10 @@ class DaemonClient:
         self._next_keepalive_ns = now_ns
         self.was_alive: Address | None = None
         self.change_count = 0
-        """How often the daemon in use changed, to another one or to none."""
+        """Number of times that the daemon in use changed to another one or to none."""
 
     def note_received(self, address: Address, now_ns: int) -> bool:
-        """Account for a datagram from an address; return false if the address is none of our daemons."""
+        """Account for a datagram from an address; return false if the address is not one of our daemons."""
         for daemon in self._daemons:
             if daemon.address == address:
                 daemon.last_received_ns = now_ns
@@ -77,14 +78,14 @@ class DaemonClient:
         return [daemon.address for daemon in self._daemons] if alive is None else [alive]
 
     def has_returned(self, now_ns: int) -> bool:
-        """Return true if a daemon responds now and none did at the previous call."""
+        """Return true if a daemon responds now but none did at the previous call."""
         alive, before = self.alive(now_ns), self.was_alive
         self.change_count += alive != before
         self.was_alive = alive
         return alive is not None and before is None
 
     def keepalives(self, now_ns: int) -> list[Address]:
-        """Return the daemons that are due a keepalive: all or none."""
+        """Return the daemons to which a keepalive is due, which are all or none."""
         if now_ns < self._next_keepalive_ns:
             return []
         self._next_keepalive_ns = now_ns + self._keepalive_ns

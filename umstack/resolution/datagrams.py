@@ -28,7 +28,7 @@ class ReceivedDatagrams:
     __slots__ = ("_buffer", "_headers", "_view")
 
     def __init__(self) -> None:
-        # Mapped so that only the pages in use take memory, of several megabytes.
+        # Mapped memory, so that of several megabytes only the pages in use occupy memory.
         self._view = memoryview(mmap.mmap(-1, BATCH * _STRIDE_BYTES))
         self._buffer = ffi.from_buffer("uint8_t[]", self._view)
         self._headers = ffi.new("um_received_datagram[]", BATCH)

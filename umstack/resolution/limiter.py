@@ -7,7 +7,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class ResolutionLimiter:
-    """Limits records and bits per second in slices of 100 ms; 0 is no limit.
+    """Limits records and bits per second in slices of 100 ms; 0 means no limit.
 
     A record passes while the slice's allowance is not used up, so the last record may exceed it. The first record of a
     slice always passes, so that some records are sent however small the limit is.

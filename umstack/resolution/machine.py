@@ -1,10 +1,11 @@
-"""Topic resolution as a state machine without I/O: takes times and datagrams, returns datagrams and events.
+"""Topic resolution as a state machine without I/O that accepts times and datagrams and returns datagrams and events.
 
-Sources advertise, receivers query (UX-14, UX-15). A source responds to a query at once. Advertisements are cached for
-later receivers (UX-16). Due records pass a rate limiter (UX-5) and share datagrams. A malformed datagram is dropped and
-counted, and all state stored because of a datagram is bounded.
+Sources advertise, and receivers query (UX-14, UX-15). A source responds to a query immediately. Advertisements are
+cached for later receivers (UX-16). Due records pass a rate limiter (UX-5) and share datagrams. A malformed datagram is
+dropped and counted, and all state stored because of a datagram is bounded.
 
-One file, because advertisements, queries and wildcard queries share one schedule and the same rate-limited queues.
+All of this is in one file because advertisements, queries and wildcard queries share one schedule and the same
+rate-limited queues.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ FINAL_TTL = 0
 
 @dataclass(frozen=True, slots=True)
 class SourceFound:
-    """First advertisement of a source of a topic that has a receiver here."""
+    """A source of a topic that has a receiver here was advertised for the first time."""
 
     topic: str
     index: int
@@ -88,7 +89,7 @@ class _Kind(StrEnum):
 
 
 class _Record:
-    """An encoded record with its timer and whether it is queued to be sent."""
+    """An encoded record with its timer and a flag that is true while the record is queued to be sent."""
 
     __slots__ = (
         "deferred",
@@ -143,7 +144,7 @@ class _WantedTopic:
 
 
 class _Queue:
-    """Due records, in order, behind one rate limiter."""
+    """Due records in order, which one rate limiter admits."""
 
     __slots__ = ("limiter", "records")
 
@@ -221,7 +222,7 @@ class ResolutionMachine:
 
     def _timer(self, settings: PhaseSettings, kind: _Kind, now_ns: int) -> PhaseTimer:
         """Return a schedule that starts now. A record created less than a tick after another waits for the next tick,
-        so that a thousand topics created at once share datagrams."""
+        so that a thousand topics created together share datagrams."""
         last_ns, self._last_start_ns[kind] = self._last_start_ns.get(kind), now_ns
         follows = last_ns is not None and now_ns - last_ns < settings.initial_tick_ns
         return PhaseTimer(settings, now_ns, self._epoch_ns, waits_for_tick=follows)
@@ -317,7 +318,7 @@ class ResolutionMachine:
         """Return the topics of wildcard receivers that have had no source for the timeout."""
         left = self._wildcards.left(now_ns)
         if left:
-            self._cache.unsettle()  # they join again when advertised again
+            self._cache.unsettle()  # these topics join again when they are advertised again
         return list(left)
 
     def forget_sessions(self, ended: Collection[TransportAddress] | None, now_ns: int) -> None:
@@ -347,7 +348,7 @@ class ResolutionMachine:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
     def resend_all(self, now_ns: int) -> None:
-        """Advertise and query all, and request the same of others, because earlier datagrams may have been lost."""
+        """Advertise and query everything, and request this of others: earlier datagrams may have been lost."""
         self._request_received(
             RequestScope.ADVERTISEMENTS | RequestScope.QUERIES | RequestScope.WILDCARD_QUERIES, now_ns
         )
@@ -363,7 +364,7 @@ class ResolutionMachine:
         return self._cache.topics()
 
     def interest(self) -> dict[str, list[str]]:
-        """Return the topics advertised, those queried, and the queried ones without a source. Any thread."""
+        """Return the advertised topics, the queried topics, and the queried ones without a source. Any thread."""
         wanted = list(self._wanted.items())
         return {
             "advertised": list(self._sources),
@@ -519,7 +520,7 @@ class ResolutionMachine:
         ]
 
     def next_deadline_ns(self) -> int | None:
-        """Return when datagrams_to_send() next has a datagram; None for never, 0 for now."""
+        """Return when datagrams_to_send() will next return a datagram; None for never, 0 for now."""
         if self._final_advertisements or self._requests:
             return 0
         deadlines = [
@@ -640,7 +641,8 @@ class ResolutionMachine:
         self._queues[record.kind, phase].records.append(record)
 
     def _schedule(self, record: _Record) -> None:
-        """Schedule a check of the record by its deadline. An earlier check stays: it finds nothing due and repeats."""
+        """Schedule a check of the record by its deadline. An earlier check remains: it finds nothing due and is
+        repeated."""
         deadline_ns = record.timer.deadline_ns
         if deadline_ns is None or (record.scheduled_ns is not None and record.scheduled_ns <= deadline_ns):
             return

@@ -38,7 +38,7 @@ Address = tuple[str, int]
 _NS_PER_S = 1_000_000_000
 _REPEAT_NS = 2 * _NS_PER_S
 _BUFFER_BYTES = 8 * 1024 * 1024
-# Each with the privileged option that exceeds the system's limit.
+# Each option together with the privileged one that can exceed the system's limit.
 _BUFFERS = ((33, socket.SO_RCVBUF), (32, socket.SO_SNDBUF))
 
 
@@ -109,7 +109,7 @@ class Relay:
         return list(self._clients)
 
     def received(self, data: bytes, source: Address, now_ns: int) -> Fate:
-        """Account for a datagram, and return what to do with it."""
+        """Account for a datagram, and return its treatment."""
         counters = self.counters
         counters.datagrams_received += 1
         self._drop_idle(now_ns)
@@ -121,7 +121,7 @@ class Relay:
         return Fate.RELAYED
 
     def is_relayable(self, data: bytes, source: Address, now_ns: int) -> bool:
-        """Return true if a datagram is topic resolution and may be relayed; its records then count as relayed."""
+        """Return true if this is a topic resolution datagram that may be relayed; its records then count as relayed."""
         counters, part = self.counters, self._part
         if self._take(data, source, now_ns, 0):
             counters.queries += part.query_count
@@ -163,7 +163,7 @@ class Relay:
         )
 
     def _client(self, source: Address, now_ns: int) -> _Client | None:
-        """Return the sender's client entry, added if new; None if it is not allowed or exceeds its rate."""
+        """Return the sender's entry, and add it if it is new; None if the sender is not allowed or exceeds its rate."""
         policy, counters = self._policy, self.counters
         rate = policy.client_datagrams_per_second
         client = self._clients.get(source)
@@ -263,7 +263,7 @@ class RelayServer(Closing):
             self.relay.counters.send_failed += 1
 
     def _relay(self, data: bytes, source: Address | None) -> None:
-        """Send to all clients except the origin. Schedules repeat the records lost to a full buffer."""
+        """Send to all clients except the origin. Records lost to a full buffer are repeated by their schedules."""
         if self._changes_seen != self.relay.change_count:
             self._list_clients()
         count = len(self._positions)

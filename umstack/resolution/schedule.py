@@ -50,7 +50,7 @@ class PhaseSettings:
 
     @classmethod
     def for_queries(cls, options: ReceiverOptions, *, is_resolved: bool = False) -> PhaseSettings:
-        """`is_resolved`: skip the initial phase, because a source is known."""
+        """`is_resolved` skips the initial phase, because a source is known."""
         initial = options.resolver_query_minimum_initial_interval_ns
         return cls(
             send_at_start=initial != 0,
@@ -81,9 +81,9 @@ class PhaseTimer:
     """The times at which one topic's record is due.
 
     Each due time is computed from the previous one; a record is sent at the first tick at or after its due time, so
-    lateness never adds up (UX-15). Ticks count from `epoch_ns`, the same for all topics of a context, so that records
-    of many topics share datagrams. The first record does not wait for a tick, unless the topic is one of many created
-    at once (`waits_for_tick`), each of which would otherwise take a datagram.
+    lateness never adds up (UX-15). Ticks count from `epoch_ns`, which is the same for all topics of a context, so that
+    records of many topics share datagrams. The first record does not wait for a tick, unless the topic is one of many
+    created together (`waits_for_tick`), each of which would otherwise need a separate datagram.
 
     A record may be sent with others a little before it is due, at most a quarter of its interval, so that topics
     created within a second of each other, whose ticks differ, share datagrams. The next due time does not change.
@@ -150,7 +150,7 @@ class PhaseTimer:
             self.deadline_ns = self._next_tick_ns()
 
     def resolved(self, now_ns: int) -> None:
-        """Enter the sustaining phase: the initial phase found its source. A record due at once is still sent."""
+        """Enter the sustaining phase, because a source was found. A record that is already due is still sent."""
         if self.phase is Phase.INITIAL:
             due_ns = self._due_ns
             self._enter_sustaining(now_ns)
@@ -159,7 +159,7 @@ class PhaseTimer:
             self.deadline_ns = self._next_tick_ns()
 
     def stop(self) -> None:
-        """Stop: no record is due any more."""
+        """Stop the schedule, so that no record becomes due."""
         self._immediate = False
         self.phase = Phase.QUIESCENT
         self.deadline_ns = None

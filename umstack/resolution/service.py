@@ -33,7 +33,7 @@ class Resolver(Closing):
 
     @abstractmethod
     def _submit(self, command: Command) -> None:
-        """Run a command on the agent's thread, now or soon; Closed once the service is closed."""
+        """Run a command on the agent's thread, now or soon. Raises Closed once the service is closed."""
 
     def advertise(
         self,
@@ -43,7 +43,7 @@ class Resolver(Closing):
         options: SourceOptions,
         topic_options: tuple[WireOption, ...] = (),
     ) -> None:
-        """Announce a source; `topic_options` go into its advertisements."""
+        """Announce a source, whose advertisements will contain `topic_options`."""
         encode_topic_name(topic)
         self._submit(
             lambda now_ns: self._agent.advertise(topic, index, address, options, now_ns, topic_options)
@@ -58,7 +58,7 @@ class Resolver(Closing):
         self._submit(lambda now_ns: self._agent.withdraw(topic, index, address, now_ns))
 
     def query(self, topic: str, options: ReceiverOptions) -> None:
-        """Look for sources of a topic; known ones are reported at once or soon, on the agent's thread."""
+        """Look for sources of a topic; known ones are reported immediately or soon, on the agent's thread."""
         encode_topic_name(topic)
         self._submit(lambda now_ns: self._agent.query(topic, options, now_ns))
 
@@ -67,7 +67,7 @@ class Resolver(Closing):
         self._submit(lambda _now_ns: self._agent.stop_query(topic))
 
     def match(self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions) -> None:
-        """Look for topics that a pattern matches; known ones are reported at once or soon, on the agent's thread."""
+        """Look for topics that match a pattern; known ones are reported immediately or soon, on the agent's thread."""
         self._submit(lambda now_ns: self._agent.match(key, pattern, options, now_ns))
 
     def stop_matching(self, key: int) -> None:
@@ -87,7 +87,7 @@ class Resolver(Closing):
         self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
-        """Replace the keys; only if there were keys at the start."""
+        """Replace the keys. Allowed only if there were keys at the start."""
         self._submit(lambda _now_ns: self._agent.set_keys(keys))
 
     def topics(self) -> list[str]:
@@ -109,7 +109,7 @@ class Resolver(Closing):
 
 
 class DonatedResolver(Resolver):
-    """Sequential mode: the calling thread runs the agent, one thread at a time."""
+    """In sequential mode, the calling thread runs the agent, one thread at a time."""
 
     def _submit(self, command: Command) -> None:
         command(time.monotonic_ns())

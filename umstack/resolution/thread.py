@@ -1,8 +1,8 @@
 """ResolverThread: runs topic resolution of a context on its own thread in embedded mode.
 
-In a network of many contexts each receives hundreds of datagrams per second, and a wake-up costs ten times as much
-as a datagram. So datagrams wake the thread at most eight times in a burst and fifty times per second on average; the
-others collect in the socket buffer. Commands and schedules always wake it.
+In a network of many contexts, each receives hundreds of datagrams per second, and a wake-up costs ten times as much
+as a datagram. Datagrams therefore wake the thread at most eight times in a burst and fifty times per second on average;
+the others collect in the socket buffer. Commands and schedules always wake the thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
 class _Gathering:
-    """Limits wake-ups for datagrams: each books a slot of time, and a few slots may be booked ahead."""
+    """Limits wake-ups for datagrams. Each wake-up books a slot of time, and a few slots may be booked ahead."""
 
     __slots__ = ("_booked_ns",)
 
@@ -48,7 +48,7 @@ class _Gathering:
 
 
 class ResolverThread(Resolver):
-    """Runs an agent and owns it. Any thread may call any method.
+    """Owns an agent and runs it. Any thread may call any method.
 
     The agent's callbacks run on this thread. An exception in a callback is logged and does not stop resolution.
     """

@@ -36,8 +36,8 @@ class _Wildcard:
     """One wildcard receiver: its pattern, and the topics reported to it.
 
     `decided` caches the pattern's results for the newest advertised topics, because each is advertised every second.
-    After an aborted match the pattern is not evaluated for ten times the match's duration, so that it takes at most a
-    tenth of the thread's time whatever names are advertised.
+    After an aborted match, the pattern is not evaluated for ten times the match's duration, so that it uses at most a
+    tenth of the thread's time regardless of the advertised names.
     """
 
     __slots__ = ("decided", "options", "pattern", "paused_until_ns", "topics")
@@ -62,7 +62,7 @@ class WildcardTable:
         self._wildcards: dict[int, _Wildcard] = {}
         self._sourceless: dict[str, int | None] = {}
         self._open_count = 0
-        """How often a wildcard receiver has postponed the decision on a topic."""
+        """Number of times that a wildcard receiver has postponed the decision on a topic."""
 
     def add(
         self,
@@ -83,16 +83,16 @@ class WildcardTable:
             self._counters.tr_wildcard_topics -= len(wildcard.topics)
 
     def no_source_thresholds(self, key: int) -> set[int]:
-        """Return after how many queries a wildcard receiver without a topic is notified; empty if it has topics."""
+        """Return the numbers of queries at which a receiver without a topic is notified; empty if it has topics."""
         wildcard = self._wildcards.get(key)
         if wildcard is None or wildcard.topics:
             return set()
         return {wildcard.options.resolution_no_source_notification_threshold}
 
     def advertised(self, topic: str, now_ns: int) -> tuple[list[TopicMatched], bool]:
-        """Return the wildcard receivers that an advertised topic joins, and whether all have decided on it.
+        """Return the wildcard receivers that an advertised topic joins, and true if all have decided on it.
 
-        One that is full, or does not evaluate its pattern for a while, decides when the topic is advertised again.
+        A receiver that is full or pauses the evaluation of its pattern decides when the topic is advertised again.
         """
         if not self._wildcards:
             return [], True
@@ -140,7 +140,7 @@ class WildcardTable:
         self._sourceless.pop(topic, None)
 
     def lost_last_source(self, topic: str) -> None:
-        """Note that the topic has no source any more; its timeout starts with the next left()."""
+        """Note that the topic no longer has a source; its timeout starts with the next left()."""
         if any(topic in wildcard.topics for wildcard in self._wildcards.values()):
             self._sourceless[topic] = None
 
