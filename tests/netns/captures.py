@@ -17,7 +17,9 @@ from umstack.lab import Host
 def start_capture(
     host: Host, *arguments: str, prefix: Sequence[str] = (), interface: str = ""
 ) -> subprocess.Popen[str]:
-    """Start `umstack capture` on a host and an optional interface; when it ends it prints its summary as JSON."""
+    """Start `umstack capture` on a host and an optional interface; it prints its summary as JSON when it
+    ends.
+    """
     captured = interface or host.interface
     command = [*prefix, sys.executable, "-m", "umstack", "capture", captured, "--json", *arguments]
     process: subprocess.Popen[str] = host.run(

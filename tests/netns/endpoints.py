@@ -72,7 +72,7 @@ class EndSpec:
     """Options of the source or the receiver."""
     size: int = 1000
     rate: float = 0.0
-    """Messages per second; 0: as fast as possible."""
+    """The number of messages per second; 0 means as fast as possible."""
     receivers: int = 0
     """Number of receivers that flow control must know before a publisher starts."""
     topic: str = TOPIC
@@ -90,7 +90,7 @@ def _resident_bytes() -> int:
 
 
 class _Orders:
-    """The parent's orders, read without waiting."""
+    """The parent's orders, which are read without waiting."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -254,7 +254,7 @@ class _Judge:
             self.next = number + 1
 
     def account(self) -> dict[str, Any]:
-        """Return the report for the parent."""
+        """Return the report for the parent process."""
         return {
             "received": self.received,
             "missing": self.missing,
@@ -293,7 +293,7 @@ def _subscribe(spec: EndSpec) -> None:
 
 @dataclass(slots=True)
 class Report:
-    """A child's report of its state."""
+    """A child's report on its state."""
 
     said: dict[str, Any]
 
@@ -354,7 +354,7 @@ class End:
             self.process.stdin.flush()
 
     def ask(self, **order: Any) -> Report:
-        """Send an order and return the answer; without an order, a report of the state."""
+        """Send an order and return the answer; without an order, return a report on the state."""
         self.send_order(**order)
         return self.receive()
 
@@ -435,7 +435,7 @@ def _with(usual: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 EndsIn = Callable[["Lab"], Ends]
-"""The type of the fixture `ends_in`."""
+"""The type of the `ends_in` fixture."""
 
 
 def assert_whole(report: Report, count: int) -> None:

@@ -23,12 +23,12 @@ from umstack.lab.cables import port_name
 RECEIVERS = 3
 SEED = 20
 LOSS = {1: 0.01, 2: 0.02, 3: 0.03}
-"""Loss rate of each receiver in the phase of steady loss."""
+"""The loss rate of each receiver in the phase of steady loss."""
 CHUNKS, CHUNK, PACE_SECONDS = 400, 50, 0.004
 SMALL, LARGE = 300, 1200
-"""Bytes per message: several share a datagram, or each has its own."""
+"""Bytes per message, so that several messages share a datagram or each message has its own datagram."""
 QUIET_SECONDS = 0.3
-"""Seconds between two injected faults: longer than the gap that merges losses into one incident."""
+"""Seconds between two injected faults; they exceed the gap that merges losses into one incident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Injected:
     start_ns: int
     end_ns: int
     lost: int | None
-    """Datagrams that were blocked; None if only the switch's counters know the number."""
+    """The number of datagrams that were blocked; None if only the switch's counters know it."""
 
 
 @dataclass(slots=True)
@@ -54,10 +54,10 @@ class LabRun:
     payload_bytes: int = 0
     injected: list[Injected] = field(default_factory=list)
     kept_back: dict[int, int] = field(default_factory=dict)
-    """By receiver: datagrams of any kind that its port dropped or blocked."""
+    """By receiver, the number of datagrams of any kind that its port dropped or blocked."""
     steady_stats: dict[int, dict[str, Any]] = field(default_factory=dict)
     stats: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Counters of every context; host 0 is the publisher's."""
+    """The counters of every context; host 0 is the publisher's."""
     captured: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class LabRun:
 
     @property
     def by_umstack(self) -> Path:
-        """Return the folder of `umstack capture` at the same port."""
+        """Return the folder that `umstack capture` wrote at the same port."""
         return self.folder / "umstack"
 
     def tap(self, host: int) -> Path:
@@ -147,7 +147,7 @@ class _Script:
         self.run.payload_bytes += count * size
 
     def blocked(self, cause: str, host: int, count: int, pace_seconds: float = 0.0, *, goes_on: bool) -> None:
-        """Block `count` datagrams to one receiver; then continue at once, or pause first."""
+        """Block `count` datagrams to one receiver; then continue immediately, or after a pause."""
         port = self.lab.port(host)
         start_ns = time.time_ns()
         port.set(block=True)
@@ -166,7 +166,7 @@ class _Script:
         self.run.injected.append(Injected(cause, self.run.receivers[host], start_ns, end_ns, count))
 
     def settle(self) -> None:
-        """Wait until every receiver has every message, and a while longer."""
+        """Wait until every receiver has every message, and a little longer."""
         assert self.source.wait_drained(10)
         time.sleep(QUIET_SECONDS)
 
@@ -197,7 +197,7 @@ def _reading(receiver: Receiver, stop: threading.Event) -> Callable[[], None]:
 
 
 def lab_run(folder: Path) -> LabRun:
-    """Run the script; takes a few seconds."""
+    """Run the script, which takes a few seconds."""
     run = LabRun(folder)
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=1 + RECEIVERS, seed=SEED, segmentation="real"))

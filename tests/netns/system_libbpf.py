@@ -1,4 +1,4 @@
-"""libbpf itself, for actions of other programs on a host that this project does not perform."""
+"""The system's libbpf, for actions of other programs on a host that this project does not perform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`umstack send` and `recv --hot-failover` over two interfaces, one of which is cut (A/B lines)."""
+"""`umstack send` and `recv --hot-failover` run over two interfaces, one of which is cut (A/B lines)."""
 
 from __future__ import annotations
 

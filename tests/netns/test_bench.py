@@ -1,5 +1,5 @@
-"""Every sub-command of `umstack bench` on a real lab, at settings too short for meaningful figures: it runs and
-delivers.
+"""Every sub-command of `umstack bench` runs and delivers on a real lab, at settings too short for meaningful
+figures.
 
 All output is checked against the schema, so that the benches cannot break unnoticed.
 """
@@ -38,7 +38,9 @@ def bench(*arguments: str) -> list[dict[str, Any]]:
 
 
 def measured(*module: str) -> list[dict[str, Any]]:
-    """Run a module and return its results: all follow the schema, and those of the stack report no fault."""
+    """Run a module and return its results. All results follow the schema, and those of the stack report no
+    fault.
+    """
     command = [sys.executable, "-m", *module, *QUICK]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -82,8 +84,9 @@ def test_throughput_is_compared_with_raw_sockets() -> None:
 
 
 def test_latency_is_compared_with_raw_sockets() -> None:
-    """`umstack bench latency` measures from Python and in the core, next to a raw round trip with the same
-    waiting."""
+    """`umstack bench latency` measures from Python and in the core, together with a raw round trip that waits
+    in the same way.
+    """
     results = bench("latency", "--link", "socket", "--wait", "block", "--count", "200")
     assert [(one["what"], one["loop"]) for one in results] == [
         ("umstack", "python"),
@@ -95,7 +98,7 @@ def test_latency_is_compared_with_raw_sockets() -> None:
 
 
 def test_requests_are_compared_with_a_tcp_connection() -> None:
-    """`tests.bench.measure_requests` measures responses next to a plain TCP round trip."""
+    """`tests.bench.measure_requests` measures responses together with a plain TCP round trip."""
     own, tcp = measured("tests.bench.measure_requests", "--count", "200")
     assert (own["what"], tcp["what"]) == ("umstack", "raw-tcp")
     assert own["ratios"]["raw-tcp"] > 0
@@ -104,7 +107,7 @@ def test_requests_are_compared_with_a_tcp_connection() -> None:
 
 
 def test_recovery_repairs_the_losses_at_the_switch() -> None:
-    """`umstack bench recovery`: the switch drops datagrams, and the application loses no message."""
+    """In `umstack bench recovery` the switch drops datagrams, and the application loses no message."""
     lossless, lossy, raw, trip = bench("recovery", "--loss", "2%", "--size", "1024", "--link", "socket")
     assert lossless["retransmissions"] == 0
     detail = lossy["detail"]
@@ -116,8 +119,9 @@ def test_recovery_repairs_the_losses_at_the_switch() -> None:
 
 
 def test_recovery_over_tcp_loses_segments() -> None:
-    """A stream and round trips over LBT-TCP under loss, next to a plain stream and round trip under the same loss,
-    and ZeroMQ if it is installed."""
+    """A stream and round trips over LBT-TCP under loss are measured together with a plain stream and round
+    trip under the same loss, and with ZeroMQ if it is installed.
+    """
     peers = ("--peer", "zmq") if find_spec("zmq") else ()
     lossless, lossy, raw, *others = bench(
         *("recovery", "--transport", "tcp", "--loss", "2%", "--size", "1024", *peers)
@@ -148,14 +152,16 @@ def test_a_datagram_transport_is_compared_with_a_peer() -> None:
 
 
 def test_flow_control_settles_at_the_slowest_receiver() -> None:
-    """Flow control `min`: a publisher faster than its subscribers loses nothing and settles at their rate."""
+    """With flow control `min`, a publisher that is faster than its subscribers loses nothing and settles at
+    their rate.
+    """
     (found,) = bench("flow", "--cost-us", "20")
     assert found["detail"]["sends_held_back"] > 0
     assert found["ratios"]["own_maximum"] == pytest.approx(1, abs=0.5)
 
 
 def test_a_stream_with_a_capture_is_compared_with_one_without() -> None:
-    """The cost is measured on a stream that is really captured."""
+    """The cost of capturing is measured on a stream that is really captured."""
     captured, alone = measured("tests.bench.measure_capture", "--size", "1400", "--link", "socket")
     report = captured["detail"]["capture"]
     assert report["at"] == "subscriber"
@@ -165,7 +171,9 @@ def test_a_stream_with_a_capture_is_compared_with_one_without() -> None:
 
 
 def test_scale_compares_with_the_first_size() -> None:
-    """Topics on one session, each checked; subscribers of one topic next to the same number of raw receivers."""
+    """Several topics on one session are each checked; subscribers of one topic run together with the same
+    number of raw receivers.
+    """
     one_topic, three_topics, one_receiver, raw_one, two_receivers, raw_two = bench(
         "scale", *("--topics", "1", "--topics", "3", "--receivers", "1", "--receivers", "2")
     )
@@ -191,7 +199,9 @@ STREAM = StreamSpec(size=100, seconds=0.1, config=options_text("min", "real", ()
     ],
 )
 def test_streams_of_every_kind_arrive_whole(shared_lab: Lab, changed: dict[str, Any]) -> None:
-    """Both APIs, each form of input, both modes, fragmented messages, no flow control and no offload."""
+    """The bench runs both APIs, each form of input, both modes, fragmented messages, no flow control and no
+    offload.
+    """
     found = measure_stream(shared_lab, dataclasses.replace(STREAM, **changed), Pins.apart())
     assert_clean(found)
     assert found["detail"]["sent"] > 0

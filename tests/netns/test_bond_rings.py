@@ -1,6 +1,8 @@
-"""AF_XDP rings of bonds: on every member, sends on the bond's active member, followed through failover.
+"""AF_XDP rings of bonds: rings are opened on every member, and sending follows the active member through
+failover.
 
-The kernel may have no bonds; then the tests are skipped. `scripts/under-kernel` runs them on one that has.
+The kernel may have no bonds; then the tests are skipped. `scripts/under-kernel` runs them on a kernel that
+has them.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def make_bond(mode: int, address: str) -> None:
 
 
 def leave_tags_in_frames(name: str) -> None:
-    """Leave VLAN tags in frames, as NICs do that neither insert nor remove them."""
+    """Leave VLAN tags in frames, like NICs that neither insert nor remove them."""
     for feature in ("rx-vlan-hw-parse", "tx-vlan-hw-insert"):
         set_feature(name, feature, False)
 
@@ -172,8 +174,9 @@ def test_data_travels_over_rings_of_the_members(bond_lab: Lab, link: str, interf
 
 @pytest.mark.parametrize("who", ["publisher", "subscriber"])
 def test_a_stream_survives_the_fail_over(bond_lab: Lab, who: str) -> None:
-    """UM-72: datagrams lost during the failover are NAKed and retransmitted; every message arrives in order, and rings
-    carry the stream on the other member, and later on the first member again."""
+    """UM-72: datagrams lost during the failover are NAKed and retransmitted; every message arrives in order,
+    and the rings carry the stream on the other member, and later on the first member again.
+    """
     with (
         on_bonds(bond_lab.hosts, "native") as (publisher, subscriber),
         subscriber.receiver("failing over", **QUICK_NAKS) as receiver,
@@ -222,7 +225,9 @@ def facts_index(nic: str) -> int:
 
 
 def test_a_member_that_left_the_bond_is_not_received_from(bond_lab: Lab) -> None:
-    """Its rules are removed and return with it. Datagrams for a member without rings are sent over sockets."""
+    """A member's steering rules are removed and return with it. Datagrams for a member without rings are sent
+    over sockets.
+    """
     host = bond_lab.hosts[1]
 
     def set_master(nic: str, bond: str | None) -> None:
@@ -262,7 +267,7 @@ def test_a_member_that_left_the_bond_is_not_received_from(bond_lab: Lab) -> None
 
 
 def test_the_doctor_reports_where_the_rings_would_be(bond_lab: Lab) -> None:
-    """The doctor lists the members, the one that sends, and the mode that will be used."""
+    """The doctor lists the members, the member that sends, and the mode that will be used."""
     host = bond_lab.hosts[1]
     inside = [
         "ip",

@@ -1,4 +1,4 @@
-"""Captures at a publisher, where the kernel cuts runs of datagrams: their content, and that nothing stays attached."""
+"""Captures at a publisher whose kernel cuts runs of datagrams: they are complete, and nothing stays attached."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def lab_with_mirrors(make_lab: MakeLab, **options: int) -> Lab:
 
 
 class Wire:
-    """The frames at the switch's end of a host's cable, received by a plain packet socket."""
+    """The frames at the switch's end of a host's cable, which a plain packet socket receives."""
 
     def __init__(self, lab: Lab, host_number: int) -> None:
         self.source = lab.hosts[host_number].call(
@@ -120,9 +120,10 @@ class Wire:
         self.socket.settimeout(SECONDS)
 
     def take(self, count: int, tag: tuple[int, int] = (0, 0)) -> list[bytes]:
-        """Return the next datagrams to the group from that host, with the checksum that the device was to fill in.
+        """Return the next datagrams to the group from that host, with the checksum that the device was to
+        fill in.
 
-        Each had this VLAN tag (EtherType, number), which the kernel reports beside the frame.
+        Each had this VLAN tag (EtherType, number), which the kernel reports separately from the frame.
         """
         found: list[bytes] = []
         while len(found) < count:
@@ -154,8 +155,9 @@ def _finished(frame: bytes) -> bytes:
 def test_a_capture_has_what_the_wire_has(
     make_lab: MakeLab, tmp_path: Path, runs: str, snap_bytes: int | None
 ) -> None:
-    """The capture equals, byte for byte, the frames of a packet socket at the other end of the cable, which sees no
-    runs: lengths, checksums, IP identification; also single datagrams and fragments."""
+    """The capture equals, byte for byte, the frames of a packet socket at the other end of the cable, which
+    sees no runs. This includes lengths, checksums, IP identification, single datagrams and fragments.
+    """
     lab = make_lab(hosts=2, segmentation="real")
     host, wire = lab.hosts[0], Wire(lab, 0)
     content = bytes(n % 251 for n in range(60_000))
@@ -181,7 +183,9 @@ def test_a_capture_has_what_the_wire_has(
 
 @pytest.mark.parametrize("ethertype", [0x8100, 0x88A8])
 def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path, ethertype: int) -> None:
-    """The kernel stores a VLAN tag beside the frame; the capture has it in each datagram of a run."""
+    """The kernel stores a VLAN tag separately from the frame; the capture has the tag in each datagram of a
+    run.
+    """
     lab = make_lab(hosts=2, segmentation="real")
     host, wire = lab.hosts[0], Wire(lab, 0)
     with (
@@ -212,7 +216,7 @@ def test_runs_of_jumbo_datagrams_are_whole(make_lab: MakeLab, tmp_path: Path) ->
 
 
 def test_runs_are_mirrored_and_single_datagrams_copied(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A run costs the sender a reference; a single datagram is cheaper to copy."""
+    """A run costs the sender only a reference; a single datagram is cheaper to copy."""
     lab = lab_with_mirrors(make_lab)
     host = lab.hosts[0]
     with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
@@ -245,7 +249,7 @@ def test_what_a_mirror_no_longer_takes_is_copied(make_lab: MakeLab, tmp_path: Pa
 
 
 def test_without_a_mirror_runs_are_copied_and_that_is_reported(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A container without /dev/net/tun captures as well, and the capture reports the cost."""
+    """A container without /dev/net/tun can also capture, and the capture reports the cost."""
     lab = lab_with_mirrors(make_lab)
     host, wire = lab.hosts[0], Wire(lab, 0)
     no_tun = ("unshare", "-m", "sh", "-c", 'mount --bind /dev/null /dev/net/tun && exec "$@"', "sh")
@@ -262,7 +266,7 @@ def test_without_a_mirror_runs_are_copied_and_that_is_reported(make_lab: MakeLab
 
 
 def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Frames of two rings are in one order, each with its direction, over several files."""
+    """Frames of two rings are written in one order, each with its direction, over several files."""
     lab = make_lab(hosts=2, segmentation="real")
     publisher, subscriber = lab.hosts
     arguments = ("--rotate-size", "1", "--egress", "tc")
@@ -288,8 +292,9 @@ def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path
 def test_what_has_passed_is_written_or_counted(
     make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool
 ) -> None:
-    """A capture without processor time writes the content of the ring at its end; frames that found no space are
-    counted in the summary and in the file."""
+    """A capture without processor time writes the content of the ring when it ends; frames for which the ring
+    had no space are counted in the summary and in the file.
+    """
     lab = make_lab(hosts=2, segmentation="real")
     host = lab.hosts[0]
     with capturing(host, tmp_path, "--egress", "tc", "--ring", ring) as process, Sender(host) as sender:
@@ -312,7 +317,7 @@ def test_what_has_passed_is_written_or_counted(
 def test_what_has_come_in_is_written_or_counted(
     make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool, is_run: bool
 ) -> None:
-    """On ingress, too, each datagram of a run that found no space is counted."""
+    """On ingress, each datagram of a run that found no space is also counted."""
     lab = make_lab(hosts=2, segmentation="real")
     host, other = lab.hosts
     with (
@@ -371,7 +376,7 @@ def test_what_comes_in_has_its_queue(make_lab: MakeLab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.Signals) -> None:
-    """However the capture ends, the kernel removes its program and its device."""
+    """The kernel removes the capture's program and its device, in whichever way the capture ends."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path) as process:
         assert (taps_at(host), len(mirrors_of(host))) == (1, not cannot_mirror(host))
@@ -382,7 +387,7 @@ def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.S
 
 
 def test_a_closed_tap_is_gone_though_its_process_lives(make_lab: MakeLab) -> None:
-    """Detaching takes effect at once; afterwards the ring gets no more frames."""
+    """Detaching takes effect immediately; afterwards the ring gets no more frames."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     wanted = EgressFilter([(0, 0xFFFFFFFF)])
     with host.call(lambda: EgressTap(host.interface, wanted, 1 << 20)) as tap:
@@ -400,7 +405,7 @@ def _filter_at(host: Host) -> Iterator[None]:
 
 
 def test_a_doubt_is_reported_and_the_device_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
-    """If a program behind the tap may drop frames, datagrams are captured at the device instead."""
+    """If a program that runs after the tap may drop frames, datagrams are captured at the device instead."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with _filter_at(host), capturing(host, tmp_path) as process, Sender(host) as sender:
         assert taps_at(host) == 0
@@ -412,7 +417,7 @@ def test_a_doubt_is_reported_and_the_device_is_watched(make_lab: MakeLab, tmp_pa
 
 
 def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Another program at the same hook, from any process, counts as such a program."""
+    """Another program at the same hook counts as such a program, whichever process attached it."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path / "first"), capturing(host, tmp_path / "second") as second:
         summary, complained = ended(second)
@@ -421,7 +426,7 @@ def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) ->
 
 
 def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Nothing is saved there, and no warning is logged."""
+    """Nothing is saved in that folder, and no warning is logged."""
     host = make_lab(hosts=2, segmentation="offload").hosts[0]
     with capturing(host, tmp_path) as process, Sender(host) as sender:
         sender.send_run(bytes(7000), 1400)
@@ -431,7 +436,7 @@ def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: 
 
 
 def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A forced mode that is not available is refused with an alternative."""
+    """A forced mode that is not available is refused, and the error names an alternative."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     process = start_capture(host, "--all", "--egress", "tc", "--out", str(tmp_path))
     _, complained = process.communicate(timeout=20)
@@ -442,7 +447,7 @@ def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> N
 def test_an_interface_that_goes_ends_the_capture_and_what_it_has_is_whole(
     make_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """The interface goes down under a capture, which reports it and leaves a complete file."""
+    """If the interface goes down during a capture, the capture reports it and leaves a complete file."""
     lab = make_lab(hosts=2, segmentation="real")
     host = lab.hosts[0]
 

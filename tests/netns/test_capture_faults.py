@@ -1,4 +1,4 @@
-"""`umstack capture` after failures: its messages, and the files it leaves."""
+"""Failures of `umstack capture`: its messages and the files it leaves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ exit $status
 def test_a_full_disk_ends_a_capture_that_reports_it(
     make_lab: MakeLab, tmp_path: Path, rotation: tuple[str, ...]
 ) -> None:
-    """Status 1 and a line with what to do; the files are complete from the first packet on."""
+    """The capture ends with status 1 and a line that says what to do; the files are complete from the first
+    packet.
+    """
     host = make_lab(hosts=2).hosts[0]
     small, saved = tmp_path / "small", tmp_path / "saved"
     small.mkdir()

@@ -1,4 +1,4 @@
-"""Captures of a lab's interfaces and taps on its contexts, read by tshark, which we did not write."""
+"""Captures of a lab's interfaces and taps on its contexts, read by tshark, an independent program."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _no_checksum_is_wrong(file: Path) -> bool:
 def test_capture_has_every_datagram_as_it_is_on_the_wire(
     make_lab: MakeLab, tmp_path: Path, segmentation: str
 ) -> None:
-    """Wireshark opens the pcapng file; runs are cut into datagrams, checksums are correct."""
+    """Wireshark opens the pcapng file; runs are cut into datagrams and checksums are correct."""
     lab = make_lab(hosts=2, segmentation=segmentation)
     capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
@@ -163,9 +163,10 @@ def test_taps_have_what_was_sent_and_what_was_received(
 
 
 def test_queue_and_verdict_are_those_of_the_way_in(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Datagrams received from a ring have their queue and XDP_REDIRECT in the tap; those that the program passed to the
-    kernel have XDP_PASS in the capture, once the program is known; sent datagrams, and those that a socket gave the
-    tap, have neither."""
+    """Datagrams received from a ring have their queue and XDP_REDIRECT in the tap. Datagrams that the program
+    passed to the kernel have XDP_PASS in the capture once the program is known. Sent datagrams, and those
+    that the tap got from a socket, have neither.
+    """
     lab = make_lab(hosts=2)
     captured = tmp_path / "captured"
     names = ("frame.packet_flags_direction", "frame.interface_queue", "frame.verdict.ebpf_xdp")
@@ -197,7 +198,7 @@ def test_queue_and_verdict_are_those_of_the_way_in(make_lab: MakeLab, tmp_path: 
 
 
 def test_no_verdict_is_made_up_where_no_program_is(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Without an XDP program there is no verdict; the only queue is named."""
+    """Without an XDP program there is no verdict, and the only queue is named."""
     lab = make_lab(hosts=2)
     capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
@@ -214,13 +215,14 @@ TAGS = {
     "802.1ad": (Dot1AD(vlan=9), (), ("9", "", "")),
     "two tags": (Dot1AD(vlan=9) / Dot1Q(vlan=42, prio=5), ("--all",), ("9", "42", "5")),
 }
-"""Tags, the options of `umstack capture` that keep them, and tshark's output for them."""
+"""VLAN tags, the options of `umstack capture` that keep them, and tshark's output for them."""
 
 
 @pytest.mark.parametrize("kind", TAGS)
 def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) -> None:
-    """The kernel moves a tag out of a frame; the file has the frame as on the wire, with its tag, and the filter for
-    the stack's groups looks behind the tag."""
+    """The kernel moves a tag out of a frame. The file has the frame as on the wire, with its tag, and the
+    filter for the stack's groups looks past the tag.
+    """
     tags, arguments, shown = TAGS[kind]
     publisher, subscriber = make_lab(hosts=2).hosts
     capture = start_capture(subscriber, "--out", str(tmp_path), *arguments)
@@ -251,7 +253,7 @@ def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) ->
 
 
 def test_a_tap_shows_losses_and_their_repair(make_lab: MakeLab, tmp_path: Path) -> None:
-    """It contains NAKs sent and retransmissions received, so it suffices to judge recovery."""
+    """A receiver's tap contains NAKs sent and retransmissions received, so it suffices to judge recovery."""
     lab = make_lab(hosts=2)
     with members(*lab.hosts) as (publisher, subscriber):
         lab.port(1).set(loss=0.02)
@@ -267,7 +269,7 @@ def test_a_tap_shows_losses_and_their_repair(make_lab: MakeLab, tmp_path: Path) 
 
 
 def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Rotation by size: each file is complete by itself; --files keeps the last of them."""
+    """With rotation by size each file is complete by itself, and --files keeps only the last of them."""
     lab = make_lab(hosts=2)
     arguments = ("--out", str(tmp_path), "--rotate-size", "1", "--files", "3")
     capture = start_capture(lab.hosts[1], *arguments)
@@ -305,7 +307,9 @@ ROTATE_SECONDS = 0.2
 
 
 def test_files_rotate_by_time(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A new file starts after the interval, not earlier; together the files have each packet once, in order."""
+    """A new file starts after the interval and not earlier; together the files have each packet once and in
+    order.
+    """
     host = make_lab(hosts=2).hosts[0]
     arguments = ("--group", GROUP, "--rotate-seconds", str(ROTATE_SECONDS), "--priority", "normal")
     capture = start_capture(host, "--out", str(tmp_path), *arguments)
@@ -330,7 +334,7 @@ def test_files_rotate_by_time(make_lab: MakeLab, tmp_path: Path) -> None:
 
 
 def test_a_live_capture_is_read_while_it_runs(make_lab: MakeLab, tmp_path: Path) -> None:
-    """A pipe's reader gets each packet during the capture; when it closes the pipe, the capture ends."""
+    """The reader of a pipe gets each packet during the capture; when it closes the pipe, the capture ends."""
     host = make_lab(hosts=2).hosts[0]
     command = [sys.executable, "-m", "umstack", "capture", host.interface, "--live", "--group", GROUP]
     capture = host.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -396,7 +400,7 @@ def assert_within(times: list[int], brackets: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("end", [0, 1], ids=["sending", "receiving"])
 @pytest.mark.parametrize("egress", [pytest.param("tc", marks=needs_tcx), "device"])
 def test_times_are_those_of_the_wire(make_lab: MakeLab, tmp_path: Path, end: int, egress: str) -> None:
-    """Times are nanoseconds since the epoch, of when a datagram passed, not of when it was written."""
+    """Times are nanoseconds since the epoch at which a datagram passed, not at which it was written."""
     lab = make_lab(hosts=2)
     capture = start_capture(lab.hosts[end], "--out", str(tmp_path), "--group", GROUP, "--egress", egress)
     listening(capture, tmp_path)
@@ -416,7 +420,7 @@ def test_times_are_those_of_the_wire(make_lab: MakeLab, tmp_path: Path, end: int
 
 @pytest.mark.parametrize("link", ["socket", "xdp"])
 def test_times_of_a_tap_are_those_of_the_transfer(make_lab: MakeLab, tmp_path: Path, link: str) -> None:
-    """Times are nanoseconds since the epoch, at both ends between the sending and the delivery."""
+    """The tap's times at both ends are nanoseconds since the epoch, between the sending and the delivery."""
     count = 200
     brackets = []
     with (
@@ -442,7 +446,7 @@ def test_times_of_a_tap_are_those_of_the_transfer(make_lab: MakeLab, tmp_path: P
 
 
 def test_an_interrupt_between_two_files_loses_nothing(make_lab: MakeLab, tmp_path: Path) -> None:
-    """At whichever step of the rotation the interrupt arrives, the files have every packet."""
+    """The files have every packet, at whichever step of the rotation the interrupt arrives."""
     host = make_lab(hosts=2).hosts[0]
     chosen = PacketFilter.of_configuration(Config()).narrowed((GROUP,), ())
     settings = CaptureSettings(chosen, rotate_bytes=4000, egress="device")

@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 100
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A small, repeatable tree: nested folders, files from empty to many messages."""
+    """Return a small, repeatable tree with nested folders and files from empty to many messages."""
     luck = random.Random(SEED)
     for number in range(FILES):
         file = tmp_path / "tree" / f"d{number % 7}" / f"e{number % 3}" / f"f{number}"
@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a run's files and sockets. The run must leave nothing there."""
+    """Return the folder of a run's files and sockets. The run must leave nothing there."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -66,7 +66,9 @@ class Run:
         self.lab = ""
 
     def until_it_sends(self) -> None:
-        """Wait until the publisher sends. Then its processes (the publisher last) and its lab are known."""
+        """Wait until the publisher sends. After that, its processes (the publisher last) and its lab are
+        known.
+        """
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not any(
             source["messages_sent"] > 0 for report in read_statistics() for source in report["sources"]
@@ -79,8 +81,9 @@ class Run:
         (self.lab,) = [lab.name for lab in Lab.all() if lab.owner_pid == self.process.pid]
 
     def finish(self) -> tuple[int, dict[str, Any], str]:
-        """Return the exit status, the JSON object if there is one, and standard error. No process or namespace may
-        remain."""
+        """Return the exit status, the JSON object if there is one, and standard error. Check that no process
+        or namespace remains.
+        """
         output, errors = self.process.communicate(timeout=TIMEOUT_SECONDS)
         assert [lab.name for lab in Lab.all() if lab.owner_pid == self.process.pid] == []
         if self.lab:
@@ -97,7 +100,7 @@ def run(*arguments: str, link: str = "socket") -> tuple[int, dict[str, Any], str
 
 
 def assert_repaired(result: dict[str, Any], tree: Path) -> None:
-    """Assert that every subscriber has everything, and that datagrams were lost on the way."""
+    """Assert that every subscriber has everything and that datagrams were lost on the way."""
     assert result["ok"]
     assert (result["network"], result["why"], result["seed"]) == ("lab", None, SEED)
     sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
@@ -118,8 +121,9 @@ def assert_repaired(result: dict[str, Any], tree: Path) -> None:
 
 
 def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> None:
-    """With 5 % loss at each of three switch ports, every subscriber verifies every file: first with AF_XDP at every
-    end, then with sockets at every end."""
+    """With 5 % loss at each of three switch ports, every subscriber verifies every file, first with AF_XDP at
+    every end and then with sockets at every end.
+    """
     status, report, errors = Run("--tree", str(tree), "--loss", "0.05", link="both").finish()
     assert status == 0, errors
     assert (report["ok"], report["why_no_rings"]) == (True, None)
@@ -137,7 +141,9 @@ def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> Non
 
 
 def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -> None:
-    """With too little locked memory `both` reports the reason and sockets do the job; `rings` alone is an error."""
+    """With too little locked memory, `both` reports the reason and sockets carry the files; `rings` alone is
+    an error.
+    """
     outputs = {}
     for link in ("both", "xdp"):
         limited = ["setpriv", "--bounding-set=-ipc_lock", "sh", "-c", 'ulimit -l 1024; exec "$@"', "sh"]
@@ -172,8 +178,9 @@ def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -
 
 
 def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
-    """For people: one line per subscriber, n of n verified, both links side by side, progress apart from the
-    result."""
+    """The text output has one line per subscriber, n of n verified, and both links side by side; progress is
+    separate from the result.
+    """
     command = [
         sys.executable,
         "-m",
@@ -198,9 +205,10 @@ def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
 
 
 def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work: Path) -> None:
-    """Late join delivers the past, off-transport recovery the messages that the transport gave up (UM-136, UM-142).
-    The report on the traffic at the switch counts both apart from retransmissions, next to the publisher's own
-    counts."""
+    """Late join delivers the past, and off-transport recovery delivers the messages that the transport gave
+    up (UM-136, UM-142). The report on the traffic at the switch counts both separately from
+    retransmissions, together with the publisher's own counts.
+    """
     command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket"]
     done = subprocess.run(
         [*command, "--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / "report")],
@@ -233,10 +241,11 @@ def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work:
 
 @pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
-    """UX-11, UM-111: the same job runs without multicast between the hosts, with `umstack resolver` on one of them.
+    """UX-11, UM-111: the same transfer runs without multicast between the hosts, with `umstack resolver` on
+    one of them.
 
-    It runs over LBT-RU and, at the same time in another lab, over LBT-TCP (UM-108): the files, the late joiner, and
-    the subscriber whose cable is out for 15 s and that fetches the missed messages.
+    It runs over LBT-RU and, at the same time in another lab, over LBT-TCP (UM-108). It includes the files,
+    the late joiner, and a subscriber whose cable is out for 15 s and that fetches the missed messages.
     """
     stories = {}
     for transport in ("lbtru", "tcp"):
@@ -269,7 +278,9 @@ def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
 
 
 def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:
-    """Status 1, the dead subscriber is named, the others complete: flow control stops waiting for it."""
+    """If a subscriber dies, the status is 1, the subscriber is named, and the others complete because flow
+    control stops waiting for it.
+    """
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
     demo = Run("--tree", str(tree))
     demo.until_it_sends()
@@ -297,7 +308,7 @@ def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signal.Signals) -> None:
-    """Ctrl-C during the transfer leaves no namespace, process or file behind; the status is 130."""
+    """Ctrl-C during the transfer leaves no namespace, process or file, and the status is 130."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
@@ -310,7 +321,7 @@ def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signa
 def test_the_processes_of_a_killed_run_end(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even SIGKILL leaves no process behind, and the next run removes its files and namespaces."""
+    """Even SIGKILL leaves no process, and the next run removes its files and namespaces."""
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "work"))
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
@@ -331,7 +342,7 @@ def test_the_processes_of_a_killed_run_end(
 
 
 def test_the_seed_repeats_the_losses(tree: Path, work: Path) -> None:
-    """Two runs of one seed drop the same of the first thousand datagrams: drops differ only by repairs and timing."""
+    """Two runs with one seed drop the same datagrams of the first thousand, except for repairs and timing."""
     runs = [run("--tree", str(tree), "--subscribers", "1")[1] for _ in range(2)]
     drops = [one["subscribers"][0]["dropped_at_switch"] for one in runs]
     assert drops[0] == pytest.approx(drops[1], abs=0.1 * max(drops) + 5)

@@ -33,7 +33,7 @@ from xdp.probe import missing_parts, probe, probe_interface, running_kernel
 
 MakeLab = Callable[..., Lab]
 ROOT = Path(__file__).resolve().parents[2]
-# Root without capabilities: may read root's files, but has no privileges.
+# Root without capabilities may read root's files but has no privileges.
 UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 ETHTOOL_FEATURE = "feature.rx-vlan-hw-parse"
 
@@ -51,14 +51,16 @@ def umstack(host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return the one object that a command printed."""
+    """Return the only object that a command printed."""
     read = json.loads(done.stdout)
     assert isinstance(read, dict)
     return read
 
 
 def test_the_probe_reads_a_veth(host: Host) -> None:
-    """Driver, link, queues, XDP features, offloads and privileges of a real interface; unknown facts have a reason."""
+    """Driver, link, queues, XDP features, offloads and privileges of a real interface are found; unknown
+    facts have a reason.
+    """
     facts = host.call(lambda: probe("eth0"))
     assert (facts.driver, facts.mtu_bytes, facts.addresses) == ("veth", 1500, (f"{host.address}/24",))
     assert facts.is_up
@@ -78,7 +80,9 @@ def test_the_probe_reads_a_veth(host: Host) -> None:
 
 
 def test_sysfs_of_another_namespace_is_not_believed(host: Host) -> None:
-    """After setns alone, /sys shows the outer namespace: its values are unknown, not those of an equal name."""
+    """After setns alone, /sys shows the outer namespace, so its values are unknown and are not taken from an
+    interface of the same name.
+    """
     facts = host.call(lambda: probe("eth0"))
     assert isinstance(facts.napi_defer_hard_irqs, Unknown)
     assert "ip netns exec" in facts.napi_defer_hard_irqs.reason
@@ -86,7 +90,7 @@ def test_sysfs_of_another_namespace_is_not_believed(host: Host) -> None:
 
 @pytest.mark.parametrize("kind", ["ifb", "bridge"])
 def test_any_kind_of_interface_can_be_probed(make_lab: MakeLab, kind: str) -> None:
-    """An interface without XDP in its driver is never native; if it has multicast, it has a mode."""
+    """An interface without XDP in its driver is never native; if it has multicast, some mode works."""
     host = make_lab(hosts=2).hosts[0]
 
     def make() -> Facts:
@@ -134,7 +138,9 @@ def passing_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfPro
 def test_an_attached_program_is_seen(
     make_lab: MakeLab, passing_program: BpfProgram, flags: int, mode: str
 ) -> None:
-    """The probe reports the attached program, and the bypass is ruled out with its name and how to remove it."""
+    """The probe reports the attached program; the bypass is ruled out, and the reason names the program and
+    how to remove it.
+    """
     host = make_lab(hosts=2).hosts[0]
 
     def attach() -> Facts:
@@ -157,7 +163,7 @@ def test_an_attached_program_is_seen(
 
 
 def test_the_probe_works_without_privileges(host: Host) -> None:
-    """The probe names the missing privileges and reads everything that needs none."""
+    """The probe names the missing privileges and reads everything that does not need them."""
     script = (
         "import json;"
         "from xdp.probe import probe; from xdp.ladder import decide, chosen;"
@@ -178,7 +184,9 @@ def test_the_probe_works_without_privileges(host: Host) -> None:
 
 
 def test_doctor_reports_what_will_be_used_and_why_nothing_better(host: Host) -> None:
-    """One object: mode, steps with reasons and remedies, facts. A veth never has zero-copy, with the reason."""
+    """The doctor prints one object with the mode, the steps with reasons and remedies, and the facts. A veth
+    never has zero-copy, and the reason says so.
+    """
     done = umstack(host, "doctor", "eth0", "--json")
     assert done.returncode == 0, done.stderr
     (report,) = as_json(done)["interfaces"]
@@ -194,7 +202,7 @@ def test_doctor_reports_what_will_be_used_and_why_nothing_better(host: Host) -> 
 @pytest.mark.skipif(bool(missing_parts()), reason="; ".join(missing_parts()))
 @needs_frames_in_chains
 def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
-    """W7: the mode that the ladder chooses is the mode that opens, on a plain and a jumbo MTU."""
+    """W7: the mode that the ladder chooses is the mode that opens, with a plain and a jumbo MTU."""
     lab = make_lab(hosts=2)
     host = lab.hosts[0]
 
@@ -213,7 +221,7 @@ def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
 
 
 def test_doctor_shows_every_interface_that_carries_multicast(host: Host) -> None:
-    """Without a name: tables of lo and eth0."""
+    """Without a name, the doctor prints tables of lo and eth0."""
     done = umstack(host, "doctor")
     assert done.returncode == 0, done.stderr
     for shown in ("lo: ", "eth0: ", "will be used", "zero-copy", "socket"):

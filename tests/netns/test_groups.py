@@ -1,4 +1,4 @@
-"""Group memberships held on kernel sockets: the switch forwards, and errors name a remedy."""
+"""Group memberships held on kernel sockets: the switch forwards their groups, and errors name a remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_member(host: Host, group: str) -> bool:
 
 
 def test_the_switch_forwards_what_is_joined(shared_lab: Lab, host: Host) -> None:
-    """W5: the kernel does IGMP while a membership is held; several groups, each left separately."""
+    """W5: the kernel does IGMP while a membership is held; several groups can be left separately."""
     with host.call(lambda: GroupMemberships("eth0")) as memberships:
         for group in GROUPS:
             memberships.join(group)
@@ -61,7 +61,7 @@ sys.stdin.read()
 
 
 def test_a_crash_leaves_the_group(shared_lab: Lab, host: Host) -> None:
-    """kill -9 ends the membership."""
+    """A kill -9 of the process ends the membership."""
     command = [sys.executable, "-c", CHILD, GROUPS[0]]
     child = host.run(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout
@@ -92,7 +92,7 @@ def test_the_limit_on_memberships_is_named(host: Host) -> None:
 
 
 def test_what_cannot_be_joined_is_refused(host: Host) -> None:
-    """Refused: no address, no group, not joined, and IPv6 where it is disabled."""
+    """An address that is no group, a group that was not joined, and IPv6 where it is disabled are refused."""
     with host.call(lambda: GroupMemberships("eth0")) as memberships:
         for group, message in (
             ("nonsense", "nonsense is not an IP address"),
@@ -125,7 +125,7 @@ def namespace() -> Iterator[str]:
 
 
 def test_ipv6_groups_are_joined_by_mld(namespace: str) -> None:
-    """Both families: an IPv6 group is in the interface's list while it is held, beside an IPv4 one."""
+    """An IPv6 group is in the interface's list while it is held, together with an IPv4 group."""
 
     def members() -> str:
         return Path("/proc/thread-self/net/igmp6").read_text()

@@ -24,7 +24,7 @@ DATA, SM, NAK, NCF = 0, 2, 3, 4
 RATE = 5_000
 FLOOD_NAKS = 10_000
 AHEAD = 100
-"""Distance ahead of the last numbers of a stream at rest."""
+"""A distance ahead of the last numbers of a stream at rest."""
 
 STATUS_ELICIT, STATUS_LEAVE = 1, 2
 _TTL = 16
@@ -41,12 +41,12 @@ class Identity:
 
     @classmethod
     def of(cls, transport: str) -> Self:
-        """Read it from the name of the session."""
+        """Read the fields from the name of the session."""
         _, source, nak_port, session_id, _, _ = transport.split(":")
         return cls(source, int(nak_port), int(session_id, 16))
 
     def header(self, kind: int | None = None, *, version: int = 0, next_header: int = 0) -> Packet:
-        """Return the main header; without a kind, the kind of the layer above it."""
+        """Return the main header; without a kind, use the kind of the layer above it."""
         header = LBTRM(
             version=version, next_header=next_header, nak_port=self.nak_port, session_id=self.session_id
         )
@@ -209,7 +209,9 @@ def scene(stream: Stream) -> Scene:
 
 
 def test_datagrams_cut_off_at_every_length(scene: Scene) -> None:
-    """Too short for an identity: unknown; for its header: dropped by size; else an old duplicate (UM-118, UX-28)."""
+    """A datagram too short for an identity counts as unknown, and one too short for its header is dropped by
+    size; any other is an old duplicate (UM-118, UX-28).
+    """
     real = scene.hostile.overhear()
     scene.hostile.to_group(real[:length] for length in range(1, len(real)))
     scene.await_received("lbtrm_unknown_msgs_rcved", 7, "context")
@@ -224,7 +226,9 @@ def test_datagrams_cut_off_at_every_length(scene: Scene) -> None:
 
 
 def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
-    """Counted by reason on both sides; an unknown version may mean anything, identity included (UX-28)."""
+    """Malformed datagrams are counted by reason on both sides; an unknown version may change the meaning of
+    all fields, including the identity (UX-28).
+    """
     identity = scene.identity
     real = scene.hostile.overhear()
     body = real[8:]
@@ -243,7 +247,9 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
 
 
 def test_forged_session_messages(scene: Scene) -> None:
-    """A lead and trail far ahead move nothing, and invented losses cause hardly a NAK (UM-71, UM-119, UM-128)."""
+    """A lead and trail far ahead move nothing, and invented losses cause almost no NAKs (UM-71, UM-119,
+    UM-128).
+    """
     for jump in (60_000, 1_000, 250):
         sqn = scene.hostile.overheard().sqn + jump
         scene.hostile.to_group([scene.identity.session_message(sqn, sqn)] * 10)
@@ -277,7 +283,9 @@ def test_old_duplicates(scene: Scene) -> None:
 
 
 def test_a_flood_of_naks(scene: Scene) -> None:
-    """Each datagram is retransmitted at most once per ignore interval, the rest is refused (UM-129, UM-130)."""
+    """Each datagram is retransmitted at most once per ignore interval, and other NAKs for it are refused
+    (UM-129, UM-130).
+    """
     sqn = scene.hostile.overheard().sqn
     before = scene.publisher.ask()
     scene.hostile.to_publisher([scene.identity.nak(sqn)] * FLOOD_NAKS)
@@ -291,7 +299,9 @@ def test_a_flood_of_naks(scene: Scene) -> None:
 
 
 def test_naks_for_what_was_never_sent_or_lie_about_their_count(scene: Scene) -> None:
-    """They cause no retransmission (UM-129); a list that is shorter than its count is dropped."""
+    """NAKs for impossible numbers cause no retransmission (UM-129); a list that is shorter than its count is
+    dropped.
+    """
     identity = scene.identity
     sqn = scene.hostile.overheard().sqn
     unknown = [
@@ -334,7 +344,9 @@ def test_forged_status_messages(scene: Scene) -> None:
 
 
 def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
-    """The table is bounded: more are refused, and the real receiver keeps its entry (AE-19, AE-20)."""
+    """The table of receivers is bounded: more receivers are refused, and the real one keeps its entry (AE-19,
+    AE-20).
+    """
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher(
         scene.identity.status(sqn, receiver_id=number, window_bytes=2**32 - 1) for number in range(1, 2_000)

@@ -1,7 +1,7 @@
 """In-frame payloads: payloads that stay in their UMEM frames until they are read.
 
-They are the same in every way of reading, with and without another receiver of the topic, and as long as a batch of
-them exists.
+They are the same for every way of reading, with and without another receiver of the topic, as long as a batch
+with them exists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def large_messages(count: int, seed: int = 7) -> list[bytes]:
 
 @contextmanager
 def sending(source: Source, messages: list[bytes]) -> Iterator[None]:
-    """Send them in another thread."""
+    """Send the messages in another thread."""
     source.wait_connected(timeout=10)
     sender = threading.Thread(target=lambda: source.send_many(messages, flush=True))
     sender.start()
@@ -88,7 +88,7 @@ READINGS: list[Callable[[Batch], list[bytes]]] = [
 
 
 def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
-    """W5, W9: heads, views, copies, Arrow, one message at a time."""
+    """W5, W9: heads, views, copies, Arrow and single messages all return the same payloads."""
     messages = large_messages(COUNT)
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         for number, read in enumerate(READINGS):
@@ -128,7 +128,9 @@ def test_what_does_not_fill_a_datagram_is_copied(shared_lab: Lab) -> None:
 
 
 def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
-    """W5, UM-8: one reads the frame, the other a copy; closing one does not affect the other."""
+    """W5, UM-8: one receiver reads the frame and the other a copy; closing one receiver does not affect the
+    other.
+    """
     messages = large_messages(COUNT)
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         with (
@@ -167,7 +169,9 @@ def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
 
 
 def test_a_reader_that_releases_nothing_pins_half_of_the_frames(shared_lab: Lab) -> None:
-    """W5, UM-10: the rest is copied and the stream continues; after batches are released, frames are pinned again."""
+    """W5, UM-10: beyond the limit, payloads are copied and the stream continues; after batches are released,
+    frames are pinned again.
+    """
     frames = 128
     messages = large_messages(1500)
     with (

@@ -23,7 +23,7 @@ MakeLab = Callable[..., Lab]
 
 
 def test_an_interface_is_found_by_whatever_names_it(shared_lab: Lab) -> None:
-    """Name, address, network and default lead to the same interface, with its facts."""
+    """A name, an address, a network and the default select the same interface, with its facts."""
     host = shared_lab.hosts[1]
     for wanted in ("eth0", host.address, "10.77.0.0/24", "10.0.0.0/8", None):
         found = host.call(lambda wanted=wanted: find_interface(wanted))
@@ -46,7 +46,7 @@ def test_an_interface_that_is_not_there_lists_those_that_are(shared_lab: Lab, wa
 
 
 def test_a_missing_multicast_route_is_an_error_with_the_command(make_lab: MakeLab) -> None:
-    """No route, or one to another interface: the error gives the command that fixes it."""
+    """If there is no route, or a route to another interface, the error has the command that fixes it."""
     host = make_lab(hosts=2).hosts[0]
 
     def change_route(command: str, name: str) -> None:
@@ -70,7 +70,7 @@ def test_a_missing_multicast_route_is_an_error_with_the_command(make_lab: MakeLa
 
 
 def test_without_a_usable_interface_there_is_no_default(make_lab: MakeLab) -> None:
-    """An interface that is down or has no carrier is not chosen, and the error gives that reason."""
+    """An interface that is down or has no carrier is not selected, and the error states that reason."""
     host = make_lab(hosts=2).hosts[0]
     host.unplug()
     with pytest.raises(NoSuchInterfaceError, match="eth0 \\(no carrier"):

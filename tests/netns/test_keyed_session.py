@@ -1,7 +1,8 @@
-"""Attacks on a session with keys by a host without keys: refused, counted by reason, and the stream unharmed.
+"""Attacks on a session with keys by a host without keys are refused and counted by reason, and do not harm
+the stream.
 
-The attacks are those of tests/netns/test_hostile_datagrams.py and docs/threat-model.md. A host without keys can forge
-addresses and receive every datagram.
+The attacks are those of tests/netns/test_hostile_datagrams.py and docs/threat-model.md. A host without keys
+can forge addresses and receive every datagram.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def scene(stream: tuple[Stream, dict[str, Any]]) -> Keyed:
 
 
 def test_session_messages_that_claim_data_far_ahead(scene: Keyed) -> None:
-    """Accepted, they would move the window past missing data and lose it without an event."""
+    """If forged data were accepted, it would move the window past missing data and lose that data without an
+    event.
+    """
     sqn = scene.hostile.overheard().sqn
     forged = [scene.session_message(sqn + FAR + n, sqn + FAR) for n in range(30)]
     scene.hostile.to_group(forged)
@@ -78,7 +81,9 @@ def test_session_messages_that_claim_data_far_ahead(scene: Keyed) -> None:
 
 
 def test_session_messages_that_cause_naks(scene: Keyed) -> None:
-    """Accepted, a lead far ahead and an old trail would make the receiver NAK numbers that were never sent."""
+    """If they were accepted, a lead far ahead and an old trail would make the receiver NAK numbers that were
+    never sent.
+    """
     sqn = scene.hostile.overheard().sqn
     before = scene.subscriber.ask().counter("receiver_transports", "naks_sent")
     scene.hostile.to_group([scene.session_message(sqn + FAR, sqn)] * 10)
@@ -88,7 +93,7 @@ def test_session_messages_that_cause_naks(scene: Keyed) -> None:
 
 
 def test_an_invented_receiver_with_a_closed_window(scene: Keyed) -> None:
-    """Accepted, its status messages would hold the sender back."""
+    """If the forged receiver were accepted, its status messages would hold the sender back."""
     sqn = scene.hostile.overheard().sqn
     before = scene.publisher.ask()
     scene.hostile.to_publisher([scene.identity.status(sqn, window_bytes=0)] * 20)
@@ -101,7 +106,7 @@ def test_an_invented_receiver_with_a_closed_window(scene: Keyed) -> None:
 
 
 def test_advertisements_of_sources_that_do_not_exist(scene: Keyed) -> None:
-    """Accepted, they would fill the table of receiving sessions."""
+    """If they were accepted, forged sessions would fill the table of receiving sessions."""
     sessions = scene.subscriber.ask().counter("context", "sessions")
     before = scene.subscriber.ask().counter("context", "tr_dgrams_dropped_tag_missing")
     for number in range(700):
@@ -117,7 +122,7 @@ def test_advertisements_of_sources_that_do_not_exist(scene: Keyed) -> None:
 
 
 def test_naks_for_a_whole_window(scene: Keyed) -> None:
-    """Accepted, one datagram would cause hundreds of retransmissions."""
+    """If it were accepted, one datagram would cause hundreds of retransmissions."""
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher([scene.identity.nak(*range(sqn - 350, sqn))] * 10)
     report = scene.await_sent("dgrams_dropped_tag_missing", 10)
@@ -127,7 +132,7 @@ def test_naks_for_a_whole_window(scene: Keyed) -> None:
 
 
 def test_what_was_overheard_is_replayed_or_changed(scene: Keyed) -> None:
-    """A datagram is accepted once; a changed one, or one sent by another host, has a wrong tag."""
+    """A datagram is accepted once; a changed datagram, or one sent by another host, has a wrong tag."""
     real = scene.hostile.overhear()
     scene.hostile.to_group([real] * 500)
     scene.await_received("dgrams_dropped_tag_replayed", 500)
@@ -141,7 +146,7 @@ def test_what_was_overheard_is_replayed_or_changed(scene: Keyed) -> None:
 
 
 def test_tags_of_other_keys_and_other_times(scene: Keyed) -> None:
-    """An unknown key, a known identifier with another key, and the right key at another time."""
+    """An unknown key, a known identifier with another key, and the right key at another time are refused."""
     identity = scene.identity
     (_, (key,)) = read_key_file(scene.file).topics[0]
     plain = scene.session_message(1, 1)
@@ -163,7 +168,7 @@ def test_tags_of_other_keys_and_other_times(scene: Keyed) -> None:
 
 
 def test_control_messages_with_keys_alone(make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path) -> None:
-    """Scope control: DATA needs no trailer, control messages do (NAKs repair losses)."""
+    """With scope control, DATA needs no trailer but control messages do (NAKs repair losses)."""
     keys = keys_in(tmp_path, "control")
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
@@ -191,7 +196,7 @@ def test_control_messages_with_keys_alone(make_lab: MakeLab, ends_in: EndsIn, tm
 def test_lost_datagrams_are_repaired_with_keys(
     make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path, link: str
 ) -> None:
-    """Data, NAKs, NCFs and retransmissions have tags, on sockets and on rings; sizes fit the path."""
+    """Data, NAKs, NCFs and retransmissions have tags on sockets and on rings; their sizes fit the path."""
     context = keys_in(tmp_path) | {"link": link}
     lab = make_lab(hosts=2, segmentation="real")
     ends = ends_in(lab)
@@ -214,7 +219,9 @@ def test_lost_datagrams_are_repaired_with_keys(
 
 
 def test_keys_are_rotated_under_a_stream(make_lab: MakeLab, ends_in: EndsIn, tmp_path: Path) -> None:
-    """A second key is accepted, then makes tags, then is the only one: nothing is lost, the old key is refused."""
+    """A second key is first accepted, then used for tags, then the only key; nothing is lost, and the old key
+    is refused.
+    """
     keys = keys_in(tmp_path)
     file = Path(keys["authentication_key_file"])
     old, resolution = [line for line in file.read_text().splitlines() if not line.startswith("#")]

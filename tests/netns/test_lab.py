@@ -55,7 +55,7 @@ def umstack(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Tap:
-    """Sees every IPv4 frame that reaches a host's interface, joined or not."""
+    """A tap that sees every IPv4 frame that reaches a host's interface, whether its group is joined or not."""
 
     def __init__(self, lab: Lab, host_number: int) -> None:
         """Open the tap."""
@@ -92,7 +92,9 @@ def forwarded_before_broadcast(lab: Lab, tap: Tap, group: str) -> bool:
 
 
 def test_the_switch_snoops_igmp(lab: Lab) -> None:
-    """Lab: a group nobody joined is not forwarded; a port that joined gets it, the others do not, until it leaves."""
+    """Lab: a group that nobody joined is not forwarded; a port that joined gets it until it leaves, and other
+    ports do not.
+    """
     taps = {number: Tap(lab, number) for number in (1, 2)}
     group = "239.77.9.9"
     assert not forwarded_before_broadcast(lab, taps[1], group)
@@ -110,7 +112,7 @@ def test_the_switch_snoops_igmp(lab: Lab) -> None:
 
 
 def test_membership_outlasts_the_queries(lab: Lab) -> None:
-    """Lab: the querier sends IGMP version 3 queries, which arrive at every host, and hosts answer."""
+    """Lab: the querier sends IGMP version 3 queries; they arrive at every host, and the hosts answer."""
     queries = []
     tap = lab.hosts[1].call(
         lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP))
@@ -128,7 +130,9 @@ def test_membership_outlasts_the_queries(lab: Lab) -> None:
 
 
 def test_each_subscriber_loses_its_own(lab: Lab) -> None:
-    """Lab: each port loses its rate, and exactly the datagrams that its seed selects; a third port loses none."""
+    """Lab: each port loses datagrams at its rate, exactly those that its seed selects; a third port loses
+    none.
+    """
     count, rate = 20_000, 0.05
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as one, Receiver(lab.hosts[2]) as two:
         lab.await_join(GROUP, 1, 2)
@@ -151,7 +155,7 @@ def test_each_subscriber_loses_its_own(lab: Lab) -> None:
 
 
 def test_a_lossless_port_has_no_program(lab: Lab) -> None:
-    """Lab: a port without loss has no program; while it loses, or has to count, it counts."""
+    """Lab: a port without loss has no program; a port that loses datagrams or has to count them counts."""
     port = lab.port(2)
     qdiscs = ["ip", "netns", "exec", lab.switch_namespace, "tc", "qdisc", "show", "dev", "port2"]
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[2]) as receiver:
@@ -181,7 +185,7 @@ def test_a_lossless_port_has_no_program(lab: Lab) -> None:
 
 
 def test_duplicates_are_extra_and_nothing_is_lost(lab: Lab) -> None:
-    """Lab: a tenth of the datagrams arrives twice, the others once."""
+    """Lab: a tenth of the datagrams arrive twice and the others once."""
     count = 5000
     expected = sum(is_chosen(3, i, "duplicate", 0.1) for i in range(count))
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
@@ -213,7 +217,9 @@ def test_reordering_is_real_and_loses_nothing(lab: Lab, size: int) -> None:
 
 
 def test_a_datagram_with_none_behind_it_is_not_lost(lab: Lab) -> None:
-    """Lab: the last datagrams of a stream, all selected for reordering, arrive although none overtakes them."""
+    """Lab: the last datagrams of a stream, all selected for reordering, arrive although no datagram overtakes
+    them.
+    """
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
         lab.await_join(GROUP, 1)
         lab.port(1).set(reorder=1.0, reorder_depth=1000)
@@ -222,7 +228,7 @@ def test_a_datagram_with_none_behind_it_is_not_lost(lab: Lab) -> None:
 
 
 def test_jumbo_datagrams_take_the_detour(make_lab: MakeLab) -> None:
-    """Lab: a datagram of the largest MTU fits through the detour, and so does an uncut super-packet."""
+    """Lab: a datagram of the largest MTU fits through the detour, and an uncut super-packet does, too."""
     lab = make_lab(hosts=2, mtu=9216, segmentation="offload")
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
         lab.await_join(GROUP, 1)
@@ -250,7 +256,9 @@ def test_block_is_a_partition_that_heals(lab: Lab) -> None:
 
 
 def test_naks_can_be_lost_too(lab: Lab) -> None:
-    """Lab: unicast passes a lossy port by default; with `unicast` it is lost, `from_host` is the other direction."""
+    """Lab: by default unicast passes a lossy port; with `unicast` it can be lost, and `from_host` selects the
+    other direction.
+    """
     port = lab.port(1, "from_host")
     with Sender(lab.hosts[1], lab.hosts[0].address) as sender, Receiver(lab.hosts[0], None) as receiver:
         port.set(loss=1.0)
@@ -269,7 +277,7 @@ def test_naks_can_be_lost_too(lab: Lab) -> None:
 
 
 def test_real_segmentation_loses_datagrams_one_by_one(lab: Lab) -> None:
-    """Lab: GSO super-packets are cut at the host, so that each datagram is lost or passes by itself."""
+    """Lab: GSO super-packets are cut at the host, so that each datagram is lost or passes separately."""
     port = lab.port(1)
     burst, size, rounds = 40, 1000, 50
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
@@ -285,7 +293,7 @@ def test_real_segmentation_loses_datagrams_one_by_one(lab: Lab) -> None:
 
 
 def test_tcp_segments_are_lost_one_by_one_when_asked(lab: Lab) -> None:
-    """Lab: with `tcp` each segment of a stream is lost or passes by itself, and the stream arrives complete."""
+    """Lab: with `tcp` each segment of a stream is lost or passes separately, and the stream arrives complete."""
     port, data = lab.port(1), os.urandom(2_000_000)
     sender, receiver = lab.hosts[:2]
     before = port.counters()
@@ -306,7 +314,9 @@ def test_tcp_segments_are_lost_one_by_one_when_asked(lab: Lab) -> None:
 
 
 def test_segmentation_follows_loss_unless_set(make_lab: MakeLab) -> None:
-    """Lab: `auto` leaves super-packets uncut until a port loses; counters count datagrams either way."""
+    """Lab: `auto` leaves super-packets uncut until a port loses datagrams; counters count datagrams in both
+    cases.
+    """
     lab = make_lab(hosts=2)
     assert lab.segmentation == "auto"
     lab.port(1).set(duplicate=0.0, unicast=True)
@@ -352,7 +362,9 @@ def test_mtu_follows_the_cable(lab: Lab) -> None:
 
 
 def test_an_interface_goes_down_and_returns(lab: Lab) -> None:
-    """Lab: an interface that is down and a cable that is out are distinguished, and traffic continues after each."""
+    """Lab: an interface that is down is distinguished from a cable that is out, and traffic continues after
+    each.
+    """
     host = lab.hosts[1]
     with Receiver(host) as receiver, Sender(lab.hosts[0]) as sender:
         host.link_down()
@@ -373,7 +385,7 @@ def test_an_interface_goes_down_and_returns(lab: Lab) -> None:
 
 
 def test_processes_run_on_their_host_and_end_with_the_lab() -> None:
-    """Lab: a process sees only its host's interface, and ends with the lab."""
+    """Lab: a process sees only its host's interface and ends with the lab."""
     with Lab(hosts=2) as lab:
         shown = lab.hosts[1].run(["ip", "-o", "-4", "address"], stdout=subprocess.PIPE, text=True)
         said, _ = shown.communicate(timeout=10)
@@ -401,7 +413,9 @@ with Lab(hosts=2, loss=0.1) as lab:
 
 @contextlib.contextmanager
 def owner_of_a_lab() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """Start a process with a lab and a process in it: the owner, the lab's name and the inner process's id."""
+    """Start a process with a lab and a process in it. Return the owner, the lab's name and the inner
+    process's id.
+    """
     command = [sys.executable, "-c", OWNER]
     owner = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with owner:
@@ -416,7 +430,7 @@ def owner_of_a_lab() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
 
 
 def test_a_crash_leaves_a_lab_that_down_finds() -> None:
-    """Lab: after SIGKILL of its owner a lab is stale; `down` removes it and ends its processes."""
+    """Lab: after a SIGKILL of its owner a lab is stale; `down` removes it and ends its processes."""
     with owner_of_a_lab() as (owner, name, sleeper_id):
         assert not Lab.open(name).is_stale
         refused = umstack("lab", "down", name)
@@ -443,7 +457,9 @@ def test_a_signal_takes_the_lab_down(ending: signal.Signals) -> None:
 
 
 def test_namespaces_without_a_record_are_found() -> None:
-    """Lab: namespaces that a crash left before or after the record are a stale lab like any other."""
+    """Lab: namespaces that a crash left before or after the record was written are a stale lab like any
+    other.
+    """
     name = f"umlab-stale-{os.getpid()}"
     namespaces.create(f"{name}.host1")
     try:
@@ -459,7 +475,7 @@ def test_namespaces_without_a_record_are_found() -> None:
 def test_a_lab_that_fails_to_come_up_leaves_nothing(
     make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lab: an error half way takes down what was made."""
+    """Lab: an error during creation removes the parts that were created."""
     name = f"umlab-half-{os.getpid()}"
     monkeypatch.setattr("umstack.lab.switch.await_snooping", lambda *_: (_ for _ in ()).throw(LabError("no")))
     with pytest.raises(LabError, match="no"):
@@ -469,7 +485,7 @@ def test_a_lab_that_fails_to_come_up_leaves_nothing(
 
 
 def test_nonsense_is_refused_with_what_would_work(make_lab: MakeLab) -> None:
-    """Lab: each impossible setting is an error that names the possible ones."""
+    """Lab: each impossible setting is an error that lists the possible settings."""
     for options, message in (
         ({"hosts": 1}, "use 2 to"),
         ({"mtu": 100}, "use 576 to"),
@@ -484,7 +500,9 @@ def test_nonsense_is_refused_with_what_would_work(make_lab: MakeLab) -> None:
 
 
 def test_a_seed_repeats_a_lab(make_lab: MakeLab) -> None:
-    """Lab: of two labs with one seed the ports have the same series; no two ports of a lab, nor of other labs, have."""
+    """Lab: the ports of two labs with one seed have the same series; no two ports of a lab, or of labs with
+    other seeds, have.
+    """
 
     def port_seeds(lab: Lab) -> list[int]:
         return [lab.port(n, d).settings().seed for n in (0, 1) for d in get_args(PortDirection)]
@@ -495,7 +513,9 @@ def test_a_seed_repeats_a_lab(make_lab: MakeLab) -> None:
 
 
 def test_a_port_keeps_what_is_not_changed(lab: Lab) -> None:
-    """Lab: settings hold until they are changed, are read back as they were given, and from any process."""
+    """Lab: settings hold until they are changed, are read back as they were set, and can be read from any
+    process.
+    """
     port = lab.port(2)
     port.set(loss=0.02, seed=9)
     port.set(reorder=0.001, reorder_depth=5)
@@ -509,7 +529,7 @@ def test_a_port_keeps_what_is_not_changed(lab: Lab) -> None:
 
 
 def test_the_command_line_makes_changes_and_removes_a_lab() -> None:
-    """Lab: up, set, run, status and down, each with one JSON object and the exit status it promised."""
+    """Lab: up, set, run, status and down each print one JSON object and return the documented exit status."""
     name = f"umlab-cli-{os.getpid()}"
     try:
         up = umstack("lab", "up", "--name", name, "--hosts", "2", "--loss", "2%", "--seed", "5", "--json")

@@ -1,6 +1,6 @@
 """The analyses of a lab run agree with the injected loss and with the stack's own counters.
 
-One run, captured at the switch by tcpdump and by `umstack capture`, and by a tap at each end.
+The run is captured at the switch by tcpdump and by `umstack capture`, and by a tap at each end.
 """
 
 from __future__ import annotations
@@ -70,13 +70,15 @@ def reported(run: LabRun) -> Reported:
 
 
 EDGES = 2
-"""Number of datagrams that may be counted differently at the two ends of a tap."""
+"""The number of datagrams that may be counted differently at the two ends of a tap."""
 SHORTEST_BACKOFF_MS = 25.0
-"""Half the default `transport_lbtrm_nak_initial_backoff_interval`."""
+"""Half of the default `transport_lbtrm_nak_initial_backoff_interval`."""
 
 
 def test_what_was_sent_is_what_the_publisher_counted(reported: Reported, run: LabRun) -> None:
-    """Sessions, topics, datagrams by kind, rates, fill, repairs: the publisher's counters, to the datagram and byte."""
+    """Sessions, topics, datagrams by kind, rates, fill and repairs equal the publisher's counters, to the
+    datagram and byte.
+    """
     sent = run.source_transport
     session = reported.one("sessions")
     assert (session["publisher"], session["receivers"]) == (run.publisher, len(LOSS))
@@ -115,10 +117,10 @@ def test_what_was_sent_is_what_the_publisher_counted(reported: Reported, run: La
 
 
 def test_losses_are_those_each_receiver_had(reported: Reported, run: LabRun) -> None:
-    """By receiver and number: datagrams missing in its tap are lost in its counters and in the report.
+    """For each receiver and number, datagrams missing in its tap are lost in its counters and in the report.
 
-    A receiver whose loss was repaired by another receiver's NAK sends none: its counters include the loss, a capture at
-    the switch cannot. No other difference is allowed.
+    A receiver whose loss was repaired by another receiver's NAK sends none: its counters include the loss,
+    but a capture at the switch cannot. No other difference is allowed.
     """
     lost = reported.lost()
     wanted_by_anyone = {sqn for _, sqn in lost}
@@ -139,7 +141,7 @@ def test_losses_are_those_each_receiver_had(reported: Reported, run: LabRun) -> 
 
 
 def test_the_port_dropped_what_the_tap_behind_it_lacks(run: LabRun) -> None:
-    """The switch's counters confirm the number of multicast datagrams, of any kind, that did not reach a receiver."""
+    """The switch's counters confirm how many multicast datagrams of any kind did not reach a receiver."""
     for host, dropped in run.kept_back.items():
         receiver = run.receivers[host]
         came = multicast_times(run.tap(host), receiver)
@@ -170,7 +172,7 @@ def test_waiting_is_what_the_receivers_measured(reported: Reported, run: LabRun)
 
 
 def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
-    """Sporadic, burst, tail, head, connectivity: each incident is named after the injected fault."""
+    """Each sporadic, burst, tail, head and connectivity incident is named after the injected fault."""
     found = reported.table("incidents")
     causes = {row["cause"] for row in reported.report.summary["causes"]}
     assert (

@@ -1,4 +1,4 @@
-"""LBT-RU without multicast: a file tree from host to host across a router that forwards none."""
+"""LBT-RU without multicast: a file tree is sent from host to host across a router that forwards no multicast."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def command(host: Host, config: Path, *words: str) -> subprocess.Popen[str]:
 def test_a_tree_of_files_goes_from_host_to_host_without_multicast(
     lab: Lab, tmp_path: Path, link: str
 ) -> None:
-    """UX-11, UM-111: the demo's transfer over LBT-RU with `umstack resolver`, with 2 % loss both ways; bytes are
-    compared. Over AF_XDP the receiver's port is steered into its rings."""
+    """UX-11, UM-111: the demo's transfer runs over LBT-RU with `umstack resolver`, with 2 % loss both ways,
+    and the bytes are compared. Over AF_XDP the receiver's port is steered into its rings.
+    """
     publishing, daemon_host, receiving = lab.hosts
     sent, got = tmp_path / "sent", tmp_path / "got"
     made = tree(sent)

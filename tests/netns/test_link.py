@@ -45,7 +45,9 @@ def exchange(publisher: Member, subscriber: Member, count: int, size: int, **opt
 
 @pytest.mark.parametrize("segmentation", ["real", "offload"])
 def test_segmentation_is_used_where_it_may_be(make_lab: MakeLab, segmentation: str) -> None:
-    """W6: UDP GSO sends many datagrams in one call, GRO receives them in few; the messages are the same."""
+    """W6: UDP GSO sends many datagrams in one call and GRO receives them in few calls; the messages are the
+    same.
+    """
     lab = make_lab(hosts=2, segmentation=segmentation)
     with members(*lab.hosts) as (publisher, subscriber):
         exchange(publisher, subscriber, 5000, 1400)
@@ -56,7 +58,9 @@ def test_segmentation_is_used_where_it_may_be(make_lab: MakeLab, segmentation: s
 
 
 def test_a_stream_leaves_in_full_sends(shared_lab: Lab) -> None:
-    """W6: the datagrams that one batch leaves are sent with those of the next, up to the kernel's 45 of 1432 bytes."""
+    """W6: the datagrams that remain after one batch are sent with those of the next, up to the kernel's 45 of
+    1432 bytes.
+    """
     messages, batches = 30, 300
     batch = bytes(messages * 1400)
     offsets = array("i", range(0, len(batch) + 1, 1400))
@@ -78,7 +82,9 @@ def test_a_stream_leaves_in_full_sends(shared_lab: Lab) -> None:
 
 
 def test_segmentation_can_be_switched_off(shared_lab: Lab) -> None:
-    """W6: with link_gso and link_gro 0 every datagram is sent separately, for hosts where they do harm."""
+    """W6: with link_gso and link_gro 0 every datagram is sent separately, for hosts on which these offloads
+    do harm.
+    """
     with members(*shared_lab.hosts[:2], link_gso=0, link_gro=0) as (publisher, subscriber):
         exchange(publisher, subscriber, 5000, 1400)
         assert publisher.link("gso_sends") == 0
@@ -110,7 +116,7 @@ def test_many_datagrams_are_taken_in_one_call(shared_lab: Lab) -> None:
 
 
 def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_lab: Lab) -> None:
-    """SO_RXQ_OVFL: the kernel's drops have their own counter, and NAKs recover the dropped datagrams (UM-2)."""
+    """SO_RXQ_OVFL: the datagrams that the kernel drops have a separate counter, and NAKs recover them (UM-2)."""
     first, second, _ = shared_lab.hosts
     with (
         members(first) as (publisher,),
@@ -137,7 +143,7 @@ def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_la
 def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: MakeLab, late: bool) -> None:
     """The socket buffer is forced, or a warning names the sysctl that fixes it.
 
-    Late: also if the receiver is closed before its thread checks the buffer.
+    This also holds if the receiver is closed before its thread checks the buffer.
     """
     lab = make_lab(hosts=2)
     asked = int(Path("/proc/sys/net/core/rmem_max").read_text()) + (1 << 20)
@@ -203,7 +209,7 @@ def test_messages_carry_their_time_of_arrival(shared_lab: Lab, timestamps: int) 
 @pytest.mark.parametrize("publishing", ["embedded", "sequential"])
 @pytest.mark.parametrize("subscribing", ["embedded", "sequential", "busy"])
 def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscribing: str) -> None:
-    """W8, UM-13, UM-14: the mode of one side makes no difference to the other."""
+    """W8, UM-13, UM-14: the mode of one side does not affect the other side."""
     first, second, _ = shared_lab.hosts
     busy = {"file_descriptor_management_behavior": "busy_wait"} if subscribing == "busy" else {}
     mode = "sequential" if subscribing == "sequential" else "embedded"
@@ -226,7 +232,7 @@ def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscr
 
 
 def test_processes_of_one_host_share_a_group(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """UM-72, UM-73: any number of processes join the same group on one host; each gets everything."""
+    """UM-72, UM-73: any number of processes join the same group on one host, and each gets everything."""
     ends = ends_in(make_lab(hosts=2))
     subscribers = [ends.subscribe(1), ends.subscribe(1), ends.subscribe(0)]
     publisher = ends.publish(receivers=3)
@@ -237,7 +243,7 @@ def test_processes_of_one_host_share_a_group(make_lab: MakeLab, ends_in: EndsIn)
 
 
 def test_a_thousand_topics_share_a_session(shared_lab: Lab) -> None:
-    """UM-4, UM-7: a thousand topics on one session; subscribed topics arrive, each in order."""
+    """UM-4, UM-7: with a thousand topics on one session, the subscribed topics arrive, each in order."""
     first, second, _ = shared_lab.hosts
     with members(first) as (publisher,), members(second) as (subscriber,):
         wanted = {f"topic/{i}": subscriber.receiver(f"topic/{i}") for i in range(0, 1000, 20)}
@@ -280,7 +286,7 @@ def test_an_interface_that_is_down_reports_how_to_bring_it_up(make_lab: MakeLab)
 
 
 def test_an_interface_without_an_address_reports_how_to_give_it_one(make_lab: MakeLab) -> None:
-    """The same for a missing IPv4 address."""
+    """An interface without an IPv4 address also causes an error with the command that helps."""
     host = make_lab(hosts=2).hosts[0]
 
     def flush() -> None:
@@ -293,7 +299,7 @@ def test_an_interface_without_an_address_reports_how_to_give_it_one(make_lab: Ma
 
 
 def test_an_interface_without_multicast_reports_how_to_allow_it(make_lab: MakeLab) -> None:
-    """The same for IFF_MULTICAST."""
+    """An interface without IFF_MULTICAST also causes an error with the command that helps."""
     host = make_lab(hosts=2).hosts[0]
     change_link(host, flags=0, change=0x1000)
     refused = pytest.raises(InterfaceError, match=r"does not do multicast.*ip link set eth0 multicast on")

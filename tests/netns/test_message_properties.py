@@ -44,7 +44,7 @@ def _messages(seed: int) -> list[tuple[bytes, dict[str, Any]]]:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_properties_come_with_their_messages(lossy_lab: Lab, link: str) -> None:
-    """W5, UM-53: over every link, and after retransmissions."""
+    """W5, UM-53: messages and properties arrive intact over every link, and after retransmissions."""
     messages = _messages(random.randrange(1 << 30))
     with (
         members(*lossy_lab.hosts[:2], link=link) as (publisher, subscriber),
@@ -66,7 +66,7 @@ def test_properties_come_with_their_messages(lossy_lab: Lab, link: str) -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_two_lines_make_one_stream(lossy_lab: Lab, link: str) -> None:
-    """W5: hot failover over rings, with properties, while datagrams are lost; one line ends half way."""
+    """W5: hot failover with properties works over rings while datagrams are lost and one line ends half way."""
     messages = _messages(random.randrange(1 << 30))
     with members(*lossy_lab.hosts[:3], link=link) as (first, second, subscriber):
         receiver = subscriber.host.call(lambda: subscriber.context.hot_failover_receiver("lines"))

@@ -66,7 +66,9 @@ def _finished(publisher: End, cut: End) -> tuple[int, Report]:
 def test_a_cable_out_longer_than_naks_are_generated_loses_nothing_that_is_retained(
     make_lab: MakeLab, ends_in: EndsIn, how: str
 ) -> None:
-    """The transport gives up, but the source retains everything: nothing is lost, in order (UM-110, UM-137, UM-142)."""
+    """The transport gives up, but the source retains everything, so nothing is lost and the order is kept
+    (UM-110, UM-137, UM-142).
+    """
     lab = make_lab(hosts=3)
     publisher, cut, other = _started(lab, ends_in(lab), {}, {})
     _cut(lab, how)
@@ -82,7 +84,9 @@ def test_a_cable_out_longer_than_naks_are_generated_loses_nothing_that_is_retain
 
 
 def test_messages_not_retained_are_lost_with_exactly_their_events(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """A store that retains half of the cut: exactly the other half is lost (UM-101, UM-141, UM-142)."""
+    """With a store that retains half of the messages sent during the cut, exactly the other half is lost
+    (UM-101, UM-141, UM-142).
+    """
     lab = make_lab(hosts=3)
     limit = 4 << 20
     limits = {"retransmit_retention_size_limit": limit, "retransmit_retention_size_threshold": limit}
@@ -98,7 +102,9 @@ def test_messages_not_retained_are_lost_with_exactly_their_events(make_lab: Make
 
 
 def test_a_session_that_ended_is_resumed_when_it_returns(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """EndOfSession, then the source is rediscovered: missed messages come, others not twice (UM-106, UM-142)."""
+    """After EndOfSession the source is rediscovered; missed messages arrive, and other messages do not arrive
+    twice (UM-106, UM-142).
+    """
     lab = make_lab(hosts=3)
     publisher, cut, _ = _started(lab, ends_in(lab), {}, {"transport_lbtrm_activity_timeout": 700})
     _cut(lab, "switch drops")
@@ -112,7 +118,7 @@ def test_a_session_that_ended_is_resumed_when_it_returns(make_lab: MakeLab, ends
 
 
 def test_a_late_join_over_a_lossy_link(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """The past arrives over TCP, the present by multicast, with 2 % of both lost (UM-136, UM-140)."""
+    """The past arrives over TCP and the present by multicast, with 2 % of both lost (UM-136, UM-140)."""
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     first = ends.subscribe(2, size=SIZE)

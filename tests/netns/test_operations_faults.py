@@ -54,7 +54,7 @@ def umstack(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     ids=lambda arguments: " ".join(arguments[:1]),
 )
 def test_a_read_only_file_system_is_reported(read_only: Path, arguments: tuple[str, ...]) -> None:
-    """One line with the path and the reason, status 1, no traceback."""
+    """A command prints one line with the path and the reason and no traceback, and ends with status 1."""
     done = umstack(*[word.format(folder=read_only) for word in arguments])
     assert done.returncode == 1, done.stdout
     assert str(read_only) in done.stderr
@@ -63,7 +63,7 @@ def test_a_read_only_file_system_is_reported(read_only: Path, arguments: tuple[s
 
 
 def test_settings_that_cannot_be_recorded_are_not_changed(read_only: Path) -> None:
-    """`umstack nic init` with a state file that cannot be written gives the reason, and changes nothing."""
+    """`umstack nic init` with a state file that cannot be written prints the reason and changes nothing."""
     host = FakeHost(FRESH)
     with pytest.raises(SettingError, match=r"writing .*read-only.*Read-only file system"):
         init(host, read_only / "state.json")
@@ -80,8 +80,9 @@ with umstack.Context("lo", statistics=True if sys.argv[1] == "required" else Non
 
 @pytest.mark.parametrize("wanted", ["required", "by default"])
 def test_statistics_on_a_read_only_file_system_are_reported(read_only: Path, wanted: str) -> None:
-    """A context that requires statistics is not opened; any other opens and logs it. Both name the directory and the
-    variable to set."""
+    """A context that requires statistics is not opened; any other context opens and logs the fault. Both name
+    the directory and the variable to set.
+    """
     done = subprocess.run(
         [sys.executable, "-c", _STATISTICS, wanted],
         capture_output=True,
@@ -94,7 +95,7 @@ def test_statistics_on_a_read_only_file_system_are_reported(read_only: Path, wan
         assert said in done.stderr
 
 
-# Root without capabilities, because nobody cannot read the interpreter of every checkout.
+# Root without capabilities, because the user nobody cannot read the interpreter of every checkout.
 _UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
@@ -122,7 +123,7 @@ def unprivileged(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_what_takes_a_privilege_names_it(tmp_path: Path, arguments: tuple[str, ...], named: str) -> None:
-    """One line, status 1, no traceback."""
+    """The command prints one line and no traceback, and ends with status 1."""
     done = unprivileged(tmp_path, *[word.format(folder=tmp_path) for word in arguments])
     assert done.returncode == 1, done.stderr
     assert named in done.stderr

@@ -1,4 +1,4 @@
-"""The wheel, proved in an empty Debian root: it needs only python3 and its venv module."""
+"""The wheel, installed in an empty Debian root, needs only python3 and its venv module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def said() -> str:
 
 @pytest.mark.timeout(LIMIT_SECONDS)
 def test_the_wheel_works_in_an_empty_root(said: str) -> None:
-    """Doctor, a publisher and a subscriber over loopback and a decode, without compiler, headers or libbpf."""
+    """The doctor, a publisher and a subscriber over loopback, and a decode run without compiler, headers or
+    libbpf.
+    """
     steps = [line for line in said.splitlines() if line.startswith("--- ")]
     assert steps[-1] == "--- proved"
     assert "1000 messages" in said
@@ -35,7 +37,9 @@ def test_the_wheel_works_in_an_empty_root(said: str) -> None:
 
 @pytest.mark.usefixtures("said")
 def test_the_wheel_brings_its_libraries_and_their_licences() -> None:
-    """It is tagged for manylinux and contains the BPF objects, the bundled libraries and the licence of each."""
+    """The wheel is tagged for manylinux and contains the BPF objects, the bundled libraries and the licence
+    of each.
+    """
     (wheel,) = (ROOT / "dist").glob("umstack-*.whl")
     assert "manylinux_2_" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
@@ -49,7 +53,7 @@ def test_the_wheel_brings_its_libraries_and_their_licences() -> None:
 
 @pytest.mark.usefixtures("said")
 def test_the_sdist_holds_what_a_build_needs() -> None:
-    """The wheel was built from it; it contains no build result and nothing of git."""
+    """The wheel was built from the source archive, which contains no build result and nothing of git."""
     (sdist,) = (ROOT / "dist").glob("umstack-*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()

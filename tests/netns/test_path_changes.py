@@ -19,7 +19,7 @@ RATE = 20_000
 
 
 def _progress(end: End, messages: int, name: str) -> None:
-    """Wait until the end has received `messages` more."""
+    """Wait until the end has received `messages` more messages."""
     had = end.ask()[name]
     end.await_report(lambda now: now[name] >= had + messages)
 
@@ -39,7 +39,9 @@ def _stay_down(host: Host) -> None:
 
 
 def test_a_subscriber_whose_interface_was_down_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Its window holds the publisher back; the missing datagrams are retransmitted (AE-10, AE-20, UM-119, UM-121)."""
+    """The window of the cut-off receiver holds the publisher back; the missing datagrams are retransmitted
+    (AE-10, AE-20, UM-119, UM-121).
+    """
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     away, other = ends.subscribe(1), ends.subscribe(2)
@@ -85,7 +87,7 @@ class Lengths:
         return listener
 
     def take(self) -> list[int]:
-        """Return the lengths of the waiting datagrams, without those that arrive later."""
+        """Return the lengths of the waiting datagrams, without those of datagrams that arrive later."""
         return list(self._waiting())
 
     def _waiting(self) -> Iterator[int]:
@@ -106,13 +108,15 @@ class Lengths:
 
 
 def _set_path_mtu(lab: Lab, mtu_bytes: int) -> None:
-    """Set the publisher's interface first, so that datagrams staged earlier are too long for it."""
+    """Set the MTU of the publisher's interface first, so that datagrams staged earlier are too long for it."""
     for host in lab.hosts:
         host.set_mtu(mtu_bytes)
 
 
 def test_the_stream_follows_the_mtu_down_and_up(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Later datagrams fit the new MTU; those logged before still arrive; nothing is lost (W4, UM-42..UM-51, UX-25)."""
+    """Later datagrams fit the new MTU, those logged before still arrive, and nothing is lost (W4,
+    UM-42..UM-51, UX-25).
+    """
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
     subscriber = ends.subscribe(1, size=3000)
@@ -137,7 +141,9 @@ def test_the_stream_follows_the_mtu_down_and_up(make_lab: MakeLab, ends_in: Ends
 
 
 def test_datagrams_logged_before_the_mtu_shrank_still_arrive(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Datagrams that no longer fit are sent with IP fragmentation and counted, new and retransmitted (W4, UM-49)."""
+    """Datagrams that no longer fit, both new and retransmitted ones, are sent with IP fragmentation and
+    counted (W4, UM-49).
+    """
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     subscriber = ends.subscribe(1, size=1400, rate=1_000, options=SHORT_OF_SPACE)
@@ -210,7 +216,9 @@ def test_a_partition_that_ends_the_session_is_reported_when_it_is_joined_again(
 def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """No answer for nak_generation: UnrecoverableLoss; repair returns with the path (UM-123, UM-101)."""
+    """Without an answer for nak_generation, UnrecoverableLoss follows; repair resumes when the path returns
+    (UM-123, UM-101).
+    """
     lab = make_lab(hosts=2)
     ends = ends_in(lab)
     cut = ends.subscribe(1, options={"transport_lbtrm_nak_generation_interval": 1000})

@@ -32,7 +32,7 @@ from xdp.xsk import unavailable
 NOBODY, OTHER_USER = 65534, 65533
 NEEDED = "+net_raw,+net_admin,+bpf"
 SMALL_MEMLOCK_BYTES = 8 << 20
-"""The usual limit, below the frames of one queue."""
+"""The usual limit of locked memory, which is below the frames of one queue."""
 JOINING_DATAGRAMS = 4
 
 # Echoes messages and answers questions, one JSON object per line.
@@ -189,7 +189,9 @@ def broker(shared_lab: Lab, folder: Path) -> Iterator[BrokerProcess]:
 
 
 def test_the_broker_keeps_what_it_needs(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Root's other capabilities are dropped for good, system calls are filtered; the doctor reports it."""
+    """Root's other capabilities are dropped permanently and system calls are filtered; the doctor reports
+    both.
+    """
     lines = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines)
     kept = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39
@@ -229,7 +231,9 @@ print(
 
 
 def test_a_confined_process_cannot_do_harm(folder: Path) -> None:
-    """It cannot write files, read homes, run programs or create processes; it can remove the broker's socket."""
+    """The broker cannot write files, read homes, run programs or create processes; it can remove its own
+    socket.
+    """
     done = subprocess.run([sys.executable, "-c", FORBIDDEN, str(folder)], capture_output=True, text=True)
     assert done.stdout.split() == ["True"] * 8, done.stdout + done.stderr
 
@@ -280,8 +284,9 @@ def went_by_rings(counters: dict[str, Any], count: int = 300) -> bool:
 def test_who_has_the_capabilities_needs_no_broker(
     shared_lab: Lab, folder: Path, command: list[str], held: int | None, options: dict[str, Any]
 ) -> None:
-    """Root, or exactly CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: with CAP_IPC_LOCK, or frames within the limit of locked
-    memory."""
+    """AF_XDP opens for root, or with exactly CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF and either CAP_IPC_LOCK
+    or frames within the limit of locked memory.
+    """
     host, peer, _ = shared_lab.hosts
     limited = ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *command]
     with application(host, folder / "none", limited, **options) as app:
@@ -292,7 +297,7 @@ def test_who_has_the_capabilities_needs_no_broker(
 
 
 def test_too_little_locked_memory_is_named(shared_lab: Lab, folder: Path) -> None:
-    """The three capabilities without CAP_IPC_LOCK under the usual limit: refused, with the reason."""
+    """The three capabilities without CAP_IPC_LOCK under the usual limit are refused, with the reason."""
     command = ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *privileges(NEEDED)]
     with application(shared_lab.hosts[0], folder / "none", command) as app:
         assert "CAP_IPC_LOCK" in app.first["message"]
@@ -301,7 +306,7 @@ def test_too_little_locked_memory_is_named(shared_lab: Lab, folder: Path) -> Non
 
 @pytest.mark.parametrize("lacking", ["net_raw", "net_admin", "bpf"])
 def test_each_of_the_capabilities_is_needed(shared_lab: Lab, folder: Path, lacking: str) -> None:
-    """Without one of the three a forced link fails and names it; nothing stays attached."""
+    """Without one of the three capabilities a forced link fails and names it; nothing stays attached."""
     rest = f"{NEEDED},+ipc_lock".replace(f"+{lacking},", "").replace(f",+{lacking}", "")
     with application(shared_lab.hosts[0], folder / "none", privileges(rest)) as app:
         assert app.first["error"] == "PermissionNeeded"
@@ -331,8 +336,9 @@ def test_without_privileges_and_broker(shared_lab: Lab, folder: Path) -> None:
 def test_an_application_without_privileges_has_rings_by_the_broker(
     shared_lab: Lab, broker: BrokerProcess
 ) -> None:
-    """A process without capabilities receives and sends over AF_XDP, under a limit below its frames; everything is
-    returned and can be used again."""
+    """A process without capabilities receives and sends over AF_XDP under a limit below its frames;
+    everything is returned and can be used again.
+    """
     host, peer, _ = shared_lab.hosts
     before = broker.descriptors()
     for _ in range(2):
@@ -369,7 +375,7 @@ def test_the_broker_loads_the_program_with_times(shared_lab: Lab, broker: Broker
 
 @needs_passed_rings
 def test_every_queue_is_lent_and_jumbo_frames_too(make_lab: Callable[..., Lab], folder: Path) -> None:
-    """Rings of two queues with frames of several buffers, mapped from descriptors."""
+    """Rings of two queues with frames of several buffers are mapped from descriptors."""
     lab = make_lab(hosts=2, queues=2, mtu=9000)
     with ExitStack() as stack:
         broker = BrokerProcess(lab.hosts[0], folder / "xdp.sock", "--allow-group", str(NOBODY))
@@ -383,7 +389,9 @@ def test_every_queue_is_lent_and_jumbo_frames_too(make_lab: Callable[..., Lab], 
 
 @needs_passed_rings
 def test_a_killed_application_leaves_nothing(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """kill -9: the broker removes program and rules at once, and the next application gets the interface."""
+    """After kill -9 of the application, the broker removes program and rules immediately, and the next
+    application gets the interface.
+    """
     host, peer, _ = shared_lab.hosts
     before = broker.descriptors()
     with application(host, broker.path, without_privileges()) as app:
@@ -397,7 +405,9 @@ def test_a_killed_application_leaves_nothing(shared_lab: Lab, broker: BrokerProc
 
 @needs_passed_rings
 def test_a_killed_broker_takes_its_programs_along(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """kill -9: the kernel removes the program; the application continues over sockets and reports the reason."""
+    """After kill -9 of the broker, the kernel removes the program; the application continues over sockets and
+    reports the reason.
+    """
     host, peer, _ = shared_lab.hosts
     with application(host, broker.path, without_privileges()) as app:
         assert went_by_rings(exchange(app, peer))
