@@ -301,7 +301,7 @@ def test_stamps_in_use_are_not_overwritten(tap: Tap) -> None:
 
 
 def test_a_filter_that_does_not_fit_is_recognized() -> None:
-    """The tap is not used with more ranges than the program takes, or without a filter."""
+    """The tap refuses more ranges than the program accepts, and a missing filter."""
     most = tuple((ipaddress.IPv4Address(n), ipaddress.IPv4Address(n)) for n in range(32))
     assert egress_filter(PacketFilter(most)) is not None
     assert egress_filter(PacketFilter((*most, most[0]))) is None

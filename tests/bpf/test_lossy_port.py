@@ -104,7 +104,9 @@ def lossy() -> Iterator[Lossy]:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rate", [0.0, 0.001, 0.02, 0.5, 1.0])
 def test_loss_is_close_to_the_requested_rate(lossy: Lossy, seed: int, rate: float) -> None:
-    """Lab: of 200,000 datagrams the requested share is dropped, within five standard deviations; 0 and 1 are exact."""
+    """Lab: the requested share of 200,000 datagrams is dropped, within five standard deviations; 0 and 1 are
+    exact.
+    """
     count = 200_000
     lossy.configure(seed=seed, loss=rate)
     lossy.run(repeat=count)
@@ -167,7 +169,7 @@ def test_other_packets_pass_unchanged(lossy: Lossy, packet: bytes) -> None:
 
 
 def test_unicast_is_considered_if_requested(lossy: Lossy) -> None:
-    """Lab: with the flag a NAK meets the same fate; IGMP and ARP still pass."""
+    """Lab: with the flag, a NAK has the same fate; IGMP and ARP still pass."""
     lossy.configure(flags=BLOCK | UNICAST)
     assert lossy.run(datagram("10.77.0.2")).result == TC_ACT_SHOT
     assert lossy.run(igmp(0x16, "239.1.2.3")).result == TC_ACT_OK
@@ -175,7 +177,7 @@ def test_unicast_is_considered_if_requested(lossy: Lossy) -> None:
 
 
 def test_segments_are_considered_if_requested(lossy: Lossy) -> None:
-    """Lab: with the flag a TCP segment meets the same fate, with or without the flag for unicast datagrams."""
+    """Lab: with the flag, a TCP segment has the same fate, with or without the flag for unicast datagrams."""
     segment = frame(TCP(dport=80), "10.77.0.2")
     lossy.configure(flags=BLOCK | TCP_TOO)
     assert lossy.run(segment).result == TC_ACT_SHOT
@@ -203,7 +205,7 @@ def test_blocked_datagrams_have_a_separate_counter(lossy: Lossy) -> None:
     ids=["one", "two", "three"],
 )
 def test_datagrams_behind_vlan_tags_are_considered(lossy: Lossy, tags: Packet, expected: int) -> None:
-    """Lab: a datagram behind up to two VLAN tags is considered; one behind more tags passes."""
+    """Lab: a datagram after up to two VLAN tags is considered; one after more tags passes."""
     packet = bytes(
         Ether(dst="01:00:5e:01:02:03") / tags / IP(dst="239.1.2.3") / UDP(dport=9) / Raw(b"x" * 32)
     )
@@ -232,7 +234,7 @@ def test_truncated_packets_are_safe(lossy: Lossy, tags: Packet | None) -> None:
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payload=st.binary(min_size=40, max_size=200), proto=st.sampled_from([0x0800, 0x8100, 0x88A8, 0x0806]))
 def test_any_bytes_are_safe(lossy: Lossy, payload: bytes, proto: int) -> None:
-    """Lab: with any bytes behind an Ethernet header, the port returns a verdict and counts drops."""
+    """Lab: for any bytes after an Ethernet header, the port returns a verdict and counts drops."""
     lossy.configure(loss=1)
     dropped_before = lossy.counters()["dropped"]
     result = lossy.run(bytes(12) + proto.to_bytes(2, "big") + payload).result
@@ -272,7 +274,9 @@ def test_all_cpus_share_one_series(lossy: Lossy) -> None:
 
 
 def test_a_reordered_datagram_is_held_until_others_have_overtaken_it(lossy: Lossy) -> None:
-    """Lab: it circles while fewer than `depth` datagrams have been forwarded directly, and the last one releases it."""
+    """Lab: a delayed datagram circles while fewer than `depth` datagrams have been forwarded directly, and
+    the last one releases it.
+    """
     lossy.configure(reorder=1, depth=3)
     held = lossy.run()
     assert held.result == TC_ACT_REDIRECT
@@ -287,7 +291,9 @@ def test_a_reordered_datagram_is_held_until_others_have_overtaken_it(lossy: Loss
 
 
 def test_a_held_datagram_is_released_in_time(lossy: Lossy) -> None:
-    """Lab: if no datagram overtakes it, it is released when its time is up, so that it is never lost."""
+    """Lab: if no datagram overtakes a delayed one, it is released when its time is up, so that it is never
+    lost.
+    """
     lossy.configure(reorder=1, depth=3, hold_ns=2_000_000)
     mark = lossy.run().mark
     rounds = 0

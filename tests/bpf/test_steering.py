@@ -158,7 +158,9 @@ def test_the_verdicts_are_those_of_the_header() -> None:
     ],
 )
 def test_an_owned_datagram_is_redirected(bench: Bench, packet: Packet) -> None:
-    """Steering: a datagram with a rule is redirected to its slot's socket, behind a tag of its VLAN and any options."""
+    """Steering: a datagram with a rule is redirected to its slot's socket, also after a tag of its VLAN and
+    any options.
+    """
     frames = [ethernet(packet, tags) for tags in TAGS.values()]
     assert [bench.run(frame) for frame in frames] == [(XDP_PASS, "no_socket")] * len(frames)
     bench.socket_at(1)
@@ -169,7 +171,9 @@ def test_an_owned_datagram_is_redirected(bench: Bench, packet: Packet) -> None:
 
 
 def test_the_slot_and_the_queue_select_the_socket(bench: Bench) -> None:
-    """Steering: index = slot * 64 + queue; a socket elsewhere gets nothing, and no slot gets another's datagrams."""
+    """Steering: the index is slot * 64 + queue; a socket elsewhere gets nothing, and no slot gets another
+    slot's datagrams.
+    """
     frame = ethernet(ipv4())
     for slot, queue in ((0, 0), (2, 0), (1, 1), (1, 63)):
         bench.socket_at(slot, queue)
@@ -283,7 +287,9 @@ FRAGMENTS = {
 
 
 def test_fragments_pass_and_are_counted(bench: Bench) -> None:
-    """W4: a fragment to an owned address passes, for the kernel to reassemble; its rule counts it, first or not."""
+    """W4: a fragment to an owned address passes so that the kernel reassembles it; its rule counts it, first
+    or not.
+    """
     bench.socket_at(1)
     for name, (packet, _) in FRAGMENTS.items():
         assert bench.run(ethernet(packet)) == (XDP_PASS, "fragment"), name
@@ -381,7 +387,7 @@ def test_a_length_beyond_the_frame_is_a_truncation(bench: Bench) -> None:
 
 @needs_program_fragments
 def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
-    """W4: a datagram for MTU 9000 is in several buffers; its length is the sum of theirs."""
+    """W4: a datagram for MTU 9000 is in several buffers, and its length is the sum of theirs."""
     frame = ethernet(ipv4(udp(payload=bytes(8972))))
     with Steering() as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
         assert steering.has_frags
@@ -399,7 +405,7 @@ def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
     rest=st.binary(min_size=1, max_size=120),
 )
 def test_any_bytes_are_safe(bench: Bench, proto: int, start: bytes, rest: bytes) -> None:
-    """Steering: any bytes behind an Ethernet header get one verdict, and none of them match a rule."""
+    """Steering: any bytes after an Ethernet header get one verdict, and none of them match a rule."""
     bench.socket_at(1)
     action, verdict = bench.run(bytes(12) + proto.to_bytes(2, "big") + start + rest)
     assert (action, verdict == "redirected") == (XDP_PASS, False)
@@ -480,7 +486,7 @@ def test_errors_name_valid_values(bench: Bench, act: object, message: str) -> No
 
 
 def test_a_kernel_without_frags_gets_the_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels from 5.15 on: if the kernel does not support several buffers, the program without them is loaded."""
+    """Kernels from 5.15: if the kernel does not support several buffers, the program without them is loaded."""
     refusals = [errno.EINVAL]
 
     def refuse_frags(name: str, *, program: str, map_entries: dict[str, int]) -> BpfObject:
@@ -525,7 +531,7 @@ def test_a_kernel_without_times_gets_the_next_simpler_program(
 
 
 def test_a_missing_privilege_is_not_mistaken_for_an_old_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EPERM: the simpler program would be refused as well, so the first error is raised."""
+    """With EPERM the simpler program would also be refused, so the first error is raised."""
 
     def refuse(_name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0) -> BpfObject:
         raise BpfError(f"loading {program}", errno.EPERM)

@@ -1,4 +1,4 @@
-"""Tags of arbitrary datagrams: equal to the oracle's, accepted once, and never after a change."""
+"""Tags of arbitrary datagrams equal the oracle's, are accepted once, and are never accepted after a change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tags(secret: bytes, identifier: int = 1, local: tuple[str, int] = LOCAL) -> 
 @given(secrets, st.integers(1, 255), datagrams)
 @settings(max_examples=200, deadline=None)
 def test_the_trailer_is_the_documented_one(secret: bytes, identifier: int, datagram: bytes) -> None:
-    """Byte for byte, with the current time."""
+    """Tags equal the oracle's byte for byte, with the current time."""
     with tags(secret, identifier) as sender:
         whole = sender.tagged(datagram)
     assert len(whole) == len(datagram) + TRAILER_BYTES
@@ -43,7 +43,7 @@ def test_the_trailer_is_the_documented_one(secret: bytes, identifier: int, datag
 def test_each_datagram_is_accepted_once_in_any_order(
     secret: bytes, sent: list[bytes], random: object
 ) -> None:
-    """As many as fit the window, reordered and repeated."""
+    """As many datagrams as fit the window are accepted, also if reordered and repeated."""
     counters = ResolutionCounters()
     with tags(secret) as sender, tags(secret) as receiver:
         whole = [sender.tagged(one) for one in sent]
@@ -62,7 +62,9 @@ def test_each_datagram_is_accepted_once_in_any_order(
 def test_a_changed_datagram_is_rejected_for_one_reason(
     secret: bytes, datagram: bytes, data: st.DataObject
 ) -> None:
-    """A flipped bit, a truncation, another address, another key; the original is accepted afterwards."""
+    """A flipped bit, a truncation, another address and another key are refused; the original is accepted
+    afterwards.
+    """
     counters = ResolutionCounters()
     with tags(secret) as sender, tags(secret) as receiver:
         whole = sender.tagged(datagram)

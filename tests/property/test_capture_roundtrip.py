@@ -102,7 +102,7 @@ def written(path: Path, make: str, packets: list[Packet]) -> None:
 def test_decode_returns_the_written_packets(
     cases: list[tuple[Case, int, list[int], int]], make: str, split_bytes: int
 ) -> None:
-    """Round trip of generated packets."""
+    """Generated packets survive the round trip."""
     packets = []
     for (datagram, _), after_ns, tags, number in cases:
         frame = ethernet(ipv4(udp(datagram)), tags=tags)

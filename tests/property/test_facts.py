@@ -43,7 +43,9 @@ def whole(capture: str) -> Facts:
 def test_merging_parts_gives_the_whole(
     capture: str, whole: Facts, part_bytes: int, seed: int, fold: bool
 ) -> None:
-    """Split anywhere, merge in any order, at once or one by one."""
+    """Facts of a capture that is split anywhere and merged in any order, together or one by one, are the
+    same.
+    """
     parts = [facts_of([part]) for part in split(capture, part_bytes)]
     random.Random(seed).shuffle(parts)
     merged = Facts()

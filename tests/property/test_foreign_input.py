@@ -69,7 +69,7 @@ def test_a_reply_of_the_broker_is_decoded_or_an_error(message: bytes) -> None:
 
 @given(st.binary(max_size=600))
 def test_a_resolution_datagram_is_decoded_or_dropped(data: bytes) -> None:
-    """Decoding any bytes raises nothing."""
+    """Decoding any bytes raises no exception."""
     decode_resolution(data)
 
 

@@ -1,4 +1,4 @@
-"""The mode ladder is monotone: a better fact never gives a worse mode (W7)."""
+"""The mode ladder is monotone: a better fact never causes a worse mode (W7)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_a_better_fact_never_gives_a_worse_mode(facts: Facts, data: st.DataObjec
 
 @given(any_facts())
 def test_every_excluded_mode_has_reasons_and_remedies(facts: Facts) -> None:
-    """An impossible mode has reasons with remedies; the socket is used if possible and nothing better is."""
+    """An impossible mode has reasons with remedies; the socket is used if it is possible and nothing better
+    is.
+    """
     for step in decide(facts):
         assert all(reason.problem and reason.remedy for reason in step.reasons)
         assert bool(step.reasons) == (step.verdict == "cannot")

@@ -32,7 +32,7 @@ def _bits(value: PropertyValue) -> object:
 
 @given(_MAPPINGS)
 def test_encoded_properties_decode(properties: dict[str, PropertyValue]) -> None:
-    """W1: names, types, values and their order."""
+    """W1: names, types, values and their order survive encoding and decoding."""
     block = encoded(properties)
     assert is_sound(block)
     found = read_block(block)
@@ -57,7 +57,7 @@ def test_changed_blocks_are_rejected_or_decoded(
 
 @given(st.binary(max_size=200))
 def test_any_bytes_behind_a_magic_are_rejected_or_decoded(tail: bytes) -> None:
-    """W1: the same for random bytes, in both byte orders."""
+    """W1: this also holds for random bytes, in both byte orders."""
     for magic in (b"\xba\xda\xac\xab", b"\xab\xac\xda\xba"):
         if is_sound(magic + tail):
             dict(read_block(magic + tail))

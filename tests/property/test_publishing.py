@@ -1,4 +1,4 @@
-"""Messages published in any way arrive: each once, complete, in order, with its sqn."""
+"""Messages published in any way arrive once each, complete, in order and with their sqn."""
 
 from __future__ import annotations
 

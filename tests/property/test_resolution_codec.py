@@ -72,7 +72,7 @@ def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
 def test_a_spliced_datagram_is_decoded_or_rejected(
     datagram: ResolutionDatagram, place: int, noise: bytes
 ) -> None:
-    """The same for nearly valid datagrams, which get further into the parser."""
+    """This also holds for nearly valid datagrams, which get further into the parser."""
     data = encode(datagram)
     place %= len(data)
     decode(data[:place] + noise + data[place + len(noise) :])
@@ -138,7 +138,7 @@ def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | OtherTrans
 @settings(deadline=None)
 @given(datagrams)
 def test_the_c_decoder_reads_encoded_datagrams(datagram: ResolutionDatagram) -> None:
-    """W1: the resolver cache reads the same from a datagram as the codec."""
+    """W1: the resolver cache reads the same contents from a datagram as the codec."""
     check_agreement(encode(datagram))
 
 
@@ -147,7 +147,7 @@ def test_the_c_decoder_reads_encoded_datagrams(datagram: ResolutionDatagram) -> 
 def test_the_c_decoder_and_the_codec_reject_the_same(
     datagram: ResolutionDatagram, place: int, noise: bytes
 ) -> None:
-    """Issue "Bad input and faults": the same for nearly valid datagrams."""
+    """Issue "Bad input and faults": this also holds for nearly valid datagrams."""
     data = encode(datagram)
     place %= len(data)
     check_agreement(data[:place] + noise + data[place + len(noise) :])

@@ -241,7 +241,9 @@ def rebuilt(packet: Packet) -> bytes:
 
 @pytest.mark.parametrize("kind", EVERYTHING)
 def test_built_packets_dissect_to_themselves(kind: str) -> None:
-    """Issue "scapy layers": round trip of every layer and option; lengths, counts and chains computed if None."""
+    """Issue "scapy layers": every layer and option survives a round trip; lengths, counts and chains are
+    computed if they are None.
+    """
 
     @settings(max_examples=40, deadline=None)
     @given(EVERYTHING[kind])
@@ -296,7 +298,7 @@ def test_truncated_or_changed_bytes_are_kept(kind: str) -> None:
 
 @pytest.mark.parametrize("layer", WHOLE, ids=lambda layer: layer.__name__)
 def test_any_bytes_are_kept(layer: Callable[[bytes], Packet]) -> None:
-    """Issue "Bad input": the same for random bytes."""
+    """Issue "Bad input": this also holds for random bytes."""
 
     @settings(max_examples=40, deadline=None)
     @given(st.binary(min_size=1, max_size=200))
@@ -323,7 +325,7 @@ def test_a_single_part_may_be_truncated_anywhere(kind: type[Packet]) -> None:
 
 
 def test_an_unknown_option_needs_its_type() -> None:
-    """The header before an option holds its type: an unknown option has none of its own."""
+    """The header before an option holds its type; an unknown option has no type field."""
     unknown = UnknownOption(data=b"abcd")
     with pytest.raises(ValueError, match="set next_header"):
         bytes(layers.LBMC(options=[unknown]))

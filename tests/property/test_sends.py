@@ -1,4 +1,4 @@
-"""First transmissions as runs: any capture, in any pieces, gives the same as single sqns and times."""
+"""First transmissions as runs: any capture, in any pieces, has the same result as single sqns and times."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def arrays(found: list[tuple[int, int]]) -> tuple[Any, Any]:
 
 @given(captured(), st.data())
 def test_merging_in_any_order_gives_the_whole(found: list[tuple[int, int]], data: st.DataObject) -> None:
-    """The facts of parts, merged in any order, are those of the whole; also with a file for the times."""
+    """Facts of parts that are merged in any order equal those of the whole, also with a file for the times."""
     whole = Sends.of(*arrays(found))
     assert sorted(zip(whole.times_ns.tolist(), whole.sqns.tolist(), strict=True)) == sorted(
         (time_ns, number % WRAP) for number, time_ns in found
@@ -66,7 +66,7 @@ def test_merging_in_any_order_gives_the_whole(found: list[tuple[int, int]], data
 
 @given(captured())
 def test_times_in_a_file_are_the_same(found: list[tuple[int, int]]) -> None:
-    """Many times are stored in a file: piece by piece, in any order."""
+    """Many times are stored in a file, piece by piece and in any order."""
     whole, most = Sends.of(*arrays(found)), sends_module._SPILL_SENDS
     sends_module._SPILL_SENDS = 4
     try:
@@ -81,7 +81,7 @@ def test_times_in_a_file_are_the_same(found: list[tuple[int, int]]) -> None:
 
 @given(captured())
 def test_analyses_of_runs(found: list[tuple[int, int]]) -> None:
-    """Coverage, gaps, copies and send times, compared with single sqns."""
+    """Coverage, gaps, copies and send times equal those computed from single sqns."""
     if not found:
         return
     pieces = Pieces()

@@ -93,7 +93,7 @@ def _work(folder: Path, number: int) -> tuple[str, ...]:
 
 @contextmanager
 def _daemon(name: str, environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A daemon of Spark, possibly not ready yet. It ends with the block."""
+    """Run a daemon of Spark, which may not be ready yet, until the end of the block."""
     launcher = HOME / "bin" / "spark-class"
     process = subprocess.Popen(
         [launcher, f"org.apache.spark.deploy.{name}", *arguments],

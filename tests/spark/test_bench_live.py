@@ -91,7 +91,7 @@ def test_the_right_number_of_wrong_messages_is_detected(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_that_is_run_again_counts_once(tmp_path: Path) -> None:
-    """Spark gives a repeated batch the same number."""
+    """Spark uses the same number for a repeated batch."""
     row = SimpleNamespace(
         asDict=lambda: {"rows": 3, "number_sum": 3, "lowest": 0, "highest": 2, "misplaced": 0}
     )
@@ -113,7 +113,7 @@ def test_a_micro_batch_that_is_run_again_counts_once(tmp_path: Path) -> None:
     ],
 )
 def test_keeping_up_has_four_conditions(changed: dict[str, float], is_met: bool) -> None:
-    """The rate was reached, the last message arrived soon, none is missing, memory is bounded."""
+    """The rate was reached, the last message arrived soon, no message is missing, and memory is bounded."""
     kept_up = {
         "rate_offered": 200_000,
         "rate_sent": 199_900.0,

@@ -1,4 +1,4 @@
-"""Tables, findings and timelines have the same rows, no matter if one process or a cluster made them."""
+"""Tables, findings and timelines have the same rows if one process made them and if a cluster made them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _captures(kind: str, folder: Path) -> list[str]:
 
 
 def _rows(out: Path, table: str) -> list[str]:
-    """The rows of a table as text, sorted; fractional numbers to twelve digits."""
+    """Return the rows of a table as sorted text, with fractional numbers to twelve digits."""
     parts = sorted((out / table).glob("*.parquet"))
     rows = [row for part in parts for row in pq.read_table(part, partitioning=None).to_pylist()]
     return sorted(json.dumps({name: _plain(row[name]) for name in sorted(row)}) for row in rows)
@@ -79,7 +79,7 @@ def _made(captures: list[str], out: Path, engine: str) -> Report:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["generated", "odd", "simulated", "unicast"])
 def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str) -> None:
-    """One machine and a cluster give the same results."""
+    """One machine and a cluster produce the same results."""
     captures = _captures(kind, tmp_path)
     by_spark = _made(captures, tmp_path / "spark", "spark")
     alone = _made(captures, tmp_path / "alone", "alone")

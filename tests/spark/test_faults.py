@@ -33,7 +33,7 @@ TRAFFIC = Traffic(seed=3, sessions=1, receivers=2, messages_per_datagram=1, mess
 
 
 def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -> None:
-    """A Python worker is killed with -9 while it reads a partition: the table written is complete."""
+    """The table written is complete although a Python worker is killed with -9 while it reads a partition."""
     capture, out, killed = tmp_path / "switch.pcap", tmp_path / "out", tmp_path / "killed"
     generate(capture, PACKETS, TRAFFIC)
 
@@ -62,7 +62,9 @@ def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -
 def test_a_full_disk_ends_a_report_with_an_error(
     tmp_path: Path, engine: tuple[str, ...], size: str, step: str
 ) -> None:
-    """The report's folder is on a full disk, with and without Spark: status 1, a line with a hint, no page."""
+    """If the report's folder is on a full disk, with or without Spark, the status is 1, one line has a hint,
+    and no page is written.
+    """
     capture = generate(tmp_path / "switch.pcap", PACKETS * 5, TRAFFIC).path
     small = tmp_path / "small"
     small.mkdir()
@@ -87,7 +89,7 @@ def test_a_full_disk_ends_a_report_with_an_error(
     assert not list(small.iterdir()), "nothing is mounted outside"
 
 
-# Prints the status of the report and the files left behind.
+# Prints the status of the report and the files that remain.
 _ON_A_SMALL_DISK = """\
 mount -t tmpfs -o size="$2" tmpfs "$1" || exit 9
 cd "$1" && echo old > report.html && shift 2

@@ -95,7 +95,7 @@ def reported_by(captures: Path, tmp_path: Path, **options: Any) -> Said:
 
 
 def of_windows(report: Report) -> list[tuple[str, str, str]]:
-    """The findings of a report that windows have, too."""
+    """Return those findings of a report that windows have, too."""
     return [
         (one.topic, one.severity.name.lower(), one.text)
         for one in report.findings
@@ -138,7 +138,9 @@ def test_one_window_over_everything_has_the_findings_of_the_report(
 def test_windows_are_reported_once_and_add_up_to_the_report_after_restarts(
     captures: Path, report: Report, tmp_path: Path
 ) -> None:
-    """A growing folder watched in two runs, by windows of a second: nothing is lost or doubled between them."""
+    """A growing folder is watched in two runs by windows of a second, and nothing is lost or counted twice
+    between them.
+    """
     folder, out = tmp_path / "captures", tmp_path / "findings"
     shutil.copytree(captures, folder)
     for stormy in folder.glob("stormy*"):
@@ -205,7 +207,9 @@ def test_a_session_with_only_a_burst_in_a_window_is_bursty(tmp_path: Path) -> No
 
 
 def test_captures_may_arrive_in_the_wrong_order(tmp_path: Path) -> None:
-    """Two captures arrive in the wrong order of time: the earlier windows are reported unless they were already."""
+    """Two captures arrive in the wrong order of time: the earlier windows are still reported unless they
+    already were.
+    """
     first, then = Story("b"), Story("a")
     first.stream(START_NS + SECOND, 10 * MS, 0, 20)
     then.stream(START_NS, 10 * MS, 0, 20)
@@ -216,7 +220,7 @@ def test_captures_may_arrive_in_the_wrong_order(tmp_path: Path) -> None:
 
 
 def test_a_retransmission_counts_as_requested_by_a_nak_in_the_window_before(tmp_path: Path) -> None:
-    """It was requested: a retransmission in the next window is not counted as unnecessary."""
+    """A retransmission in the window after its NAK was requested, so it is not counted as unnecessary."""
     first, then = Story(), Story()
     first.stream(START_NS, 100 * MS, 0, 10)
     first.nak(START_NS + SECOND - MS, RECEIVERS[0], 3)

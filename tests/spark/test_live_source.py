@@ -244,7 +244,9 @@ def numbered(first: int, end: int) -> Any:
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_the_first_trigger_takes_no_more_than_the_others(tmp_path: Path, start: str) -> None:
     """A query that starts on a long journal gets one trigger's rows, whether Spark requests the start or the
-    end first; so does one that resumes from a checkpoint, because Spark first passes it the last offset."""
+    end first. A query that resumes from a checkpoint does, too, because Spark first passes it the last
+    offset.
+    """
     options = LiveOptions.of({"path": str(tmp_path), "maxRowsPerTrigger": "300", "startingOffset": start})
     schema = from_arrow_schema(live_schema())
     with Journal(tmp_path / "messages", messages().schema) as journal:

@@ -95,7 +95,7 @@ class Full:
 
 @pytest.mark.parametrize("once", [False, True])
 def test_the_error_that_ends_a_watch_is_one_line(spark: Any, tmp_path: Path, once: bool) -> None:
-    """A full disk, for example: one line without a traceback of Spark."""
+    """A full disk, for example, causes one line without a traceback of Spark."""
     generate(tmp_path / "switch.pcap", 1000, TRAFFIC_OF)
     options = MonitorOptions((str(tmp_path),), once=once, sink=Full(), checkpoint=tmp_path / "state")
     with pytest.raises(
@@ -117,7 +117,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[SimRun]:
 def test_notes_on_captures_are_warned_of_and_counted_once(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A copy, a file that is not a capture, and a compressed one: one line and one count each, no datagram twice."""
+    """A copy, a file that is not a capture, and a compressed file cause one line and one count each, and no
+    datagram is counted twice.
+    """
     folder, metrics = tmp_path / "captures", tmp_path / "umstack.prom"
     folder.mkdir()
     truth = generate(folder / "switch.pcap", PACKETS, TRAFFIC_OF)
@@ -163,7 +165,9 @@ SAME = (
 def test_findings_are_those_of_a_report_whenever_it_is_restarted(
     spark: Any, runs: list[SimRun], tmp_path: Path
 ) -> None:
-    """A growing folder watched in two runs: windows, incidents and storms are reported once, and as in a report."""
+    """A growing folder is watched in two runs: windows, incidents and storms are reported once, as in a
+    report.
+    """
     folder, out = tmp_path / "captures", tmp_path / "findings"
     folder.mkdir()
     whole = runs[0].capture.read_bytes()
@@ -199,7 +203,7 @@ def test_findings_are_those_of_a_report_whenever_it_is_restarted(
 
 
 def _assert_windows(windows: pl.DataFrame, runs: list[SimRun]) -> None:
-    """Every window but the last, which may be open, exists once with the datagrams that were sent in it."""
+    """Every window except the last, which may be open, exists once with the datagrams that were sent in it."""
     key = ["from", "publisher", "session_id"]
     reported = windows.filter(pl.col("datagrams") > 0).select(*key, "datagrams").rows()
     counted = Counter(SECOND)
@@ -220,8 +224,9 @@ def _assert_windows(windows: pl.DataFrame, runs: list[SimRun]) -> None:
 
 
 def test_findings_are_printed_and_counted(spark: Any, runs: list[SimRun], tmp_path: Path) -> None:
-    """Lines, JSON and Prometheus: a window for each tenth of a second with every receiver that sent NAKs, each incident
-    with its cause in words, each storm with its receiver."""
+    """Lines, JSON and Prometheus have a window for each tenth of a second with every receiver that sent NAKs,
+    each incident with its cause in words, and each storm with its receiver.
+    """
     said, metrics = Said(), tmp_path / "umstack.prom"
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -282,7 +287,9 @@ def _assert_incidents_are_counted(runs: list[SimRun], reported: dict[str, Any], 
 def test_a_repeated_batch_reports_the_same_and_long_incidents_in_parts(
     runs: list[SimRun], tmp_path: Path
 ) -> None:
-    """Spark repeats a batch whose end it did not record; loss without a pause is reported by window, once in all."""
+    """If Spark repeats a batch whose end it did not record, a continuous loss is reported by window, and only
+    once in total.
+    """
     packets = [batch.filter(_at_switch(batch)) for batch in decode(runs[1].capture, only_ours=True)]
     watch = FindingWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
     reported, low_ns = [], START_NS + 5 * SECOND
@@ -340,7 +347,7 @@ def test_the_state_of_a_batch_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_of_an_earlier_version_is_refused(spark: Any, tmp_path: Path) -> None:
-    """The findings it reported are unknown, so they would be reported again."""
+    """The findings that the other state reported are unknown, so they would be reported again."""
     (tmp_path / "state" / "incidents").mkdir(parents=True)
     with pytest.raises(SystemFailure, match="from an earlier version"):
         monitor(MonitorOptions((str(tmp_path),), once=True, checkpoint=tmp_path / "state"), print)

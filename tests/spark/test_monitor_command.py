@@ -20,7 +20,7 @@ START_NS = 1_700_000_000 * SECOND
 
 
 def _rotated_in(folder: Path, number: int) -> Truth:
-    """Four seconds of traffic in a finished file, moved into the folder at once."""
+    """Return four seconds of traffic in a finished file, which is moved into the folder in one step."""
     traffic = Traffic(
         seed=number, start_ns=START_NS + 4 * number * SECOND, datagrams_per_second=500, loss=0.01
     )
@@ -36,7 +36,7 @@ def _gauges(file: Path, name: str) -> list[float]:
 
 @pytest.mark.timeout(500)
 def test_a_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
-    """New files are reported while it runs, and Ctrl-C ends it."""
+    """New files are reported while the command runs, and Ctrl-C ends it."""
     need_java()
     folder, gauges = tmp_path / "captures", tmp_path / "umstack.prom"
     folder.mkdir()

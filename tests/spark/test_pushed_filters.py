@@ -1,4 +1,6 @@
-"""Filters that Spark pushes to the source of captures: the same rows as without; rejected packets are not decoded."""
+"""Filters that Spark pushes to the source of captures do not change the rows, and rejected packets are not
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +58,14 @@ def source(spark: Any) -> Any:
 
 @pytest.fixture
 def setting(source: Any) -> Any:
-    """A function that sets if Spark pushes filters; restores the setting at the end."""
+    """Return a function that sets whether Spark pushes filters; restore the setting at the end."""
     before = source.conf.get(PUSHDOWN)
     yield lambda value: source.conf.set(PUSHDOWN, str(value).lower())
     source.conf.set(PUSHDOWN, before)
 
 
 def test_rows_are_the_same_with_and_without_pushdown(source: Any, setting: Any, capture: Path) -> None:
-    """Every query, with notes among the rows; a session without the setting is not refused."""
+    """Every query has the same rows, with notes among them; a session without the setting is not refused."""
     folder = capture.parent
     (folder / "cut.pcap").write_bytes(capture.read_bytes()[:-3])
 
@@ -86,7 +88,7 @@ def test_rows_are_the_same_with_and_without_pushdown(source: Any, setting: Any, 
 
 
 def test_the_plan_shows_pushed_filters(source: Any, setting: Any, capture: Path) -> None:
-    """Spark applies no filter that the decoder applies."""
+    """Spark does not apply the filters that the decoder applies."""
     setting(True)
     rows = source.read.format("umpcap").load(str(capture)).where("session_id = 7 AND udp_bytes > 3")
     plan = rows._jdf.queryExecution().executedPlan().toString()
@@ -96,7 +98,9 @@ def test_the_plan_shows_pushed_filters(source: Any, setting: Any, capture: Path)
 
 
 def test_supported_filters_are_taken_and_others_returned() -> None:
-    """Only columns, comparisons and values that the decoder supports are taken; the rest is returned unchanged."""
+    """Only columns, comparisons and values that the decoder supports are accepted; the rest is returned
+    unchanged.
+    """
     exact = [
         EqualTo(("session_id",), 7),
         In(("packet_type",), ("NAK", "NCF")),

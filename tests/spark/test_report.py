@@ -1,4 +1,6 @@
-"""The report: its page is self-contained and shows the known contents of captures; the same on a cluster."""
+"""The report: its page is self-contained and shows the known contents of captures, also if a cluster makes
+it.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def job(truth: Truth, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.timeout(300)
 def test_a_cluster_gives_the_same_report_if_an_executor_is_killed(job: Job, truth: Truth) -> None:
-    """A master and two workers in separate processes: nothing assumes local mode, nothing is lost or doubled."""
+    """A master and two workers run in separate processes: nothing assumes local mode, and nothing is lost or
+    counted twice.
+    """
     assert job.parts > 2
     assert "Lost executor" in job.complained, job.complained
     assert job.report["packets"] == PACKETS
@@ -93,7 +97,9 @@ def test_a_cluster_gives_the_same_report_if_an_executor_is_killed(job: Job, trut
 
 
 def test_the_page_is_self_contained_and_correct(job: Job, truth: Truth) -> None:
-    """One HTML file includes its plots; losses by receiver match the generator's; Parquet is beside it."""
+    """One HTML file includes its plots, losses by receiver match the generator's, and Parquet files are in
+    the same folder.
+    """
     page = Page((job.out / PAGE).read_text())
     assert page.outside == []
     assert page.elements.count("svg") == 3
@@ -116,7 +122,7 @@ def test_the_page_is_self_contained_and_correct(job: Job, truth: Truth) -> None:
 
 
 def test_a_report_without_a_terminal_prints_its_steps(job: Job) -> None:
-    """One line per step on stderr, in order, with its number; stdout contains only JSON."""
+    """Each step prints one numbered line on stderr, in order; stdout contains only JSON."""
     lines = [line for line in job.complained.splitlines() if line.startswith("report")]
     assert lines[0] == "report: starting Spark"
     steps = dict.fromkeys(line.partition(": ")[2].partition(",")[0] for line in lines[1:])
@@ -128,7 +134,7 @@ def test_a_report_without_a_terminal_prints_its_steps(job: Job) -> None:
 
 
 def test_task_counts_are_those_of_the_current_stage(spark: Any, tmp_path: Path) -> None:
-    """One of three tasks is done, the others wait."""
+    """One of three tasks is done and the others wait."""
     gate = tmp_path / "gate"
 
     def pass_gate(number: int) -> int:

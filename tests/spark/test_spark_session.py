@@ -62,7 +62,7 @@ def test_the_next_start_removes_the_folder_of_a_killed_driver(
 
 
 def test_a_new_folder_without_a_lock_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no lock yet: two drivers that start at once keep their folders."""
+    """A new folder has no lock yet; two drivers that start at the same time keep their folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     young = tmp_path / "umstack-test-young"
     young.mkdir()
@@ -84,7 +84,7 @@ def test_the_virtual_machine_maps_the_classes_that_are_shared(spark: Any) -> Non
 
 
 def test_projections_are_interpreted_for_little_data(spark: Any) -> None:
-    """Compiling takes longer than interpreting for a few rows: no class is generated for this query."""
+    """For a few rows compiling takes longer than interpreting, so no class is generated for this query."""
     compiled = (
         spark.sparkContext._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     )

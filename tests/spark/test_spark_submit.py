@@ -1,4 +1,4 @@
-"""docs/spark.md: a report as a job of spark-submit, with the session's settings from its command line."""
+"""docs/spark.md: a report runs as a job of spark-submit, with the session's settings from its command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print("JOB", json.dumps([report.packets, [finding.topic for finding in report.fi
 
 @pytest.mark.timeout(240)
 def test_a_submitted_job_makes_the_report(cluster: Cluster, tmp_path: Path) -> None:
-    """The job of the documentation, submitted to a master by spark-submit without further code."""
+    """The job of the documentation is submitted to a master by spark-submit without further code."""
     capture, out, job = tmp_path / "c.pcap", tmp_path / "out", tmp_path / "job.py"
     truth = generate(capture, 20_000, Traffic(seed=11, snap_bytes=96, loss=0.002))
     job.write_text(JOB.format(captures=[str(capture)], out=str(out)))

@@ -57,7 +57,7 @@ def read(source: Any, schema: str | StructType | None = COUNTED, **options: Any)
 
 
 def test_a_file_is_split_and_every_packet_is_in_one_part(source: Any, truth: Truth) -> None:
-    """Partitions inside a file: no packet is lost or repeated with parts of any size."""
+    """Partitions can split a file: no packet is lost or repeated with parts of any size."""
     frame = read(source, targetPartitionBytes=300_000).load(str(truth.path))
     assert frame.rdd.getNumPartitions() == -(-truth.path.stat().st_size // 300_000)
     assert frame.count() == PACKETS
@@ -65,7 +65,9 @@ def test_a_file_is_split_and_every_packet_is_in_one_part(source: Any, truth: Tru
 
 
 def test_facts_of_parts_are_those_of_the_file(source: Any, truth: Truth) -> None:
-    """Workers make facts of their parts; together they have the same rows as those of the whole file."""
+    """Workers make the facts of their parts; together these have the same rows as the facts of the whole
+    file.
+    """
     reader = read(source, None, rows="facts", notes="true", targetPartitionBytes=300_000)
     rows = reader.load(str(truth.path))
     assert rows.rdd.getNumPartitions() > 3
@@ -73,7 +75,9 @@ def test_facts_of_parts_are_those_of_the_file(source: Any, truth: Truth) -> None
 
 
 def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
-    """Facts by time windows: each has the first transmissions of its window, and together they have all."""
+    """Facts by time windows each have the first transmissions of their window, and together they have all of
+    them.
+    """
     rows = read(source, None, rows="facts", windowSeconds="0.05").load(str(truth.path)).toArrow()
     windows = unpacked([rows])
     whole = facts_of([str(truth.path)])
@@ -88,7 +92,9 @@ def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
 def test_broken_captures_give_their_rows_and_a_note(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
-    """Cut in a packet, empty, foreign, a copy, compressed: valid data is read, the rest is noted."""
+    """Valid data of files that are cut in a packet, empty, foreign, copied or compressed is read, and the
+    rest is noted.
+    """
     whole = truth.path.read_bytes()
     (tmp_path / "cut.pcap").write_bytes(whole[:-20])
     (tmp_path / "empty.pcap").write_bytes(b"")
@@ -196,7 +202,9 @@ def zstd(path: Path, content: bytes) -> None:
 
 
 def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path) -> None:
-    """Beside its original, elsewhere with another name, or compressed twice; only identical contents count."""
+    """A copy may be next to its original, elsewhere with another name, or compressed twice; only identical
+    contents count as a copy.
+    """
     content = other.read_bytes()
     (tmp_path / "away").mkdir()
     (tmp_path / "a.pcap").write_bytes(content)
@@ -223,7 +231,9 @@ def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path
 def test_a_stream_reads_of_copies_only_one_across_restarts(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
-    """Copied before, copied in two steps, copied as it grows; one that differs later is read whole."""
+    """A file is a copy if it was copied earlier, in two steps, or while it grew; a file that differs later is
+    read whole.
+    """
     captures, whole = tmp_path / "captures", truth.path.read_bytes()
     captures.mkdir()
     half = whole[: split(truth.path, len(whole) // 2)[0].end]
@@ -261,7 +271,9 @@ def test_a_stream_reads_of_copies_only_one_across_restarts(
 
 
 def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
-    """A file with only a common header is read when it has other contents; a file being read is not held back."""
+    """A file that shares only a header with another is read when it has other contents; a file being read is
+    not held back.
+    """
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     Path(one).write_bytes(b"header")
     Path(two).write_bytes(b"header")
@@ -278,7 +290,9 @@ def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
 
 
 def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Path) -> None:
-    """Foreign, damaged, compressed by name and by content, cut and complete: one row each, in three runs."""
+    """Files that are foreign, damaged, compressed by name or by content, cut or complete have one row each,
+    in three runs.
+    """
     captures, content = tmp_path / "captures", other.read_bytes()
     captures.mkdir()
     (captures / "foreign.pcap").write_bytes(b"#!/bin/sh\necho this is no capture\n")
@@ -312,7 +326,9 @@ def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Pa
 def test_a_growing_folder_is_read_exactly_once_across_restarts(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
-    """Files cut inside a packet, that grow, appear and are rotated, over three runs of a query: each packet once."""
+    """Files that are cut inside a packet, grow, appear and are rotated are read over three runs of a query,
+    each packet once.
+    """
     captures, whole = tmp_path / "captures", truth.path.read_bytes()
     captures.mkdir()
     growing = captures / "growing.pcap"

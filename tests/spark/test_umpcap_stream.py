@@ -26,7 +26,9 @@ def capture(*sqns: int, size: int = 40) -> bytes:
 
 
 class Query:
-    """Uses a reader as Spark does: offsets go to a checkpoint as JSON, and a restart makes another reader."""
+    """A driver that uses a reader as Spark does: offsets go to a checkpoint as JSON, and a restart makes
+    another reader.
+    """
 
     def __init__(self, folder: Path, **options: str) -> None:
         self._options = {"path": str(folder), "targetPartitionBytes": "500", **options}
@@ -58,7 +60,7 @@ class Query:
 def test_a_capture_replaced_by_a_shorter_one_is_read_from_its_beginning(
     tmp_path: Path, restarted: bool
 ) -> None:
-    """A different file with the same name: all of its packets are rows, and later ones, too, once each."""
+    """If a different file gets the same name, all of its packets become rows, later ones included, once each."""
     file = tmp_path / "capture.pcap"
     query = Query(tmp_path)
     file.write_bytes(capture(*range(100)))
@@ -77,7 +79,7 @@ def test_a_capture_replaced_by_a_shorter_one_is_read_from_its_beginning(
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_capture_emptied_and_rewritten_loses_nothing(tmp_path: Path, restarted: bool) -> None:
-    """Between two micro-batches the file was empty; a repeated batch gives the same rows."""
+    """The file was empty between two micro-batches; a repeated batch returns the same rows."""
     file = tmp_path / "capture.pcap"
     query = Query(tmp_path)
     file.write_bytes(capture(*range(50)))
@@ -91,7 +93,7 @@ def test_a_capture_emptied_and_rewritten_loses_nothing(tmp_path: Path, restarted
 
 
 def test_a_batch_about_a_shorter_capture_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
-    """The two offsets alone determine the rows: Spark uses another reader after the driver died."""
+    """The two offsets alone determine the rows, because Spark uses another reader after the driver died."""
     file = tmp_path / "capture.pcap"
     options = UmpcapOptions.of({"path": str(tmp_path), "targetPartitionBytes": "500"})
     schema = from_arrow_schema(PACKETS)
@@ -108,7 +110,7 @@ def test_a_batch_about_a_shorter_capture_is_the_same_when_it_is_run_again(tmp_pa
 
 
 def test_a_note_is_repeated_for_a_replaced_capture(tmp_path: Path) -> None:
-    """Both are damaged; the second file's damage is noted, too, once."""
+    """Both files are damaged; the damage of the second file is also noted, and only once."""
     file = tmp_path / "capture.pcap"
     query = Query(tmp_path, notes="true")
 
@@ -128,7 +130,9 @@ def test_a_note_is_repeated_for_a_replaced_capture(tmp_path: Path) -> None:
 def test_a_batch_takes_the_oldest_packets_of_all_files_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most the limit plus a piece from the first batch on; no capture gets ahead of another; all is read."""
+    """Each batch, including the first, has at most the limit plus a piece; no capture gets ahead of another;
+    everything is read.
+    """
     piece, limit, count = 500, 2000, 100
     monkeypatch.setattr("umstack.spark.umpcap_stream._CHUNK_BYTES_LEAST", piece)
     for name in ("a", "b"):

@@ -77,7 +77,9 @@ def filter_topics(facts: dict[str, Any]) -> None:
 
 
 def publish(facts: dict[str, Any], folder: Path) -> None:
-    """Send messages, retransmissions, an NCF, a reset; idle; let a receiver leave; without a session id, and keyed."""
+    """Send messages, retransmissions, an NCF and a reset; stay idle; let a receiver leave; repeat without a
+    session id and with keys.
+    """
     with open_context() as publisher, open_context() as subscriber:
         receiver = subscriber.receiver("orders")
         source = publisher.source("orders", **OPTIONS)

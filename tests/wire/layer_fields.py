@@ -224,7 +224,7 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
         proplen="bytes",
     ),
     layers.LBMCProperties: BLOCK,
-    # The dissector shows the magic as little-endian for all blocks: it distinguishes them by it.
+    # The dissector shows the magic as little-endian for all blocks and distinguishes them by it.
     layers.LBMCBigProperties: BLOCK
     | {"lbmc.lbm_msg_properties.data.magic": lambda packet: swapped(packet.magic)},
     layers.LBMCProperty: PROPERTY,
@@ -482,7 +482,7 @@ def values_of_tshark(tree: object) -> dict[str, list[str]]:
 
 
 def agree(ours: Value, theirs: str) -> bool:
-    """Return True if both values are equal, apart from the notation."""
+    """Return True if both values are equal except for the notation."""
     if isinstance(ours, bytes):
         text = ours.decode("utf-8", errors="replace")
         if theirs == ours.hex(":"):

@@ -315,8 +315,9 @@ def test_a_real_run_over_lbtru_agrees(tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_lbtru_of_other_senders_agrees(tmp_path: Path) -> None:
-    """Every type of LBT-RU packet, built by scapy: options in both orders, no options, long lists, every NCF
-    reason, flags that the stack itself never sets."""
+    """Every type of LBT-RU packet is decoded as built by scapy: options in both orders, no options, long
+    lists, every NCF reason, and flags that the stack itself never sets.
+    """
     session, client = LBTRUSessionId(session_id=0x5EED00AA), LBTRUClientId(client_id=7)
     both = [session, client]
     decoded = [LBMC(topic_index=9, sqn=number) / (b"%04d" % number) for number in (41, 42)]
@@ -407,7 +408,7 @@ def test_recovery_over_tcp_agrees() -> None:
 
 
 def test_facts_of_a_real_run_over_lbttcp_match_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The data sent over LBT-TCP to two receivers, one of which leaves, in total and per connection."""
+    """The data sent over LBT-TCP to two receivers, one of which leaves, is exact in total and per connection."""
     pytest.importorskip("polars")
     from umstack.analysis.tables import tables_of
     from umstack.facts.facts import facts_of
@@ -428,8 +429,9 @@ def test_facts_of_a_real_run_over_lbttcp_match_it(tmp_path_factory: pytest.TempP
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_lbttcp_agrees(tmp_path: Path) -> None:
-    """The segments of a session: the sender, the session in the receiver's message, messages cut anywhere, a
-    TSNI, the end; a connection without a session id is recognized by its messages."""
+    """The segments of a session have the right sender and session: in the receiver's message, in messages cut
+    anywhere, in a TSNI and in the end. A connection without a session id is recognized by its messages.
+    """
     stream = b"".join(message(9, number, bytes(100 * number)) for number in range(1, 30))
     stream += bytes.fromhex("08200010ff0c0001000000090000001d") + b"\1\xff\0\4"
     named = bytes.fromhex("086b000cff0800005eed0001")
@@ -463,7 +465,7 @@ def test_lbttcp_agrees(tmp_path: Path) -> None:
         flags, length, source, topics, sqns, tsni = line.split("\t")
         assert (row["tcp_flags"], row["tcp_bytes"]) == (int(flags, 16), int(length))
         assert row["to_source"] == (int(source) != 14371)
-        # tshark shows a message at its end, a row at the end of its headers.
+        # tshark shows a message at its end, and a row is at the end of its headers.
         shown += zip(topics.split(","), sqns.split(","), strict=True) if topics else ()
         shown += [("tsni", sqn) for sqn in tsni.split(",") if sqn]
         decoded += [
@@ -535,8 +537,9 @@ def test_packets_of_other_senders_agree(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_decoding_is_fifty_times_as_fast_as_tshark(tmp_path: Path) -> None:
-    """At least 50 packets are decoded, into all columns, in the time that tshark needs for one packet and fewer
-    fields."""
+    """At least 50 packets are decoded, into all columns, in the time that tshark needs for one packet and
+    fewer fields.
+    """
     path = tmp_path / "speed.pcap"
     packets = 60_000
     generate(path, packets, Traffic(snap_bytes=96))

@@ -54,7 +54,7 @@ def tables(facts: Facts) -> Tables:
 
 
 def test_filter_reports_are_separate_rows(capture: str, counted: list[dict[str, Any]]) -> None:
-    """UX-27: each is a `FILTER` with the first and last filtered sqn, and is not a retransmission."""
+    """UX-27: each report is a `FILTER` with the first and last filtered sqn, and is not a retransmission."""
     rows = [row for batch in decode(capture) for row in batch.to_pylist() if row["transport"] == "LBT-RU"]
     assert not any(row["retransmission"] for row in rows)
     for one in counted:
@@ -81,7 +81,7 @@ def test_filter_reports_are_not_retransmissions(
 
 
 def test_the_core_counts_the_same_as_rows(capture: str, facts: Facts) -> None:
-    """Facts are the same if the core counts or if all packets become rows; also after storing and reading."""
+    """Facts are the same if the core counts and if all packets become rows, also after storing and reading."""
     assert facts_of_packets(decode(capture, only_ours=True)).equals(facts)
     assert unpacked([packed(facts)])[0].equals(facts)
 
@@ -113,7 +113,7 @@ def test_a_copy_that_was_not_captured_is_missing(folder: Path, capture: str) -> 
 
 
 def test_the_report_shows_no_losses(capture: str, tmp_path: Path) -> None:
-    """UX-27: no sentence on losses, gaps or repairs for a capture without any."""
+    """UX-27: a capture without losses, gaps or repairs causes no sentence on them."""
     report = make_report([capture], tmp_path / "out")
     assert not {one.topic for one in report.findings} & {"gaps", "repairs", "duplicates"}
     assert not any(one.topic.startswith("loss-") for one in report.findings)

@@ -39,8 +39,9 @@ def test_nothing_is_malformed(capture: Path) -> None:
 
 
 def test_the_number_has_its_element(capture: Path) -> None:
-    """lbmc.apphdr_chain with "Hot failover sequence number", 4 or 8 bytes, with the flags in the reserved bytes of
-    UM."""
+    """The chain is lbmc.apphdr_chain with "Hot failover sequence number", 4 or 8 bytes, and has the flags in
+    UM's reserved bytes.
+    """
     fields = ["first_chain_hdr", "element.next_hdr", "element.hdr_len", "element.res", "hdr_len"]
     columns = [word for field in fields for word in ("-e", f"lbmc.apphdr_chain.{field}")]
     said = tshark(

@@ -43,7 +43,9 @@ def test_nothing_is_malformed(folder: Path) -> None:
 
 
 def test_every_kind_of_datagram_has_a_correct_tag(keyed: list[Frame], folder: Path) -> None:
-    """Over data, retransmissions, SM, NAK, NCF, status messages and topic resolution; no timestamp occurs twice."""
+    """Tags cover data, retransmissions, SM, NAK, NCF, status messages and topic resolution; no timestamp
+    occurs twice.
+    """
     facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
     ports = {facts["session_id"]: facts["nak_port"], FORGED.session_id: FORGED.nak_port}
     kinds: Counter[str] = Counter()
@@ -76,8 +78,9 @@ def test_every_kind_of_datagram_has_a_correct_tag(keyed: list[Frame], folder: Pa
 
 
 def test_tshark_shows_trailers(keyed: list[Frame]) -> None:
-    """DATA ends in a control message with an HMAC; behind the fields of other types are exactly the bytes of the
-    trailer."""
+    """DATA ends in a control message with an HMAC; in other types exactly the bytes of the trailer follow the
+    fields.
+    """
     full = 0
     for frame in keyed:
         if "lbmr" in frame.layers:

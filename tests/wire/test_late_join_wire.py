@@ -34,7 +34,9 @@ def _segment(data: bytes, sequence: int, acknowledged: int, *, answers: bool) ->
 
 
 def test_tshark_decodes_requests_and_answers(tmp_path: Path) -> None:
-    """UM-138, UM-140: options 78, 30 and 21, and messages of LBMC type 10, with no mark of malformed data."""
+    """UM-138, UM-140: options 78, 30 and 21 and messages of LBMC type 10 decode with no mark of malformed
+    data.
+    """
     with open_context(request_tcp_port_low=24391, request_tcp_port_high=25391) as context:
         source = context.source("wire", late_join=1)
         source.send_many([b"message %d" % n for n in range(3)], flush=True)
@@ -137,7 +139,7 @@ def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: p
         deadline = time.monotonic() + 2 * SECONDS
         while account.numbers != list(
             range(sent)
-        ):  # the session is joined again, and lives while data arrives
+        ):  # the session is joined again and lives while data arrives
             assert time.monotonic() < deadline, (account.numbers, account.lost)
             source.send(b"%d" % sent, flush=True)
             sent += 1

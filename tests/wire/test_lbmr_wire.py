@@ -106,7 +106,7 @@ def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -
 
 
 def test_queries_and_advertisements_share_a_datagram(tmp_path: Path) -> None:
-    """TQRs first, then TIRs; the counts match the records."""
+    """TQRs come first and TIRs follow; the counts match the records."""
     resolver = machine()
     for number in range(3):
         resolver.query(f"wanted.{number}", Config().receiver_options(), 0)
@@ -133,8 +133,9 @@ def test_full_datagrams_are_complete(tmp_path: Path) -> None:
 
 
 def test_a_wildcard_query_has_its_pattern(tmp_path: Path) -> None:
-    """Wildcard TQR (type 1): one kind byte and the pattern, which tshark shows, and no other records in the
-    datagram."""
+    """A wildcard TQR (type 1) has one kind byte and the pattern, which tshark shows, and no other records are
+    in the datagram.
+    """
     resolver = machine()
     resolver.match(1, TopicPattern.of_expression(r"^MD\..*"), Config().wildcard_receiver_options(), 0)
     payloads = resolver.datagrams_to_send(0)
@@ -159,7 +160,7 @@ def test_final_advertisement_and_request(tmp_path: Path) -> None:
 
 
 def test_tshark_and_our_decoder_agree(tmp_path: Path) -> None:
-    """Names with all kinds of characters of topics."""
+    """Names with all kinds of characters of topics are dissected."""
     resolver = machine()
     names = ["a", "x" * 246, "prix/€", "with blank", "tab\there", "=+*^$"]
     for name in names:

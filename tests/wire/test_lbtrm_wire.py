@@ -92,7 +92,7 @@ def test_every_kind_of_packet_is_captured(capture: list[Frame], kind: str) -> No
 
 
 def test_nothing_is_malformed(directory: Path) -> None:
-    """The marks match nothing."""
+    """The filters for malformed data match nothing."""
     assert tshark(directory / "wire.pcapng", "-Y", MARKS) == ""
 
 
@@ -123,7 +123,7 @@ def test_no_datagram_is_fragmented_by_ip(capture: list[Frame]) -> None:
 
 
 def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
-    """L = 20 + the sum of msglen; every LBMC version is 0."""
+    """L is 20 + the sum of msglen; every LBMC version is 0."""
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 0):
         lengths = [number(message, "lbmc.msglen") for message in frame.messages]
         assert frame.payload_bytes == 20 + sum(lengths)
@@ -134,7 +134,9 @@ def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
 
 
 def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
-    """L = 24; lead is at least trail - 1 in serial arithmetic; the separate SM counter counts by one (UM-71)."""
+    """L is 24; lead is at least trail - 1 in serial arithmetic; the separate SM counter counts by one
+    (UM-71).
+    """
     counters: dict[int, list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):
         assert frame.payload_bytes == 24
@@ -148,7 +150,9 @@ def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
 
 
 def test_naks_and_ncfs_are_as_long_as_their_lists(capture: list[Frame]) -> None:
-    """NAK: L = 12 + 4n. NCF: L = 16 + 4n, a reason up to 3. Both selective, with distinct numbers."""
+    """A NAK has L = 12 + 4n, and an NCF has L = 16 + 4n and a reason up to 3. Both are selective, with
+    distinct numbers.
+    """
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind in (3, 4)):
         tree = frame.layers["lbtrm"]
         name, head = ("nak", 12) if frame.kind == 3 else ("ncf", 16)
@@ -165,7 +169,9 @@ def test_naks_and_ncfs_are_as_long_as_their_lists(capture: list[Frame]) -> None:
 
 
 def test_control_messages_are_as_long_as_their_options(capture: list[Frame]) -> None:
-    """TSNI: header length 4 + 8n. Extended option: 8 + data, ignored by receivers that do not know it."""
+    """A TSNI has header length 4 + 8n. An extended option has 8 + data and is ignored by receivers that do
+    not know it.
+    """
     for message in (m for frame in capture if frame.is_lbtrm for m in frame.messages):
         if values(message, "lbmc.tsni.num_recs"):
             count = number(message, "lbmc.tsni.num_recs")
@@ -186,7 +192,9 @@ def new_data(frames: list[Frame]) -> list[Frame]:
 
 
 def test_transport_sqns_have_no_holes(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-75, UM-78, UM-112: one transport sqn per datagram, from 0, without a hole, including TSNIs (UM-65)."""
+    """UM-75, UM-78, UM-112: each datagram has one transport sqn, counted from 0 without a hole, including
+    TSNIs (UM-65).
+    """
     numbers = [number(frame.layers, "lbtrm.data.sqn") for frame in new_data(session)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= facts["publisher"]["msgs_sent"], "a TSNI may have followed"
@@ -219,7 +227,9 @@ def test_one_flush_sends_messages_of_all_topics(session: list[Frame]) -> None:
 
 
 def test_tshark_reassembles_fragments(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-42, UM-80: 16-byte option, first sqn and total in every fragment, contiguous offsets; tshark agrees."""
+    """UM-42, UM-80: every fragment has a 16-byte option with first sqn and total; offsets are contiguous, and
+    tshark agrees.
+    """
     fragments = [m for f in new_data(session) for m in f.messages if values(m, "lbmc.frag.first_sqn")]
     assert len(fragments) == 3
     reached = 0
@@ -238,8 +248,9 @@ def test_tshark_reassembles_fragments(session: list[Frame], facts: dict[str, Any
 
 
 def test_the_send_time_is_a_separate_option(capture: list[Frame], facts: dict[str, Any]) -> None:
-    """send_timestamps: every message and fragment carries the publisher's time behind the other options, sizes are
-    still exact, and receivers return the times on the wire."""
+    """With send_timestamps, every message and fragment carries the publisher's time after the other options,
+    sizes are still exact, and receivers return the times on the wire.
+    """
     timed = [f for f in capture if f.is_lbtrm and f.session_id == facts["timed_session"] and to_group(f)]
     messages = [m for f in new_data(timed) for m in f.messages if number(m, "lbmc.type") == 0]
     assert len(messages) == 1 + 2 + 3
@@ -258,7 +269,7 @@ def test_the_send_time_is_a_separate_option(capture: list[Frame], facts: dict[st
 
 
 def test_a_batch_is_marked_at_start_and_end(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-34, UM-37: the marks travel in a 4-byte option of the first and the last message."""
+    """UM-34, UM-37: the marks are in a 4-byte option of the first and the last message."""
     wanted = dict(zip(facts["batch"], (2, 0, 1, 3), strict=True))
     found = {
         number(message, "lbmc.sqn"): batch_flags(message)
@@ -270,7 +281,7 @@ def test_a_batch_is_marked_at_start_and_end(session: list[Frame], facts: dict[st
 
 
 def test_a_session_message_carries_the_last_sqn(session: list[Frame]) -> None:
-    """UM-68, UM-71, UM-87: lead is the last transport sqn before it."""
+    """UM-68, UM-71, UM-87: the lead of a session message is the last transport sqn before it."""
     last = -1
     for frame in session:
         if frame.kind == 0 and to_group(frame) and not is_retransmission(frame):
@@ -280,7 +291,9 @@ def test_a_session_message_carries_the_last_sqn(session: list[Frame]) -> None:
 
 
 def test_a_tsni_repeats_the_last_topic_sqn(session: list[Frame], facts: dict[str, Any]) -> None:
-    """UM-62, UM-63: topic index and last topic sqn, in a control message that ends the option chain."""
+    """UM-62, UM-63: a TSNI has topic index and last topic sqn, in a control message that ends the option
+    chain.
+    """
     last = {facts["topics"]["orders"]: facts["messages"] + 1, facts["topics"]["trades"]: 0}
     tsnis = [m for f in new_data(session) for m in f.messages if values(m, "lbmc.tsni.num_recs")]
     assert tsnis
@@ -293,7 +306,9 @@ def test_a_tsni_repeats_the_last_topic_sqn(session: list[Frame], facts: dict[str
 
 
 def test_a_retransmission_repeats_the_datagram(session: list[Frame]) -> None:
-    """UM-86, UM-120, UM-124, UM-133: same sqn and messages, to the group, only the flag differs."""
+    """UM-86, UM-120, UM-124, UM-133: a retransmission to the group has the same sqn and messages, and only
+    the flag differs.
+    """
     originals = {number(frame.layers, "lbtrm.data.sqn"): frame for frame in new_data(session)}
     repairs = [frame for frame in session if is_retransmission(frame)]
     assert [number(frame.layers, "lbtrm.data.sqn") for frame in repairs] == [0, 2]
@@ -332,7 +347,9 @@ def test_ncfs_carry_their_reason(capture: list[Frame], facts: dict[str, Any]) ->
 
 
 def test_the_stacks_own_nak(capture: list[Frame]) -> None:
-    """UM-119, UM-134: from the receiver's address to the source's NAK port, with its port and session in the header."""
+    """UM-119, UM-134: a NAK goes from the receiver's address to the source's NAK port, with its port and
+    session in the header.
+    """
     naks = [f for f in capture if f.is_lbtrm and f.kind == 3 and f.session_id == 0x5EED0001]
     asked = [int(value, 0) for frame in naks for value in values(frame.layers, "lbtrm.nak.list.nak")]
     assert set(asked) == {1, 2}
@@ -344,7 +361,7 @@ def test_the_stacks_own_nak(capture: list[Frame]) -> None:
 
 
 def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None:
-    """AE-16..AE-19, W1: the status message, in an option of a control message; layout in docs/wire.md."""
+    """AE-16..AE-19, W1: the status message is in an option of a control message; docs/wire.md has the layout."""
     statuses = [frame for frame in session if status_flags(frame) is not None]
     receivers = set()
     for frame in statuses:
@@ -376,7 +393,7 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
 
 
 def test_the_group_report(session: list[Frame]) -> None:
-    """UM-117, W1: the number of receivers, in an option of a control message that tshark decodes."""
+    """UM-117, W1: the number of receivers is in an option of a control message that tshark decodes."""
     frame = next(frame for frame in session if group_report(frame) is not None)
     (message,) = frame.messages
     assert number(message, "lbmc.type") == 8
@@ -401,4 +418,4 @@ def test_topic_resolution_advertises_the_session(capture: list[Frame], facts: di
     }
     assert {topic: int(found[topic]) for topic in facts["topics"]} == facts["topics"]
     asked = {name for frame in capture for name in values(frame.layers, "lbmr.tqr.name")}
-    assert "forged" in asked  # a topic whose source advertises itself first is not queried at once
+    assert "forged" in asked  # a topic whose source advertises itself first is not queried immediately

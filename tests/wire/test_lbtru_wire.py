@@ -56,7 +56,7 @@ def session_of(frame: Frame) -> int | None:
 
 
 def test_nothing_is_malformed(folder: Path) -> None:
-    """The marks match nothing, including keyed datagrams and those without a session id."""
+    """The filters for malformed data match nothing, including keyed datagrams and those without a session id."""
     assert tshark(folder / "wire.pcapng", "-Y", MARKS) == ""
 
 
@@ -85,7 +85,9 @@ def test_datagrams_of_a_source(lbtru: list[Frame], said: dict[str, Any]) -> None
 
 
 def test_the_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-11: CREQ, then SM with SYN and the client id, then ACKs with it; all have the session id."""
+    """UX-11: CREQ is followed by SM with SYN and the client id, then by ACKs with it; all have the session
+    id.
+    """
     first = of(lbtru, CREQ)[0]
     assert number(first.layers["lbtru"], "lbtru.hdr.request") == 0
     syn = next(frame for frame in of(lbtru, SM) if frame.payload[2] & 0x80)
@@ -101,7 +103,7 @@ def test_the_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, 
 
 
 def test_naks_and_ncfs(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-28: the stack's own NAK for a gap of a forged source, and an NCF with its reason."""
+    """UX-28: the stack sends a NAK for a gap of a forged source, and an NCF with its reason."""
     nak = next(frame for frame in of(lbtru, NAK) if sent_from(frame) == said["receive_port"])
     assert [int(one) for one in values(nak.layers["lbtru"], "lbtru.nak.list.nak")] == [101, 102]
     assert number(nak.layers["lbtru"], "lbtru.nak.num") == 2
@@ -114,13 +116,15 @@ def test_naks_and_ncfs(lbtru: list[Frame], said: dict[str, Any]) -> None:
 
 
 def test_a_reset_has_no_options(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """The dissector reads options of an RST two bytes early, so it has none."""
+    """An RST has no option because the dissector reads its options two bytes early."""
     assert said["reset"] == "07000000"
     assert all(frame.payload_bytes in (4, 4 + TRAILER_BYTES) for frame in of(lbtru, RST))
 
 
 def test_packets_of_source_side_filtering(lbtru: list[Frame], said: dict[str, Any]) -> None:
-    """UX-27: the receiver's interest, DATA with the number of filtered datagrams, and the source's reports."""
+    """UX-27: the capture has the receiver's interest, DATA with the number of filtered datagrams, and the
+    source's reports.
+    """
     own = [frame for frame in of(lbtru, DATA) if session_of(frame) == said["filtered_session"]]
     extended = [values(frame.messages, "lbmc.extopt.subtype") for frame in own]
     interest = own[extended.index(["5"])]

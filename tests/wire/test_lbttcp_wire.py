@@ -71,7 +71,9 @@ def _read_stream(client: RawClient, count: int) -> bytes:
 
 
 def test_tshark_decodes_the_data_of_a_source(tmp_path: Path) -> None:
-    """UM-46: messages, fragments of the longest length, an explicit batch, a TSNI and the end, back to back."""
+    """UM-46: messages, fragments of the longest length, an explicit batch, a TSNI and the end are decoded
+    back to back.
+    """
     options = {"transport_topic_sequence_number_info_interval": 200}
     with open_context() as context:
         source = context.source("wire", transport="tcp", **options)
@@ -103,7 +105,9 @@ def test_tshark_decodes_the_data_of_a_source(tmp_path: Path) -> None:
 
 
 def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
-    """UX-27: the session id (option 107), the offer to filter (16), the receiver's interest and the answer (17)."""
+    """UX-27: the capture has the session id (option 107), the offer to filter (16), the receiver's interest
+    and the answer (17).
+    """
     options = {"transport": "tcp", "transport_source_side_filtering_behavior": "inclusion"}
     with open_context() as context:
         source = context.source("offer", **options)
@@ -144,7 +148,9 @@ def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
 
 
 def test_tshark_decodes_a_session_with_keys(tmp_path: Path) -> None:
-    """UM-46, W1: greetings and records are control messages with an HMAC option before the messages, both ways."""
+    """UM-46, W1: greetings and records are control messages with an HMAC option before the messages, in both
+    directions.
+    """
     write_keys(tmp_path / "keys", "*", (KEY_ID, SECRET))
     options = {"authentication_scope": "all", "authentication_key_file": str(tmp_path / "keys")}
     said: dict[bool, bytes] = {}

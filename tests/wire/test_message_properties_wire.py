@@ -1,4 +1,6 @@
-"""Message properties as tshark reads them: the element of the chain, and every field of the block behind the data."""
+"""Message properties as tshark reads them: the element of the chain, and every field of the block after the
+data.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def test_nothing_is_malformed(capture: Path) -> None:
 
 
 def test_every_field_of_a_block_is_read(packets: list[Any]) -> None:
-    """W1: magic, counts, offsets, types, names and values of all eight types."""
+    """W1: tshark shows magic, counts, offsets, types, names and values of all eight types."""
     whole = packets[0]
 
     def of(name: str) -> list[str]:
@@ -105,7 +107,7 @@ def test_every_field_of_a_block_is_read(packets: list[Any]) -> None:
 
 
 def test_properties_combine_with_numbers_and_requests(packets: list[Any]) -> None:
-    """W1: two elements of one chain, a chain behind a request, and a message without data."""
+    """W1: two elements of one chain, a chain after a request, and a message without data are decoded."""
     numbered, asked, empty = packets[1:4]
     assert values(numbered, "lbmc.apphdr_chain.first_chain_hdr") == ["0x06"]
     assert values(numbered, "lbmc.apphdr_chain.msgprop.next_hdr") == ["2"]
@@ -117,7 +119,9 @@ def test_properties_combine_with_numbers_and_requests(packets: list[Any]) -> Non
 
 
 def test_reassembly_includes_the_block(packets: list[Any]) -> None:
-    """W1: the element is in every fragment, the block at the end of the message, where tshark reads it."""
+    """W1: the element is in every fragment, and the block is at the end of the message, where tshark reads
+    it.
+    """
     fragments = packets[4:]
     assert len(fragments) == 3
     lengths = {values(packet, "lbmc.apphdr_chain.msgprop.proplen")[0] for packet in fragments}

@@ -36,7 +36,9 @@ def _fields(file: Path, display: str, *names: str) -> list[list[str]]:
 
 
 def test_tshark_decodes_a_request(tmp_path: Path) -> None:
-    """W1: option 4 with the requester's number, address and port, in each fragment; no mark."""
+    """W1: option 4 has the requester's number, address and port in each fragment, and nothing is marked as
+    malformed.
+    """
     file = tmp_path / "request.pcapng"
     with open_context(**PORTS, tap=file) as context:
         receiver, source = context.receiver("wire"), context.source("wire")
@@ -65,7 +67,7 @@ def test_tshark_decodes_a_request(tmp_path: Path) -> None:
 
 @pytest.fixture
 def responses() -> tuple[int, bytes]:
-    """The number of a request, and its responses: a short one, an empty one, one in two fragments."""
+    """A request has its number, and its responses are a short one, an empty one and one in two fragments."""
     requests: list[Request] = []
 
     def on_message(message: Any) -> None:
@@ -92,7 +94,9 @@ def responses() -> tuple[int, bytes]:
 
 
 def test_tshark_decodes_responses(tmp_path: Path, responses: tuple[int, bytes]) -> None:
-    """W1: the request's number with no port, the stream and its numbers, fragments that reassemble."""
+    """W1: responses have the request's number with no port, the stream and its numbers, and fragments that
+    reassemble.
+    """
     index, data = responses
     file = tmp_path / "responses.pcap"
     packets = []

@@ -41,7 +41,9 @@ def loaded() -> Iterator[None]:
 
 
 def test_tshark_agrees_on_packets_built_by_the_layers(tmp_path: Path) -> None:
-    """Issue "scapy layers": all layers, options and fields, nothing malformed, no field that only one of them has."""
+    """Issue "scapy layers": all layers, options and fields agree, nothing is malformed, and no field exists
+    in only one dissection.
+    """
     capture = tmp_path / "sample.pcap"
     wrpcap(str(capture), frames())
     assert tshark(capture, "-Y", MARKS) == ""
@@ -51,7 +53,7 @@ def test_tshark_agrees_on_packets_built_by_the_layers(tmp_path: Path) -> None:
 
 
 def test_tshark_agrees_on_packets_of_the_stack(directory: Path) -> None:
-    """Issue "scapy layers": agreement over a real run, with NAKs, NCFs, retransmissions and status messages."""
+    """Issue "scapy layers": both agree over a real run with NAKs, NCFs, retransmissions and status messages."""
     read = assert_agreement(directory / "wire.pcapng")
     kinds = {layer.type for layer in read if isinstance(layer, um.LBTRM)}
     assert kinds == {0, 2, 3, 4}
@@ -63,7 +65,7 @@ def test_tshark_agrees_on_packets_of_the_stack(directory: Path) -> None:
 
 
 def test_tshark_agrees_on_the_reference_sample() -> None:
-    """Issue "scapy layers": agreement on packets built neither by the layers nor by the stack."""
+    """Issue "scapy layers": both agree on packets built neither by the layers nor by the stack."""
     assert tshark(REFERENCE, "-Y", MARKS) == ""
     read = assert_agreement(REFERENCE)
     assert {type(layer) for layer in read} == {um.LBTRM, um.LBTRU, um.LBMR, um.LBMCStream}
@@ -166,7 +168,9 @@ def shown(text: str) -> list[str]:
 
 @pytest.mark.parametrize("number", range(len(frames())))
 def test_show_lists_every_layer_and_field(number: int) -> None:
-    """Issue "scapy layers": show() and show2() of every kind of packet; show2() has all computed fields."""
+    """Issue "scapy layers": show() and show2() work for every kind of packet; show2() has all computed
+    fields.
+    """
     frame = frames()[number]
     assert shown(str(frame.show(dump=True))) == list(names(frame))
     computed = str(frame.show2(dump=True))
@@ -177,7 +181,9 @@ def test_show_lists_every_layer_and_field(number: int) -> None:
 
 
 def test_answers_of_unicast() -> None:
-    """LBT-RU: SYN answers the connection request, ACK the SYN, NCF and retransmission the NAK, nothing else."""
+    """LBT-RU: SYN answers the connection request, ACK answers the SYN, NCF and retransmission answer the NAK,
+    and nothing else is an answer.
+    """
     layers = [packet[um.LBTRU] for packet in frames() if um.LBTRU in packet]
     request, syn, ack, _, nak, ncf, repair, _ = range(len(layers))
     found = {

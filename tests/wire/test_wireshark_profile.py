@@ -63,7 +63,7 @@ def test_addresses_and_ports_are_the_options_defaults(preference: str) -> None:
 
 @needs_tshark
 def test_every_preference_is_known(tmp_path: Path) -> None:
-    """Tshark rejects unknown preferences and invalid values given as options."""
+    """Tshark rejects unknown preferences and invalid values in options."""
     given = [f"-o{name}:{value}" for name, value in preferences().items()]
     assert len(given) == 14
     assert tshark(tmp_path, *given, "-r", str(SAMPLE), "-c", "1")
@@ -79,7 +79,7 @@ def test_columns_show_a_recovery(tmp_path: Path) -> None:
 
 @needs_tshark
 def test_colours_and_buttons_are_filters_that_find(tmp_path: Path) -> None:
-    """Each filter compiles; those of a recovery find its packets in the reference capture."""
+    """Each filter compiles, and the filters for a recovery find its packets in the reference capture."""
     colours = re.findall(r"^@([^@]+)@([^@]+)@", (PROFILE / "colorfilters").read_text(), re.MULTILINE)
     buttons = re.findall(
         r'^"TRUE","([^"]+)","([^"]+)"', (PROFILE / "dfilter_buttons").read_text(), re.MULTILINE
