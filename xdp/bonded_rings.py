@@ -1,4 +1,4 @@
-"""Combines the ring sets on the members of a bond: receives from all, sends by the member that the bond sends by."""
+"""Combines the ring sets on the members of a bond: receives from all and sends through the bond's sending member."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BondedRings(Closing):
         return None if member < 0 else self._names[member]
 
     def send_by(self, name: str | None) -> None:
-        """Send by that NIC from now on; for any other name or None the kernel's sockets send. Any thread."""
+        """Send through that NIC from now on; for any other name or None the kernel's sockets send. Any thread."""
         member = self._names.index(name) if name in self._names else -1
         binding().lib.um_bonded_rings_send_by(self._handle, member)
 

@@ -5,10 +5,10 @@ passes their descriptors and that of the frames' memory, and closes its own. The
 needs no privilege to use them; it requests rules from the broker. When its connection ends in any way, the broker
 detaches the program; when the broker ends, the kernel detaches all programs.
 
-An interface is lent to one application at a time, because the program is attached once and its sockets take all
-named queues. One thread serves all clients and never blocks: busy queues are retried. After every other message one
-open request is tried, the next user's. Works on the network namespace of the serving thread, and only for clients of
-that namespace.
+An interface is lent to one application at a time, because the program is attached once and its sockets occupy all
+named queues. One thread serves all clients and never blocks: busy queues are retried. After each round of messages
+it tries one open request, that of the next user. The broker works on the network namespace of the serving thread, and
+only for clients of that namespace.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Opening:
     deadline_s: float
     place: RingPlace
     steering: Steering | None = field(default=None)
-    """Attached once; retries reuse it."""
+    """The program, attached once and reused by retries."""
 
 
 class Broker(Closing):
@@ -166,7 +166,7 @@ class Broker(Closing):
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it disconnected before the accept, or no descriptors are left
+        except OSError:  # the client disconnected before the accept, or no descriptors are left
             return
         connection.setblocking(False)
         peer = peer_of(connection)
@@ -327,7 +327,7 @@ class Broker(Closing):
         self._policy.check_interface(request.interface)
         place = _place(request)
         self._policy.check_interface(place.device.name)
-        # Further requests are read after the response; a disconnect is detected in its turn.
+        # Further requests are read after the response; a disconnect is detected when the request is next tried.
         self._selector.unregister(application.connection)
         application.opening = _Opening(request, time.monotonic() + _BUSY_TIMEOUT_S, place)
 
@@ -349,7 +349,7 @@ class Broker(Closing):
             key=lambda one: (one.peer.uid <= self._last_opener, one.peer.uid, one.last_message_s),
         )
         self._last_opener = application.peer.uid
-        application.last_message_s = time.monotonic()  # its user is tried last from now on
+        application.last_message_s = time.monotonic()  # tried last among its user's from now on
         if _has_hung_up(application.connection):
             self._drop(application)
             return
@@ -416,7 +416,7 @@ class Broker(Closing):
         return None
 
     def _settle_revoked(self) -> None:
-        """Remove ended loans whose sockets are closed: they no longer count."""
+        """Remove ended loans whose sockets are closed and which therefore no longer count."""
         for loan in [one for one in self._revoked if one.is_over()]:
             self._revoked.remove(loan)
             loan.free_frames()

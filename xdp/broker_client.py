@@ -87,12 +87,12 @@ class _Connection:
             if self.lost:
                 raise BrokerError(self.lost, hint="start it again, and the application with it")
             try:
-                # A broker that disconnected at once has sent the reason before.
+                # A broker that disconnects immediately has sent the reason before.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     self._socket.send(encode_request(request))
                 message, descriptors = self._receive()
             except OSError as error:
-                # A late response would be taken for the response to the next request.
+                # A late response would be mistaken for the response to the next request.
                 failure = self._no_answer(error)
                 self.lost = failure.message
                 self._socket.close()
@@ -148,7 +148,7 @@ class BrokeredSteering(Closing):
 
     @property
     def lost(self) -> str:
-        """Why the broker is no longer available; empty while it is."""
+        """The reason why the broker is no longer available; empty while it is available."""
         return self._connection.lost
 
     def add_rule(self, address: str, port: int, slot: int, vlan: int = 0) -> None:
@@ -159,7 +159,7 @@ class BrokeredSteering(Closing):
         self._ask_while_there(RuleRequest(True, address, port))
 
     def remove_rule(self, address: str, port: int, vlan: int = 0) -> None:
-        """Leave these datagrams to the kernel again."""
+        """Return these datagrams to the kernel."""
         self._check_vlan(vlan)
         self._ask_while_there(RuleRequest(False, address, port))
 

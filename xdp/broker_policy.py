@@ -1,4 +1,4 @@
-"""Which processes the broker serves, as identified by the kernel, and its limits.
+"""Decides which processes, as identified by the kernel, the broker serves, and with which limits.
 
 Nothing here relies on the client's messages: the kernel reports user, groups, process and network namespace of its
 socket.
@@ -60,7 +60,7 @@ def _namespace_of(connection: socket.socket) -> int | None:
     """Return the namespace of the accepted socket: the one in which its peer's socket was created."""
     try:
         descriptor = fcntl.ioctl(connection, _SIOCGSKNS)
-    except OSError:  # without CAP_NET_ADMIN over that namespace, so it is not its own
+    except OSError:  # this process lacks CAP_NET_ADMIN over that namespace, so it is not its own
         return None
     try:
         return os.fstat(descriptor).st_ino
@@ -70,7 +70,7 @@ def _namespace_of(connection: socket.socket) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which users may have rings, on which interfaces and ports, and their limits. Root and the broker's user may."""
+    """The users that may have rings, their interfaces, ports and limits. Root and the broker's user always may."""
 
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
@@ -93,7 +93,7 @@ class Policy:
         return peer.uid in self.users or self.is_privileged(peer) or bool(self.groups & peer.groups)
 
     def is_privileged(self, peer: Peer) -> bool:
-        """Return true if it is root or the broker's own user, whom other users cannot displace."""
+        """Return true for root and the broker's own user, whom other users cannot displace."""
         return peer.uid in (0, os.geteuid())
 
     def check_interface(self, name: str) -> None:

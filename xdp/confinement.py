@@ -57,7 +57,7 @@ def confine(removable: Iterable[Path] = ()) -> dict[str, str]:
     Returns for each measure `in force`, or the reason why it is not.
     """
     with contextlib.suppress(ImportError):
-        import_module("pyseccomp")  # executes programs to find its library, so import it first
+        import_module("pyseccomp")  # executes programs to find its library, so imported first
     measures: dict[str, Callable[[], None]] = {
         "capabilities": _drop_capabilities,
         "no_new_privileges": _refuse_new_privileges,
@@ -99,7 +99,7 @@ def _filter_system_calls() -> None:
     seccomp = import_module("pyseccomp")
     allowed = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
     for name in _SYSTEM_CALLS.split():
-        if seccomp.resolve_syscall(seccomp.system_arch(), name) >= 0:  # exists on this architecture
+        if seccomp.resolve_syscall(seccomp.system_arch(), name) >= 0:  # this call exists on this architecture
             allowed.add_rule(seccomp.ALLOW, name)
     for family in _FAMILIES:
         allowed.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, family))

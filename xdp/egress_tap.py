@@ -72,7 +72,7 @@ class SocketFilter:
 
 
 class EgressTap(Closing):
-    """An attached tap. Context manager; its ring is readable until it is closed, and longer where it is mapped."""
+    """An attached tap. Context manager; its ring is readable until the tap is closed, and longer if it is mapped."""
 
     __slots__ = ("_link", "_programs", "interface", "mirror", "ring_bytes")
 
@@ -83,7 +83,7 @@ class EgressTap(Closing):
         ring_bytes: int,
         mirror: MirrorDevice | None = None,
     ) -> None:
-        """Load the program and attach it behind existing ones; the ring's size is rounded to a power of two.
+        """Load the program and attach it after existing ones; the ring's size is rounded to a power of two.
 
         The mirror is closed with the tap.
         """
@@ -129,7 +129,7 @@ class EgressTap(Closing):
         return self._programs.map("counters").fd
 
     def detach(self) -> None:
-        """Stop adding to the ring; its contents stay. A second call does nothing."""
+        """Stop adding to the ring, whose contents remain. A second call does nothing."""
         if self._link >= 0:
             os.close(self._link)
             self._link = -1

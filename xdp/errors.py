@@ -19,7 +19,7 @@ class XdpError(Exception):
     """Root of the errors this package raises."""
 
     def __init__(self, message: str, *, hint: str) -> None:
-        """Set the message and the hint."""
+        """Store the message and the hint."""
         super().__init__(message)
         self.message = message
         self.hint = hint

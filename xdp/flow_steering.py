@@ -245,12 +245,12 @@ class FlowSteering(Closing):
         request = _FilterRequest.from_buffer(space)
         request.command, request.count = _GET_FILTERS, count
         self._guarded(what, lambda: self._device.call(space))
-        # The locations start right behind the count, in padding of the struct.
+        # The locations start directly after the count, in padding of the struct.
         start = _FilterRequest.count.offset + 4
         return set((ctypes.c_uint32 * min(count, int(request.count))).from_buffer(space, start))
 
     def _remove(self, filter_: _Filter) -> None:
-        """Remove our filter; one that others removed or replaced is no longer ours."""
+        """Remove our filter, unless others have removed or replaced it."""
         what = f"removing filter {filter_.location}"
         there = _FilterRequest(command=_GET_FILTER)
         there.filter.location = filter_.location

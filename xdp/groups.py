@@ -54,7 +54,7 @@ class GroupMemberships(Closing):
         """Start without groups."""
         self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
         self._joins: Counter[Group] = Counter()
-        # Opened together: a socket belongs to the namespace it was created in, wherever groups are joined later.
+        # Opened here, because a socket belongs to the namespace in which it was created, wherever groups are joined.
         self._sockets = {4: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)}
         # Missing IPv6 is an error only when it is used. If it is disabled, a join succeeds but no switch learns of it.
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Watches one interface: changes of its MTU, its link state and its addresses.
 
-The kernel's notifications only wake the watch, which then reads the state itself. So a burst of notifications, or
-one lost to a full buffer, results in one correct change.
+The kernel's notifications only wake the watch, which then reads the state itself. A burst of notifications, or one
+lost to a full buffer, therefore results in one correct change.
 """
 
 from __future__ import annotations

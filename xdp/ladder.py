@@ -99,7 +99,7 @@ def decide(
     ring_bytes: int | None = None,
     drivers: Mapping[str, Driver] | None = None,
 ) -> list[Step]:
-    """Decide on every mode, best first. At most one step is `USE`; none if the requested mode is unavailable.
+    """Decide on every mode, best first. At most one step is `USE`, and none if the requested mode is unavailable.
 
     `ring_bytes` is the memory that the rings will lock; default: that of all receive queues.
     """
@@ -195,7 +195,7 @@ def _lies_on_nothing(situation: Situation) -> Reason | None:
 
 
 def _leaves_the_tag(situation: Situation) -> Reason | None:
-    """Without the tag a datagram of a VLAN looks like one of the NIC itself."""
+    """Require that the NIC leaves the tag, because without it a VLAN's datagram looks like one of the NIC itself."""
     facts = situation.facts
     if (
         not situation.is_tagged

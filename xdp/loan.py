@@ -1,8 +1,8 @@
 """A loan: rings that the broker opened for a process, until every process has closed their sockets.
 
-A disconnect stops reception at once: the program is detached. It does not close the sockets: the kernel cannot revoke a
-descriptor, and its holder can still send. So a loan is charged to its user until the sockets are closed. The frames are
-freed then, even if other processes still have them mapped.
+A disconnect stops reception immediately, because the program is detached. It does not close the sockets: the kernel
+cannot revoke a descriptor, and its holder can still send. A loan is therefore charged to its user until the sockets are
+closed. The frames are freed then, even if other processes still have them mapped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Loan(Closing):
         self.is_revoked = False
 
     def revoke(self) -> None:
-        """Detach the program so that nothing is received any more; a second call does nothing."""
+        """Detach the program, so that nothing further is received; a second call does nothing."""
         self.is_revoked = True
         self.steering.detach()
 
@@ -54,7 +54,7 @@ class Loan(Closing):
             frames.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
-        """Close the broker's part of it; a second call does nothing."""
+        """Close the broker's part of the loan; a second call does nothing."""
         self.steering.close()
         if self._memory >= 0:
             os.close(self._memory)

@@ -1,6 +1,6 @@
 """The settings of one interface and its host as keys with values, so that stages of change are data.
 
-queues.combined queues.rx queues.tx     how many queues            rings.rx rings.tx      descriptors
+queues.combined queues.rx queues.tx     number of queues           rings.rx rings.tx      descriptors
 queues.*_max rings.*_max                at most (read only)        feature.NAME           an offload, 0 or 1
 coalescing.rx_usecs .adaptive_rx        interrupts held back       interface.NAME         /sys/class/net/*/NAME
 irq.NUMBER                              CPUs of an interrupt       sysctl.net/core/NAME   a sysctl

@@ -1,7 +1,7 @@
 """The place of an interface's rings: the queues of a NIC, which is the interface itself or a device below it.
 
 A VLAN device has no queues: its datagrams arrive on the queues of its NIC with a tag, which steering rules compare and
-sent frames carry. A bond has none either: its datagrams arrive on the queues of all members and are sent by one of
+sent frames carry. A bond has no queues either: its datagrams arrive on the queues of all members, and one member sends
 them. Address, neighbours and group memberships remain those of the VLAN device or the bond.
 """
 

@@ -16,7 +16,7 @@ VALUES_MAX: int = lib.UM_PACKET_SELECTION_VALUES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions on packets. None is no condition; an empty set matches no packet. It can be pickled."""
+    """Conditions on packets. None means no condition; an empty set matches no packet. Can be pickled."""
 
     time_low_ns: int = -(2**63)
     """The first time, inclusive. Any bound excludes packets without a time."""

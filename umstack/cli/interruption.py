@@ -52,7 +52,7 @@ def terminable(*, once: bool = False) -> Iterator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             hook(lost)
             return
-        # Raised here, it would be lost.
+        # An exception raised here would be lost.
         is_lost = is_deaf = True
         try:
             _handle(dict.fromkeys(_SIGNALS, interrupt))

@@ -24,7 +24,7 @@ from umstack.source import Source
 
 _SLICE_SECONDS = 0.02
 PATIENCE_SECONDS = 1.0
-"""Seconds after which a line that carries nothing is out, if another line carries the messages."""
+"""Seconds after which a line that carries nothing is taken out, if another line carries the messages."""
 _COUNTED = ("messages_sent", "receivers_timed_out", "receivers_stalled")
 
 
@@ -43,7 +43,7 @@ class Line:
 
     @property
     def is_whole(self) -> bool:
-        """True if it carried every message to each receiver that has not left."""
+        """Return true if this line carried every message to each receiver that has not left."""
         return not self.outages and not self._idle_receivers(self.counters())
 
     @staticmethod
@@ -56,7 +56,7 @@ class Line:
         return {name: self.closed_sources[name] + int(now[name] or 0) for name in _COUNTED}
 
     def described(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         described = {"interface": self.interface, "is_out": self.is_out, "outages": self.outages}
         return {**described, "left_out": self.left_out, **self.counters()}
 
@@ -159,7 +159,7 @@ class Lines:
 
 
 class _NoLine(WouldBlock):
-    """No line has a receiver."""
+    """Raised when no line has a receiver."""
 
     default_hint = "see that a receiver is there, and its interface up"
 

@@ -27,7 +27,7 @@ class Meter(Closing):
         self._next = self._started + _QUIET_SECONDS
 
     def show(self, text: str, *, is_news: bool = False) -> None:
-        """Show the progress if the interval has passed. A new step is shown at once."""
+        """Show the progress if the interval has passed. A new step is shown immediately."""
         now = time.monotonic()
         if not self._enabled or text == self._shown or (now < self._next and not is_news):
             return

@@ -13,7 +13,7 @@ from umstack.source import Buffer, Source
 
 
 class PacedPublisher(Publisher):
-    """Sends each message once the bytes before it have taken their time at the set rate. One thread at a time."""
+    """Delays each message until the bytes before it have used their time at the set rate. One thread at a time."""
 
     __slots__ = ("_bytes_per_second", "_due")
 

@@ -68,10 +68,10 @@ class Sink(Protocol):
     """Destination of received messages."""
 
     def take(self, batch: Batch) -> int:
-        """Store a batch; returns the number of messages or trees that it completes, as `--count` counts them."""
+        """Store a batch. Return the number of messages or trees that it completes, as `--count` counts them."""
 
     def close(self) -> None:
-        """Called once after the last batch."""
+        """Finish after the last batch; called once."""
 
 
 @dataclass(slots=True)
@@ -327,7 +327,7 @@ def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, endin
 
 
 def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:
-    """Count and store a batch; returns true if the last open session ended with it."""
+    """Count and store a batch. Return true if the last open session ended with it."""
     rows, events = len(batch), batch.event_count
     summary.messages += rows - events
     summary.bytes += batch.offsets[rows]
@@ -339,7 +339,7 @@ def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:
 
 
 def _on_events(events: Iterable[Event], summary: Summary) -> bool:
-    """Record losses and sessions; returns true if the last open session has ended."""
+    """Record losses and sessions. Return true if the last open session has ended."""
     ended = False
     for event in events:
         match event:
@@ -398,7 +398,7 @@ def _silence_stdout() -> None:
 
 
 def _is_ok(summary: Summary, count: int | None) -> bool:
-    """Returns true if the run succeeded; see the help text."""
+    """Return true if the run succeeded; see the help text."""
     reached = summary.count >= count if count is not None else summary.count > 0 or not summary.timed_out
     whole = all(tree["complete"] for tree in summary.trees)
     return reached and whole and summary.losses == 0 and not summary.problems

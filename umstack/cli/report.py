@@ -87,7 +87,7 @@ def command(
     if options.uses_spark and find_spec("pyspark") is None:
         raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")
     del outputs  # Imported to detect missing packages before the work starts.
-    # Arrow's own pool retains tens of MiB; a small report does not use them, and a large one is as fast without.
+    # Arrow's own pool retains tens of MiB. A small report does not use them, and a large one is as fast without them.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
@@ -162,7 +162,7 @@ class _Bar:
         self._task = progress.add_task(starting, total=None)
 
     def show_step(self, step: str, number: int, of: int) -> None:
-        """Move on."""
+        """Advance the bar."""
         self._progress.update(self._task, description=_words(step), completed=number - 1, total=of)
 
     def show_tasks(self, step: str, done: int, of: int) -> None:

@@ -95,7 +95,7 @@ class _Tally:
             self.failed.append(result)
 
     def report(self, setup: Setup) -> dict[str, Any]:
-        """The object `--json` prints."""
+        """Return the object that `--json` prints."""
         failed = [
             {
                 "seed": result.seed,
@@ -164,7 +164,7 @@ def _print_tally(tally: _Tally, setup: Setup) -> None:
 
 
 def _run_resolution(first_seed: int, seeds: int | None, deadline: float | None, as_json: bool) -> bool:
-    """Run seeds of topic resolution under attack; returns true if all checks passed."""
+    """Run seeds of topic resolution under attack. Return true if all checks passed."""
     began, ran, forged, failed = time.monotonic(), 0, 0, list[ResolutionResult]()
     for result in run_resolution_seeds(first_seed, seeds):
         ran, forged = ran + 1, forged + result.forged
@@ -226,7 +226,7 @@ def _trace_lines(world: World) -> Iterator[tuple[int, str]]:
 
 
 def _capture(world: World, file: Path) -> dict[str, Any]:
-    """Write the captures of the switch and of every host, and the true events beside them."""
+    """Write the captures of the switch and of every host, and the true events next to them."""
     packets = write_capture(world, file)
     truth = file.with_suffix(".truth.json")
     try:

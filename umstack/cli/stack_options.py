@@ -95,7 +95,7 @@ def _placed(name: str, scopes: Sequence[Scope]) -> tuple[Scope, str]:
 
 
 def warn_in_one_line() -> None:
-    """Print warnings of the stack in one line, without the source location."""
+    """Print warnings of the stack on one line, without the source location."""
 
     def show(
         message: Warning | str,

@@ -1,6 +1,6 @@
 """The demo: one publisher multicasts a file tree to several subscribers across a lossy switch, over AF_XDP rings and
-over kernel sockets, then once more to one that starts in the middle and one whose cable is out for a while, and every
-byte is compared. `umstack demo` shows it; this package knows nothing of a terminal.
+over kernel sockets, then once more to one that starts in the middle and one whose cable is unplugged for a while. Every
+byte is compared. `umstack demo` displays the demo; this package does not use the terminal.
 """
 
 from umstack.demo.errors import DemoFailed

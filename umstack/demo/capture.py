@@ -40,7 +40,7 @@ def capturing(
     directory = capture_directory(report) / link
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "umstack", "capture", net.switch_port, "--out", str(directory)]
-    command += ["--priority", "normal"]  # the report is on all of it
+    command += ["--priority", "normal"]  # the report covers the whole capture
     command += ["--all"] if has_unicast else []
     command += [] if snap_bytes is None else ["--snaplen", str(snap_bytes)]
     process = net.run_at_switch(

@@ -1,4 +1,4 @@
-"""Runs an `umstack` command, and ends it when its standard input closes: then the demo that started it is gone.
+"""Runs an `umstack` command, and ends it when its standard input closes because the demo that started it has ended.
 
 python -m umstack.demo.child recv demo/tree ...
 """

@@ -27,14 +27,14 @@ _END_SECONDS = 5.0
 
 
 class Network(Protocol):
-    """Hosts to run processes on: the publisher's is number 0."""
+    """Hosts on which processes can run; the publisher's is number 0."""
 
     kind: str
     interface: str
     switch_port: str
     """The switch's end of the publisher's cable."""
     why: str | None
-    """Why this is not the requested network."""
+    """The reason why this is not the requested network."""
     daemon: str | None
     """ADDRESS:PORT of the resolution daemon; None without one."""
 
@@ -134,7 +134,7 @@ class LoopbackNetwork:
     _tail: int = 0
 
     def __post_init__(self) -> None:
-        """Choose groups and a port no other run on this machine uses."""
+        """Choose groups and a port that no other run on this machine uses."""
         self._tail = secrets.randbelow(2**16 - 512) + 256
 
     def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -142,7 +142,7 @@ class LoopbackNetwork:
         return subprocess.Popen(argv, **options)
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process; there is no switch but the kernel."""
+        """Start a process; the kernel is the only switch."""
         return subprocess.Popen(argv, **options)
 
     def daemon_place(self) -> tuple[int, str]:
@@ -179,7 +179,7 @@ class LoopbackNetwork:
         return None
 
     def why_no_rings(self) -> str | None:
-        """Return why AF_XDP is unavailable: loopback never leaves the kernel."""
+        """Return why AF_XDP is unavailable, namely that loopback never leaves the kernel."""
         return f"rings bypass the kernel, which is where loopback ends ({self.why})"
 
     def cut(self, host: int) -> None:

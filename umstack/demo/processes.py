@@ -39,14 +39,14 @@ class Child:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The JSON object that the command printed; None while it runs, or if it printed none."""
+        """The JSON object that the command printed; None while the command runs or if it printed none."""
         if self.status is None or not (text := self.output.read_text()).strip():
             return None
         result: dict[str, Any] = json.loads(text)
         return result if "counters" in result else None
 
     def has_context(self) -> bool:
-        """Returns true if the process has opened its context. Updates the progress from its statistics."""
+        """Update the progress from the statistics, and return true if the process has opened its context."""
         reports = read_statistics(self.process.pid) if self.status is None else []
         for report in reports:
             done = [one["bytes_delivered"] for one in report["receivers"]]
@@ -55,7 +55,7 @@ class Child:
         return bool(reports)
 
     def last_words(self) -> str:
-        """The last lines that it wrote to standard error."""
+        """Return the last lines that the process wrote to standard error."""
         with self.errors.open(errors="replace") as file:
             return "".join(deque(file, _LINES_SHOWN)).strip()
 

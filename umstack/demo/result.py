@@ -14,7 +14,7 @@ class SubscriberResult:
 
     number: int
     role: str = ""
-    """Its part in the recovery run; empty in the others."""
+    """The subscriber's part in the recovery run; empty in the other runs."""
     bytes: int = 0
     seconds: float = 0.0
     dropped_at_switch: int | None = None
@@ -53,7 +53,7 @@ class DemoResult:
     seed: int
     transport: str = "lbtrm"
     daemon: str | None = None
-    """Where `umstack resolver` ran, if the hosts had no multicast between them."""
+    """Address at which `umstack resolver` ran, if the hosts had no multicast between them."""
     files: int = 0
     directories: int = 0
     links: int = 0
@@ -86,7 +86,7 @@ class DemoReport:
 
     runs: list[DemoResult] = field(default_factory=list)
     why_no_rings: str | None = None
-    """Why a requested run over AF_XDP is missing."""
+    """The reason why a requested run over AF_XDP is missing."""
     recovery: DemoResult | None = None
     """The run in which a subscriber starts in the middle and another's cable is unplugged."""
     why_no_recovery: str | None = None

@@ -53,7 +53,7 @@ _RECEIVER_OPTIONS: Options = {
     # Longer than a repair takes when every core is busy; a lost repair costs one of it.
     "transport_lbtrm_nak_backoff_interval": 50,
     "transport_lbtrm_nak_suppress_interval": 50,
-    # A publisher that dies shows soon; five of its longest intervals between session messages.
+    # A publisher's death is noticed soon: five of its longest intervals between session messages.
     "transport_lbtrm_activity_timeout": 5000,
     # Data in flight during a recovery: 50 ms at 160 MB/s.
     "flow_control_receiver_window": 8 * 1024 * 1024,

@@ -176,7 +176,7 @@ class Transfer:
         self._on_progress(self._progress)
 
     def _await_contexts(self, children: Iterable[Child]) -> bool:
-        """Wait until these processes have opened their contexts; returns false if one cannot."""
+        """Wait until these processes have opened their contexts. Return false if one cannot."""
         waiting = list(children)
 
         def is_done() -> bool:
@@ -186,7 +186,7 @@ class Transfer:
         return self._await(is_done) and all(one.status is None for one in self._processes.all)
 
     def _await(self, condition: Callable[[], bool], unless: Child | None = None) -> bool:
-        """Wait for the condition; returns false if `unless` fails first, or if nothing moves for too long."""
+        """Wait for the condition. Return false if `unless` fails first or there is no progress for too long."""
         last = look = time.monotonic()
         before: list[object] = []
         while not condition():

@@ -1,5 +1,5 @@
-"""Where the subscribers of the demo put what they receive: in memory if there is plenty, so that the figures are the
-network's and not the disk's, and in the temporary directory otherwise, or in TMPDIR.
+"""Chooses where the subscribers of the demo store received files: in memory if enough is free, so that the figures
+measure the network and not the disk; otherwise in the temporary directory, or in TMPDIR.
 """
 
 from __future__ import annotations

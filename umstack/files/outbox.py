@@ -1,5 +1,5 @@
-"""Outbox: records packed end to end in one buffer, published a buffer at a time, so that a file's bytes are read
-straight to where they are sent from.
+"""Outbox: packs records end to end in one buffer and publishes a buffer at a time, so that a file's bytes are read
+directly into the buffer from which they are sent.
 """
 
 from __future__ import annotations

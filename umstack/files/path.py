@@ -1,6 +1,6 @@
 """Paths and links that may be transferred: those that stay inside the tree.
 
-A path is bytes, as the file system has it. Both sides apply the same rules, so that a receiver refuses nothing an
+A path is bytes, as in the file system. Both sides apply the same rules, so that a receiver refuses nothing that an
 honest sender sends.
 """
 

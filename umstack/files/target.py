@@ -1,7 +1,7 @@
 """The target directory of a received tree. No record can cause a write outside of it.
 
-Every directory on the way to an entry is opened relative to the one above and never through a link. A file is written
-under a name nobody outside can guess, and takes its own name when it is complete.
+Every directory on the path to an entry is opened relative to the one above and never through a link. A file is written
+under a name that nobody outside can guess, and receives its final name when it is complete.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Target(Closing):
             raise error_from_path(error, f"receiving into {directory}") from error
 
     def begin(self) -> PartFile:
-        """Start a file that gets its name on completion."""
+        """Start a file that receives its name on completion."""
         name = secrets.token_hex(8)
         return PartFile(os.open(name, _NEW_FILE_FLAGS, mode=0o600, dir_fd=self._temporary_fd), name)
 

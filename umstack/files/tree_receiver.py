@@ -107,7 +107,7 @@ class _IncomingTree:
         if not isinstance(record, Chunk | FileEnd | FileAbandoned):
             self._next_entry(entry, is_new=not isinstance(record, TreeEnd))
         elif entry != self._entry:
-            return  # its FileBegin was lost; the next entry's number reveals that
+            return  # the file's FileBegin was lost, which the next entry's number reveals
         match record:
             case Chunk():
                 self._on_chunk(record)
@@ -233,7 +233,7 @@ class TreeReceiver:
         """Return why messages that belong to no tree were ignored; each reason once, in order."""
 
     def take(self, events: Iterable[Event]) -> list[TreeReport]:
-        """Process these events; returns the trees that ended, complete or not."""
+        """Process these events. Return the trees that ended, complete or not."""
         for event in events:
             match event:
                 case Message():

@@ -19,13 +19,13 @@ from umstack.lab.host import MTU_MAX_BYTES
 from umstack.lab.links import index_of, netlink
 from xdp import AttachedProgram, BpfObject, traffic_control
 
-# Each datagram counts as the largest possible and empties the bucket: a round takes this long for any size.
+# Each datagram counts as the largest possible and empties the bucket, so a round takes this long for any size.
 _ROUND_NS = 50_000
 _ROUND_BYTES = MTU_MAX_BYTES + 14
 _RATE_BITS_PER_SECOND = _ROUND_BYTES * 8 * 1_000_000_000 // _ROUND_NS
-# A little more than that, because the kernel rounds it down.
+# Slightly larger than _ROUND_BYTES, because the kernel rounds the value down.
 _BURST_BYTES = _ROUND_BYTES + 1024
-# More than lossy_port admits to the detour, so that the bucket never drops.
+# More than lossy_port admits to the detour, so that the bucket never drops datagrams.
 _LIMIT_BYTES = 16 * 1024 * 1024
 
 

@@ -1,7 +1,7 @@
 """Network namespaces: create and remove them, run code and end processes inside them.
 
-Code inside runs on a separate thread, because threads, not processes, enter a namespace: the caller stays where it is,
-and a child process started on that thread is born inside, without code between fork and exec.
+Code inside runs on a separate thread, because threads, not processes, enter a namespace. The caller stays where it is,
+and a child process started on that thread begins inside, without code between fork and exec.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Segmentation: whether datagrams cross the lab one by one, as on a wire, or as super-packets, as on veth.
+"""Segmentation: selects if datagrams cross the lab one by one, as on a wire, or as super-packets, as on veth.
 
 A sender with UDP GSO passes many datagrams to the kernel as one packet. A real NIC cuts it before the wire; veth passes
 it on whole, so a lossy port would lose all of it at once, and measurements would lack the costs of a wire.

@@ -90,7 +90,7 @@ class PortCounters:
 
 
 class Port:
-    """One direction of a port. Changes take effect at once. The state is in the kernel."""
+    """One direction of a port. Changes take effect immediately. The state is in the kernel."""
 
     __slots__ = ("_before_loss", "_before_tcp", "_initial", "_middle", "direction", "host_number")
 

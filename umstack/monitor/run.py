@@ -144,7 +144,7 @@ def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]
 
 
 class _Reporter:
-    """Takes the facts of the stream batch by batch and reports the findings in them."""
+    """Receives the facts of the stream batch by batch and reports the findings in them."""
 
     def __init__(
         self, options: MonitorOptions, sinks: list[Sink], warn: Callable[[str], None], checkpoint: Path

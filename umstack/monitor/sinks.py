@@ -37,10 +37,10 @@ _CHANGED = 1.25
 
 
 class Sink(Protocol):
-    """Takes the new or changed rows of windows, and each incident, storm and finding once."""
+    """Receives the new or changed rows of windows, and each incident, storm and finding once."""
 
     def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
-        """Take rows of a table made by `FindingWatch`."""
+        """Process rows of a table made by `FindingWatch`."""
 
 
 class Lines:

@@ -46,7 +46,7 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
     volume = once.rates(window).group_by(SESSION).agg(pl.col("bytes").sum()).with_columns(nobody)
     numbers = pl.col("sqns").list.len()
     nak_rows = window.rare.filter(kind == NAK).group_by(_WHO).agg(requests=numbers.sum().cast(pl.Int64))
-    # Every receiver of LBT-RU is sent a copy of an NCF.
+    # A copy of an NCF is sent to every receiver of LBT-RU.
     refusals = window.rare.filter(kind == NCF).group_by(_WHO).agg(refused=numbers.sum().cast(pl.Int64))
     refused = refusals.group_by(SESSION).agg(pl.col("refused").max()).with_columns(nobody)
     nak_rows = nak_rows.join(refused, _WHO, "full", coalesce=True, nulls_equal=True)

@@ -2,8 +2,8 @@
 
     python -m umstack.report.class_archive        once per installed Java and PySpark
 
-Takes most of a minute and 180 MB; later small reports are five to seven seconds faster. umstack's Spark sessions use
-the archive if it exists (umstack.spark.spark_session); a different Java ignores it.
+This takes most of a minute and 180 MB; later small reports are five to seven seconds faster. umstack's Spark sessions
+use the archive if it exists (umstack.spark.spark_session); a different Java ignores it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make_class_archive() -> Path:
         capture = generate(Path(folder) / "any.pcap", _PACKETS, Traffic(loss=0.01)).path
         with spark_session("umstack classes", options=recording, is_little=True):
             make_report([str(capture)], Path(folder) / "report", ReportOptions(engine="spark"))
-        # The JVM writes the archive as it exits, which it does when its stdin closes.
+        # The JVM exits when its stdin closes, and writes the archive as it exits.
         gateway = SparkContext._gateway
         assert gateway is not None
         machine = gateway.proc

@@ -93,7 +93,7 @@ def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
 
 
 def _sent(summary: Summary) -> int:
-    """Datagrams sent; of each session, those at the point that saw the most."""
+    """Return the datagrams sent, for each session those at the point that saw the most."""
     best: dict[tuple[str, int], int] = {}
     for row in summary["sessions"]:
         key = (row["publisher"], row["session_id"])
@@ -385,7 +385,7 @@ def _bursts(summary: Summary) -> Iterator[Finding]:
 
 
 def _where_seen_best(rows: list[Row], most: str) -> list[Row]:
-    """One row per session: that of the capture point with the largest value in column `most`; sorted by it."""
+    """Return one row per session, that of the capture point with the most in column `most`; sorted by it."""
     best: dict[tuple[str, int], Row] = {}
     for row in sorted(
         rows, key=lambda row: (-(row[most] or 0), row["publisher"], row["session_id"], row["point"])

@@ -1,4 +1,4 @@
-"""The outputs of a report beside its page: every table as Parquet, and the rows that the page shows."""
+"""The outputs of a report in addition to its page: every table as Parquet, and the rows that the page shows."""
 
 from __future__ import annotations
 

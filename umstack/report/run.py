@@ -43,7 +43,7 @@ class ReportOptions:
     master: str | None = None
     mtu: int = 1500
     driver_memory: str | None = None
-    """None: a size that is enough for any captures."""
+    """None selects a size that is enough for any captures."""
     spark_options: tuple[tuple[str, str], ...] = ()
     expected_loss: float | None = None
     """Share of datagrams, 0 to 1, that the network was set to lose on the way to each receiver: not a fault."""

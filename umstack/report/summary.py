@@ -1,4 +1,4 @@
-"""The rows of the tables that go into the page: as many as a person reads."""
+"""Selects the rows of the tables for the page, limited to a number that a person can read."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def summary_of(
     summary.tables["missing"] = missing.sort_by(
         [("missing", "descending"), ("point", "ascending")]
     ).to_pylist()
-    # From the whole table: among many remarks, the page's rows could leave out the notes.
+    # The notes come from the whole table, because the page's rows could omit them among many remarks.
     notes = (
         tables["remarks"]
         .filter(pc.field("kind") == NOTE)

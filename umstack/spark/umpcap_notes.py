@@ -73,7 +73,7 @@ class Ages:
         self._newest = max(self._changed.values(), default=0)
 
     def is_over(self, file: str) -> bool:
-        """True if a file will not grow any more."""
+        """Return true if a file will not grow further."""
         changed = self._changed[file]
         quiet_ns = max(self._newest, time.time_ns()) - changed
         return self._latest[_series(file)] > changed or (self._newest > changed and quiet_ns >= _QUIET_NS)

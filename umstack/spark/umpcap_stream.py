@@ -175,7 +175,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         except (CaptureError, OSError):
             if Path(file).exists():
                 raise
-            # Rotation removed it after the listing.
+            # Rotation removed the file after the listing.
             self._places.pop(file)
             return None
         places[walked.place.start] = walked.place
@@ -249,7 +249,7 @@ def _ending(walked: Walk, ages: Ages) -> Notes:
     path = walked.place.path
     with suppress(CaptureError, OSError):
         return ending_note(path, walked.step, walked.place.start, walked.length, ages.is_over(path))
-    # It was removed in the meantime.
+    # The file was removed in the meantime.
     return {}
 
 

@@ -39,7 +39,7 @@ class ByteWindow:
 
     @property
     def free_bytes(self) -> int:
-        """Number of free bytes; moves the filled bytes to the start if little space is left behind them."""
+        """Number of free bytes. Moves the filled bytes to the start if little space is left after them."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif self._begin > self._capacity // 2:
@@ -49,7 +49,7 @@ class ByteWindow:
         return self._capacity - self._end
 
     def show_next(self) -> bool:
-        """Show the next record once all shown bytes are consumed; return true if it did. Here all bytes are shown."""
+        """Show the next record once all shown bytes are consumed; return true if shown. Here all bytes are shown."""
         return False
 
     def peek(self, count: int) -> bytes:
@@ -75,7 +75,8 @@ class ByteWindow:
         self._end += len(data)
 
     def receive(self, peer: socket.socket) -> int | None:
-        """Receive once: bytes, 0 at the end of the stream or if the window is full, None if no data is waiting."""
+        """Receive once. Return the number of bytes, 0 at the end of the stream or if the window is full, or None if
+        no data is waiting."""
         if self.free_bytes == 0:
             return None
         try:
@@ -86,7 +87,7 @@ class ByteWindow:
         return count
 
     def send(self, peer: socket.socket) -> None:
-        """Send as much as the socket takes."""
+        """Send as much as the socket accepts."""
         while self._begin < self._end:
             try:
                 self._begin += peer.send(self._view[self._begin : self._end])

@@ -68,7 +68,7 @@ class StreamLoop(Closing):
         self._wake()
 
     def add_work(self, work: Callable[[int], int | None]) -> None:
-        """Call `work` on the loop's thread with the time in nanoseconds; it returns when to call it again."""
+        """Call `work` on the loop's thread with the time in nanoseconds. `work` returns when to call it again."""
         self.submit(partial(self._work.append, work))
 
     def process(self, now_ns: int) -> None:

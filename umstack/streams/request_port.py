@@ -4,7 +4,7 @@
                               other LBMC control: recovery
                               anything else: closed, malformed
 
-Bounded: the number of connections and their idle time. At the limit a new connection replaces an unproductive one.
+The number of connections and their idle time are bounded. At the limit a new connection replaces an unproductive one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MESSAGE = 0
 
 _PAUSE_NS = 100_000_000
 IDLE_PEER_NS = 200_000_000
-"""A peer that has sent nothing for this long may be replaced; legitimate peers send at once."""
+"""A peer that has sent nothing for this long may be replaced; legitimate peers send immediately."""
 
 
 class PeerKind(Enum):
@@ -102,7 +102,7 @@ class RequestPort:
             peer, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
-        except OSError:  # no descriptor or no memory is left: wait for some
+        except OSError:  # no descriptor or memory is left, so wait until some is free
             self._counters.recovery_connections_refused += 1
             self._selector.unregister(self._listener)
             self._resume_ns = now_ns + _PAUSE_NS
@@ -203,7 +203,7 @@ def discard_received(peer: socket.socket) -> None:
 
 
 def keep_alive(peer: socket.socket, timeout_ns: int) -> None:
-    """Have the kernel detect within about this time that the peer is gone (RFC 1122, 4.2.3.6)."""
+    """Make the kernel detect within about this time that the peer is gone (RFC 1122, 4.2.3.6)."""
     seconds = max(1, timeout_ns // 1_000_000_000)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds // 2))

@@ -12,7 +12,7 @@ from xdp.closing import Closing
 
 
 class Streams(Closing):
-    """Any thread. Closed after its users, which end their connections once the loop's thread has ended."""
+    """Usable by any thread. It is closed after its users, which end their connections after the loop's thread."""
 
     def __init__(self, options: ContextOptions, address: str, *, is_threaded: bool) -> None:
         """`address` is the IPv4 address of the context's interface."""

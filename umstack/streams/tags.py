@@ -34,7 +34,7 @@ KIND_BYTES = 8
 _GREETING_HEAD = bytes.fromhex("0862001cff1880")
 
 KeysOf = Callable[[str], tuple[Key, ...]]
-"""Returns the keys of a topic in use now; the first makes tags. Empty: connections of the topic have no tags."""
+"""Returns a topic's current keys, of which the first makes tags. If empty, the topic's connections have no tags."""
 
 _records = RepeatedRecords(logging.getLogger("umstack.authentication"))
 
@@ -172,14 +172,14 @@ class StreamTags:
         self._handle = ffi.gc(handle, lib.um_stream_tags_close)
 
     def seal(self, record: Any, length: int) -> None:
-        """Complete a record with `length` bytes of messages behind its header. Raises ConnectionError."""
+        """Complete a record with `length` bytes of messages after its header. Raises ConnectionError."""
         if lib.um_stream_tags_seal(self._handle, ffi.cast("uint8_t *", record), length) != 0:
             raise ConnectionError("cannot tag a record: libcrypto failed")
 
     def verify(self, record: Any) -> None:
         """Accept the next record of the connection. Raises TagRefused."""
         if not self._is_in_use(self.key):
-            raise TagRefused(Refusal.KEY)  # it was removed from the key file
+            raise TagRefused(Refusal.KEY)  # the key was removed from the key file
         status = lib.um_stream_tags_verify(self._handle, record)
         if status != lib.UM_TAG_OK:
             raise TagRefused(_REFUSALS[status])
@@ -196,7 +196,7 @@ class SealedWindow(ByteWindow):
         self._tags: StreamTags | None = None
 
     def begin(self, tags: StreamTags) -> None:
-        """Accept messages from now on: the other side's greeting has arrived."""
+        """Accept messages from now on, because the other side's greeting has arrived."""
         self._tags = tags
 
     @property

@@ -18,7 +18,7 @@ UNSET_MINIMUM = 2**64 - 1
 
 
 class CounterKind(StrEnum):
-    """How a counter moves, which decides how it is reset, summed and plotted."""
+    """How a counter changes, which determines how it is reset, summed and plotted."""
 
     COUNTER = "counter"
     SNAPSHOT = "snapshot"
@@ -133,7 +133,7 @@ def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
 
 def parse_schema(text: str) -> CounterSchema:
     """Parse a schema; ValueError or KeyError names the wrong entry."""
-    import tomllib  # only when figures are first read
+    import tomllib  # imported only when figures are first read
 
     document = tomllib.loads(text)
     version = int(document.pop("schema_version"))

@@ -3,8 +3,8 @@
 An answer is either a complete text, or an iterator of pieces that are sent as they are produced until the client
 disconnects or the server closes.
 
-Threads: one that listens and one per connection, at most `_CONNECTIONS_MAX`; further connections are closed at once. A
-connection that is slow to read or write is closed after `_CONNECTION_SECONDS`.
+One thread listens, and each connection has a thread, at most `_CONNECTIONS_MAX`; further connections are closed
+immediately. A connection that is slow to read or write is closed after `_CONNECTION_SECONDS`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def session_counters(session: SourceSession) -> Counters:
 
 
 def publication_counters(publication: Publication, of_session: Counters | None = None) -> Counters:
-    """The counters of a source and of its transport session, which are read if not given."""
+    """Return the counters of a source and of its transport session, which are read unless passed."""
     own = read_counters("source", lib.um_statistics_source, publication.handle)
     return {**(session_counters(publication.session) if of_session is None else of_session), **own}
 

@@ -1,8 +1,8 @@
 """Checks the report of a process before it is used.
 
 Any process that can bind a socket in the statistics directory can send anything. A report is accepted only if it has
-the shape that `Context.stats()` gives it, every figure is a finite number, and process and context match the socket's
-name. Its texts remain foreign text (umstack.foreign_text).
+the structure that `Context.stats()` returns, every figure is a finite number, and process and context match the
+socket's name. Its texts remain foreign text (umstack.foreign_text).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEW_LISTS = ("event_queues", "hot_failover")
 
 
 class BadReport(ValueError):
-    """The data read is no valid report of that context."""
+    """The data read is not a valid report of that context."""
 
 
 def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _text(name: str, value: Any) -> None:
 def _figure(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadReport(f"{name} is no figure")
-    if not -(2.0**64) <= value <= 2.0**64:  # nor is NaN
+    if not -(2.0**64) <= value <= 2.0**64:  # which also rejects NaN
         raise BadReport(f"{name} is out of range")
 
 

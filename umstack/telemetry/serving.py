@@ -24,7 +24,7 @@ class _SharedEndpoint:
     def __init__(self, address: str) -> None:
         self._members: dict[int, tuple[float, Callable[[], Mapping[str, Any]]]] = {}
         self._changing = threading.Lock()
-        # Importing http.server takes 20 ms, which only a process that serves metrics pays.
+        # Importing http.server takes 20 ms, so only a process that serves metrics imports it.
         from umstack.telemetry.endpoint import MetricsEndpoint
 
         schema()  # parse the file now (10 ms), not during the first scrape
@@ -35,7 +35,7 @@ class _SharedEndpoint:
             members = list(self._members.items())
         reports: list[Mapping[str, Any]] = []
         for number, (started_at, read) in members:
-            with contextlib.suppress(Closed):  # closed in the meantime
+            with contextlib.suppress(Closed):  # the endpoint was closed in the meantime
                 identity = {"pid": os.getpid(), "number": number, "command": " ".join(sys.orig_argv)}
                 reports.append({**identity, "started_at": started_at, **read()})
         return reports

@@ -150,4 +150,4 @@ def _socket_lists() -> Iterator[str]:
                 seen.add(namespace)
                 yield (entry / "net" / "unix").read_text(errors="replace")
         except OSError:
-            continue  # it ended, or belongs to another user
+            continue  # the process has ended, or belongs to another user

@@ -159,7 +159,7 @@ def _read_report(one: ContextSocket) -> dict[str, Any] | None:
         text = _read_text(one)
         return checked_report(json.loads(text), one.pid, one.number) if text else None
     except (FileNotFoundError, ConnectionError):
-        return None  # refused: it has ended, or is bound but not listening yet
+        return None  # refused, because the process has ended, or its socket is bound but not listening yet
     except (BadReport, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         _log.warning("%s sent no valid report: %s", displayed(str(one.path)), displayed(str(error)))
     except OSError as error:

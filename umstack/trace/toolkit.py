@@ -1,6 +1,6 @@
 """Finds bcc, a package of the distribution's Python, and the kernel headers that its compiler requires.
 
-A virtual environment does not see the distribution's packages; only bcc is loaded from there. The traced program takes
+A virtual environment does not see the distribution's packages; only bcc is loaded from there. The traced program reads
 the layout of kernel structures from the running kernel, so headers of any version work.
 """
 

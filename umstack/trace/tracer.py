@@ -27,7 +27,7 @@ from xdp.probe import running_kernel
 _RECEIVER_KERNEL = (6, 11)
 _REASON_PREFIX = "SKB_DROP_REASON_"
 _XDP_ACTIONS = {0: "aborted", 1: "drop", 2: "pass", 3: "tx", 4: "redirect"}
-# The errors of an AF_XDP socket that cannot take a frame.
+# The errors of an AF_XDP socket that cannot accept a frame.
 _RING_ERRORS = {
     errno.ENOBUFS: "the receive ring is full",
     errno.ENOSPC: "a ring is full, or the fill ring is empty",

@@ -50,7 +50,7 @@ def follow_streams(reader: Any, ports: tuple[int, int], stored: bytes = b"") -> 
 
 
 def stored_streams(reader: Any) -> bytes:
-    """Return the state of a reader's TCP streams, for another reader that continues behind it."""
+    """Return the state of a reader's TCP streams, for another reader that continues after it."""
     streams = ffi.addressof(reader, "streams")
     stored = bytearray(lib.um_streams_stored_bytes(streams))
     lib.um_streams_store(streams, ffi.from_buffer("uint8_t[]", stored), len(stored))
@@ -100,7 +100,7 @@ def cannot_open(path: str | os.PathLike[str], error: OSError) -> CaptureError:
 
 
 class Window(Closing):
-    """`length` bytes of a file at `data`, from byte `base` on; the reader is at offset `at` of them."""
+    """`length` bytes of a file at `data`, from byte `base` on. The reader is at offset `at` in the window."""
 
     __slots__ = ("at", "base", "data", "length", "problem")
 
@@ -182,7 +182,7 @@ class StreamedFile(Window):
             if compression == "gzip":
                 plain = open_remote(str(path)) if is_remote(str(path)) else None
                 self._stream: Any = gzip.GzipFile(None if plain else path, "rb", fileobj=plain)
-                # read() would return nothing of a block with damage.
+                # read() would return no data of a damaged block.
                 self._read = self._stream.read1
             else:
                 stream = open_remote(str(path)) if is_remote(str(path)) else arrow().OSFile(str(path))
@@ -195,7 +195,7 @@ class StreamedFile(Window):
         self.data = ffi.from_buffer("uint8_t[]", self._bytes)
 
     def more(self) -> bool:
-        """Read as much as fits behind the unread bytes; double the window if one record fills it."""
+        """Read as much as fits after the unread bytes; double the window if one record fills it."""
         taken, left = int(self.at[0]), self.remaining
         if left == len(self._bytes):
             self._double()

@@ -136,7 +136,7 @@ def open_egress(
         try:
             tap_filter = egress_filter(packet_filter)
         except NotBuiltError:
-            tap_filter = None  # the facts report it, too
+            tap_filter = None  # the facts also report this
         choice = choose(wanted, facts, filter_fits=tap_filter is not None)
         if choice.way == "device" or tap_filter is None:
             return choice, None

@@ -35,7 +35,7 @@ class FrameOrigin:
     __slots__ = ("_interface", "_looks", "_queue")
 
     def __init__(self, name: str) -> None:
-        """Find the interface; if that fails, nothing is known of its frames."""
+        """Find the interface. If that fails, nothing is known about its frames."""
         self._interface: Interface | None = None
         self._looks: deque[tuple[int, ...]] = deque(maxlen=_AGREEING_LOOKS)
         self._queue: int = lib.UM_PCAPNG_UNKNOWN

@@ -38,7 +38,7 @@ class CaptureSettings:
     """Settings of a capture. A file ends at `rotate_bytes` or after `rotate_seconds`; 0: never."""
 
     packet_filter: PacketFilter | None = None
-    """None: everything."""
+    """Filter of the packets; None captures everything."""
     snap_bytes: int = 0
     rotate_bytes: int = 0
     rotate_seconds: float = 0.0
@@ -75,7 +75,7 @@ def _has_run_headers() -> bool:
 class InterfaceCapture(Closing):
     """A capture that collects packets from its creation on; `run` writes them. Close it, or use `with`.
 
-    A file has ".part" behind its name until it is complete. After the process was killed, such a file can be read up to
+    A file's name ends in ".part" until the file is complete. If the process was killed, such a file can be read up to
     its last complete block. An interrupt may occur at any time, also between two files: `close` then continues from
     there.
     """

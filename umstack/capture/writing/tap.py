@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from umstack._engine.core_context import CoreContext
 
 TAP_RING_BYTES = 16 << 20
-"""How far the data path may be ahead of the file; datagrams beyond that are left out and counted."""
+"""Limit of the data path's lead over the file. Datagrams beyond the limit are omitted and counted."""
 
 _NS_PER_S = 1_000_000_000
 Endpoint = tuple[str, int]
