@@ -190,7 +190,9 @@ def test_off_transport_recovery_delivers_them(contexts: list[Context]) -> None:
 
 
 def test_hot_failover_numbers_and_properties_combine(contexts: list[Context]) -> None:
-    """W1: two elements in one chain; the first copy of each number is delivered with the properties of that copy."""
+    """W1: two elements are in one chain; the first copy of each number is delivered with the properties of
+    that copy.
+    """
     receiver = contexts[1].hot_failover_receiver("copies")
     with open_context(**PORTS) as other:
         sources = [context.source("copies", flow_control="min") for context in (contexts[0], other)]
@@ -231,7 +233,7 @@ def test_wildcard_receivers_event_queues_and_callbacks_have_them(contexts: list[
 
 @pytest.mark.parametrize("data", [b"short", LONG], ids=["short", "long"])
 def test_a_request_has_them(contexts: list[Context], data: bytes) -> None:
-    """A request with properties is a request, and its responses arrive."""
+    """A request with properties arrives as a request, and its responses arrive."""
     receiver = contexts[1].receiver("asked")
     source = contexts[0].source("asked", flow_control="min")
     source.wait_connected(timeout=SECONDS)
@@ -246,7 +248,7 @@ def test_a_request_has_them(contexts: list[Context], data: bytes) -> None:
 
 
 def test_asynchronous_sends_and_reads_have_them(contexts: list[Context]) -> None:
-    """UX-2: send_async() and async for."""
+    """UX-2: properties arrive with send_async() and async for."""
     source, receiver = connect(contexts[0], "async")
 
     async def both() -> Message:
@@ -259,7 +261,7 @@ def test_asynchronous_sends_and_reads_have_them(contexts: list[Context]) -> None
 
 
 def test_any_buffer_can_have_properties(contexts: list[Context]) -> None:
-    """UM-42: every kind of data that send() accepts."""
+    """UM-42: properties can be sent with every kind of data that send() accepts."""
     source, receiver = connect(contexts[0], "buffers")
     for data in (bytearray(b"abcd"), memoryview(b"abcd"), memoryview(b"abcd").cast("H")):
         source.send(data, flush=True, properties=SMALL)
@@ -267,7 +269,7 @@ def test_any_buffer_can_have_properties(contexts: list[Context]) -> None:
 
 
 def test_messages_of_empty_mappings_are_plain(contexts: list[Context]) -> None:
-    """UM-53: no properties, no element on the wire."""
+    """UM-53: without properties there is no element on the wire."""
     source, receiver = connect(contexts[0], "plain")
     for properties in ({}, MessageProperties(), None):
         source.send(b"x", flush=True, properties=properties)
@@ -380,7 +382,9 @@ def test_properties_count_towards_the_longest_message() -> None:
 
 
 def test_explicit_batches_carry_none(contexts: list[Context]) -> None:
-    """UM-35: refused by name, both with the mark and inside an open batch."""
+    """UM-35: a message with properties and a mark, or in an open batch, is refused, and the error names the
+    reason.
+    """
     source, receiver = connect(contexts[0], "batch")
     with pytest.raises(InvalidArgument, match="explicit batch carries no properties"):
         source.send(b"x", batch="complete", properties=SMALL)

@@ -203,7 +203,7 @@ def test_a_context_is_scraped() -> None:
 
 
 def test_contexts_of_a_process_share_an_address() -> None:
-    """The second context is on the same page; when the first is closed, the page still shows the second."""
+    """The second context appears on the same page; when the first is closed, the page still shows the second."""
     address = free_address()
     with open_context(metrics=address) as first, open_context(metrics=address):
         assert [
@@ -218,8 +218,9 @@ def test_contexts_of_a_process_share_an_address() -> None:
 
 
 def test_an_unavailable_address_is_an_error() -> None:
-    """For a port in use the error states how to find its owner; for nonsense, the format of an address. No context
-    stays open."""
+    """For a port in use the error states how to find its owner, and for an invalid address the format of an
+    address. No context stays open.
+    """
     with MetricsEndpoint("127.0.0.1:0", list) as other, pytest.raises(SystemFailure, match="in use"):
         open_context(metrics=f"127.0.0.1:{other.port}")
     for text in ("9464", "host:port", ":99999", "[::1"):
@@ -230,7 +231,7 @@ def test_an_unavailable_address_is_an_error() -> None:
 def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The statistics server, already open by then, is closed too."""
+    """The statistics server, which is already open by then, is closed too."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     before = {thread.name for thread in threading.enumerate()}
     with socket.socket() as taken:
@@ -243,7 +244,7 @@ def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
 
 
 def test_addresses() -> None:
-    """A host, an IPv6 address in brackets, or nothing for all addresses."""
+    """An address is a host, an IPv6 address in brackets, or nothing for all addresses."""
     assert parse_address(":9464") == ("", 9464)
     assert parse_address("[::1]:1") == ("::1", 1)
     assert parse_address("localhost:65535") == ("localhost", 65535)
@@ -258,7 +259,9 @@ def test_other_paths_are_not_found() -> None:
 
 
 def test_idle_scrapers_are_bounded() -> None:
-    """Connections without a request take only the bounded slots; the next one is closed, and they time out."""
+    """Connections without a request use only the bounded slots; the next connection is closed, and they time
+    out.
+    """
     with MetricsEndpoint("127.0.0.1:0", list) as endpoint:
         idle = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(8)]
         with socket.create_connection(("127.0.0.1", endpoint.port)) as ninth:
@@ -316,7 +319,7 @@ def exporter(folder: Path) -> Iterator[str]:
 
 @pytest.mark.usefixtures("folder")
 def test_the_exporter_finds_every_process(exporter: str) -> None:
-    """Contexts of this process and of another are on one page; a killed process leaves it."""
+    """Contexts of this process and of another are on one page, and those of a killed process leave it."""
     assert "umstack_context_info" not in scraped(exporter)
     program_text = (
         "import time; from tests.unit.loopback import open_context\n"

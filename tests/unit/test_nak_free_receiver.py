@@ -1,5 +1,6 @@
-"""Receivers without NAKs: transport_lbtrm_send_naks 0, and the NAK cutoff. The losses here are datagrams longer than
-the receiver accepts: each is lost permanently at this receiver only."""
+"""Receivers without NAKs: transport_lbtrm_send_naks 0, and the NAK cutoff. The losses in these tests are
+datagrams that are longer than the receiver accepts, so each is lost permanently, at this receiver only.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def test_a_gap_is_declared_at_once(contexts: tuple[Context, Context]) -> None:
 def test_a_gap_is_declared_in_bounded_time_without_later_data(
     contexts: tuple[Context, Context],
 ) -> None:
-    """UM-101: after the interval and not sooner; the loss check interval (2500 ms) does not delay it."""
+    """UM-101: the loss is declared after the interval and not earlier; the loss check interval (2500 ms) does
+    not delay it.
+    """
     source, receiver = _connected(contexts, transport_lbtrm_loss_declaration_interval=300)
     source.send(SHORT, flush=True)
     assert receiver.receive(SECONDS) == SHORT
@@ -141,8 +144,9 @@ def test_no_nak_is_sent_until_the_call_that_allows_them(
 
 
 def test_a_session_at_its_limit_stops_its_naks(contexts: tuple[Context, Context]) -> None:
-    """UX-21: transport_lbtrm_nak_cutoff_interval stops them, with an event; a call on the receiver starts them
-    again."""
+    """UX-21: transport_lbtrm_nak_cutoff_interval stops NAKs, with an event; a call on the receiver starts
+    them again.
+    """
     source, receiver = _connected(
         contexts, **WITH_NAKS, transport_lbtrm_nak_rate_limit=20, transport_lbtrm_nak_cutoff_interval=100
     )
@@ -161,7 +165,7 @@ def test_a_session_at_its_limit_stops_its_naks(contexts: tuple[Context, Context]
 
 
 def test_calls_on_closed_objects_raise(contexts: tuple[Context, Context]) -> None:
-    """UX-21: they raise Closed."""
+    """UX-21: calls on a closed receiver raise Closed."""
     receiver = contexts[1].receiver("topic")
     receiver.close()
     with pytest.raises(Closed):

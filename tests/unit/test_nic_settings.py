@@ -37,7 +37,7 @@ class FakeHost:
         return self.values.get(key, Unknown("no such setting"))
 
     def write(self, key: str, value: Value) -> None:
-        """Change the value, or refuse."""
+        """Change the value, or refuse the change."""
         if key in self.refused:
             raise SettingError(f"writing {key}", "Invalid argument", 22)
         self.written.append((key, value))
@@ -126,7 +126,9 @@ def test_init_changes_the_settings_and_undo_restores_them_exactly(tmp_path: Path
 
 
 def test_a_second_init_changes_nothing_and_keeps_the_record(tmp_path: Path) -> None:
-    """Undo after two inits restores the state before the first, whatever the second one requested."""
+    """Undo after two inits restores the state before the first init, whichever settings the second one
+    requested.
+    """
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state)
     assert not init(host, state).changes
@@ -162,7 +164,7 @@ def test_a_failed_second_init_keeps_the_record_of_the_first(tmp_path: Path) -> N
 
 
 def test_settings_that_cannot_be_restored_stay_recorded(tmp_path: Path) -> None:
-    """Undo continues with the rest, reports what remains, and can be repeated."""
+    """Undo continues after an error, reports the settings that remain, and can be repeated."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state)
     host.refused = {"rings.rx", "queues.combined"}
@@ -244,7 +246,7 @@ def test_busy_polling_is_prepared_only_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threaded", [THREADED_ON, THREADED_BUSY_POLL])
 def test_napi_threads_are_set_for_each_instance(tmp_path: Path, threaded: int) -> None:
-    """They are recorded by index, so undo works even if the driver assigns new numbers."""
+    """Threads are recorded by index, so undo works even if the driver assigns new numbers."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     init(host, state, Preferences(threaded_napi=threaded))
     assert host.values == {**PREPARED, "napi.0.threaded": threaded, "napi.1.threaded": threaded}
@@ -318,7 +320,7 @@ def test_every_change_has_its_command_and_privilege() -> None:
 
 
 def test_cpu_lists_of_the_kernel_are_parsed() -> None:
-    """Ranges, single CPUs and an empty list."""
+    """A list of CPUs can have ranges, single CPUs or nothing."""
     assert cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
     assert cpu_list("\n") == []
 

@@ -26,7 +26,8 @@ from umstack import (
 )
 
 SOON_ENDED = {"transport_lbtrm_activity_timeout": 250, "transport_lbtrm_send_naks": 0}
-"""The session ends quickly; the transport does not recover messages missed meanwhile."""
+"""Options with which the session ends quickly and the transport does not recover messages missed meanwhile.
+"""
 IDLE = {"transport_lbtrm_sm_minimum_interval": 2000, "transport_lbtrm_sm_maximum_interval": 2000}
 QUICK = {
     "otr_request_minimum_interval": 50,
@@ -34,7 +35,7 @@ QUICK = {
     "otr_request_message_timeout": 400,
 }
 PATIENT = {"otr_request_message_timeout": 2000}
-"""Time limit for a peer that answers, however busy the machine is."""
+"""The time limit for a peer that answers, even on a busy machine."""
 FLAG_OTR = 0x20
 
 
@@ -76,7 +77,7 @@ class Account:
         wait_for(lambda: self.receiver.stats()["delivery_controllers"], "the source")
 
     def take_for(self, count: int, seconds: float) -> None:
-        """Take rows until there are `count` of them or the time is over."""
+        """Take rows until there are `count` of them or the time limit has passed."""
         deadline = time.monotonic() + seconds
         while len(self.numbers) + len(self.lost) < count and time.monotonic() < deadline:
             self.take()
@@ -110,7 +111,9 @@ def _rediscovered(subscriber: Context, account: Account, count: int = 1) -> None
 def test_a_rediscovered_source_delivers_nothing_twice(
     publisher: Context, subscriber: Context, options: dict[str, int]
 ) -> None:
-    """UM-106, UM-142: after EndOfSession the receiver continues where it stopped; missed messages are fetched."""
+    """UM-106, UM-142: after EndOfSession the receiver continues at its position, and missed messages are
+    fetched.
+    """
     source = publisher.source("again", flow_control="none", **RETAINED, **IDLE)
     account = Account(subscriber.receiver("again", **SOON_ENDED, **options))
     account.until_mapped()
@@ -129,7 +132,7 @@ def test_a_rediscovered_source_delivers_nothing_twice(
 
 
 def test_a_source_is_rediscovered_three_times(publisher: Context, subscriber: Context) -> None:
-    """UM-106: no message is delivered twice, missed or not."""
+    """UM-106: no message is delivered twice, whether it was missed or not."""
     source = publisher.source("thrice", flow_control="none", **RETAINED, **IDLE)
     account = Account(subscriber.receiver("thrice", **SOON_ENDED))
     account.until_mapped()
@@ -195,8 +198,9 @@ def _missing_100(source: Source, subscriber: Context, topic: str, **options: int
 
 
 def test_a_peer_that_never_answers_is_given_up_in_time(misled: Any, subscriber: Context) -> None:
-    """UM-142: the receiver reconnects at doubling intervals and gives up after the message timeout: exactly the rest
-    is lost."""
+    """UM-142: the receiver reconnects at doubling intervals and gives up after the message timeout; exactly
+    the remaining messages are lost.
+    """
     source, peer = misled("mute", lambda _connection, peer: peer.done.wait(0.15))
     account = _missing_100(source, subscriber, "mute")
     account.until(111)
@@ -207,7 +211,7 @@ def test_a_peer_that_never_answers_is_given_up_in_time(misled: Any, subscriber: 
 
 
 def test_a_port_that_refuses_is_given_up_in_time(misled: Any, subscriber: Context) -> None:
-    """UM-142: the advertised port has no listener."""
+    """UM-142: no listener exists at the advertised port."""
     source, peer = misled("nobody", lambda _connection, _peer: None)
     peer.close()
     account = _missing_100(source, subscriber, "nobody")
@@ -283,7 +287,7 @@ def test_a_full_store_loses_exactly_the_dropped_messages(publisher: Context, sub
 
 
 def test_two_receivers_of_a_topic_recover_in_one_process(publisher: Context, subscriber: Context) -> None:
-    """UM-142: each receiver continues where it stopped itself."""
+    """UM-142: each receiver continues at its own position."""
     source = publisher.source("both", flow_control="none", **RETAINED, **IDLE)
     accounts = [Account(subscriber.receiver("both", **SOON_ENDED)) for _ in range(2)]
     for account in accounts:
@@ -302,7 +306,9 @@ def test_two_receivers_of_a_topic_recover_in_one_process(publisher: Context, sub
 
 
 def test_ten_thousand_connections_to_the_request_port(subscriber: Context) -> None:
-    """UM-138: connections beyond the limit are refused; idle ones make way for a receiver that sends a request."""
+    """UM-138: connections beyond the limit are refused; idle ones are closed for a receiver that sends a
+    request.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     try:

@@ -84,7 +84,9 @@ def process(program: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("program", [_DIES, _DIES_HALF_WAY], ids=["before it answers", "in its answer"])
 def test_a_process_that_dies_while_it_is_scraped_is_left_out(program: str) -> None:
-    """The page shows the others at once, and the next scrape does not wait for the dead process either."""
+    """The page shows the other processes immediately, and the next scrape does not wait for the dead process
+    either.
+    """
     with (
         open_context(statistics=True) as ours,
         process(program) as dying,
@@ -137,7 +139,7 @@ def test_a_port_in_use_is_reported(command: tuple[str, ...]) -> None:
 
 @pytest.mark.timeout(300)
 def test_ten_thousand_topics_are_shown_within_bounds() -> None:
-    """With one such context the page is bounded by its labels, and stat, top and exporter answer."""
+    """With such a context the page is bounded by its labels, and stat, top and exporter answer."""
     with open_context(statistics=True) as context:
         for number in range(TOPICS):
             context.source(f"topic {number}", transport_lbtrm_multicast_address="239.192.77.1")
@@ -159,7 +161,7 @@ HOSTILE = "<script>alert('x')</script>&\"\x1b[2J"
 
 
 def test_a_hostile_topic_name_is_text_in_the_report(tmp_path: Path) -> None:
-    """Its tags are shown as text; its escape sequence is written out, also on the terminal."""
+    """Tags in a topic's name are shown as text; escape sequences are written out, also on the terminal."""
     tap = tmp_path / "tap.pcapng"
     with open_context(tap=tap, resolver_multicast_port=12965) as context:  # the decoder reads names here
         source, receiver = connect(context, HOSTILE)

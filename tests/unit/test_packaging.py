@@ -23,7 +23,7 @@ UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
 EXPOSURE_OK = 5.0
 """systemd-analyze rates an exposure below this as "OK" or better."""
 _BETWEEN_VERSIONS = 0.5
-"""Differences between systemd versions: newer ones know more settings."""
+"""Messages that differ between systemd versions, because newer ones know more settings."""
 
 
 def tool(name: str) -> str:
@@ -83,7 +83,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 def test_a_wrong_unit_is_detected(tmp_path: Path) -> None:
-    """Proves that the check above can fail."""
+    """This test proves that the check above can fail."""
     unit = tmp_path / "umstack-wrong.service"
     unit.write_text(UNITS[0].read_text().replace("NoNewPrivileges=true", "NoNewPrivilege=true"))
     done = subprocess.run(
@@ -94,7 +94,7 @@ def test_a_wrong_unit_is_detected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["debian/postinst", "debian/prerm", "prove-wheel"])
 def test_scripts_are_valid_shell(script: str) -> None:
-    """The shell parses them completely."""
+    """The shell parses the scripts completely."""
     done = subprocess.run(["sh", "-n", PACKAGING / script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -123,7 +123,7 @@ def test_sysusers_and_tmpfiles_are_accepted(tmp_path: Path) -> None:
 
 
 def test_the_version_lists_the_compiled_parts() -> None:
-    """Version and commit, interpreter and kernel, library versions and BPF programs."""
+    """The bug report has version and commit, interpreter and kernel, library versions and BPF programs."""
     output_lines = CliRunner().invoke(root, ["--version"]).output.splitlines()
     assert re.fullmatch(r"umstack \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)\)", output_lines[0])
     assert output_lines[1].startswith("Python 3.")
@@ -134,7 +134,7 @@ def test_the_version_lists_the_compiled_parts() -> None:
 
 
 def test_the_containerfile_passes_its_linter() -> None:
-    """hadolint accepts it, and rejects a wrong one."""
+    """hadolint accepts the container file and rejects a wrong one."""
     hadolint = tool("hadolint")
     path = PACKAGING / "container" / "Containerfile"
     done = subprocess.run([hadolint, path], capture_output=True, text=True, timeout=60)
@@ -146,7 +146,7 @@ def test_the_containerfile_passes_its_linter() -> None:
 
 
 def test_the_kubernetes_example_follows_the_schemas(tmp_path: Path) -> None:
-    """Strictly, by the published schemas; an unknown field is detected."""
+    """The manifests are checked strictly by the published schemas; an unknown field is detected."""
     validate = tool("kubernetes-validate")
     path = PACKAGING / "kubernetes" / "umstack.yaml"
     for text, status in ((path.read_text(), 0), (path.read_text().replace("hostNetwork", "hostNetworks"), 1)):

@@ -1,4 +1,4 @@
-"""Packet filter: the program runs over handmade packets in an interpreter in this file, and in the kernel."""
+"""Packet filter: the program runs over handmade packets in an interpreter in this file and in the kernel."""
 
 from __future__ import annotations
 

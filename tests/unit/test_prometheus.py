@@ -74,7 +74,7 @@ def test_the_dashboard_shows_every_counter() -> None:
 
 
 def test_promtool_accepts_the_rules_and_the_metrics() -> None:
-    """Its linter accepts both."""
+    """Prometheus' linter accepts both files."""
     promtool = tool("promtool")
     checked = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
@@ -120,8 +120,9 @@ FIRING: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_each_rule_fires_for_its_fault(alert: Any, tmp_path: Path) -> None:
-    """By Prometheus' own evaluation, the rule fires with its figures, alone, and not while all counters stand
-    still."""
+    """In Prometheus' own evaluation the rule fires alone, with its figures, and does not fire while all
+    counters stand still.
+    """
     series = FIRING[alert.name]
     at_rest = dict.fromkeys(series, "1000x20")
     cases = []

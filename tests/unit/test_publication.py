@@ -82,7 +82,7 @@ def test_an_idle_source_stays_alive() -> None:
 
 
 def test_a_blocked_publisher_polls_its_own_control() -> None:
-    """AE-17, AE-44: only the sends run the protocol, and none of them waits: they read the status messages."""
+    """AE-17, AE-44: only the sends run the protocol; they read the status messages, and none of them waits."""
     size, count = 8192, 2000
     received = 0
 
@@ -154,7 +154,7 @@ def test_deferred_tails_are_sent_while_another_session_streams() -> None:
         waits = []
         for _ in range(30):
             time.sleep(0.01)
-            quiet.send(bytes(4000))  # sent at once, after a pause
+            quiet.send(bytes(4000))  # sent immediately, after a pause
             quiet.send(bytes(4000))  # deferred to the loop
             started = time.monotonic()
             assert len(take(few, 2)) == 2

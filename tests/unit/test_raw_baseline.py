@@ -141,7 +141,9 @@ def counters_of(datagrams: Sequence[bytes], size: int = 64) -> list[int]:
 def test_the_sender_sends_every_counter_once_in_datagrams_of_the_given_size(
     group: Address, packing: dict[str, int], lengths: list[int]
 ) -> None:
-    """One message per datagram, packed, and as super-datagrams: the traffic equals the result exactly."""
+    """Messages are sent one per datagram, packed, and as super-datagrams; the traffic equals the result
+    exactly.
+    """
     result, datagrams = send(group, max_message_count=100, **packing)
     data = [datagram for datagram in datagrams if datagram != END_MARKER]
     assert counters_of(datagrams) == list(range(100))
@@ -191,7 +193,7 @@ def test_the_receiver_counts_a_complete_stream(group: Address, wait: str, gro: b
 def test_the_receiver_distinguishes_lost_late_and_duplicate(
     group: Address, counters: list[int], lost: int, out_of_order: int, duplicates: int
 ) -> None:
-    """Every message is checked, none is sampled; a gap beyond the table's limit stays lost."""
+    """Every message is checked and none is sampled; a gap beyond the table's limit remains lost."""
     found = receive(group, [*(message(n) for n in counters), END_MARKER])
     kinds = ("lost_count", "out_of_order_count", "duplicate_count")
     assert tuple(found[kind] for kind in kinds) == (lost, out_of_order, duplicates)
@@ -199,7 +201,9 @@ def test_the_receiver_distinguishes_lost_late_and_duplicate(
 
 
 def test_the_receiver_counts_datagrams_without_a_whole_message(group: Address) -> None:
-    """Truncated, too long for the buffer, or without messages: counted as malformed, never read beyond the end."""
+    """Messages that are truncated, too long for the buffer, or empty are counted as malformed and never read
+    beyond the end.
+    """
     found = receive(group, [message(0) + b"odd", message(1)[:20], bytes(4000), message(1), END_MARKER])
     assert found["status"] == 0
     assert (found["message_count"], found["malformed_count"], found["lost_count"]) == (2, 3, 0)
@@ -207,7 +211,9 @@ def test_the_receiver_counts_datagrams_without_a_whole_message(group: Address) -
 
 @pytest.mark.parametrize("wait", ["UM_RAW_WAIT_BLOCK", "UM_RAW_WAIT_BUSY", "UM_RAW_WAIT_COALESCE"])
 def test_the_receiver_ends_without_an_end_marker(group: Address, wait: str) -> None:
-    """An idle timeout ends the run: as a timeout if nothing arrived, otherwise with the data and without a marker."""
+    """An idle timeout ends the run. The result is a timeout if nothing arrived, otherwise the data without a
+    marker.
+    """
     assert receive(group, [], wait=getattr(lib, wait))["status"] == -errno.ETIMEDOUT
     found = receive(group, [message(0), message(1)], wait=getattr(lib, wait))
     assert (found["status"], found["message_count"], found["end_marker_seen"]) == (0, 2, False)
@@ -235,7 +241,9 @@ def test_sizes_out_of_range_are_refused(wrong: dict[str, int]) -> None:
 def test_a_throughput_measurement_between_two_processes(
     group: Address, what: raw.What, wait: raw.Wait
 ) -> None:
-    """Two child processes; the receiver is ready before the sender starts. At an easy pace everything arrives."""
+    """The bench uses two child processes; the receiver is ready before the sender starts. At an easy pace
+    everything arrives.
+    """
     plan = ThroughputPlan(what, 64, wait=wait, seconds=20, group=group[0], port=group[1])
     count, pace = 6000 * plan.messages_per_datagram, 20_000 * plan.messages_per_datagram
     plan = dataclasses.replace(plan, max_messages=count, pace_messages_per_second=pace)
@@ -289,7 +297,7 @@ def test_a_measurement_has_the_keys_of_the_bench(group: Address) -> None:
 
 
 def test_percentiles_match_the_samples() -> None:
-    """Nanoseconds in, microseconds out; p999 is in the tail."""
+    """Figures are measured in nanoseconds and printed in microseconds; p999 is in the tail."""
     samples = np.arange(1, 100_001, dtype=np.uint64)
     np.random.default_rng(7).shuffle(samples)
     found = raw.percentiles_us(samples)
@@ -356,7 +364,7 @@ def test_a_failing_child_is_an_error_with_its_reason(group: Address) -> None:
 
 
 def test_a_failing_sender_leaves_no_receiver_behind(group: Address) -> None:
-    """If the sender cannot start, the receiver is ended at once instead of by its timeout."""
+    """If the sender cannot start, the receiver is ended immediately instead of by its timeout."""
     started: list[Any] = []
 
     class Watched(ThisMachine):

@@ -40,7 +40,7 @@ def test_a_receiver_is_iterated(context: Context) -> None:
 
 
 def test_poll_waits_for_the_first_row_only(context: Context) -> None:
-    """poll(max, timeout) returns the available rows, at most max; empty after the timeout."""
+    """poll(max, timeout) returns the available rows, at most max of them, and nothing after the timeout."""
     source, receiver = connect(context, "poll")
     with source, receiver:
         collect_events(receiver, 1)  # BeginningOfSession
@@ -56,7 +56,7 @@ def test_poll_waits_for_the_first_row_only(context: Context) -> None:
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_receive_returns_one_payload(mode: str) -> None:
-    """W9: the shortest way to read single messages; events are skipped, None means timeout."""
+    """W9: the shortest way to read single messages skips events and returns None after the timeout."""
     with open_context(mode) as own, own.receiver("receive") as receiver:
         assert receiver.receive(timeout=0) is None
         started = time.monotonic()
@@ -140,7 +140,7 @@ def test_a_callback_that_raises_loses_nothing(mode: str, caplog: pytest.LogCaptu
 
 
 def test_a_callback_may_close_its_receiver_and_its_context() -> None:
-    """Closing from inside a callback cannot deadlock; it ends the delivery there."""
+    """Closing from inside a callback cannot deadlock and ends the delivery there."""
     own = open_context()
     seen: list[bytes] = []
     closed = threading.Event()
@@ -183,7 +183,7 @@ def test_every_receiver_of_a_topic_gets_every_message(context: Context) -> None:
 
 
 def test_a_late_receiver_gets_bos_at_once(context: Context) -> None:
-    """UM-81, UM-113: on an active session, BOS is delivered at once; earlier messages are not."""
+    """UM-81, UM-113: on an active session, BOS is delivered immediately, but earlier messages are not."""
     source, receiver = connect(context, "late")
     with source, receiver:
         source.send(b"early", flush=True)
@@ -196,8 +196,9 @@ def test_a_late_receiver_gets_bos_at_once(context: Context) -> None:
 
 
 def test_many_topics_share_a_session(context: Context) -> None:
-    """UM-4, UM-7, UM-54: one session carries them all; each receiver gets its own topic; messages of other topics are
-    counted."""
+    """UM-4, UM-7, UM-54: one session carries all topics; each receiver gets its own topic, and messages of
+    other topics are counted.
+    """
     wanted = [f"shared.{i}" for i in range(20)]
     receivers = {topic: context.receiver(topic) for topic in wanted}
     sources = {t: context.source(t, flow_control="min", **SHARED) for t in [*wanted, "unwanted"]}
@@ -220,7 +221,7 @@ def test_many_topics_share_a_session(context: Context) -> None:
 
 
 def test_two_sources_of_a_topic_are_distinguished() -> None:
-    """UM-54, UM-106: order holds within each source; a receiver follows all of them, also later ones."""
+    """UM-54, UM-106: order is kept within each source; a receiver follows all sources, including later ones."""
     with open_context() as first, open_context() as second, first.receiver("two") as receiver:
         sources = [first.source("two", flow_control="min"), second.source("two", flow_control="min")]
         for source in sources:
@@ -236,8 +237,9 @@ def test_two_sources_of_a_topic_are_distinguished() -> None:
 
 @pytest.mark.parametrize("ordered_delivery", [1, -1, 0])
 def test_the_three_kinds_of_delivery(context: Context, ordered_delivery: int) -> None:
-    """UM-53, UM-56, UM-58: whole messages in modes 1 and -1; in mode 0 fragments with the fields to reassemble
-    them."""
+    """UM-53, UM-56, UM-58: modes 1 and -1 deliver whole messages; mode 0 delivers fragments with the fields
+    to reassemble them.
+    """
     source, receiver = connect(context, f"mode {ordered_delivery}", ordered_delivery=ordered_delivery)
     with source, receiver:
         content = bytes(range(256)) * 20
@@ -315,7 +317,7 @@ def _in_thread(call: Any) -> tuple[threading.Thread, list[Any]]:
 @pytest.mark.parametrize("what", ["receiver", "context"])
 @pytest.mark.parametrize("call", ["poll", "receive"])
 def test_closing_ends_a_waiting_read(mode: str, what: str, call: str) -> None:
-    """A reader in another thread returns at once, empty or with an error, without a crash or a hang."""
+    """A reader in another thread returns immediately, empty or with an error, without a crash or a hang."""
     own = open_context(mode)
     receiver = own.receiver("closing")
     reader, outcome = _in_thread(receiver.receive if call == "receive" else lambda: receiver.poll(10, None))
@@ -379,7 +381,7 @@ def test_receivers_close_while_threads_poll_and_messages_arrive() -> None:
 
 
 def test_a_receiver_has_one_reader_at_a_time(context: Context) -> None:
-    """A second reading thread is refused with a hint; after the first has finished, any thread may read."""
+    """A second thread that reads is refused with a hint; after the first has finished, any thread may read."""
     source, receiver = connect(context, "one reader")
     with source, receiver:
         collect_events(receiver, 1)
@@ -427,7 +429,7 @@ def test_concurrent_readers_lose_and_duplicate_nothing(context: Context) -> None
 
 
 def test_a_receiver_with_a_callback_is_not_read(context: Context) -> None:
-    """Its messages go to the callback; reading them is refused."""
+    """The messages of a receiver with a callback go to the callback; reading them is refused."""
     with context.receiver("callback only", lambda event: None) as receiver:
         for read in (receiver.poll, receiver.receive, lambda: next(iter(receiver))):
             with pytest.raises(OptionError, match="on_message"):
@@ -435,7 +437,7 @@ def test_a_receiver_with_a_callback_is_not_read(context: Context) -> None:
 
 
 def test_a_closed_receiver_raises(context: Context) -> None:
-    """Every call on a closed receiver raises Closed; iteration ends at once."""
+    """Every call on a closed receiver raises Closed; iteration ends immediately."""
     receiver = context.receiver("closed")
     batch = receiver.poll()
     receiver.close()

@@ -54,7 +54,9 @@ class UnknownSender:
 def test_an_unknown_sender_that_floods_is_bounded_named_and_cut_off(
     context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """UM-129, UX-21: events, log and statistics have its address; a cutoff and its end take effect."""
+    """UM-129, UX-21: events, log and statistics have the receiver's address; a cutoff and its end take
+    effect.
+    """
     caplog.set_level(logging.WARNING, "umstack.source")
     source, receiver = connect(context, "flooded")
     with source, receiver:
@@ -114,7 +116,7 @@ def test_stat_names_the_receivers(tmp_path: object, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_disallowed_receiver_does_not_count(context: Context) -> None:
-    """AE-19: its status messages are dropped and counted."""
+    """AE-19: status messages of a receiver that may not count are dropped and counted."""
     source = context.source("listed", flow_control="min", flow_control_receivers_allowed="10.99.0.0/16")
     receiver = context.receiver("listed")
     with source, receiver:
@@ -130,7 +132,7 @@ def test_invalid_networks_are_refused(text: str) -> None:
 
 
 def test_networks_are_parsed() -> None:
-    """W10: `any` is an empty list; an address is a network of one."""
+    """W10: `any` is an empty list, and an address is a network of one address."""
     assert allowed_networks("any") == []
     assert [str(one) for one in allowed_networks("10.1.0.0/16, 10.2.0.7")] == ["10.1.0.0/16", "10.2.0.7/32"]
 

@@ -20,7 +20,7 @@ def _joined(context: Context, topic: str, **options: object) -> Receiver:
 
 
 def test_each_receiver_has_its_own_order_queue_and_counters() -> None:
-    """One receives whole messages, another fragments, and a third uses an event queue."""
+    """One receiver gets whole messages, another gets fragments, and a third uses an event queue."""
     with open_context() as context, context.event_queue() as queue:
         source, whole = connect(context, "topic")
         fragments = _joined(context, "topic", ordered_delivery=0, receiver_queue_block_length=65536)
@@ -35,7 +35,7 @@ def test_each_receiver_has_its_own_order_queue_and_counters() -> None:
 
 
 def test_an_unread_or_closed_receiver_does_not_affect_the_others() -> None:
-    """Each has its own controller; the session lives as long as one of them."""
+    """Each receiver has its own controller; the session lives as long as one of them."""
     with open_context() as context:
         source, first = connect(context, "topic")
         second = _joined(context, "topic")

@@ -57,7 +57,7 @@ def journalled(out: Path) -> int:
 
 
 def record(recorder: Recorder, messages: int) -> None:
-    """Step until `messages` are recorded."""
+    """Step the recorder until `messages` are recorded."""
     wait_for(lambda: recorder.step() is not None and recorder.report.messages >= messages, "messages")
 
 
@@ -77,7 +77,7 @@ def send_numbers(source: Source, recorder: Recorder) -> None:
 
 
 def test_messages_events_and_transports_are_tables(tmp_path: Path) -> None:
-    """Parquet by day and session with every message in order, session events and counters."""
+    """Parquet has every message by day and session, in order, with session events and counters."""
     sent = [b"message %d" % number for number in range(20_000)]
     with (
         open_context() as context,
@@ -123,7 +123,7 @@ def test_the_journal_alone_can_be_replayed(tmp_path: Path) -> None:
 
 
 def test_topics_by_pattern(tmp_path: Path) -> None:
-    """A regular expression selects the topics whose whole name it matches, also later ones."""
+    """A regular expression selects the topics whose whole name it matches, including later topics."""
     with (
         open_context() as context,
         Recorder(context, ["market/.*", "news"], regex=True, journal=tmp_path, settings=QUICK) as recorder,
@@ -173,7 +173,7 @@ def test_sources_by_group(tmp_path: Path, groups: tuple[str, ...], recorded: set
 
 
 def test_groups_are_parsed_as_in_a_capture() -> None:
-    """An address, a range, a network, and several of them."""
+    """A group can be an address, a range, a network, or several of them."""
     groups = GroupSet.of(["239.1.1.1, 239.2.0.1-239.2.0.9", "239.3.0.0/16"])
     inside = ("239.1.1.1", "239.2.0.1", "239.2.0.9", "239.3.0.0", "239.3.255.255")
     outside = ("239.1.1.0", "239.1.1.2", "239.2.0.0", "239.2.0.10", "239.2.255.255", "239.4.0.0")
@@ -385,7 +385,9 @@ def check_gap(journal: Path) -> int:
 def test_messages_between_a_kill_and_a_restart_are_reported(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The second recorder compares with the journal: the loss is an event, a log line and a count."""
+    """The second recorder compares the stream with the journal and reports the loss as an event, a log line
+    and a count.
+    """
     journal = tmp_path / "journal"
     arguments = ("orders", "--journal", str(journal), "--json")
     with open_context() as context, context.source("orders", flow_control="none") as source:
@@ -407,7 +409,9 @@ def test_messages_between_a_kill_and_a_restart_are_reported(
 
 
 def test_each_gap_is_one_event(tmp_path: Path) -> None:
-    """Messages of several fragments; a second recorder that missed nothing, a third after a gap, and a fourth."""
+    """Messages have several fragments; a second recorder missed nothing, a third starts after a gap, and a
+    fourth follows.
+    """
     settings = RecorderSettings(interval_seconds=1000)
     gaps: list[int] = []
 
@@ -455,7 +459,7 @@ def gaps_of(journal: Path) -> list[int]:
 
 
 def test_an_interrupted_recording_has_no_gap(tmp_path: Path) -> None:
-    """Wherever an interrupt arrives in a step, the recorded messages are the first ones, each once."""
+    """At whichever point of a step an interrupt arrives, the recorded messages are the first ones, once each."""
     steps = (
         Recorder._step,
         Recorder._take,
@@ -509,7 +513,7 @@ def test_a_range_interrupted_between_its_files_is_rewritten(tmp_path: Path) -> N
 
 
 def test_a_full_disk_is_reported_and_damages_nothing(tmp_path: Path) -> None:
-    """A full disk is a clear error; the existing files are whole."""
+    """A full disk causes a clear error, and the existing files are whole."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open_context() as context:

@@ -103,7 +103,7 @@ def test_links_of_the_changelog_lead_to_pages() -> None:
 
 
 def test_commits_since_the_last_release_have_plain_subjects() -> None:
-    """`component: imperative summary`, at most 72 characters."""
+    """A commit message is `component: imperative summary` with at most 72 characters."""
     newest = next(iter(releases().values()))
     if git("rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("a shallow clone has no history to check")
@@ -216,7 +216,7 @@ def test_a_release_sets_version_changelog_and_tag(tmp_path: Path) -> None:
 def test_a_release_that_is_not_ready_is_refused(
     version: str, unreleased: str, reason: str, tmp_path: Path
 ) -> None:
-    """Status 1, the reason on stderr, no changes."""
+    """The command ends with status 1, prints the reason on stderr, and changes nothing."""
     folder = checkout(tmp_path / "umstack", unreleased)
     done = run_release(folder, version)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Captures on an object store: a local server of Amazon's protocol, reached like any other."""
+"""Captures on an object store: a local server of Amazon's protocol is used like any other store."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_rows_contain_the_file_name_without_credentials(bucket: tuple[list[Path]
 
 
 def test_a_missing_capture_is_reported(bucket: tuple[list[Path], str]) -> None:
-    """A missing file, and a URI that Arrow does not support."""
+    """A missing file and a URI that Arrow does not support cause errors."""
     query = bucket[1].partition("?")[2]
     with pytest.raises(CaptureError, match=r"s3://captures/absent\.pcap does not exist"):
         capture_files([f"s3://captures/absent.pcap?{query}"])

@@ -1,5 +1,6 @@
-"""A report made from facts: Spark is not imported, rates have one definition, a burst among other losses is
-reported."""
+"""A report made from facts does not import Spark, has one definition of rates, and reports a burst among
+other losses.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_a_burst_within_background_loss_is_a_separate_incident(report: Report) -> None:
-    """Its twenty datagrams count as consecutive; the losses around it stay sporadic."""
+    """The twenty datagrams of the burst count as consecutive; the losses around it stay sporadic."""
     found = {row["cause"]: row for row in report.summary["incidents"]}
     assert set(found) == {"burst", "sporadic"}
     assert (found["burst"]["lost"], found["burst"]["longest_run"]) == (len(BURST) + 1, len(BURST) + 1)
@@ -92,7 +93,7 @@ def test_a_rate_is_the_same_in_the_table_and_in_words(tmp_path: Path) -> None:
 
 
 def test_the_page_starts_with_a_summary(report: Report) -> None:
-    """One sentence each on the traffic, the losses and the worst other finding, before the list of findings."""
+    """One sentence each on the traffic, the losses and the worst other finding precedes the list of findings."""
     text = report.page.read_text()
     opening = text[text.index('<p class="opening">') : text.index("<h2>Findings</h2>")]
     texts = {one.topic: html.escape(one.text) for one in report.findings}
@@ -126,8 +127,9 @@ def test_numbers_start_as_on_the_wire(tmp_path: Path, start: int) -> None:
 
 
 def test_a_retransmission_at_the_same_instant_answers_the_nak(tmp_path: Path) -> None:
-    """Clocks of captures may be coarse: a retransmission sent at the time of the latest NAK answers it, not a later
-    one for another receiver."""
+    """Clocks of captures may be coarse: a retransmission sent at the time of the latest NAK answers that NAK,
+    not a later NAK of another receiver.
+    """
     asked = ethernet(ipv4(udp(nak(3), 14400, 14390), RECEIVER, SOURCE))
     again = frame(data(3, message(1, 3, b"payload"), flags=_AGAIN))
     packets = [Packet(START_NS + sqn * MS, frame(data(sqn, message(1, sqn, b"payload")))) for sqn in range(6)]
@@ -153,8 +155,9 @@ def test_no_spark_is_imported(tmp_path: Path) -> None:
 
 
 def test_configured_losses_are_reported_as_configured(tmp_path: Path) -> None:
-    """They are no fault and no storm; the report has their amount and the configured rate. Without the configuration
-    the same capture is bad."""
+    """Configured repairs are neither a fault nor a storm; the report has their amount and the configured
+    rate. Without the configuration the same capture is bad.
+    """
     (tmp_path / "switch.pcap").write_bytes(_losses())
     captures = [str(tmp_path / "switch.pcap")]
     expected = make_report(captures, tmp_path / "out", ReportOptions(expected_loss=0.1))
@@ -192,7 +195,7 @@ def test_separate_runs_have_separate_axes(tmp_path: Path) -> None:
 
 
 def test_a_snap_length_is_no_fault(tmp_path: Path) -> None:
-    """It was configured, so nothing needs to be investigated."""
+    """The loss was configured, so nothing needs to be investigated."""
     capture = generate(tmp_path / "switch.pcap", 1000, Traffic(seed=3, snap_bytes=96)).path
     found = [one for one in make_report([str(capture)], tmp_path / "out").findings if one.topic == "capture"]
     assert [one.severity for one in found] == [Severity.NOTE]

@@ -20,7 +20,7 @@ from umstack.report.quantities import several
 
 
 def test_unrelated_captures_give_a_page_that_reports_it(tmp_path: Path) -> None:
-    """No session is a finding, not a failure; no file is an error with a hint."""
+    """A capture without a session is a finding, not a failure; a missing file is an error with a hint."""
     (tmp_path / "other.pcap").write_bytes(b"certainly not a capture, whatever its name")
     steps: list[str] = []
     report = make_report(
@@ -58,8 +58,9 @@ def odd_report(tmp_path_factory: pytest.TempPathFactory) -> OddReport:
 
 
 def test_a_folder_of_bad_captures_gives_its_readable_rows(odd_report: OddReport) -> None:
-    """Truncated, mixed link types, a stepping clock, duplicated, empty, not a capture: every readable row is
-    reported."""
+    """In files that are truncated, duplicated or empty, have mixed link types or a stepping clock, or are no
+    capture, every readable row is reported.
+    """
     whole, cut = odd.DATAGRAMS, odd.DATAGRAMS - 1
     expected = {odd.TRUNCATED: cut, odd.MID_PACKET: cut, odd.STEPPED: whole}
     for session, datagrams in expected.items():
@@ -71,8 +72,9 @@ def test_a_folder_of_bad_captures_gives_its_readable_rows(odd_report: OddReport)
 
 
 def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
-    """It has the file's name and is on the page too, although other captures have more findings than the page
-    shows."""
+    """The note has the file's name and is also on the page, although other captures have more findings than
+    the page shows.
+    """
     page = Page(odd_report.report.page.read_text()).text
     texts_on = odd_report.texts_on("capture")
     for name, fault in odd_report.captures.faults.items():
@@ -83,7 +85,7 @@ def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
 
 
 def test_ip_fragments_match_the_fragmented_datagram(odd_report: OddReport) -> None:
-    """scapy fragments it: the number and bytes of the fragments match."""
+    """scapy fragments the datagram; the number and bytes of the fragments match."""
     fragments = odd_report.captures.fragments
     assert len(fragments) == 3
     [row] = odd_report.report.summary["ip_fragments"]
@@ -94,7 +96,7 @@ def test_ip_fragments_match_the_fragmented_datagram(odd_report: OddReport) -> No
 
 
 def test_a_burst_is_found_where_it_was_made(odd_report: OddReport) -> None:
-    """Its start, length and number of datagrams match, and the session is called bursty."""
+    """The start, length and number of datagrams of the burst match, and the session is called bursty."""
     [burst] = odd_report.rows("bursts", odd.BURSTING)
     assert (burst["start_ns"], burst["duration_ns"]) == (odd.BURST_NS, odd.BURST_MS * odd.MS)
     assert burst["datagrams"] == odd.BURST_MS * odd.BURST_DATAGRAMS
@@ -105,7 +107,7 @@ def test_a_burst_is_found_where_it_was_made(odd_report: OddReport) -> None:
 
 
 def test_long_lists_of_names_are_shortened() -> None:
-    """The first names are listed, and the number of the others."""
+    """The report lists the first names and the number of the others."""
     assert several([], 2) == ""
     assert several(["a", "b"], 2) == "a, b"
     assert several(["a", "b", "c", "d"], 2) == "a, b and 2 more"

@@ -33,11 +33,13 @@ def context() -> Iterator[Context]:
         yield opened
 
 
-# Misbehaving peers at the request port
+# Peers at the request port that misbehave
 
 
 def test_a_responder_that_sends_garbage(context: Context) -> None:
-    """The connection ends and is counted; data before the garbage is accepted in order; the port stays open."""
+    """The connection ends and is counted, data before the garbage is accepted in order, and the port stays
+    open.
+    """
     source, _ = pair(context, "garbage")
     pending = source.request(b"x", timeout=SECONDS)
     good = whole(pending.index, b"good")
@@ -69,7 +71,7 @@ def test_a_responder_that_sends_garbage(context: Context) -> None:
 
 
 def test_random_bytes_never_stop_the_port(context: Context) -> None:
-    """Mutated responses, in pieces of any size."""
+    """Mutated responses arrive in pieces of any size."""
     source, _ = pair(context, "fuzz")
     seed = int(os.environ.get("UM_SEED", time.time_ns() % 2**32))
     print(f"UM_SEED={seed}")
@@ -99,7 +101,9 @@ def test_random_bytes_never_stop_the_port(context: Context) -> None:
 
 
 def test_a_repeated_response_is_delivered_once(context: Context) -> None:
-    """The stream numbers its responses; a repeated number is dropped; without a stream all count."""
+    """The stream numbers its responses, and a repeated number is dropped; without a stream all responses
+    count.
+    """
     source = context.source("twice")
     pending = source.request(b"x", timeout=SECONDS)
     with socket.create_connection(("127.0.0.1", port_of(context))) as peer:
@@ -117,8 +121,9 @@ def test_a_repeated_response_is_delivered_once(context: Context) -> None:
 
 
 def test_a_slow_peer_is_served_and_an_idle_one_disconnected() -> None:
-    """A peer that sends one byte at a time is served; one that sends nothing, or no whole message, is idle and
-    ends."""
+    """A peer that sends one byte at a time is served; a peer that sends nothing, or no whole message, is idle
+    and is closed.
+    """
     with open_context(**PORTS, recovery_idle_timeout=200) as context:
         source, _ = pair(context, "slow")
         pending = source.request(b"x", timeout=SECONDS)
@@ -138,7 +143,7 @@ def test_a_slow_peer_is_served_and_an_idle_one_disconnected() -> None:
 
 
 def test_ten_thousand_connections_do_not_block_a_responder() -> None:
-    """Peers that connect and send nothing, or respond to no request, make way for a responder."""
+    """Peers that connect and send nothing, or respond to no request, are closed for a responder."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     peers: list[socket.socket] = []
@@ -182,7 +187,7 @@ def test_ten_thousand_connections_do_not_block_a_responder() -> None:
 
 
 def test_the_request_port_is_shared_with_late_join(context: Context) -> None:
-    """UM-138: one port and one limit; the first bytes of each peer decide its service."""
+    """UM-138: there is one port and one limit; the first bytes of each peer decide its service."""
     source = context.source("both", late_join=1, retransmit_retention_size_threshold=1_000_000)
     source.send_many([b"%d" % n for n in range(10)], flush=True)
     with open_context(**PORTS) as other:

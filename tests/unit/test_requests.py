@@ -53,7 +53,7 @@ def context() -> Iterator[Context]:
 
 
 def test_a_request_gets_its_response(context: Context) -> None:
-    """One to one, including the responder's view of the request."""
+    """One requester and one responder exchange messages; the responder sees the request."""
     seen: list[Request] = []
 
     def on_message(message: Any) -> None:
@@ -142,7 +142,7 @@ def test_iteration_ends_with_the_timeout(context: Context) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 1400, 65_000, FRAGMENT_MAX_BYTES + 1, 1_048_576])
 def test_messages_of_any_length(context: Context, length: int) -> None:
-    """Fragmented requests, responses beyond the 16-bit length of LBMC, up to the longest."""
+    """Fragmented requests work, and responses beyond the 16-bit length of LBMC up to the longest."""
     data = random.Random(length).randbytes(length)
 
     def on_message(message: Any) -> None:
@@ -154,7 +154,9 @@ def test_messages_of_any_length(context: Context, length: int) -> None:
 
 
 def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
-    """By the responder, with the limit; and by a requester with a smaller limit, which stays usable."""
+    """The responder refuses a response beyond the limit; so does a requester with a smaller limit, which
+    stays usable.
+    """
     failed: list[MessageTooLong] = []
 
     def on_message(message: Any) -> None:
@@ -182,7 +184,9 @@ def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
 
 
 def test_responding_later_and_from_another_thread(context: Context) -> None:
-    """After the callback has returned, from other threads, to several waiting requests."""
+    """Responses can be sent after the callback has returned, from other threads, and to several waiting
+    requests.
+    """
     requests: list[Request] = []
     source, _ = pair(context, "later", lambda m: requests.append(m) if isinstance(m, Request) else None)
     pending = [source.request(b"%d" % n) for n in range(50)]
@@ -199,7 +203,7 @@ def test_responding_later_and_from_another_thread(context: Context) -> None:
 
 
 def test_threads_that_wait_at_once(context: Context) -> None:
-    """With many requests at once, each thread gets its own responses, whichever thread receives them."""
+    """When many requests are open, each thread gets its own responses, whichever thread receives them."""
     source, _ = pair(context, "threads")
     wrong: list[object] = []
 
@@ -282,7 +286,9 @@ def test_sequential_mode() -> None:
 
 
 def test_asyncio(context: Context) -> None:
-    """Awaited and iterated in an event loop, many at once, with a timeout, and cancelled."""
+    """Responses are awaited and iterated in an event loop, for many requests together, with a timeout, and
+    cancelled.
+    """
     source, _ = pair(context, "async")
 
     async def main() -> None:
@@ -333,7 +339,7 @@ def test_a_number_in_use_is_not_assigned_again(context: Context) -> None:
 
 
 def test_late_responses_are_dropped_and_counted(context: Context) -> None:
-    """Responses to a request that was closed, timed out, was garbage collected, or never existed."""
+    """Responses to a request that was closed, timed out, was garbage collected or never existed are dropped."""
     requests: list[Request] = []
     source, _ = pair(context, "late", lambda m: requests.append(m) if isinstance(m, Request) else None)
     with pytest.raises(ResponseTimeout):
@@ -470,7 +476,7 @@ def test_idle_connections_end_and_reopen(context: Context) -> None:
 
 
 def test_connections_to_requesters_are_bounded(context: Context) -> None:
-    """The longest idle one makes way for another requester's."""
+    """The longest idle connection is closed for another requester's."""
     with open_context(**PORTS, response_connections_maximum=2) as responder:
         receiver = responder.receiver("fan", echo)
         others = [open_context(**PORTS) for _ in range(4)]
@@ -528,7 +534,7 @@ def test_a_requester_that_does_not_read() -> None:
 
 
 def test_a_requester_that_reads_slowly_gets_everything() -> None:
-    """A long response to a peer with a small window: the stream thread sends the queued rest."""
+    """If a long response goes to a peer with a small window, the stream thread sends the queued rest."""
     with (
         open_context(**PORTS, response_session_sender_socket_buffer=4096) as responder,
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -551,7 +557,9 @@ def test_a_requester_that_reads_slowly_gets_everything() -> None:
 
 
 def test_a_requester_that_has_closed(context: Context) -> None:
-    """A closed port, a port that closes accepted connections, and a port that reopens."""
+    """Responses fail to a closed port and to a port that closes accepted connections, and succeed when a port
+    reopens.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     request = captured_request(context, "gone", listener)

@@ -30,7 +30,7 @@ def test_the_requirements_table_is_up_to_date() -> None:
 
 
 def test_every_requirement_has_a_test_or_a_reason() -> None:
-    """No requirement has both, because a reason beside tests would become stale."""
+    """No requirement has both tests and a reason, because the reason would become stale."""
     script = runpy.run_path(str(ROOT / "scripts" / "requirements"))
     proofs, reasons = script["collect"](), script["NOT_A_TEST"]
     required = {(kind, number) for kind, numbers in script["REQUIRED"].items() for number in numbers}
@@ -91,7 +91,7 @@ def test_a_number_without_an_entry_is_found(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["UM-143 and UX-28, AE-49; C18, W16", "C11 and Python 3.11", "0xC99, a.W99"])
 def test_known_numbers_and_other_words_are_accepted(text: str) -> None:
-    """Known numbers and similar words are no findings."""
+    """Known numbers and similar words are not findings."""
     assert not unknown_numbers("x", text)
 
 

@@ -128,7 +128,7 @@ def test_a_late_receiver_finds_a_quiescent_source(stack: ExitStack, options: Con
 
 
 def test_garbage_from_the_network_is_counted(stack: ExitStack, options: ContextOptions) -> None:
-    """The socket path drops and counts it, and continues."""
+    """The socket path drops and counts malformed datagrams, and continues."""
     found: Found = []
     agent = agent_for(stack, options, found)
     noisy = agent_for(stack, options, [])
@@ -176,7 +176,7 @@ def test_a_callback_that_raises_does_not_lose_the_other_events(
 
 
 def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: ContextOptions) -> None:
-    """It counts in tr_dgrams_send_failed; resolution repeats the datagram later."""
+    """The failed send is counted in tr_dgrams_send_failed; resolution repeats the datagram later."""
     agent = agent_for(stack, options, [])
     agent._destinations = [("127.0.0.1", 0)]
     agent.advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
@@ -186,7 +186,7 @@ def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: Co
 
 
 def test_datagram_sizes_are_computed_from_the_mtu() -> None:
-    """W4: 0 means the MTU's size; for a size above the MTU the error states the largest possible one."""
+    """W4: 0 means the MTU's size; if a size is above the MTU, the error states the largest possible one."""
     assert resolver_datagram_size(Config().context_options(), 1500) == 1472
     assert resolver_datagram_size(Config().context_options(), 65536) == 65507
     assert resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1000), 1500) == 1000
@@ -356,8 +356,9 @@ def test_processes_of_one_host_find_each_other(stack: ExitStack, options: Contex
 def test_wake_ups_are_coalesced_under_load(
     stack: ExitStack, options: ContextOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first datagrams wake the thread at once; after that the wake-ups per second are bounded. Commands are not
-    delayed."""
+    """The first datagrams wake the thread immediately; after that the wake-ups per second are bounded.
+    Commands are not delayed.
+    """
     agent = ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None)
     passes: list[float] = []
     process = agent.process
@@ -384,7 +385,7 @@ def test_wake_ups_are_coalesced_under_load(
 
 
 def test_wake_ups_have_a_small_burst() -> None:
-    """Eight at once, then one per 20 ms; after a pause of 160 ms eight again."""
+    """Eight wake-ups happen immediately, then one per 20 ms; after a pause of 160 ms, eight again."""
     gathering = _Gathering()
     ms = 1_000_000
     now = 10_000 * ms

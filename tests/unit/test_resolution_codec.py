@@ -109,7 +109,7 @@ def test_addresses_of_different_transports_are_never_equal() -> None:
 
 
 def test_names_of_sessions() -> None:
-    """They equal UM's source strings."""
+    """The names equal UM's source strings."""
     assert transport_name(ADDRESS) == "LBTRM:10.9.0.1:14390:5eed0001:224.10.10.10:14400"
     assert transport_name(LbtruAddress("10.9.0.1", 0x5EED00AA, 14380)) == "LBTRU:10.9.0.1:14380:5eed00aa"
     assert transport_name(TcpAddress("10.9.0.1", 0x5EED00AA, 14371)) == "TCP:10.9.0.1:14371:5eed00aa"
@@ -169,7 +169,7 @@ def test_other_transports_are_preserved() -> None:
     ],
 )
 def test_bad_datagrams_are_rejected_with_a_reason(data: bytes, reason: RejectReason) -> None:
-    """They are counted by reason and never raise an exception."""
+    """Malformed datagrams are counted by reason and never raise an exception."""
     rejected = decode(data)
     assert isinstance(rejected, Rejected)
     assert rejected.reason is reason
@@ -183,7 +183,7 @@ def test_every_truncation_is_rejected(data: bytes) -> None:
 
 
 def test_flipped_bits_never_raise() -> None:
-    """Ten thousand mutations of good datagrams; the seed is printed on failure."""
+    """Ten thousand mutations of good datagrams raise nothing; the seed is printed on failure."""
     seed = random.randrange(2**32)
     print(f"seed {seed}", file=sys.stderr)
     generator = random.Random(seed)

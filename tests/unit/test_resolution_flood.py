@@ -43,8 +43,9 @@ def send(datagrams: list[bytes]) -> None:
 def test_forged_advertisements_block_no_source(
     sources: int, groups: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """700 forged sessions, of one source or of many, in one group or in more than can be joined: a source that starts
-    afterwards is received at once, and the log stays short."""
+    """A source that starts after 700 forged sessions is received immediately, and the log stays short. The
+    sessions are of one source or of many, in one group or in more groups than can be joined.
+    """
     options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
     with caplog.at_level(logging.WARNING), open_context(**options) as context:
         receiver = context.receiver("flooded")
@@ -63,8 +64,9 @@ def test_forged_advertisements_block_no_source(
 
 
 def test_more_sessions_are_evicted_than_remembered() -> None:
-    """UX-14: evicted sessions are rediscovered when they advertise, however many they were: none of them stays among
-    the known sources, where it would take another's place forever."""
+    """UX-14: evicted sessions are rediscovered when they advertise, even if they are many. None of them stays
+    among the known sources, where it would permanently occupy another's place.
+    """
     options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
     with open_context(**options) as context:
         context.receiver("flooded")

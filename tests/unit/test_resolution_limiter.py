@@ -27,7 +27,7 @@ def test_bits_per_second_may_be_exceeded_by_one_record() -> None:
 
 
 def test_something_passes_in_every_slice() -> None:
-    """UX-5: at least one record per interval, however small the limit."""
+    """UX-5: at least one record per interval passes, even if the limit is very small."""
     limiter = ResolutionLimiter(1, 8)
     assert [admitted(limiter, 100, slice_ * SLICE_NS, 5) for slice_ in range(4)] == [1, 1, 1, 1]
 

@@ -133,7 +133,7 @@ def test_discovery_reports_a_source_once() -> None:
 
 
 def test_a_query_is_answered_at_once_and_restarts_sustaining() -> None:
-    """UX-14: in the quiescent phase, one answer at once and then 60 more, one per second."""
+    """UX-14: in the quiescent phase, one answer is sent immediately and then 60 more, one per second."""
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     list(run(resolver, 0, 100 * SECOND))
@@ -228,7 +228,7 @@ def test_an_ended_session_is_queried_and_rediscovered() -> None:
 
 
 def test_a_final_advertisement_ends_a_source() -> None:
-    """With resolver_send_final_advertisements, the receiving side learns it at once."""
+    """With resolver_send_final_advertisements, the receiving side learns of the deletion immediately."""
     publisher, subscriber = machine(), machine()
     polite = Config().source_options(resolver_send_final_advertisements=1)
     publisher.advertise("orders", 0, ADDRESS, polite, 0)
@@ -330,7 +330,7 @@ def test_a_flood_of_queries_is_answered_within_the_limit() -> None:
 
 
 def test_a_resolution_request_makes_all_contexts_send() -> None:
-    """A context sends it after its interface was down; the other contexts advertise and query."""
+    """A context sends its request after its interface was down; the other contexts advertise and query."""
     quiet, asking = machine(), machine()
     quiet.advertise("orders", 0, ADDRESS, SOURCE, 0)
     quiet.query("trades", RECEIVER, 0)
@@ -383,7 +383,7 @@ def test_other_transports_are_ignored() -> None:
 
 
 def test_drops_are_counted_by_reason() -> None:
-    """They count in tr_dgrams_dropped_ver, _type and _malformed, and always as received."""
+    """Dropped datagrams count in tr_dgrams_dropped_ver, _type and _malformed, and always as received."""
     resolver = machine()
     for data in (b"\x10\0\0\0", b"\x02\0\0\0", bytes.fromhex("01010000015e4d00"), b"\0\x01\0\0", b""):
         assert resolver.datagram_received(data, 0) == []
@@ -528,7 +528,9 @@ def wildcard_queries(resolver: ResolutionMachine, end_ns: int) -> list[tuple[int
 
 
 def test_a_pattern_is_queried_in_an_initial_phase_only() -> None:
-    """UX-15: ticks of 30 ms, intervals that double up to the maximum, quiescent after the duration."""
+    """UX-15: ticks are 30 ms, intervals double up to the maximum, and the query is quiescent after the
+    duration.
+    """
     resolver = machine()
     options = Config().wildcard_receiver_options(resolver_query_minimum_duration=2)
     assert resolver.match(1, TopicPattern.of_prefix("orders."), options, 0) == []
@@ -541,7 +543,9 @@ def test_a_pattern_is_queried_in_an_initial_phase_only() -> None:
 
 
 def test_a_matching_topic_is_reported_once_whether_known_or_new() -> None:
-    """Wildcard receivers: cached topics are reported at once, the others when advertised, each once."""
+    """Wildcard receivers: cached topics are reported immediately and others when they are advertised, each
+    once.
+    """
     resolver = machine()
     resolver.datagram_received(advertised("orders.eu", "prices"), 0)
     pattern = TopicPattern.of_expression(r"^orders\.(eu|us)$")
@@ -613,7 +617,7 @@ def test_a_pattern_that_matches_everything_is_bounded() -> None:
 
 @pytest.mark.parametrize("expression", ["(", "a" * 300, "a\0b"])
 def test_an_invalid_pattern_is_refused(expression: str) -> None:
-    """Bad input: no expression, or one that a query cannot carry."""
+    """Bad input: a pattern that is no expression, or that a query cannot carry, is refused."""
     with pytest.raises((OptionError, TopicNameError)):
         TopicPattern.of_expression(expression)
 

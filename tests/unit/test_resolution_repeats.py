@@ -77,7 +77,7 @@ def test_only_relevant_records_are_decoded(decoded: list[bytes]) -> None:
 
 
 def test_repeated_records_are_counted_by_kind() -> None:
-    """Ignored ones, queries, and advertisements with options count each time."""
+    """Ignored records, queries, and advertisements with options count each time."""
     ignored = Advertisement("x", 1, 60, OtherTransport(0x20, b"????"))
     with_options = Advertisement("y", 1, 60, ADDRESS, (WireOption(1, b"ab"),))
     data = [
@@ -170,7 +170,7 @@ def test_a_refused_source_is_found_when_there_is_space() -> None:
 
 
 def test_a_topic_that_left_a_wildcard_receiver_joins_again() -> None:
-    """resolver_no_source_linger_timeout, with the same advertisement as before."""
+    """After resolver_no_source_linger_timeout, the same advertisement as before is processed again."""
     resolver = context()
     resolver.match(7, TopicPattern.of_prefix("a"), WILDCARD, 0)
     assert resolver.datagram_received(advertised("a"), 1) == [TopicMatched(7, "a")]
@@ -196,7 +196,9 @@ def test_a_full_wildcard_receiver_accepts_the_topic_later() -> None:
 
 
 def test_topics_created_at_once_share_datagrams() -> None:
-    """UX-15: the first is sent at once; topics created within a tick are sent together at the next tick."""
+    """UX-15: the first record is sent immediately; topics created within a tick are sent together at the next
+    tick.
+    """
     resolver = context()
     millisecond = 1_000_000
     for number in range(30):

@@ -30,7 +30,9 @@ def querying(start_ns: int = 0, **options: float) -> PhaseTimer:
 
 
 def test_advertisements_at_defaults() -> None:
-    """UX-14: at 0, then gaps of 10, 20, ... 320, 500 ms; 500 ms until 5 s; 1 s for 60 s; then none."""
+    """UX-14: advertisements are sent at 0, then after gaps of 10, 20, ... 320, 500 ms; every 500 ms until 5
+    s; every 1 s for 60 s; then none.
+    """
     initial = [0, 10, 30, 70, 150, 310, 630, 1130, *range(1630, 5000, 500)]
     sustaining = list(range(6000, 65001, 1000))
     timer = advertising()
@@ -41,7 +43,7 @@ def test_advertisements_at_defaults() -> None:
 
 
 def test_queries_at_defaults() -> None:
-    """UX-14: 20 ms doubling to 200 ms for 5 s, then 1 s for 60 s."""
+    """UX-14: gaps double from 20 ms to 200 ms for 5 s, then are 1 s for 60 s."""
     initial = [0, 20, 60, 140, 300, *range(500, 5000, 200)]
     assert fire_times_ms(querying(), 10**12) == initial + list(range(6000, 65001, 1000))
 
@@ -65,7 +67,7 @@ def test_between_ticks_the_first_is_sent_at_once_and_the_rest_on_ticks(start_ms:
 
 
 def test_ticks_count_from_the_epoch() -> None:
-    """All topics of a context share ticks, wherever its clock started."""
+    """All topics of a context share ticks, independently of the start of its clock."""
     timer = advertising(start_ns=7 * MS, epoch_ns=5 * MS)
     assert fire_times_ms(timer, 200 * MS) == [7, 25, 45, 85, 165]
 
@@ -77,7 +79,7 @@ def test_intervals_below_a_tick_give_one_record_per_tick() -> None:
 
 
 def test_phases_can_be_omitted_or_endless() -> None:
-    """Interval 0 omits a phase, duration 0 makes it endless."""
+    """Interval 0 omits a phase, and duration 0 makes it endless."""
     only_sustaining = advertising(resolver_advertisement_minimum_initial_interval=0)
     assert fire_times_ms(only_sustaining, 3 * SECOND) == [0, 1000, 2000, 3000]
     only_initial = advertising(resolver_advertisement_sustain_interval=0)

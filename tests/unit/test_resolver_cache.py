@@ -97,7 +97,7 @@ def test_more_sessions_can_be_forgotten_than_one_search_covers() -> None:
 
 
 def test_a_session_without_an_id_is_the_same_in_either_form() -> None:
-    """Wire: the information of a unicast session may omit its id, or have 0 in its place."""
+    """Wire: the information of a unicast session may omit its id or have 0 in its place."""
     short = encode_advertisement(Advertisement("orders", 1, 60, TcpAddress("10.0.0.1", 0, 14380)))
     long = short[:8] + b"\x0a" + short[9:-2] + bytes(4) + short[-2:]
     cache = ResolverCache(10)
@@ -170,7 +170,9 @@ class _Model:
 
 
 def test_it_agrees_with_the_model() -> None:
-    """With advertisements, final ones, options, ending sessions and changing receivers in any order."""
+    """The cache equals the model for advertisements, final ones, options, ending sessions and changing
+    receivers in any order.
+    """
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -232,7 +234,9 @@ def _advertise_some(rng: random.Random, topics: list[str], cache: ResolverCache,
 
 
 def test_topics_are_read_while_others_change() -> None:
-    """Any thread: names are whole and reported once, whatever another thread processes meanwhile."""
+    """Any thread may process datagrams: names are whole and reported once, whichever datagram another thread
+    processes meanwhile.
+    """
     cache = ResolverCache(500)
     stopping = threading.Event()
 

@@ -68,7 +68,9 @@ def client(**options: int) -> DaemonClient:
     ],
 )
 def test_daemons_are_parsed(text: str, daemons: tuple[tuple[str, int], ...]) -> None:
-    """resolver_unicast_daemon: with and without a port, several, and in Ultra Messaging's format."""
+    """resolver_unicast_daemon accepts daemons with and without a port, several daemons, and Ultra Messaging's
+    format.
+    """
     assert Config().context_options(resolver_unicast_daemon=text).resolver_daemons == daemons
 
 
@@ -112,7 +114,7 @@ def test_an_idle_daemon_is_not_used() -> None:
 
 
 def test_contradictory_times_are_refused() -> None:
-    """Such times would declare a daemon dead between two keepalives."""
+    """Such times are refused because they would declare a daemon dead between two keepalives."""
     with pytest.raises(OptionError, match="resolver_unicast_activity_timeout"):
         client(resolver_unicast_keepalive_interval=1000)
 
@@ -142,8 +144,9 @@ def test_an_idle_client_is_forgotten() -> None:
 
 
 def test_a_relay_is_bounded() -> None:
-    """Bad input: too many clients, disallowed senders, too much from one, and datagrams that are not topic
-    resolution."""
+    """Bad input: too many clients, disallowed senders, too many datagrams of one client, and datagrams that
+    are not topic resolution are dropped.
+    """
     relay = Relay(RelayPolicy((ipaddress.IPv4Network("10.1.0.0/16"),), 2, 5, 10))
     assert relay.received(QUERY, ("10.2.0.1", 1), 0) is Fate.DROPPED
     relay.received(KEEPALIVE, A, 0)
@@ -165,8 +168,9 @@ def announced(*topics: str) -> bytes:
 
 
 def test_an_overloaded_relay_skips_repeats() -> None:
-    """Overload: records relayed within the last two seconds are skipped and counted. New records are not skipped, nor
-    another client's, nor any after a new one."""
+    """Overload: records relayed within the last two seconds are skipped and counted. New records, those of
+    another client and those after a new record are not skipped.
+    """
     relay = Relay(RelayPolicy(client_timeout_s=60))
     for client in (A, B):
         relay.received(KEEPALIVE, client, 0)
@@ -226,7 +230,9 @@ def test_a_busy_relay_merges_many_datagrams_into_few() -> None:
 
 
 def test_one_datagram_is_sent_to_many_addresses() -> None:
-    """The daemon's send: more addresses than one call takes, one excluded, and one that fails and is skipped."""
+    """The daemon's send handles more addresses than one call accepts, an excluded one, and one that fails and
+    is skipped.
+    """
     with ExitStack() as stack:
         sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(150)]
@@ -307,7 +313,7 @@ def test_topics_are_found_through_a_daemon() -> None:
 
 
 def test_a_daemon_that_dies_disconnects_no_topic() -> None:
-    """Existing connections stay; the other daemon takes over, then there is none, until one returns."""
+    """Existing connections stay open; the other daemon takes over, then there is none until one returns."""
     with ExitStack() as stack:
         second = stack.enter_context(serving())
         first_stack = stack.enter_context(ExitStack())
@@ -368,7 +374,7 @@ def test_an_unknown_sender_is_ignored() -> None:
 
 
 def test_no_free_port_is_an_error_that_names_the_range() -> None:
-    """Faults: every local port is in use."""
+    """Faults: the error is reported if every local port is in use."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

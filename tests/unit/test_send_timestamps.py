@@ -21,7 +21,9 @@ TIMED = {"send_timestamps": 1}
 
 
 def test_every_kind_of_send_carries_the_time() -> None:
-    """A single message, many, a claim, an explicit batch, fragments: each has the time of its send."""
+    """A single message, many messages, a claim, an explicit batch and fragments each have the time of their
+    send.
+    """
     with open_context() as context:
         source, receiver = connect(context, "timed", **TIMED)
         with source, receiver:
@@ -47,7 +49,7 @@ def test_every_kind_of_send_carries_the_time() -> None:
 
 
 def test_without_the_option_there_is_no_time() -> None:
-    """Off by default: no time is sent, no latency is counted, and the columns contain nulls."""
+    """The option is off by default: no time is sent, no latency is counted, and the columns contain nulls."""
     with open_context() as context:
         source, receiver = connect(context, "plain")
         with source, receiver:

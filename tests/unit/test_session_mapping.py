@@ -1,4 +1,6 @@
-"""Mapping of sources to transport sessions: the pool in turn, explicit groups and ports, names (UX-10)."""
+"""Mapping of sources to transport sessions: the pool is used in turn, explicit groups and ports, and names
+(UX-10).
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
     ],
 )
 def test_a_payload_is_the_mtu_minus_headers(mtu_bytes: int, payload_bytes: int) -> None:
-    """W4: IP never fragments it, UDP can carry it, and it is never negative."""
+    """W4: with the computed size IP never fragments a datagram and UDP can carry it, and the size is never
+    negative.
+    """
     assert udp_payload_bytes(mtu_bytes) == payload_bytes
 
 

@@ -18,7 +18,8 @@ from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, W
 from umstack.errors import InvalidArgument, MessageTooLong, OptionError
 
 FRAGMENT = DATAGRAM - 20 - 12 - 16
-"""Payload of a full fragment: the datagram without the headers of LBT-RM, LBMC and the fragment option."""
+"""The payload of a full fragment: the datagram without the headers of LBT-RM, LBMC and the fragment option.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def context() -> Iterator[Context]:
 
 
 def test_send_returns_the_number_of_the_last_fragment(context: Context) -> None:
-    """UM-42, UM-52, UM-57, UM-80: each fragment takes a topic sequence number; the visible one is the last."""
+    """UM-42, UM-52, UM-57, UM-80: each fragment uses a topic sequence number; the visible one is the last."""
     source, receiver = connect(context, "numbers")
     with source, receiver:
         sizes = [0, 10, 3 * FRAGMENT, 1, 2 * FRAGMENT + 1]
@@ -77,7 +78,7 @@ def test_anything_with_a_buffer_is_sent_whole(context: Context, data: Any) -> No
 
 
 def test_text_must_be_encoded_first(context: Context) -> None:
-    """A string is no buffer: the error is also a TypeError, and nothing is sent."""
+    """A string is not a buffer: the error is also a TypeError, and nothing is sent."""
     with context.source("text") as source:
         with pytest.raises(TypeError):
             source.send("text")  # type: ignore[arg-type]
@@ -205,7 +206,7 @@ def test_offsets_outside_the_data_are_refused(context: Context, offsets: list[in
 
 
 def test_a_message_too_long_in_the_middle_raises_after_the_earlier_ones(context: Context) -> None:
-    """Nothing is dropped silently: the error has the index of the message."""
+    """Nothing is dropped silently, because the error has the index of the message."""
     source, receiver = connect(context, "long one")
     with source, receiver:
         too_long = bytes(source.message_maximum_bytes + 1)
@@ -216,7 +217,7 @@ def test_a_message_too_long_in_the_middle_raises_after_the_earlier_ones(context:
 
 
 def test_the_longest_message_arrives_and_one_byte_more_is_refused(context: Context) -> None:
-    """UX-23: a refused send takes no sequence number."""
+    """UX-23: a refused send uses no sequence number."""
     source, receiver = connect(context, "longest", receiver_maximum_message_length=8 << 20)
     with source, receiver:
         longest = source.message_maximum_bytes
@@ -248,7 +249,7 @@ def test_a_claim_is_written_in_place(context: Context) -> None:
 
 
 def test_an_exception_aborts_the_claim(context: Context) -> None:
-    """AE-35, AE-36, UX-23: an aborted claim becomes padding, is never delivered, and takes no sequence number."""
+    """AE-35, AE-36, UX-23: an aborted claim becomes padding, is never delivered, and uses no sequence number."""
     source, receiver = connect(context, "abort")
     with source, receiver:
 
@@ -278,7 +279,9 @@ def test_a_claim_still_referenced_is_not_sent(context: Context) -> None:
 
 
 def test_an_unfinished_claim_is_skipped(context: Context) -> None:
-    """AE-34, AE-35: it blocks later messages until publication_unblock_timeout, then it is skipped."""
+    """AE-34, AE-35: an open claim blocks later messages until publication_unblock_timeout and is then
+    skipped.
+    """
     with open_context() as own:
         source, receiver = connect(own, "stuck", publication_unblock_timeout=200)
 
@@ -311,7 +314,7 @@ def test_closing_the_source_under_a_claim_is_safe(context: Context) -> None:
 
 
 def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context: Context) -> None:
-    """AE-12, AE-14, UX-23: NOT_CONNECTED is a result; nothing was sent and no number used."""
+    """AE-12, AE-14, UX-23: NOT_CONNECTED is a result; nothing was sent and no number was used."""
     with open_context() as own, own.source("nobody", flow_control="min") as source:
         assert not source.is_connected
         for attempt in (
@@ -466,7 +469,7 @@ def test_other_threads_run_while_a_send_waits(context: Context) -> None:
 
 
 def test_closing_ends_a_waiting_send() -> None:
-    """A sender in another thread gets Closed at once when its source closes, without a crash."""
+    """A sender in another thread gets Closed immediately when its source closes, without a crash."""
     with open_context() as own:
         source = own.source("closing", flow_control="min")
         outcome: list[BaseException] = []

@@ -146,8 +146,9 @@ def test_a_pattern_without_a_topic_is_reported_after_ten_wildcard_queries() -> N
 
 
 def test_queries_are_counted_from_the_last_source() -> None:
-    """The machine counts exactly: only unanswered queries, an event at each multiple, none with 0, restarting with a
-    source."""
+    """The machine counts exactly: it counts only unanswered queries, reports an event at each multiple and
+    none with 0, and restarts with a source.
+    """
     machine = ResolutionMachine(ContextOptions(), 1400, 0)
     machine.query("topic", ReceiverOptions(resolution_no_source_notification_threshold=4), 0)
     machine.query("other", ReceiverOptions(), 0)
@@ -168,7 +169,7 @@ def _kinds(source: umstack.Source) -> list[str]:
 
 @pytest.mark.parametrize("flow_control", ["min", "none"])
 def test_a_source_learns_of_its_receivers(flow_control: str, caplog: pytest.LogCaptureFixture) -> None:
-    """receiver_known by flow control or accounts, receiver_gone by flow control."""
+    """receiver_known is reported by flow control or accounts, and receiver_gone by flow control."""
     caplog.set_level(logging.INFO, "umstack.source")
     with open_context() as publisher:
         source = publisher.source("topic", flow_control=flow_control)

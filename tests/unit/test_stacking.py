@@ -63,7 +63,7 @@ def test_a_provider_vlan_a_team_and_a_bridge_are_named() -> None:
 
 
 def test_a_lower_device_in_another_namespace_is_not_guessed() -> None:
-    """An index of another namespace would be a different device here."""
+    """An index of another namespace would mean a different device here."""
     vlan = link(5, "v100", LINK=2, LINK_NETNSID=0, kind="vlan", data={"IFLA_VLAN_ID": 100})
     (device,) = stack_of([*NICS, vlan], "v100")
     assert device.lower == ()
@@ -198,8 +198,9 @@ def bond(mode: int, **data: Any) -> ifinfmsg:
 def test_rings_of_a_bond_are_on_every_member_and_send_on_one(
     mode: int, members: list[ifinfmsg], active: int | None, sends_by: str | None
 ) -> None:
-    """They send on the active one, or the first that is up and in the aggregator, or none; a VLAN of the bond behaves
-    alike."""
+    """Bonds send on the active member, or on the first that is up and in the aggregator, or on none; a VLAN
+    of the bond behaves alike.
+    """
     data = {} if active is None else {"IFLA_BOND_ACTIVE_SLAVE": active}
     links = [link(1, "lo"), *members, bond(mode, **data), VLAN]
     for name in ("bond0", "bond0.100"):

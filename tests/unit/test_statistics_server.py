@@ -87,7 +87,7 @@ def test_closing_removes_the_socket(folder: Path) -> None:
 
 
 def test_contexts_of_one_process_are_distinguished() -> None:
-    """Each has its own socket; the oldest is listed first."""
+    """Each context has its own socket, and the oldest is listed first."""
     with open_context(statistics=True) as first, open_context(statistics=True):
         first.receiver("of the first")
         reports = read_statistics(os.getpid())
@@ -152,7 +152,7 @@ def test_statistics_may_be_read_while_objects_come_and_go() -> None:
 
 
 def test_the_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """UMSTACK_STAT_DIR first; then /run for root, and the runtime directory for other users."""
+    """UMSTACK_STAT_DIR is used first, then /run for root, and the runtime directory for other users."""
     assert str(statistics_directory()) == os.environ["UMSTACK_STAT_DIR"]
     monkeypatch.delenv("UMSTACK_STAT_DIR")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -275,7 +275,7 @@ def test_an_invalid_report_is_skipped(folder: Path, text: bytes, caplog: pytest.
 
 
 def test_a_valid_report_is_accepted(folder: Path) -> None:
-    """Proves that the check above can pass."""
+    """This test proves that the check above can pass."""
     with contextlib.closing(answering(folder / f"{os.getpid()}-0.sock", report_bytes())):
         assert len(read_statistics()) == 1
 

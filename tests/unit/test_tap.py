@@ -1,4 +1,6 @@
-"""Tap: one at a time, bounded, stopped with its context, and exact about the packets missing from its file."""
+"""Tap: one can run at a time; it is bounded, stops with its context, and is exact about the packets missing
+from its file.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,9 @@ def test_an_empty_file_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [{"rotate_bytes": 100_000}, {"rotate_seconds": 0.1}])
 def test_files_are_rotated(tmp_path: Path, limit: dict[str, Any]) -> None:
-    """By size and time, as in a capture: all files are whole, none is empty, nothing is missing."""
+    """The tap rotates by size and time like a capture: all files are whole, none is empty, and nothing is
+    missing.
+    """
     with open_context() as context:
         with context.tap(tmp_path / "new" / "folder", ring_bytes=64 << 20, **limit) as tap:
             count = _publish_until(context, lambda: tap.report().files >= 4)
@@ -239,7 +243,7 @@ def test_invalid_limits_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> No
 
 
 def test_invalid_targets_are_refused(tmp_path: Path) -> None:
-    """Errors: a missing directory, a ring size that is not a power of two."""
+    """A missing directory and a ring size that is not a power of two are errors."""
     with open_context() as context:
         with pytest.raises(UmError, match="nowhere"):
             context.tap(tmp_path / "nowhere" / "x.pcapng")

@@ -63,7 +63,7 @@ def connected(sending: Context, receiving: Context, topic: str, **options: Any) 
 
 
 def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
-    """UM-46: from empty to more than 64 KiB, one at a time and in batches."""
+    """UM-46: messages from empty to more than 64 KiB arrive, sent one at a time and in batches."""
     lengths = [0, 1, 100, 1472, 8192, LONGEST_WHOLE, LONGEST_WHOLE + 1, 300_000]
     with open_context() as context:
         source, receiver = connect(context, "lengths", transport="tcp")
@@ -107,7 +107,9 @@ def test_small_messages_are_batched_until_a_flush(sending: Context, receiving: C
 
 
 def test_a_slow_receiver_blocks_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
-    """UM-108, UM-110: receiver-paced: a send without a timeout is refused, and succeeds once there is space."""
+    """UM-108, UM-110: a source is receiver-paced: a send without a timeout is refused, and succeeds once
+    there is space.
+    """
     source, receiver = connected(
         sending,
         receiving,
@@ -150,8 +152,9 @@ def _send_until_refused(source: Source) -> int:
 def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
     sending: Context, receiving: Context, both: dict[str, Any]
 ) -> None:
-    """UM-108, C16: the receiver gets the lost numbers at once; the source gets an event with the receiver; another
-    receiver loses none."""
+    """UM-108, C16: the receiver gets the lost numbers immediately, the source gets an event with the
+    receiver, and another receiver loses nothing.
+    """
     source, slow = connected(
         sending,
         receiving,
@@ -169,7 +172,7 @@ def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
             sent += 100
             got += collect(fast, 100)
         rows: list[Any] = []
-        while not source.wait_drained(timeout=0):  # the last message must not be lost as well
+        while not source.wait_drained(timeout=0):  # the last message must also not be lost
             rows += slow.poll(1000, 0.1).events()
         source.send(b"last", flush=True)
         assert [one.data.split(b"\0")[0] for one in got] == [b"%d" % number for number in range(sent)]
@@ -205,7 +208,7 @@ def _lost_in(row: Any) -> int:
 
 
 def test_a_session_starts_and_ends_with_its_source(sending: Context, receiving: Context) -> None:
-    """UM-76, UM-105: the first message delivers BOS, closing the source EOS, without a timeout."""
+    """UM-76, UM-105: the first message delivers BOS, and closing the source delivers EOS without a timeout."""
     source, receiver = connected(sending, receiving, "ends")
     with receiver:
         source.send(b"only", flush=True)
