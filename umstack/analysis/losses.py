@@ -35,7 +35,7 @@ class Rare:
 
 
 def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
-    """The rows of facts, unwrapped with the references."""
+    """Return the rows of facts, unwrapped with the references."""
     rows = facts.rare.join(
         unicast_sessions(facts), list(SESSION), "left", maintain_order="left"
     ).with_columns(copy=pl.when("is_unicast").then("receiver").otherwise(pl.lit("")))
@@ -57,7 +57,7 @@ def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
 
 
 def unicast_sessions(facts: Facts) -> pl.DataFrame:
-    """The sessions of LBT-RU, with a column `is_unicast` that is true."""
+    """Return the sessions of LBT-RU, with a column `is_unicast` that is true."""
     found = facts.counts.filter(pl.col("transport") == LBTRU).select(SESSION).unique()
     return found.with_columns(is_unicast=pl.lit(True))
 
@@ -71,7 +71,7 @@ REASONS = {
 
 
 def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
-    """NAKs without those for numbers that a filter skipped for the receiver: a filter report answers them."""
+    """Return NAKs without those for numbers that a filter skipped for the receiver: a filter report answers them."""
     key = [*_COPY, "sqn"]
     for one in everything:
         if not len(one.passed[0]):
@@ -83,7 +83,7 @@ def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
 
 
 def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
-    """One row per session, receiver and lost sequence number."""
+    """Return one row per session, receiver and lost sequence number."""
     time = pl.col("time_ns")
     nak_rows = (
         _of_sent(rows.naks, everything)
@@ -148,7 +148,7 @@ def incidents(
     everything: list[Seen],
     thresholds: Thresholds | None = None,
 ) -> pl.DataFrame:
-    """One row per incident: session, receiver, span, sequence numbers, number of losses, and cause."""
+    """Return one row per incident: session, receiver, span, sequence numbers, number of losses, and cause."""
     limits = thresholds or Thresholds()
     receiver, at = list(_RECEIVER), pl.col("lost_ns")
     starts = (at - at.shift().over(receiver) > limits.quiet_ns).fill_null(False)
@@ -268,7 +268,7 @@ def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.Data
 
 
 def nak_storms(rows: Rare) -> pl.DataFrame:
-    """One row per storm: its span, NAKs, numbers requested and requested again, and its receivers."""
+    """Return one row per storm: its span, NAKs, numbers requested and requested again, and its receivers."""
     counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
     best = (
         counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())

@@ -59,7 +59,7 @@ class Reference:
 
 
 def references(facts: Facts) -> dict[Session, Reference]:
-    """The references of every session."""
+    """Return the references of every session."""
     found = {}
     for (publisher, session_id), rows in facts.references.partition_by(list(SESSION), as_dict=True).items():
         first = rows.sort("epoch")
@@ -70,7 +70,7 @@ def references(facts: Facts) -> dict[Session, Reference]:
 
 
 def unwrapped(rows: pl.DataFrame, known: dict[Session, Reference]) -> pl.DataFrame:
-    """The rows (session columns, `time_ns`, `sqn`) with `sqn` unwrapped."""
+    """Return the rows (session columns, `time_ns`, `sqn`) with `sqn` unwrapped."""
     parts = [rows.clear()]
     for (publisher, session_id), part in rows.partition_by(list(SESSION), as_dict=True).items():
         reference = known.get((publisher, session_id))
@@ -130,7 +130,7 @@ class Seen:
         return expanded(self.firsts, self.lengths)
 
     def copied(self) -> Numbers:
-        """True for each run that starts with a copy of the number before it."""
+        """Return true for each run that starts with a copy of the number before it."""
         return np.concatenate(
             (np.zeros(min(1, len(self.firsts)), np.bool_), self.firsts[1:] == self.lasts[:-1])
         )
@@ -174,7 +174,7 @@ class Seen:
 
 
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
-    """The numbers seen, by capture point, session and receiver."""
+    """Return the numbers seen, by capture point, session and receiver."""
     found = []
     passed = facts.passed.partition_by([*_STREAM], as_dict=True)
     for (point, publisher, session_id, receiver), sends in facts.sends.items():
@@ -233,7 +233,7 @@ def coverage(everything: list[Seen]) -> pl.DataFrame:
 
 
 def _covered(one: Seen) -> dict[str, Numbers]:
-    """The columns of `coverage` for one point. A run is cut where a bucket ends."""
+    """Return the columns of `coverage` for one point. A run is cut where a bucket ends."""
     buckets = (one.lasts >> BUCKET_BITS) - (one.firsts >> BUCKET_BITS) + 1
     run = np.repeat(np.arange(len(one.firsts)), buckets)
     bucket = expanded(one.firsts >> BUCKET_BITS, buckets)
@@ -258,7 +258,7 @@ def _covered(one: Seen) -> dict[str, Numbers]:
 
 
 def _missing_between(one: Seen, low: Numbers, high: Numbers) -> Numbers:
-    """The count of missing numbers between each pair of seen numbers."""
+    """Return the count of missing numbers between each pair of seen numbers."""
     firsts, lasts = one.missing()
     upto = np.concatenate(([0], np.cumsum(lasts - firsts + 1)))
     return upto[np.searchsorted(firsts, high)] - upto[np.searchsorted(firsts, low)]
@@ -285,7 +285,7 @@ def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _topic_gaps(runs: pl.DataFrame) -> pl.DataFrame:
-    """The numbers between two runs of a topic in a connection. Numbers that wrap leave no gap."""
+    """Return the numbers between two runs of a topic in a connection. Numbers that wrap leave no gap."""
     topic = ["point", *SESSION, "receiver", "topic_index"]
     before = {name: pl.col(name).shift().over(topic) for name in ("last_sqn", "last_ns")}
     first, last = before["last_sqn"] + 1, pl.col("first_sqn") - 1

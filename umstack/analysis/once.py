@@ -28,7 +28,7 @@ def _once(frame: pl.DataFrame, what: list[str], most: str) -> pl.DataFrame:
 
 
 def counts(facts: Facts) -> pl.DataFrame:
-    """The counts of packets; those of the source once and without a receiver."""
+    """Return the counts of packets; those of the source once and without a receiver."""
     kind = pl.col("kind")
     sent = facts.counts.filter(kind.is_in(_OF_SOURCE))
     once = _once(sent, [*POINT, "kind", "block"], "packets")
@@ -37,13 +37,13 @@ def counts(facts: Facts) -> pl.DataFrame:
 
 
 def rates(facts: Facts) -> pl.DataFrame:
-    """The rates of every session."""
+    """Return the rates of every session."""
     copies = _once(facts.receiver_rates, [*POINT, "start_ns"], "bytes")
     return pl.concat([facts.rates, copies.select(facts.rates.columns)])
 
 
 def sizes(facts: Facts) -> pl.DataFrame:
-    """The sizes of datagrams of every session."""
+    """Return the sizes of datagrams of every session."""
     key = [*POINT, "udp_bytes", "message_count"]
     chosen = _once(facts.sizes, [*POINT, "block"], "datagrams")
     totals = ("datagrams", "message_bytes", "frame_bytes")

@@ -13,7 +13,7 @@ _NS_PER_SECOND = 1_000_000_000
 
 
 def recoveries(facts: Facts, endpoints: pl.DataFrame | None = None) -> pl.DataFrame:
-    """One row per source, topic, receiver and kind of recovery: the messages fetched, connections, and duration.
+    """Return one row per source, topic, receiver and kind of recovery: the messages fetched, connections, and duration.
 
     A connection seen at several capture points counts where most of it was seen. The session and the topic's name are
     those of a captured advertisement, in these facts or among the `endpoints`; null without one.

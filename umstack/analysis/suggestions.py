@@ -121,7 +121,7 @@ def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
 def _known(
     lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
 ) -> pl.DataFrame:
-    """One row per session with the inputs of all rules."""
+    """Return one row per session with the inputs of all rules."""
     key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
     open_still = pl.col("repaired_ns").is_null()
     about = lost.group_by(key).agg(

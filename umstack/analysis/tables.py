@@ -21,7 +21,7 @@ _ORDER = (
 
 
 def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
-    """All tables."""
+    """Return all tables."""
     numbered = numbering.Numbered.of(facts)
     everything, rare = numbered.everything, losses.rare(facts, numbered.known)
     covered = numbering.coverage(everything)

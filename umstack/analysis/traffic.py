@@ -29,7 +29,7 @@ _VOLUMES = {"messages": "messages", "message_bytes": "message_bytes", "data_byte
 
 
 def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
-    """One row per session and capture point: transport, span, datagrams by kind, volume and rate.
+    """Return one row per session and capture point: transport, span, datagrams by kind, volume and rate.
 
     Over LBT-RU each datagram counts once, regardless of the number of receivers. Over LBT-TCP there are no datagrams:
     each message counts once, and `data_bytes` is the messages' payload.
@@ -85,7 +85,7 @@ def _with_streams(counted: pl.DataFrame, facts: Facts) -> pl.DataFrame:
 
 
 def topics(facts: Facts) -> pl.DataFrame:
-    """One row per topic of a session, from the capture point that saw most of it."""
+    """Return one row per topic of a session, from the capture point that saw most of it."""
     return once.topics(facts)
 
 
@@ -115,7 +115,7 @@ def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def bursts(rated: pl.DataFrame, factor: float = 3.0) -> pl.DataFrame:
-    """Runs of milliseconds in which a session sent at least `factor` times its mean: start, length, volume."""
+    """Return runs of milliseconds in which a session sent at least `factor` times its mean: start, length, volume."""
     key, start = list(_POINT), pl.col("start_ns")
     span = start.max() - start.min() + BUCKET_NS
     means = rated.group_by(key).agg(mean_bytes=pl.col("bytes").sum() * BUCKET_NS / span)
@@ -141,7 +141,7 @@ def bursts(rated: pl.DataFrame, factor: float = 3.0) -> pl.DataFrame:
 
 
 def duplicates(covered: pl.DataFrame) -> pl.DataFrame:
-    """One row per session and capture point at which datagrams were seen more often than they were sent."""
+    """Return one row per session and capture point at which datagrams were seen more often than they were sent."""
     return (
         covered.group_by(*_POINT)
         .agg(pl.col("datagrams").sum(), pl.col("distinct").sum())
@@ -152,7 +152,7 @@ def duplicates(covered: pl.DataFrame) -> pl.DataFrame:
 
 
 def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
-    """One row per session and capture point: messages per datagram, fill relative to the MTU, payload share."""
+    """Return one row per session and capture point: messages per datagram, fill relative to the MTU, payload share."""
     space = mtu - IP_AND_UDP_BYTES
     many, size, messages = pl.col("datagrams"), pl.col("udp_bytes"), pl.col("message_count")
     total = (many * messages).sum()
@@ -194,7 +194,7 @@ _LATENCY = {
 
 
 def _pairs(everything: list[Seen]) -> Iterator[tuple[Seen, Seen]]:
-    """Pairs of capture points of a session, or of its copies for an LBT-RU receiver, in both directions."""
+    """Yield pairs of capture points of a session, or of its copies for an LBT-RU receiver, in both directions."""
     streams: dict[tuple[Session, str], list[Seen]] = {}
     for one in everything:
         streams.setdefault((one.session, one.receiver), []).append(one)

@@ -36,7 +36,7 @@ def _cpu_model() -> str | None:
 
 
 def describe(**of_run: Any) -> dict[str, Any]:
-    """The `environment` of `umstack bench --json`; the arguments say how this run was set up."""
+    """Return the `environment` of `umstack bench --json`; the arguments say how this run was set up."""
     load = os.getloadavg()
     return {
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

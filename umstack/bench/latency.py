@@ -96,7 +96,7 @@ def _round_trip_result(spec: RoundTripSpec, asked: dict[str, Any], answered: dic
 
 
 def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
-    """The round trip of a unicast datagram, which is the case that suits raw sockets best."""
+    """Return the round trip of a unicast datagram, which is the case that suits raw sockets best."""
     client, server = lab.hosts[:2]
     pinned = dataclasses.replace(
         plan,

@@ -68,7 +68,7 @@ class LivePlan:
         return max(1, round(self.rate * self.seconds))
 
     def config(self) -> str:
-        """The configuration of publisher and recorder: groups that no other process of this machine has."""
+        """Return the configuration of publisher and recorder, with groups that no other process here has."""
         pid = os.getpid()
         block = f"239.{pid >> 8 & 0x3F | 0xC0}.{pid & 0xFF}"
         own = (
@@ -217,7 +217,7 @@ class _Run:
 
 
 def measure(plan: LivePlan, progress: Progress, stop: threading.Event | None = None) -> dict[str, Any]:
-    """A live query on this machine's cores, fed at the plan's rate; every message is checked.
+    """Run a live query on this machine's cores, fed at the plan's rate; every message is checked.
 
     The query must not be interrupted in the middle of a call into the virtual machine. To end it, the caller sets
     `stop`, and a KeyboardInterrupt is raised at a point where it does no harm.
@@ -294,7 +294,7 @@ def _publisher(plan: LivePlan) -> Iterator[Child]:
 
 
 def judged(found: dict[str, Any]) -> list[Target]:
-    """True if the query kept up with bounded memory."""
+    """Return the targets, which require that the query kept up with bounded memory."""
     sent = found["rate_sent"] / found["rate_offered"]
     together = found["together_memory_bytes"] / _MIB
     missed = float(found["lost"] + found["duplicates"] + found["out_of_order"])

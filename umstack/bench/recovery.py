@@ -49,7 +49,7 @@ def tuned_for(transport: str, options: str) -> str:
 def round_trip_spec(
     config: str, seconds: float, is_tuned: bool = False, transport: str = "lbtrm"
 ) -> RoundTripSpec:
-    """The round trip under loss: blocking, at the core's own speed."""
+    """Return the round trip under loss: blocking, at the core's own speed."""
     tuned = tuned_for(transport, ROUND_TRIP_OPTIONS) if is_tuned else ""
     return RoundTripSpec(
         config=f"{tuned}{config}", mode="sequential", loop="core", seconds=seconds, transport=transport

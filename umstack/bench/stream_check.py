@@ -25,7 +25,7 @@ _counter_of = struct.Struct("<Q").unpack_from
 
 
 def end_message(total: int, size: int) -> bytes:
-    """The message that ends a topic's stream."""
+    """Return the message that ends a topic's stream."""
     return (END | total).to_bytes(COUNTER_BYTES, "little").ljust(size, b".")
 
 

@@ -69,7 +69,7 @@ class DemoResult:
     seconds: float = 0.0
 
     def is_verified(self, subscriber: SubscriberResult) -> bool:
-        """True if this subscriber's disk has exactly the tree that the publisher sent."""
+        """Return true if this subscriber's disk has exactly the tree that the publisher sent."""
         whole = subscriber.files_verified == self.files and subscriber.entries_wrong == 0
         return whole and subscriber.unrecoverable == 0 and not subscriber.problems
 

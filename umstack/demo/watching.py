@@ -51,7 +51,7 @@ class Watch(Closing):
         self.scrapes[link] = Scrape(len(_SAMPLE.findall(text)), len(_CONTEXT.findall(text)))
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         scrapes = {
             link: {"samples": one.samples, "contexts": one.contexts} for link, one in self.scrapes.items()
         }

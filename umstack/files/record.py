@@ -152,7 +152,7 @@ PackedRecord = TreeBegin | Directory | Link | FileBegin | FileEnd | FileAbandone
 
 
 def encode(transfer: int, entry: int, record: PackedRecord) -> bytes:
-    """The message that carries a record."""
+    """Return the message that carries a record."""
     return HEADER.pack(MAGIC, VERSION, record.KIND, entry, transfer) + record.body()
 
 

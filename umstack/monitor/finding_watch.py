@@ -129,7 +129,7 @@ class FindingWatch:
     """The number of the last batch, and the facts stored with it."""
 
     def identity(self) -> str:
-        """A unique name of this watch, valid as long as its folder exists."""
+        """Return a unique name of this watch, valid as long as its folder exists."""
         path = self.folder / "identity"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ class FindingWatch:
         return Taken(reported, grown(growing, self.window_ns, self.mtu), notes)
 
     def finish(self) -> dict[str, pa.Table]:
-        """The rows to report at the end of the input: incidents and windows that are still open."""
+        """Return the rows to report at the end of the input: incidents and windows that are still open."""
         states = sorted(self.folder.glob("state-*.json"))
         if not states:
             return {}
@@ -176,7 +176,7 @@ class FindingWatch:
         return self._judge(kept, state, state.latest_ns - self.late_ns)
 
     def _judge(self, kept: Kept, state: _State, watermark_ns: int) -> dict[str, pa.Table]:
-        """The rows to report from the stored facts."""
+        """Return the rows to report from the stored facts."""
         if not kept:
             return {}
         whole = Numbered.of(Facts.merged(kept.values()))
@@ -204,14 +204,14 @@ class FindingWatch:
         return self.folder / f"state-{number:012d}.json"
 
     def _before(self, number: int) -> tuple[_State, int]:
-        """The previous batch's state and number; an empty state and -1 for the first batch."""
+        """Return the previous batch's state and number; an empty state and -1 for the first batch."""
         earlier = sorted(path for path in self.folder.glob("state-*.json") if path < self._state_file(number))
         for path in earlier[:-1]:
             path.unlink()
         return (_State.load(earlier[-1]), _number(earlier[-1])) if earlier else (_State(), -1)
 
     def _remembered(self, state: _State, number: int) -> Kept:
-        """The facts stored with a batch, from memory or, after a restart, from its files."""
+        """Return the facts stored with a batch, from memory or, after a restart, from its files."""
         if self._memory is not None and self._memory[0] == number:
             return self._memory[1]
         found = unpacked(pq.read_table(self.folder / name) for name in state.parts)
@@ -259,7 +259,7 @@ class FindingWatch:
     def _judged(
         self, whole: Numbered, pending: pl.DataFrame, sessions: dict[SessionKey, _Session], state: _State
     ) -> Losses | None:
-        """The confirmed losses and their incidents; None without any."""
+        """Return the confirmed losses and their incidents; None without any."""
         lost = _still_known(pending, sessions, state)
         if not len(lost):
             return None
@@ -276,7 +276,7 @@ class FindingWatch:
         state: _State,
         watermark_ns: int,
     ) -> dict[str, pa.Table]:
-        """The tables of the completed windows, which count as reported from now on."""
+        """Return the tables of the completed windows, which count as reported from now on."""
         is_end = watermark_ns >= _EVER_NS
         passed_ns = state.latest_ns + self.window_ns if is_end else watermark_ns - self._settled_ns
         low_ns = state.windows_ns or min(kept)
@@ -308,7 +308,7 @@ class FindingWatch:
         return names
 
     def _endpoints(self, facts: Facts) -> pl.DataFrame:
-        """The endpoints at which recovery is or was offered."""
+        """Return the endpoints at which recovery is or was offered."""
         path = self.folder / "endpoints.json"
         known = facts.endpoints
         if path.exists():
@@ -325,7 +325,7 @@ class FindingWatch:
         return self._to_report(found, state.storms, watermark_ns) if len(found) else None
 
     def _to_report(self, found: pl.DataFrame, reported: Reported, watermark_ns: int) -> pa.Table:
-        """The rows that are complete, or last longer than a window; they count as reported from now on."""
+        """Return the rows that are complete, or last longer than a window; they count as reported from now on."""
         rows = []
         for key, parts in _wholes(found.to_dicts(), self.thresholds.quiet_ns):
             start_ns, end_ns = parts[0]["start_ns"], max(row["end_ns"] for row in parts)
@@ -406,7 +406,7 @@ def _wholes(
 
 
 def _still_known(lost: pl.DataFrame, sessions: dict[SessionKey, _Session], state: _State) -> pl.DataFrame:
-    """Losses without those reported long ago: re-NAKed, with a first transmission that is no longer stored."""
+    """Return losses without those reported long ago: re-NAKed, with a first transmission that is no longer stored."""
     lows = [
         (*key, row.low)
         for key, row in sessions.items()
@@ -420,7 +420,7 @@ def _still_known(lost: pl.DataFrame, sessions: dict[SessionKey, _Session], state
 
 
 def _ends(sessions: dict[SessionKey, _Session], began: dict[SessionKey, int]) -> pl.DataFrame:
-    """The first and last number of sessions; the first is null if the session's start is no longer stored."""
+    """Return the first and last number of sessions; the first is null if the session's start is no longer stored."""
     rows = [
         (*key, row.low if _is_whole(key, row, began) else None, row.high) for key, row in sessions.items()
     ]
@@ -435,7 +435,7 @@ def _is_whole(key: SessionKey, row: _Session, began: dict[SessionKey, int]) -> b
 def _not_reported(
     frame: pl.DataFrame, who: pl.Expr, time: str, reported: Reported, watermark_ns: int
 ) -> pl.DataFrame:
-    """The rows up to the watermark that are later than the reported ones."""
+    """Return the rows up to the watermark that are later than the reported ones."""
     passed = frame.filter(pl.col(time) <= watermark_ns)
     if not reported:
         return passed

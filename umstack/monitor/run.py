@@ -124,7 +124,7 @@ def _wait(query: StreamingQuery, stop: threading.Event) -> None:
 
 
 def _failure(error: Exception) -> SystemFailure:
-    """The error that ended a query, as one line: the exception of a Python traceback, else the first line."""
+    """Return the error that ended a query, as one line: the exception of a Python traceback, else the first line."""
     text = str(error) or type(error).__name__
     raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
     line = raised[-1] if raised else text.splitlines()[0]
@@ -132,7 +132,7 @@ def _failure(error: Exception) -> SystemFailure:
 
 
 def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
-    """The sinks that were configured, or lines without any."""
+    """Return the sinks that were configured, or lines without any."""
     sinks: list[Sink] = []
     if options.prometheus_port is not None or options.prometheus_file is not None:
         sinks.append(FindingMetrics(options.prometheus_port, options.prometheus_file))

@@ -61,7 +61,7 @@ class Lines:
                 self._say(f"{row['from']:%H:%M:%S} {text}")
 
     def _is_new(self, row: Row) -> bool:
-        """True if a suggestion was not shown yet, or its value has changed considerably."""
+        """Return true if a suggestion was not shown yet, or its value has changed considerably."""
         key = (row["publisher"], row["session_id"], row["option"])
         shown = self._suggested.get(key)
         if shown is not None and max(shown, row["value"]) <= _CHANGED * min(shown, row["value"]):
@@ -151,11 +151,11 @@ class Windows:
             self._rows[kind, str(row["from"]), *(str(row.get(name)) for name in IDENTITY)] = row
 
     def rows(self, kind: str) -> list[Row]:
-        """The rows of a kind in order of time."""
+        """Return the rows of a kind in order of time."""
         return [row for key, row in sorted(self._rows.items()) if key[0] == kind]
 
     def to_dict(self) -> dict[str, list[Row]]:
-        """The rows by kind in order of time, with times as text."""
+        """Return the rows by kind in order of time, with times as text."""
         return {
             kind: [
                 row | {"from": row["from"].isoformat(), "to": row["to"].isoformat()}

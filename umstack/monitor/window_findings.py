@@ -57,7 +57,7 @@ class Span:
     window_ns: int
 
     def holds(self, time: str) -> pl.Expr:
-        """True for times within these windows."""
+        """Return true for times within these windows."""
         return (pl.col(time) >= self.low_ns) & (pl.col(time) < self.high_ns)
 
 
@@ -73,7 +73,7 @@ def window_tables(
     kept: Mapping[int, Facts], whole: Numbered, rare: Rare, judged: Losses | None, span: Span, mtu: int,
     names: TopicNames, endpoints: pl.DataFrame,
 ) -> dict[str, pa.Table]:  # fmt: skip
-    """The nonempty tables of these windows, and their findings.
+    """Return the nonempty tables of these windows, and their findings.
 
     `kept` contains the facts by window: these windows, earlier and later ones; `whole` merges all of them; `endpoints`
     contains the endpoints of all time.
@@ -103,7 +103,7 @@ def window_tables(
 
 
 def grown(kept: Mapping[int, Facts], window_ns: int, mtu: int) -> pa.Table:
-    """The traffic of these windows so far."""
+    """Return the traffic of these windows so far."""
     parts = [
         windows.traffic(facts, mtu).with_columns(pl.lit(at, pl.Int64).alias(WINDOW))
         for at, facts in kept.items()
@@ -115,7 +115,7 @@ def grown(kept: Mapping[int, Facts], window_ns: int, mtu: int) -> pa.Table:
 
 
 def _by_itself(facts: Facts, mtu: int, endpoints: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """The tables that depend on the facts of one window alone."""
+    """Return the tables that depend on the facts of one window alone."""
     return {
         TRAFFIC: windows.traffic(facts, mtu),
         RECOVERY: windows.recovery(facts),
@@ -137,7 +137,7 @@ def _no_coverage() -> pl.DataFrame:
 def _judged_by_more(
     whole: Numbered, rare: Rare, sessions: pl.DataFrame, known_clients: pl.DataFrame, span: Span
 ) -> dict[str, pl.DataFrame]:
-    """The tables that depend on other windows, too; each row belongs to the window in which it was seen."""
+    """Return the tables that depend on other windows, too; each row belongs to the window in which it was seen."""
     window_ns, everything = span.window_ns, whole.everything
     by = [*_KEY, WINDOW]
     again = numbering.copies(everything).filter(span.holds("time_ns"))
@@ -194,7 +194,7 @@ def _with_times(table: pl.DataFrame, span: Span) -> pa.Table:
 
 
 def _sentences(found: Mapping[str, pl.DataFrame], sessions: pl.DataFrame, span: Span) -> pa.Table:
-    """The findings of every window, as in a report on that window alone."""
+    """Return the findings of every window, as in a report on that window alone."""
     windows_of: dict[int, Summary] = defaultdict(Summary)
     for name in TABLES:
         if name in found:

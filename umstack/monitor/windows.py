@@ -71,12 +71,12 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
 
 
 def _streamed(window: Facts) -> pl.DataFrame:
-    """The messages of each LBT-TCP session."""
+    """Return the messages of each LBT-TCP session."""
     return once.topics(window).group_by(SESSION).agg(pl.col("messages").sum())
 
 
 def recovery(window: Facts) -> pl.DataFrame:
-    """One row per session: losses that were NAKed, repairs, and repair times.
+    """Return one row per session: losses that were NAKed, repairs, and repair times.
 
     A loss that is repaired in the next window counts as open.
     """

@@ -63,7 +63,7 @@ _NAMED = 5
 
 
 def findings(summary: Summary) -> list[Finding]:
-    """All findings, the worst first."""
+    """Return all findings, the worst first."""
     if not any(row["datagrams"] or row["messages"] for row in summary["sessions"]):
         text = (
             "No session data was found: these captures contain no LBT-RM, LBT-RU or LBT-TCP, or only on unexpected "
@@ -134,7 +134,7 @@ def _topics(summary: Summary) -> Iterator[Finding]:
 
 
 def topic_name(row: Row) -> str:
-    """The topic's name, or its number if the name was not captured."""
+    """Return the topic's name, or its number if the name was not captured."""
     return displayed(row["topic"]) if row["topic"] else f"topic {row['topic_index']}"
 
 
@@ -173,7 +173,7 @@ def _loss(summary: Summary) -> Iterator[Finding]:
 
 
 def _clients(summary: Summary) -> Iterator[Finding]:
-    """The receivers of unicast sessions, their reconnections, and the messages missing from connections."""
+    """Yield the receivers of unicast sessions, their reconnections, and the messages missing from connections."""
     for row in summary["client_totals"][:_NAMED]:
         many, streamed = row["clients"], row["transport"] == LBTTCP
         text = f"{session_name(row)} sends over {row['transport']}"

@@ -37,14 +37,14 @@ def write_tables(folder: Path, tables: Tables) -> None:
 
 
 def summarised(tables: Tables, captures: Sequence[str]) -> Summary:
-    """The page's rows."""
+    """Return the page's rows."""
     small = {name: arrow(tables[name]) for name in SUMMARISED}
     runs = _runs(tables["rates"], tables["losses"])
     return summary_of(small, _lost(tables["losses"]), runs, captures)
 
 
 def arrow(table: pl.DataFrame) -> pa.Table:
-    """The table with Arrow types that every reader supports."""
+    """Return the table with Arrow types that every reader supports."""
     return table.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 

@@ -317,7 +317,7 @@ def _plots(summary: Summary) -> str:
 
 
 def _opening(findings: Sequence[Finding]) -> str:
-    """Three sentences: the traffic, the loss, and the worst other finding."""
+    """Return three sentences: the traffic, the loss, and the worst other finding."""
     first = [one for topic in ("traffic", "loss") for one in findings if one.topic == topic]
     others = [one for one in findings if one not in first and one.severity <= Severity.WORTH_A_LOOK]
     worst = [f"{one.text.partition('. ')[0].removesuffix('.')}." for one in others[:1]]
@@ -325,7 +325,7 @@ def _opening(findings: Sequence[Finding]) -> str:
 
 
 def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str], version: str) -> str:
-    """The page as text."""
+    """Return the page as text."""
     items = "\n".join(
         f'<li class="{Severity(one.severity).name.lower()}">{html.escape(one.text)}</li>' for one in findings
     )

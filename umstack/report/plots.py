@@ -46,7 +46,7 @@ def _limit(axes: Any, edges: Any, *tops: Any) -> None:
 
 
 def timeline(run: Run) -> str:
-    """The rate and the losses over time."""
+    """Return a plot of the rate and the losses over time."""
     figure = Figure(figsize=(_WIDE[0], 4.6))
     rate, lost = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     scale = 8e3 / run.bin_ns
@@ -80,7 +80,7 @@ def _bins(run: Run) -> int:
 
 
 def _dense(run: Run, rows: list[Row], name: str) -> Any:
-    """The value for every bin; 0 for bins without a row."""
+    """Return the value for every bin; 0 for bins without a row."""
     values = np.zeros(_bins(run))
     for row in rows:
         values[(row["start_ns"] - run.start_ns) // run.bin_ns] = row[name]
@@ -88,7 +88,7 @@ def _dense(run: Run, rows: list[Row], name: str) -> Any:
 
 
 def recovery(summary: Summary) -> str:
-    """Histogram of the time from loss to retransmission."""
+    """Return a histogram of the time from loss to retransmission."""
     figure = Figure(figsize=_HALF)
     axes = figure.subplots()
     rows = summary["recovery_histogram"]
@@ -115,7 +115,7 @@ def recovery(summary: Summary) -> str:
 
 
 def fill(summary: Summary) -> str:
-    """Histogram of how full the datagrams were."""
+    """Return a histogram of how full the datagrams were."""
     figure = Figure(figsize=_HALF)
     axes = figure.subplots()
     rows = summary["fill_histogram"]

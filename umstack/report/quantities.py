@@ -10,12 +10,12 @@ from umstack.foreign_text import displayed
 
 
 def count(value: float | None) -> str:
-    """A whole number in groups of three digits."""
+    """Format a whole number in groups of three digits."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """A fraction as a percentage."""
+    """Format a fraction as a percentage."""
     if value is None:
         return "-"
     percent = 100 * value
@@ -30,26 +30,26 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def duration(value_ns: float | None) -> str:
-    """Nanoseconds in the unit that fits."""
+    """Format nanoseconds in the unit that fits."""
     if value_ns is None:
         return "-"
     return _scaled(value_ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")))
 
 
 def volume(value: float | None) -> str:
-    """Bytes in the unit that fits."""
+    """Format bytes in the unit that fits."""
     return "-" if value is None else _scaled(value, ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
 
 
 def bit_rate(bytes_per_second: float | None) -> str:
-    """Bytes per second as bits per second."""
+    """Format bytes per second as bits per second."""
     if bytes_per_second is None:
         return "-"
     return _scaled(8 * bytes_per_second, ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")))
 
 
 def moment(time_ns: int | None) -> str:
-    """Date and time of day, UTC."""
+    """Format the date and time of day in UTC."""
     if time_ns is None:
         return "-"
     whole = datetime.datetime.fromtimestamp(time_ns // 1_000_000_000, datetime.UTC)
@@ -57,7 +57,7 @@ def moment(time_ns: int | None) -> str:
 
 
 def several(names: Sequence[str], most: int) -> str:
-    """The first `most` names and the number of others."""
+    """Return the first `most` names and the number of others."""
     more = f" and {count(len(names) - most)} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -66,7 +66,7 @@ _NAMED = 2
 
 
 def session_name(row: Mapping[str, Any]) -> str:
-    """A session's topics, if known, its folders, and its numbers."""
+    """Return a session's topics, if known, its folders, and its numbers."""
     name = session_number(row)
     known = [displayed(topic) for topic in row.get("topics") or ()]
     parts = [several(known, _NAMED)] if known else []
@@ -76,7 +76,7 @@ def session_name(row: Mapping[str, Any]) -> str:
 
 
 def session_number(row: Mapping[str, Any]) -> str:
-    """A session as publisher and session id, or port if it has no id (umstack.facts.sessions)."""
+    """Format a session as publisher and session id, or port if it has no id (umstack.facts.sessions)."""
     number = row.get("session_id")
     if isinstance(number, int) and number < 0:
         return f"{row.get('publisher')}:{-number}"

@@ -84,7 +84,7 @@ class Report:
     step_seconds: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report for programs, as JSON types."""
+        """Return the report for programs, as JSON types."""
         return {
             "page": str(self.page),
             "captures": self.captures,
@@ -180,7 +180,7 @@ class _Steps:
 
 
 def _alone(files: list[str], mtu: int, steps: _Steps) -> tuple[Tables, int]:
-    """The tables and the number of packets."""
+    """Return the tables and the number of packets."""
     from umstack.analysis.tables import tables_of
     from umstack.facts.facts import facts_of
 

@@ -31,7 +31,7 @@ class Run:
 
     @classmethod
     def between(cls, low_ns: int, high_ns: int) -> Run:
-        """An empty run from the first millisecond to the last, with at most as many bins as the page is wide."""
+        """Return an empty run from the first millisecond to the last, with at most as many bins as the page is wide."""
         start_ns, end_ns = low_ns, high_ns + BUCKET_NS
         width = -(-(end_ns - start_ns) // _TIMELINE_BINS)
         return cls(start_ns, end_ns, max(BUCKET_NS, -(-width // BUCKET_NS) * BUCKET_NS))
@@ -98,7 +98,7 @@ _WHOLE = {"recovery_histogram", "fill_histogram"}
 def summary_of(
     tables: Mapping[str, pa.Table], lost: Row, runs: list[Run], captures: Sequence[str]
 ) -> Summary:
-    """The page's rows, from tables that are small by nature. Data that grows with time is aggregated already:
+    """Return the page's rows, from tables that are small by nature. Data that grows with time is aggregated already:
     `lost` (counts of losses) and `runs`."""
     summary = Summary(runs=runs)
     for name, order in _ORDER.items():
@@ -166,13 +166,13 @@ def _folders(sessions: Sequence[Row], captures: Sequence[str]) -> dict[tuple[str
 
 
 def most_first(name: str, table: pa.Table) -> pa.Table:
-    """The table in the order of the page; ties are broken by further columns, so that the order is stable."""
+    """Return the table in the order of the page; ties are broken by further columns, so that the order is stable."""
     ties = [(column, "ascending") for column in _TIES if column in table.column_names]
     return table.sort_by([(_ORDER[name], "descending"), *ties])
 
 
 def _added(table: pa.Table, keys: list[str], value: str) -> pa.Table:
-    """One row per combination of the keys, with the sum of `value`."""
+    """Return one row per combination of the keys, with the sum of `value`."""
     return table.group_by(keys).aggregate([(value, "sum")]).rename_columns([*keys, value])
 
 

@@ -35,7 +35,7 @@ def driver_folder(prefix: str) -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock. OSError if another process holds it, or it is no folder."""
+    """Return a descriptor that holds the folder's lock. OSError if another process holds it, or it is no folder."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

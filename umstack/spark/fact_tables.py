@@ -25,14 +25,14 @@ _SLICE_ROWS = 1 << 20
 
 
 def facts_frame(spark: SparkSession, captures: Sequence[str]) -> DataFrame:
-    """The packed facts of captures, one row for each frame of a session and part of a capture."""
+    """Return the packed facts of captures, one row for each frame of a session and part of a capture."""
     spark.dataSource.register(UmpcapDataSource)
     reader = spark.read.format(UmpcapDataSource.name()).option("rows", "facts").option("notes", "true")
     return reader.load(list(captures))
 
 
 def _analyst(mtu: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
-    """The function that makes the tables of one session from all its facts, on the executors."""
+    """Return the function that makes the tables of one session from all its facts, on the executors."""
 
     def analyse(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
         facts = unpacked([rows]).get(0, Facts())
@@ -55,7 +55,7 @@ def _sent(tables: Tables) -> list[tuple[str, bytes]]:
 
 
 def tables_by_spark(spark: SparkSession, captures: Sequence[str], mtu: int) -> tuple[Tables, int]:
-    """The tables of captures, as from `umstack.analysis.tables.tables_of`, and the number of packets."""
+    """Return the tables of captures, as from `umstack.analysis.tables.tables_of`, and the number of packets."""
     by_session = facts_frame(spark, captures).groupBy(*SESSION)
     made = by_session.applyInArrow(_analyst(mtu), from_arrow_schema(_TABLES)).toArrow()
     packets, parts = 0, list[Tables]()

@@ -41,7 +41,7 @@ RECEIVED = pa.field("received", pa.timestamp("us", "UTC"), nullable=False)
 
 
 def live_schema() -> pa.Schema:
-    """The journal's columns, the arrival time in Spark's unit, and the offset."""
+    """Return the journal's columns, the arrival time in Spark's unit, and the offset."""
     return pa.schema([*messages().schema, RECEIVED, OFFSET])
 
 
@@ -76,7 +76,7 @@ class RangeReader:
         self._names = schema.fieldNames()
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition."""
+        """Yield the rows of a partition."""
         if not isinstance(part, JournalRange):
             raise TypeError(f"{type(part).__name__} is not a range of a journal")
         offset = part.start
@@ -108,13 +108,13 @@ class JournalBatchReader(DataSourceReader):
         self._reader = RangeReader(schema, options)
 
     def partitions(self) -> list[JournalRange]:
-        """The whole journal."""
+        """Return the whole journal."""
         options = self._reader.options
         journal = JournalReader(options.journal / messages().name)
         return ranges(journal.start, journal.end, options.rows_per_partition)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition."""
+        """Return the rows of a partition."""
         return self._reader.read(partition)
 
 
@@ -136,14 +136,14 @@ class LiveReader(DataSourceStreamReader):
             options.recorder.ensure()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """The start of a query without a checkpoint."""
+        """Return the start of a query without a checkpoint."""
         if self._initial is None:
             journal = self._journal
             self._initial = journal.start if self._options.start == "earliest" else journal.end
         return {"offset": self._initial}
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802
-        """The end of the journal, or of the part that one trigger may read."""
+        """Return the end of the journal, or of the part that one trigger may read."""
         now = time.monotonic()
         if now - self._noted_at >= _NOTE_SECONDS:
             self._noted_at = now
@@ -155,12 +155,12 @@ class LiveReader(DataSourceStreamReader):
         return {"offset": max(begin, min(self._journal.end, begin + self._options.rows_per_trigger))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[JournalRange]:
-        """The rows between two offsets, in parts."""
+        """Return the rows between two offsets, in parts."""
         self._position, self._initial = end["offset"], None
         return ranges(start["offset"], end["offset"], self._options.rows_per_partition)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition."""
+        """Return the rows of a partition."""
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
@@ -174,29 +174,29 @@ class UmstackDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return NAME
 
     def schema(self) -> StructType:
-        """All columns."""
+        """Return all columns."""
         return from_arrow_schema(live_schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query, for the current contents of the journal."""
+        """Return the reader of a batch query, for the current contents of the journal."""
         return JournalBatchReader(schema, LiveOptions.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The reader of a streaming query."""
+        """Return the reader of a streaming query."""
         return LiveReader(schema, LiveOptions.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer that publishes a DataFrame."""
+        """Return the writer that publishes a DataFrame."""
         from umstack.spark.live_sink import RowPublisher
 
         return RowPublisher(schema, PublishOptions.of(self.options), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """The writer that publishes what a streaming query makes."""
+        """Return the writer that publishes what a streaming query makes."""
         from umstack.spark.live_sink import StreamPublisher
 
         return StreamPublisher(schema, PublishOptions.of(self.options), overwrite)

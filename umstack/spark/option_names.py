@@ -6,6 +6,6 @@ from collections.abc import Iterable, Mapping
 
 
 def unknown_options(given: Mapping[str, str], known: Iterable[str]) -> list[str]:
-    """The given names that are not options, sorted. Names are case-insensitive, as everywhere in Spark."""
+    """Return the given names that are not options, sorted. Names are case-insensitive, as everywhere in Spark."""
     lowered = {name.lower() for name in known}
     return sorted(name for name in given if name.lower() not in lowered)

@@ -31,7 +31,7 @@ _PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def spark_pushes_filters(modules: Iterable[str]) -> bool:
-    """True if this process plans a read for a query whose filters Spark pushes to the source.
+    """Return true if this process plans a read for a query whose filters Spark pushes to the source.
 
     Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set, even for a query
     without filters. It plans with filters in a special process, which is recognized by the module it runs.
@@ -40,7 +40,7 @@ def spark_pushes_filters(modules: Iterable[str]) -> bool:
 
 
 def push(selection: Selection, filters: Iterable[Filter]) -> tuple[Selection, list[Filter]]:
-    """The selection narrowed by the filters that it can express, and the filters left to Spark."""
+    """Return the selection narrowed by the filters that it can express, and the filters left to Spark."""
     left = []
     for one in filters:
         taken = _taken(selection, one)
@@ -130,7 +130,7 @@ def _take_destination(selection: Selection, one: Filter) -> Selection | None:
 
 
 def _is_address(text: str) -> bool:
-    """True if the column can contain this text: it writes IPv4-mapped IPv6 addresses in another form."""
+    """Return true if the column can contain this text: it writes IPv4-mapped IPv6 addresses in another form."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

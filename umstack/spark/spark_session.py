@@ -84,13 +84,13 @@ def class_archive() -> Path:
 
 
 def shared_classes() -> str:
-    """The JVM options that use the archive, if it exists."""
+    """Return the JVM options that use the archive, if it exists."""
     # A JVM that cannot use it would log that at length; it starts without the archive.
     return f'-XX:SharedArchiveFile="{class_archive()}" -Xlog:cds*=off' if class_archive().exists() else ""
 
 
 def is_local(master: str | None) -> bool:
-    """True if this machine does the work: the driver's JVM is then the executor."""
+    """Return true if this machine does the work: the driver's JVM is then the executor."""
     return _SUBMITTED not in os.environ if master is None else master.startswith("local")
 
 

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 
 def tasks_of(spark: SparkSession) -> tuple[int, int]:
-    """The number of completed tasks and of all tasks of the running stages."""
+    """Return the number of completed tasks and of all tasks of the running stages."""
     tracker = spark.sparkContext.statusTracker()
     found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     stages = [stage for stage in found if stage is not None]

@@ -77,19 +77,19 @@ class UmpcapDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return NAME
 
     def schema(self) -> StructType:
-        """All columns."""
+        """Return all columns."""
         rows = UmpcapOptions.of(self.options).rows
         return commented(PACKED if rows == "facts" else PACKETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query."""
+        """Return the reader of a batch query."""
         kind = FilteringUmpcapReader if spark_pushes_filters(sys.modules) else UmpcapReader
         return kind(schema, UmpcapOptions.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The reader of a streaming query."""
+        """Return the reader of a streaming query."""
         return UmpcapStreamReader(schema, UmpcapOptions.of(self.options))

@@ -33,7 +33,7 @@ class Originals:
             self._by_head.setdefault(head, []).append(file)
 
     def original_of(self, file: str) -> str | None:
-        """The first file that starts with the whole contents of this one."""
+        """Return the first file that starts with the whole contents of this one."""
         size, head = self._sizes[file], _head(file, self._sizes[file])
         if not head:
             return None
@@ -70,7 +70,7 @@ def copies_among(sizes: Mapping[str, int], read: Mapping[str, int], known: Copie
 
 
 def _still_copied(file: str, sizes: Mapping[str, int], known: Copies) -> str | None:
-    """The original of a copy that grew, if it still is one."""
+    """Return the original of a copy that grew, if it still is one."""
     original, compared = known.get(file, ("", 0))
     size = sizes[file]
     grew_alike = compared < size <= sizes.get(original, 0) and agree(file, original, compared, size)
@@ -78,7 +78,7 @@ def _still_copied(file: str, sizes: Mapping[str, int], known: Copies) -> str | N
 
 
 def agree(one: str, other: str, start: int, end: int) -> bool:
-    """True if two files have the same bytes in this range; false if one cannot be read."""
+    """Return true if two files have the same bytes in this range; false if one cannot be read."""
     try:
         with Path(one).open("rb") as first, Path(other).open("rb") as second:
             first.seek(start)

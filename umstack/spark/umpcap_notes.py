@@ -22,18 +22,18 @@ Notes = dict[str, tuple[str, int | None]]
 
 
 def compressed_note() -> Notes:
-    """A file that a stream does not read because it is compressed."""
+    """Return the note on a file that a stream does not read because it is compressed."""
     return {COMPRESSED: ("compressed, not read by a stream", None)}
 
 
 def copy_note(original: str, is_whole: bool) -> Notes:
-    """A file that is not read because it is a copy of another one."""
+    """Return the note on a file that is not read because it is a copy of another one."""
     what = "the same as" if is_whole else "the beginning of"
     return {COPY: (f"{what} {original}, not read again", None)}
 
 
 def no_copy_note() -> Notes:
-    """A file that was a copy and now differs from its original."""
+    """Return the note on a file that was a copy and now differs from its original."""
     return {NO_COPY: ("no longer a copy, read from its beginning", None)}
 
 
@@ -80,6 +80,6 @@ class Ages:
 
 
 def _series(file: str) -> str:
-    """The common name of a rotation's files: the folder, and the name without rotation suffix."""
+    """Return the common name of a rotation's files: the folder, and the name without rotation suffix."""
     folder, _, name = file.rpartition("/")
     return f"{folder}/{ROTATION.sub('', name)}"

@@ -176,7 +176,7 @@ class PartReader:
         """Filter for the packets that become rows. A note, which is not a packet, matches no filter."""
 
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
-        """The record batches of a partition."""
+        """Return the record batches of a partition."""
         if self.options.rows == "facts":
             return self._facts(part)
         return self._packets(part)

@@ -81,7 +81,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         self._warned: set[tuple[str, str]] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The start of every file."""
+        """Return the start of every file."""
         for path in self._options.paths:
             if is_remote(path):
                 raise CaptureError(
@@ -91,7 +91,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return {"files": {}, "copies": {}, "notes": {}}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the last complete packet of every file, the copies that are not read, and the notes."""
+        """Return the end of the last complete packet of every file, the copies that are not read, and the notes."""
         try:
             files = capture_files(self._options.paths)
         except CaptureError:
@@ -131,7 +131,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return at
 
     def _next_time(self, file: str, position: int) -> int:
-        """The time of the next packet of a file that has one; 0 without any."""
+        """Return the time of the next packet of a file that has one; 0 without any."""
         place = self._place(file, position)
         for batch in decode(replace(place, end=None), batch_rows=_PEEKED):
             times = batch.column("time_ns").drop_null()
@@ -149,7 +149,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
                     _LOG.warning("%s: %s", file, text)
 
     def _notes(self, notes: dict[str, Notes], ends: dict[str, int]) -> dict[str, Notes]:
-        """The earlier notes on existing files, and new ones."""
+        """Return the earlier notes on existing files, and new ones."""
         if not self._options.notes:
             self._warn(notes)
             return {}
@@ -182,7 +182,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return walked
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[CapturePart]:
-        """The data written between two offsets, split into parts, and the notes added between them."""
+        """Return the data written between two offsets, split into parts, and the notes added between them."""
         self._known = end
         parts = _note_parts(start.get("notes", {}), end.get("notes", {}))
         for file, last in end["files"].items():
@@ -229,7 +229,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
 
 def _stats(files: list[str]) -> dict[str, os.stat_result]:
-    """The status of the files; those removed by rotation are left out."""
+    """Return the status of the files; those removed by rotation are left out."""
     found: dict[str, os.stat_result] = {}
     for file in files:
         with suppress(FileNotFoundError):

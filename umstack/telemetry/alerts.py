@@ -124,7 +124,7 @@ def in_promql(expression: str) -> str:
 
 
 def render_alerts() -> str:
-    """The text of a rule file."""
+    """Return the text of a rule file."""
     lines = [
         "# Made from the counter schema by `umstack exporter --print alerts`.",
         "groups:",

@@ -125,7 +125,7 @@ _MODE = ("link", "link_mode", "datagram_bytes")
 
 
 def is_heard(logger: logging.Logger) -> bool:
-    """True if a warning of this logger reaches a handler other than NullHandler."""
+    """Return true if a warning of this logger reaches a handler other than NullHandler."""
     if not logger.isEnabledFor(logging.WARNING):
         return False
     at: logging.Logger | None = logger
@@ -205,7 +205,7 @@ class CounterLog:
 
 
 def _objects(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects under one key of a report, each with its topic, session or queue."""
+    """Yield the objects under one key of a report, each with its topic, session or queue."""
     for item in found if isinstance(found, list) else [found]:
         yield str(item.get("topic") or item.get("transport") or item.get("queue") or ""), item
 

@@ -41,7 +41,7 @@ class Counter:
     doc: str
 
     def value(self, stored: int) -> int | float | None:
-        """The value to report for a stored integer; None for a minimum without a sample."""
+        """Return the value to report for a stored integer; None for a minimum without a sample."""
         if self.kind is CounterKind.MIN and stored == UNSET_MINIMUM:
             return None
         return stored if self.scale == 1 else stored / self.scale
@@ -149,7 +149,7 @@ def parse_schema(text: str) -> CounterSchema:
 
 @cache
 def schema() -> CounterSchema:
-    """The schema of this package."""
+    """Return the schema of this package."""
     from importlib import resources
 
     return parse_schema(
@@ -195,7 +195,7 @@ _C_HEADER_TOP = """\
 
 
 def render_c_header(counter_schema: CounterSchema | None = None) -> str:
-    """The text of ffi/core/foundation/counters.h."""
+    """Return the text of ffi/core/foundation/counters.h."""
     groups = (counter_schema or schema()).groups
     lines = [_C_HEADER_TOP]
     for group in groups:
@@ -205,7 +205,7 @@ def render_c_header(counter_schema: CounterSchema | None = None) -> str:
 
 
 def render_cdef(counter_schema: CounterSchema | None = None) -> str:
-    """The same structs for cffi's `cdef`."""
+    """Return the same structs for cffi's `cdef`."""
     lines: list[str] = []
     for group in (counter_schema or schema()).groups:
         lines += _struct_lines(group, comments=False)
@@ -213,7 +213,7 @@ def render_cdef(counter_schema: CounterSchema | None = None) -> str:
 
 
 def render_markdown(counter_schema: CounterSchema | None = None) -> str:
-    """The text of docs/counters.md."""
+    """Return the text of docs/counters.md."""
     counters = counter_schema or schema()
     lines = [
         "# Counters",

@@ -94,7 +94,7 @@ def _of_metric(number: int, metric: Metric, legend: str, top: int) -> dict[str, 
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard in Grafana's import format."""
+    """Return the dashboard in Grafana's import format."""
     panels: list[dict[str, Any]] = []
     for number, (title, expression, legend, unit) in enumerate(_FIRST):
         panels.append(_panel(number, title, "", in_promql(expression), legend, unit, 0))
@@ -151,5 +151,5 @@ def dashboard() -> dict[str, Any]:
 
 
 def render_dashboard() -> str:
-    """The text of the dashboard's file."""
+    """Return the text of the dashboard's file."""
     return json.dumps(dashboard(), indent=1, sort_keys=True) + "\n"

@@ -45,7 +45,7 @@ class MetricsEndpoint(Closing):
         return Answer(self.scrape(), CONTENT_TYPE)
 
     def scrape(self) -> str:
-        """The current metrics in the text format."""
+        """Return the current metrics in the text format."""
         with self._scraping:
             return render(self._exposition.families(self._read()))
 

@@ -92,7 +92,7 @@ class Family:
 
 
 def metric_of(counter: Counter) -> Metric:
-    """The Prometheus metric of a counter: group and name, base unit, and `_total` if it only grows."""
+    """Return the Prometheus metric of a counter: group and name, base unit, and `_total` if it only grows."""
     name, factor, unit = f"umstack_{counter.group}_{counter.name}", 1.0, counter.unit
     if unit == "ms":
         name, factor, unit = f"{name}_seconds", 1e-3, "seconds"
@@ -111,12 +111,12 @@ def metric_of(counter: Counter) -> Metric:
 
 @cache
 def metrics_of(group: str) -> tuple[Metric, ...]:
-    """The metrics of a group of the schema."""
+    """Return the metrics of a group of the schema."""
     return tuple(metric_of(counter) for counter in schema().group(group).counters)
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Labels in the text format, without the braces."""
+    """Return labels in the text format, without the braces."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
 
 
@@ -137,7 +137,7 @@ class LabelBound:
         self._admitted: set[Hashable] = set()
 
     def admit(self, values: Iterable[Hashable]) -> set[Hashable]:
-        """The values of this scrape that are shown by name."""
+        """Return the values of this scrape that are shown by name."""
         present = dict.fromkeys(values)
         admitted = {value for value in self._admitted if value in present}
         for value in present:
@@ -156,7 +156,7 @@ class Exposition:
         self._bounds = {"topic": LabelBound(topics_max), "transport": LabelBound(sessions_max)}
 
     def families(self, reports: Sequence[Report]) -> Iterator[Family]:
-        """All metrics of the reports."""
+        """Yield all metrics of the reports."""
         owners = [_owner(report) for report in reports]
         shown: dict[str, set[Hashable]] = {}
         folded: list[tuple[str, str, int | float]] = []
@@ -193,7 +193,7 @@ class Exposition:
 
 
 def render(families: Iterable[Family]) -> str:
-    """The text format of Prometheus, version 0.0.4."""
+    """Return the text format of Prometheus, version 0.0.4."""
     lines: list[str] = []
     for family in families:
         text = family.help.replace("\\", r"\\").replace("\n", r"\n")
@@ -212,7 +212,7 @@ def _owner(report: Report) -> Labels:
 
 
 def program(command: str) -> str:
-    """The program of a command line, without interpreter, folder and arguments, which may contain secrets."""
+    """Return the program of a command line, without interpreter, folder and arguments, which may contain secrets."""
     words = command.split()
     interpreter = words[0].rpartition("/")[2] if words else ""
     if not interpreter.startswith("python"):
@@ -223,7 +223,7 @@ def program(command: str) -> str:
 
 
 def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
-    """The contexts and their start times."""
+    """Yield the contexts and their start times."""
     info, started = [], []
     for report, owner in zip(reports, owners, strict=True):
         facts = (("program", program(report["command"])), ("link", displayed(report["link"])))
@@ -236,7 +236,7 @@ def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Fami
 
 
 def _clock(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
-    """The accuracy of the wall clock used for latencies; no sample if it is unknown."""
+    """Yield the accuracy of the wall clock used for latencies; no sample if it is unknown."""
     synchronized, bounds = [], []
     for report, owner in zip(reports, owners, strict=True):
         clock = report.get("clock") or {}
@@ -253,7 +253,7 @@ def _clock(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Fami
 def _series(
     group: Group, reports: Sequence[Report], owners: Sequence[Labels], shown: Mapping[str, set[Hashable]]
 ) -> list[Series]:
-    """The objects of a group by their labels; those with the same labels are one."""
+    """Return the objects of a group by their labels; those with the same labels are one."""
     found: dict[Labels, list[Values]] = {}
     for report, owner in zip(reports, owners, strict=True):
         listed = report[group.key]
@@ -293,7 +293,7 @@ def _family(metric: Metric, series: Sequence[Series]) -> Family:
 
 
 def _histogram(series: Sequence[Series], kind: type[TimeHistogram], name: str, text: str) -> Family:
-    """The histogram of one kind of time for each session."""
+    """Return the histogram of one kind of time for each session."""
     samples: list[tuple[str, str, int | float]] = []
     starts = [kind.bucket_start_ns(bucket) for bucket in range(kind.BUCKETS + 1)]
     for one in series:

@@ -197,7 +197,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _answer(command: Sequence[str]) -> str | None:
-    """The program's output; None if it is missing, fails or times out."""
+    """Return the program's output; None if it is missing, fails or times out."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -83,7 +83,7 @@ class LivePage(Closing):
             yield event
 
     def _next(self, seen: int) -> tuple[int, str]:
-        """The newest event after number `seen`; returns the same number when the page closes.
+        """Return the newest event after number `seen`, or the same number when the page closes.
 
         The first thread reads; the others wait for the lock.
         """

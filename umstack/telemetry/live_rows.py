@@ -68,7 +68,7 @@ class LiveRows:
     sessions: tuple[SessionRow, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries."""
+        """Return plain dictionaries."""
         return {
             "contexts": [asdict(row) for row in self.contexts],
             "sessions": [asdict(row) for row in self.sessions],
@@ -99,12 +99,12 @@ class _Change:
 
 
 def identity(report: Report) -> tuple[int, int, float]:
-    """The key that identifies a context, also after its process id was reused."""
+    """Return the key that identifies a context, also after its process id was reused."""
     return report["pid"], report["number"], report["started_at"]
 
 
 def live_rows(reports: Sequence[Report], earlier: Sequence[Report]) -> LiveRows:
-    """The rows of a reading, with rates since an earlier one (empty: since each context started)."""
+    """Return the rows of a reading, with rates since an earlier one (empty: since each context started)."""
     before = {identity(report): report for report in earlier}
     contexts: list[ContextRow] = []
     sessions: list[SessionRow] = []

@@ -25,7 +25,7 @@ Counters = dict[str, int | float | None]
 
 
 def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> Counters:
-    """The counters of one group of the schema by name; empty if the object no longer exists in the core."""
+    """Return the counters of one group of the schema by name; empty if the object no longer exists in the core."""
     out = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
     count = read(handle, out)
     if count == 0:
@@ -34,7 +34,7 @@ def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> C
 
 
 def session_counters(session: SourceSession) -> Counters:
-    """The counters of a source's transport session."""
+    """Return the counters of a source's transport session."""
     return read_counters("source_transport", lib.um_statistics_source_transport, session.handle)
 
 
@@ -45,22 +45,22 @@ def publication_counters(publication: Publication, of_session: Counters | None =
 
 
 def subscription_counters(subscription: Subscription) -> Counters:
-    """The counters of a receiver."""
+    """Return the counters of a receiver."""
     return read_counters("receiver", lib.um_statistics_receiver, subscription.handle)
 
 
 def queue_counters(queue: QueueMemory) -> Counters:
-    """The counters of an event queue."""
+    """Return the counters of an event queue."""
     return read_counters("event_queue", lib.um_statistics_event_queue, queue.handle)
 
 
 def hot_failover_counters(queue: QueueMemory) -> Counters:
-    """The counters of a hot failover receiver; empty for any other event queue."""
+    """Return the counters of a hot failover receiver; empty for any other event queue."""
     return read_counters("hot_failover", lib.um_event_queue_hot_failover_counters, queue.handle)
 
 
 def receiver_transports(context: Any) -> list[dict[str, Any]]:
-    """The counters of every receiving session of a context, with its recovery times and latencies."""
+    """Return the counters of every receiving session of a context, with its recovery times and latencies."""
     found: list[dict[str, Any]] = []
     identity = ffi.new("um_session_id *")
 
@@ -76,7 +76,7 @@ def receiver_transports(context: Any) -> list[dict[str, Any]]:
 
 
 def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]:
-    """Every counter of a context. Objects closed in the meantime stay readable until it returns. Any thread."""
+    """Return every counter of a context. Objects closed in the meantime stay readable until it returns. Any thread."""
     core, registry = engine.core, engine.registry
     with registry.listing:
         # Read once, regardless of the number of topics of a session.
@@ -124,12 +124,12 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
 
 
 def latencies(engine: Engine) -> LatencyHistogram:
-    """The one-way latencies of all open receiving sessions, added up."""
+    """Return the one-way latencies of all open receiving sessions, added up."""
     return _added_up(LatencyHistogram, engine.core.handle)
 
 
 def recovery_times(engine: Engine) -> RecoveryHistogram:
-    """The recovery times of all open receiving sessions, added up."""
+    """Return the recovery times of all open receiving sessions, added up."""
     return _added_up(RecoveryHistogram, engine.core.handle)
 
 

@@ -31,7 +31,7 @@ class Reporting(Protocol):
     """An object with readable counters: a Context, which is in a layer above this module."""
 
     def stats(self) -> dict[str, Any]:
-        """Every counter by name; raises Closed after the object was closed."""
+        """Return every counter by name; raises Closed after the object was closed."""
 
 
 class Collector(_Base):
@@ -43,7 +43,7 @@ class Collector(_Base):
         self._collecting = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
-        """The current metrics. Any thread may call it."""
+        """Return the current metrics. Any thread may call it."""
         reports = []
         identity = {"pid": os.getpid(), "command": " ".join(sys.orig_argv)}
         for number, (context, started_at) in enumerate(self._contexts):

@@ -35,13 +35,13 @@ class ContextSocket:
 
 
 def chosen_folder() -> Path | None:
-    """The directory in UMSTACK_STAT_DIR, which is then the only one used; None if unset."""
+    """Return the directory in UMSTACK_STAT_DIR, which is then the only one used; None if unset."""
     chosen = os.environ.get("UMSTACK_STAT_DIR")
     return Path(chosen) if chosen else None
 
 
 def own_folder() -> Path:
-    """The directory with the sockets of this user's processes."""
+    """Return the directory with the sockets of this user's processes."""
     if chosen := chosen_folder():
         return chosen
     if os.geteuid() == 0:
@@ -90,7 +90,7 @@ def _refuse(folder: Path, why: str) -> None:
 
 
 def sockets_in(folder: Path, pid: int | None = None) -> Iterator[ContextSocket]:
-    """The sockets of contexts (of one process) in a directory; none if it does not exist.
+    """Yield the sockets of contexts (of one process) in a directory; none if it does not exist.
 
     Raises PermissionNeeded if the directory is not trusted. Skips everything that is not a socket of its owner.
     """

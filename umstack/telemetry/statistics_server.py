@@ -127,7 +127,7 @@ class StatisticsServer:
 
 
 def read_statistics(pid: int | None = None, directory: Path | None = None) -> list[dict[str, Any]]:
-    """The reports of the contexts of a process (None: of all processes), the oldest context first.
+    """Return the reports of the contexts of a process (None: of all processes), the oldest context first.
 
     Reads `directory`, or else every directory in which contexts of this user (for root: of all users) listen. Removes
     sockets of processes that have ended. A directory that others can have filled is an error if it was named, and

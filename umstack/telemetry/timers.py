@@ -11,7 +11,7 @@ Values = Mapping[str, Any]
 
 
 def receiver_timers(counters: Values) -> dict[str, str]:
-    """The timers of a receiving session: name to value and reason."""
+    """Return the timers of a receiving session: name to value and reason."""
     if "timers_adaptive" not in counters:
         return {}
     adaptive = int(counters["timers_adaptive"])
@@ -38,7 +38,7 @@ def receiver_timers(counters: Values) -> dict[str, str]:
 
 
 def source_timers(counters: Values) -> dict[str, str]:
-    """The timers of a source session: name to value and reason."""
+    """Return the timers of a source session: name to value and reason."""
     if "timers_adaptive" not in counters:
         return {}
     adaptive = int(counters["timers_adaptive"])
@@ -58,7 +58,7 @@ def source_timers(counters: Values) -> dict[str, str]:
 
 
 def _cutoff(reasons: int) -> str:
-    """The reasons for a session's NAK cutoff (UX-21)."""
+    """Return the reasons for a session's NAK cutoff (UX-21)."""
     texts = {
         lib.UM_NAK_CUTOFF_CONTEXT: "nak_cutoff() of the context",
         lib.UM_NAK_CUTOFF_RECEIVERS: "nak_cutoff() of every receiver",
