@@ -26,8 +26,8 @@ _HOST = pl.col("receiver").str.replace(r":\d+$", "")
 
 
 def clients(facts: Facts) -> pl.DataFrame:
-    """One row per session and client, from the capture point that saw most of it: datagrams or messages sent to it,
-    time of its connection request, whether its end was seen, and the topic sequence numbers missing over LBT-TCP.
+    """Return one row per session and client, from the capture point that saw most of it: datagrams or messages sent to
+    it, time of its connection request, whether its end was seen, and the topic sequence numbers missing over LBT-TCP.
 
     A client of LBT-RU is an address and port, which it keeps when it reconnects; a client of LBT-TCP is a connection.
     """

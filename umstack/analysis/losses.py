@@ -214,7 +214,8 @@ def incidents(
 
 
 def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
-    """Columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation: observed values, not interpolated."""
+    """Return columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation: observed values, not
+    interpolated."""
     named = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
     found = [
         value.quantile(at, "equiprobable").cast(pl.Int64).alias(f"{prefix}_{name}")
@@ -229,7 +230,8 @@ def request_ns() -> pl.Expr:
 
 
 def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
-    """One row per session and receiver: losses, how many were repaired, NAKs per loss, and times in nanoseconds."""
+    """Return one row per session and receiver: losses, how many were repaired, NAKs per loss, and times in
+    nanoseconds."""
     timed = lost.filter(pl.col("receiver").is_not_null()).with_columns(
         request_ns=request_ns(), recovery_ns=pl.col("repaired_ns") - pl.col("sent_ns")
     )

@@ -141,8 +141,8 @@ class Seen:
         return np.delete(self.sqns, again), np.delete(self.times_ns, again)
 
     def missing(self) -> tuple[Numbers, Numbers]:
-        """Runs of numbers, between the first and the last, that were neither seen nor skipped by a filter: their first
-        and last numbers."""
+        """Return runs of numbers, between the first and the last, that were neither seen nor skipped by a filter: their
+        first and last numbers."""
         firsts, lasts = self.firsts, self.lasts
         if len(self.passed[0]):
             within = (self.passed[1] > self.low) & (self.passed[0] < self.high)
@@ -265,8 +265,8 @@ def _missing_between(one: Seen, low: Numbers, high: Numbers) -> Numbers:
 
 
 def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
-    """Runs of sequence numbers whose first transmission was not captured, `first_sqn` to `last_sqn`, and their times;
-    for LBT-TCP, with a `topic_index`, the topic sequence numbers missing from a connection."""
+    """Return runs of sequence numbers whose first transmission was not captured, `first_sqn` to `last_sqn`, and their
+    times; for LBT-TCP, with a `topic_index`, the topic sequence numbers missing from a connection."""
     parts = [pl.DataFrame(schema=GAPS), _topic_gaps(runs)]
     for one in everything:
         if not len(one):
@@ -301,7 +301,8 @@ def _topic_gaps(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
-    """The time `sent_ns` at which each wanted number (`publisher`, `session_id`, `sqn`) was first seen at any point."""
+    """Return the time `sent_ns` at which each wanted number (`publisher`, `session_id`, `sqn`) was first seen at any
+    point."""
     parts = [wanted.select(*SESSION, "sqn", pl.lit(0, pl.Int64).alias("sent_ns")).clear()]
     by_session = {
         (publisher, session_id): np.unique(rows["sqn"].to_numpy())

@@ -51,7 +51,8 @@ def sizes(facts: Facts) -> pl.DataFrame:
 
 
 def topics(facts: Facts, by: tuple[str, ...] = ()) -> pl.DataFrame:
-    """One row per topic of a session, from the capture point that saw most of it; with `by` a point, one for each."""
+    """Return one row per topic of a session, from the capture point that saw most of it; with `by` a point, one for
+    each."""
     columns = ["first_ns", "last_ns", "messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn"]
     key = [*by, *SESSION, "topic_index"]
     best = facts.topics.sort(*key, "block", "fragments", "point", "receiver", nulls_last=False)

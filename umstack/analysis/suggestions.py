@@ -26,7 +26,8 @@ def suggestions(
     rated: pl.DataFrame,
     unicast: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per session and option: the value to set, its unit, the reason, and the receivers it would have helped.
+    """Return one row per session and option: the value to set, its unit, the reason, and the receivers it would have
+    helped.
 
     `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names.
     """
@@ -113,7 +114,8 @@ def _choice(
 
 
 def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
-    """The receivers of the losses that match. The receiver is unknown if a loss was retransmitted without a NAK."""
+    """Return the receivers of the losses that match. The receiver is unknown if a loss was retransmitted without a
+    NAK."""
     who = pl.col("receiver") if condition is None else pl.col("receiver").filter(condition)
     return who.drop_nulls().unique().sort()
 

@@ -97,7 +97,8 @@ def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:
-    """One row per session and capture point: mean, p99 and peak of the milliseconds in which it sent, in bytes/s."""
+    """Return one row per session and capture point: mean, p99 and peak of the milliseconds in which it sent, in
+    bytes/s."""
     per_second = 1e9 / BUCKET_NS
     volume = pl.col("bytes")
     return (
@@ -205,8 +206,8 @@ def _pairs(everything: list[Seen]) -> Iterator[tuple[Seen, Seen]]:
 
 
 def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
-    """One row per session, pair of points and (LBT-RU) receiver: datagrams seen at both points, and the time between
-    them in nanoseconds.
+    """Return one row per session, pair of points and (LBT-RU) receiver: datagrams seen at both points, and the time
+    between them in nanoseconds.
 
     A pair is listed in the direction in which most times are positive. With `window_ns` one row per window of that
     length (`window`) in which datagrams were seen at the first point.

@@ -362,7 +362,8 @@ def _notes(facts: Facts | None) -> list[tuple[str, str]]:
 
 
 def _last_times(facts: Facts) -> list[int]:
-    """The last times of session packets, IP fragments and recovery. Other facts only have their window's start."""
+    """Return the last times of session packets, IP fragments and recovery. Other facts only have their window's
+    start."""
     frames = (facts.counts, facts.fragments, facts.recoveries)
     times = (frame["last_ns"].max() for frame in frames)
     return [time for time in times if isinstance(time, int)]

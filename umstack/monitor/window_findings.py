@@ -222,8 +222,8 @@ def _sentences(found: Mapping[str, pl.DataFrame], sessions: pl.DataFrame, span: 
 
 
 def _with_the_window_before(rows: list[Row], window_ns: int) -> dict[int, list[Row]]:
-    """Rows of `sessions` by window, with the time and bytes of the window before, so that a pause between bursts lowers
-    the mean rate they are compared with."""
+    """Return rows of `sessions` by window, with the time and bytes of the window before, so that a pause between bursts
+    lowers the mean rate they are compared with."""
     known = {(row[WINDOW], *(row[name] for name in _KEY)): row for row in rows}
     found: dict[int, list[Row]] = defaultdict(list)
     for (begin_ns, *who), row in known.items():

@@ -18,7 +18,8 @@ _WHO = (*SESSION, "receiver")
 
 
 def traffic(window: Facts, mtu: int) -> pl.DataFrame:
-    """One row per session and receiver with the receiver's requests; the row without a receiver is the source's."""
+    """Return one row per session and receiver with the receiver's requests; the row without a receiver is the
+    source's."""
     kind, many = pl.col("kind"), pl.col("packets")
     original = kind == DATA
     space = mtu - IP_AND_UDP_BYTES

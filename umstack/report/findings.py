@@ -78,8 +78,8 @@ def findings(summary: Summary) -> list[Finding]:
 
 
 def window_findings(summary: Summary) -> list[Finding]:
-    """The findings of a time window, except those the monitor makes itself: traffic, incidents, storms and capture
-    notes."""
+    """Return the findings of a time window, except those the monitor makes itself: traffic, incidents, storms and
+    capture notes."""
     rules: Rules = (
         _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts, _fill,
         _fragments, _latency, _suggestions, _malformed,

@@ -65,7 +65,8 @@ def _lost(losses: pl.DataFrame) -> Row:
 
 
 def _runs(rates: pl.DataFrame, losses: pl.DataFrame) -> list[Run]:
-    """Datagrams sent and lost over time. A pause that is long in itself and relative to the span separates runs."""
+    """Return datagrams sent and lost over time. A pause that is long in itself and relative to the span separates
+    runs."""
     best = at_one_point(rates)
     starts = best["start_ns"].unique().sort()
     if not len(starts):

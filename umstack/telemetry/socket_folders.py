@@ -119,7 +119,8 @@ def remove_orphans(folder: Path) -> None:
 
 
 def folders() -> list[Path]:
-    """Every directory in which contexts listen: the one in UMSTACK_STAT_DIR, or this user's and all the kernel lists.
+    """Return every directory in which contexts listen: the one in UMSTACK_STAT_DIR, or this user's and all the kernel
+    lists.
 
     The kernel lists listening sockets by network namespace; the namespaces of all visible processes are included.
     """
