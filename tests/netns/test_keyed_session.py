@@ -70,8 +70,8 @@ def scene(stream: tuple[Stream, dict[str, Any]]) -> Keyed:
 
 
 def test_session_messages_that_claim_data_far_ahead(scene: Keyed) -> None:
-    """If forged data were accepted, it would move the window past missing data and lose that data without an
-    event.
+    """If forged session messages were accepted, they would move the window past missing data and lose that
+    data without an event.
     """
     sqn = scene.hostile.overheard().sqn
     forged = [scene.session_message(sqn + FAR + n, sqn + FAR) for n in range(30)]
@@ -106,7 +106,7 @@ def test_an_invented_receiver_with_a_closed_window(scene: Keyed) -> None:
 
 
 def test_advertisements_of_sources_that_do_not_exist(scene: Keyed) -> None:
-    """If they were accepted, forged sessions would fill the table of receiving sessions."""
+    """If forged advertisements were accepted, they would fill the table of receiving sessions."""
     sessions = scene.subscriber.ask().counter("context", "sessions")
     before = scene.subscriber.ask().counter("context", "tr_dgrams_dropped_tag_missing")
     for number in range(700):

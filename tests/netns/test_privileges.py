@@ -461,7 +461,7 @@ os.execv(sys.executable, [sys.executable, "-m", "umstack", "broker", "--allow-us
 
 @needs_passed_rings
 def test_systemd_can_listen_for_it(shared_lab: Lab, folder: Path) -> None:
-    """Socket activation: the broker serves the socket it was started with, and keeps its file."""
+    """Socket activation: the broker serves the socket with which it was started, and keeps its file."""
     host, path = shared_lab.hosts[0], folder / "xdp.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
@@ -525,7 +525,9 @@ MALFORMED = [
 
 
 def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Each is answered with the reason and closed; attached descriptors are not kept; the broker continues."""
+    """Each bad request is answered with the reason and closed; attached descriptors are not kept; the broker
+    continues.
+    """
     before = broker.descriptors()
     for message in MALFORMED:
         said, then = answers(shared_lab.hosts[0], broker.path, message, b"{}", descriptors=(0, 1, 2))
@@ -536,8 +538,10 @@ def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broke
 
 
 def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Too many queues, too much memory, a wrong number of frames, a rule without rings, a port that may not be steered,
-    too many rules, rings twice: each is named, and the connection continues."""
+    """Too many queues, too much memory, a wrong number of frames, a rule without rings, a port that may not
+    be steered, too many rules, and rings requested twice are each refused by name, and the connection
+    continues.
+    """
     host = shared_lab.hosts[0]
     before = broker.descriptors()
     rule = b'{"version": 3, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
@@ -569,7 +573,7 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
 
 
 def test_the_network_namespace_is_the_kernels_word(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """A process of another namespace gets no rings of this one's interfaces, whatever it requests."""
+    """A process of another namespace gets no rings of interfaces of this namespace, whichever it requests."""
     host, other, _ = shared_lab.hosts
     inode = host.call(lambda: Path("/proc/thread-self/ns/net").stat().st_ino)
     claim = json.dumps({**json.loads(an_open_request()), "namespace": inode}).encode()
@@ -616,7 +620,9 @@ def test_rings_whose_sockets_are_kept_are_charged(shared_lab: Lab, folder: Path)
 
 @needs_passed_rings
 def test_no_user_locks_out_root(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """A user has few connections, idle ones end, and opens on a busy queue wait in turn: root is served at once."""
+    """A user has few connections, idle connections end, and opens on a busy queue wait in turn; root is
+    served immediately.
+    """
     host = shared_lab.hosts[0]
     hog = """
 import socket, sys, time
@@ -667,8 +673,9 @@ time.sleep(60)
 
 @needs_passed_rings
 def test_the_second_application_learns_who_has_the_interface(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """One interface, one application: the broker's EBUSY and the ladder's reason name the process, whose rings
-    continue."""
+    """An interface belongs to one application: the broker's EBUSY and the ladder's reason name the process,
+    whose rings continue.
+    """
     host, peer, _ = shared_lab.hosts
     with application(host, broker.path, without_privileges()) as app:
 
@@ -703,7 +710,7 @@ def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -
 def test_a_full_table_of_idle_connections_ends_the_oldest_for_root(
     shared_lab: Lab, broker: BrokerProcess
 ) -> None:
-    """64 idle connections do not keep root out: it replaces the one that was idle longest."""
+    """64 idle connections do not keep root out, because root replaces the one that was idle longest."""
     before = broker.descriptors()
     with ExitStack() as stack:
         clients = [stack.enter_context(a_client(shared_lab.hosts[0])) for _ in range(64)]
@@ -745,7 +752,7 @@ client.recv(9999)
 
 
 def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
-    """It reports this at its start."""
+    """A broker without the capabilities reports this at its start."""
     command = [*without_privileges(), sys.executable, "-m", "umstack", "broker", "--path", str(folder / "s")]
     ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env={**os.environ})
     assert ended.returncode == 1
@@ -754,7 +761,7 @@ def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
 
 @needs_passed_rings
 def test_the_command_lends_the_named_interfaces(shared_lab: Lab, folder: Path) -> None:
-    """--interface: the named interfaces are served, others are refused by name."""
+    """With --interface the named interfaces are served, and others are refused by name."""
     host = shared_lab.hosts[0]
     for named, expected in (("lo", "eth0 is not lent"), ("eth0", "")):
         broker = BrokerProcess(host, folder / "xdp.sock", "--interface", named)
@@ -768,7 +775,7 @@ def test_the_command_lends_the_named_interfaces(shared_lab: Lab, folder: Path) -
 
 @needs_passed_rings
 def test_a_connection_with_rings_may_say_nothing(shared_lab: Lab, folder: Path) -> None:
-    """The idle timeout is for connections without rings; one with rings stays open."""
+    """The idle timeout applies to connections without rings; a connection with rings stays open."""
     idle_timeout_s, path = 0.4, folder / "xdp.sock"
 
     def lend_and_wait() -> tuple[bytes | None, bytes]:

@@ -122,7 +122,7 @@ def test_what_a_transport_had_to_repair_is_recorded(make_lab: MakeLab, tmp_path:
 
 
 def test_what_is_lost_for_good_is_recorded_and_said(make_lab: MakeLab, tmp_path: Path) -> None:
-    """If no NAK gets through, each lost message is in an event; then status 1."""
+    """If no NAK gets through, each lost message is in an event, and the status is then 1."""
     lab = make_lab(hosts=2)
     journal, count = tmp_path / "journal", 2000
     command = [sys.executable, "-m", "umstack", "record", "orders", "--journal", str(journal), "--json"]

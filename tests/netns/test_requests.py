@@ -18,7 +18,7 @@ ROUNDS = 100
 
 @pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
 def test_every_host_responds_through_loss(make_lab: MakeLab, transport: str) -> None:
-    """Two responders on two hosts; every request gets both responses, each once, none mixed up."""
+    """Two responders run on two hosts; every request gets both responses, once each, and none are mixed up."""
     lab = make_lab(hosts=3, loss=0.02)
     with members(*lab.hosts[:3]) as (asking, *responding):
 
@@ -53,7 +53,7 @@ def test_every_host_responds_through_loss(make_lab: MakeLab, transport: str) -> 
 
 
 def test_a_responder_whose_host_is_gone_is_given_up(make_lab: MakeLab) -> None:
-    """The cable of one responder is out: the other's response arrives, and the timeout ends the wait."""
+    """If the cable of one responder is out, the other's response arrives, and the timeout ends the wait."""
     lab = make_lab(hosts=3)
     with members(*lab.hosts[:3]) as (asking, near, far):
         receivers = [

@@ -1,4 +1,4 @@
-"""Topic resolution on its interface: it needs no route, and survives an interface that goes down."""
+"""Topic resolution on its interface needs no route and survives an interface that goes down."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def turn_until(agents: list[ResolutionAgent], done: Callable[[], bool]) -> None:
 
 
 def test_resolution_survives_an_interface_that_goes_down(network: Network) -> None:
-    """While it is down, datagrams that cannot be sent are counted; up again, sources are discovered."""
+    """While the interface is down, datagrams that cannot be sent are counted; when it is up again, sources
+    are discovered.
+    """
     links, index = network.links, network.interface.index
     first: list[str] = []
     second: list[str] = []
@@ -123,7 +125,7 @@ def test_advertisements_come_from_the_chosen_address(network: Network) -> None:
 
 
 def test_only_the_chosen_interface_is_heard(network: Network) -> None:
-    """A group of the same number on another network is another group."""
+    """A group with the same address on another network is another group."""
     loopback = ResolutionInterface("lo", network.links.link_lookup(ifname="lo")[0], "127.0.0.1", 65536)
     network.links.link("set", index=loopback.index, state="up")
     elsewhere = replace(network, interface=loopback)

@@ -52,7 +52,7 @@ def test_unicast_passes_and_multicast_does_not(routed_lab: Lab) -> None:
 def test_a_router_port_does_to_unicast_what_a_switch_port_does_to_multicast(
     routed_lab: Lab, direction: str
 ) -> None:
-    """Loss, duplication and reordering of unicast by seed, in both directions, by default."""
+    """Unicast datagrams are lost, duplicated and reordered by seed, by default in both directions."""
     count = 2000
     port = routed_lab.port(1 if direction == "to_host" else 0, direction)  # type: ignore[arg-type]
     before = port.counters()
@@ -97,7 +97,7 @@ def resolver_on(host: Host) -> Iterator[str]:
 
 
 def test_topics_are_resolved_across_a_router(routed_lab: Lab) -> None:
-    """Through a daemon each context discovers the other; without it neither does."""
+    """With a daemon each context discovers the other; without it neither does."""
     publishing, daemon_host, receiving = routed_lab.hosts
     with resolver_on(daemon_host) as daemon, ExitStack() as stack:
         publisher, subscriber = stack.enter_context(
@@ -114,7 +114,7 @@ def test_topics_are_resolved_across_a_router(routed_lab: Lab) -> None:
 
 
 def test_a_routed_lab_is_found_and_taken_down(make_lab: Callable[..., Lab]) -> None:
-    """Another process opens it by its name as a routed lab; nothing of it is left."""
+    """Another process can open the lab by its name as a routed lab; nothing of the lab remains."""
     lab = make_lab(hosts=2, routed=True, loss=0.5)
     opened = Lab.open(lab.name)
     assert opened.is_routed

@@ -36,7 +36,7 @@ EXPECTED = {
     "bond": (Mode.NATIVE, ""),
     "macvlan": (Mode.SOCKET, "come by the queues of eth0"),
 }
-"""The mode of link=auto, and the reason why no better mode is used."""
+"""Return the mode of link=auto, and the reason why no better mode is used."""
 
 
 def add_device(kind: str, address: str) -> None:

@@ -385,7 +385,7 @@ def test_an_interface_that_is_gone_is_noticed(namespace: Namespace) -> None:
 
 @needs_program_fragments
 def test_an_interface_that_goes_down_and_returns_keeps_the_program(shared_lab: Lab, host: Host) -> None:
-    """Down and up again, or a changed MTU, leave the program on the interface."""
+    """Setting the interface down and up, or changing its MTU, leaves the program on the interface."""
     with attach(host) as steering:
         steering.add_rule(GROUP, PORT, 0)
         host.link_down()

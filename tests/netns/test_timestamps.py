@@ -48,7 +48,7 @@ def check_latencies(messages: list[Message]) -> None:
 @pytest.mark.parametrize("timestamps", [0, 1])
 @pytest.mark.parametrize("link", ["socket", "xdp"])
 def test_latency_is_counted_on_every_link(shared_lab: Lab, link: str, timestamps: int) -> None:
-    """The send time travels with the message; the session counts the difference to the arrival."""
+    """The message contains its send time; the session counts the difference from the arrival."""
     options = {"link": link, "transport_lbtrm_receiver_timestamp": timestamps}
     with members(*shared_lab.hosts[:2], **options) as (publisher, subscriber):
         check_latencies(timed_exchange(publisher, subscriber, 200))
@@ -69,8 +69,9 @@ def test_the_program_records_when_a_frame_arrived(shared_lab: Lab) -> None:
 
 @needs_device_bound_programs
 def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
-    """veth has the hook but no clock: the program is bound to it and loaded, the kernel's times are used instead, and
-    the statistics show it."""
+    """veth has the hook but no clock: the program is bound to it and loaded, but the kernel's times are used,
+    and the statistics show this.
+    """
     facts = shared_lab.hosts[1].call(lambda: probe("eth0"))
     assert not isinstance(facts.timestamping, Unknown)
     assert facts.timestamping.hardware_clock is None

@@ -130,7 +130,9 @@ def xdp_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfObject
 
 @pytest.mark.parametrize("name", ["aborting", "misleading"])
 def test_xdp_failures_show_up(make_lab: MakeLab, xdp_programs: BpfObject, name: str) -> None:
-    """A verdict of XDP_ABORTED is an exception, a redirection to nowhere a redirect error; both name the interface."""
+    """A verdict of XDP_ABORTED is an exception, and a redirection without a target is a redirect error; both
+    name the interface.
+    """
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
 
@@ -197,7 +199,7 @@ def bpf_descriptors() -> int:
 
 
 def test_the_command_prints_one_object(shared_lab: Lab) -> None:
-    """`umstack trace --seconds N --json`: one object on standard output and nothing else."""
+    """`umstack trace --seconds N --json` prints one object on standard output and nothing else."""
     child = shared_lab.hosts[1].run(
         [sys.executable, "-m", "umstack", "trace", GROUP, "-i", "eth0", "--seconds", "0.2", "--json"],
         stdout=subprocess.PIPE,

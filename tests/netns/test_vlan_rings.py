@@ -1,7 +1,5 @@
-"""Rings of VLAN devices: on the NIC below, for the datagrams of that VLAN; sent datagrams carry the tag.
-
-The kernel may have no VLAN devices; then the tests on such devices are skipped, and the rings are tested with a tag on
-a plain interface whose frames are captured.
+"""Rings of VLAN devices are opened on the NIC below, for the datagrams of that VLAN; sent datagrams have the
+tag.
 """
 
 from __future__ import annotations
@@ -103,7 +101,9 @@ def remove_vlans() -> None:
 
 
 def leave_tags_in_frames(lab: Lab, *, is_left: bool) -> None:
-    """Leave VLAN tags in frames, as some NICs do; a veth, and the switch's, have them beside the frame by default."""
+    """Leave VLAN tags in frames, as some NICs do; a veth and the switch's veth by default store them
+    separately from the frame.
+    """
 
     def change(name: str) -> None:
         for feature in (STRIPS, INSERTS):
@@ -188,8 +188,9 @@ class Wire:
 def test_sent_datagrams_carry_the_tag_and_received_ones_match_it(
     tags_in_frames: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W4, W6: with rings of a VLAN every datagram is tagged, and received by a rule for that VLAN. The largest fill the
-    MTU to the byte, without the tag."""
+    """W4, W6: with rings of a VLAN every datagram is tagged and received by a rule for that VLAN. The largest
+    datagrams fill the MTU to the byte, without the tag.
+    """
 
     def tagged(interface: xdp.Interface, stack: object) -> tuple[xdp.RingPlace, ...]:
         return (xdp.RingPlace(interface, interface, VLAN, PRIORITY),)
@@ -230,7 +231,9 @@ def test_sent_datagrams_carry_the_tag_and_received_ones_match_it(
     "links", [("native", "native"), ("generic", "generic"), ("socket", "native"), ("native", "socket")]
 )
 def test_a_context_on_a_vlan_device_has_rings(vlan_lab: Lab, links: tuple[str, str]) -> None:
-    """It joins on the VLAN device, receives and sends over rings on its NIC, and works with kernel sockets."""
+    """A context joins on the VLAN device, receives and sends over rings on its NIC, and works with kernel
+    sockets.
+    """
     with on_vlan(*vlan_lab.hosts[:2], links=links) as (publisher, subscriber):
         assert (publisher.context.link_mode, subscriber.context.link_mode) == links
         exchange(publisher, subscriber, 2000, 1400)
@@ -364,7 +367,7 @@ def test_a_nic_that_strips_tags_is_refused_with_the_command(vlan_lab: Lab) -> No
 
 
 def test_the_doctor_reports_where_the_rings_would_be(vlan_lab: Lab) -> None:
-    """The lower device, the VLAN and the mode that will be used."""
+    """The doctor shows the lower device, the VLAN and the mode that will be used."""
     host = vlan_lab.hosts[1]
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "vlan0"]
     printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout

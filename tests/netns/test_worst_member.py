@@ -57,7 +57,9 @@ def rate_while(subscriber: End, act: Callable[[], int]) -> tuple[float, Report]:
 
 
 def test_naks_for_everything(attacked: tuple[End, End, Hostile]) -> None:
-    """UM-129: they cause a tenth of the retransmit limit; the sender is named; nothing is lost."""
+    """UM-129: the forged NAKs cause a tenth of the retransmit limit, the sender is named, and nothing is
+    lost.
+    """
     publisher, subscriber, hostile = attacked
     before = publisher.ask()
     newest = hostile.overheard().sqn
@@ -86,7 +88,9 @@ def test_naks_for_everything(attacked: tuple[End, End, Hostile]) -> None:
 
 
 def test_an_invented_receiver(attacked: tuple[End, End, Hostile]) -> None:
-    """AE-19, AE-20: after flow_control_stall_timeout it no longer counts, under one address or many."""
+    """AE-19, AE-20: after flow_control_stall_timeout a forged receiver no longer counts, under one address or
+    many.
+    """
     publisher, subscriber, hostile = attacked
     sqn = hostile.overheard().sqn
     number = 1

@@ -1,5 +1,6 @@
-"""The AF_XDP link between hosts of the lab: data over rings, its form on the wire, jumbo frames, several queues, and
-each fault with its outcome."""
+"""The AF_XDP link between hosts of the lab: data over rings, its form on the wire, jumbo frames, several
+queues, and the outcome of each fault.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +94,9 @@ def test_what_is_lost_is_repaired_over_rings(make_lab: MakeLab) -> None:
 
 @pytest.mark.parametrize("rings_at", ["publisher", "subscriber"])
 def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str) -> None:
-    """W6: the kind of link does not matter to the other side; the checksums of one are correct for the other."""
+    """W6: the kind of link does not affect the other side; the checksums of one kind are correct for the
+    other.
+    """
     first, second, _ = shared_lab.hosts
     rings = {**RINGS, "link_xdp_checksum": 1}
     with (
@@ -105,7 +108,7 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
 
 
 def test_who_polled_the_rings_can_sleep_afterwards(shared_lab: Lab) -> None:
-    """W5: frames that a polling loop leaves in the ring do not wake a sleeping loop again and again."""
+    """W5: frames that a polling loop leaves in the ring do not wake a sleeping loop repeatedly."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -366,7 +369,7 @@ def test_the_mtu_is_followed(make_lab: MakeLab) -> None:
 
 @needs_frames_in_chains
 def test_a_size_the_path_cannot_carry_is_refused_with_one_that_works(make_lab: MakeLab) -> None:
-    """W4, on the bypass: the error has the number for the current MTU; with that number every byte is used."""
+    """W4, on the bypass: the error states the size for the current MTU; with that size every byte is used."""
     lab = make_lab(hosts=2)
     for mtu in (1500, 1200, 9000):
         lab.set_mtu(mtu)
@@ -393,8 +396,9 @@ def await_datagram_size(member: Member, size: int) -> None:
     ("mtu", "size"), [(1500, 1000), pytest.param(9000, 8900, marks=needs_frames_in_chains)]
 )
 def test_two_queues_carry_two_sessions_and_neither_starves(make_lab: MakeLab, mtu: int, size: int) -> None:
-    """W5: a session sends and receives on its own queue, as a NIC sorts datagrams; both progress alike, and the
-    messages of each stay apart."""
+    """W5: a session sends and receives on its own queue, as a NIC sorts datagrams; both sessions progress
+    alike, and the messages of each stay separate.
+    """
     lab = make_lab(hosts=2, queues=2, mtu=mtu)
     count = 6000
     groups = ("239.255.9.11", "239.255.9.12")
@@ -455,7 +459,9 @@ def opened(host: Host, wanted: str, **settings: Any) -> Iterator[DataLink]:
 
 
 def test_a_second_user_of_the_interface_learns_who_is_there(shared_lab: Lab) -> None:
-    """A forced mode fails and names the program in the way; the ladder ends at sockets and keeps every reason."""
+    """A forced mode fails and names the conflicting program; the ladder ends at sockets and keeps every
+    reason.
+    """
     host = shared_lab.hosts[0]
     with members(host, **RINGS):
         with pytest.raises(Unsupported, match="an XDP program is there already"):
@@ -479,8 +485,9 @@ def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
 
 
 def test_auto_walks_down_past_a_queue_that_is_taken(shared_lab: Lab) -> None:
-    """W7: a second process requests the queue. Each mode is tried, each refusal kept with its errno, then sockets are
-    used."""
+    """W7: if a second process requests the queue, each mode is tried, each refusal is kept with its errno,
+    and then sockets are used.
+    """
     host = shared_lab.hosts[0]
     with (
         host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY)),
@@ -559,7 +566,7 @@ def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: L
 
 
 def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:
-    """Descriptors, program and sockets of a context are gone with it."""
+    """Descriptors, program and sockets of a context are removed with it."""
     host = shared_lab.hosts[0]
     before = open_descriptors()
     for _ in range(5):
@@ -642,8 +649,10 @@ def held_at_the_switch(lab: Lab, host_number: int) -> Iterator[None]:
 
 
 def test_frames_the_kernel_keeps_hold_the_sender_back_and_nothing_is_lost(make_lab: MakeLab) -> None:
-    """Completions stop, the send ring fills, every frame is in use: the stack keeps the published messages, a
-    non-blocking send is refused once its log is full, and everything is sent when the frames return."""
+    """When completions stop, the send ring fills and every frame is in use. The stack keeps the published
+    messages, a non-blocking send is refused once its log is full, and everything is sent when the frames
+    return.
+    """
     lab = make_lab(hosts=2)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         options = {"transport_lbtrm_transmission_window_size": WINDOW_BYTES, "flow_control": "none"}
@@ -681,7 +690,9 @@ sys.stdin.read()
 
 
 def test_a_killed_process_leaves_no_program_and_no_queue(shared_lab: Lab) -> None:
-    """kill -9 during a stream: the kernel removes the program and frees the queues for the next process."""
+    """After kill -9 during a stream, the kernel removes the program and frees the queues for the next
+    process.
+    """
     host = shared_lab.hosts[0]
     child = host.run(
         [sys.executable, "-c", HOLD_A_LINK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -720,7 +731,7 @@ def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
 
 
 def test_a_fill_ring_that_ran_dry_is_counted_and_repaired(shared_lab: Lab) -> None:
-    """A burst larger than the number of frames: the kernel counts the drops, and NAKs recover the datagrams."""
+    """When a burst exceeds the number of frames, the kernel counts the drops, and NAKs recover the datagrams."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -753,7 +764,9 @@ def collect_all(receiver: Receiver, count: int) -> list[int]:
 
 @pytest.mark.parametrize("link", ["auto", "socket"])
 def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: str) -> None:
-    """Groups that another context receives over rings do not reach sockets: the warning names program and process."""
+    """Groups that another context receives over rings do not reach sockets, so the warning names program and
+    process.
+    """
     host = shared_lab.hosts[0]
     named = rf"{host.interface} .*steering.*\({os.getpid()}\)"
     with members(host, **RINGS), pytest.warns(OccupiedInterfaceWarning, match=named):
@@ -764,7 +777,9 @@ def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: 
 
 
 def test_a_source_over_rings_reports_that_its_own_host_is_not_reached(shared_lab: Lab) -> None:
-    """The README's ten lines over rings: waiting for a receiver on the same host warns that it cannot be reached."""
+    """The README's ten lines run over rings: waiting for a receiver on the same host warns that it cannot be
+    reached.
+    """
     with (
         members(shared_lab.hosts[0], **RINGS) as (alone,),
         alone.receiver("here") as _,

@@ -115,12 +115,12 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The datagrams that arrived, of the numbers 0 to sent - 1."""
+    """The datagrams that arrived, of those numbered 0 to sent - 1."""
 
     lost: set[int]
     duplicates: int
     late: int
-    """Number of datagrams that arrived after a later one."""
+    """The number of datagrams that arrived after a later one."""
 
     @classmethod
     def of(cls, sent: int, arrived: list[int]) -> Self:

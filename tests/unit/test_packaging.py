@@ -123,7 +123,7 @@ def test_sysusers_and_tmpfiles_are_accepted(tmp_path: Path) -> None:
 
 
 def test_the_version_lists_the_compiled_parts() -> None:
-    """The bug report has version and commit, interpreter and kernel, library versions and BPF programs."""
+    """The version lists the commit, interpreter and kernel, library versions and BPF programs."""
     output_lines = CliRunner().invoke(root, ["--version"]).output.splitlines()
     assert re.fullmatch(r"umstack \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)\)", output_lines[0])
     assert output_lines[1].startswith("Python 3.")

@@ -93,7 +93,7 @@ def test_public_names_are_the_listed_ones(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
 def test_every_public_method_has_a_docstring(kind: type) -> None:
-    """Every property has a docstring, too."""
+    """Every public method and property has a docstring."""
     silent = []
     for name in public_names(kind):
         value = getattr(kind, name, None)

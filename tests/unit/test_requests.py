@@ -557,9 +557,7 @@ def test_a_requester_that_reads_slowly_gets_everything() -> None:
 
 
 def test_a_requester_that_has_closed(context: Context) -> None:
-    """Responses fail to a closed port and to a port that closes accepted connections, and succeed when a port
-    reopens.
-    """
+    """A responder handles a closed port, a port that closes accepted connections, and a port that reopens."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     request = captured_request(context, "gone", listener)

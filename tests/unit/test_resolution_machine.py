@@ -82,7 +82,7 @@ def test_a_source_is_advertised_on_schedule() -> None:
 
 
 def test_a_receiver_queries_on_schedule() -> None:
-    """UX-14."""
+    """UX-14: a receiver sends queries by the schedule."""
     resolver = machine()
     assert resolver.query("orders", RECEIVER, 0) == []
     times = [time for time, datagram in run(resolver, 0, 10**12) if datagram.queries == ("orders",)]
@@ -147,7 +147,7 @@ def test_a_query_is_answered_at_once_and_restarts_sustaining() -> None:
 
 
 def test_a_query_in_the_initial_phase_does_not_disturb_it() -> None:
-    """UX-14."""
+    """UX-14: a query in the initial phase does not change that phase."""
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     before = [time for time, _ in run(resolver, 0, 200 * MS)]
@@ -190,7 +190,7 @@ def test_queries_stop_at_the_source_threshold() -> None:
 
 
 def test_queries_do_not_start_when_the_cache_reaches_the_threshold() -> None:
-    """UX-16."""
+    """UX-16: no queries start if the cache reaches the threshold."""
     resolver = machine()
     resolver.datagram_received(advertised("orders"), 0)
     options = Config().receiver_options(resolution_number_of_sources_query_threshold=1)

@@ -170,7 +170,7 @@ def test_a_refused_source_is_found_when_there_is_space() -> None:
 
 
 def test_a_topic_that_left_a_wildcard_receiver_joins_again() -> None:
-    """After resolver_no_source_linger_timeout, the same advertisement as before is processed again."""
+    """After resolver_no_source_linger_timeout, a topic joins again on the same advertisement as before."""
     resolver = context()
     resolver.match(7, TopicPattern.of_prefix("a"), WILDCARD, 0)
     assert resolver.datagram_received(advertised("a"), 1) == [TopicMatched(7, "a")]

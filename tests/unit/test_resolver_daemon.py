@@ -114,7 +114,7 @@ def test_an_idle_daemon_is_not_used() -> None:
 
 
 def test_contradictory_times_are_refused() -> None:
-    """Such times are refused because they would declare a daemon dead between two keepalives."""
+    """Contradictory times are refused because they would declare a daemon dead between two keepalives."""
     with pytest.raises(OptionError, match="resolver_unicast_activity_timeout"):
         client(resolver_unicast_keepalive_interval=1000)
 
@@ -374,7 +374,7 @@ def test_an_unknown_sender_is_ignored() -> None:
 
 
 def test_no_free_port_is_an_error_that_names_the_range() -> None:
-    """Faults: the error is reported if every local port is in use."""
+    """Faults: if every local port is in use, the error names the range."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

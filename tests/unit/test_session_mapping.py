@@ -52,7 +52,7 @@ def test_an_explicit_group_outside_the_pool_does_not_join_it() -> None:
 
 
 def test_an_explicit_group_of_the_pool_is_one_of_its_places() -> None:
-    """UX-10."""
+    """UX-10: an explicit group of the pool is one of the pool's places."""
     with open_context() as context:
         explicit = context.source("explicit", transport_lbtrm_multicast_address=POOL[2])
         pooled = [context.source(f"t{number}") for number in range(5)]
@@ -79,7 +79,7 @@ def test_a_named_session_is_only_used_by_name() -> None:
 
 
 def test_a_named_session_has_only_one_place() -> None:
-    """UX-10."""
+    """UX-10: a named session uses only one place."""
     with open_context() as context:
         context.source("first", **SHARED, transport_session_name="fast")
         with pytest.raises(OptionError, match=f"'fast' is on {OUTSIDE}"):

@@ -297,8 +297,9 @@ def test_a_late_joiner_gets_the_past_over_tcp(sending: Context, receiving: Conte
 
 
 def test_topics_share_sessions_as_the_pool_allows(sending: Context) -> None:
-    """UX-10: new sessions up to transport_tcp_maximum_ports, then the existing ones in turn; an explicit port joins
-    its session."""
+    """UX-10: sources get new sessions up to transport_tcp_maximum_ports, then the existing ones in turn; a
+    source with an explicit port joins its session.
+    """
     with open_context(transport_tcp_maximum_ports=2) as context:
         names = [context.source(f"pool{i}", transport="tcp").transport for i in range(5)]
         assert len(set(names)) == 2
@@ -348,7 +349,7 @@ def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x00\x00\x00\x05hello", b"\xff" * 100]
 )
 def test_a_source_that_sends_garbage_is_disconnected(receiving: Context, garbage: bytes) -> None:
-    """UM-108: the connection is closed and counted, retried with a back-off, and then the session ends."""
+    """UM-108: the connection is closed and counted and retried with a back-off; then the session ends."""
     options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 200}
     with RawSource() as raw, _follow(receiving, raw, f"garbage{garbage[0]}", **options) as receiver:
         begun = time.monotonic()
@@ -391,7 +392,7 @@ def test_a_tsni_after_a_reconnect_reveals_losses(receiving: Context) -> None:
 
 
 def test_a_missing_source_ends_its_session(receiving: Context) -> None:
-    """UM-108: a forged advertisement costs a few attempts, and the session ends."""
+    """UM-108: a forged advertisement causes only a few attempts, and the session ends."""
     with RawSource() as raw:
         port = raw.port
     options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 100}
@@ -448,7 +449,9 @@ def test_a_topic_requested_again_starts_without_losses(sending: Context, receivi
 
 @pytest.mark.parametrize("answering", [True, False])
 def test_a_topic_requested_again_waits_for_its_own_answer(receiving: Context, answering: bool) -> None:
-    """UX-27: it does not wait for the answer to an earlier request, nor for a source that sends no answers."""
+    """UX-27: the source waits neither for the answer to an earlier request nor for a source that sends no
+    answers.
+    """
     names = f"answer-kept-{answering}", f"answer-{answering}"
     with RawSource() as raw, _follow(receiving, raw, names[0]), receiving.receiver(names[1]) as first:
         where = TcpAddress("127.0.0.1", raw.session_id, raw.port)

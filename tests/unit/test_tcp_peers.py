@@ -40,7 +40,7 @@ def _refused(source: Source) -> int:
 
 
 def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> None:
-    """UM-46: messages back to back, and the end of the session (UM-105)."""
+    """UM-46: the source sends messages back to back, and the end of the session (UM-105)."""
     with RawClient(source.transport) as client:
         client.greet()
         wait_for(lambda: _clients(source) == 1)
@@ -68,7 +68,7 @@ def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> No
     ids=["another session", "http", "zeros", "ones", "a long message"],
 )
 def test_a_peer_with_another_greeting_is_refused(source: Source, sent_bytes: bytes) -> None:
-    """UM-108: it is closed and counted, and gets nothing."""
+    """UM-108: the peer is closed and counted, and gets nothing."""
     with RawClient(source.transport) as client:
         client.socket.sendall(sent_bytes)
         source.send(b"not for it", flush=True)
@@ -156,8 +156,9 @@ def test_a_client_that_reads_nothing_is_dropped_after_the_stall_timeout(context:
 
 
 def test_a_client_that_stalled_does_not_block_the_source_again(context: Context) -> None:
-    """AE-22, UM-108: it may connect again, but for a while it loses the messages it does not read, and blocks
-    nothing."""
+    """AE-22, UM-108: the slow client may connect again, but for a while it loses the messages it does not
+    read, and blocks nothing.
+    """
     options = {"flow_control_stall_timeout": 1000, "transport_tcp_sender_socket_buffer": 65536}
     with context.source("again", transport="tcp", **options) as source:
         with RawClient(source.transport, receive_buffer=4096) as stalls:
@@ -176,8 +177,9 @@ def test_a_client_that_stalled_does_not_block_the_source_again(context: Context)
 
 
 def test_ten_thousand_connections_leave_space_for_a_client(context: Context, source: Source) -> None:
-    """UM-108: connections without a greeting are bounded: a client with a greeting joins among them and after
-    them."""
+    """UM-108: connections without a greeting are bounded: a client with a greeting can join while they exist
+    and after them.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     _, address, port, _ = source.transport.split(":")
@@ -230,7 +232,7 @@ def _topics(client: RawClient, count: int) -> list[int]:
 
 
 def test_a_client_gets_the_topics_it_includes(filtered: tuple[Source, Source]) -> None:
-    """UX-27: none at first, then the included topics, until it excludes them."""
+    """UX-27: the client gets no topics at first, then the topics it includes, until it excludes them."""
     wanted, unwanted = filtered
     with RawClient(wanted.transport) as client:
         client.greet()

@@ -48,7 +48,7 @@ def _data(sqn: int) -> bytes:
 
 
 def _reset(peer: socket.socket) -> None:
-    """Close it so that unread data is discarded."""
+    """Close the socket so that unread data is discarded."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
 
@@ -126,8 +126,9 @@ def _numbers(row: Any) -> range:
 
 
 def test_a_source_with_random_behaviour(context: Context, choose: random.Random) -> None:
-    """UM-57, UM-101, UM-108, C16: cut at any byte, reset, lying, idle: every number is delivered once, as a message
-    or as a loss."""
+    """UM-57, UM-101, UM-108, C16: if sources are cut at any byte, reset, lie or stay idle, every number is
+    still delivered once, as a message or as a loss.
+    """
     options: dict[str, Any] = {
         "transport_tcp_reconnect_interval": 2,
         "transport_tcp_reconnect_timeout": 60_000,
@@ -212,7 +213,7 @@ class _Client:
                     break
                 read += more
             if choose.random() < 0.005:
-                time.sleep(choose.random() * 0.02)  # slow now and then, on purpose
+                time.sleep(choose.random() * 0.02)  # slow now and then, intentionally
         self.streams.append(read)
         if kind == 2:
             client.socket.sendall(b"\xff" * 20)

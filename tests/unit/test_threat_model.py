@@ -24,7 +24,7 @@ def test_every_promise_has_a_test() -> None:
 
 
 def test_the_named_tests_exist() -> None:
-    """They are files under tests/ and functions of tests."""
+    """The proofs are files under tests/ and functions of tests."""
     named = {name for row in _rows() for name in re.findall(r"`([^`]+)`", row[-1])}
     files = {name for name in named if name.startswith("tests/")}
     functions = {name for name in named if re.fullmatch(r"test_\w+", name)}

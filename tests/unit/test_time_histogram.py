@@ -28,7 +28,9 @@ def histogram(times_ns: list[int]) -> RecoveryHistogram:
 
 
 def test_buckets_are_quarters_of_octaves() -> None:
-    """Each bucket starts at the end of the previous one, the first at 66 us, the last below 4.3 s."""
+    """Each bucket starts at the end of the previous one; the first starts at 66 us, and the last ends below
+    4.3 s.
+    """
     starts = [bucket_start_ns(bucket) for bucket in range(lib.UM_RECOVERY_BUCKETS)]
     assert starts[0] == 2**16
     assert starts[-1] < 2**32 == bucket_start_ns(lib.UM_RECOVERY_BUCKETS)

@@ -79,7 +79,7 @@ def test_a_receiver_reports_its_timers_and_reasons() -> None:
 
 
 def test_a_source_reports_its_timers_and_reasons() -> None:
-    """The same for the source's timers."""
+    """The texts of the source's timers contain the same."""
     counters = {
         "timers_adaptive": lib.UM_ADAPTIVE_IGNORE,
         "group_receivers": 1,
@@ -98,7 +98,7 @@ def test_a_source_reports_its_timers_and_reasons() -> None:
 
 @pytest.mark.parametrize(("timing", "is_reported"), [("adaptive", True), ("fixed", False)])
 def test_receivers_learn_their_number(timing: str, is_reported: bool) -> None:
-    """UM-117: through contexts; the statistics show the timers in force; with fixed timers no report is sent."""
+    """UM-117: the statistics of contexts show the timers in force; with fixed timers no report is sent."""
     with Context("lo") as publisher, Context("lo") as subscriber:
         receiver = subscriber.receiver("timers", recovery_timing=timing)
         source = publisher.source("timers", recovery_timing=timing, flow_control="min")

@@ -76,7 +76,7 @@ def test_rates_are_computed_from_two_readings() -> None:
 
 
 def test_a_first_reading_has_the_rates_since_the_start() -> None:
-    """So does an object that was recreated and counts from zero."""
+    """An object that was recreated and counts from zero is handled, too."""
     (row,) = live_rows([sending(110, 1000, 0)], []).sessions
     assert row.datagrams == 100
     (row,) = live_rows([sending(112, 30, 0)], [sending(110, 1000, 0)]).sessions
@@ -84,7 +84,7 @@ def test_a_first_reading_has_the_rates_since_the_start() -> None:
 
 
 def test_loss_window_queue_and_ring_are_shown() -> None:
-    """Each from its own counters."""
+    """Each rate is computed from the object's own counters."""
     positions = {"pub_pos": 1900, "snd_pos": 1000, "pub_lmt": 2000, "rctlr_data_msgs": 3, "back_pressured": 4}
     (sender,) = live_rows([sending(112, 1, 0, **positions)], [sending(110, 1, 0)]).sessions
     assert (sender.window, sender.queued, sender.back_pressure) == (0.9, 3, 2.0)
@@ -138,7 +138,7 @@ def test_the_screen_fits_80_columns(lines: int | None, is_detail: bool) -> None:
 
 
 def test_figures_are_short() -> None:
-    """At most five characters for any value."""
+    """Any value has at most five characters."""
     assert [_short(n) for n in (0, 9.6, 999, 1000, 12_345, 9.99e8, 1.2e9)] == [
         "0",
         "10",
@@ -153,14 +153,14 @@ def test_figures_are_short() -> None:
 
 @pytest.mark.parametrize("sort", _SORTS)
 def test_every_column_sorts(sort: str) -> None:
-    """The largest first; process ids from the smallest."""
+    """Rows are sorted with the largest first, and process ids with the smallest first."""
     rows = live_rows(many(5), [])
     ordered = [row.pid for row in _sorted(rows, sort)]
     assert ordered == sorted(ordered, reverse=sort in ("rate", "bytes", "loss", "naks"))
 
 
 def test_keys_control_the_screen() -> None:
-    """Sort, move within bounds, show one context, quit."""
+    """Keys sort, move within bounds, show one context, and quit."""
     view = _View("rate")
     assert all(view.press(key, 3) for key in ("down", "down", "down", "up", "enter", "sort"))
     assert (view.chosen, view.is_detail, view.sort) == (1, True, "bytes")
@@ -200,7 +200,7 @@ def test_once_json_is_one_object_for_scripts() -> None:
 
 
 def test_once_shows_a_table_and_a_session() -> None:
-    """For people; without a context it prints a hint."""
+    """The text output is for people; without a context it prints a hint."""
     assert "statistics=False" in run("--once", "--interval", "0.1").output
     with open_context(statistics=True) as context:
         connect(context, "seen")
@@ -217,7 +217,7 @@ def test_once_shows_a_table_and_a_session() -> None:
 
 @pytest.mark.parametrize("arguments", [("--json",), ()])
 def test_invalid_output_options_are_a_usage_error(arguments: tuple[str, ...]) -> None:
-    """One JSON object for many readings, or a screen without a terminal."""
+    """The command prints one JSON object for many readings, or a screen without a terminal."""
     done = run(*arguments)
     assert done.exit_code == 2
     assert "--once" in done.output

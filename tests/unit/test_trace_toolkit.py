@@ -26,7 +26,9 @@ KCONFIG, AUTOCONF = "include/linux/kconfig.h", "include/generated/autoconf.h"
 
 
 def test_headers_in_two_directories_are_combined(tmp_path: Path) -> None:
-    """Debian's layout: the newest version is used; the common half is the source, the other half is on the path."""
+    """In Debian's layout the newest version is used; the common half is the source, and the other half is on
+    the path.
+    """
     for version in ("6.9.0-1", "6.10.0-2"):
         make(tmp_path / f"linux-headers-{version}-common", KCONFIG)
         make(tmp_path / f"linux-headers-{version}-amd64", AUTOCONF)
@@ -51,7 +53,7 @@ def test_missing_headers_name_the_packages(tmp_path: Path) -> None:
 def test_the_compiler_variables_are_set_only_while_it_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Afterwards the environment is restored."""
+    """The environment is restored afterwards."""
     make(tmp_path / "linux-6", KCONFIG, AUTOCONF)
     monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
     with compiling_with(find_headers(NO_SUCH_RELEASE, tmp_path)):
@@ -92,7 +94,7 @@ def test_the_rings_of_running_contexts_are_in_the_report(monkeypatch: pytest.Mon
     [("239.1.2.3", Group("239.1.2.3")), ("239.1.2.3:14400", Group("239.1.2.3", 14400))],
 )
 def test_groups_are_parsed(text: str, group: Group) -> None:
-    """`ADDRESS` and `ADDRESS:PORT`."""
+    """A group can be `ADDRESS` or `ADDRESS:PORT`."""
     assert Group.parse(text) == group
     assert str(group) == text
 

@@ -128,7 +128,7 @@ def test_losses_of_lbtru_are_per_receiver(lbtru: str) -> None:
 
 
 def test_a_copy_missing_at_one_receiver_is_its_gap(tmp_path: Path) -> None:
-    """Behind a switch that dropped them, one receiver misses two numbers that the others have."""
+    """One receiver misses two numbers that the others have, because the switch before it dropped them."""
     packets = truth.lbtru_session()
     sent = [packet for packet in packets if truth.is_first_sending(packet, truth.SECOND)]
     missing = (sent[40], sent[41])
@@ -157,7 +157,7 @@ def test_two_points_of_lbtru_are_compared_per_receiver(tmp_path: Path) -> None:
 
 
 def test_a_session_without_an_id_is_identified_by_its_port(tmp_path: Path) -> None:
-    """`transport_lbtru_use_session_id 0`: the options identify only the client."""
+    """With `transport_lbtru_use_session_id 0`, the options identify only the client."""
     packets = [truth.without_session_id(one) for one in truth.lbtru_session()]
     tables = tables_of(facts_of([written(tmp_path / "host.pcap", packets)]))
     session = only(tables, "sessions")
@@ -173,7 +173,9 @@ def test_a_storm_covers_all_receivers_of_a_session(tmp_path: Path) -> None:
 
 
 def test_a_session_of_lbttcp(lbttcp: str) -> None:
-    """Messages count once over any number of connections; connections, the reopened one, and its missing messages."""
+    """Messages count once over any number of connections; the facts have the connections, including the
+    reopened one, and its missing messages.
+    """
     tables = tables_of(facts_of([lbttcp]))
     session = only(tables, "sessions")
     assert (session["publisher"], session["session_id"], session["transport"]) == (
@@ -212,7 +214,9 @@ def test_a_session_of_lbttcp(lbttcp: str) -> None:
 
 
 def test_the_report_describes_both_transports(lbtru: str, lbttcp: str, tmp_path: Path) -> None:
-    """Connections and reconnects, gaps, the absence of NAKs in LBT-TCP, losses per receiver."""
+    """The report shows connections and reconnects, gaps, the absence of NAKs in LBT-TCP, and losses per
+    receiver.
+    """
     report = make_report([lbtru, lbttcp], tmp_path / "out")
     [traffic_text] = texts(report, "traffic")
     assert f"{truth.DATAGRAMS:,} datagrams and {truth.TCP_MESSAGES:,} messages over LBT-TCP" in traffic_text
@@ -243,8 +247,9 @@ def test_a_connection_without_gaps_is_reported(tmp_path: Path) -> None:
 
 
 def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
-    """The monitor's rows: one for the source, with everything once and the transport's name; one for each receiver's
-    NAKs."""
+    """The monitor has one row for the source, with everything once and the transport's name, and one for each
+    receiver's NAKs.
+    """
     rows = {row["receiver"]: row for row in traffic(facts_of([lbtru]), 1500).to_dicts()}
     source = rows[None]
     assert (source["transport"], source["datagrams"], source["messages"]) == (
@@ -260,8 +265,9 @@ def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
 
 
 def test_numbers_filtered_for_a_receiver_are_not_missing(filtered: str) -> None:
-    """UX-27: neither if DATA reports them nor if a filter report does, over minutes and where numbers wrap. If the
-    capture misses a copy, the numbers it reported are missing, too."""
+    """UX-27: filtered numbers are not lost, whether DATA or a filter report announces them, over minutes and
+    where numbers wrap. If the capture misses a copy, the numbers it reported are missing, too.
+    """
     tables = tables_of(facts_of([filtered]))
     gaps = [
         (row["receiver"], row["first_sqn"] - truth.WRAPS_AT, row["last_sqn"] - truth.WRAPS_AT)
@@ -274,8 +280,9 @@ def test_numbers_filtered_for_a_receiver_are_not_missing(filtered: str) -> None:
 
 
 def test_a_nak_for_a_filtered_number_is_no_loss(filtered: str) -> None:
-    """UX-27: it is answered with a filter report; other numbers of the NAK that were sent again are repaired
-    losses."""
+    """UX-27: the NAK is answered with a filter report; other numbers of the NAK that were sent again are
+    repaired losses.
+    """
     tables = tables_of(facts_of([filtered]))
     loss = only(tables, "losses")
     assert (loss["receiver"], loss["sqn"] - truth.WRAPS_AT) == (FIRST, truth.ASKED[1])

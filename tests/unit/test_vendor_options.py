@@ -22,7 +22,7 @@ NO_VALUE = "-"
 
 @dataclass(frozen=True, slots=True)
 class VendorOption:
-    """An option of the vendor; the default is in the unit of a configuration file."""
+    """An option of the vendor, with its default in the unit of a configuration file."""
 
     scope: Scope
     name: str
@@ -49,7 +49,7 @@ VENDOR = list(_listed())
 
 @pytest.mark.parametrize("option", VENDOR, ids=str)
 def test_a_vendor_option_is_known_or_absent_with_a_reason(option: VendorOption) -> None:
-    """Name, scope, unit and default: ours equals the vendor's default in the same unit."""
+    """Name, scope, unit and default are the vendor's, with the default in the same unit."""
     ours, reason = option.ours, why_absent(option.name)
     if ours is None:
         assert reason, f"{option} is neither an option nor absent with a reason"
@@ -84,8 +84,9 @@ def vendor_file() -> list[str]:
 
 
 def test_each_line_of_a_vendor_file_runs_or_has_a_reason() -> None:
-    """In a file with every option, each line runs, or has no counterpart, or has an impossible value; the latter two
-    have a reason. The rest of the file sets up every kind of options."""
+    """In a file with every option, each line takes effect, or has no counterpart or an impossible value; the
+    latter two have a reason. The rest of the file sets up every kind of option.
+    """
     lines = vendor_file()
     config, findings = examine("\n".join(lines))
     (wrong,) = [finding for finding in findings if finding.kind is FindingKind.WRONG]

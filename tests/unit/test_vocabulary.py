@@ -12,7 +12,7 @@ from tests.unit.test_architecture import shown, text_files
 
 LINES_SHOWN = 60
 
-# Patterns of replaced words, each with its replacement. Only words without another meaning here.
+# Patterns of replaced words, each with its replacement. Only words without another meaning here are listed.
 REPLACED = {
     # data path
     r"um_port\w*|->port_keeps|bool port_keeps": "ring set (um_rings, um_ring_link)",
@@ -108,5 +108,5 @@ def test_a_replaced_word_is_detected(text: str, word: str) -> None:
     ],
 )
 def test_other_words_are_accepted(text: str) -> None:
-    """No false alarm: promised names, and words that only look similar."""
+    """Names that users rely on, and words that only look similar, cause no false alarm."""
     assert not list(findings("x", text.replace("um_portable", "portable")))

@@ -103,7 +103,7 @@ def test_a_topic_leaves_after_its_last_source() -> None:
 
 
 def test_callbacks_asyncio_and_sequential_mode() -> None:
-    """It is read like every queue: by callback, in an event loop, and on a donated thread."""
+    """A wildcard receiver is read like every queue: by callback, in an event loop, and on a donated thread."""
     seen: list[tuple[str, bytes]] = []
 
     def note(event: Event) -> None:
@@ -134,8 +134,9 @@ def test_callbacks_asyncio_and_sequential_mode() -> None:
 
 
 def test_invalid_arguments_are_refused() -> None:
-    """The error states the remedy: no pattern, two, one that does not compile, an unknown option, a disabled
-    cache."""
+    """No pattern, two patterns, one that does not compile, an unknown option and a disabled cache are errors
+    that state the remedy.
+    """
     with open_context() as context:
         for arguments in (
             {},
