@@ -426,7 +426,7 @@ def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) ->
 
 
 def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Nothing is saved in that folder, and no warning is logged."""
+    """Nothing is saved on a device that cuts runs itself, and no warning is logged."""
     host = make_lab(hosts=2, segmentation="offload").hosts[0]
     with capturing(host, tmp_path) as process, Sender(host) as sender:
         sender.send_run(bytes(7000), 1400)

@@ -231,8 +231,8 @@ print(
 
 
 def test_a_confined_process_cannot_do_harm(folder: Path) -> None:
-    """The broker cannot write files, read homes, run programs or create processes; it can remove its own
-    socket.
+    """A confined process cannot write files, read homes, run programs or create processes; it can remove the
+    broker's socket.
     """
     done = subprocess.run([sys.executable, "-c", FORBIDDEN, str(folder)], capture_output=True, text=True)
     assert done.stdout.split() == ["True"] * 8, done.stdout + done.stderr
@@ -573,7 +573,9 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
 
 
 def test_the_network_namespace_is_the_kernels_word(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """A process of another namespace gets no rings of interfaces of this namespace, whichever it requests."""
+    """A process of another namespace gets no rings of interfaces of this namespace, whichever interface it
+    requests.
+    """
     host, other, _ = shared_lab.hosts
     inode = host.call(lambda: Path("/proc/thread-self/ns/net").stat().st_ino)
     claim = json.dumps({**json.loads(an_open_request()), "namespace": inode}).encode()

@@ -347,7 +347,7 @@ def test_the_state_of_a_batch_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_of_an_earlier_version_is_refused(spark: Any, tmp_path: Path) -> None:
-    """The findings that the other state reported are unknown, so they would be reported again."""
+    """The findings that an earlier version reported are unknown, so they would be reported again."""
     (tmp_path / "state" / "incidents").mkdir(parents=True)
     with pytest.raises(SystemFailure, match="from an earlier version"):
         monitor(MonitorOptions((str(tmp_path),), once=True, checkpoint=tmp_path / "state"), print)

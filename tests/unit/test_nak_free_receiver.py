@@ -165,7 +165,7 @@ def test_a_session_at_its_limit_stops_its_naks(contexts: tuple[Context, Context]
 
 
 def test_calls_on_closed_objects_raise(contexts: tuple[Context, Context]) -> None:
-    """UX-21: calls on a closed receiver raise Closed."""
+    """UX-21: calls on closed objects raise Closed."""
     receiver = contexts[1].receiver("topic")
     receiver.close()
     with pytest.raises(Closed):

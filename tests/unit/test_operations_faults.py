@@ -139,7 +139,7 @@ def test_a_port_in_use_is_reported(command: tuple[str, ...]) -> None:
 
 @pytest.mark.timeout(300)
 def test_ten_thousand_topics_are_shown_within_bounds() -> None:
-    """With such a context the page is bounded by its labels, and stat, top and exporter answer."""
+    """With ten thousand topics the page is bounded by its labels, and stat, top and exporter answer."""
     with open_context(statistics=True) as context:
         for number in range(TOPICS):
             context.source(f"topic {number}", transport_lbtrm_multicast_address="239.192.77.1")

@@ -54,9 +54,7 @@ class UnknownSender:
 def test_an_unknown_sender_that_floods_is_bounded_named_and_cut_off(
     context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """UM-129, UX-21: events, log and statistics have the receiver's address; a cutoff and its end take
-    effect.
-    """
+    """UM-129, UX-21: events, log and statistics have the sender's address; a cutoff and its end take effect."""
     caplog.set_level(logging.WARNING, "umstack.source")
     source, receiver = connect(context, "flooded")
     with source, receiver:

@@ -155,8 +155,8 @@ def test_no_spark_is_imported(tmp_path: Path) -> None:
 
 
 def test_configured_losses_are_reported_as_configured(tmp_path: Path) -> None:
-    """Configured repairs are neither a fault nor a storm; the report has their amount and the configured
-    rate. Without the configuration the same capture is bad.
+    """Configured losses are neither a fault nor a storm; the report has their amount and the configured rate.
+    Without the configuration the same capture is bad.
     """
     (tmp_path / "switch.pcap").write_bytes(_losses())
     captures = [str(tmp_path / "switch.pcap")]
@@ -195,7 +195,7 @@ def test_separate_runs_have_separate_axes(tmp_path: Path) -> None:
 
 
 def test_a_snap_length_is_no_fault(tmp_path: Path) -> None:
-    """The loss was configured, so nothing needs to be investigated."""
+    """The snap length was configured, so nothing needs to be investigated."""
     capture = generate(tmp_path / "switch.pcap", 1000, Traffic(seed=3, snap_bytes=96)).path
     found = [one for one in make_report([str(capture)], tmp_path / "out").findings if one.topic == "capture"]
     assert [one.severity for one in found] == [Severity.NOTE]

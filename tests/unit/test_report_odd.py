@@ -72,8 +72,8 @@ def test_a_folder_of_bad_captures_gives_its_readable_rows(odd_report: OddReport)
 
 
 def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
-    """The note has the file's name and is also on the page, although other captures have more findings than
-    the page shows.
+    """Each finding has the file's name and is also on the page, although other captures have more findings
+    than the page shows.
     """
     page = Page(odd_report.report.page.read_text()).text
     texts_on = odd_report.texts_on("capture")

@@ -449,8 +449,8 @@ def test_a_topic_requested_again_starts_without_losses(sending: Context, receivi
 
 @pytest.mark.parametrize("answering", [True, False])
 def test_a_topic_requested_again_waits_for_its_own_answer(receiving: Context, answering: bool) -> None:
-    """UX-27: the source waits neither for the answer to an earlier request nor for a source that sends no
-    answers.
+    """UX-27: a topic that is requested again waits neither for the answer to an earlier request nor for a
+    source that sends no answers.
     """
     names = f"answer-kept-{answering}", f"answer-{answering}"
     with RawSource() as raw, _follow(receiving, raw, names[0]), receiving.receiver(names[1]) as first:

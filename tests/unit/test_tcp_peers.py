@@ -40,7 +40,7 @@ def _refused(source: Source) -> int:
 
 
 def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> None:
-    """UM-46: the source sends messages back to back, and the end of the session (UM-105)."""
+    """UM-46: a client gets messages back to back, and the end of the session (UM-105)."""
     with RawClient(source.transport) as client:
         client.greet()
         wait_for(lambda: _clients(source) == 1)

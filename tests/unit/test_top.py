@@ -76,7 +76,9 @@ def test_rates_are_computed_from_two_readings() -> None:
 
 
 def test_a_first_reading_has_the_rates_since_the_start() -> None:
-    """An object that was recreated and counts from zero is handled, too."""
+    """A first reading has the rates since the start; so does an object that was recreated and counts from
+    zero.
+    """
     (row,) = live_rows([sending(110, 1000, 0)], []).sessions
     assert row.datagrams == 100
     (row,) = live_rows([sending(112, 30, 0)], [sending(110, 1000, 0)]).sessions
