@@ -8,7 +8,7 @@ UDP loses datagrams that the receiver cannot accept, so the rate of a baseline c
 of them checked, and the rate sent is reported next to it. What arrives depends on how the receiver waits and whether
 the sender is throttled: `measure_strongest` tries the ways in turn and measures the best of them.
 
-Both ends and the measurement that starts them are in one file because they share one set of command-line fields: the
+One file, because both ends and the measurement that starts them share one set of command-line fields: the
 arguments that a child accepts and those that its parent passes are best read together.
 """
 

@@ -1,6 +1,6 @@
 """ResponseIntake: the open requests, and the connections on which responders respond to them.
 
-All of this is in one file because the leading thread receives, drops and counts the responses.
+One file, because the leading thread receives, drops and counts the responses.
 
 A thread that waits for a response receives for all requests (it *leads*), so that no other thread has to be woken;
 other waiting threads follow until it has finished. While no thread waits, the streams thread receives. An event loop

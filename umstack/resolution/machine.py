@@ -4,7 +4,7 @@ Sources advertise, and receivers query (UX-14, UX-15). A source responds to a qu
 cached for later receivers (UX-16). Due records pass a rate limiter (UX-5) and share datagrams. A malformed datagram is
 dropped and counted, and all state stored because of a datagram is bounded.
 
-All of this is in one file because advertisements, queries and wildcard queries share one schedule and the same
+One file, because advertisements, queries and wildcard queries share one schedule and the same
 rate-limited queues.
 """
 
