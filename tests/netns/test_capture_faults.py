@@ -35,7 +35,7 @@ exit $status
 def test_a_full_disk_ends_a_capture_that_reports_it(
     make_lab: MakeLab, tmp_path: Path, rotation: tuple[str, ...]
 ) -> None:
-    """The capture ends with status 1 and a line that says what to do; the files are complete from the first
+    """The capture ends with status 1 and a line with the next step; the files are complete from the first
     packet.
     """
     host = make_lab(hosts=2).hosts[0]

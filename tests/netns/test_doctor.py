@@ -185,7 +185,7 @@ def test_the_probe_works_without_privileges(host: Host) -> None:
 
 def test_doctor_reports_what_will_be_used_and_why_nothing_better(host: Host) -> None:
     """The doctor prints one object with the mode, the steps with reasons and remedies, and the facts. A veth
-    never has zero-copy, and the reason says so.
+    never has zero-copy, and the reason is shown.
     """
     done = umstack(host, "doctor", "eth0", "--json")
     assert done.returncode == 0, done.stderr

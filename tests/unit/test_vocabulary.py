@@ -1,4 +1,4 @@
-"""The tree uses the words of docs/glossary.md: replaced words appear in no code, comment, name or page."""
+"""Replaced words (docs/glossary.md) and habits of stilted English appear in no code, comment, name or page."""
 
 from __future__ import annotations
 
@@ -44,11 +44,36 @@ REPLACED = {
     r"falls? silent|(?:is|are|was|been|stays?|goes|went) silent|silent (?:source|session|topic|receiver)s?": "idle",
     r"without nonblock": "what exists: a timeout",
 }
+# Habits of English that cost a reader a second reading (CONTRIBUTING.md, "Change").
+UNIT = (
+    r"(?:NAKs?|messages?|rows?|bytes?|datagrams?|lines?|times?|packets?|files?|frames?|names?|copies|entries|seconds?"
+    r"|calls?|events?|records?|sessions?|topics?|repairs?|retransmissions?|losses|connections?|allocations?|wake-ups?"
+    r"|numbers?|ns|ms|us)"
+)
+RATE = (
+    r"an? (?:loss|second|datagram|session|message|row|batch|client|receiver|source|topic|call|frame|file|packet"
+    r"|millisecond|day|block|interval|entry|connection|line|side|pass)"
+)
+HABITS = {
+    r"(?:that|what|which|still|it|they) lacks?": "missing, lost",
+    r"anew|found[ _]again|(?:go(?:es|ne|ing)?|went)[ _]on[ _]with": "again, restart, resume, continue",
+    r"so (?:many|much|long|often|few|far) (?:at (?:most|least)|may|ahead)|for so long": "name the quantity",
+    r"told|tells?|telling|says|(?:is|are|was|were|be|been|being)[ _]said": "report, return, log, contain, name",
+    r"to be had|(?:can|could) be had|for want of|of no use|for nothing": "available, without, wasted",
+    rf"{UNIT} {RATE}(?! (?:that|which|who|later|before|after|ago))": "per",
+    r"what (?:is|was|are|were) (?:sent|received|lost|read|written|missing|known|wanted|kept|left|due|new|published"
+    r"|delivered|retained|captured|recorded|counted|configured|asked|requested|advertised|done|open|held)": "name it",
+    r"rooms?|houses?|walls|design wall|faces?": "space, component, constraint, API",
+    r"wish(?:es|ed)?|strangers?|mend(?:s|ed|ing)?": "request; unknown sender; fix",
+}
+REPLACED |= HABITS
+# A clause without a noun that stands for one, at the start of a sentence that is no question.
+NOUNLESS = re.compile(r'(?:^|[.:*#"] +|"""|// )What (?!.*\?)')
 # Names that users have in files, dashboards and programs are data; the glossary maps them.
 PROMISED = re.compile(
-    r"--linger\b|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|SO_LINGER"
+    r"--linger\b|\.tell\(\)|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|SO_LINGER"
     r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
-    r"|ring_sent_in_place)(?:_total)?\b"
+    r"|ring_sent_in_place|tr_dgrams_dropped_stranger)(?:_total)?\b"
 )
 WORD = re.compile(
     "|".join(rf"(?P<w{number}>(?<![^\W_])(?:{word})(?![^\W_]))" for number, word in enumerate(REPLACED)),
@@ -64,6 +89,8 @@ EXCLUDED = re.compile(
 def findings(name: str, text: str) -> Iterator[str]:
     """Yield each place of a text with a replaced word, and the word to use."""
     for number, line in enumerate(text.splitlines(), 1):
+        if match := NOUNLESS.search(line):
+            yield f"{name}:{number}: {match.group().strip()!r}, use: a noun"
         for match in WORD.finditer(PROMISED.sub(" ", line)):
             instead = INSTEAD[int(str(match.lastgroup)[1:])]
             yield f"{name}:{number}: {match.group()!r}, use: {instead}"
@@ -91,6 +118,18 @@ def test_replaced_words_are_gone() -> None:
         ("datagrams are laid out by the publisher", "laid out"),
         ("None waits for ever", "for ever"),
         ('#include "core/hold_store.h"', "hold_store"),
+        ("a sqn that lacks", "that lacks"),
+        ("begin anew", "anew"),
+        ("so many at most", "so many at most"),
+        ("the source is told", "told"),
+        ("def tell_source(self)", "tell"),
+        ("a header that says how long it is", "says"),
+        ("what can be had", "can be had"),
+        ("1.02 NAKs a loss", "NAKs a loss"),
+        ("what is sent bears the tag", "what is sent"),
+        ("um_retained_wish", "wish"),
+        ("test_a_stranger_is_refused", "stranger"),
+        ('"""What a source retains."""', '"""What'),
     ],
 )
 def test_a_replaced_word_is_detected(text: str, word: str) -> None:
@@ -104,6 +143,8 @@ def test_a_replaced_word_is_detected(text: str, word: str) -> None:
         "pend_adaptive_linger_limit 100 and loop_naps are names that users have",
         "a snapshot, an equivalent, a talent, a silently shed frame, um_portable",
         "the layout of a frame",
+        "What is a batch?",
+        "an interface and a surface; the wall clock; the last message a second later",
         "forever",
     ],
 )

@@ -5,7 +5,7 @@ hosts. The listening child reports when it listens; only then is the sending chi
 Each child finally prints its result as one JSON object.
 
 UDP loses datagrams that the receiver cannot accept, so the rate of a baseline counts the messages that arrived, each
-of them checked, and the rate sent is reported next to it. What arrives depends on how the receiver waits and whether
+of them checked, and the rate sent is reported next to it. The rate depends on how the receiver waits and whether
 the sender is throttled: `measure_strongest` tries the ways in turn and measures the best of them.
 
 One file, because both ends and the measurement that starts them share one set of command-line fields: the
