@@ -144,7 +144,7 @@ def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
 
 @contextmanager
 def sniffing(lab: Lab, host: Host) -> Iterator[socket.socket]:
-    """Return a socket with the frames that arrive at the switch from a host."""
+    """Open a socket that reads the frames arriving at the switch from a host."""
     port = f"port{host.number}"
 
     def open_socket() -> socket.socket:

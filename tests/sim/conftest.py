@@ -21,7 +21,7 @@ def world() -> Iterator[World]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Return a publishing and a subscribing host with a delay of DELAY between them."""
+    """A publishing and a subscribing host with a delay of DELAY between them."""
 
     world: World
     publisher: Host

@@ -39,7 +39,7 @@ def test_a_window_is_behind_by_when_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_table_reports_the_worst(tmp_path: Path) -> None:
-    """Return the last reported row of all windows."""
+    """The table has one row with the worst value of all windows."""
     found = {
         "rate": 1000,
         "messages_per_datagram": 1,

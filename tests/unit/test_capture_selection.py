@@ -37,7 +37,7 @@ def rows_of(path: Path, selection: Selection | None = None) -> list[dict[str, An
 
 
 def is_selected(selection: Selection, row: dict[str, Any]) -> bool:
-    """Return the rows selected by a filter on the columns."""
+    """Return true if a filter on the columns selects the row."""
     bounded = (
         selection.is_timed or replace(selection, types=None, sessions=None, destinations=None) != Selection()
     )

@@ -170,7 +170,7 @@ class TopicsCheck:
         return self.received - before
 
     def _note_sources(self, batch: Batch) -> None:
-        """Return the topics of the sources that are received for the first time."""
+        """Look up the topics of sources that are new in this batch."""
         count = max(batch.sources) + 1
         if count > self._sources:
             self._stream_of = ffi.new(

@@ -203,7 +203,7 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
 
 
 def _resolution(domain: Mapping[str, Any]) -> dict[str, str]:
-    """Yield lines on the resolution domain and the interest of a context."""
+    """Return lines on the resolution domain and the interest of a context, by label."""
     shown = {name: domain[name] for name in ("by", "sends_to", "listens_to") if name in domain}
     for daemon in domain.get("daemons", ()):
         state = "used" if daemon.get("used") else "answers" if daemon.get("answers") else "does not answer"

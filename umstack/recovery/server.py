@@ -176,7 +176,7 @@ class RecoveryServer:
     # Requests
 
     def _refill(self, now_ns: int) -> None:
-        """Return the number of bytes that may be sent now, at most 10 ms of the rate."""
+        """Refill the bytes that may be sent now, to at most 10 ms of the rate."""
         if self._rate:
             passed_ns = min(now_ns - self._allowance_ns, _NS_PER_S // 100)
             most = self._rate / 100
