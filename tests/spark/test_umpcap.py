@@ -228,7 +228,7 @@ def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path
     ]
 
 
-def test_a_stream_reads_of_copies_only_one_across_restarts(
+def test_a_stream_reads_one_of_several_copies_across_restarts(
     source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
     """A file is a copy if it was copied earlier, in two steps, or while it grew; a file that differs later is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -40,10 +41,11 @@ class KeyedPeer:
         self.socket.sendall(data)
 
     def receive(self, count: int) -> bytes:
-        """So many bytes, or what came until the connection ended."""
+        """Return `count` bytes, or fewer if the other end closes or resets the connection first."""
         data = b""
-        while len(data) < count and (part := self.socket.recv(count - len(data))):
-            data += part
+        with contextlib.suppress(ConnectionResetError):
+            while len(data) < count and (part := self.socket.recv(count - len(data))):
+                data += part
         return data
 
     def greet(self) -> None:

@@ -163,7 +163,7 @@ def test_two_senders_are_the_lines_of_one_stream(start: Start, tmp_path: Path) -
 
 
 def test_properties_go_with_every_message(start: Start) -> None:
-    """Reference 1: --property is typed, --json-lines shows it, with data that is text and data that is not."""
+    """--property sends a typed value and --json-lines shows it, for text data and for binary data."""
     given = [
         "region=eu",
         "priority:int=3",

@@ -198,7 +198,7 @@ def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:
     ("written", "kept"), [("LBT-RM", "lbtrm"), ("lbt-ru", "lbtru"), ("LBTRU", "lbtru"), ("TCP", "tcp")]
 )
 def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> None:
-    """Reference 3.10: names in any case, with or without the hyphen; a file that names none gets LBT-RM."""
+    """Transport names match in any case, with or without the hyphen; the default is LBT-RM."""
     assert Config().source_options(transport=written).transport == kept
     assert Config().source_options().transport == "lbtrm"
 
@@ -269,18 +269,18 @@ def test_a_bad_argument_is_refused() -> None:
     ],
 )
 def test_contradictions_are_refused(scope: str, overrides: dict[str, str | int], said: str) -> None:
-    """Reference 3.11: a reversed pool, and what else cannot be, is an error."""
+    """A reversed pool and other impossible combinations are errors."""
     with pytest.raises(OptionError, match=said):
         getattr(Config(), f"{scope}_options")(**overrides)
 
 
 def test_defaults_have_no_warnings() -> None:
-    """Reference 3.11: our defaults keep every vendor relation (UM's own do not, C8)."""
+    """Our defaults satisfy every relation that the vendor requires; Ultra Messaging's own do not (C8)."""
     assert Config().lint() == []
 
 
 def test_a_measured_ignore_interval_is_in_no_relation() -> None:
-    """Reference 3.11: it follows the round trip, whatever back-off is set; a configured one does not."""
+    """A measured ignore interval follows the round trip, so only a configured one can violate the relation."""
     line = "receiver transport_lbtrm_nak_backoff_interval 100"
     assert Config.parse(line).lint() == []
     (warning,) = Config.parse(f"{line}\nsource recovery_timing fixed").lint()
@@ -330,14 +330,14 @@ def test_a_measured_ignore_interval_is_in_no_relation() -> None:
     ],
 )
 def test_lint_finds_each_broken_relation(line: str, options: str) -> None:
-    """Reference 3.11: each vendor relation, broken alone, gives a warning that names the option."""
+    """Each vendor relation, violated alone, gives a warning that names the option."""
     warnings = Config.parse(line).lint()
     assert any(options in warning.options for warning in warnings)
     assert all(name in str(warning) for warning in warnings for name in warning.options[:1])
 
 
 def test_lint_of_a_load_knows_the_window_the_vendor_computes() -> None:
-    """Reference 3.11: 80 000 datagrams/s of 600 bytes and 0.69 s give a window of 33 MB."""
+    """80,000 datagrams/s of 600 bytes and 0.69 s give a window of 33 MB."""
     config = Config.parse("source transport_lbtrm_transmission_window_size 33119999")
     arguments = (config.context_options(), config.source_options(), config.receiver_options())
     (window,) = lint_load(

@@ -39,7 +39,7 @@ def test_um_counters_are_all_there_or_absent_with_a_reason(group: str, names: st
 
 
 def test_snapshots_are_those_of_um() -> None:
-    """Reference 4: counters marked (snap) are levels, all others of UM accumulate."""
+    """Counters that Ultra Messaging marks (snap) are levels; all its other counters accumulate."""
     snapshots = {
         counter.name
         for group in schema().groups
@@ -81,7 +81,7 @@ def test_counters_kept_in_python_are_not_in_the_c_structs() -> None:
 
 
 def test_values_are_reported_in_um_units() -> None:
-    """Reference 4.2: nak_stm_* are milliseconds; a minimum without a sample is absent (all ones in C)."""
+    """nak_stm_* are in milliseconds; a minimum without a sample is absent (all ones in C)."""
     group = schema().group("receiver_transport")
     report = group.report(
         {"nak_stm_min": UNSET_MINIMUM, "nak_stm_mean": 53_250_000, "lost": 7, "nak_tx_mean": 1500}

@@ -80,7 +80,7 @@ def test_a_row_that_waits_too_long_is_counted_once() -> None:
 
 
 def test_ages_are_counted_where_they_are_asked_for() -> None:
-    """Reference 4.4: age_min, age_mean, age_max in microseconds."""
+    """age_min, age_mean and age_max are in microseconds."""
     with open_context() as context, context.event_queue(queue_age_enabled=1) as queue:
         assert queue.stats()["age_min"] is None
         source, _ = _filled(context, queue)
@@ -98,7 +98,7 @@ def test_ages_are_counted_where_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_service_times_are_counted_where_they_are_asked_for(mode: str) -> None:
-    """Reference 4.4: how long on_message takes for a row."""
+    """The service time is the time that on_message takes for a row."""
     got: list[Any] = []
 
     def on_message(event: Any) -> None:
@@ -123,7 +123,7 @@ def test_service_times_are_counted_where_they_are_asked_for(mode: str) -> None:
 
 
 def test_every_event_queue_is_in_the_statistics_under_its_name() -> None:
-    """Reference 4.4: of the context; wildcard receivers are event queues, too; a receiver's own queue is not."""
+    """The context counts its event queues: wildcard receivers are included, a receiver's own queue is not."""
     with open_context() as context:
         first, second = context.event_queue(), context.event_queue()
         context.wildcard_receiver(prefix="some.", queue_size_warning=5)

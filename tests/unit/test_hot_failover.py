@@ -71,7 +71,7 @@ def _settled(receiver: HotFailoverReceiver, counter: str, count: int) -> None:
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_the_first_copy_is_delivered_and_the_others_are_dropped(contexts: list[Context], bits: Any) -> None:
-    """Reference 1: two sources of one topic, each with every message, fragments included; each message comes once."""
+    """Two sources send every message of one topic, fragments included, and each message is delivered once."""
     (first, second), receiver = _lines(contexts)
     for number in range(100):
         data = LONG if number % 10 == 5 else b"%d" % number
@@ -87,7 +87,7 @@ def test_the_first_copy_is_delivered_and_the_others_are_dropped(contexts: list[C
 
 
 def test_numbers_of_64_bits_are_whole(contexts: list[Context]) -> None:
-    """Reference 1: 32/64-bit; a number of 32 bits wraps."""
+    """Message numbers have 32 or 64 bits, and a number of 32 bits wraps."""
     (first, second), receiver = _lines(contexts)
     high = (1 << 40) + 2**32 - 2
     for number in range(high, high + 5):
@@ -99,7 +99,7 @@ def test_numbers_of_64_bits_are_whole(contexts: list[Context]) -> None:
 
 
 def test_what_one_line_loses_the_other_brings_in_order(contexts: list[Context]) -> None:
-    """Reference 1: each line loses other messages; nothing waits for a repair, and nothing is lost."""
+    """Each line loses different messages: no message waits for a repair and none is lost."""
     with open_context(**SHORT_ONLY) as subscriber:
         sources, receiver = _lines([*contexts[:2], subscriber])
         chosen = random.Random(7)
@@ -140,12 +140,12 @@ def _lost_on_both(contexts: list[Context], **options: Any) -> tuple[list[Source]
 
 
 def test_what_no_line_has_is_declared_lost_in_bounded_time(contexts: list[Context]) -> None:
-    """Reference 1, UM-101: hf_maximum_delay after what came behind it, and not sooner."""
+    """UM-101: a missing message is given up hf_maximum_delay after a later message arrived, not earlier."""
     _lost_on_both(contexts, hf_maximum_delay=400)
 
 
 def test_a_gap_is_declared_lost_while_nothing_comes(contexts: list[Context]) -> None:
-    """Reference 1: the wait of a reader ends for it: of poll(), of a task and of a callback."""
+    """Giving up a message wakes a waiting reader: poll(), an asyncio task and a callback."""
     got: list[umstack.Event] = []
     (first, second), receiver = _lines(contexts, hf_maximum_delay=300)
     called = contexts[3].hot_failover_receiver("orders", got.append, hf_maximum_delay=300)
@@ -171,7 +171,7 @@ def test_a_gap_is_declared_lost_while_nothing_comes(contexts: list[Context]) -> 
 
 
 def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> None:
-    """Reference 1: intentional gaps, known by the topic's own numbers, at once; up to 1073741824 (2**30) as UM's."""
+    """An intentional gap is recognized at once by the topic's own numbers, up to 2**30 as in Ultra Messaging."""
     (first, second), receiver = _lines(contexts)
     numbers = [0, 1, 10, 11, 500_000, 500_001 + 2**30]
     for number in numbers:
@@ -185,7 +185,7 @@ def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> No
 
 
 def test_a_single_number_far_ahead_does_not_carry_the_stream_off(contexts: list[Context]) -> None:
-    """Reference 1: as in a session, a jump that nothing bounds is believed when another message confirms it."""
+    """As in a session, an unbounded jump is accepted once a second message confirms it."""
     (first, second), receiver = _lines(contexts, hf_maximum_waiting_messages=256, hf_maximum_delay=100)
     unknown = contexts[3].source("orders", flow_control="min")
     unknown.wait_connected(timeout=SECONDS)
@@ -217,7 +217,7 @@ def test_the_past_and_what_is_fetched_have_their_numbers(contexts: list[Context]
 
 
 def test_optional_messages_and_duplicates_as_the_options_have_it(contexts: list[Context]) -> None:
-    """Reference 3.10: hf_optional_messages 0, hf_duplicate_delivery 1."""
+    """hf_optional_messages 0 drops optional messages and hf_duplicate_delivery 1 delivers every copy."""
     (first, second), receiver = _lines(contexts, hf_optional_messages=0, hf_duplicate_delivery=1)
     for source in (first, second):
         for number in range(4):
@@ -231,7 +231,7 @@ def test_optional_messages_and_duplicates_as_the_options_have_it(contexts: list[
 
 
 def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
-    """Reference 1, HF_RESET 27: the first of them counts, and what a source sent before its own is dropped."""
+    """HF_RESET (27): the first reset counts, and messages that a source sent before its own reset are dropped."""
     (first, second), receiver = _lines(contexts)
     for source in (first, second):
         source.send_hot_failover(b"old", 1000, flush=True)
@@ -250,7 +250,7 @@ def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
 
 
 def test_two_contexts_are_two_lines_of_one_stream(contexts: list[Context]) -> None:
-    """Reference 1: over two interfaces: the other context's rows come into the one queue, and wake its reader."""
+    """Over two interfaces, rows of the second context enter the same queue and wake its reader."""
     line_a, line_b = open_line("a"), open_line("b")
     with line_a[0], line_a[1], line_b[0], line_b[1]:
         receiver = line_a[1].hot_failover_receiver("orders", others=[line_b[1]])
@@ -281,7 +281,7 @@ def open_line(name: str) -> tuple[Context, Context]:
 
 
 def test_messages_without_a_number_come_as_they_are(contexts: list[Context]) -> None:
-    """Reference 1: a plain source beside; and a plain receiver has every copy, with flag 0x10."""
+    """A plain source may share the topic, and a plain receiver gets every copy with flag 0x10."""
     (first, second), receiver = _lines(contexts)
     plain = contexts[3].receiver("orders")
     first.wait_connected(2, timeout=SECONDS)
@@ -296,7 +296,7 @@ def test_messages_without_a_number_come_as_they_are(contexts: list[Context]) -> 
 
 
 def test_what_is_no_number_is_refused(contexts: list[Context]) -> None:
-    """Reference 1."""
+    """Numbers that do not fit and a context named twice are refused."""
     source = contexts[0].source("orders")
     for number, bits in ((-1, 64), (1 << 64, 64), (1 << 32, 32), (1, 16)):
         with pytest.raises(InvalidArgument, match="no hot failover sequence number"):
@@ -308,7 +308,7 @@ def test_what_is_no_number_is_refused(contexts: list[Context]) -> None:
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 @pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
 def test_every_transport_and_mode_brings_one_stream(transport: str, mode: str) -> None:
-    """Reference 1: lines over multicast, unicast and connections, with a thread of the context and without one."""
+    """Lines run over multicast, unicast and TCP connections, with and without a context thread."""
     with ExitStack() as stack:
         publishers = [stack.enter_context(open_context(mode)) for _ in range(2)]
         subscriber = stack.enter_context(open_context(mode))

@@ -316,7 +316,7 @@ def test_a_requester_ends_a_connection_without_the_right_tags(
     key: dict[str, Any],
     reason: str,
 ) -> None:
-    """Any bytes but the next record of the connection end it, are counted, and deliver nothing."""
+    """Bytes other than the next valid record end the connection, are counted, and deliver nothing."""
     one = responders(**key)
     attack(one)
     assert one.is_ended()

@@ -306,7 +306,7 @@ def test_an_address_that_is_translated_and_changes(publisher: Context, subscribe
 
 
 def test_datagrams_without_a_session_id(publisher: Context, subscriber: Context) -> None:
-    """Reference 3.6: transport_lbtru_use_session_id 0; the name has none then."""
+    """With transport_lbtru_use_session_id 0 the transport name has no session id."""
     source, receiver = _join(publisher, subscriber, "bare", transport_lbtru_use_session_id=0)
     assert len(source.transport.split(":")) == 3
     _expect(source, [receiver], 2000)
@@ -330,7 +330,7 @@ def test_keyed_datagrams_cover_lbtru(tmp_path: Path) -> None:
 
 
 def test_datagrams_of_lbtru_have_a_size_of_their_own() -> None:
-    """Reference 3.2: transport_lbtru_datagram_max_size; more than the context's datagrams have is refused."""
+    """transport_lbtru_datagram_max_size limits datagrams; a value above the context's datagram size is refused."""
     with open_context(transport_lbtru_datagram_max_size=600) as publisher, open_context() as subscriber:
         source, receiver = _join(publisher, subscriber, "sized")
         _expect(source, [receiver], 1000)
@@ -370,7 +370,7 @@ def _free_port() -> int:
 
 
 def test_a_port_that_is_taken(publisher: Context) -> None:
-    """Reference 3.6: an error that names the port, or, with transport_lbtru_allow_ephemeral, another port."""
+    """A port in use is an error that names it, or, with transport_lbtru_allow_ephemeral, another port is taken."""
     taken = Peer()
     with pytest.raises(UmError, match=str(taken.port)):
         publisher.source("t", **LBTRU_SOURCE, transport_lbtru_port=taken.port)
@@ -381,7 +381,7 @@ def test_a_port_that_is_taken(publisher: Context) -> None:
 
 
 def test_receive_ports_that_are_all_taken(caplog: pytest.LogCaptureFixture) -> None:
-    """Reference 3.6: a session more than there are ports receives at one of the system's choice, with a warning."""
+    """When the port range is used up, a session gets an ephemeral port, with a warning."""
     caplog.set_level(logging.WARNING, "umstack.resolution")
     port = _free_port()
     own = {"transport_lbtru_port_low": port, "transport_lbtru_port_high": port}
@@ -399,7 +399,7 @@ def test_receive_ports_that_are_all_taken(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_another_interface_than_the_contexts_is_refused(publisher: Context) -> None:
-    """Reference 3.6: transport_lbtru_interface."""
+    """transport_lbtru_interface selects the interface."""
     publisher.source("t", **LBTRU_SOURCE, transport_lbtru_interface="127.0.0.1")
     with pytest.raises(OptionError, match="transport_lbtru_interface"):
         publisher.source("u", **LBTRU_SOURCE, transport_lbtru_interface="10.0.0.1")

@@ -89,7 +89,7 @@ def test_each_step_is_tried_on_purpose_or_not_at_all(
     tried: list[Mode],
     steps: list[tuple[Mode, bool, int]],
 ) -> None:
-    """W7: what the ladder forbids is not tried and keeps its reason, the rest is tried in order with its errno."""
+    """W7: a forbidden mode is skipped with its reason; the other modes are tried in order and keep their errno."""
     link, kernel = walked(facts, wanted, refusals)
     assert kernel.tried == tried
     assert [(step.mode, step.tried, step.errno) for step in link.steps] == steps

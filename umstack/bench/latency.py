@@ -107,8 +107,8 @@ def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
 
 
 Napi = Literal["interrupts", "threaded", "deferred", "suspended"]
-"""Mode of the drivers of both hosts: their default, in a kernel thread, with interrupts deferred as
-`umstack nic init --prefer-busy-poll` does before Linux 6.13, and with IRQ suspension in addition."""
+"""How both hosts' NIC drivers run: by interrupts (their default), in a kernel thread, with interrupts deferred as
+`umstack nic init --prefer-busy-poll` does before Linux 6.13, or deferred and with IRQ suspension."""
 _NAPI_SETTINGS: Mapping[Napi, Mapping[str, int]] = {
     "interrupts": {},
     "threaded": {"threaded": THREADED_ON},

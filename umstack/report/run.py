@@ -121,7 +121,7 @@ def make_report(
     folder = Path(out).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The tables below a page are those it was made from: remove the page before its tables change.
+        # Remove the page before its tables change, because a page must match the tables it was made from.
         (folder / PAGE).unlink(missing_ok=True)
     except OSError as error:
         raise ReportError(

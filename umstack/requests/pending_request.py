@@ -216,7 +216,7 @@ class PendingRequest(Closing):
                 "awaiting a response needs the context's own thread",
                 hint="create the context with mode='embedded'",
             )
-        import asyncio  # imported late: takes a third of the time to import a context
+        import asyncio  # Imported late because it would add a third to the import time.
 
         inbox, loop = self._inbox, asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
