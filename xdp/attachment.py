@@ -44,7 +44,13 @@ _HINTS = {
 
 
 class AttachMode(StrEnum):
-    """Where the program runs."""
+    """Where an attached program runs.
+
+    Example:
+        ```python
+        xdp.Steering.attach("eth0", xdp.AttachMode.GENERIC).close()
+        ```
+    """
 
     NATIVE = "native"
     """In the driver, before the kernel processes the frame."""
@@ -54,7 +60,14 @@ class AttachMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """An XDP program on an interface."""
+    """An XDP program on an interface.
+
+    Example:
+        ```python
+        for occupant in xdp.occupants("eth0"):
+            print(occupant, occupant.removal("eth0"))
+        ```
+    """
 
     program_id: int
     name: str
@@ -77,8 +90,20 @@ class Occupant:
     def removal(self, interface: str) -> str:
         """Return how to free the interface, never a command that detaches a program in use.
 
-        A program that a process holds ends with its process, which its owner must stop. A command is returned only if
+        A program that a process holds ends with its process, which its owner must stop. A command is returned
+        only if
         the program outlives its process, together with the condition that nothing needs it.
+
+        Args:
+            interface: Name of the interface, which the commands contain.
+
+        Returns:
+            A phrase in English, for a message.
+
+        Example:
+            ```python
+            print([occupant.removal("eth0") for occupant in xdp.occupants("eth0")])
+            ```
         """
         if not self.is_known:
             return f"bpftool net show dev {interface} (as root) shows what it is"
@@ -106,7 +131,23 @@ class Occupant:
 
 
 def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
-    """Return the XDP programs on an interface, including our own."""
+    """Return the XDP programs on an interface, including our own.
+
+    Args:
+        interface: The interface, or its name, address or network.
+
+    Returns:
+        The programs, at most one for each mode.
+
+    Raises:
+        NoSuchInterfaceError: There is no such interface.
+        NotBuiltError: This build has no libbpf.
+
+    Example:
+        ```python
+        print(*xdp.occupants("eth0"))
+        ```
+    """
     there = _known(interface)
     return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
 
@@ -128,12 +169,33 @@ def has_program(interface: Interface) -> bool:
 
 
 class Attachment(Closing):
-    """One program attached to one interface. Context manager: closing it or the process's end detaches the program."""
+    """One program attached to one interface.
+
+    Context manager. The program is detached when the attachment closes or its process ends.
+
+    Example:
+        ```python
+        with xdp.BpfObject("steering") as steering:
+            with xdp.Attachment(steering.program("steering"), "eth0", xdp.AttachMode.NATIVE) as attachment:
+                print(attachment.link_id)
+        ```
+    """
 
     __slots__ = ("_fd", "interface", "link_id", "mode")
 
     def __init__(self, program: BpfProgram, interface: Interface | str, mode: AttachMode) -> None:
-        """Attach; if the interface has a program already, raise an error that names it."""
+        """Attach the program.
+
+        Args:
+            program: A loaded XDP program.
+            interface: The interface, or its name, address or network.
+            mode: Where the program runs. No other mode is tried.
+
+        Raises:
+            OccupiedError: The interface has an XDP program already; the error names it.
+            AttachError: The kernel or the driver refuses.
+            NoSuchInterfaceError: There is no such interface.
+        """
         self._fd = -1
         self.interface, self.mode = _known(interface), mode
         refuse_if_occupied(self.interface)
@@ -158,7 +220,15 @@ class Attachment(Closing):
         return self._fd >= 0 and self._facts().interface_index == self.interface.index
 
     def close(self) -> None:
-        """Detach; a second call does nothing."""
+        """Detach the program; a second call does nothing.
+
+        Example:
+            ```python
+            with xdp.BpfObject("steering") as steering:
+                attachment = xdp.Attachment(steering.program("steering"), "eth0", xdp.AttachMode.GENERIC)
+                attachment.close()
+            ```
+        """
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -16,7 +16,16 @@ _NEEDS_PERFMON = "pointer comparison prohibited"
 
 
 class XdpError(Exception):
-    """Root of the errors this package raises."""
+    """Root of the errors that this package raises.
+
+    Example:
+        ```python
+        try:
+            xdp.find_interface("eth77")
+        except xdp.XdpError as error:
+            print(error.message, error.hint)
+        ```
+    """
 
     def __init__(self, message: str, *, hint: str) -> None:
         """Store the message and the hint."""

@@ -170,22 +170,78 @@ class EthtoolDevice:
 
 
 class FlowSteering(Closing):
-    """Filters and spread of one NIC. Context manager: leaving it undoes the changes, newest first."""
+    """Filters and spread of one NIC.
+
+    Context manager. Leaving it undoes the changes, newest first.
+
+    Example:
+        ```python
+        with xdp.FlowSteering("eth0") as nic:
+            try:
+                nic.steer("239.1.2.3", 14400, queue=0)
+            except xdp.FlowSteeringUnsupportedError as error:
+                print(error)
+        ```
+    """
 
     __slots__ = ("_device", "_name", "_undo")
 
     def __init__(self, interface: Interface | str, *, device: Device | None = None) -> None:
-        """Store the NIC; changes nothing."""
+        """Select the NIC; changes nothing.
+
+        Args:
+            interface: The interface, or its name, address or network.
+            device: Access to the NIC; by default the kernel's, other ones serve tests.
+        """
         self._name = (interface if isinstance(interface, Interface) else find_interface(interface)).name
         self._device = device or EthtoolDevice(self._name)
         self._undo = ExitStack()
 
     def queue_count(self) -> int:
-        """Return the number of receive queues that the NIC can use."""
+        """Return the number of receive queues that the NIC can use.
+
+        Returns:
+            The number of queues.
+
+        Raises:
+            FlowSteeringUnsupportedError: The NIC or its driver has no such function.
+            FlowSteeringError: The NIC refuses; the hint names the next step.
+
+        Example:
+            ```python
+            with xdp.FlowSteering("eth0") as nic:
+                try:
+                    print(nic.queue_count())
+                except xdp.FlowSteeringUnsupportedError as error:
+                    print(error)
+            ```
+        """
         return int(self._ask(_GET_QUEUE_COUNT, "reading the number of queues").data)
 
     def steer(self, address: Address | str, port: int, queue: int) -> int:
-        """Receive UDP datagrams to that address and port on that queue; return the filter's location."""
+        """Receive UDP datagrams to that address and port on that queue.
+
+        Args:
+            address: Destination address: a group, or an address of the host.
+            port: UDP destination port.
+            queue: Receive queue, from 0.
+
+        Returns:
+            The filter's location in the NIC's table.
+
+        Raises:
+            FlowSteeringUnsupportedError: The NIC or its driver has no such function.
+            FlowSteeringError: The NIC refuses; the hint names the next step.
+
+        Example:
+            ```python
+            with xdp.FlowSteering("eth0") as nic:
+                try:
+                    print(nic.steer("239.1.2.3", 14400, queue=0))
+                except xdp.FlowSteeringUnsupportedError as error:
+                    print(error)
+            ```
+        """
         where = ipaddress.ip_address(address)
         what = f"steering {where} port {port} to queue {queue}"
         table = self._ask(_GET_FILTER_COUNT, what)
@@ -199,7 +255,24 @@ class FlowSteering(Closing):
         return location
 
     def spread(self, queues: Collection[int]) -> None:
-        """Hash traffic without a filter evenly over these queues only."""
+        """Hash traffic without a filter evenly over these queues only.
+
+        Args:
+            queues: Receive queues, at least one.
+
+        Raises:
+            FlowSteeringUnsupportedError: The NIC or its driver has no such function.
+            FlowSteeringError: The NIC refuses; the hint names the next step.
+
+        Example:
+            ```python
+            with xdp.FlowSteering("eth0") as nic:
+                try:
+                    nic.spread([0])
+                except xdp.FlowSteeringUnsupportedError as error:
+                    print(error)
+            ```
+        """
         what = f"spreading over queues {', '.join(map(str, queues)) or 'none'}"
         if not queues:
             raise FlowSteeringError(f"{what} on {self._name} is not possible", hint="name at least one queue")
@@ -210,11 +283,29 @@ class FlowSteering(Closing):
         self._undo.callback(self._write_spread, before, "restoring the spread")
 
     def undo(self) -> None:
-        """Undo all changes, newest first; all are tried, then the last error is raised. A second call does nothing."""
+        """Undo all changes, newest first; a second call does nothing.
+
+        All changes are tried, then the last error is raised.
+
+        Example:
+            ```python
+            with xdp.FlowSteering("eth0") as nic:
+                try:
+                    nic.undo()
+                except xdp.FlowSteeringUnsupportedError as error:
+                    print(error)
+            ```
+        """
         self._undo.close()
 
     def close(self) -> None:
-        """Undo everything."""
+        """Undo all changes.
+
+        Example:
+            ```python
+            xdp.FlowSteering("eth0").close()
+            ```
+        """
         self.undo()
 
     def _turn_filters_on(self, what: str) -> None:

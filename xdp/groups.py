@@ -43,15 +43,26 @@ _HINTS = {
 
 
 class GroupMemberships(Closing):
-    """The groups that one interface has joined for us. Context manager: closing it leaves them all permanently.
+    """The groups that this process has joined on one interface.
 
-    A group joined twice must be left twice. One thread at a time.
+    Context manager. Closing it leaves all groups. A group joined twice must be left twice. One thread at a
+    time.
+
+    Example:
+        ```python
+        with xdp.GroupMemberships("eth0") as memberships:
+            memberships.join("239.1.2.3")
+        ```
     """
 
     __slots__ = ("_joins", "_sockets", "interface")
 
     def __init__(self, interface: Interface | str) -> None:
-        """Start without groups."""
+        """Start without groups.
+
+        Args:
+            interface: The interface, or its name, address or network.
+        """
         self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
         self._joins: Counter[Group] = Counter()
         # Opened here, because a socket belongs to the namespace in which it was created, wherever groups are joined.
@@ -67,7 +78,21 @@ class GroupMemberships(Closing):
         return tuple(self._joins)
 
     def join(self, group: Group | str) -> None:
-        """Join the group, or count another join."""
+        """Join the group, or count another join.
+
+        Args:
+            group: Group, IPv4 or IPv6.
+
+        Raises:
+            GroupError: The address is not a group, or the kernel refuses to join it.
+
+        Example:
+            ```python
+            with xdp.GroupMemberships("eth0") as memberships:
+                memberships.join("239.1.2.3")
+                assert len(memberships.groups) == 1
+            ```
+        """
         address = _parsed(group)
         if not self._joins[address]:
             try:
@@ -80,7 +105,21 @@ class GroupMemberships(Closing):
         self._joins[address] += 1
 
     def leave(self, group: Group | str) -> None:
-        """Undo one `join`."""
+        """Undo one `join`.
+
+        Args:
+            group: A joined group.
+
+        Raises:
+            GroupError: The group was not joined, or the kernel refuses to leave it.
+
+        Example:
+            ```python
+            with xdp.GroupMemberships("eth0") as memberships:
+                memberships.join("239.1.2.3")
+                memberships.leave("239.1.2.3")
+            ```
+        """
         address = _parsed(group)
         if address not in self._joins:
             held = ", ".join(map(str, self._joins)) or "none"
@@ -101,7 +140,13 @@ class GroupMemberships(Closing):
                 ) from error
 
     def close(self) -> None:
-        """Leave every group; a second call does nothing."""
+        """Leave every group; a second call does nothing.
+
+        Example:
+            ```python
+            xdp.GroupMemberships("eth0").close()
+            ```
+        """
         self._joins.clear()
         while self._sockets:
             self._sockets.popitem()[1].close()

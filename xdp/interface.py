@@ -44,7 +44,14 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The facts about one interface that the stack needs, at the time of the call."""
+    """The facts about one interface that the stack needs, at the time of the call.
+
+    Example:
+        ```python
+        interface = xdp.find_interface("eth0")
+        print(interface.mtu_bytes, interface.address, interface.is_usable)
+        ```
+    """
 
     index: int
     name: str
@@ -94,7 +101,16 @@ def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def interfaces() -> list[Interface]:
-    """Return all interfaces in index order."""
+    """Return all interfaces in index order.
+
+    Returns:
+        The interfaces of the network namespace of the calling thread.
+
+    Example:
+        ```python
+        print(*xdp.interfaces())
+        ```
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         addresses = _addresses(asking)
         found = []
@@ -105,9 +121,23 @@ def interfaces() -> list[Interface]:
 
 
 def find_interface(wanted: str | None = None) -> Interface:
-    """Find an interface by name, IPv4 address or network (`10.1.0.0/16`), or the default for None.
+    """Find an interface by name, IPv4 address or network, or the default.
 
     The default is the first one other than loopback that is up, has an IPv4 address and supports multicast.
+
+    Args:
+        wanted: Name (`eth1`), address (`10.1.2.3`) or network (`10.1.0.0/16`); None: the default.
+
+    Returns:
+        The interface.
+
+    Raises:
+        NoSuchInterfaceError: No interface fits; the hint lists the interfaces.
+
+    Example:
+        ```python
+        print(xdp.find_interface("10.0.0.0/8"))
+        ```
     """
     candidates = interfaces()
     if wanted is None:
@@ -126,7 +156,19 @@ def find_interface(wanted: str | None = None) -> Interface:
 
 @off_the_event_loop
 def multicast_route(group: str = "224.0.0.0") -> str | None:
-    """Return the name of the interface to which the group is routed, or None if there is no route."""
+    """Return the name of the interface to which the group is routed.
+
+    Args:
+        group: A multicast group.
+
+    Returns:
+        The name, or None if there is no route.
+
+    Example:
+        ```python
+        print(xdp.multicast_route("239.1.2.3"))
+        ```
+    """
     from pyroute2 import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -148,7 +190,24 @@ def lies_on_others(name: str) -> bool:
 
 
 def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> None:
-    """Raise an error with the command that fixes it, unless the group is routed through that interface."""
+    """Check that a group is routed through an interface.
+
+    Args:
+        interface: The interface.
+        group: A multicast group.
+
+    Raises:
+        NoMulticastRouteError: The group is routed elsewhere or nowhere; the hint is the command that fixes
+            it.
+
+    Example:
+        ```python
+        try:
+            xdp.require_multicast_route(xdp.find_interface("eth0"))
+        except xdp.NoMulticastRouteError as error:
+            print(error.hint)
+        ```
+    """
     through = multicast_route(group)
     if through == interface.name:
         return

@@ -23,19 +23,44 @@ _ANNOUNCEMENT_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class InterfaceChange:
-    """The interface before and after; `after` is None once it is gone."""
+    """The interface before and after; `after` is None once it is gone.
+
+    Example:
+        ```python
+        with xdp.InterfaceWatch("eth0") as watch:
+            change: xdp.InterfaceChange | None = watch.poll()
+            assert change is None
+        ```
+    """
 
     before: Interface
     after: Interface | None
 
 
 class InterfaceWatch(Closing):
-    """Watches the interface from creation to `close()`. One thread at a time; `fileno()` is readable on changes."""
+    """Watches an interface from creation to `close()`.
+
+    Context manager. One thread at a time.
+
+    Example:
+        ```python
+        with xdp.InterfaceWatch("eth0") as watch:
+            change = watch.wait(timeout_seconds=0.01)
+            print(change.after if change else "no change")
+        ```
+    """
 
     __slots__ = ("_known", "_socket", "announcements")
 
     def __init__(self, interface: str | Interface) -> None:
-        """Start watching an interface (as named for `find_interface`)."""
+        """Start watching.
+
+        Args:
+            interface: The interface, or its name, address or network.
+
+        Raises:
+            NoSuchInterfaceError: There is no such interface.
+        """
         self.announcements = 0
         """Number of polls that found notifications, of any interface."""
         self._socket = socket.socket(
@@ -55,11 +80,31 @@ class InterfaceWatch(Closing):
         return self._known
 
     def fileno(self) -> int:
-        """Return the descriptor to select on."""
+        """Return a descriptor that is readable when there may be a change.
+
+        Returns:
+            The descriptor, for `select` or an event loop.
+
+        Example:
+            ```python
+            with xdp.InterfaceWatch("eth0") as watch:
+                select.select([watch], [], [], 0)
+            ```
+        """
         return self._socket.fileno()
 
     def poll(self) -> InterfaceChange | None:
-        """Return the change since the last call, or None. Never blocks."""
+        """Return the change since the last call. Never blocks.
+
+        Returns:
+            The change, or None.
+
+        Example:
+            ```python
+            with xdp.InterfaceWatch("eth0") as watch:
+                print(watch.poll())
+            ```
+        """
         if self._known is None or not self._drain():
             return None
         self.announcements += 1
@@ -68,7 +113,20 @@ class InterfaceWatch(Closing):
         return None if self._known == before else InterfaceChange(before, self._known)
 
     def wait(self, timeout_seconds: float) -> InterfaceChange | None:
-        """Wait for a change; return None if there is none within the timeout."""
+        """Wait for a change.
+
+        Args:
+            timeout_seconds: How long to wait, in seconds.
+
+        Returns:
+            The change, or None if there is none within the timeout or the interface is gone.
+
+        Example:
+            ```python
+            with xdp.InterfaceWatch("eth0") as watch:
+                print(watch.wait(0.01))
+            ```
+        """
         deadline = time.monotonic() + timeout_seconds
         while self._known is not None:
             left_seconds = deadline - time.monotonic()
@@ -79,7 +137,13 @@ class InterfaceWatch(Closing):
         return None
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching.
+
+        Example:
+            ```python
+            xdp.InterfaceWatch("eth0").close()
+            ```
+        """
         self._socket.close()
 
     def _drain(self) -> bool:

@@ -20,7 +20,15 @@ _PRIORITY_SHIFT = 13
 
 @dataclass(frozen=True, slots=True)
 class RingPlace:
-    """The NIC that has the rings of an interface, and the tag of its frames."""
+    """The NIC that has the rings of an interface, and the tag of its frames.
+
+    Example:
+        ```python
+        eth0 = xdp.find_interface("eth0")
+        place = xdp.RingPlace(eth0, eth0)
+        assert place.tag_control == 0
+        ```
+    """
 
     interface: Interface
     """The interface of the datagrams; they are sent from its Ethernet address."""

@@ -37,7 +37,16 @@ _VLAN_MAX = 4094
 
 
 class FrameTimes(StrEnum):
-    """The times that the program stores in front of redirected frames (bpf/steering_time.h)."""
+    """The times that the program stores in front of redirected frames.
+
+    bpf/steering_time.h has their layout.
+
+    Example:
+        ```python
+        with xdp.Steering(frame_times=xdp.FrameTimes.KERNEL) as program:
+            print(program.frame_times)
+        ```
+    """
 
     NONE = "none"
     KERNEL = "kernel"
@@ -48,7 +57,14 @@ class FrameTimes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleCounters:
-    """One rule, and the counts of its datagrams."""
+    """One rule, and the counts of its datagrams.
+
+    Example:
+        ```python
+        for rule in steering.counters().rules:
+            print(rule.address, rule.port, rule.redirected)
+        ```
+    """
 
     address: Address
     port: int
@@ -66,7 +82,14 @@ class RuleCounters:
 
 @dataclass(frozen=True, slots=True)
 class SteeringCounters:
-    """Counters of the program since it was attached."""
+    """Counters of the program since it was attached.
+
+    Example:
+        ```python
+        counters = steering.counters()
+        print(counters.frames, counters.verdicts["redirected"])
+        ```
+    """
 
     verdicts: dict[str, int]
     """Frames by verdict; the names are those of `enum steering_verdict` in bpf/steering.h in lower case."""
@@ -92,7 +115,19 @@ class _Rule:
 
 
 class Steering(Closing):
-    """The loaded program on one interface. Context manager: closing it detaches and frees everything."""
+    """The steering program on one interface.
+
+    Context manager. Closing it detaches the program and frees it with its maps.
+
+    Example:
+        ```python
+        with xdp.Steering.attach("eth0", xdp.AttachMode.NATIVE) as program:
+            program.add_rule("239.1.2.3", 14400, slot=0)
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                for queue, socket_fd in rings.sockets.items():
+                    program.put_socket(0, queue, socket_fd)
+        ```
+    """
 
     __slots__ = (
         "_attachment",
@@ -115,8 +150,19 @@ class Steering(Closing):
     ) -> None:
         """Load the program without attaching it; most callers use `Steering.attach`.
 
-        With FrameTimes.NIC it is bound to the interface with the index `device_index`. If the kernel cannot load a
-        program with these times, the next simpler one is loaded; `frame_times` is the result.
+        With FrameTimes.NIC the program is bound to one interface. If the kernel cannot load a program with
+        these times, the
+        next simpler one is loaded; `frame_times` is the result.
+
+        Args:
+            max_slots: Number of slots, each with a socket per queue.
+            max_rules: Maximum number of rules.
+            frame_times: The times to store in front of frames.
+            device_index: Index of the interface, for FrameTimes.NIC.
+
+        Raises:
+            SteeringError: A maximum is below 1.
+            BpfError: The kernel refuses.
         """
         if max_slots < 1 or max_rules < 1:
             raise SteeringError(
@@ -147,7 +193,29 @@ class Steering(Closing):
         max_rules: int = 256,
         frame_times: FrameTimes = FrameTimes.NONE,
     ) -> Self:
-        """Load the program and attach it to the interface, which must have no other XDP program."""
+        """Load the program and attach it to the interface.
+
+        Args:
+            interface: The interface, or its name, address or network. It must have no other XDP program.
+            mode: Where the program runs. No other mode is tried.
+            max_slots: Number of slots, each with a socket per queue.
+            max_rules: Maximum number of rules.
+            frame_times: The times to store in front of frames; in generic mode the NIC has none.
+
+        Returns:
+            The attached program.
+
+        Raises:
+            OccupiedError: The interface has an XDP program; the error names it.
+            AttachError: The kernel or the driver refuses.
+            BpfError: The program cannot be loaded.
+
+        Example:
+            ```python
+            with xdp.Steering.attach("eth0", xdp.AttachMode.GENERIC) as program:
+                print(program.attachment.mode)
+            ```
+        """
         interface = interface if isinstance(interface, Interface) else find_interface(interface)
         if mode is AttachMode.GENERIC and frame_times is FrameTimes.NIC:
             frame_times = FrameTimes.KERNEL  # this mode does not involve the driver
@@ -170,13 +238,34 @@ class Steering(Closing):
         return self._attachment
 
     def attached(self) -> bool:
-        """Return true if the program is attached now: others may detach it or remove the interface."""
+        """Return true if the program is attached now.
+
+        Others may detach it or remove the interface.
+
+        Returns:
+            True while it is attached.
+
+        Example:
+            ```python
+            print(steering.attached())
+            ```
+        """
         return self._attachment is not None and self._attachment.is_held
 
     def reattach(self) -> None:
-        """Attach the program again after someone detached it; rules, sockets and counters are unchanged.
+        """Attach the program again after someone detached it.
 
-        Does nothing if it is still attached. Another program is refused as in `attach`.
+        Rules, sockets and counters are unchanged. Does nothing if it is still attached.
+
+        Raises:
+            SteeringError: The program was never attached.
+            OccupiedError: The interface has another XDP program.
+
+        Example:
+            ```python
+            with xdp.Steering.attach("eth0", xdp.AttachMode.NATIVE) as program:
+                program.reattach()
+            ```
         """
         if self._attachment is None:
             raise SteeringError("the program was attached to nothing", hint="use Steering.attach")
@@ -187,14 +276,44 @@ class Steering(Closing):
             )
 
     def map(self, name: str) -> BpfMap:
-        """Return one of the program's maps, by its name in bpf/steering.bpf.c."""
+        """Return one of the program's maps.
+
+        Args:
+            name: Its name in bpf/steering.bpf.c.
+
+        Returns:
+            The map; valid until `close`.
+
+        Raises:
+            BpfError: There is no such map.
+
+        Example:
+            ```python
+            print(steering.map("rules").max_entries)
+            ```
+        """
         return self._object.map(name)
 
     def add_rule(self, address: Address | str, port: int, slot: int, vlan: int = 0) -> None:
-        """Redirect UDP datagrams to that destination address and port into the sockets of the slot.
+        """Redirect UDP datagrams to an address and port into the sockets of a slot.
 
-        With `vlan`, matches datagrams tagged (802.1Q) for that VLAN; otherwise those without a tag. A NIC that
-        strips tags (rx-vlan-hw-parse) hides them from the program.
+        A NIC that strips tags (rx-vlan-hw-parse) hides them from the program.
+
+        Args:
+            address: Destination address, IPv4 or IPv6.
+            port: UDP destination port, 1 to 65535.
+            slot: Slot, below `max_slots`.
+            vlan: The VLAN (802.1Q) of matching datagrams; 0: datagrams without a tag.
+
+        Raises:
+            SteeringError: The address, port or slot is invalid, a rule for it exists, or the table is full.
+            BpfError: The kernel refuses.
+
+        Example:
+            ```python
+            steering.add_rule("239.1.2.3", 14400, slot=0)
+            steering.remove_rule("239.1.2.3", 14400)
+            ```
         """
         where = _destination(address, port, vlan)
         self._check_slot(slot)
@@ -213,16 +332,48 @@ class Steering(Closing):
             raise
 
     def remove_rule(self, address: Address | str, port: int, vlan: int = 0) -> None:
-        """Leave datagrams to that address and port of that VLAN to the kernel again."""
+        """Pass datagrams to that address and port to the kernel again.
+
+        Args:
+            address: Address of an existing rule.
+            port: Its port.
+            vlan: Its VLAN; 0: none.
+
+        Raises:
+            SteeringError: There is no such rule; the hint lists the rules.
+
+        Example:
+            ```python
+            steering.add_rule("239.1.2.4", 14400, slot=0)
+            steering.remove_rule("239.1.2.4", 14400)
+            ```
+        """
         where = _destination(address, port, vlan)
         if where not in self._rules:
             raise SteeringError(f"{_shown(where)} is not steered", hint=f"use one of {self._list()}")
         self._erase_rule(where)
 
     def put_socket(self, slot: int, queue: int, xsk_fd: int) -> None:
-        """Redirect matches of a slot's rules on one receive queue to the AF_XDP socket; replaces any other there.
+        """Redirect matches of a slot's rules on one receive queue to an AF_XDP socket.
 
-        The kernel removes it when the socket is closed.
+        The socket replaces any other there. The kernel removes it when it is closed.
+
+        Args:
+            slot: Slot, below `max_slots`.
+            queue: Receive queue.
+            xsk_fd: Descriptor of the AF_XDP socket.
+
+        Raises:
+            SteeringError: The slot or queue does not exist, or the descriptor is not an AF_XDP socket.
+            BpfError: The kernel refuses for another reason.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                queue, socket_fd = next(iter(rings.sockets.items()))
+                steering.put_socket(0, queue, socket_fd)
+                steering.remove_socket(0, queue)
+            ```
         """
         what = f"putting descriptor {xsk_fd} at slot {slot}, queue {queue}"
         try:
@@ -233,9 +384,29 @@ class Steering(Closing):
             raise
 
     def has_socket(self, slot: int, queue: int) -> bool:
-        """Return true while a socket is in the slot: until every process that holds it has closed it.
+        """Return true while a socket is in the slot.
 
-        The kernel does not allow reading the entry, but it refuses to add one where there is one already.
+        It stays until every process that holds the socket has closed it. The kernel does not allow reading
+        the entry, but it
+        refuses to add one where there is one already.
+
+        Args:
+            slot: Slot, below `max_slots`.
+            queue: Receive queue.
+
+        Returns:
+            True if there is a socket.
+
+        Raises:
+            SteeringError: The slot or queue does not exist.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                queue, socket_fd = next(iter(rings.sockets.items()))
+                steering.put_socket(0, queue, socket_fd)
+                assert steering.has_socket(0, queue)
+            ```
         """
         with socket.socket(_AF_XDP, socket.SOCK_RAW) as probe:
             index = self._socket_index(slot, queue)
@@ -245,17 +416,51 @@ class Steering(Closing):
             return False
 
     def detach(self) -> None:
-        """Detach the program; program and maps stay until `close`."""
+        """Detach the program; program and maps stay until `close`.
+
+        Example:
+            ```python
+            with xdp.Steering.attach("eth0", xdp.AttachMode.NATIVE) as program:
+                program.detach()
+            ```
+        """
         if self._attachment is not None:
             self._attachment.close()
             self._attachment = None
 
     def remove_socket(self, slot: int, queue: int) -> None:
-        """Remove the socket; its datagrams are then passed to the kernel. An empty entry is not an error."""
+        """Remove a socket; its datagrams are then passed to the kernel.
+
+        Args:
+            slot: Slot, below `max_slots`.
+            queue: Receive queue.
+
+        Raises:
+            SteeringError: The slot or queue does not exist.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                queue, socket_fd = next(iter(rings.sockets.items()))
+                steering.put_socket(0, queue, socket_fd)
+                steering.remove_socket(0, queue)
+            ```
+        """
         self.map("sockets").erase(self._socket_index(slot, queue))
 
     def counters(self) -> SteeringCounters:
-        """Return all counters, each summed over the CPUs."""
+        """Return all counters, each summed over the CPUs.
+
+        Any thread may call it.
+
+        Returns:
+            Frames by verdict, and the counts of each rule.
+
+        Example:
+            ```python
+            print(steering.counters().verdicts)
+            ```
+        """
         verdicts = self.map("verdicts")
         return SteeringCounters(
             {
@@ -269,7 +474,13 @@ class Steering(Closing):
         )
 
     def close(self) -> None:
-        """Detach and free the program and its maps; a second call does nothing."""
+        """Detach and free the program and its maps; a second call does nothing.
+
+        Example:
+            ```python
+            xdp.Steering().close()
+            ```
+        """
         if self._attachment is not None:
             self._attachment.close()
         self._object.close()

@@ -54,7 +54,13 @@ _ADOPTING_HINTS = {
 
 
 class RingMode(StrEnum):
-    """How frames reach the rings."""
+    """How frames reach the rings.
+
+    Example:
+        ```python
+        xdp.RingSet("eth0", xdp.RingMode.COPY).close()
+        ```
+    """
 
     ZERO_COPY = "zero-copy"
     """Written by the NIC (zero-copy)."""
@@ -64,7 +70,14 @@ class RingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RingSettings:
-    """Settings of a ring set."""
+    """Settings of a ring set.
+
+    Example:
+        ```python
+        settings = xdp.RingSettings(receive_frames=1024, send_frames=512)
+        print(xdp.ring_bytes(xdp.find_interface("eth0"), settings))
+        ```
+    """
 
     receive_frames: int = 4096
     """Receive frames per queue, a power of two: how many datagrams can wait."""
@@ -92,7 +105,20 @@ class RingSettings:
         return FrameTimes.KERNEL if self.kernel_times else FrameTimes.NONE
 
     def for_program(self, frame_times: FrameTimes) -> RingSettings:
-        """Return the settings for a program that notes these times."""
+        """Return the settings for a program that notes these times.
+
+        Args:
+            frame_times: The times of the loaded steering program.
+
+        Returns:
+            A copy of the settings with these times.
+
+        Example:
+            ```python
+            settings = xdp.RingSettings().for_program(xdp.FrameTimes.KERNEL)
+            assert settings.kernel_times
+            ```
+        """
         return replace(
             self,
             kernel_times=frame_times is not FrameTimes.NONE,
@@ -102,7 +128,15 @@ class RingSettings:
 
 @dataclass(frozen=True, slots=True)
 class RingFacts:
-    """Properties of an open ring set."""
+    """Properties of an open ring set.
+
+    Example:
+        ```python
+        with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+            facts: xdp.RingFacts = rings.facts
+            print(facts.queues, facts.datagram_max_bytes)
+        ```
+    """
 
     mode: RingMode
     queues: int
@@ -173,7 +207,20 @@ def queue_count(interface: Interface | str) -> int:
 
 
 def ring_bytes(device: Interface, settings: RingSettings) -> int:
-    """Return how many bytes a ring set with these settings locks on a NIC."""
+    """Return how many bytes a ring set with these settings locks on a NIC.
+
+    Args:
+        device: The NIC.
+        settings: Settings of the ring set.
+
+    Returns:
+        The number of bytes.
+
+    Example:
+        ```python
+        print(xdp.ring_bytes(xdp.find_interface("eth0"), xdp.RingSettings()))
+        ```
+    """
     queues = settings.queues or queue_count(device) - settings.first_queue
     return (
         queues
@@ -183,7 +230,16 @@ def ring_bytes(device: Interface, settings: RingSettings) -> int:
 
 
 class RingSet(Closing):
-    """An open ring set. Context manager; close it after all users of its `address`."""
+    """A socket on every receive queue of an interface, with its frames.
+
+    Context manager. Close it after all users of its `address`.
+
+    Example:
+        ```python
+        with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+            print(rings.facts.mode, rings.sockets)
+        ```
+    """
 
     __slots__ = ("_handle", "_shape", "facts", "first_queue", "place")
 
@@ -195,10 +251,18 @@ class RingSet(Closing):
         *,
         lent: bool = False,
     ) -> None:
-        """Open it in exactly this mode, with multi-buffer if kernel and driver support it.
+        """Open the rings in exactly this mode, with multi-buffer if kernel and driver support it.
 
-        An interface stands for rings on its own queues. `lent` opens it for another process, which adopts the result of
-        `lend`; this process never uses it.
+        Args:
+            place: The place of the rings; an interface stands for rings on its own queues.
+            mode: How frames reach the rings. No other mode is tried.
+            settings: Settings; None: the defaults.
+            lent: True to open them for another process, which adopts the result of `lend`; this process never
+                uses them.
+
+        Raises:
+            RingError: The kernel or the driver refuses; `errno` and `step` have the reason.
+            NotBuiltError: This build has no AF_XDP.
         """
         if not isinstance(place, RingPlace):
             interface = place if isinstance(place, Interface) else find_interface(place)
@@ -208,7 +272,27 @@ class RingSet(Closing):
 
     @classmethod
     def adopt(cls, place: RingPlace, rings: LentRings) -> Self:
-        """Create a ring set from one lent by another process. Needs no privilege; duplicates the descriptors."""
+        """Create a ring set from one lent by another process.
+
+        Needs no privilege. The descriptors are duplicated.
+
+        Args:
+            place: The place of the rings.
+            rings: The result of `lend`.
+
+        Returns:
+            The ring set.
+
+        Raises:
+            RingError: The kernel refuses; rings of another process need Linux 6.4.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY, lent=True) as rings:
+                with xdp.RingSet.adopt(rings.place, rings.lend()) as adopted:
+                    print(adopted.facts.queues)
+            ```
+        """
         rings_here = cls.__new__(cls)
         config = _config(place, rings.shape)
         adopted = binding().ffi.new("um_xsk_rings **")
@@ -217,7 +301,19 @@ class RingSet(Closing):
         return rings_here
 
     def lend(self) -> LentRings:
-        """Return what another process needs to adopt a ring set opened with `lent`, which may then be closed here."""
+        """Return what another process needs to adopt this ring set.
+
+        The ring set must have been opened with `lent`, and may be closed here once it is adopted.
+
+        Returns:
+            Parameters and descriptors; the descriptors are those of this ring set.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY, lent=True) as rings:
+                print(rings.lend().shape.queues)
+            ```
+        """
         shape = replace(self._shape, huge_pages=self.facts.huge_pages, busy_poll=self.facts.busy_poll)
         memory = int(binding().lib.um_xsk_rings_memory(self._handle))
         return LentRings(shape, tuple(self.sockets.values()), memory)
@@ -262,16 +358,38 @@ class RingSet(Closing):
         """Send from the interface's current Ethernet address. Any thread.
 
         If the interface is gone, the last address is kept; nothing is sent from it.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                rings.learn_address()
+            ```
         """
         binding().lib.um_xsk_rings_learn_address(self._handle)
 
     def received(self) -> dict[int, int]:
-        """Return the number of datagrams received per queue."""
+        """Return the number of datagrams received per queue.
+
+        Returns:
+            The count by queue.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                print(sum(rings.received().values()))
+            ```
+        """
         received_on = binding().lib.um_xsk_rings_received
         return {self.first_queue + i: int(received_on(self._handle, i)) for i in range(self.facts.queues)}
 
     def close(self) -> None:
-        """Close the sockets and free the frames; a second call does nothing."""
+        """Close the sockets and free the frames; a second call does nothing.
+
+        Example:
+            ```python
+            xdp.RingSet("eth0", xdp.RingMode.COPY).close()
+            ```
+        """
         if self._handle is not None:
             binding().lib.um_xsk_rings_close(self._handle)
             self._handle = None

@@ -1,4 +1,7 @@
-"""Public docstrings name every parameter, result and error, and their examples run."""
+"""Public docstrings name every parameter, result and error, and their examples run.
+
+tests/netns/test_xdp_examples.py runs the examples of `xdp`, which need an interface.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,14 @@ import pytest
 import umstack
 import umstack.capture
 import umstack.scapy
+import xdp
 from umstack.config import Scope
 from umstack.telemetry.host_clock import host_clock, kernel_clock
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference/api.md").read_text()
-NAMES = re.findall(r"^::: (\S+)$", PAGE, re.MULTILINE)
+XDP_PAGE = (ROOT / "docs/reference/xdp.md").read_text()
+NAMES = re.findall(r"^::: (\S+)$", PAGE + XDP_PAGE, re.MULTILINE)
 EXAMPLE = re.compile(r"^Example:\n    ```python\n(.*?)^    ```$", re.MULTILINE | re.DOTALL)
 
 
@@ -58,10 +63,15 @@ def unwrapped(member: Any) -> Any:
 
 MEMBERS = members()
 FUNCTIONS = {name: value for name, value in MEMBERS.items() if inspect.isfunction(value)}
-BUILT_BY_CALLERS = ("Context", "Config", "MessageProperties", "UmError", "Byte", "Short", "Long", "Float")
+BUILT_BY_CALLERS = (
+    *(f"umstack.{name}" for name in ("Context", "Config", "MessageProperties", "UmError")),
+    *(f"umstack.{name}" for name in ("Byte", "Short", "Long", "Float")),
+    *(f"xdp.{name}" for name in ("Attachment", "AttachedProgram", "BpfObject", "FlowSteering")),
+    *(f"xdp.{name}" for name in ("GroupMemberships", "InterfaceWatch", "RingSet", "Steering")),
+)
 EXEMPT_FROM_EXAMPLE = {
     name for name, value in MEMBERS.items() if inspect.isclass(value) and issubclass(value, Exception)
-} - {"umstack.UmError"}
+} - {"umstack.UmError", "xdp.XdpError"}
 
 
 def doc_of(value: Any) -> str:
@@ -114,11 +124,11 @@ def test_each_parameter_result_and_error_is_documented(name: str) -> None:
 @pytest.mark.parametrize("kind", BUILT_BY_CALLERS)
 def test_constructors_document_their_parameters(kind: str) -> None:
     """Args is in the docstring of the class or of its constructor, which the site merges."""
-    value = getattr(umstack, kind)
+    value = lookup(kind)
     constructor = (
         value.__new__ if "__new__" in dir(value) and value.__init__ is object.__init__ else value.__init__
     )
-    if kind in ("Byte", "Short", "Long", "Float"):
+    if issubclass(value, int | float) and not inspect.isabstract(value):
         constructor = value.__new__
     assert not missing_parameters(constructor, f"{doc_of(value)}\n\n{doc_of(constructor)}")
 
@@ -128,6 +138,11 @@ def examples() -> dict[str, str]:
 
 
 EXAMPLES = examples()
+LOOPBACK_EXAMPLES = [name for name in EXAMPLES if not name.startswith("xdp.")]
+
+
+def test_every_public_name_of_xdp_is_on_its_page() -> None:
+    assert {name.removeprefix("xdp.") for name in NAMES if name.startswith("xdp.")} == set(xdp.__all__)
 
 
 def test_each_class_and_function_has_an_example() -> None:
@@ -181,7 +196,7 @@ def warm_up(names: dict[str, Any]) -> None:
             continue
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", LOOPBACK_EXAMPLES)
 def test_the_example_runs(name: str, namespace: dict[str, Any]) -> None:
     """Top-level await is allowed; each example has a message to read."""
     namespace["src"].send(b"hello", flush=True)
