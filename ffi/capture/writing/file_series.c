@@ -1,5 +1,6 @@
 #include "capture/writing/file_series.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,8 +54,9 @@ const char *um_file_series_begin(um_file_series *series, int64_t time_ns)
     gmtime_r(&seconds, &date);
     char stamp[STAMP_BYTES];
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%S", &date);
-    snprintf(series->part, sizeof series->part, "%s/%s-%s.%06dZ%s%s", series->directory, series->name, stamp,
-             (int)(time_ns % NS_PER_S / NS_PER_US), series->suffix, PART_SUFFIX);
+    int length = snprintf(series->part, sizeof series->part, "%s/%s-%s.%06dZ%s%s", series->directory, series->name,
+                          stamp, (int)(time_ns % NS_PER_S / NS_PER_US), series->suffix, PART_SUFFIX);
+    assert(length > 0 && (size_t)length < sizeof series->part);
     return series->part;
 }
 
