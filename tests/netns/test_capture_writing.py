@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
@@ -35,6 +36,7 @@ from tests.waiting import SECONDS, collect, wait_for
 from umstack.capture.writing import interface_capture
 from umstack.capture.writing.interface_capture import CaptureSettings, InterfaceCapture
 from umstack.capture.writing.packet_filter import PacketFilter
+from umstack.cli.capture import command as capture_command
 from umstack.config import Config
 from umstack.errors import InterfaceError
 from umstack.lab import Lab
@@ -522,8 +524,21 @@ def test_a_capture_stands_back(
     """A capture has the lowest priority unless an option raises it."""
     capture = start_capture(make_lab(hosts=2).hosts[0], "--out", str(tmp_path), *arguments)
     listening(capture, tmp_path)
-    assert os.sched_getscheduler(capture.pid) == policy
+    tasks = Path(f"/proc/{capture.pid}/task")
+
+    def policies() -> set[int]:
+        return {os.sched_getscheduler(int(task.name)) for task in tasks.iterdir()}
+
+    wait_for(lambda: policies() == {policy}, "the priority of every thread")
     ended(capture)
+
+
+def test_a_capture_that_is_refused_keeps_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host a refusal at the lowest priority would take many seconds to be reported."""
+    lowered: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _, policy, __: lowered.append(policy))
+    assert CliRunner().invoke(capture_command, ["nowhere0"]).exit_code == 1
+    assert not lowered
 
 
 def test_a_capture_of_no_interface_reports_it(make_lab: MakeLab, tmp_path: Path) -> None:

@@ -160,8 +160,6 @@ def command(
         stream=_STANDARD_OUTPUT if live else None,
     )
     usual = os.sched_getscheduler(0), os.sched_getparam(0)
-    if priority == "idle":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     started, started_cpu = time.monotonic(), time.process_time()
     with (
         Meter() as meter,
@@ -171,6 +169,9 @@ def command(
     ):
         _note_cost(capture)
         _note_runs(capture)
+        # Not earlier: on a busy host, a refusal would take many seconds to be reported at this priority.
+        if priority == "idle":
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         capture.run(seconds, lambda report: meter.show(_progress(report)))
         # Draining the ring is limited in time and must not wait for an idle CPU.
         os.sched_setscheduler(0, *usual)
