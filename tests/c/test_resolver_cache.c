@@ -90,12 +90,14 @@ TEST("W1", "another version, another type and a count without records are refuse
     uint8_t *memory;
     um_resolver_cache *cache = cache_of(4, &memory);
     um_resolver_intake *intake = zeroed(sizeof *intake);
-    static const uint8_t refused[][4] = {{0x10}, {1}, {2}, {7}, {0, 1}, {0, 0, 0, 1}, {0, 0, 0xff, 0xff}, {8}};
+    static const uint8_t refused[][4] = {{0x20}, {0xf0}, {1}, {2}, {7}, {0, 1}, {0, 0, 0, 1}, {0, 0, 0xff, 0xff}, {8}};
     for (uint32_t i = 0; i < sizeof refused / sizeof *refused; i++)
         CHECK(!um_resolver_cache_take(cache, refused[i], 4, intake));
     static const uint8_t keepalive[4] = {0};
     CHECK(um_resolver_cache_take(cache, keepalive, 4, intake));
     CHECK_EQ(intake->owner_records, 0);
+    static const uint8_t later_keepalive[4] = {0x10};
+    CHECK(um_resolver_cache_take(cache, later_keepalive, 4, intake));
     free(intake);
     free(memory);
 }

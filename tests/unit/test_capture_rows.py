@@ -383,6 +383,10 @@ def test_advertisements_of_topics_are_reported(tmp_path: Path) -> None:
         "group_port": 14400,
     }
     assert (row["packet_type"], row["status"]) == ("LBMR", "ok")
+    of_version_1 = row_of(tmp_path, frame(bytes((whole[0] | 0x10,)) + whole[1:], destination_port=12965))
+    assert of_version_1["advertisements"] == row["advertisements"]
+    of_version_2 = row_of(tmp_path, frame(bytes((whole[0] | 0x20,)) + whole[1:], destination_port=12965))
+    assert of_version_2["status"] == "LBMR: malformed header"
     assert row["advertisements"] == [
         {"topic": "orders", "topic_index": 7, **session, "request_address": None, "request_port": None},
         {

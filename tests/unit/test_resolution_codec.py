@@ -147,7 +147,7 @@ def test_other_transports_are_preserved() -> None:
     [
         (b"", RejectReason.MALFORMED),
         (b"\0\0\0", RejectReason.MALFORMED),
-        (b"\x10\0\0\0", RejectReason.VERSION),
+        (b"\x20\0\0\0", RejectReason.VERSION),
         (b"\x02\0\0\0", RejectReason.TYPE),
         (b"\x04\0\0\0", RejectReason.TYPE),
         (b"\x07\x05\0\0", RejectReason.TYPE),
@@ -174,6 +174,15 @@ def test_bad_datagrams_are_rejected_with_a_reason(data: bytes, reason: RejectRea
     assert isinstance(rejected, Rejected)
     assert rejected.reason is reason
     assert rejected.detail
+
+
+@pytest.mark.parametrize("data", [QUERY_AND_ADVERTISEMENT, WITH_OPTIONS, WILDCARD_QUERY, REQUEST])
+def test_both_versions_are_read_alike(data: bytes) -> None:
+    """W1: contexts of Ultra Messaging 6 send version 1; a later version is rejected."""
+    assert decode(bytes((data[0] | 0x10,)) + data[1:]) == decode(data)
+    later = decode(bytes((data[0] | 0x20,)) + data[1:])
+    assert isinstance(later, Rejected)
+    assert later.reason is RejectReason.VERSION
 
 
 @pytest.mark.parametrize("data", [QUERY_AND_ADVERTISEMENT, WITH_OPTIONS, WILDCARD_QUERY])

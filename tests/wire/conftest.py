@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
 
 
-def emitted(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
+def emitted(tmp_path_factory: pytest.TempPathFactory, script: str, *arguments: str) -> Path:
     """Run a script of this folder on a separate loopback. Return the folder with the capture and the facts."""
     if missing := [tool for tool in ("tshark", "dumpcap", "unshare") if shutil.which(tool) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed")
@@ -27,7 +27,7 @@ def emitted(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
     made: Path = tmp_path_factory.mktemp("wire")
     made.chmod(0o777)
     done = subprocess.run(
-        [*UNSHARE, sys.executable, f"tests/wire/{script}.py", str(made)],
+        [*UNSHARE, sys.executable, f"tests/wire/{script}.py", str(made), *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -19,6 +19,8 @@ from umstack._engine.transport_address import TransportAddress
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES
 
 HEADER_BYTES = 4
+VERSION_MAXIMUM = 1
+"""Versions 0 and 1 have the same layout. Datagrams are sent with 0."""
 QUERIES_MAXIMUM = 255
 ADVERTISEMENTS_MAXIMUM = 65535
 
@@ -175,7 +177,7 @@ def decode(data: bytes) -> Decoded:
     if len(data) < HEADER_BYTES:
         return Rejected(RejectReason.MALFORMED, "shorter than a header")
     version, kind = data[0] >> 4, data[0] & 0x07
-    if version != 0:
+    if version > VERSION_MAXIMUM:
         return Rejected(RejectReason.VERSION, f"version {version}")
     try:
         if kind == _TYPE_NORMAL:

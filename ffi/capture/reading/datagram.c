@@ -1,5 +1,6 @@
 /* Decodes a UDP datagram into its row; ports and lengths decide which protocol it is. */
 #include "capture/reading/datagram.h"
+#include "core/resolution/lbmr.h"
 #include "core/wire/authentication.h"
 #include "core/wire/interest_message.h"
 #include "core/wire/lbtru.h"
@@ -330,7 +331,7 @@ static void decode_resolution(um_packet_rows *rows, const um_captured_frame *fra
         row->status = UM_PACKET_LBMR;
     else if (frame->payload_captured_bytes < HEADER_BYTES)
         row->status = UM_PACKET_CUT;
-    else if (frame->payload[0] >> 4 != 0 || (frame->payload[0] & TYPE_MASK) == UNUSED_TYPE)
+    else if (!um_lbmr_knows_version(frame->payload[0]) || (frame->payload[0] & TYPE_MASK) == UNUSED_TYPE)
         row->status = UM_PACKET_LBMR;
     else if (frame->payload_captured_bytes == frame->payload_bytes)
         um_packet_rows_put_resolution(rows, frame->payload, frame->payload_bytes);

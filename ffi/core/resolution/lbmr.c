@@ -1,7 +1,7 @@
 #include "core/resolution/lbmr.h"
 
 enum {
-    TYPE_AND_VERSION = 0xf7, /* both 0: queries and advertisements */
+    TYPE_MASK = 0x07, /* 0: queries and advertisements */
     HAS_PACKET_OPTIONS = 0x08,
     TIR_HAS_OPTIONS = 0x80,
     TIR_TRANSPORT = 0x7f,
@@ -30,7 +30,7 @@ static inline uint32_t left(const um_lbmr_reader *reader)
 
 bool um_lbmr_begin(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes)
 {
-    if (bytes < UM_LBMR_HEADER_BYTES || (data[0] & TYPE_AND_VERSION) != 0)
+    if (bytes < UM_LBMR_HEADER_BYTES || !um_lbmr_knows_version(data[0]) || (data[0] & TYPE_MASK) != 0)
         return false;
     *reader = (um_lbmr_reader){.at = data + UM_LBMR_HEADER_BYTES,
                                .end = data + bytes,

@@ -12,6 +12,7 @@
 
 enum {
     UM_LBMR_HEADER_BYTES = 4,
+    UM_LBMR_VERSION_MAX = 1,      /* both versions have the same layout; contexts behind a DRO send 1 */
     UM_LBMR_NAME_BYTES_MAX = 246, /* without its NUL */
     UM_LBMR_TIR_FIXED_BYTES = 8,  /* after the name: transport, length of its information, TTL, topic index */
     UM_LBMR_TIR_BYTES_MIN = 2 + UM_LBMR_TIR_FIXED_BYTES,
@@ -48,6 +49,12 @@ typedef struct um_lbmr_reader {
     uint32_t advertisement_count; /* count in the header; may be more than a datagram can hold */
     bool has_packet_options;
 } um_lbmr_reader;
+
+/* Returns true if the first byte of a datagram has a supported version. */
+static inline bool um_lbmr_knows_version(uint8_t first)
+{
+    return first >> 4 <= UM_LBMR_VERSION_MAX;
+}
 
 /* Places the reader before the first query. Returns false for a missing header, another version or type. */
 bool um_lbmr_begin(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes);
