@@ -17,8 +17,8 @@ def test_a_session_that_never_sent_is_idle(world: World) -> None:
     """UM-72..UM-74: the receiver has one joined session and a controller for each topic; nothing has been
     sent.
     """
-    example = build(world)
-    world.run_for(30 * SECOND)
+    example = build(world, window_bytes=0)
+    world.run_for(29 * SECOND)
     assert world.trace() == []
     assert example.subscriber.counters["sessions"] == 1
     assert [join.probe.mapped for join in (example.join_a, example.join_b)] == [True, True]
@@ -63,13 +63,15 @@ def lose_c1(example) -> int:
 
 
 def test_loss_at_the_tail_is_invisible_at_first(world: World) -> None:
-    """UM-82: after the loss and the deletions nothing happens: no NAK, no event, no datagram."""
+    """UM-82: after the loss and the deletions nothing happens: no NAK, no event, no datagram of the source. The
+    receiver's status messages stay at the position before the loss.
+    """
     example = build(world)
     play(example)
     lost_at = lose_c1(example)
     world.run_for(150 * MS)
     later = [d for d in world.trace() if d.time_ns > lost_at]
-    assert later == []
+    assert {d.type for d in later} == {Type.STATUS}
     assert example.join_a.counters["lost"] == 0
     assert len(example.receiver_a.rows) == 3
 
@@ -133,3 +135,40 @@ def test_deleting_the_last_source_ends_retransmission(world: World) -> None:
     assert {nak.drop_reason for nak in naks} == {DropReason.NO_PORT}
     assert not any(d.retransmission for d in example.session.sent(Type.DATA))
     assert example.join_a.probe.loss_count == 1
+
+
+def test_adaptive_timers_change_nothing_without_loss(world: World) -> None:
+    """UM-75..UM-80: with recovery_timing adaptive, every message and event has the time and datagram that it has
+    with fixed timers. Group reports, datagrams without messages, take transport sqns of their own.
+    """
+    streams = []
+    for is_adaptive in (False, True):
+        with World() as made:
+            example = build(made, is_adaptive=is_adaptive)
+            play(example)
+            data = [(d.time_ns, d.fragments) for d in example.session.sent(Type.DATA) if d.fragments]
+            streams.append((data, seen(example.receiver_a), seen(example.receiver_b)))
+    assert streams[0] == streams[1]
+
+
+def test_adaptive_timers_nak_the_loss_soon(world: World) -> None:
+    """UM-84..UM-88: with recovery_timing adaptive a session message reveals C1 within 200 ms, and it is NAKed and
+    retransmitted sooner than after the 25 ms that fixed timers wait at least.
+    """
+    example = build(world, is_adaptive=True)
+    play(example)
+    lost = example.session.probe.next_sqn
+    world.rule("drop", Type.DATA, sqns=lost, retransmission=False)
+    lost_at = world.now_ns
+    example.c.send(b"C1", flush=True)
+    example.b.delete()
+    example.c.delete()
+    world.run_for(1 * SECOND)
+    revealing = next(d for d in example.session.sent(Type.SM) if d.time_ns > lost_at)
+    nak = world.trace(Fate.SENT, Type.NAK)[0]
+    assert nak.sqns == [lost]
+    assert lost_at < revealing.time_ns < lost_at + 200 * MS
+    assert nak.time_ns < revealing.time_ns + DELAY + 25 * MS
+    assert [d.sqn for d in example.session.sent(Type.DATA) if d.retransmission] == [lost]
+    assert example.join_a.probe.loss_count == 0
+    assert [len(receiver.rows) for receiver in (example.receiver_a, example.receiver_b)] == [3, 2]

@@ -6,6 +6,8 @@
 
 from umstack.sim.capture import START_NS, SWITCH, point_name, write_capture
 from umstack.sim.options import (
+    ADAPTIVE_JOIN,
+    ADAPTIVE_SESSION,
     FLOW_MAX,
     FLOW_MIN,
     FLOW_NONE,
@@ -20,6 +22,8 @@ from umstack.sim.truth import Loss, SessionTruth, Truth, Unrecoverable, truth_of
 from umstack.sim.world import Host, Join, Receiver, Session, SimulationFailed, Source, World
 
 __all__ = [
+    "ADAPTIVE_JOIN",
+    "ADAPTIVE_SESSION",
     "FLOW_MAX",
     "FLOW_MIN",
     "FLOW_NONE",

@@ -1,4 +1,7 @@
-"""Options of the objects in a simulated world: UM's defaults, in nanoseconds and bytes, and no network faults.
+"""Options of the objects in a simulated world, in nanoseconds and bytes, without network faults.
+
+A join has the defaults of the product with recovery_timing fixed; `ADAPTIVE_JOIN` and `ADAPTIVE_SESSION` add the
+measured timers, which are the product's default. Source sessions have smaller logs and no flow control.
 
 Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source/source_state.h and
 ffi/core/receiver/receiver_session.h), which document them.
@@ -8,11 +11,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from umstack._sim_bench import lib
+
 US = 1_000
 MS = 1_000_000
 SECOND = 1_000_000_000
 
 ANY = -1
+
+ADAPTIVE_JOIN: dict[str, int] = {
+    "adaptive_timers": lib.UM_ADAPTIVE_INITIAL | lib.UM_ADAPTIVE_BACKOFF | lib.UM_ADAPTIVE_SUPPRESS
+}
+"""Options of a join with recovery_timing adaptive."""
+ADAPTIVE_SESSION: dict[str, int] = {
+    "adaptive_timers": lib.UM_ADAPTIVE_IGNORE | lib.UM_ADAPTIVE_SM | lib.UM_ADAPTIVE_REPORTS
+}
+"""Options of a source session with recovery_timing adaptive."""
 
 FLOW_NONE, FLOW_MIN, FLOW_MAX, FLOW_TAGGED = range(4)
 
@@ -87,13 +101,13 @@ class TransportOptions:
     adaptive_timers: int = 0
     nak_generation_ns: int = 10 * SECOND
     activity_timeout_ns: int = 60 * SECOND
-    preactivity_timeout_ns: int = 0
+    preactivity_timeout_ns: int = 30 * SECOND
     send_naks: bool = True
     nak_rate_limit: int = 50_000
     datagram_max_bytes: int = 8192
     loss_capacity: int = 4096
     topic_capacity: int = 64
-    window_bytes: int = 0
+    window_bytes: int = 1 << 21
     status_interval_ns: int = 200 * MS
     group_tag: int = 0
     random_seed: int = 1
