@@ -155,7 +155,8 @@ system_packages() {
     # shellcheck disable=SC2046
     apt_install gcc libc6-dev libssl-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 \
         $(python_packages "$python")
-    # `umstack report --master`, `umstack monitor` and the spark tier need Java; a report without Spark does not.
+    # Spark needs Java: `umstack monitor`, `umstack report` with --master, --driver-memory or another table format than
+    # Parquet, the benchmark of Spark and the tests of the spark tier.
     command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark tcpdump

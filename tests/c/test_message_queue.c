@@ -70,7 +70,7 @@ static void check_row(const um_block *block, uint32_t i, uint32_t n)
         CHECK_EQ(block->payload[at], n & 0xff);
 }
 
-TEST("W9 UM-10", "an impossible configuration is refused")
+TEST("W9", "an impossible configuration is refused")
 {
     CHECK(um_queue_footprint(BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, MESSAGE_MAX) > 0);
     CHECK_EQ(um_queue_footprint(3, ROW_CAPACITY, PAYLOAD_CAPACITY, MESSAGE_MAX), 0);
@@ -108,7 +108,7 @@ static uint32_t fill(um_message_queue *queue, uint32_t n)
     return n;
 }
 
-TEST("UM-10", "a full queue refuses rows, and accepts them again when a block is released")
+TEST("W9", "a full queue refuses rows, and accepts them again when a block is released")
 {
     queue_fixture *f = queue_open();
     uint32_t rows_in = fill(&f->queue, 0);

@@ -110,7 +110,7 @@ static uint64_t reported_window(sharing *f)
     return f->session.counters.rcv_window;
 }
 
-TEST("AE-18", "the window is the free space of the fullest queue, each counted once")
+TEST("AE-16", "the window is the free space of the fullest queue, each counted once")
 {
     sharing *f = sharing_open(QUEUES);
     CHECK_EQ(f->session.queue_count, QUEUES);
@@ -152,7 +152,7 @@ TEST("UM-7 UM-8", "topics of one queue are delivered in arrival order, each with
     sharing_close(f);
 }
 
-TEST("UM-10", "a full shared queue is one pause, and all of its topics continue when there is space")
+TEST("W9", "a full shared queue is one pause, and all of its topics continue when there is space")
 {
     sharing *f = sharing_open(1);
     um_rows rows;

@@ -174,7 +174,7 @@ def test_data_travels_over_rings_of_the_members(bond_lab: Lab, link: str, interf
 
 @pytest.mark.parametrize("who", ["publisher", "subscriber"])
 def test_a_stream_survives_the_fail_over(bond_lab: Lab, who: str) -> None:
-    """UM-72: datagrams lost during the failover are NAKed and retransmitted; every message arrives in order,
+    """Datagrams lost during the failover are NAKed and retransmitted; every message arrives in order,
     and the rings carry the stream on the other member, and later on the first member again.
     """
     with (

@@ -169,7 +169,7 @@ def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
 
 
 def test_a_reader_that_releases_nothing_pins_half_of_the_frames(shared_lab: Lab) -> None:
-    """W5, UM-10: beyond the limit, payloads are copied and the stream continues; after batches are released,
+    """W5: beyond the limit, payloads are copied and the stream continues; after batches are released,
     frames are pinned again.
     """
     frames = 128

@@ -232,7 +232,7 @@ def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscr
 
 
 def test_processes_of_one_host_share_a_group(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """UM-72, UM-73: any number of processes join the same group on one host, and each gets everything."""
+    """UM-73: any number of processes join the same group on one host, and each gets everything."""
     ends = ends_in(make_lab(hosts=2))
     subscribers = [ends.subscribe(1), ends.subscribe(1), ends.subscribe(0)]
     publisher = ends.publish(receivers=3)
@@ -243,7 +243,7 @@ def test_processes_of_one_host_share_a_group(make_lab: MakeLab, ends_in: EndsIn)
 
 
 def test_a_thousand_topics_share_a_session(shared_lab: Lab) -> None:
-    """UM-4, UM-7: with a thousand topics on one session, the subscribed topics arrive, each in order."""
+    """UM-4, UM-7, UM-72: with a thousand topics on one session, the subscribed topics arrive, each in order."""
     first, second, _ = shared_lab.hosts
     with members(first) as (publisher,), members(second) as (subscriber,):
         wanted = {f"topic/{i}": subscriber.receiver(f"topic/{i}") for i in range(0, 1000, 20)}

@@ -40,7 +40,7 @@ def _stay_down(host: Host) -> None:
 
 def test_a_subscriber_whose_interface_was_down_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
     """The window of the cut-off receiver holds the publisher back; the missing datagrams are retransmitted
-    (AE-10, AE-20, UM-119, UM-121).
+    (AE-20, UM-119, UM-121).
     """
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
@@ -115,7 +115,7 @@ def _set_path_mtu(lab: Lab, mtu_bytes: int) -> None:
 
 def test_the_stream_follows_the_mtu_down_and_up(make_lab: MakeLab, ends_in: EndsIn) -> None:
     """Later datagrams fit the new MTU, those logged before still arrive, and nothing is lost (W4,
-    UM-42..UM-51, UX-25).
+    UM-50, UM-51).
     """
     lab = make_lab(hosts=3)
     ends = ends_in(lab)
@@ -142,7 +142,7 @@ def test_the_stream_follows_the_mtu_down_and_up(make_lab: MakeLab, ends_in: Ends
 
 def test_datagrams_logged_before_the_mtu_shrank_still_arrive(make_lab: MakeLab, ends_in: EndsIn) -> None:
     """Datagrams that no longer fit, both new and retransmitted ones, are sent with IP fragmentation and
-    counted (W4, UM-49).
+    counted, although each message is one fragment (W4, UM-43, UM-49).
     """
     lab = make_lab(hosts=2)
     ends = ends_in(lab)

@@ -72,7 +72,7 @@ def test_duplicates_and_reordering_are_harmless_and_counted(make_lab: MakeLab, e
 def test_a_killed_subscriber_stops_counting_and_the_others_lose_nothing(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:
-    """A dead receiver's window is the slowest until it times out; then the stream continues (AE-10, AE-19, AE-20)."""
+    """A dead receiver's window is the slowest until it times out; then the stream continues (AE-19, AE-20)."""
     lab = make_lab(hosts=4)
     ends = ends_in(lab)
     victim, *others = (ends.subscribe(number) for number in (1, 2, 3))

@@ -83,7 +83,7 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
 
 
 def test_what_is_lost_is_repaired_over_rings(make_lab: MakeLab) -> None:
-    """UM-72: NAKs use sockets, retransmissions use rings, and every message arrives in order."""
+    """NAKs use sockets, retransmissions use rings, and every message arrives in order."""
     lab = make_lab(hosts=2, loss=0.02)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         exchange(publisher, subscriber, 10000, 1400, **QUICK_NAKS)

@@ -15,6 +15,7 @@ from tests.waiting import SECONDS, wait_for
 from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
 from umstack.recovery.codec import RangeRequest, encode_range_request
 
+RETRANSMITTED = 8
 RETAINED = {"late_join": 1, "retransmit_retention_size_limit": 2**26}
 
 
@@ -34,8 +35,8 @@ def _send(source: Source, first: int, count: int, size: int = 16) -> None:
     source.send_many([b"%0*d" % (size, n) for n in range(first, first + count)], flush=True)
 
 
-def _numbers(receiver: Receiver, count: int) -> tuple[list[int], list[Any]]:
-    """The numbers of the messages received until there are so many, and what else came."""
+def _numbers(receiver: Receiver, count: int, flags: set[int] | None = None) -> tuple[list[int], list[Any]]:
+    """Return the numbers of `count` messages and the loss events received with them, and add the flags to a set."""
     numbers: list[int] = []
     others: list[Any] = []
 
@@ -43,6 +44,8 @@ def _numbers(receiver: Receiver, count: int) -> tuple[list[int], list[Any]]:
         for event in receiver.poll(100_000, timeout=0.05).events():
             if isinstance(event, Message):
                 numbers.append(int(event.data))
+                if flags is not None:
+                    flags.add(event.flags)
             elif isinstance(event, BurstLoss | UnrecoverableLoss):
                 others.append(event)
         return len(numbers) >= count
@@ -59,14 +62,15 @@ def test_the_retained_past_and_then_the_present(publisher: Context, subscriber: 
     source = publisher.source("past", **RETAINED)
     _send(source, 0, 20_000)
     receiver = subscriber.receiver("past", use_late_join=True)
-    flags: list[int] = []
-    numbers, others = _numbers(receiver, 20_000)
+    past: set[int] = set()
+    present: set[int] = set()
+    numbers, others = _numbers(receiver, 20_000, past)
     wait_for(lambda: subscriber.stats()["receiver_transports"], "the session")
     _send(source, 20_000, 100)
-    more, _ = _numbers(receiver, 100)
+    more, _ = _numbers(receiver, 100, present)
     assert numbers + more == list(range(20_100))
     assert not others
-    assert not flags
+    assert (past, present) == ({RETRANSMITTED}, {0})
     stats = receiver.stats()
     assert stats["late_join_messages"] >= 20_000
     assert stats["unrecoverable_loss_events"] == 0
@@ -91,7 +95,7 @@ def test_flags_distinguish_past_and_live_messages(publisher: Context, subscriber
     wait_for(lambda: take(5), "the past")
     _send(source, 5, 1)
     wait_for(lambda: take(6), "the present")
-    assert seen == [(n, 8) for n in range(5)] + [(5, 0)]
+    assert seen == [(n, RETRANSMITTED) for n in range(5)] + [(5, 0)]
 
 
 def test_a_receiver_that_starts_in_the_middle(publisher: Context, subscriber: Context) -> None:

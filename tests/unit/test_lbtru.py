@@ -84,7 +84,7 @@ def test_every_receiver_gets_everything_in_order(flow_control: str) -> None:
 
 
 def test_a_tagged_receiver_alone_holds_the_source(publisher: Context, subscriber: Context) -> None:
-    """AE-18 over LBT-RU: receivers without the tag do not count."""
+    """Over LBT-RU, receivers without the tag do not count."""
     source = publisher.source(
         "tagged",
         **LBTRU_SOURCE,

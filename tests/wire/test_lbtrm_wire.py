@@ -361,7 +361,7 @@ def test_the_stacks_own_nak(capture: list[Frame]) -> None:
 
 
 def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None:
-    """AE-16..AE-19, W1: the status message is in an option of a control message; docs/wire.md has the layout."""
+    """AE-16, W1: the status message is in an option of a control message; docs/wire.md has the layout."""
     statuses = [frame for frame in session if status_flags(frame) is not None]
     receivers = set()
     for frame in statuses:

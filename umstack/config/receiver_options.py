@@ -80,7 +80,8 @@ class ReceiverOptions:
         ours="adaptive",
         choices=("adaptive", "fixed"),
         doc="adaptive: initial back-off, back-off and suppress interval are measured, with their defaults as upper "
-        "bounds; intervals that are set keep their values. fixed: all are as configured, like UM.",
+        "bounds; intervals that are set keep their values. fixed: all are as configured, with UM's defaults."
+        " Status messages are sent in either case.",
     )
     transport_lbtrm_nak_suppress_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -441,7 +442,8 @@ class ReceiverOptions:
         minimum=65536,
         maximum=2**30,
         doc="Bytes that a source with flow control may send beyond the data this receiver has consumed; one "
-        "datagram must fit.",
+        "datagram must fit. Aeron's default is 128 KiB, or half a term if that is less, which 10 Gbit/s use up in "
+        "0.1 ms; 2 MiB last 1.7 ms.",
     )
     flow_control_group_tag: int = option(
         Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="The group this receiver belongs to."

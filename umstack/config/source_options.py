@@ -178,7 +178,7 @@ class SourceOptions:
         choices=("adaptive", "fixed"),
         doc="adaptive: the ignore interval and the first session message are measured, with the defaults as upper "
         "bounds; intervals that are set keep their values; receivers are sent the results. fixed: all are as "
-        "configured, like UM.",
+        "configured, with UM's defaults.",
     )
     transport_lbtrm_ignore_interval_ns: int = option(
         Kind.MILLISECONDS,
