@@ -66,6 +66,54 @@ TEST("UX-22", "the lowest sqn is found across the wrap of the number space")
     map_close(f);
 }
 
+/* The list must hold these sqns, whatever entries have moved. */
+static void check_list(const um_loss_map *map, const uint32_t *sqns, uint32_t count)
+{
+    uint32_t at = map->oldest_naked, before = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(at != 0);
+        CHECK_EQ(map->entries[at - 1].sqn, sqns[i]);
+        CHECK_EQ(map->entries[at - 1].older, before);
+        before = at;
+        at = map->entries[at - 1].newer;
+    }
+    CHECK_EQ(at, 0);
+    CHECK_EQ(map->newest_naked, before);
+}
+
+TEST("UM-122", "NAKed losses are listed in the order of their NAKs while losses are removed, which moves entries")
+{
+    enum { LOSSES = 50 };
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        map_fixture *f = map_open(CAPACITY);
+        um_random random = {seed};
+        uint32_t listed[LOSSES], count = 0;
+        for (uint32_t sqn = 0; sqn < LOSSES; sqn++)
+            um_loss_map_add(&f->map, sqn, 0, (int64_t)um_random_below(&random, 1000));
+        for (uint32_t step = 0; step < 300; step++) {
+            uint32_t sqn = (uint32_t)um_random_below(&random, LOSSES), kept = 0;
+            um_loss *loss = um_loss_map_find(&f->map, sqn);
+            uint32_t action = (uint32_t)um_random_below(&random, 16);
+            if (loss == NULL)
+                continue;
+            for (uint32_t i = 0; i < count; i++)
+                if (listed[i] != sqn)
+                    listed[kept++] = listed[i];
+            count = kept;
+            if (action == 0) {
+                um_loss_map_remove(&f->map, loss);
+            } else if (action < 4) {
+                um_loss_map_unlist(&f->map, loss);
+            } else {
+                um_loss_map_list(&f->map, loss);
+                listed[count++] = sqn;
+            }
+            check_list(&f->map, listed, count);
+        }
+        map_close(f);
+    }
+}
+
 /* ---- random operations ---- */
 
 typedef struct model {
@@ -110,7 +158,7 @@ static void operate(um_loss_map *map, model *m, um_random *random, uint32_t base
     if (loss == NULL) {
         CHECK_EQ(um_loss_map_add(map, sqn, deadline_ns / 2, deadline_ns), m->count < CAPACITY);
         if (m->count < CAPACITY)
-            m->losses[m->count++] = (um_loss){sqn, 0, deadline_ns / 2, deadline_ns, 0, 0, 0};
+            m->losses[m->count++] = (um_loss){.sqn = sqn, .detected_ns = deadline_ns / 2, .deadline_ns = deadline_ns};
     } else if (um_random_below(random, 2) == 0) {
         um_loss_map_reschedule(map, loss, deadline_ns);
         loss->naks_sent++;

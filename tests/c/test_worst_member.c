@@ -2,6 +2,7 @@
  */
 #include "core/source/receiver_accounting.h"
 #include "core/source/repair_budget.h"
+#include "core/wire/repair_evidence.h"
 #include "support.h"
 
 enum { ORDERS = 0x3e9, BUDGET_BPS = 8000000, NAK_LIST = 364, SENT = 4000 };
@@ -98,6 +99,73 @@ TEST("UM-129", "a member is served while non-members flood")
         capture_clear(&f->link);
     }
     CHECK_EQ(served, 500);
+    session_close(f);
+}
+
+static void evidence_from(fixture *f, um_address from, uint32_t repaired_sqn)
+{
+    uint8_t datagram[UM_REPAIR_EVIDENCE_BYTES_MAX];
+    um_session_id id = {.source.port = f->session->config.nak_port, .session_id = f->session->config.session_id};
+    f->from = from;
+    control(f, datagram, um_repair_evidence_write(datagram, &id, 0, repaired_sqn));
+}
+
+/* NAKs two datagrams in turn within the ignore interval, each time with the other as evidence. */
+static uint64_t caused_by_evidence(um_source_session_config config, um_address from, bool is_member)
+{
+    fixture *f = guarded_session(config, SENT);
+    if (is_member)
+        become_member(f, from);
+    for (uint32_t i = 0; i < 1000; i++) {
+        f->from = from;
+        nak_one(f, 100 + i % 2);
+        evidence_from(f, from, 100 + i % 2);
+        capture_clear(&f->link);
+        f->now_ns++;
+    }
+    uint64_t caused = f->session->counters.rx_bytes_sent;
+    session_close(f);
+    return caused;
+}
+
+TEST("UM-129", "evidence opens the ignore interval to a member within its share, and not to a non-member")
+{
+    um_source_session_config config = guarded_config();
+    config.adaptive_timers = UM_ADAPTIVE_IGNORE;
+    uint64_t by_other = caused_by_evidence(config, HOSTILE, false);
+    uint64_t by_member = caused_by_evidence(config, HONEST, true);
+    CHECK(by_other > 2000 && by_other < 2200);      /* two datagrams */
+    CHECK(by_member > 60000 && by_member <= 65536); /* the burst of its share */
+    config.adaptive_timers = 0;                     /* a configured ignore interval applies to everyone */
+    CHECK(caused_by_evidence(config, HONEST, true) < 2200);
+}
+
+TEST("UM-129", "a NAK with evidence is served once for each retransmission that was sent later")
+{
+    um_source_session_config config = guarded_config();
+    config.adaptive_timers = UM_ADAPTIVE_IGNORE;
+    fixture *f = guarded_session(config, 200);
+    um_source_transport_counters *counters = &f->session->counters;
+    become_member(f, HONEST);
+    uint32_t sqns[] = {100, 101};
+    f->from = HONEST;
+    nak(f, sqns, 2);
+    nak_one(f, 100);
+    CHECK_EQ(counters->rxs_sent, 2); /* the NAK may have crossed the retransmission */
+    f->now_ns++;
+    evidence_from(f, HONEST, 101);
+    nak_one(f, 101);
+    CHECK_EQ(counters->rxs_sent, 2); /* 101 is no evidence of its own loss */
+    nak_one(f, 100);
+    CHECK_EQ(counters->rxs_sent, 3);
+    CHECK_EQ(counters->naks_with_evidence, 1);
+    nak_one(f, 100);
+    evidence_from(f, HONEST, 101);
+    evidence_from(f, HONEST, 5000); /* never sent */
+    evidence_from(f, HONEST, 150);  /* never retransmitted */
+    nak_one(f, 100);
+    CHECK_EQ(counters->rxs_sent, 3); /* older than the latest retransmission */
+    CHECK_EQ(counters->status_malformed, 0);
     session_close(f);
 }
 

@@ -4,6 +4,7 @@
 #include "core/wire/authentication.h"
 #include "core/wire/interest_message.h"
 #include "core/wire/lbtru.h"
+#include "core/wire/repair_evidence.h"
 
 /* The row statuses of a transport's faults. */
 typedef struct faults {
@@ -101,7 +102,9 @@ static void take_status_message(um_packet_row *row, const um_packet *packet)
 {
     um_interest_part part;
     um_packet topics;
-    if (um_interest_decode(packet, &part,
+    uint32_t repaired_sqn;
+    if (um_repair_evidence_decode(packet, &repaired_sqn) ||
+        um_interest_decode(packet, &part,
                            &topics)) { /* sent by a receiver; as data, it would look like a session of the receiver */
         set_type(row, UM_PACKET_STATUS_MESSAGE);
         return;

@@ -1,5 +1,6 @@
 #include "core/receiver/gaps.h"
 
+#include "core/receiver/lost_repairs.h"
 #include "core/receiver/recovery_timing.h"
 
 /* A claimed number was given up: the position that is reported to the source may pass the claims (session_claims.h). */
@@ -54,8 +55,10 @@ void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retr
     if (retransmission) {
         um_recovery_timing_on_retransmission(&session->timing, loss->naks_sent, loss->ncfs_seen, now_ns - loss->nak_ns);
         um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
+        um_lost_repairs_on_repaired(session, loss, now_ns);
     } else {
         um_recovery_timing_on_reordered(&session->timing, (int64_t)waited);
+        um_recovery_timing_on_reordered_by(&session->timing, session->next_sqn - loss->sqn - 1);
         UM_COUNT(counters->out_of_order, 1);
     }
     counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;

@@ -23,6 +23,7 @@ void um_loss_map_init(um_loss_map *map, void *memory, uint32_t capacity)
     map->capacity = capacity;
     map->count = 0;
     map->change_count = 0;
+    map->oldest_naked = map->newest_naked = 0;
     map->table_mask = 2 * capacity - 1;
     carve(map, &arena, capacity);
 }
@@ -91,6 +92,36 @@ static void sift(um_loss_map *map, uint32_t at)
     }
 }
 
+/* ---- the list of NAKed losses ---- */
+
+static bool is_listed(const um_loss_map *map, const um_loss *loss)
+{
+    return loss->older != 0 || map->oldest_naked == (uint32_t)(loss - map->entries) + 1;
+}
+
+/* Lets the neighbors of a listed loss, or the ends of the list, refer to these two instead. */
+static void relink(um_loss_map *map, const um_loss *loss, uint32_t for_older, uint32_t for_newer)
+{
+    *(loss->older ? &map->entries[loss->older - 1].newer : &map->oldest_naked) = for_older;
+    *(loss->newer ? &map->entries[loss->newer - 1].older : &map->newest_naked) = for_newer;
+}
+
+void um_loss_map_unlist(um_loss_map *map, um_loss *loss)
+{
+    if (!is_listed(map, loss))
+        return;
+    relink(map, loss, loss->newer, loss->older);
+    loss->older = loss->newer = 0;
+}
+
+void um_loss_map_list(um_loss_map *map, um_loss *loss)
+{
+    um_loss_map_unlist(map, loss);
+    uint32_t reference = (uint32_t)(loss - map->entries) + 1;
+    loss->older = map->newest_naked;
+    relink(map, loss, reference, reference);
+}
+
 /* ---- */
 
 bool um_loss_map_add(um_loss_map *map, uint32_t sqn, int64_t now_ns, int64_t deadline_ns)
@@ -101,7 +132,7 @@ bool um_loss_map_add(um_loss_map *map, uint32_t sqn, int64_t now_ns, int64_t dea
     um_debug_assert(map->table[bucket] == 0);
     uint32_t entry = map->count++;
     map->change_count++;
-    map->entries[entry] = (um_loss){sqn, 0, now_ns, deadline_ns, 0, 0, 0};
+    map->entries[entry] = (um_loss){.sqn = sqn, .detected_ns = now_ns, .deadline_ns = deadline_ns};
     map->table[bucket] = entry + 1;
     place(map, entry, entry);
     sift(map, entry);
@@ -121,6 +152,7 @@ void um_loss_map_remove(um_loss_map *map, um_loss *loss)
     uint32_t entry = (uint32_t)(loss - map->entries);
     uint32_t hole = loss->heap_at;
     uint32_t last = map->count - 1;
+    um_loss_map_unlist(map, loss);
     table_delete(map, table_find(map, loss->sqn));
     map->count = last;
     map->change_count++;
@@ -130,6 +162,8 @@ void um_loss_map_remove(um_loss_map *map, um_loss *loss)
     }
     if (entry != last) { /* keep the entries dense */
         map->table[table_find(map, map->entries[last].sqn)] = entry + 1;
+        if (is_listed(map, &map->entries[last]))
+            relink(map, &map->entries[last], entry + 1, entry + 1);
         map->entries[entry] = map->entries[last];
         map->heap[map->entries[entry].heap_at] = entry;
     }

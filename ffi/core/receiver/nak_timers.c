@@ -1,6 +1,7 @@
 #include "core/receiver/nak_timers.h"
 
 #include "core/receiver/gaps.h"
+#include "core/receiver/lost_repairs.h"
 #include "core/receiver/nak_cutoff.h"
 #include "core/receiver/session_claims.h"
 #include "core/wire/framing.h"
@@ -17,6 +18,12 @@ enum {
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     loss->ncfs_seen++;
+    loss->floor_ns = now_ns + UM_RECOVERY_FLOOR_NS;
+    if (um_lost_repairs_has_evidence(loss)) { /* the NCF confirms a retransmission that is known to be lost */
+        int64_t later_ns = loss->deadline_ns > loss->floor_ns ? loss->deadline_ns : loss->floor_ns;
+        um_loss_map_reschedule(&session->losses, loss, later_ns);
+        return;
+    }
     int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
@@ -40,11 +47,33 @@ void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet,
 
 /* ---- NAKs ---- */
 
-static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32_t count)
+/* Shell sort: the list of a NAK is short, and in runs that ascend. */
+static void sort(uint32_t *sqns, uint32_t count)
+{
+    for (uint32_t gap = count / 2; gap > 0; gap /= 2) {
+        for (uint32_t i = gap; i < count; i++) {
+            uint32_t sqn = sqns[i], at = i;
+            for (; at >= gap && um_serial_before(sqn, sqns[at - gap]); at -= gap)
+                sqns[at] = sqns[at - gap];
+            sqns[at] = sqn;
+        }
+    }
+}
+
+static void send_naks(um_receiver_session *session, uint32_t *sqns, uint32_t count)
 {
     uint8_t datagram[UM_FRAMING_NAK_BYTES_MAX + 4 * UM_NAK_LIST_MAX];
     if (count == 0)
         return;
+    sort(sqns, count);
+    bool has_evidence = false;
+    for (uint32_t i = 0; i < count; i++) {
+        um_loss *loss = um_loss_map_find(&session->losses, sqns[i]);
+        has_evidence |= um_lost_repairs_has_evidence(loss);
+        um_lost_repairs_on_nak(session, loss);
+    }
+    if (has_evidence)
+        um_lost_repairs_send_evidence(session);
     uint32_t length = um_framing_write_nak(&session->config.id, datagram, session->connection.client_id, sqns, count);
     um_receiver_session_send_control(session, datagram, length);
     UM_COUNT(session->counters.nak_pckts_sent, 1);
@@ -57,7 +86,7 @@ static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32
 static bool can_be_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
 {
     enum { BEHIND_BACKOFFS = 16 };
-    return session->is_behind && loss->naks_sent > 0 &&
+    return session->is_behind && loss->naks_sent > 0 && !um_lost_repairs_has_evidence(loss) &&
            now_ns - loss->detected_ns <
                BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
 }
@@ -92,7 +121,11 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     if (sends_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
         return FIRED_OVER_BUDGET;
     UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
-    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
+    bool has_evidence = um_lost_repairs_has_evidence(loss);
+    UM_COUNT(session->counters.retransmissions_lost, has_evidence);
+    loss->timeouts = has_evidence ? 1 : loss->timeouts + 1;
+    loss->floor_ns = now_ns + UM_RECOVERY_FLOOR_NS;
+    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->timeouts);
     int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
     if (loss->naks_sent == 0)
         loss->nak_ns = now_ns;

@@ -180,6 +180,10 @@ typedef struct um_receiver_session {
     uint32_t status_window_bytes; /* in the last status message */
     uint32_t status_sqn;          /* position in the last status message: the oldest lost sqn, or next_sqn */
     uint64_t recovered_count;
+    uint32_t nak_number;          /* of the newest NAK, see um_loss */
+    bool has_repair;              /* the two fields below are valid */
+    uint32_t repaired_sqn;        /* the retransmission NAKed last of those that have arrived */
+    uint32_t repaired_nak_number; /* and the number of its NAK */
     um_nak_budget nak_budget;
     uint32_t nak_cutoff;                            /* bits of um_nak_cutoff */
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* recovered datagrams by the time recovery took */

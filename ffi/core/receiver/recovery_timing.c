@@ -29,6 +29,16 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
 
 /* ---- measuring ---- */
 
+static void note_shortest(um_recovery_timing *timing, int64_t sample_ns)
+{
+    if (timing->sample_count % UM_SHORTEST_SAMPLES == 0) {
+        timing->shortest_ns[1] = timing->shortest_ns[0];
+        timing->shortest_ns[0] = sample_ns;
+        timing->reordered_by -= timing->reordered_by > 0;
+    }
+    timing->shortest_ns[0] = um_earliest_ns(timing->shortest_ns[0], sample_ns);
+}
+
 static void add_sample(um_recovery_timing *timing, int64_t sample_ns)
 {
     int64_t deviation_ns = sample_ns - timing->round_trip_ns;
@@ -40,6 +50,7 @@ static void add_sample(um_recovery_timing *timing, int64_t sample_ns)
         timing->round_trip_ns = sample_ns;
         timing->variance_ns = sample_ns / 2;
     }
+    note_shortest(timing, sample_ns);
     timing->sample_count++;
     timing->held_ns = 0;
     timing->others_seen -= timing->others_seen > 0;
@@ -63,6 +74,12 @@ void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_
 {
     waited_ns = um_between_ns(waited_ns, 0, timing->initial_ceiling_ns);
     timing->reordering_ns = waited_ns > timing->reordering_ns ? waited_ns : timing->reordering_ns;
+}
+
+void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t datagrams)
+{
+    datagrams = datagrams < UM_REORDERED_BY_MAX ? datagrams : UM_REORDERED_BY_MAX;
+    timing->reordered_by = datagrams > timing->reordered_by ? datagrams : timing->reordered_by;
 }
 
 void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, int64_t detected_ns)
@@ -202,6 +219,25 @@ int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing)
     if (!(timing->adaptive & UM_ADAPTIVE_SUPPRESS))
         return timing->suppress_ceiling_ns;
     return um_between_ns(timeout_ns(timing), UM_RECOVERY_FLOOR_NS, timing->suppress_ceiling_ns);
+}
+
+uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing)
+{
+    return timing->reordered_by > UM_REORDERED_BY_MIN ? timing->reordered_by : UM_REORDERED_BY_MIN;
+}
+
+static int64_t shortest_round_trip_ns(const um_recovery_timing *timing)
+{
+    if (timing->sample_count == 0)
+        return timing->round_trip_ns;
+    return timing->sample_count <= UM_SHORTEST_SAMPLES ? timing->shortest_ns[0]
+                                                       : um_earliest_ns(timing->shortest_ns[0], timing->shortest_ns[1]);
+}
+
+int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing)
+{
+    int64_t quarter_ns = shortest_round_trip_ns(timing) / 4, guard_ns = reordering_guard_ns(timing);
+    return guard_ns > quarter_ns ? guard_ns : quarter_ns;
 }
 
 int64_t um_recovery_timing_crossing_ns(const um_recovery_timing *timing)

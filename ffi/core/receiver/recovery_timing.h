@@ -42,6 +42,9 @@ enum um_adaptive_timer {
 };
 
 enum {
+    UM_SHORTEST_SAMPLES = 64,
+    UM_REORDERED_BY_MIN = 3, /* datagrams that may overtake another before any was measured */
+    UM_REORDERED_BY_MAX = 64,
     UM_REPAIRED_SLOTS = 64, /* retransmitted datagrams whose original may still arrive; a power of two */
     UM_RECOVERY_RECEIVERS_ASSUMED = 16,
     UM_RECOVERY_RECEIVERS_MAX = 65535,
@@ -63,8 +66,10 @@ typedef struct um_recovery_timing {
     int64_t variance_ns;
     int64_t reordering_ns; /* how late reordered datagrams arrive */
     int64_t held_ns;
-    uint32_t receivers;                      /* as the source reported; 0: no report yet */
-    uint32_t others_seen;                    /* above 0: other receivers NAK, too; reduced by each sample */
+    int64_t shortest_ns[2]; /* shortest sample of the current and of the last UM_SHORTEST_SAMPLES; 0: none */
+    uint32_t reordered_by;  /* datagrams that overtook a reordered one */
+    uint32_t receivers;     /* as the source reported; 0: no report yet */
+    uint32_t others_seen;   /* above 0: other receivers NAK, too; reduced by each sample */
     um_repaired repaired[UM_REPAIRED_SLOTS]; /* by sqn modulo their number */
 } um_recovery_timing;
 
@@ -76,6 +81,8 @@ void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t n
                                           int64_t waited_ns);
 /* A missing datagram arrived without a retransmission, waited_ns after it was missed. */
 void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_ns);
+/* That many datagrams overtook it. */
+void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t datagrams);
 /* Datagram `sqn`, missed at detected_ns, was retransmitted. If the original arrives later, it was reordered by more
  * than the timer. */
 void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, int64_t detected_ns);
@@ -94,6 +101,11 @@ int64_t um_recovery_timing_draw_suppress_ns(const um_recovery_timing *timing, um
 int64_t um_recovery_timing_initial_ns(const um_recovery_timing *timing);
 int64_t um_recovery_timing_backoff_ns(const um_recovery_timing *timing);
 int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing);
+
+/* The reordering that a path is allowed before a retransmission counts as lost: in datagrams, and in time, at least a
+ * quarter of the shortest recent round trip. */
+uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing);
+int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing);
 
 /* Returns how long a NAK of this receiver may cross a retransmission, as reported to the source: the round trip plus
  * two variances. 0: not measured. */

@@ -31,6 +31,7 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
             return NULL;
         *account = (um_receiver_account){.address = address,
                                          .last_nak_ns = INT64_MIN,
+                                         .repaired_ns = INT64_MIN,
                                          .bucket = {0, INT64_MIN},
                                          .over_ns = INT64_MIN,
                                          .noisy_ns = INT64_MIN,

@@ -203,6 +203,31 @@ static bool take_share(um_source_session *session, requester *from, uint32_t byt
     return false;
 }
 
+/* True if the requester has reported a retransmission that was sent after that of `sqn`: its NAK did not cross it, so
+ * the network has lost it. The report of a non-member is ignored; a member's NAKs stay within its share. */
+static bool is_known_lost(const um_source_session *session, const requester *from, const um_sent *sent, uint32_t sqn)
+{
+    const um_receiver_account *account = from->account;
+    if (account == NULL || !account->is_member || !(session->timing.adaptive & UM_ADAPTIVE_IGNORE))
+        return false;
+    bool is_same_batch = sent->answered_ns == account->repaired_ns;
+    return sent->answered_ns < account->repaired_ns || (is_same_batch && um_serial_before(sqn, account->repaired_sqn));
+}
+
+void um_retransmission_on_evidence(um_source_session *session, um_address from, uint32_t repaired_sqn, int64_t now_ns)
+{
+    um_receiver_account *account = um_accounting_of(&session->accounting, from, now_ns);
+    if (account == NULL || !um_window_has(session, repaired_sqn))
+        return;
+    int64_t answered_ns = um_source_session_sent(session, repaired_sqn)->answered_ns;
+    bool is_later_in_batch =
+        answered_ns == account->repaired_ns && um_serial_before(account->repaired_sqn, repaired_sqn);
+    if (answered_ns < account->repaired_ns || (answered_ns == account->repaired_ns && !is_later_in_batch))
+        return;
+    account->repaired_ns = answered_ns;
+    account->repaired_sqn = repaired_sqn;
+}
+
 /* Handles one requested sqn. Returns true if it was put into the retransmit queue. */
 static bool consider(um_source_session *session, requester *from, ncf_lists *lists, uint32_t sqn, int64_t now_ns)
 {
@@ -217,7 +242,9 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
     um_sent *sent = um_source_session_sent(session, sqn);
     bool is_recent = sent->answered_ns != INT64_MIN &&
                      now_ns - sent->answered_ns < um_source_timing_ignore_ns(&session->timing, from->account);
-    if (sent->is_queued || is_recent) {
+    bool is_lost = is_recent && !sent->is_queued && is_known_lost(session, from, sent, sqn);
+    UM_COUNT(counters->naks_with_evidence, is_lost);
+    if (sent->is_queued || (is_recent && !is_lost)) {
         if (sent->is_confirmed) { /* one NCF per ignore interval, then no response (UM-130) */
             UM_COUNT(counters->naks_suppressed, 1);
             return false;

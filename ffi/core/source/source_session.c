@@ -9,6 +9,7 @@
 #include "core/source/session_messages.h"
 #include "core/source/source.h"
 #include "core/source/transmission_window.h"
+#include "core/wire/repair_evidence.h"
 
 enum {
     SENT_SPAN_BYTES_MIN = 64,       /* log span per datagram for which the window's entries are sized */
@@ -384,6 +385,7 @@ void um_source_session_on_control(um_source_session *session, um_address from, c
                                   int64_t now_ns)
 {
     um_packet packet;
+    uint32_t repaired_sqn;
     enum um_dgram_status status = um_framing_decode(session->config.transport, data, length, &packet);
     if (status != UM_DGRAM_OK)
         um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
@@ -397,6 +399,8 @@ void um_source_session_on_control(um_source_session *session, um_address from, c
         um_retransmission_on_nak(session, from, &packet, now_ns);
     else if (packet.type == UM_LBTRM_DATA && um_clients_on_interest(session, from, &packet))
         ;
+    else if (um_repair_evidence_decode(&packet, &repaired_sqn))
+        um_retransmission_on_evidence(session, from, repaired_sqn, now_ns);
     else if (packet.type == UM_LBTRM_DATA)
         um_flow_reports_on_status(session, from, &packet, now_ns);
     else
