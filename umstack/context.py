@@ -595,6 +595,31 @@ class Context(Closing):
         self._core.check_open()
         return self._resolver.topics()
 
+    def sources_of(self, topic: str) -> list[str]:
+        """List the known sources of a topic, in the order of their first advertisements. Any thread.
+
+        A source that has ended is listed until its final advertisement arrives, or newer sources take its space.
+
+        Args:
+            topic: Name of the topic.
+
+        Returns:
+            The names of the sources, as `Message.source` has them: transport session and topic index.
+
+        Raises:
+            TopicNameError: The name cannot be a topic's.
+            OptionError: resolver_cache is 0.
+            Closed: The context is closed.
+
+        Example:
+            ```python
+            for topic in ctx.topics():
+                print(topic, ctx.sources_of(topic))
+            ```
+        """
+        self._core.check_open()
+        return self._resolver.sources_of(topic)
+
     def discover_topics(self) -> None:
         """Request an advertisement from every source, which fills topics(). Any thread.
 

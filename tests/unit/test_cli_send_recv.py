@@ -22,6 +22,7 @@ from umstack import Context
 from umstack.cli import command as umstack
 from umstack.cli.framing import BrokenStream, LineSplitter, RecordSplitter, join_lines, join_records
 from umstack.errors import MessageTooLong, OptionError
+from umstack.events import Message
 from umstack.telemetry.statistics_server import read_statistics
 
 TIMEOUT = 6 * SECONDS
@@ -521,3 +522,123 @@ def test_framing_is_bounded() -> None:
     splitter.feed(b"\0\0\0\5abc")
     with pytest.raises(BrokenStream):
         splitter.end()
+
+
+# ---- generated messages, several topics ----
+
+
+def test_generated_messages_are_sent_at_a_rate(start: Start) -> None:
+    """--size makes numbered messages, --count ends them, --rate spreads them over time, and the rate is shown."""
+    receiver = start("recv", "generated", "--count", "600")
+    ready(receiver)
+    sender = start("send", "generated", "--size", "12", "--count", "600", "--rate", "300", "--json")
+    status, said, complained = finish(sender)
+    assert status == 0, complained
+    summary = json.loads(said)
+    assert (summary["messages"], summary["bytes"]) == (600, 7200)
+    assert summary["seconds"] > 1.8
+    assert " messages/s, " in complained
+    status, said, complained = finish(receiver)
+    assert status == 0, complained
+    assert said == b"".join(b"%012d\n" % number for number in range(600))
+
+
+def test_generated_messages_continue_until_interrupted(start: Start) -> None:
+    """Without --count, SIGTERM ends the run with a summary."""
+    receiver = start("recv", "endless", "--count", "20", "--output", os.devnull)
+    ready(receiver)
+    sender = start("send", "endless", "--size", "3", "--rate", "200", "--json")
+    assert finish(receiver)[0] == 0
+    sender.terminate()
+    status, said, complained = finish(sender)
+    assert status == 130, complained
+    assert json.loads(said)["interrupted"]
+
+
+def topics_received_by(pid: int) -> set[str]:
+    """The topics that a process has receivers of."""
+    return {one["topic"] for report in read_statistics(pid) for one in report["receivers"]}
+
+
+@pytest.mark.parametrize("selection", [("--prefix", "orders."), ("--regex", "^orders[.](eu|us)$")])
+def test_topics_of_a_pattern_are_received(start: Start, config: Path, selection: tuple[str, str]) -> None:
+    """--prefix and --regex receive every topic that matches, and no other; each JSON line has its topic."""
+    arguments = [sys.executable, "-m", "umstack", "recv", *selection, "-i", "lo", "-c", str(config)]
+    process = subprocess.Popen(
+        [*arguments, "--json-lines", "--count", "40"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        topics = ("orders.eu", "quotes.orders", "orders.us")
+        with Context("lo", config=config) as context:
+            sources = {topic: context.source(topic) for topic in topics}
+            wanted = {"orders.eu", "orders.us"}
+            wait_for(lambda: topics_received_by(process.pid) >= wanted, "the topics", TIMEOUT)
+
+            def has_ended() -> bool:
+                for topic in topics:
+                    sources[topic].send(topic.encode(), flush=True)
+                return process.poll() is not None
+
+            wait_for(has_ended, "40 messages", TIMEOUT)
+            status, said, complained = finish(process)
+    finally:
+        process.kill()
+    assert status == 0, complained
+    rows = [json.loads(line) for line in said.splitlines()]
+    assert {(row["topic"], row["data"]) for row in rows} == {(topic, topic) for topic in wanted}
+
+
+def test_advertised_topics_are_listed_with_their_sources(start: Start, config: Path) -> None:
+    """`umstack topics` names each topic and the session of every source, as messages name it."""
+    arguments = [sys.executable, "-m", "umstack", "topics", "-i", "lo", "-c", str(config), "--wait", "1"]
+    with Context("lo", config=config) as one, Context("lo", config=config) as other:
+        one.source("orders.eu")
+        other.source("orders.eu")
+        quotes = other.source("quotes")
+        found = subprocess.run([*arguments, "--json"], capture_output=True, text=True, timeout=TIMEOUT)
+        assert found.returncode == 0, found.stderr
+        listed = {row["topic"]: row["sources"] for row in json.loads(found.stdout)["topics"]}
+        with one.receiver("quotes") as receiver:
+            messages: list[Message] = []
+
+            def has_received() -> bool:
+                quotes.send(b"one", flush=True)
+                messages.extend(receiver.poll(timeout=0.1).messages())
+                return bool(messages)
+
+            wait_for(has_received, "a message", TIMEOUT)
+        shown = subprocess.run(
+            [*arguments, "--prefix", "quo"], capture_output=True, text=True, timeout=TIMEOUT
+        )
+    assert set(listed) == {"orders.eu", "quotes"}
+    assert (len(listed["orders.eu"]), len(listed["quotes"])) == (2, 1)
+    assert listed["quotes"] == [messages[0].source]
+    assert shown.returncode == 0, shown.stderr
+    assert listed["quotes"][0] in shown.stdout
+    assert "orders.eu" not in shown.stdout
+
+
+def test_no_advertised_topic_is_a_failure(config: Path) -> None:
+    """With nothing advertised the status is 1, and the reason is shown."""
+    result = CliRunner().invoke(umstack, ["topics", "-i", "lo", "-c", str(config), "--wait", "0.2", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"ok": False, "topics": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["send", "t", "--count", "1"], "--count needs --size"),
+        (["send", "t", "--size", "1", "--records"], "--size generates messages"),
+        (["send", "t", "--exclude", "x"], "--exclude is for --files"),
+        (["recv"], "give a TOPIC, a --prefix or a --regex"),
+        (["recv", "t", "--prefix", "x"], "give a TOPIC, a --prefix or a --regex"),
+        (["recv", "--prefix", "x", "--files", "d"], "need a TOPIC"),
+        (["topics", "--prefix", "x", "--regex", "x"], "not both"),
+    ],
+)
+def test_options_that_cannot_be_combined_are_refused(arguments: list[str], reason: str) -> None:
+    """The error names the options."""
+    result = CliRunner().invoke(umstack, arguments)
+    assert result.exit_code == 2
+    assert reason in result.stderr

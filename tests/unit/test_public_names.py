@@ -18,7 +18,7 @@ NAMES = {
     | {"datagram_bytes", "discover_topics", "event_queue", "hot_failover_receiver", "idle", "interface"}
     | {"is_sequential", "link"}
     | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
-    | {"latencies", "nak_cutoff", "topics", "unblock", "wildcard_receiver"},
+    | {"latencies", "nak_cutoff", "sources_of", "topics", "unblock", "wildcard_receiver"},
     umstack.Source: CLOSING
     | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
     | {"receiver_events", "request", "send", "send_async"}

@@ -20,6 +20,7 @@ from umstack.foreign_text import displayed_lines
 COMMANDS = {
     "send": "Publish standard input or files to a topic.",
     "recv": "Write the messages of a topic to standard output or to files.",
+    "topics": "List the advertised topics and their sources.",
     "bench": "Measure throughput, latency and recovery against raw sockets.",
     "lab": "Create hosts and a lossy switch from network namespaces.",
     "sim": "Run whole stacks under virtual time, by seed.",

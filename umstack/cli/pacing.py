@@ -1,4 +1,4 @@
-"""PacedPublisher: limits the rate of a tree over every transport; TCP has no rate limit."""
+"""Limits of the send rate over every transport; TCP has none of its own. Pace: messages, PacedPublisher: bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,29 @@ from itertools import pairwise
 from umstack.errors import WouldBlock
 from umstack.publisher import Publisher
 from umstack.source import Buffer, Source
+
+_LAG_SECONDS_MAX = 0.1
+
+
+class Pace:
+    """Limits messages per second. After a delay at most a tenth of a second is caught up, so that no burst follows."""
+
+    __slots__ = ("_due", "_idle", "_messages_per_second")
+
+    def __init__(self, messages_per_second: float, idle: Callable[[float], None]) -> None:
+        """`idle` is called with the seconds to wait. The first message is due at once."""
+        self._messages_per_second = messages_per_second
+        self._idle = idle
+        self._due = time.monotonic()
+
+    def take(self, most: int) -> int:
+        """Wait until a message is due. Return how many are due, at most `most`, and count them as sent."""
+        while (early := self._due - (now := time.monotonic())) > 0:
+            self._idle(early)
+        self._due = max(self._due, now - _LAG_SECONDS_MAX)
+        count = min(most, 1 + int((now - self._due) * self._messages_per_second))
+        self._due += count / self._messages_per_second
+        return count
 
 
 class PacedPublisher(Publisher):

@@ -44,6 +44,7 @@ from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.message_properties import PropertyValue
 from umstack.reader import POLL_ROWS, Reader
 from umstack.receiver import Receiver
+from umstack.wildcard_receiver import WildcardReceiver
 
 _POLL_SECONDS = 0.2
 _LOSSES_SHOWN_MAX = 10
@@ -52,6 +53,7 @@ Examples:
   umstack recv orders --interface eth1
   umstack recv orders --records --output orders.bin --count 1000 --json
   umstack recv orders --json-lines | jq .properties
+  umstack recv --prefix orders. --json-lines
   umstack recv backup --files /var/backups --timeout 60
   umstack recv log -o transport_lbtrm_activity_timeout=2000 --until-end
   umstack recv orders --hot-failover -i eth1 -i eth2
@@ -87,6 +89,8 @@ class Summary:
     interrupted: bool = False
     timed_out: bool = False
     open_sources: dict[str, None] = field(default_factory=dict)
+    topics: list[str] = field(default_factory=list)
+    """With --prefix or --regex: the topics received at the end."""
     trees: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)
@@ -139,6 +143,7 @@ def _object_of(message: Message) -> dict[str, Any]:
         data = {"data_base64": base64.b64encode(message.data).decode()}
     return {
         "sequence_number": message.sequence_number,
+        "topic": message.topic,
         "source": message.source,
         **data,
         "properties": {name: _json_value(value) for name, value in message.properties.items()},
@@ -195,7 +200,11 @@ class TreeSink:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("topic")
+@click.argument("topic", required=False)
+@click.option(
+    "--prefix", metavar="TEXT", help="Receive every topic whose name starts with this, instead of TOPIC."
+)
+@click.option("--regex", metavar="PATTERN", help="Receive every topic whose name this expression matches.")
 @click.option(
     "--lines", "form", flag_value="lines", default="lines", help="Write each message as a line (the default)."
 )
@@ -237,7 +246,9 @@ class TreeSink:
 @stack_options_of_lines
 @JSON_OPTION
 def command(
-    topic: str,
+    topic: str | None,
+    prefix: str | None,
+    regex: str | None,
     form: str,
     directory: str | None,
     output: str | None,
@@ -250,11 +261,16 @@ def command(
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write the messages of a TOPIC to standard output, or to files.
+    """Write the messages of a TOPIC, or of every matching topic, to standard output, or to files.
 
-    Status 0 only if nothing was lost, --count was reached, and every file tree is complete with the right SHA-256.
-    A --timeout with nothing received is a failure.
+    --json-lines shows the topic of each message. Status 0 only if nothing was lost, --count was reached, and every
+    file tree is complete with the right SHA-256. A --timeout with nothing received is a failure.
     """
+    given = [name for name in (topic, prefix, regex) if name is not None]
+    if len(given) != 1:
+        raise click.UsageError("give a TOPIC, a --prefix or a --regex")
+    if topic is None and (directory is not None or is_hot_failover):
+        raise click.UsageError("--files and --hot-failover need a TOPIC")
     if as_json and directory is None and output is None:
         raise click.UsageError("with --json, messages cannot go to standard output: add --output FILE")
     if directory is not None and output is not None:
@@ -265,8 +281,9 @@ def command(
     warn_in_one_line()
     if directory is not None and count is None:
         count = 1
-    config = configuration((Scope.CONTEXT, Scope.RECEIVER), {}, config_file, options)
-    summary = Summary(topic)
+    scopes = [Scope.CONTEXT, Scope.RECEIVER] + ([Scope.WILDCARD_RECEIVER] if topic is None else [])
+    config = configuration(scopes, {}, config_file, options)
+    summary = Summary(given[0])
     quiet = directory is None and output is None and sys.stdout.isatty()
     with (
         interruptible(summary),
@@ -276,8 +293,10 @@ def command(
         contextlib.ExitStack() as opened,
     ):
         contexts = [opened.enter_context(Context(name, config=config)) for name in names]
-        receiver: Receiver | HotFailoverReceiver
-        if is_hot_failover:
+        receiver: Receiver | HotFailoverReceiver | WildcardReceiver
+        if topic is None:
+            receiver = contexts[0].wildcard_receiver(regex, prefix=prefix)
+        elif is_hot_failover:
             receiver = contexts[0].hot_failover_receiver(topic, others=contexts[1:])
         else:
             receiver = contexts[0].receiver(topic)
@@ -290,6 +309,8 @@ def command(
         sink.close()
         summary.seconds = meter.seconds
         transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
+        if isinstance(receiver, WildcardReceiver):
+            summary.topics = receiver.topics()
         summary.counters = {**receiver.stats(), "transports": transports}
         summary.link_mode, summary.cpu_seconds = contexts[0].link_mode, time.process_time()
         summary.receive_drops = sum(one.stats()["link_counters"]["receive_drops"] for one in contexts)
@@ -323,7 +344,7 @@ def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, endin
             elif ending.timeout is not None and time.monotonic() - last > ending.timeout:
                 summary.timed_out = True
                 return
-        meter.show(f"received {summary.messages:,} messages, {amount(summary.bytes)}")
+        meter.show_traffic("received", summary.messages, summary.bytes)
 
 
 def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:

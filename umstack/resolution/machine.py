@@ -356,12 +356,20 @@ class ResolutionMachine:
 
     def topics(self) -> list[str]:
         """Return the topics of received advertisements. Any thread."""
+        self._check_remembers()
+        return self._cache.topics()
+
+    def sources_of(self, topic: str) -> list[KnownSource]:
+        """Return the sources in received advertisements of a topic. Any thread."""
+        self._check_remembers()
+        return self._cache.sources_of(topic, encode_topic_name(topic))
+
+    def _check_remembers(self) -> None:
         if not self._remembers:
             raise OptionError(
                 "with resolver_cache 0 only topics with a receiver are known",
                 hint="leave resolver_cache at 1",
             )
-        return self._cache.topics()
 
     def interest(self) -> dict[str, list[str]]:
         """Return the advertised topics, the queried topics, and the queried ones without a source. Any thread."""

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
-from umstack._engine.transport_address import TransportAddress
+from umstack._engine.transport_address import TransportAddress, transport_name
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.key_file import Key
 from umstack.resolution.agent import ResolutionAgent
@@ -93,6 +93,13 @@ class Resolver(Closing):
     def topics(self) -> list[str]:
         """Return the topics of received advertisements. Any thread."""
         return self._agent.topics()
+
+    def sources_of(self, topic: str) -> list[str]:
+        """Return the names of the sources of a topic, from received advertisements. Any thread."""
+        return [
+            f"{transport_name(source.address)}[{source.topic_index}]"
+            for source in self._agent.machine.sources_of(topic)
+        ]
 
     def stats(self) -> dict[str, int]:
         """Return the tr_* counters by name. Any thread."""
