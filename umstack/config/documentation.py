@@ -29,7 +29,7 @@ shows the values in force and their origin, `umstack config diff` compares two f
 
 def render_options_markdown() -> str:
     """Return the text of docs/options.md."""
-    lines = [_INTRODUCTION]
+    lines = [_INTRODUCTION, *_differences()]
     for scope, options in OPTIONS.items():
         lines += [
             "",
@@ -44,6 +44,19 @@ def render_options_markdown() -> str:
     lines += ["", "| scope | why |", "|---|---|"]
     lines += [f"| `{scope}` | {reason} |" for scope, reason in ABSENT_SCOPES.items()]
     return "\n".join(lines) + "\n"
+
+
+def _differences() -> list[str]:
+    """Return the table of the options whose default is not UM's."""
+    heading = ["", "## Defaults that differ from UM's", ""]
+    table = ["| scope | option | unit | default | UM default | why |", "|---|---|---|---|---|---|"]
+    rows = [
+        f"| {scope} | `{name}` | {option.spec.kind} | {option.spec.default} | {option.spec.um} | {option.spec.reason} |"
+        for scope, options in OPTIONS.items()
+        for name, option in options.items()
+        if option.spec.um is not None and str(option.spec.um) != str(option.spec.default)
+    ]
+    return [*heading, *table, *rows]
 
 
 def _row(option: Option) -> str:
