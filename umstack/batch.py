@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
+from itertools import count as count_from
 from itertools import repeat
 from struct import iter_unpack
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -129,6 +130,13 @@ class Batch:
         if self._count and not self._has_views:
             lib.um_queue_release(self._block, self._count)
             self._count = 0
+
+    def _split(self, count: int) -> Batch:
+        """Keep the first `count` rows and return the others as a batch, for internal use. No views may exist."""
+        others = Batch(self._memory, self._block, self._first + count, self._count - count)
+        self._count = count
+        self._summary = self._offsets = None
+        return others
 
     # Columns
 
@@ -378,14 +386,19 @@ class Batch:
         """
         if self._count == 0 or self._summarize().event_count == 0:
             return list(self._rows())
-        return [_event_of(row) for row in self._rows()]
+        return [event_of(row) for row in self._rows()]
 
     def _rows(self) -> Iterator[Message]:
         """Every row as if it were a message."""
         if self._count == 0:
             return iter(())
+        return self._rows_of(iter(self.payloads()))
+
+    def _rows_of(self, payloads: Iterator[bytes]) -> Iterator[Message]:
+        """Every row as if it were a message, for internal use. Each row takes the next of `payloads`."""
+        if self._count == 0:
+            return iter(())
         block = self._block
-        payloads = self.payloads()
         sequence_numbers = self._column(block.sequence_numbers)
         columns: tuple[Iterable[int], ...]
         if self._summarize().plain:
@@ -394,7 +407,7 @@ class Batch:
                 self._column(block.received_ns),
                 repeat(0),
                 repeat(0),
-                map(len, payloads),
+                self._lengths(),
             )
         else:
             columns = (
@@ -410,19 +423,25 @@ class Batch:
             _new_message, zip(payloads, topics, sources, sequence_numbers, *columns, sent, strict=False)
         )
         summary = self._summarize()
-        return self._with_more(rows) if summary.has_requests or summary.has_properties else rows
+        if summary.has_requests or summary.has_properties:
+            return map(self._with_more, rows, count_from(self._first))
+        return rows
 
-    def _with_more(self, rows: Iterator[Message]) -> Iterator[Message]:
-        """Yield the rows; rows with a request or properties as their own types."""
-        for row, message in enumerate(rows, self._first):
-            if message.flags & REQUEST_FLAG:
-                yield self._request_of(row, message)
-            elif message.flags & PROPERTIES_FLAG:
-                with_properties: MessageWithProperties = tuple.__new__(MessageWithProperties, message)
-                with_properties._properties = self._properties_of(row)
-                yield with_properties
-            else:
-                yield message
+    def _lengths(self) -> list[int]:
+        """The length of each payload."""
+        self._summarize()
+        offsets = ffi.unpack(self._offsets, self._count + 1)
+        return list(map(int.__sub__, offsets[1:], offsets))
+
+    def _with_more(self, message: Message, row: int) -> Message:
+        """A row; one with a request or properties as its own type."""
+        if message.flags & REQUEST_FLAG:
+            return self._request_of(row, message)
+        if message.flags & PROPERTIES_FLAG:
+            with_properties: MessageWithProperties = tuple.__new__(MessageWithProperties, message)
+            with_properties._properties = self._properties_of(row)
+            return with_properties
+        return message
 
     def _properties_of(self, row: int) -> MessageProperties:
         place = self._block.properties[row]
@@ -524,7 +543,8 @@ def _dotted(ip: int) -> str:
     return str(ipaddress.IPv4Address(ip))
 
 
-def _event_of(row: Message) -> Event:
+def event_of(row: Message) -> Event:
+    """A row as its typed object, for internal use."""
     kind = _kind_of(row.flags)
     if kind == lib.UM_ROW_MESSAGE:
         return row

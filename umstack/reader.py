@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from umstack._core import ffi, lib
 from umstack._engine.dispatch import Callback
 from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.waiting import timeout_ns
-from umstack.batch import Batch
+from umstack.batch import Batch, event_of
 from umstack.errors import Closed, Forked, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
+from umstack.unread_rows import UnreadRows
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 POLL_ROWS = 4096
 """Rows taken at once when the caller names no number."""
+
+_Rows = TypeVar("_Rows", Batch, UnreadRows)
 
 _LOSS_KINDS = (lib.UM_ROW_UNRECOVERABLE_LOSS, lib.UM_ROW_BURST_LOSS)
 _RECEIVED_EVENT = lib.UM_RECEIVED_EVENT
@@ -53,6 +56,7 @@ class Reader(Closing):
         "_scratch",
         "_scratch_bytes",
         "_times_callbacks",
+        "_unread",
         "closed",
     )
 
@@ -79,6 +83,8 @@ class Reader(Closing):
         self._callback: Callback | None = None
         self._awaited = False
         self._empty = Batch(memory, ffi.NULL, 0, 0)
+        # Rows that an iterator took from the queue and has not yielded: each way of reading takes them first.
+        self._unread: UnreadRows | None = None
         self._scratch: Any = None
         self._scratch_bytes = 0
         self._row: Any = None
@@ -115,6 +121,8 @@ class Reader(Closing):
         try:
             if self._engine.is_sequential:
                 self._engine.count_poll()
+            if self._unread is not None and (batch := self._take_unread(max_rows)):
+                return batch
             count = (
                 _poll(self._memory.handle, max_rows, 0, rows)
                 if timeout == 0
@@ -123,6 +131,16 @@ class Reader(Closing):
             return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
         finally:
             self._reading = rows
+
+    def _take_unread(self, max_rows: int) -> Batch:
+        """Take rows that an iterator left, at most `max_rows`."""
+        unread, self._unread = self._unread, None
+        if unread is None:
+            return self._empty
+        batch = unread.rest()
+        if len(batch) > max_rows >= 0:
+            self._unread = UnreadRows(batch._split(max_rows))
+        return batch
 
     def _refusal(self) -> OptionError:
         if self.has_callback:
@@ -176,6 +194,10 @@ class Reader(Closing):
         try:
             if self._engine.is_sequential:
                 self._engine.count_poll()
+            if self._unread is not None:
+                for message in self._messages(self._unread):
+                    return message.data
+                self._unread = None
             if self._scratch is None:
                 self._make_scratch()
             unblock_count = self._engine.unblock_count
@@ -214,11 +236,13 @@ class Reader(Closing):
         return length
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield messages as they arrive, until it is closed. Losses are logged as warnings."""
-        for batch in self._batches():
-            if batch.event_count:
-                self._log_loss(batch)
-            yield from batch
+        """Yield messages as they arrive, until it is closed. Losses are logged as warnings.
+
+        Messages that a loop did not reach stay with the reader: the next loop, poll() or receive() returns them.
+        """
+        self._engine.core.check_owned(self._name)
+        while (unread := self._next_unread()) is not None:
+            yield from self._messages(unread)
 
     def events(self) -> Iterator[Event]:
         """Iterate over messages and events as they arrive, until it is closed.
@@ -233,41 +257,72 @@ class Reader(Closing):
                 break
             ```
         """
-        for batch in self._batches():
-            yield from batch.events()
-
-    def _batches(self) -> Iterator[Batch]:
         self._engine.core.check_owned(self._name)
+        while (unread := self._next_unread()) is not None:
+            yield from unread.events()
+
+    def _next_unread(self) -> UnreadRows | None:
+        """Return rows that no iterator has yielded, waiting for them; None once the reader is closed."""
         while not self.closed:
             try:
-                batch = self.poll(POLL_ROWS, None)
+                if unread := self._fetch_unread(self._wait_for_rows):
+                    return unread
             except Forked:
                 raise
             except Closed:
-                return
-            if batch:
-                yield batch
+                break
+        return None
 
-    def _log_loss(self, batch: Batch) -> None:
-        for event in batch.events():
-            if not isinstance(event, Message):
-                level = logging.WARNING if isinstance(event, UnrecoverableLoss) else logging.INFO
-                key = (type(event), event.topic, event.source)
-                _records.write(key, level, "%s", displayed(str(event)), topic=displayed(event.topic))
+    def _fetch_unread(self, fetch: Callable[[Any], int]) -> UnreadRows | None:
+        """Return the rows that an iterator left, or else those that `fetch` takes; the reader keeps them."""
+        if self.closed:
+            raise self._engine.core.closed_error(self._name)
+        rows, self._reading = self._reading, None
+        if rows is None:
+            raise self._refusal()
+        try:
+            if self._unread is not None and self._unread.has_rows():
+                return self._unread
+            self._unread = None  # returns its memory to the queue before the wait
+            if count := fetch(rows):
+                self._unread = UnreadRows(Batch(self._memory, rows.block, rows.first, count))
+            return self._unread
+        finally:
+            self._reading = rows
+
+    def _wait_for_rows(self, rows: Any) -> int:
+        if self._engine.is_sequential:
+            self._engine.count_poll()
+        return self._wait(rows, POLL_ROWS, None)
+
+    def _messages(self, unread: UnreadRows) -> Iterator[Message]:
+        """Iterate over the messages among these rows; events are logged as they are reached."""
+        return unread.rows() if unread.is_message_only() else filter(self._logs_event, unread.rows())
+
+    def _logs_event(self, row: Message) -> bool:
+        """Return True for a message; log any other row."""
+        event = event_of(row)
+        if isinstance(event, Message):
+            return True
+        level = logging.WARNING if isinstance(event, UnrecoverableLoss) else logging.INFO
+        key = (type(event), event.topic, event.source)
+        _records.write(key, level, "%s", displayed(str(event)), topic=displayed(event.topic))
+        return False
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield messages as they arrive, without blocking the event loop. Losses are logged as warnings."""
+        """Yield messages as they arrive, without blocking the event loop. Losses are logged as warnings.
+
+        Messages that a loop did not reach stay with the reader: the next loop, poll() or receive() returns them.
+        """
         self._engine.core.check_owned(self._name)
         while not self.closed:
             try:
-                batch = await self.poll_async()
+                unread = await self._wait_async(POLL_ROWS, self._look_unread)
             except Forked:
                 raise
             except Closed:
                 return
-            if batch.event_count:
-                self._log_loss(batch)
-            for message in batch.messages():
+            for message in self._messages(unread):
                 yield message
 
     async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
@@ -289,6 +344,10 @@ class Reader(Closing):
             batch = await rcv.poll_async()
             ```
         """
+        return await self._wait_async(max_rows, self._look)
+
+    async def _wait_async(self, max_rows: int, look: Callable[[int], _Rows | None]) -> _Rows:
+        """Wait in the running event loop until `look` returns rows."""
         if self._engine.is_sequential:
             raise OptionError(
                 "poll_async needs the context's own thread", hint="create the context with mode='embedded'"
@@ -297,9 +356,9 @@ class Reader(Closing):
 
         loop = asyncio.get_running_loop()
         while True:
-            batch = self._look(max_rows)
-            if batch:
-                return batch
+            found = look(max_rows)
+            if found:
+                return found
             if self.arm():
                 continue
             if self._awaited:
@@ -324,10 +383,16 @@ class Reader(Closing):
         if rows is None:
             raise self._refusal()
         try:
+            if self._unread is not None and (batch := self._take_unread(max_rows)):
+                return batch
             count = lib.um_event_queue_look(self._memory.handle, max_rows, rows)
             return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
         finally:
             self._reading = rows
+
+    def _look_unread(self, max_rows: int) -> UnreadRows | None:
+        """Look as _look() does; the reader keeps the rows."""
+        return self._fetch_unread(lambda rows: lib.um_event_queue_look(self._memory.handle, max_rows, rows))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when rows wait: call arm() before each wait.
@@ -355,6 +420,8 @@ class Reader(Closing):
             queue.arm() or select.select([queue.fileno()], [], [], 0.01)
             ```
         """
+        if self._unread is not None and self._unread.has_rows():
+            return True
         return bool(lib.um_event_queue_arm(self._memory.handle))
 
     # Callbacks
@@ -382,12 +449,17 @@ class Reader(Closing):
         """Call the callback with the rows that wait; returns their number."""
         if self._on_message is None:
             return 0
-        count = lib.um_event_queue_take(self._memory.handle, POLL_ROWS, self._rows)
-        if count == 0:
-            return 0
-        for event in Batch(self._memory, self._rows.block, self._rows.first, count).events():
+        unread, count = self._unread, 0
+        if unread is None or not unread.has_rows():
+            self._unread = None
+            taken = lib.um_event_queue_take(self._memory.handle, POLL_ROWS, self._rows)
+            if taken == 0:
+                return 0
+            unread = self._unread = UnreadRows(Batch(self._memory, self._rows.block, self._rows.first, taken))
+        for event in unread.events():
             if self.closed:
                 break
+            count += 1
             began_ns = time.monotonic_ns() if self._times_callbacks else 0
             try:
                 self._on_message(event)
@@ -401,7 +473,9 @@ class Reader(Closing):
                 )
             if self._times_callbacks:
                 lib.um_event_queue_note_service(self._memory.handle, time.monotonic_ns() - began_ns)
-        return int(count)
+        if not unread.has_rows():
+            self._unread = None
+        return count
 
     # Ending
 

@@ -48,7 +48,18 @@ LAYERS = (
     {"demo", "bench", "monitor", "report", "spark", "analysis", "facts"},
     {"recorder", "files", "lab", "sim", "trace", "scapy"},
     # the public API
-    {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"}
+    {
+        "umstack",
+        "context",
+        "source",
+        "receiver",
+        "event_queue",
+        "reader",
+        "unread_rows",
+        "batch",
+        "events",
+        "publisher",
+    }
     | {"wildcard_receiver", "hot_failover_receiver"},
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
     {"_engine"},
