@@ -129,7 +129,7 @@ def test_the_number_of_labels_is_bounded() -> None:
     (others,) = [value for labels, value in samples if labels["topic"] == OTHERS]
     assert others == sum(range(2000, 10_000))
     folded = {labels["label"]: value for labels, value in found["umstack_folded_labels"]}
-    assert folded == {"topic": 8000, "transport": 0}
+    assert folded == {"topic": 8000, "transport": 0, "queue": 0}
 
 
 def test_a_series_stays_as_long_as_its_topic() -> None:
@@ -200,6 +200,37 @@ def test_a_context_is_scraped() -> None:
         assert 0 < found["umstack_link_datagrams_sent_total"][0][1] <= sent
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://{address}/metrics", timeout=2)
+
+
+def test_a_context_with_one_of_everything_is_scraped() -> None:
+    """Each group of the schema has series with the labels of its objects, also for objects that have queues."""
+    address = free_address()
+    with open_context(metrics=address) as context:
+        source, receiver = connect(context, "everything")
+        context.receiver("queued", queue=context.event_queue())
+        context.wildcard_receiver(prefix="every")
+        context.hot_failover_receiver("everything")
+        source.send(b"hello", flush=True)
+        collect(receiver, 1)
+        stats = context.stats()
+        found = scraped(f"http://{address}/metrics")
+    for group in GROUPS:
+        names = {name for metric in metrics_of(group.name) for name in found if name == metric.name}
+        assert names, group.name
+        labels = [labels for name in names for labels, _ in found[name]]
+        assert all(set(group.labels) <= set(one) for one in labels)
+    queues = {labels["queue"] for labels, _ in found["umstack_event_queue_events"]}
+    assert queues == {item["queue"] for item in stats["event_queues"]}
+
+
+def test_every_label_has_a_bound() -> None:
+    """Objects of many names in any group are folded into one series of others."""
+    for group in GROUPS:
+        for label in group.labels:
+            objects = [{**dict.fromkeys(group.labels, "one"), label: f"n{number}"} for number in range(3000)]
+            found = exposed(report(**{group.key: objects}))
+            folded = {labels["label"]: value for labels, value in found["umstack_folded_labels"]}
+            assert folded[label] >= 1000, (group.key, label)
 
 
 def test_contexts_of_a_process_share_an_address() -> None:

@@ -7,8 +7,8 @@ umstack.telemetry.statistics_server). Each counter of the schema becomes one met
     source_transport.txw_bytes   snapshot  ->  umstack_source_transport_txw_bytes{transport=...}
     receiver_transport.nak_stm_max   ms    ->  umstack_receiver_transport_nak_stm_max_seconds{transport=...}
 
-Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics and
-sessions with their own labels are bounded; the others are added up under `(others)`.
+Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics, sessions
+and queues with their own labels are bounded; the others are added up under `(others)`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Labels = tuple[tuple[str, str], ...]
 
 TOPICS_MAX = 2000
 SESSIONS_MAX = 1000
+QUEUES_MAX = 1000
 OTHERS = "(others)"
 RECOVERY_SECONDS = "umstack_receiver_transport_recovery_seconds"
 LATENCY_SECONDS = "umstack_receiver_transport_latency_seconds"
@@ -152,8 +153,12 @@ class Exposition:
     """Converts reports to metric families, scrape after scrape. One thread at a time."""
 
     def __init__(self, topics_max: int = TOPICS_MAX, sessions_max: int = SESSIONS_MAX) -> None:
-        """Show at most this many topics and sessions by name, over all contexts."""
-        self._bounds = {"topic": LabelBound(topics_max), "transport": LabelBound(sessions_max)}
+        """Show at most this many topics and sessions, and QUEUES_MAX queues, by name, over all contexts."""
+        self._bounds = {
+            "topic": LabelBound(topics_max),
+            "transport": LabelBound(sessions_max),
+            "queue": LabelBound(QUEUES_MAX),
+        }
 
     def families(self, reports: Sequence[Report]) -> Iterator[Family]:
         """Yield all metrics of the reports."""
