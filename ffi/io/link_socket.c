@@ -271,6 +271,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
             return send_datagrams(base, to, batch, count);
         }
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);
+        UM_COUNT(link->counters.short_sends, is_full(error));
         return is_full(error) ? 0 : -error;
     }
     uint32_t sent = 0;
@@ -280,6 +281,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
         sent += plan.datagrams[i];
     }
     UM_COUNT(link->counters.datagrams_sent, sent);
+    UM_COUNT(link->counters.short_sends, (uint32_t)calls < plan.count);
     return (int)sent;
 }
 
@@ -296,6 +298,7 @@ static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
     count_syscalls(link, 3);
     if (sent < 0) {
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);
+        UM_COUNT(link->counters.short_sends, is_full(error));
         return is_full(error) ? 0 : -error;
     }
     UM_COUNT(link->counters.datagrams_sent, 1);

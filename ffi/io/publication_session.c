@@ -288,6 +288,12 @@ static void close_tcp(um_publication_session *session)
     session->tcp = NULL;
 }
 
+void um_publication_session_add_counts(const um_publication_session *session, um_context_counters *sum)
+{
+    UM_COUNT(sum->sender_flow_control_limits, session->core.counters.snd_bpe);
+    UM_COUNT(sum->unblocked_publications, session->core.counters.unblocked_publications);
+}
+
 void um_publication_session_shut(um_publication_session *session)
 {
     um_publication_sessions *sessions = session->sessions;
@@ -297,6 +303,7 @@ void um_publication_session_shut(um_publication_session *session)
     um_reactor_lock(sessions->reactor);
     um_lock_acquire(&session->core.sender_lock);
     session->is_used = false;
+    um_publication_session_add_counts(session, sessions->counters);
     um_staged_drop_sent(&session->core.staged, INT64_MAX); /* returns the frames borrowed from the link */
     close_authentication(session);
     if (session->tcp != NULL)

@@ -37,7 +37,7 @@ typedef struct um_publication_sessions {
     um_rate_limits limits; /* of LBT-RM */
     um_rate_limits lbtru_limits;
     um_rate_limits unlimited;      /* of TCP, whose connections limit the rate */
-    um_context_counters *counters; /* of blocked sends */
+    um_context_counters *counters; /* of blocked sends, and of ended sessions */
     um_publication_session *table; /* UM_PUBLICATION_SESSIONS_MAX, mapped */
     uint32_t limit;                /* entries from this index were never used */
 } um_publication_sessions;
@@ -50,6 +50,9 @@ int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_sourc
                                      const um_tcp_source_config *tcp, um_publication_session **opened);
 /* Continues the sessions of a changed key set with the new keys. */
 int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t key_set);
+
+/* Adds a session's part of the counters that span sessions (AE-10, AE-35). Under the sender lock. */
+void um_publication_session_add_counts(const um_publication_session *session, um_context_counters *sum);
 
 /* ---- called by publishers ---- */
 

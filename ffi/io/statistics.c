@@ -23,6 +23,14 @@ uint32_t um_statistics_context(um_context *context, uint64_t *out)
 {
     um_reactor_lock(&context->reactor);
     copy_counters(out, &context->receiving.node.counters, FIELDS(um_context_counters));
+    for (uint32_t i = 0; i < context->sessions.limit; i++) {
+        um_publication_session *session = &context->sessions.table[i];
+        if (!session->is_used)
+            continue;
+        um_lock_acquire(&session->core.sender_lock);
+        um_publication_session_add_counts(session, (um_context_counters *)out);
+        um_lock_release(&session->core.sender_lock);
+    }
     um_reactor_unlock(&context->reactor);
     return FIELDS(um_context_counters);
 }

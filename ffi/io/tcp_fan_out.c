@@ -104,14 +104,19 @@ void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client)
 static uint32_t write_some(um_tcp_fan_out *fan_out, um_tcp_client *client, struct iovec *vectors, uint32_t count)
 {
     struct msghdr message = {.msg_iov = vectors, .msg_iovlen = count};
+    uint64_t length = 0;
+    for (uint32_t i = 0; i < count; i++)
+        length += vectors[i].iov_len;
     ssize_t sent = sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     UM_COUNT(fan_out->counters.syscalls, 1);
     if (sent >= 0) {
+        UM_COUNT(fan_out->counters.short_sends, (uint64_t)sent < length);
         UM_COUNT(fan_out->counters.bytes_sent, sent);
         return (uint32_t)sent;
     }
     bool is_full = errno == EAGAIN || errno == ENOBUFS || errno == EINTR;
     UM_COUNT(*(is_full ? &fan_out->counters.send_would_block : &fan_out->counters.send_errors), 1);
+    UM_COUNT(fan_out->counters.short_sends, is_full);
     client->has_failed = !is_full;
     return 0;
 }

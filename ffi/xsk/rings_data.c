@@ -164,6 +164,7 @@ static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uin
     if (result < 0)
         return result;
     int taken = um_xsk_queue_send(queue, &link->made, batch, count);
+    UM_COUNT(queue->counters.short_sends, taken >= 0 && (uint32_t)taken < count);
     if (taken <= 0) {
         UM_COUNT(queue->counters.send_would_block, taken == 0);
         return taken;

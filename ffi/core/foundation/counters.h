@@ -341,6 +341,10 @@ typedef struct um_context_counters {
     uint64_t send_blocked;
     /* counter, sends: Non-blocking sends refused because they would have blocked. */
     uint64_t send_would_block;
+    /* counter, episodes: Times a sender stopped at snd_lmt with data to send: snd_bpe of all sessions of the context, ended ones included. */
+    uint64_t sender_flow_control_limits;
+    /* counter, claims: Abandoned claims replaced by padding after publication_unblock_timeout, in all sessions of the context, ended ones included. */
+    uint64_t unblocked_publications;
     /* counter, fragments: Fragments in gaps that delivery controllers detected. */
     uint64_t fragments_lost;
     /* counter, fragments: Fragments that delivery controllers gave up. */
@@ -476,6 +480,8 @@ typedef struct um_link_counters {
     uint64_t bytes_received;
     /* counter, calls: Sends deferred because the socket buffer or the ring was full. */
     uint64_t send_would_block;
+    /* counter, calls: Sends of which the kernel or the ring took none or only a part; the rest is sent later. System-wide: links of ended sessions are included. */
+    uint64_t short_sends;
     /* counter, datagrams: Datagrams refused by the kernel with an error other than would-block. */
     uint64_t send_errors;
     /* counter, calls: Receive calls that failed with an error other than would-block. */
