@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from umstack.error_log import process_errors
+
 INTERVAL_SECONDS = 10.0
 _KEYS_MAX = 1024
 
@@ -48,6 +50,9 @@ class RepeatedRecords:
 
         The record's extras are `umstack_count`, the number of events, and `extra`, each name prefixed by `umstack_`.
         """
+        if level >= logging.WARNING:
+            shown_text = text % arguments if arguments else text
+            process_errors.note(self._logger.name, (key, text), shown_text, count=count)
         now = self._clock()
         with self._counting:
             began, written, held_back = self._counted.pop(key, (now, 0, 0))

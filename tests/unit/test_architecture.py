@@ -63,7 +63,8 @@ LAYERS = (
     | {"wildcard_receiver", "hot_failover_receiver"},
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
     {"_engine"},
-    {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"} | {"message_properties"},
+    {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records", "error_log"}
+    | {"message_properties"},
 )
 TERMINAL_LIBRARIES = {"click", "rich"}
 

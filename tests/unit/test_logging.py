@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.unit.loopback import open_context
 from tests.unit.test_cli import leaves
 from umstack.cli import COMMANDS
 from umstack.cli import command as root
+from umstack.error_log import ErrorLog
 from umstack.repeated_records import RepeatedRecords
 from umstack.telemetry.counter_log import CounterLog, is_heard, watched_counters
 from umstack.telemetry.counters import CounterKind
@@ -119,17 +121,28 @@ def test_watched_counters_are_counters() -> None:
     assert all(kind is CounterKind.COUNTER for _, _, kind in watched)
 
 
-def test_nobody_listens_nothing_is_read() -> None:
-    """Without a handler the counters are not even looked at."""
-    looks = []
+def test_without_a_handler_errors_are_noted_and_nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error log counts the loss; a handler that is attached later gets the record of all of it."""
+    errors = ErrorLog()
+    monkeypatch.setattr("umstack.telemetry.counter_log.process_errors", errors)
+    now = stats(receivers=[{"topic": "t", "unrecoverable_loss_events": 7}])
+    clock = Clock()
+    log = CounterLog(lambda: now, clock)
     logger = logging.getLogger("umstack")
     outer = logger.propagate
     logger.propagate = False
     try:
         assert not is_heard(logging.getLogger("umstack.link"))
-        CounterLog(lambda: looks.append(1) or stats()).update()  # type: ignore[func-returns-value]
-        assert looks == []
-        logger.addHandler(logging.StreamHandler())
+        log.update()
+        clock.now = 5.0
+        log.update()
+        assert [(error["subject"], error["count"]) for error in errors.read()] == [("t", 7)]
+        stream = io.StringIO()
+        logger.addHandler(logging.StreamHandler(stream))
+        clock.now = 10.0
+        log.update()
+        assert "unrecoverable_loss_events +7" in stream.getvalue()
+        assert [error["count"] for error in errors.read()] == [7]
         assert is_heard(logging.getLogger("umstack.link"))
         logger.setLevel(logging.ERROR)
         assert not is_heard(logging.getLogger("umstack.link"))
@@ -186,3 +199,27 @@ def test_records_on_a_terminal_are_harmless(capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().err
     assert "topic \\x1b[2J\\x9b" in said
     assert "\x1b" not in said
+
+
+def test_repeated_records_are_counted_in_the_error_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Occurrences that the log holds back count, too; records below WARNING do not."""
+    times = iter([10.0, 11.0, 12.0, 13.0])
+    errors = ErrorLog(lambda: next(times))
+    monkeypatch.setattr("umstack.repeated_records.process_errors", errors)
+    records = RepeatedRecords(logging.getLogger("umstack.test"), 10, Clock())
+    for number in range(3):
+        records.write("a", logging.WARNING, "lost %s", number, count=2)
+    records.write("b", logging.INFO, "no error")
+    assert errors.read() == [
+        {
+            "logger": "umstack.test", "subject": "", "text": "lost 2", "count": 6, "first_at": 10.0, "last_at": 12.0,
+        }
+    ]  # fmt: skip
+
+
+def test_the_error_log_is_bounded() -> None:
+    """Beyond the limit the error that was seen longest ago is dropped."""
+    errors = ErrorLog(distinct_max=3)
+    for kind in ("a", "b", "c", "a", "d"):
+        errors.note("umstack.test", kind, kind)
+    assert [(error["text"], error["count"]) for error in errors.read()] == [("d", 1), ("a", 2), ("c", 1)]

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from tests.unit.loopback import connect, open_context
 from tests.waiting import collect
 from umstack.cli import command as umstack
+from umstack.error_log import ErrorLog
 from umstack.errors import PermissionNeeded, UmError
 from umstack.telemetry.statistics_server import StatisticsServer, read_statistics, statistics_directory
 
@@ -335,6 +336,26 @@ def test_stat_json_is_one_object() -> None:
     read = json.loads(run("--json").output)
     assert read.keys() == {"contexts", "clock"}
     assert read["contexts"] == []
+
+
+def test_stat_errors_shows_each_distinct_error_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--errors prints text, count, first and last time, once for a process with two contexts; --json the same."""
+    times = iter([1000.0, 2000.0])
+    errors = ErrorLog(lambda: next(times))
+    monkeypatch.setattr("umstack.telemetry.statistics_server.process_errors", errors)
+    with open_context(statistics=True), open_context(statistics=True):
+        assert "no errors" in run("--errors").output
+        errors.note("umstack.receiver", "lost", "message lost", subject="orders")
+        errors.note("umstack.receiver", "lost", "message lost", subject="orders", count=4)
+        (found,) = json.loads(run("--errors", "--json").output)["errors"]
+        monkeypatch.setenv("COLUMNS", "200")
+        shown = run("--errors").output
+    assert found == {
+        "pid": os.getpid(), "logger": "umstack.receiver", "subject": "orders", "text": "message lost", "count": 5,
+        "first_at": 1000.0, "last_at": 2000.0,
+    }  # fmt: skip
+    assert shown.count("message lost") == 1
+    assert run("--errors", "--watch", "1").exit_code == 2
 
 
 def test_stat_of_a_process_without_contexts_is_an_error() -> None:

@@ -6,11 +6,20 @@ import pytest
 
 from tests.unit.loopback import connect, open_context
 from tests.waiting import collect, wait_for
-from umstack import BackPressured, Closed, Context
+from umstack import BackPressured, Closed, Context, Source
 
 
 def _of_context(context: Context, counter: str) -> int:
     return int(context.stats()["context"][counter])
+
+
+def _send_without_end(source: Source) -> None:
+    for _ in range(100_000):
+        source.send(bytes(1000), flush=True, timeout=0)
+
+
+def _await_stop(source: Source) -> None:
+    wait_for(lambda: source.stats()["snd_bpe"] >= 1, "the stop at the sender limit")
 
 
 def test_stops_at_the_sender_limit_are_counted_for_the_whole_context() -> None:
@@ -23,9 +32,8 @@ def test_stops_at_the_sender_limit_are_counted_for_the_whole_context() -> None:
                 context, topic, receiver_queue_block_length=4096, receiver_queue_block_count=4
             )
             with pytest.raises(BackPressured):
-                for _ in range(100_000):
-                    source.send(bytes(1000), flush=True, timeout=0)
-            wait_for(lambda: source.stats()["snd_bpe"] >= 1, "the stop")  # noqa: B023
+                _send_without_end(source)
+            _await_stop(source)
             assert _of_context(context, "sender_flow_control_limits") >= expected
             assert source.stats()["snd_bpe"] <= _of_context(context, "sender_flow_control_limits")
             receiver.close()

@@ -27,6 +27,7 @@ Examples:
   umstack stat
   umstack stat 4711
   umstack stat 4711 --watch 1
+  umstack stat --errors
   umstack stat --json
 """
 _LISTS = {
@@ -56,15 +57,23 @@ class NoStatistics(UmError):
     "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Repeat at this interval and show rates."
 )
 @click.option("--all", "everything", is_flag=True, help="Include counters that are zero.")
+@click.option(
+    "--errors", "only_errors", is_flag=True, help="Show the distinct errors of each process instead."
+)
 @JSON_OPTION
-def command(pid: int | None, watch: float | None, everything: bool, as_json: bool) -> None:
+def command(pid: int | None, watch: float | None, everything: bool, only_errors: bool, as_json: bool) -> None:
     """Show the counters of the process PID, or list the readable processes.
 
     Every context of this user can be read (for root: of all users), unless it was made with statistics=False.
     """
     if as_json and watch is not None:
         raise click.UsageError("--json prints a single reading, --watch many: give only one of them")
+    if only_errors and watch is not None:
+        raise click.UsageError("--errors prints a single reading, --watch many: give only one of them")
     reports = _read(pid)
+    if only_errors:
+        _show_errors(reports, as_json)
+        return
     if as_json:
         click.echo(json.dumps({"contexts": reports, "clock": host_clock().as_json()}))
         return
@@ -82,6 +91,29 @@ def _read(pid: int | None) -> list[dict[str, Any]]:
     if pid is not None and not reports:
         raise NoStatistics(f"no context of process {pid} can be read in {statistics_directory()}")
     return reports
+
+
+def _show_errors(reports: Sequence[Report], as_json: bool) -> None:
+    """Print the errors once per process, because all contexts of a process report the same ones."""
+    by_process = {report["pid"]: report["errors"] for report in reports}
+    if as_json:
+        found = [{"pid": pid, **error} for pid, errors in by_process.items() for error in errors]
+        click.echo(json.dumps({"errors": found}))
+        return
+    table = Table("pid", box=SIMPLE, show_edge=False)
+    table.add_column("count", justify="right")
+    for column in ("first seen", "last seen", "of", "error"):
+        table.add_column(column)
+    for pid, errors in by_process.items():
+        for error in errors:
+            times = (_local_time(error["first_at"]), _local_time(error["last_at"]))
+            about = error["subject"] or error["logger"]
+            table.add_row(str(pid), f"{error['count']:,}", *times, _foreign(about), _foreign(error["text"]))
+    Console().print(table if table.row_count else "no errors")
+
+
+def _local_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _watch(

@@ -5,8 +5,9 @@ Loggers are named after the packages: `umstack.receiver`, `umstack.source`, `ums
 since the last record for it), `umstack_total`, `umstack_object` (topic or session, escaped as foreign text) and
 `umstack_interface`.
 
-The counters are read at most once per `_INTERVAL_SECONDS`, and only if one of these loggers or a parent has a handler
-other than NullHandler. One thread at a time calls update().
+The counters are read once per `_INTERVAL_SECONDS`. Increases at level WARNING are also noted in the error log of the
+process. Records are written only if one of these loggers or a parent has a handler other than NullHandler. One thread
+at a time calls update().
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from umstack.error_log import process_errors
 from umstack.errors import Closed
 from umstack.foreign_text import displayed
 from umstack.telemetry.counters import CounterKind, schema
@@ -147,21 +149,36 @@ class CounterLog:
         self._clock = clock
         self._next = float("-inf")
         self._seen: dict[tuple[str, str, str], int] = {}
+        """The counts that were logged."""
+        self._noted: dict[tuple[str, str, str], int] = {}
+        """The counts that are in the error log."""
         self._mode: dict[str, Any] = {}
 
     def update(self) -> None:
-        """Log the changes, if the interval has passed and a handler would receive them."""
+        """Note and log the changes, if the interval has passed."""
         now = self._clock()
         if now < self._next:
             return
         self._next = now + _INTERVAL_SECONDS
-        if any(is_heard(logger) for logger in _LOGGERS.values()):
-            with contextlib.suppress(Closed):
-                self._compare(self._read())
+        with contextlib.suppress(Closed):
+            self._compare(self._read())
 
     def _compare(self, stats: Mapping[str, Any]) -> None:
-        mode = {name: stats.get(name) for name in _MODE}
+        seen: dict[tuple[str, str, str], int] = {}
+        for key, (_, watched) in _WATCHED.items():
+            for name, figures in _objects(stats.get(key, [])):
+                for counter in watched:
+                    at = (key, name, counter)
+                    seen[at] = seen.get(at, 0) + int(figures.get(counter) or 0)
         interface = displayed(stats["interface"])
+        for at, more, _ in _increases(self._noted, seen):
+            _note(*at, more, interface)
+        self._noted = seen
+        if any(is_heard(logger) for logger in _LOGGERS.values()):
+            self._log(stats, seen, interface)
+
+    def _log(self, stats: Mapping[str, Any], seen: dict[tuple[str, str, str], int], interface: str) -> None:
+        mode = {name: stats.get(name) for name in _MODE}
         if mode != self._mode:
             self._mode = mode
             text = "link %s in mode %s on %s, datagrams of %s bytes"
@@ -169,17 +186,8 @@ class CounterLog:
             _LOGGERS["umstack.link"].info(
                 text, mode["link"], mode["link_mode"], interface, mode["datagram_bytes"], extra=extra
             )
-        seen: dict[tuple[str, str, str], int] = {}
-        for key, (_, watched) in _WATCHED.items():
-            for name, figures in _objects(stats.get(key, [])):
-                for counter in watched:
-                    at = (key, name, counter)
-                    seen[at] = seen.get(at, 0) + int(figures.get(counter) or 0)
-        for (key, name, counter), total in seen.items():
-            # The counters of a new object with the same name start at zero.
-            more = total - min(self._seen.get((key, name, counter), 0), total)
-            if more:
-                self._record(key, name, counter, more, total, interface)
+        for (key, name, counter), more, total in _increases(self._seen, seen):
+            self._record(key, name, counter, more, total, interface)
         self._seen = seen
 
     def _record(self, key: str, name: str, counter: str, more: int, total: int, interface: str) -> None:
@@ -202,6 +210,25 @@ class CounterLog:
             described.doc,
             extra=extra,
         )
+
+
+def _increases(
+    before: Mapping[tuple[str, str, str], int], now: Mapping[tuple[str, str, str], int]
+) -> Iterator[tuple[tuple[str, str, str], int, int]]:
+    """Yield each counter that grew, by how much, and its value. Counters of a new object start at zero."""
+    for at, total in now.items():
+        more = total - min(before.get(at, 0), total)
+        if more:
+            yield at, more, total
+
+
+def _note(key: str, name: str, counter: str, more: int, interface: str) -> None:
+    """Note the increase of a counter in the error log, if its level is WARNING."""
+    logger, watched = _WATCHED[key]
+    if watched[counter] < _WARNING:
+        return
+    text = f"{counter}: {schema().group(_GROUPS[key]).counter(counter).doc}"
+    process_errors.note(logger, counter, text, subject=displayed(name) or interface, count=more)
 
 
 def _objects(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -23,8 +23,9 @@ _LISTS = {
     "receivers": ("topic",),
     "event_queues": ("queue",),
     "hot_failover": ("queue",),
+    "errors": ("logger", "subject", "text"),
 }
-_NEW_LISTS = ("event_queues", "hot_failover")
+_NEW_LISTS = ("event_queues", "hot_failover", "errors")
 """Lists that a process of an earlier version does not have."""
 
 

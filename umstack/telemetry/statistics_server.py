@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from umstack.error_log import process_errors
 from umstack.errors import Closed, PermissionNeeded, ResourceLimit, error_from_os
 from umstack.foreign_text import displayed
 from umstack.telemetry.socket_folders import (
@@ -122,6 +123,7 @@ class StatisticsServer:
             "command": " ".join(sys.orig_argv),
             "started_at": self._started_at,
             "read_at": time.time(),
+            "errors": process_errors.read(),
             **self._read(),
         }
 
