@@ -24,14 +24,28 @@ enum {
     IPV6_EXTENSIONS_MAX = 8,
     TCP_HEADER_BYTES = 20,
     VLAN_MASK = 0x0fff,
+    VLAN_TAGS_MAX = 8,
+    MPLS_LABELS_MAX = 8,
+    TUNNELS_MAX = 4,
     ETHERTYPE_OLD_VLAN = 0x9100,
+    ETHERTYPE_BRIDGED = 0x6558,
+    ETHERTYPE_MPLS = 0x8847,
+    ETHERTYPE_MPLS_MULTICAST = 0x8848,
+    ETHERTYPE_ERSPAN = 0x88be, /* types I and II */
+    ETHERTYPE_ERSPAN_3 = 0x22eb,
+    ETHERTYPE_ARISTA = 0xd28b, /* a switch's time in front of the packet */
+    PORT_VXLAN = 4789,
+    PORT_GENEVE = 6081,
 };
 
 enum protocol {
     PROTOCOL_HOP_BY_HOP = 0,
+    PROTOCOL_IPV4 = 4,
     PROTOCOL_TCP = 6,
+    PROTOCOL_IPV6 = 41,
     PROTOCOL_ROUTING = 43,
     PROTOCOL_FRAGMENT = 44,
+    PROTOCOL_GRE = 47,
     PROTOCOL_DESTINATION = 60,
 };
 
@@ -44,6 +58,147 @@ typedef struct rest {
 static rest behind(rest from, uint32_t bytes)
 {
     return (rest){from.data + bytes, from.captured - bytes};
+}
+
+static enum um_captured_frame_status decode_ether_type(uint16_t ether_type, rest from, um_captured_frame *frame);
+static enum um_captured_frame_status decode_raw(rest from, um_captured_frame *frame);
+
+/* Tunnels. The fields of the outer packet are replaced by those of the inner one. */
+
+static bool enter_tunnel(um_captured_frame *frame)
+{
+    if (frame->tunnel_count == TUNNELS_MAX)
+        return false;
+    frame->tunnel_count++;
+    frame->vlan = -1;
+    frame->inner_vlan = -1;
+    frame->ip_version = 0;
+    return true;
+}
+
+static enum um_captured_frame_status decode_ethernet(rest from, um_captured_frame *frame)
+{
+    if (from.captured < UM_ETHERNET_HEADER_BYTES)
+        return UM_CAPTURED_CUT;
+    return decode_ether_type(um_load_be16(from.data + UM_ETHERTYPE_AT), behind(from, UM_ETHERNET_HEADER_BYTES), frame);
+}
+
+static enum um_captured_frame_status decode_in_tunnel(uint16_t ether_type, rest from, um_captured_frame *frame)
+{
+    if (!enter_tunnel(frame))
+        return UM_CAPTURED_FOREIGN;
+    return ether_type == ETHERTYPE_BRIDGED ? decode_ethernet(from, frame) : decode_ether_type(ether_type, from, frame);
+}
+
+static enum um_captured_frame_status decode_erspan_2(rest from, um_captured_frame *frame)
+{
+    enum { BYTES = 8, VERSION = 1 };
+    if (from.captured < BYTES)
+        return UM_CAPTURED_CUT;
+    return from.data[0] >> 4 == VERSION ? decode_in_tunnel(ETHERTYPE_BRIDGED, behind(from, BYTES), frame)
+                                        : UM_CAPTURED_FOREIGN;
+}
+
+static enum um_captured_frame_status decode_erspan_3(rest from, um_captured_frame *frame)
+{
+    enum { BYTES = 12, VERSION = 2, FLAGS_AT = 10, HAS_SUBHEADER = 1, SUBHEADER_BYTES = 8, TYPE_SHIFT = 10, IP = 2 };
+    if (from.captured < BYTES)
+        return UM_CAPTURED_CUT;
+    uint16_t flags = um_load_be16(from.data + FLAGS_AT);
+    uint32_t bytes = flags & HAS_SUBHEADER ? BYTES + SUBHEADER_BYTES : BYTES;
+    uint32_t type = flags >> TYPE_SHIFT & 0x1f;
+    if (from.data[0] >> 4 != VERSION || (type != 0 && type != IP))
+        return UM_CAPTURED_FOREIGN;
+    if (from.captured < bytes)
+        return UM_CAPTURED_CUT;
+    if (type == 0)
+        return decode_in_tunnel(ETHERTYPE_BRIDGED, behind(from, bytes), frame);
+    return enter_tunnel(frame) ? decode_raw(behind(from, bytes), frame) : UM_CAPTURED_FOREIGN;
+}
+
+static enum um_captured_frame_status decode_gre(rest from, um_captured_frame *frame)
+{
+    enum { BYTES = 4, WORD = 4, HAS_CHECKSUM = 0x8000, HAS_KEY = 0x2000, HAS_SQN = 0x1000, UNSUPPORTED = 0x4007 };
+    if (from.captured < BYTES)
+        return UM_CAPTURED_CUT;
+    uint16_t flags = um_load_be16(from.data), protocol = um_load_be16(from.data + 2);
+    if (flags & UNSUPPORTED)
+        return UM_CAPTURED_FOREIGN;
+    uint32_t bytes =
+        BYTES + (flags & HAS_CHECKSUM ? WORD : 0) + (flags & HAS_KEY ? WORD : 0) + (flags & HAS_SQN ? WORD : 0);
+    if (from.captured < bytes)
+        return UM_CAPTURED_CUT;
+    from = behind(from, bytes);
+    if (protocol == ETHERTYPE_ERSPAN_3)
+        return decode_erspan_3(from, frame);
+    if (protocol == ETHERTYPE_ERSPAN)
+        return flags & HAS_SQN ? decode_erspan_2(from, frame) : decode_in_tunnel(ETHERTYPE_BRIDGED, from, frame);
+    return decode_in_tunnel(protocol, from, frame);
+}
+
+/* Opens VXLAN and GENEVE, if the fields that must be 0 are. Returns false for an ordinary datagram on their ports. */
+static bool opens_udp_tunnel(um_captured_frame *frame, enum um_captured_frame_status *status)
+{
+    enum { BYTES = 8, VXLAN_FLAGS = 0x08000000, LENGTH_MASK = 0x3f, WORD = 4, CRITICAL_ONLY = 0x40 };
+    rest from = {frame->payload, frame->payload_captured_bytes};
+    if (frame->is_fragment || from.captured < BYTES || from.data[BYTES - 1] != 0)
+        return false;
+    if (frame->destination_port == PORT_VXLAN) {
+        if (um_load_be32(from.data) != VXLAN_FLAGS)
+            return false;
+        *status = decode_in_tunnel(ETHERTYPE_BRIDGED, behind(from, BYTES), frame);
+        return true;
+    }
+    uint16_t protocol = um_load_be16(from.data + 2);
+    if (from.data[0] > LENGTH_MASK || (from.data[1] & ~CRITICAL_ONLY) != 0 ||
+        (protocol != ETHERTYPE_BRIDGED && protocol != UM_ETHERTYPE_IPV4 && protocol != UM_ETHERTYPE_IPV6))
+        return false;
+    uint32_t bytes = BYTES + (uint32_t)(from.data[0] & LENGTH_MASK) * WORD;
+    *status = from.captured < bytes ? UM_CAPTURED_CUT : decode_in_tunnel(protocol, behind(from, bytes), frame);
+    return true;
+}
+
+/* Below the labels is IP by its version, or Ethernet behind a control word. A group's address starts with 1, a control
+ * word with 0. */
+static enum um_captured_frame_status decode_mpls(rest from, um_captured_frame *frame)
+{
+    enum { LABEL_BYTES = 4, BOTTOM_AT = 2, CONTROL_BYTES = 4 };
+    bool is_bottom = false;
+    for (int labels = 0; !is_bottom; labels++) {
+        if (labels == MPLS_LABELS_MAX)
+            return UM_CAPTURED_FOREIGN;
+        if (from.captured <= LABEL_BYTES)
+            return UM_CAPTURED_CUT;
+        is_bottom = (from.data[BOTTOM_AT] & 1) != 0;
+        from = behind(from, LABEL_BYTES);
+    }
+    uint8_t first = from.data[0];
+    if (!enter_tunnel(frame))
+        return UM_CAPTURED_FOREIGN;
+    if (first >> 4 == 4 || first >> 4 == 6)
+        return decode_raw(from, frame);
+    if (first > 1)
+        return UM_CAPTURED_FOREIGN;
+    if (first == 0 && from.captured < CONTROL_BYTES)
+        return UM_CAPTURED_CUT;
+    return decode_ethernet(first == 0 ? behind(from, CONTROL_BYTES) : from, frame);
+}
+
+/* The low byte of the version decides the length of the time. */
+static enum um_captured_frame_status decode_arista(rest from, um_captured_frame *frame)
+{
+    enum { FIXED_BYTES = 4, SUBTYPE = 1, VERSION_AT = 3, LONG_TIME = 0x10, SHORT_TIME = 0x20, TYPE_BYTES = 2 };
+    if (from.captured < FIXED_BYTES)
+        return UM_CAPTURED_CUT;
+    uint8_t version = from.data[VERSION_AT];
+    if (um_load_be16(from.data) != SUBTYPE || (version != LONG_TIME && version != SHORT_TIME))
+        return UM_CAPTURED_FOREIGN;
+    uint32_t bytes = FIXED_BYTES + (version == LONG_TIME ? 8 : 6);
+    if (from.captured < bytes + TYPE_BYTES)
+        return UM_CAPTURED_CUT;
+    if (frame->tunnel_count++ == TUNNELS_MAX)
+        return UM_CAPTURED_FOREIGN;
+    return decode_ether_type(um_load_be16(from.data + bytes), behind(from, bytes + TYPE_BYTES), frame);
 }
 
 static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes, um_captured_frame *frame)
@@ -62,6 +217,10 @@ static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes
     uint32_t there = (from.captured < packet_bytes ? from.captured : packet_bytes);
     there = there < UM_UDP_HEADER_BYTES ? 0 : there - UM_UDP_HEADER_BYTES;
     frame->payload_captured_bytes = there < frame->payload_bytes ? there : frame->payload_bytes;
+    enum um_captured_frame_status inner;
+    bool may_be_tunnel = frame->destination_port == PORT_VXLAN || frame->destination_port == PORT_GENEVE;
+    if (UM_UNLIKELY(may_be_tunnel) && opens_udp_tunnel(frame, &inner))
+        return inner;
     return UM_CAPTURED_UDP;
 }
 
@@ -95,8 +254,15 @@ static enum um_captured_frame_status decode_transport(uint8_t protocol, uint32_t
 {
     if (protocol == PROTOCOL_TCP && !frame->is_fragment)
         return decode_tcp(from, packet_bytes, frame);
-    if (protocol != UM_PROTOCOL_UDP)
-        return UM_CAPTURED_FOREIGN;
+    if (UM_UNLIKELY(protocol != UM_PROTOCOL_UDP)) {
+        rest inside = {from.data, from.captured < packet_bytes ? from.captured : packet_bytes};
+        if (frame->is_fragment)
+            return UM_CAPTURED_FOREIGN;
+        if (protocol == PROTOCOL_GRE)
+            return decode_gre(inside, frame);
+        bool is_ip = protocol == PROTOCOL_IPV4 || protocol == PROTOCOL_IPV6;
+        return is_ip && enter_tunnel(frame) ? decode_raw(inside, frame) : UM_CAPTURED_FOREIGN;
+    }
     return fragment_offset != 0 ? UM_CAPTURED_FRAGMENT : decode_udp(from, packet_bytes, frame);
 }
 
@@ -173,17 +339,28 @@ static enum um_captured_frame_status decode_ether_type(uint16_t ether_type, rest
     for (int tags = 0;
          ether_type == UM_ETHERTYPE_VLAN || ether_type == UM_ETHERTYPE_SERVICE_VLAN || ether_type == ETHERTYPE_OLD_VLAN;
          tags++) {
-        if (tags == 2)
+        if (tags == VLAN_TAGS_MAX)
             return UM_CAPTURED_FOREIGN;
         if (from.captured < UM_VLAN_TAG_BYTES)
             return UM_CAPTURED_CUT;
-        *(tags == 0 ? &frame->vlan : &frame->inner_vlan) = um_load_be16(from.data) & VLAN_MASK;
+        if (tags < 2)
+            *(tags == 0 ? &frame->vlan : &frame->inner_vlan) = um_load_be16(from.data) & VLAN_MASK;
         ether_type = um_load_be16(from.data + 2);
         from = behind(from, UM_VLAN_TAG_BYTES);
     }
     if (UM_LIKELY(ether_type == UM_ETHERTYPE_IPV4))
         return decode_ipv4(from, frame);
-    return ether_type == UM_ETHERTYPE_IPV6 ? decode_ipv6(from, frame) : UM_CAPTURED_FOREIGN;
+    switch (ether_type) {
+    case UM_ETHERTYPE_IPV6:
+        return decode_ipv6(from, frame);
+    case ETHERTYPE_MPLS:
+    case ETHERTYPE_MPLS_MULTICAST:
+        return decode_mpls(from, frame);
+    case ETHERTYPE_ARISTA:
+        return decode_arista(from, frame);
+    default:
+        return UM_CAPTURED_FOREIGN;
+    }
 }
 
 static enum um_captured_frame_status decode_raw(rest from, um_captured_frame *frame)
@@ -209,10 +386,7 @@ static enum um_captured_frame_status decode_link(int32_t link_type, rest from, u
 {
     switch (link_type) {
     case LINK_ETHERNET:
-        if (from.captured < UM_ETHERNET_HEADER_BYTES)
-            return UM_CAPTURED_CUT;
-        return decode_ether_type(um_load_be16(from.data + UM_ETHERTYPE_AT), behind(from, UM_ETHERNET_HEADER_BYTES),
-                                 frame);
+        return decode_ethernet(from, frame);
     case LINK_COOKED:
         if (from.captured < COOKED_BYTES)
             return UM_CAPTURED_CUT;
@@ -242,6 +416,7 @@ void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t c
     frame->vlan = -1;
     frame->inner_vlan = -1;
     frame->ip_version = 0;
+    frame->tunnel_count = 0;
     frame->is_fragment = false;
     frame->payload_bytes = 0;
     frame->payload_captured_bytes = 0;

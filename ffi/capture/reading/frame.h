@@ -1,5 +1,6 @@
-/* Finds the UDP or TCP payload of a captured frame: Ethernet with up to two VLAN tags, Linux cooked (both versions),
- * BSD loopback, raw IP; IPv4 with options, IPv6 with extension headers, fragments of both. Reads captured bytes only.
+/* Finds the UDP or TCP payload of a captured frame: Ethernet with VLAN tags (two are reported), Linux cooked (both
+ * versions), BSD loopback, raw IP; IPv4 with options, IPv6 with extension headers, fragments of both; inside of GRE,
+ * ERSPAN I to III, VXLAN, GENEVE, MPLS, IP in IP, and behind Arista's time header. Reads captured bytes only.
  */
 #ifndef UM_CAPTURE_READING_FRAME_H
 #define UM_CAPTURE_READING_FRAME_H
@@ -22,6 +23,7 @@ typedef struct um_captured_frame {
     enum um_captured_frame_status status;
     int32_t vlan;               /* of the outer tag; -1 without one */
     int32_t inner_vlan;         /* -1 without a second tag */
+    uint8_t tunnel_count;       /* headers of tunnels and times in front; at most 4 are opened */
     uint8_t ip_version;         /* 4, 6, or 0: addresses are not set */
     bool is_fragment;           /* any fragment, including the first */
     const uint8_t *source;      /* 4 or 16 bytes */
