@@ -74,6 +74,10 @@ class OccupiedInterfaceWarning(UserWarning):
     """Another process receives over rings on the interface, while this context uses sockets."""
 
 
+class GenericModeWarning(UserWarning):
+    """Rings are in generic mode because the driver does not run the XDP program."""
+
+
 class Context(Closing):
     """Run one instance of the stack on one network interface.
 
@@ -141,6 +145,7 @@ class Context(Closing):
             self._core = self._engine.core
             undo.callback(self._close_engine)
             self._warn_occupied(found)
+            self._warn_generic(found)
             if tap is not None:
                 self.tap(tap)
             self._streams = Streams(chosen, found.address or "", is_threaded=not self._engine.is_sequential)
@@ -202,10 +207,25 @@ class Context(Closing):
             f"{interface.name} is used by rings of another context: {rings}; the groups it receives do not reach this "
             "context, which is on sockets: use another interface, or link=socket in both"
         )
+        self._warn_of_link(text, interface, OccupiedInterfaceWarning)
+
+    def _warn_generic(self, interface: xdp.Interface) -> None:
+        """Generic mode is slower, and it drops joined datagrams, which a fault of the network seems to explain."""
+        reasons = self._engine.link.step_down()
+        if reasons is None:
+            return
+        text = (
+            f"{interface.name} uses generic mode, which is slower and drops datagrams that were joined by UDP GSO or "
+            f"GRO; {reasons}. Also possible: `ethtool -K {interface.name} gro off`, with veth "
+            "`ethtool -K PEER tx-udp-segmentation off`, or link=native, which refuses generic mode"
+        )
+        self._warn_of_link(text, interface, GenericModeWarning)
+
+    def _warn_of_link(self, text: str, interface: xdp.Interface, category: type[UserWarning]) -> None:
         logging.getLogger("umstack.link").warning(
             "%s", displayed(text), extra={"umstack_interface": interface.name}
         )
-        warnings.warn(displayed(text), OccupiedInterfaceWarning, stacklevel=3)
+        warnings.warn(displayed(text), category, stacklevel=4)
 
     def _open_resolver(self) -> Resolver:
         interface = self.interface
@@ -924,4 +944,4 @@ def _check_multicast(interface: xdp.Interface, group: str) -> None:
         )
 
 
-__all__ = ["Context", "OccupiedInterfaceWarning", "ReceiveBufferWarning"]
+__all__ = ["Context", "GenericModeWarning", "OccupiedInterfaceWarning", "ReceiveBufferWarning"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import xdp
+from tests.unit.loopback import configuration_file
 from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
+from umstack import Context, GenericModeWarning
 from umstack._engine.link import DataLink, OpenedRings
 from umstack._engine.ring_link import walk_down
 from umstack.errors import PermissionNeeded, UmError, Unsupported
@@ -100,6 +104,27 @@ def test_each_step_is_tried_on_purpose_or_not_at_all(
 
 
 @pytest.mark.parametrize(
+    ("wanted", "refusals", "is_reported"),
+    [
+        ("xdp", {Z: errno.EOPNOTSUPP, N: errno.EINVAL}, True),
+        ("auto", {Z: errno.EOPNOTSUPP, N: errno.EINVAL}, True),
+        ("xdp", {Z: errno.EOPNOTSUPP}, False),
+        ("generic", {}, False),
+        ("auto", {Z: errno.EOPNOTSUPP, N: errno.EINVAL, G: errno.ENOBUFS}, False),
+    ],
+)
+def test_a_step_down_to_generic_mode_has_its_reasons(
+    wanted: str, refusals: Mapping[Mode, int], is_reported: bool
+) -> None:
+    """W7: generic mode that was not requested by name is reported, with each refused mode and its remedy."""
+    link, _ = walked(BEST, wanted, refusals)
+    reasons = link.step_down()
+    assert (reasons is not None) == is_reported
+    if reasons is not None:
+        assert "native: native refused (do without native)" in reasons
+
+
+@pytest.mark.parametrize(
     ("facts", "wanted", "refusals", "kind", "expected", "number"),
     [
         (VETH, "zero-copy", {}, Unsupported, "zero-copy: veth is not on the allow-list.*docs/drivers", 0),
@@ -126,3 +151,19 @@ def test_a_forced_link_fails_with_what_is_missing(
         walked(facts, wanted, refusals)
     assert refused.value.errno == number
     assert "eth1" in refused.value.message
+
+
+def test_a_context_warns_of_a_step_down_to_generic_mode(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The warning names the interface, the reasons and what to turn off; without a step down there is none."""
+    config = configuration_file(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GenericModeWarning)
+        Context("lo", config=config).close()
+    monkeypatch.setattr(DataLink, "step_down", lambda _link: "native: no (do this)")
+    with pytest.warns(
+        GenericModeWarning, match=r"lo uses generic mode.*native: no \(do this\).*gro off"
+    ) as caught:
+        Context("lo", config=config).close()
+    assert caught[0].filename == __file__

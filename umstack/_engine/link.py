@@ -93,6 +93,17 @@ class DataLink:
         """`xdp` or `socket`."""
         return "socket" if self.mode is Mode.SOCKET else "xdp"
 
+    def step_down(self) -> str | None:
+        """Return why the driver does not run the program, with the remedies; None unless generic mode was stepped
+        down to.
+        """
+        if self.mode is not Mode.GENERIC or len(self.steps) == 1:
+            return None
+        return "; ".join(
+            f"{step.mode}: {step.reason}" + (f" ({step.remedy})" if step.remedy else "")
+            for step in self.steps[:-1]
+        )
+
     @property
     def rings_address(self) -> int:
         """The address of the um_rings for the core, 0 for kernel sockets."""
