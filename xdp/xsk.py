@@ -85,7 +85,7 @@ class RingSettings:
     queues: int = 0
     """Number of receive queues from `first_queue` on; 0: all."""
     first_queue: int = 0
-    verify_checksum: bool = False
+    verify_checksum: bool = True
     huge_pages: bool = True
     busy_poll_us: int = 0
     """Microseconds for which a receive that finds the rings empty runs the driver (preferred busy polling); 0: off."""

@@ -1,6 +1,17 @@
 #include "xsk/headers.h"
 
-enum { VLAN_MAX = 2 };
+enum {
+    VLAN_MAX = 2,
+    OPTION_END = 0,
+    OPTION_NO_OPERATION = 1,
+    OPTION_RECORD_ROUTE = 7,
+    OPTION_TIMESTAMP = 68,
+    OPTION_LOOSE_ROUTE = 131,
+    OPTION_STRICT_ROUTE = 137,
+    OPTION_ROUTER_ALERT = 148,
+    OPTION_RECORDS_AT = 4, /* smallest pointer of a record route, which counts from one */
+    OPTION_TIMES_AT = 5,   /* the same of a timestamp option */
+};
 
 /* ---- writing ---- */
 
@@ -81,6 +92,45 @@ static bool checksum_is_right(const uint8_t *ip, const uint8_t *udp, uint32_t ud
     return um_internet_fold(um_internet_sum(udp, udp_length, pseudo)) == 0xffff || um_internet_fold(pseudo) == written;
 }
 
+/* The kernel drops a datagram with malformed options, and one with a source route unless configured otherwise. */
+static bool is_option_right(const uint8_t *option, uint32_t length)
+{
+    switch (option[0]) {
+    case OPTION_LOOSE_ROUTE:
+    case OPTION_STRICT_ROUTE:
+        return false;
+    case OPTION_RECORD_ROUTE:
+        return length >= 3 && option[2] >= OPTION_RECORDS_AT && (option[2] > length || option[2] + 3u <= length);
+    case OPTION_TIMESTAMP:
+        return length >= 4 && option[2] >= OPTION_TIMES_AT && (option[2] > length || option[2] + 3u <= length);
+    case OPTION_ROUTER_ALERT:
+        return length >= 4;
+    default:
+        return true;
+    }
+}
+
+static bool are_options_right(const uint8_t *options, uint32_t bytes)
+{
+    for (uint32_t at = 0; at < bytes && options[at] != OPTION_END;) {
+        if (options[at] == OPTION_NO_OPERATION) {
+            at++;
+            continue;
+        }
+        uint32_t length = bytes - at < 2 ? 0 : options[at + 1];
+        if (length < 2 || length > bytes - at || !is_option_right(options + at, length))
+            return false;
+        at += length;
+    }
+    return true;
+}
+
+static bool is_martian(uint32_t from)
+{
+    uint32_t network = from >> 24;
+    return from == 0 || network == 127 || (from >> 28) == 14 || from == UINT32_MAX;
+}
+
 enum um_xsk_refusal um_xsk_read_headers(const uint8_t *frame, uint32_t length, bool verify, um_rx *rx)
 {
     uint32_t at = UM_ETHERNET_HEADER_BYTES;
@@ -104,6 +154,13 @@ enum um_xsk_refusal um_xsk_read_headers(const uint8_t *frame, uint32_t length, b
         return UM_XSK_NOT_UDP;
     if (ip_header < UM_IPV4_HEADER_BYTES || ip_length > length - at || ip_length < ip_header + UM_UDP_HEADER_BYTES)
         return UM_XSK_TRUNCATED;
+    if (um_internet_fold(um_internet_sum(ip, ip_header, 0)) != UINT16_MAX)
+        return UM_XSK_BAD_IP;
+    if (UM_UNLIKELY(ip_header > UM_IPV4_HEADER_BYTES) &&
+        !are_options_right(ip + UM_IPV4_HEADER_BYTES, ip_header - UM_IPV4_HEADER_BYTES))
+        return UM_XSK_BAD_IP;
+    if (is_martian(um_load_be32(ip + UM_IPV4_FROM_AT)))
+        return UM_XSK_MARTIAN;
     const uint8_t *udp = ip + ip_header;
     uint32_t udp_length = um_load_be16(udp + UM_UDP_LENGTH_AT);
     if (udp_length < UM_UDP_HEADER_BYTES || udp_length > ip_length - ip_header)

@@ -3,7 +3,8 @@
  *
  * Each sending session has one template. Only lengths and checksums are written per datagram. Datagrams have the
  * don't-fragment bit set and identification 0 (W4), as those of a kernel socket have.
- * Received frames may have up to two VLAN tags and IPv4 options; all but UDP over IPv4 is refused with a reason.
+ * Received frames may have up to two VLAN tags and IPv4 options. A frame that the kernel would drop is refused with a
+ * reason: all but whole UDP datagrams over IPv4, wrong checksums, malformed options, impossible sources.
  * Nothing here allocates or makes system calls. Any thread; memory is the caller's.
  */
 #ifndef UM_XSK_HEADERS_H
@@ -46,6 +47,8 @@ enum um_xsk_refusal {
     UM_XSK_TRUNCATED,    /* shorter than its headers require */
     UM_XSK_NOT_UDP,      /* not IPv4, not UDP, or a fragment */
     UM_XSK_BAD_CHECKSUM, /* the UDP checksum is wrong */
+    UM_XSK_BAD_IP,       /* the IP header's checksum is wrong, or its options are malformed or route the datagram */
+    UM_XSK_MARTIAN,      /* no host has the source address: multicast, broadcast, loopback, 0.0.0.0 */
 };
 
 /* Finds the datagram in a frame and sets data, length, from and to. With `verify`, a wrong UDP checksum is refused.

@@ -147,6 +147,8 @@ static bool read_packet(um_xsk_queue *queue, const uint8_t *packet, uint32_t len
     enum um_xsk_refusal refusal = um_xsk_read_headers(packet, length, queue->verify_checksum, rx);
     UM_COUNT(queue->counters.ring_frames_refused, refusal == UM_XSK_TRUNCATED || refusal == UM_XSK_NOT_UDP);
     UM_COUNT(queue->counters.ring_checksum_errors, refusal == UM_XSK_BAD_CHECKSUM);
+    UM_COUNT(queue->counters.ring_ip_errors, refusal == UM_XSK_BAD_IP);
+    UM_COUNT(queue->counters.ring_martians, refusal == UM_XSK_MARTIAN);
     if (refusal != UM_XSK_READ)
         return false;
     rx->segment_length = 0;

@@ -156,6 +156,13 @@ static uint32_t write_packet(const rings *r, uint8_t *frame, const uint8_t *payl
     return r->made.header_bytes + length;
 }
 
+/* Corrects the checksum of an IP header that the test has changed. */
+static void correct_ip(uint8_t *ip)
+{
+    memset(ip + UM_IPV4_CHECKSUM_AT, 0, 2);
+    um_store_be16(ip + UM_IPV4_CHECKSUM_AT, (uint16_t)~naive_sum(ip, (ip[0] & 15u) * 4, 0));
+}
+
 /* A copy at the end of its memory, so that the sanitizer detects a read beyond it. The caller frees *memory. */
 static uint8_t *copy_to_the_end(const uint8_t *data, uint32_t length, uint8_t **memory)
 {
@@ -246,6 +253,7 @@ TEST("W6", "reading: VLAN tags and IP options are skipped, and a frame cut anywh
     ip[0] = 0x46; /* one word of options */
     um_store_be16(ip + 2, (uint16_t)(um_load_be16(ip + 2) + 4));
     memset(frame + length, 1, 4);
+    correct_ip(ip);
     length += 4;
     memcpy(frame + length, plain + 34, plain_length - 34);
     length += plain_length - 34;
@@ -286,6 +294,49 @@ TEST("W6", "reading: fragments, other protocols and wrong checksums are refused;
     CHECK_EQ(um_xsk_read_headers(frame, length, true, &rx), UM_XSK_READ);
     um_store_be16(udp + 6, 0);
     CHECK_EQ(um_xsk_read_headers(frame, length, true, &rx), UM_XSK_READ);
+    rings_close(r);
+}
+
+TEST("W6", "reading: damaged IP headers, malformed options, source routes and impossible sources are refused")
+{
+    rings *r = rings_open(false);
+    const uint8_t payload[] = "0123456789";
+    uint8_t plain[128], frame[128];
+    um_rx rx;
+    uint32_t length = write_packet(r, plain, payload, 10);
+    const uint8_t *ip = plain + UM_ETHERNET_HEADER_BYTES;
+    for (uint32_t at = 0; at < 8 * UM_IPV4_HEADER_BYTES; at++) {
+        memcpy(frame, plain, length);
+        frame[UM_ETHERNET_HEADER_BYTES + at / 8] ^= (uint8_t)(1u << at % 8);
+        CHECK(um_xsk_read_headers(frame, length, false, &rx) != UM_XSK_READ);
+    }
+    static const uint32_t martians[] = {0, 0x7f000001, 0xe0000001, 0xef010101, 0xffffffff};
+    for (uint32_t i = 0; i < sizeof martians / sizeof martians[0]; i++) {
+        memcpy(frame, plain, length);
+        um_store_be32(frame + UM_ETHERNET_HEADER_BYTES + UM_IPV4_FROM_AT, martians[i]);
+        correct_ip(frame + UM_ETHERNET_HEADER_BYTES);
+        CHECK_EQ(um_xsk_read_headers(frame, length, false, &rx), UM_XSK_MARTIAN);
+    }
+    static const struct {
+        uint8_t options[4];
+        enum um_xsk_refusal refusal;
+    } cases[] = {
+        {{1, 1, 1, 0}, UM_XSK_READ},      {{0x1e, 4, 0, 0}, UM_XSK_READ},   {{148, 4, 0, 0}, UM_XSK_READ},
+        {{0, 1, 1, 0x1e}, UM_XSK_READ},   {{1, 1, 1, 0x1e}, UM_XSK_BAD_IP}, {{0x1e, 0, 0, 0}, UM_XSK_BAD_IP},
+        {{0x1e, 1, 0, 0}, UM_XSK_BAD_IP}, {{0x1e, 5, 0, 0}, UM_XSK_BAD_IP}, {{131, 3, 4, 0}, UM_XSK_BAD_IP},
+        {{137, 3, 4, 0}, UM_XSK_BAD_IP},  {{7, 3, 3, 0}, UM_XSK_BAD_IP},    {{7, 3, 3 + 1, 0}, UM_XSK_READ},
+        {{68, 4, 4, 0}, UM_XSK_BAD_IP},   {{68, 3, 5, 0}, UM_XSK_BAD_IP},   {{148, 3, 0, 0}, UM_XSK_BAD_IP},
+    };
+    for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint8_t *at = frame + UM_ETHERNET_HEADER_BYTES;
+        memcpy(frame, plain, UM_ETHERNET_HEADER_BYTES + UM_IPV4_HEADER_BYTES);
+        at[0]++;
+        um_store_be16(at + UM_IPV4_LENGTH_AT, (uint16_t)(um_load_be16(ip + UM_IPV4_LENGTH_AT) + 4));
+        memcpy(at + UM_IPV4_HEADER_BYTES, cases[i].options, 4);
+        memcpy(at + UM_IPV4_HEADER_BYTES + 4, ip + UM_IPV4_HEADER_BYTES, length - UM_ETHERNET_HEADER_BYTES - 20);
+        correct_ip(at);
+        CHECK_EQ(um_xsk_read_headers(frame, length + 4, true, &rx), cases[i].refusal);
+    }
     rings_close(r);
 }
 

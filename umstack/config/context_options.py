@@ -304,9 +304,9 @@ class ContextOptions:
     )
     link_xdp_checksum: bool = option(
         Kind.SWITCH,
-        ours=0,
-        doc="Verify the UDP checksum of datagrams from the rings. NICs already drop frames damaged on the wire; "
-        "this detects damage on the way to the wire.",
+        ours=1,
+        doc="Verify the UDP checksum of datagrams from the rings, as the kernel does for sockets. A NIC drops only "
+        "frames with a wrong frame check sequence; with 0, other damage is delivered as right.",
     )
     link_xdp_busy_poll: int = option(
         Kind.INTEGER,

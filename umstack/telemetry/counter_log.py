@@ -91,6 +91,8 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "send_errors": _WARNING,
             "oversize_sends": _INFO,
             "ring_checksum_errors": _WARNING,
+            "ring_ip_errors": _WARNING,
+            "ring_martians": _WARNING,
             "xdp_rx_dropped": _WARNING,
             "xdp_rx_ring_full": _WARNING,
         },

@@ -502,6 +502,10 @@ typedef struct um_link_counters {
     uint64_t ring_frames_refused;
     /* counter, datagrams: Datagrams from a ring dropped for a wrong UDP checksum (link_xdp_checksum). */
     uint64_t ring_checksum_errors;
+    /* counter, datagrams: Datagrams from a ring dropped for an IP header with a wrong checksum, malformed options or a source route. */
+    uint64_t ring_ip_errors;
+    /* counter, datagrams: Datagrams from a ring dropped because no host can have their source address (multicast, broadcast, loopback, 0.0.0.0). */
+    uint64_t ring_martians;
     /* counter, datagrams: Datagrams received in several frames of a ring (jumbo). */
     uint64_t ring_multi_buffer;
     /* counter, datagrams: Datagrams that publishers staged in a frame of the ring and that were sent from it without a copy. */
