@@ -19,6 +19,7 @@ typedef struct lines {
     um_message_queue inputs[LINES];
     void *memory[LINES + 1];
     uint32_t topic_sqn[LINES];
+    uint32_t source[LINES]; /* numbers of the sources that send now */
     int64_t now_ns;
 } lines;
 
@@ -34,6 +35,7 @@ static lines *open_lines(const um_hot_failover_config *config)
     for (uint32_t i = 0; i < LINES; i++) {
         um_queue_init(&f->inputs[i], f->memory[i], BLOCKS, ROWS, BLOCK_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
         f->hf.inputs[f->hf.input_count++] = &f->inputs[i];
+        f->source[i] = i;
     }
     return f;
 }
@@ -74,7 +76,7 @@ static bool bring_with(lines *f, uint32_t line, const um_lbmc_hot_failover *numb
     um_row row = {.flags = UM_MESSAGE_HOT_FAILOVER | (properties > 0 ? UM_MESSAGE_PROPERTIES : 0),
                   .sequence_number = sqn,
                   .first_sequence_number = sqn,
-                  .source = line};
+                  .source = f->source[line]};
     if (properties > 0)
         um_queue_append_with_properties(&f->inputs[line], &row, before + length, properties);
     else
@@ -255,6 +257,55 @@ TEST("W1", "a reset delivers waiting messages, then an event; a line's messages 
         CHECK(rows[i].kind == kinds[i] && rows[i].sqn == numbers[i]);
     CHECK_EQ(f->hf.counters.hf_resets, 1);
     CHECK_EQ(f->hf.counters.hf_duplicates, 3);
+    close_lines(f);
+}
+
+TEST("W1", "a reset reports no number that its line left out")
+{
+    lines *f = open_plain();
+    taken rows[8];
+    bring(f, 0, 100);
+    f->topic_sqn[0]++;
+    bring(f, 0, 103);
+    bring(f, 0, 106);
+    CHECK(bring_with(f, 0, &(um_lbmc_hot_failover){.sqn = 7, .is_reset = true}));
+    CHECK_EQ(take(f, rows, 8), 6);
+    static const uint64_t numbers[] = {100, 101, 102, 103, 106, 7};
+    for (uint32_t i = 0; i < 6; i++)
+        CHECK_EQ(rows[i].sqn, numbers[i]);
+    CHECK_EQ(f->hf.counters.hf_lost, 2);
+    CHECK_EQ(f->hf.counters.hf_left_out, 2);
+    close_lines(f);
+}
+
+TEST("W1", "a million restarts of publishers: each number once, skipped ones passed, each reset delivered once")
+{
+    enum { RESTARTS = 1000000, RESET_EVERY = 1000 };
+    lines *f = open_plain();
+    taken rows[8];
+    uint64_t sqn = 1;
+    for (uint32_t restart = 0; restart < RESTARTS; restart++) {
+        uint32_t line = restart % LINES;
+        f->source[line] = LINES + restart; /* the other line's source lives on */
+        f->topic_sqn[line] = restart * 7919u;
+        for (uint32_t i = 0; i < LINES; i++) {
+            bring(f, i, sqn);
+            bring(f, i, sqn + 3);
+        }
+        CHECK_EQ(take(f, rows, 8), 2);
+        CHECK(rows[0].kind == UM_ROW_MESSAGE && rows[0].sqn == sqn && rows[0].is_whole);
+        CHECK(rows[1].kind == UM_ROW_MESSAGE && rows[1].sqn == sqn + 3 && rows[1].is_whole);
+        bool is_reset = restart % RESET_EVERY == 0;
+        for (uint32_t i = 0; i < LINES && is_reset; i++)
+            CHECK(bring_with(f, i, &(um_lbmc_hot_failover){.sqn = sqn + 4, .is_reset = true}));
+        CHECK_EQ(take(f, rows, 8), is_reset);
+        CHECK(!is_reset || (rows[0].kind == UM_ROW_HF_RESET && rows[0].sqn == sqn + 4));
+        sqn += 4;
+    }
+    CHECK_EQ(f->hf.counters.hf_lost, 0);
+    CHECK_EQ(f->hf.counters.hf_left_out, 2 * (uint64_t)RESTARTS);
+    CHECK_EQ(f->hf.counters.hf_resets, RESTARTS / RESET_EVERY);
+    CHECK_EQ(f->hf.counters.hf_duplicates, 2 * (uint64_t)RESTARTS);
     close_lines(f);
 }
 

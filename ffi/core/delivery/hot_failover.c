@@ -141,6 +141,17 @@ static bool is_input_half_used(const um_hot_failover *hf, const um_hf_slot *slot
     return opened - slot->block->ordinal > input->block_count / 2;
 }
 
+/* True if the line of the lowest message left out all numbers between next_sqn and it; they are passed. */
+static bool pass_left_out(um_hot_failover *hf)
+{
+    const um_hf_slot *slot = slot_of(hf, hf->lowest);
+    if (!slot->has_previous || slot->previous >= hf->next_sqn)
+        return false;
+    UM_COUNT(hf->counters.hf_left_out, hf->lowest - hf->next_sqn);
+    hf->next_sqn = hf->lowest;
+    return true;
+}
+
 /* Delivers the next messages, passes numbers that do not exist, and gives up those that have timed out. Timeouts count
  * only when every input was read, because the missing number may wait there. Returns false if there is no space. */
 static bool drain(um_hot_failover *hf, bool is_caught_up)
@@ -155,11 +166,10 @@ static bool drain(um_hot_failover *hf, bool is_caught_up)
             continue;
         }
         const um_hf_slot *slot = slot_of(hf, hf->lowest);
-        if (slot->has_previous && slot->previous < hf->next_sqn) {
-            UM_COUNT(hf->counters.hf_left_out, hf->lowest - hf->next_sqn);
-            hf->next_sqn = hf->lowest;
-        } else if ((is_caught_up && hf->now_ns - slot->arrived_ns >= hf->config.max_delay_ns) ||
-                   is_input_half_used(hf, slot)) {
+        if (pass_left_out(hf))
+            continue;
+        if ((is_caught_up && hf->now_ns - slot->arrived_ns >= hf->config.max_delay_ns) ||
+            is_input_half_used(hf, slot)) {
             if (!give_up(hf, hf->lowest, source_of_head(hf)))
                 return false;
         } else {
@@ -178,7 +188,7 @@ int64_t um_hot_failover_deadline_ns(const um_hot_failover *hf)
 static bool reset(um_hot_failover *hf)
 {
     while (hf->held_count > 0) {
-        if (!give_up(hf, hf->lowest, source_of_head(hf)) || !has_space(hf))
+        if ((!pass_left_out(hf) && !give_up(hf, hf->lowest, source_of_head(hf))) || !has_space(hf))
             return false;
         deliver_held(hf);
         find_lowest(hf);
@@ -195,22 +205,27 @@ static bool reset(um_hot_failover *hf)
 
 /* ---- sources ---- */
 
-/* Returns NULL if there are too many sources: skipped numbers of the others are not recognized and time out. */
+/* A new source takes the entry of the source that sent nothing for the longest time, so restarts never fill the table.
+ * With more sources alive than entries, skipped numbers of an evicted one are not recognized and time out. */
 static um_hf_source *find_source(um_hot_failover *hf, uint32_t number)
 {
-    for (uint32_t i = 0; i < UM_HF_SOURCES; i++) {
+    um_hf_source *oldest = &hf->sources[number % UM_HF_SOURCES];
+    hf->uses++;
+    for (uint32_t i = 0; i < UM_HF_SOURCES && oldest->is_in_use; i++) {
         um_hf_source *source = &hf->sources[(number + i) % UM_HF_SOURCES];
-        if (source->is_in_use && source->number == number)
-            return source;
-        if (!source->is_in_use) {
-            memset(source, 0, sizeof *source);
-            source->is_in_use = true;
-            source->number = number;
-            source->resets = hf->resets;
+        if (source->is_in_use && source->number == number) {
+            source->last_use = hf->uses;
             return source;
         }
+        if (!source->is_in_use || source->last_use < oldest->last_use)
+            oldest = source;
     }
-    return NULL;
+    memset(oldest, 0, sizeof *oldest);
+    oldest->is_in_use = true;
+    oldest->number = number;
+    oldest->resets = hf->resets;
+    oldest->last_use = hf->uses;
+    return oldest;
 }
 
 static const um_hf_neighbour *find_neighbour(const um_hf_neighbour *table, uint32_t topic_sqn)
@@ -258,14 +273,13 @@ static void on_other_row(um_hot_failover *hf, um_block *block, uint32_t row)
     um_hf_source *source = find_source(hf, block->sources[row]);
     UM_COUNT(hf->counters.hf_line_losses,
              is_burst ? block->sequence_numbers[row] - block->first_sequence_numbers[row] + 1 : 1);
-    if (source != NULL)
-        source->resets = hf->resets; /* the gap may have contained a reset */
+    source->resets = hf->resets; /* the gap may have contained a reset */
     um_queue_release(block, 1);
 }
 
 static void on_reset(um_hot_failover *hf, um_block *block, uint32_t row, uint64_t sqn, um_hf_source *source)
 {
-    uint64_t of_source = source != NULL ? ++source->resets : hf->resets + 1;
+    uint64_t of_source = ++source->resets;
     if (of_source > hf->resets) {
         hf->resets = of_source;
         hf->is_reset_due = true;
@@ -326,7 +340,7 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
         on_reset(hf, block, row, number.sqn, source);
         return true;
     }
-    if (source != NULL && source->resets < hf->resets) { /* sent before the reset */
+    if (source->resets < hf->resets) { /* sent before the reset */
         drop(hf, block, row, sqn, skipped);
         return true;
     }
@@ -334,9 +348,8 @@ static bool on_row(um_hot_failover *hf, uint32_t input, um_block *block, uint32_
         hf->has_begun = true;
         hf->next_sqn = sqn;
     }
-    const um_hf_neighbour *previous = NULL;
-    if (source != NULL)
-        previous = note_neighbours(hf, source, block->first_sequence_numbers[row], block->sequence_numbers[row], sqn);
+    const um_hf_neighbour *previous =
+        note_neighbours(hf, source, block->first_sequence_numbers[row], block->sequence_numbers[row], sqn);
     if (sqn < hf->next_sqn) {
         drop(hf, block, row, sqn, skipped);
         return true;

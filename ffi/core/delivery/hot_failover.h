@@ -21,7 +21,7 @@
 
 enum {
     UM_HF_INPUTS_MAX = 4,
-    UM_HF_SOURCES = 64,    /* sources whose numbers are compared with their topic sqns */
+    UM_HF_SOURCES = 64,    /* sources whose numbers are compared with their topic sqns: the last ones that sent */
     UM_HF_NEIGHBOURS = 64, /* messages remembered per source */
     UM_HF_GAP_MAX = 1 << 30,
 };
@@ -54,6 +54,7 @@ typedef struct um_hf_source {
     bool is_in_use;
     uint32_t number;
     uint64_t resets;
+    uint64_t last_use;                          /* value of um_hot_failover.uses at its last row */
     um_hf_neighbour by_last[UM_HF_NEIGHBOURS];  /* by the topic sqn of a message's last fragment */
     um_hf_neighbour by_first[UM_HF_NEIGHBOURS]; /* by the topic sqn of a message's first fragment */
 } um_hf_source;
@@ -76,6 +77,7 @@ typedef struct um_hot_failover {
     uint64_t next_sqn; /* every number before it is delivered, skipped or lost */
     uint64_t lowest;   /* lowest number held, if held_count is not 0 */
     int64_t now_ns;
+    uint64_t uses; /* rows of sources examined */
     um_hf_source sources[UM_HF_SOURCES];
     um_hot_failover_counters counters;
 } um_hot_failover;
