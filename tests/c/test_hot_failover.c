@@ -93,8 +93,10 @@ static bool bring(lines *f, uint32_t line, uint64_t sqn)
 static void append_event(lines *f, uint32_t line, enum um_row_kind kind, uint32_t first, uint32_t last)
 {
     CHECK(um_queue_reserve(&f->inputs[line], 0) != NULL);
-    um_row row = {
-        .flags = (uint16_t)(kind << 8), .sequence_number = last, .first_sequence_number = first, .source = line};
+    um_row row = {.flags = (uint16_t)(kind << 8),
+                  .sequence_number = last,
+                  .first_sequence_number = first,
+                  .source = f->source[line]};
     um_queue_append(&f->inputs[line], &row, 0);
 }
 
@@ -331,6 +333,45 @@ TEST("W1", "a jump beyond the slots is accepted when another message confirms it
     CHECK(take(f, rows, 8) >= 1);
     CHECK_EQ(rows[0].kind, UM_ROW_BURST_LOSS);
     CHECK_EQ(f->hf.counters.hf_out_of_range, 3);
+    close_lines(f);
+}
+
+TEST("W1", "a jump is not confirmed by the same number again, or by one further behind than 1024 numbers")
+{
+    enum { JUMP = 1 << 20, CONFIRMED_WITHIN = 1024 };
+    lines *f = open_plain();
+    taken rows[8];
+    bring(f, 0, 1);
+    CHECK_EQ(take(f, rows, 8), 1);
+    const uint64_t unconfirmed[] = {JUMP, JUMP, JUMP + CONFIRMED_WITHIN + 1, JUMP};
+    for (uint32_t i = 0; i < sizeof unconfirmed / sizeof unconfirmed[0]; i++) {
+        f->topic_sqn[i % LINES] += 5;
+        bring(f, i % LINES, unconfirmed[i]);
+        CHECK_EQ(take(f, rows, 8), 0);
+        CHECK_EQ(f->hf.counters.hf_out_of_range, i + 1);
+    }
+    f->topic_sqn[0] += 5;
+    bring(f, 0, JUMP + CONFIRMED_WITHIN);
+    CHECK(take(f, rows, 8) >= 1);
+    CHECK_EQ(rows[0].kind, UM_ROW_BURST_LOSS);
+    close_lines(f);
+}
+
+TEST("W1", "a line that lost its reset with a loss is not held behind the reset of the other line")
+{
+    lines *f = open_plain();
+    taken rows[8];
+    bring(f, 0, 100);
+    bring(f, 1, 100);
+    CHECK_EQ(take(f, rows, 8), 1);
+    CHECK(bring_with(f, 0, &(um_lbmc_hot_failover){.sqn = 7, .is_reset = true}));
+    CHECK_EQ(take(f, rows, 8), 1);
+    CHECK_EQ(rows[0].kind, UM_ROW_HF_RESET);
+    append_event(f, 1, UM_ROW_UNRECOVERABLE_LOSS, f->topic_sqn[1], f->topic_sqn[1]);
+    f->topic_sqn[1]++;
+    bring(f, 1, 7);
+    CHECK_EQ(take(f, rows, 8), 1);
+    CHECK(rows[0].kind == UM_ROW_MESSAGE && rows[0].sqn == 7);
     close_lines(f);
 }
 

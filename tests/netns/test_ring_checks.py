@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 
 def _checksum(octets: bytes) -> int:
     padded = octets + bytes(len(octets) % 2)
-    total = sum(struct.unpack(f">{len(padded) // 2}H", padded))
+    total: int = sum(struct.unpack(f">{len(padded) // 2}H", padded))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total ^ 0xFFFF
