@@ -112,7 +112,7 @@ def test_a_lost_retransmission_takes_a_few_round_trips(pair: Pair, delay_ns: int
     assert source.session.counters["naks_ignored"] <= 6
 
 
-@pytest.mark.parametrize("delay_ns", [25 * US, 500 * US, 10 * MS])
+@pytest.mark.parametrize("delay_ns", [25 * US, 500 * US])
 def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: Pair, delay_ns: int) -> None:
     """UM-122, UM-129: a retransmission that is missing after later ones arrived is NAKed without waiting for
     the timer, and the source does not ignore that NAK.
@@ -122,19 +122,25 @@ def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: 
     source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
     join = pair.subscriber.receiver().join(source, **RECEIVER)
     pair.world.run_for(SECOND)
-    source.send_many([b"x"] * 10, flush=True)
-    pair.world.run_for(SECOND)
+    for _ in range(30):
+        pair.world.clear_rules()
+        pair.world.rule("drop", Type.DATA, retransmission=False, sqns=source.session.probe.next_sqn)
+        source.send(b"x", flush=True)
+        source.send(b"x", flush=True)
+        pair.world.run_for(SECOND)
+    sent_before = source.session.counters["rxs_sent"]
+    ignored_before = source.session.counters["naks_ignored"]
     first = source.session.probe.next_sqn
     for sqn in range(first + 1, first + 7):
         pair.world.rule("drop", Type.DATA, retransmission=False, sqns=sqn)
-    pair.world.rule("drop", Type.DATA, retransmission=True, sqns=first + 1)
+    pair.world.rule("drop", Type.DATA, retransmission=True, sqns=first + 1, count=1)
     sent_ns = pair.world.now_ns
     for _ in range(8):
         source.send(b"y", flush=True)
     pair.world.run_for(SECOND)
     assert join.counters["retransmissions_lost"] == 1
-    assert source.session.counters["rxs_sent"] == 7
-    assert source.session.counters["naks_ignored"] == 0
+    assert source.session.counters["rxs_sent"] == sent_before + 7
+    assert source.session.counters["naks_ignored"] == ignored_before
     assert join.rows[-1].time_ns - sent_ns <= 2 * delay_ns + 2 * max(2 * (2 * delay_ns), FLOOR)
 
 

@@ -48,12 +48,24 @@ void um_gaps_add(um_receiver_session *session, uint32_t first, uint32_t last, in
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
 }
 
+/* True if about a quarter of the window has been received beyond the position reported last, the datagrams taken as
+ * having the mean length. */
+static bool has_opened_window(const um_receiver_session *session)
+{
+    const um_receiver_transport_counters *counters = &session->counters;
+    uint64_t datagrams = session->next_sqn - session->status_sqn;
+    uint64_t mean_bytes = counters->msgs_rcved > 0 ? counters->bytes_rcved / counters->msgs_rcved : 0;
+    return session->config.window_bytes != 0 && datagrams * mean_bytes >= session->config.window_bytes / 4;
+}
+
 void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
     uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
     if (retransmission) {
-        um_recovery_timing_on_retransmission(&session->timing, loss->naks_sent, loss->ncfs_seen, now_ns - loss->nak_ns);
+        uint32_t naks = loss->naks_sent > 0 ? loss->naks_since : 0;
+        um_recovery_timing_on_retransmission(&session->timing, naks, loss->ncfs_seen, now_ns - loss->nak_ns);
+        um_recovery_timing_on_shared(&session->timing, loss->naks_sent == 0 || loss->ncfs_seen > 0);
         um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
         um_lost_repairs_on_repaired(session, loss, now_ns);
     } else {
@@ -72,5 +84,7 @@ void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retr
     uint32_t bucket = um_time_bucket(waited, UM_RECOVERY_OCTAVE_FIRST, UM_RECOVERY_BUCKETS);
     UM_COUNT(session->recovery_buckets[bucket], 1);
     um_gaps_report_closed(session, loss->sqn);
-    um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
+    if (loss->sqn == session->status_sqn && has_opened_window(session))
+        session->due_ns[UM_TIMER_STATUS] = INT64_MIN; /* the source may be waiting for this position */
+    um_loss_map_remove(&session->losses, loss);       /* UM-118, UM-121 */
 }

@@ -24,10 +24,10 @@ typedef struct um_loss {
     int64_t deadline_ns; /* when the session checks it next: a NAK, or giving up */
     uint32_t heap_at;
     uint32_t ncfs_seen;
-    int64_t nak_ns;   /* time of the first NAK; valid if naks_sent is not 0 */
+    int64_t nak_ns;   /* time of the first NAK, or of the last one with evidence; valid if naks_sent is not 0 */
     int64_t floor_ns; /* evidence brings the next NAK forward to this time at most; valid if naks_sent is not 0 */
     enum um_loss_state state;
-    uint32_t timeouts;     /* NAKs since the last evidence */
+    uint32_t naks_since;   /* NAKs since nak_ns, that one included */
     uint32_t later_seen;   /* retransmissions NAKed later that arrived since the last NAK */
     uint32_t nak_number;   /* NAKs are numbered in the order in which they are sent */
     uint32_t older, newer; /* neighbors in the list of NAKed losses: index + 1; 0: none */

@@ -42,6 +42,8 @@ void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet,
         um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
         if (loss != NULL)
             suppress(session, loss, now_ns);
+        else
+            um_recovery_timing_on_late_ncf(&session->timing, um_load_be32(packet->list + 4 * i));
     }
 }
 
@@ -123,11 +125,11 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
     bool has_evidence = um_lost_repairs_has_evidence(loss);
     UM_COUNT(session->counters.retransmissions_lost, has_evidence);
-    loss->timeouts = has_evidence ? 1 : loss->timeouts + 1;
+    loss->naks_since = has_evidence ? 1 : loss->naks_since + 1;
     loss->floor_ns = now_ns + UM_RECOVERY_FLOOR_NS;
-    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->timeouts);
+    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_since);
     int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
-    if (loss->naks_sent == 0)
+    if (loss->naks_sent == 0 || has_evidence)
         loss->nak_ns = now_ns;
     loss->naks_sent += sends_naks;
     um_loss_map_reschedule(&session->losses, loss, um_earliest_ns(next_ns, give_up_ns));
@@ -136,10 +138,10 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
 }
 
 /* Losses that become due shortly after each other share a NAK datagram (UM-119): the next datagram waits for a
- * sixteenth of the back-off, at most a millisecond. */
+ * fraction of the round trip, at most a millisecond. */
 static int64_t nak_gap_ns(const um_receiver_session *session)
 {
-    int64_t gap_ns = um_recovery_timing_backoff_ns(&session->timing) / 16;
+    int64_t gap_ns = um_recovery_timing_gather_ns(&session->timing);
     return um_earliest_ns(gap_ns, NAK_GAP_MAX_NS);
 }
 

@@ -6,6 +6,7 @@ enum {
     REORDERING_WEIGHT = 16, /* each sample reduces it by a sixteenth */
     DOUBLINGS_MAX = 16,
     OTHERS_SEEN_SAMPLES = 64,
+    SHARED_WEIGHT = 8, /* the newest loss counts for an eighth */
 };
 
 static int64_t longest_ns(int64_t nominal_ns)
@@ -24,6 +25,7 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
         .suppress_ceiling_ns = suppress_ceiling_ns,
         .round_trip_ns = UM_RECOVERY_FIRST_ROUND_TRIP_NS,
         .variance_ns = UM_RECOVERY_FIRST_ROUND_TRIP_NS / 2,
+        .shared_part = UM_SHARED_ALL,
     };
 }
 
@@ -74,6 +76,21 @@ void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_
 {
     waited_ns = um_between_ns(waited_ns, 0, timing->initial_ceiling_ns);
     timing->reordering_ns = waited_ns > timing->reordering_ns ? waited_ns : timing->reordering_ns;
+}
+
+void um_recovery_timing_on_shared(um_recovery_timing *timing, bool is_shared)
+{
+    if (is_shared)
+        timing->shared_part += (UM_SHARED_ALL - timing->shared_part + SHARED_WEIGHT - 1) / SHARED_WEIGHT;
+    else
+        timing->shared_part -= (timing->shared_part + SHARED_WEIGHT - 1) / SHARED_WEIGHT;
+}
+
+void um_recovery_timing_on_late_ncf(um_recovery_timing *timing, uint32_t sqn)
+{
+    const um_repaired *repaired = &timing->repaired[sqn % UM_REPAIRED_SLOTS];
+    if (repaired->is_used && repaired->sqn == sqn)
+        um_recovery_timing_on_shared(timing, true);
 }
 
 void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t datagrams)
@@ -141,7 +158,8 @@ static int64_t spread_ns(const um_recovery_timing *timing, uint64_t u)
 {
     static const uint64_t E = 178145, LN_2 = 45426; /* in 2^-16 */
     uint64_t others = um_recovery_timing_receivers(timing) - 1;
-    uint64_t logarithm = log2_of(65536 + (u * others * E >> 24)) * LN_2 >> 16;
+    uint64_t shared = others * timing->shared_part * E / UM_SHARED_ALL;
+    uint64_t logarithm = log2_of(65536 + (u * shared >> 24)) * LN_2 >> 16;
     return (int64_t)((unsigned __int128)timing->round_trip_ns * logarithm >> 16);
 }
 
@@ -238,6 +256,14 @@ int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing)
 {
     int64_t quarter_ns = shortest_round_trip_ns(timing) / 4, guard_ns = reordering_guard_ns(timing);
     return guard_ns > quarter_ns ? guard_ns : quarter_ns;
+}
+
+int64_t um_recovery_timing_gather_ns(const um_recovery_timing *timing)
+{
+    int64_t gap_ns = um_recovery_timing_backoff_ns(timing) / 16;
+    if (!(timing->adaptive & UM_ADAPTIVE_BACKOFF))
+        return gap_ns;
+    return um_earliest_ns(gap_ns, shortest_round_trip_ns(timing) / 4);
 }
 
 int64_t um_recovery_timing_crossing_ns(const um_recovery_timing *timing)

@@ -20,7 +20,9 @@
  * Spread: receivers with the same loss draw their back-offs so that a few NAK and their retransmission suppresses the
  * others: round trip x ln(1 + u e (receivers - 1)), u uniform in [0, 1). The density rises by e within a round trip, so
  * on average 1 + e NAKs are sent for any number of receivers, the first after about a round trip. A single receiver
- * does not wait. Until the source has reported the number, UM_RECOVERY_RECEIVERS_ASSUMED is used.
+ * does not wait. Until the source has reported the number, UM_RECOVERY_RECEIVERS_ASSUMED is used. Receivers behind
+ * ports of their own lose datagrams independently and have nobody to wait for: the number of others is multiplied by
+ * the part of the recent losses that another receiver NAKed, too, which an earlier retransmission or an NCF shows.
  *
  * Samples and reports may be forged. Whatever they are, a repeated NAK waits at least UM_RECOVERY_FLOOR_NS, twice as
  * long each time, and no timer exceeds the longest drawn with its configured value (3/2 of it). A receiver that sees
@@ -43,6 +45,7 @@ enum um_adaptive_timer {
 
 enum {
     UM_SHORTEST_SAMPLES = 64,
+    UM_SHARED_ALL = 256,
     UM_REORDERED_BY_MIN = 3, /* datagrams that may overtake another before any was measured */
     UM_REORDERED_BY_MAX = 64,
     UM_REPAIRED_SLOTS = 64, /* retransmitted datagrams whose original may still arrive; a power of two */
@@ -67,6 +70,7 @@ typedef struct um_recovery_timing {
     int64_t reordering_ns; /* how late reordered datagrams arrive */
     int64_t held_ns;
     int64_t shortest_ns[2]; /* shortest sample of the current and of the last UM_SHORTEST_SAMPLES; 0: none */
+    uint32_t shared_part;   /* part of the losses that other receivers share, in 1/UM_SHARED_ALL */
     uint32_t reordered_by;  /* datagrams that overtook a reordered one */
     uint32_t receivers;     /* as the source reported; 0: no report yet */
     uint32_t others_seen;   /* above 0: other receivers NAK, too; reduced by each sample */
@@ -79,6 +83,10 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
 /* A lost datagram was retransmitted, waited_ns after the first of naks_sent NAKs and after ncfs_seen NCFs. */
 void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t naks_sent, uint32_t ncfs_seen,
                                           int64_t waited_ns);
+/* A lost datagram was retransmitted. is_shared: another receiver has NAKed it, too. */
+void um_recovery_timing_on_shared(um_recovery_timing *timing, bool is_shared);
+/* An NCF arrived for a datagram that is not missing: if it was retransmitted, another receiver has NAKed it, too. */
+void um_recovery_timing_on_late_ncf(um_recovery_timing *timing, uint32_t sqn);
 /* A missing datagram arrived without a retransmission, waited_ns after it was missed. */
 void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_ns);
 /* That many datagrams overtook it. */
@@ -106,6 +114,9 @@ int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing);
  * quarter of the shortest recent round trip. */
 uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing);
 int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing);
+
+/* Minimum interval between two NAK datagrams, so that NAKs share one. */
+int64_t um_recovery_timing_gather_ns(const um_recovery_timing *timing);
 
 /* Returns how long a NAK of this receiver may cross a retransmission, as reported to the source: the round trip plus
  * two variances. 0: not measured. */
