@@ -22,13 +22,28 @@ if TYPE_CHECKING:
     from umstack.context import ReceiveBufferWarning as ReceiveBufferWarning
     from umstack.errors import BackPressured as BackPressured
     from umstack.errors import Closed as Closed
+    from umstack.errors import ConfigError as ConfigError
     from umstack.errors import Forked as Forked
+    from umstack.errors import InterfaceError as InterfaceError
+    from umstack.errors import InvalidArgument as InvalidArgument
+    from umstack.errors import LinkError as LinkError
+    from umstack.errors import MessageTooLong as MessageTooLong
+    from umstack.errors import NotBytes as NotBytes
     from umstack.errors import NotConnected as NotConnected
+    from umstack.errors import OptionAbsent as OptionAbsent
+    from umstack.errors import OptionError as OptionError
+    from umstack.errors import PermissionNeeded as PermissionNeeded
+    from umstack.errors import PositionExhausted as PositionExhausted
     from umstack.errors import RateLimited as RateLimited
+    from umstack.errors import ResolutionError as ResolutionError
+    from umstack.errors import ResourceLimit as ResourceLimit
     from umstack.errors import ResponseFailed as ResponseFailed
     from umstack.errors import ResponsesDropped as ResponsesDropped
     from umstack.errors import ResponseTimeout as ResponseTimeout
+    from umstack.errors import SystemFailure as SystemFailure
+    from umstack.errors import TopicNameError as TopicNameError
     from umstack.errors import UmError as UmError
+    from umstack.errors import Unsupported as Unsupported
     from umstack.errors import WouldBlock as WouldBlock
     from umstack.event_queue import EventQueue as EventQueue
     from umstack.events import BeginningOfSession as BeginningOfSession
@@ -67,13 +82,28 @@ _HOME = {
     "ReceiveBufferWarning": "context",
     "BackPressured": "errors",
     "Closed": "errors",
+    "ConfigError": "errors",
     "Forked": "errors",
+    "InterfaceError": "errors",
+    "InvalidArgument": "errors",
+    "LinkError": "errors",
+    "MessageTooLong": "errors",
+    "NotBytes": "errors",
     "NotConnected": "errors",
+    "OptionAbsent": "errors",
+    "OptionError": "errors",
+    "PermissionNeeded": "errors",
+    "PositionExhausted": "errors",
     "RateLimited": "errors",
+    "ResolutionError": "errors",
+    "ResourceLimit": "errors",
     "ResponseFailed": "errors",
     "ResponseTimeout": "errors",
     "ResponsesDropped": "errors",
+    "SystemFailure": "errors",
+    "TopicNameError": "errors",
     "UmError": "errors",
+    "Unsupported": "errors",
     "WouldBlock": "errors",
     "EventQueue": "event_queue",
     "HotFailoverReceiver": "hot_failover_receiver",
@@ -103,6 +133,7 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
-__getattr__ = lazily(__name__, _HOME)
+if not TYPE_CHECKING:  # a type checker would accept any name of a module that has __getattr__
+    __getattr__ = lazily(__name__, _HOME)
 __dir__ = names_of(__name__, _HOME)
 __version__ = "0.2.0"

@@ -106,5 +106,6 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
-__getattr__ = lazily(__name__, _HOME)
+if not TYPE_CHECKING:  # a type checker would accept any name of a module that has __getattr__
+    __getattr__ = lazily(__name__, _HOME)
 __dir__ = names_of(__name__, _HOME)
