@@ -38,6 +38,8 @@ from tests.unit.capture_bytes import (
 pa = pytest.importorskip("pyarrow")
 
 from umstack.capture import SCHEMA, CaptureError, CaptureNotes, NoteKind, Split, decode, split  # noqa: E402
+from umstack.capture.reading.container import compression_of  # noqa: E402
+from umstack.capture.reading.notes import not_a_capture  # noqa: E402
 
 PACKETS = [Packet(START_NS + 1000 * i, frame(data(i, message(7, i, b"x" * (5 + 13 * i))))) for i in range(40)]
 
@@ -395,3 +397,28 @@ def test_only_ours(tmp_path: Path) -> None:
         ("ok", "DATA")
     ]
     assert rows_of(path, only_ours=True) == rows[2:]
+
+
+@pytest.mark.parametrize(
+    ("start", "named"),
+    [
+        ("04224d18", "lz4 -d"),
+        ("fd377a58", "xz -d"),
+        ("34cdb2a1", "editcap"),
+        ("a1b2cd34", "editcap"),
+        ("00010203", None),
+    ],
+)
+def test_containers_that_are_not_read_are_named(start: str, named: str | None) -> None:
+    """The note on a file of another container has the command that converts it."""
+    text = not_a_capture(bytes.fromhex(start))
+    assert (named or "not a capture") in text
+    assert ("(" in text) == (named is not None)
+
+
+def test_a_file_of_pzstd_is_zstd(tmp_path: Path) -> None:
+    """A frame to skip precedes the data; its magic has sixteen values."""
+    for low in range(16):
+        path = tmp_path / "file"
+        path.write_bytes(bytes((0x50 | low, 0x2A, 0x4D, 0x18)) + bytes(8))
+        assert compression_of(path) == "zstd"

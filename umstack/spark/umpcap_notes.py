@@ -10,6 +10,7 @@ from pathlib import Path
 from umstack._core import lib
 from umstack.capture import NoteKind
 from umstack.capture.reading.container import compression_of
+from umstack.capture.reading.notes import not_a_capture
 from umstack.facts.packet_columns import ROTATION
 
 COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"
@@ -58,7 +59,7 @@ def _foreign(path: str) -> Notes:
         return compressed_note()
     with Path(path).open("rb") as file:
         start = file.read(8)
-    return {NoteKind.NOT_A_CAPTURE: (f"not a capture: it begins with {start.hex(' ')}", 0)}
+    return {NoteKind.NOT_A_CAPTURE: (not_a_capture(start), 0)}
 
 
 class Ages:

@@ -21,6 +21,7 @@ _READ_BYTES = 64 << 10
 """Bytes inflated at a time: a damaged stream loses less than this before the damage."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE, _ZSTD_SKIPPABLE_FIRST = b"\x2a\x4d\x18", 0x50
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,9 @@ def compression_of(path: str | Path) -> str | None:
         raise cannot_open(path, error) from error
     if magic.startswith(_GZIP_MAGIC):
         return "gzip"
-    return "zstd" if magic == _ZSTD_MAGIC else None
+    # pzstd writes a frame to skip in front of each frame of data.
+    is_skippable = magic[1:] == _ZSTD_SKIPPABLE and magic[0] >> 4 == _ZSTD_SKIPPABLE_FIRST >> 4
+    return "zstd" if magic == _ZSTD_MAGIC or is_skippable else None
 
 
 def cannot_open(path: str | os.PathLike[str], error: OSError) -> CaptureError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.capture.reading.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
-from umstack.capture.reading.notes import SNAP_LENGTH, CaptureNotes, NoteKind
+from umstack.capture.reading.notes import SNAP_LENGTH, CaptureNotes, NoteKind, not_a_capture
 from umstack.capture.reading.ports import CapturePorts
 from umstack.capture.reading.remote import is_remote, shown
 from umstack.capture.reading.rows import ROWS_DEFAULT, PacketRows
@@ -142,7 +142,7 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
         notes.add(NoteKind.COMPRESSION, f"{text}: {window.problem}", window.base + window.length)
     if step == lib.UM_CAPTURE_FOREIGN:
         start = bytes(ffi.buffer(window.data, min(8, window.length)))
-        notes.add(NoteKind.NOT_A_CAPTURE, f"not a capture: it begins with {start.hex(' ')}", 0)
+        notes.add(NoteKind.NOT_A_CAPTURE, not_a_capture(start), 0)
     elif step == lib.UM_CAPTURE_DAMAGED:
         text = f"damaged at byte {position}: no record can start there; the remaining {remaining} bytes are not read"
         notes.add(NoteKind.DAMAGED, text, position)

@@ -26,6 +26,20 @@ class NoteKind(StrEnum):
     STREAM_GAPS = "stream-gaps"
 
 
+_OTHER_CONTAINERS = {
+    b"\x04\x22\x4d\x18": "lz4, unpack it with: lz4 -d",
+    b"\xfd\x37\x7a\x58": "xz, unpack it with: xz -d",
+    b"\x34\xcd\xb2\xa1": "modified pcap, convert it with: editcap -F pcap",
+    b"\xa1\xb2\xcd\x34": "modified pcap, convert it with: editcap -F pcap",
+}
+
+
+def not_a_capture(start: bytes) -> str:
+    """Return the text of a note on a file that begins with these bytes."""
+    other = _OTHER_CONTAINERS.get(start[:4])
+    return f"not a capture: it begins with {start.hex(' ')}" + (f" ({other})" if other else "")
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureNote:
     """One finding. `position`: its byte in the (decompressed) file, or None."""
