@@ -325,7 +325,7 @@ TEST("UM-117", "a group report is sent when the first receivers are counted, whe
 TEST("UM-117", "a group report is read back as it was written, and no other message is taken for one")
 {
     uint8_t bytes[UM_GROUP_REPORT_BYTES];
-    um_group_report report = {1000, 123456}, found;
+    um_group_report report = {1000, 123456, true}, found;
     um_lbmc_message message;
     uint32_t length;
     CHECK_EQ(um_group_report_encode(bytes, &report), UM_GROUP_REPORT_BYTES);
@@ -333,6 +333,7 @@ TEST("UM-117", "a group report is read back as it was written, and no other mess
     CHECK_EQ(length, UM_GROUP_REPORT_BYTES);
     CHECK(um_group_report_decode(&message, &found));
     CHECK_EQ(found.receivers, 1000);
+    CHECK(found.is_unlimited);
     CHECK_EQ(found.round_trip_ns, 123000);
     CHECK_EQ(um_round_trip_us(0), 0);
     CHECK_EQ(um_round_trip_us(1), 1);

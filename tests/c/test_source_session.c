@@ -470,6 +470,7 @@ TEST("UM-74 UM-76",
      "without flow control, a receiver without a position also elicits session messages at a bounded rate")
 {
     um_source_session_config config = default_config();
+    config.adaptive_timers = UM_ADAPTIVE_REPORTS;
     config.initial_sqn = 100;
     fixture *f = session_open(&config);
     f->now_ns += 2 * NS_PER_MS;
@@ -480,6 +481,39 @@ TEST("UM-74 UM-76",
     CHECK_EQ(f->link.count, 1);
     um_packet sm = packet_at(f, 0);
     CHECK(sm.type == UM_LBTRM_SM && sm.lead == 99 && sm.trail == 100);
+    session_close(f);
+}
+
+TEST("UM-74 UM-76", "with fixed timing and without flow control, a session that never sent answers no receiver")
+{
+    um_source_session_config config = default_config();
+    fixture *f = session_open(&config);
+    f->now_ns += 2 * NS_PER_MS;
+    status(f, (um_status_message){.receiver_id = 1, .flags = UM_STATUS_ELICIT});
+    CHECK_EQ(f->link.count, 0);
+    session_close(f);
+}
+
+TEST("UM-117 UM-19", "a group report does not flush a held batch early")
+{
+    um_source_session_config config = default_config();
+    config.adaptive_timers = UM_ADAPTIVE_REPORTS;
+    config.batch_minimum_bytes = 1000;
+    config.batch_interval_ns = 200 * NS_PER_MS;
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_text(f, source, "first", UM_SEND_FLUSH);
+    run_sender(f);
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = config.initial_sqn + 1});
+    um_source_session_tick(f->session, f->now_ns += 240 * NS_PER_MS);
+    send_text(f, source, "held", 0);
+    uint32_t before = f->session->next_sqn;
+    int64_t held_ns = f->now_ns;
+    for (; f->session->next_sqn == before; f->now_ns += NS_PER_MS)
+        um_source_session_tick(f->session, f->now_ns);
+    CHECK(f->now_ns - held_ns >= 200 * NS_PER_MS);
+    um_source_session_tick(f->session, f->now_ns += 2 * NS_PER_MS);
+    CHECK_EQ(f->session->counters.group_reports_sent, 1);
     session_close(f);
 }
 

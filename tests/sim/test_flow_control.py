@@ -10,6 +10,7 @@ from tests.sim.conftest import DELAY, Pair
 from umstack.sim import (
     FLOW_MAX,
     FLOW_MIN,
+    FLOW_NONE,
     FLOW_TAGGED,
     MS,
     SECOND,
@@ -161,7 +162,7 @@ def test_a_blocked_episode_is_counted_once(pair: Pair) -> None:
     assert source.session.counters["snd_bpe"] == 1
     pair.world.clear_rules()
     pair.world.rule("drop", Type.STATUS, skip=1)
-    pair.world.run_for(100 * MS)
+    pair.world.run_for(1 * SECOND)  # the receiver's interval has doubled meanwhile
     assert source.session.counters["snd_bpe"] == 2
 
 
@@ -534,3 +535,79 @@ def test_terms_rotate_under_load(pair: Pair) -> None:
     pair.world.run_for(1 * SECOND)
     assert receiver.messages == sent
     assert session.counters["term_rotations"] > 4
+
+
+# ---- quiet receivers ----
+
+PRODUCT = {"window_bytes": 2 << 20}
+
+
+def test_a_thousand_idle_receivers_cause_few_datagrams(pair: Pair) -> None:
+    """AE-15, AE-16: the status messages of an idle receiver back off, so that a thousand receivers send at most 50
+    per second; data ends that.
+    """
+    session = open_session(pair)
+    source = session.source()
+    receivers = 20
+    for _ in range(receivers):
+        another(pair).receiver().join(source, **PRODUCT)
+    pair.world.run_for(100 * MS)
+    source.send(b"x", flush=True)
+    pair.world.run_for(60 * SECOND)  # the intervals double meanwhile
+    before = len(pair.world.trace(Fate.SENT, Type.STATUS))
+    pair.world.run_for(300 * SECOND)
+    per_second = (len(pair.world.trace(Fate.SENT, Type.STATUS)) - before) / 300
+    assert 1000 / receivers * per_second <= 50
+    assert session.counters["receivers_known"] == receivers
+    assert session.counters["receivers_timed_out"] == 0
+    before = len(pair.world.trace(Fate.SENT, Type.STATUS))
+    source.send(b"y", flush=True)
+    pair.world.run_for(200 * MS + 2 * DELAY)
+    assert len(pair.world.trace(Fate.SENT, Type.STATUS)) - before == receivers
+
+
+def test_a_receiver_that_died_idle_stops_counting_soon_after_data(pair: Pair) -> None:
+    """AE-16, AE-20: a quiet receiver that is dead holds the sender for little longer than its timeout."""
+    session = open_session(pair, flow_receiver_timeout_ns=2 * SECOND)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **PRODUCT)
+    other = another(pair)
+    other.receiver().join(source, **PRODUCT)
+    pair.world.run_for(100 * MS)
+    source.send(b"x", flush=True)
+    pair.world.run_for(120 * SECOND)
+    other.kill()
+    pair.world.run_for(10 * SECOND)
+    assert session.counters["receivers_known"] == 2
+    source.send(b"y", flush=True)
+    pair.world.run_for(3 * SECOND)
+    assert session.counters["receivers_known"] == 1
+    assert session.counters["receivers_timed_out"] == 1
+
+
+def test_without_flow_control_data_causes_few_status_messages(pair: Pair) -> None:
+    """AE-9, AE-16: a source without flow control announces it in its group report, and its receivers stay quiet."""
+    session = open_session(pair, FLOW_NONE, adaptive_timers=7)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **PRODUCT)
+    for _ in range(120 * 20):
+        source.send(bytes(100), flush=True)
+        pair.world.run_for(50 * MS)
+    assert len(pair.world.trace(Fate.SENT, Type.STATUS)) <= 20
+    assert session.counters["group_receivers"] == 1
+
+
+def test_a_receiver_that_was_away_reports_when_session_messages_return(pair: Pair) -> None:
+    """AE-16, AE-20: a receiver removed while its path was away counts again with the first session message."""
+    session = open_session(pair)
+    source = session.source(tsni_interval_ns=0)
+    pair.subscriber.receiver().join(source, **PRODUCT)
+    pair.world.run_for(100 * MS)
+    source.send(b"x", flush=True)
+    pair.world.run_for(60 * SECOND)
+    pair.subscriber.set_faults(partitioned=True)
+    pair.world.run_for(50 * SECOND)
+    assert session.counters["receivers_known"] == 0
+    pair.subscriber.set_faults(partitioned=False, delay_ns=DELAY)
+    pair.world.run_for(10 * SECOND + 300 * MS)
+    assert session.counters["receivers_known"] == 1

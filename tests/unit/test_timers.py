@@ -10,11 +10,31 @@ from tests.waiting import wait_for
 from umstack import Context
 from umstack._core import lib
 from umstack._engine.receiver_sessions import receiver_session_config
+from umstack._engine.transport_address import LbtrmAddress
 from umstack.config import Config
 from umstack.telemetry.timers import receiver_timers, source_timers
 
 CORE = SimpleNamespace(datagram_bytes=1472, receiver_id=1, options=Config().context_options())
+ADDRESS = LbtrmAddress("127.0.0.1", "224.10.10.10", 1, 14400, 14390)
 SOURCE_ALL = lib.UM_ADAPTIVE_IGNORE | lib.UM_ADAPTIVE_SM | lib.UM_ADAPTIVE_REPORTS
+
+
+@pytest.mark.parametrize(
+    ("options", "window_bytes"),
+    [
+        ({}, 2097152),
+        ({"recovery_timing": "fixed"}, 0),
+        ({"recovery_timing": "fixed", "flow_control_receiver_window": 65536}, 65536),
+    ],
+)
+def test_with_fixed_timing_status_messages_are_asked_for(
+    options: dict[str, str | int], window_bytes: int
+) -> None:
+    """UM-74, UM-76: with fixed timing a receiver sends status messages only if its window is set."""
+    receiver = Config().receiver_options(**options)
+    config = receiver_session_config(ADDRESS, receiver, CORE)  # type: ignore[arg-type]
+    assert config.window_bytes == window_bytes
+    assert config.status_maximum_interval_ns == 30_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -45,10 +65,7 @@ def test_an_option_that_is_set_is_used(options: dict[str, str | int], measured: 
 
 
 def _receiver_bits(options: object) -> int:
-    from umstack._engine.transport_address import LbtrmAddress
-
-    address = LbtrmAddress("127.0.0.1", "224.10.10.10", 1, 14400, 14390)
-    return int(receiver_session_config(address, options, CORE).adaptive_timers)  # type: ignore[arg-type]
+    return int(receiver_session_config(ADDRESS, options, CORE).adaptive_timers)  # type: ignore[arg-type]
 
 
 def test_a_receiver_reports_its_timers_and_reasons() -> None:
@@ -100,7 +117,7 @@ def test_a_source_reports_its_timers_and_reasons() -> None:
 def test_receivers_learn_their_number(timing: str, is_reported: bool) -> None:
     """UM-117: the statistics of contexts show the timers in force; with fixed timers no report is sent."""
     with Context("lo") as publisher, Context("lo") as subscriber:
-        receiver = subscriber.receiver("timers", recovery_timing=timing)
+        receiver = subscriber.receiver("timers", recovery_timing=timing, flow_control_receiver_window=2097152)
         source = publisher.source("timers", recovery_timing=timing, flow_control="min")
         source.wait_connected(timeout=10)
         source.send(b"x", flush=True)

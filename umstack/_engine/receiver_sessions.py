@@ -100,6 +100,7 @@ def _fill_datagram_receiver(
         config.port_low = options.transport_lbtru_port_low
         config.port_high = options.transport_lbtru_port_high
     config.receive_max_bytes = core.options.transport_lbtrm_receiver_datagram_max_size_bytes
-    config.window_bytes = options.flow_control_receiver_window_bytes
+    config.window_bytes = options.reported_window_bytes
     config.status_interval_ns = _STATUS_INTERVAL_NS
+    config.status_maximum_interval_ns = options.flow_control_receiver_report_interval_ns
     config.group_tag = options.flow_control_group_tag

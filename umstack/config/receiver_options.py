@@ -80,8 +80,8 @@ class ReceiverOptions:
         ours="adaptive",
         choices=("adaptive", "fixed"),
         doc="adaptive: initial back-off, back-off and suppress interval are measured, with their defaults as upper "
-        "bounds; intervals that are set keep their values. fixed: all are as configured, with UM's defaults."
-        " Status messages are sent in either case.",
+        "bounds; intervals that are set keep their values. fixed: all are as configured, and like UM the "
+        "receiver sends no status messages, unless flow_control_receiver_window is set.",
     )
     transport_lbtrm_nak_suppress_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -445,6 +445,15 @@ class ReceiverOptions:
         "datagram must fit. Aeron's default is 128 KiB, or half a term if that is less, which 10 Gbit/s use up in "
         "0.1 ms; 2 MiB last 1.7 ms.",
     )
+    flow_control_receiver_report_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=30_000,
+        minimum=200,
+        maximum=60_000,
+        doc="Maximum interval between a receiver's status messages. It is 200 ms while data arrives and doubles up to "
+        "this while the session is idle, or if the source has no flow control. A source forgets a receiver that died "
+        "idle after this and its flow_control_receiver_timeout, or within that timeout once it sends.",
+    )
     flow_control_group_tag: int = option(
         Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="The group this receiver belongs to."
     )
@@ -501,6 +510,12 @@ class ReceiverOptions:
 
     given: frozenset[str] = frozenset()
     """Names of the options that were set; the others have their defaults."""
+
+    @property
+    def reported_window_bytes(self) -> int:
+        """Return the window offered to sources; 0: none, because `fixed` sends what Ultra Messaging sends."""
+        is_silent = self.recovery_timing == "fixed" and "flow_control_receiver_window" not in self.given
+        return 0 if is_silent else self.flow_control_receiver_window_bytes
 
     @property
     def adaptive_timers(self) -> frozenset[str]:

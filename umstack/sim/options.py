@@ -109,6 +109,7 @@ class TransportOptions:
     topic_capacity: int = 64
     window_bytes: int = 1 << 21
     status_interval_ns: int = 200 * MS
+    status_maximum_interval_ns: int = 30 * SECOND
     group_tag: int = 0
     random_seed: int = 1
 

@@ -190,6 +190,7 @@ static void on_group_report(um_receiver_session *session, const um_lbmc_message 
         return;
     session->has_group_report = true;
     session->group_report_sqn = arrival->transport_sqn;
+    session->is_unlimited = report.is_unlimited;
     um_recovery_timing_on_group_report(&session->timing, report.receivers, report.round_trip_ns);
 }
 
@@ -274,6 +275,7 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
     session->has_base = true;
     session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
     session->due_ns[UM_TIMER_STATUS] = now_ns;
+    session->status_quiet_ns = 0;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->mapped_sqn = d->fetch.given_up_sqn = sqn;
 }
@@ -456,9 +458,11 @@ static void on_data(um_receiver_session *session, const um_packet *packet, const
     UM_COUNT(counters->msgs_rcved, 1);
     UM_COUNT(counters->bytes_rcved, length);
     session->bytes_since_status += length;
+    uint64_t messages_before = counters->lbm_msgs_rcved;
     um_reorder_begin_datagram(session->store, data, length);
     demultiplex(session, packet->body, packet->body_length, arrival);
     um_reorder_end_datagram(session->store);
+    session->has_unreported |= counters->lbm_msgs_rcved != messages_before;
     if (UM_UNLIKELY(recovered && session->starting_count > 0))
         um_start_gate_open(session, arrival->now_ns);
 }
@@ -475,7 +479,7 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
     if (is_stray || !um_receiver_session_claims_on_lead(session, packet->lead, now_ns))
         UM_COUNT(session->counters.dgrams_dropped_other, 1);
-    else if (session->status_sqn != session->next_sqn)
+    else if (um_status_reports_has_news(session) && session->status_sqn != session->next_sqn)
         session->due_ns[UM_TIMER_STATUS] = now_ns; /* the source may be waiting for this position */
 }
 
@@ -516,6 +520,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
             drop_too_long(session, packet, now_ns);
         break;
     case UM_LBTRM_SM:
+        um_status_reports_on_session_message(session, now_ns);
         note_activity(session, now_ns);
         on_sm(session, packet, now_ns);
         if (packet->flags & UM_LBTRU_FLAG_SYN)

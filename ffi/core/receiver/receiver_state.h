@@ -91,7 +91,8 @@ typedef struct um_receiver_session_config {
     uint32_t loss_capacity;         /* entries of the loss map; a power of two */
     uint32_t topic_capacity;        /* maximum number of topics, and of queues; a power of two */
     uint32_t window_bytes;          /* largest flow control window that is offered */
-    int64_t status_interval_ns;
+    int64_t status_interval_ns;     /* between status messages while data arrives */
+    int64_t status_maximum_interval_ns; /* of an idle session; below status_interval_ns: intervals do not grow */
     uint64_t receiver_id;
     uint32_t group_tag;
     uint64_t random_seed;
@@ -149,6 +150,7 @@ typedef struct um_receiver_session {
     um_address local;          /* LBT-RU: destination of its datagrams; set by the owner after init */
     uint32_t group_report_sqn; /* transport sqn of the newest group report */
     bool has_group_report;
+    bool is_unlimited; /* the source has no flow control (group report) */
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
@@ -177,6 +179,10 @@ typedef struct um_receiver_session {
 
     int64_t due_ns[UM_RECEIVER_TIMERS]; /* indexed by um_receiver_timer */
     uint64_t bytes_since_status;
+    int64_t status_quiet_ns;  /* current interval of an idle session; 0: the next status message is not a repetition */
+    bool has_unreported;      /* messages have arrived since the last status message */
+    bool has_reported_data;   /* a status message was sent after messages had arrived */
+    int64_t reported_trip_ns; /* round trip in the last status message */
     uint32_t status_window_bytes; /* in the last status message */
     uint32_t status_sqn;          /* position in the last status message: the oldest lost sqn, or next_sqn */
     uint64_t recovered_count;

@@ -15,6 +15,53 @@ static uint32_t offered_window(const um_receiver_session *session)
     return (uint32_t)window;
 }
 
+static bool has_changed_much(int64_t a, int64_t b)
+{
+    return a != b && (a >= 2 * b || b >= 2 * a);
+}
+
+static bool is_small(const um_receiver_session *session)
+{
+    return session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+}
+
+bool um_status_reports_has_news(const um_receiver_session *session)
+{
+    return session->has_unreported && !(session->is_unlimited && session->has_reported_data);
+}
+
+static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window_bytes)
+{
+    const um_receiver_session_config *config = &session->config;
+    bool is_busy = um_status_reports_has_news(session) || session->losses.count > 0 ||
+                   (window_bytes != session->status_window_bytes && !session->is_unlimited);
+    if (is_busy || config->status_maximum_interval_ns <= config->status_interval_ns)
+        return 0;
+    if (session->status_quiet_ns == 0)
+        return config->status_interval_ns;
+    return um_earliest_ns(2 * session->status_quiet_ns, config->status_maximum_interval_ns);
+}
+
+/* Schedules the next status message. Quiet receivers are spread, so that their messages do not arrive together. */
+static void schedule(um_receiver_session *session, int64_t now_ns)
+{
+    int64_t interval_ns = session->config.status_interval_ns;
+    if (session->status_quiet_ns > interval_ns)
+        interval_ns = session->status_quiet_ns -
+                      (int64_t)um_random_below(&session->random, (uint64_t)session->status_quiet_ns / 8);
+    session->due_ns[UM_TIMER_STATUS] = now_ns + interval_ns;
+}
+
+/* Ends quiet: the next status message is sent within the interval, at a random time because others end it, too. */
+static void end_quiet(um_receiver_session *session, int64_t now_ns)
+{
+    uint64_t interval_ns = (uint64_t)session->config.status_interval_ns;
+    if (session->status_quiet_ns == 0 || session->due_ns[UM_TIMER_STATUS] <= now_ns + (int64_t)interval_ns)
+        return;
+    session->status_quiet_ns = 0;
+    session->due_ns[UM_TIMER_STATUS] = now_ns + 1 + (int64_t)um_random_below(&session->random, interval_ns);
+}
+
 static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
 {
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
@@ -31,12 +78,17 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     }
     if (!session->has_base)
         status.flags |= UM_STATUS_ELICIT;
+    session->status_quiet_ns = next_quiet_ns(session, status.window_bytes);
     session->status_window_bytes = status.window_bytes;
     session->status_sqn = status.next_sqn;
+    status.interval_ns = session->status_quiet_ns;
+    session->reported_trip_ns = um_recovery_timing_crossing_ns(&session->timing);
     session->bytes_since_status = 0;
+    session->has_reported_data |= session->has_unreported;
+    session->has_unreported = false;
+    schedule(session, now_ns);
     session->counters.rcv_pos = status.next_sqn;
     session->counters.rcv_window = status.window_bytes;
-    session->due_ns[UM_TIMER_STATUS] = now_ns + session->config.status_interval_ns;
     um_receiver_session_send_control(session, datagram,
                                      um_status_write(datagram, id, session->connection.client_id, &status));
     UM_COUNT(session->counters.status_messages_sent, 1);
@@ -58,8 +110,17 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
 {
     if (!can_report(session))
         return;
-    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->due_ns[UM_TIMER_STATUS])
+    if (um_status_reports_has_news(session))
+        end_quiet(session, now_ns);
+    bool is_window_used = session->bytes_since_status >= report_after_bytes(session) && !session->is_unlimited;
+    if (is_window_used || now_ns >= session->due_ns[UM_TIMER_STATUS])
         send_status(session, 0, now_ns);
+}
+
+void um_status_reports_on_session_message(um_receiver_session *session, int64_t now_ns)
+{
+    if (now_ns - session->last_activity_ns > session->config.status_maximum_interval_ns / 2)
+        end_quiet(session, now_ns);
 }
 
 void um_status_reports_leave(um_receiver_session *session)
@@ -75,12 +136,16 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
     enum { REOPEN_CHECK_NS = 500000 };
     if (!can_report(session) || session->controller_count == 0)
         return UM_NEVER_NS;
-    bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
-    if (small && offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
+    if (has_changed_much(um_recovery_timing_crossing_ns(&session->timing), session->reported_trip_ns) ||
+        session->losses.count > 0)
+        end_quiet(session, now_ns);
+    bool small = is_small(session);
+    if (small && !session->is_unlimited &&
+        offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
         session->due_ns[UM_TIMER_STATUS] = now_ns;
     if (now_ns >= session->due_ns[UM_TIMER_STATUS])
         send_status(session, 0, now_ns);
-    small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    small = is_small(session);
     int64_t check_ns = now_ns + REOPEN_CHECK_NS;
     return small ? um_earliest_ns(check_ns, session->due_ns[UM_TIMER_STATUS]) : session->due_ns[UM_TIMER_STATUS];
 }

@@ -1,6 +1,11 @@
 /* Status messages from a receiver session to its source for flow control: its position and the window it offers
  * (AE-15..AE-18). They are sent at an interval, after a quarter of the window, when a gap closes, and when a small
- * window opens again.
+ * window opens again. Without news the interval doubles up to its maximum, as that of session messages; each status
+ * message carries it, so that the source does not take a quiet receiver for a dead one. Control messages are no news.
+ *
+ *     REPORTING (status_quiet_ns is 0)  --sent without news-->  QUIET (doubles)  --news-->  REPORTING
+ *
+ * A source without flow control (group report) needs no positions: after the first data reported, data is no news.
  *
  * Threads: the context lock. Memory: the session's. Complexity: linear in the session's queues. Errors: none; the next
  * interval makes up for a lost message.
@@ -16,6 +21,13 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns);
 
 /* Sends a status message if one became due by a batch of datagrams. */
 void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns);
+
+/* True if messages since the last status message are worth another one. */
+bool um_status_reports_has_news(const um_receiver_session *session);
+
+/* Makes a quiet receiver report soon if the path had been away: the source may have removed it. Called before the
+ * session's last activity is updated. */
+void um_status_reports_on_session_message(um_receiver_session *session, int64_t now_ns);
 
 /* Sends the last status message, which also closes a connection of LBT-RU. */
 void um_status_reports_leave(um_receiver_session *session);

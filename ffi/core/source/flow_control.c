@@ -44,6 +44,7 @@ void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t gro
     }
     receiver->group_tag = group_tag;
     receiver->last_seen_ns = now_ns;
+    receiver->owes_since_ns = UM_NEVER_NS;
     /* A late or reordered status message must not revoke what was granted (AE-19). */
     if (limit > receiver->limit)
         receiver->limit = limit;
@@ -61,6 +62,31 @@ void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t 
     um_flow_receiver *receiver = find(flow, receiver_id);
     if (receiver != NULL && position > receiver->position)
         receiver->position = position;
+}
+
+void um_flow_note_interval(um_flow_control *flow, uint64_t receiver_id, int64_t interval_ns)
+{
+    um_flow_receiver *receiver = find(flow, receiver_id);
+    if (receiver != NULL)
+        receiver->interval_ns = interval_ns;
+}
+
+bool um_flow_note_sent(um_flow_control *flow, int64_t position, int64_t now_ns)
+{
+    bool has_interval = false;
+    for (uint32_t i = 0; i < flow->receiver_count; i++) {
+        um_flow_receiver *receiver = &flow->receivers[i];
+        has_interval |= receiver->interval_ns > 0;
+        if (receiver->position < position && receiver->owes_since_ns == UM_NEVER_NS)
+            receiver->owes_since_ns = now_ns;
+    }
+    return has_interval;
+}
+
+int64_t um_flow_expires_ns(const um_flow_control *flow, const um_flow_receiver *receiver)
+{
+    int64_t quiet_until_ns = receiver->last_seen_ns + receiver->interval_ns;
+    return um_earliest_ns(quiet_until_ns, receiver->owes_since_ns) + flow->receiver_timeout_ns;
 }
 
 static bool has_stalled(const um_flow_control *flow, uint32_t ip)
@@ -98,11 +124,11 @@ int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
 {
     int64_t next_ns = UM_NEVER_NS;
     for (uint32_t i = flow->receiver_count; i-- > 0;) {
-        int64_t expires_ns = flow->receivers[i].last_seen_ns + flow->receiver_timeout_ns;
-        if (expires_ns <= now_ns)
+        int64_t due_ns = um_flow_expires_ns(flow, &flow->receivers[i]);
+        if (due_ns <= now_ns)
             remove_receiver(flow, &flow->receivers[i]);
-        else if (expires_ns < next_ns)
-            next_ns = expires_ns;
+        else if (due_ns < next_ns)
+            next_ns = due_ns;
     }
     return next_ns;
 }

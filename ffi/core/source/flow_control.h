@@ -38,6 +38,8 @@ typedef struct um_flow_receiver {
     int64_t limit;    /* position + window */
     int64_t position; /* everything before it has been received */
     int64_t last_seen_ns;
+    int64_t interval_ns;   /* announced time to its next report while the session is idle; 0: unspecified */
+    int64_t owes_since_ns; /* data is unreported since then; UM_NEVER_NS: it has reported all data */
     uint32_t group_tag;
     um_address address;
     uint32_t sqn;          /* next sqn it reported */
@@ -65,6 +67,12 @@ void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id);
 
 /* Notes the position of a known receiver, apart from its limit, which includes the window. */
 void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t position);
+/* Notes the announced time to a known receiver's next report, during which it may be quiet while the session is idle.
+ */
+void um_flow_note_interval(um_flow_control *flow, uint64_t receiver_id, int64_t interval_ns);
+/* Notes that the session has sent data up to `position`; receivers that have not reported it owe a report within the
+ * timeout. Returns true if a receiver announced an interval: the caller repeats this then. */
+bool um_flow_note_sent(um_flow_control *flow, int64_t position, int64_t now_ns);
 /* Notes the other fields of a report. A receiver advances when its sqn does, or when its window is wider than any it
  * reported at that sqn. A new receiver is stalled if its address has a stalled one. Returns true if a stalled receiver
  * has returned.
@@ -77,6 +85,9 @@ const um_flow_receiver *um_flow_next_stalled(um_flow_control *flow, int64_t send
 
 /* The position that every counted receiver has reached; INT64_MAX without receivers. */
 int64_t um_flow_reached(const um_flow_control *flow);
+
+/* When a receiver times out unless it reports: the timeout after its announced interval, or after it owes a report. */
+int64_t um_flow_expires_ns(const um_flow_control *flow, const um_flow_receiver *receiver);
 
 /* Removes receivers that have timed out. Returns the earliest time at which the next one can time out. */
 int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns);

@@ -69,10 +69,17 @@ static void note_timed_out(um_source_session *session, int64_t now_ns)
 {
     for (uint32_t i = 0; i < session->flow.receiver_count; i++) {
         const um_flow_receiver *receiver = &session->flow.receivers[i];
-        int64_t idle_ns = now_ns - receiver->last_seen_ns;
-        if (idle_ns >= session->flow.receiver_timeout_ns)
-            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GONE, receiver->address, (uint64_t)idle_ns);
+        if (um_flow_expires_ns(&session->flow, receiver) <= now_ns)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GONE, receiver->address,
+                                 (uint64_t)(now_ns - receiver->last_seen_ns));
     }
+}
+
+/* Position of the newest message sent. Receivers do not report control messages that follow the last message. */
+static int64_t reportable_position(const um_source_session *session)
+{
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    return position == session->control_end ? session->control_start : position;
 }
 
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
@@ -80,13 +87,31 @@ int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
     if (session->config.flow_policy == UM_FLOW_NONE)
         return UM_NEVER_NS;
     if (now_ns >= session->flow_expiry_ns) {
+        enum { CHECKS_PER_TIMEOUT = 4 };
         uint32_t before = session->flow.receiver_count;
+        bool is_repeated = um_flow_note_sent(&session->flow, reportable_position(session), now_ns);
         note_timed_out(session, now_ns);
         session->flow_expiry_ns = um_flow_expire(&session->flow, now_ns);
+        if (is_repeated)
+            session->flow_expiry_ns = um_earliest_ns(
+                session->flow_expiry_ns, now_ns + session->flow.receiver_timeout_ns / CHECKS_PER_TIMEOUT + 1);
         UM_COUNT(session->counters.receivers_timed_out, before - session->flow.receiver_count);
         apply(session);
     }
     return session->flow_expiry_ns;
+}
+
+static void note_timing(um_source_session *session, um_receiver_account *account, const um_status_message *status,
+                        int64_t now_ns)
+{
+    um_source_timing_on_status(&session->timing, account, status->receiver_id, status->round_trip_us, now_ns);
+    um_census_note_interval(&session->timing.census, status->interval_ns);
+}
+
+/* With fixed timing, a session that has never sent sends nothing, as Ultra Messaging's (UM-74). */
+static bool can_answer(const um_source_session *session)
+{
+    return session->has_sent || session->timing.adaptive & UM_ADAPTIVE_REPORTS;
 }
 
 void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
@@ -106,14 +131,14 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !is_out_of_range)
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     if (!(status.flags & UM_STATUS_LEAVE))
-        um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
+        note_timing(session, account, &status, now_ns);
     if (status.flags & UM_STATUS_LEAVE)
         um_clients_on_leave(session, from);
     if (session->config.flow_policy == UM_FLOW_NONE) {
         if (account != NULL && account->is_new_member)
             um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
         /* A receiving session without a datagram ends after a while, or makes space for others (node.h). */
-        if (status.flags & UM_STATUS_ELICIT)
+        if (status.flags & UM_STATUS_ELICIT && can_answer(session))
             answer_with_position(session, now_ns);
         return;
     }
@@ -142,12 +167,13 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (session->flow.receiver_count > known)
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
     um_flow_note_position(&session->flow, status.receiver_id, position);
+    um_flow_note_interval(&session->flow, status.receiver_id, status.interval_ns);
     um_flow_report report = {from, status.next_sqn, status.window_bytes, sqn == status.next_sqn};
     if (um_flow_note_report(&session->flow, status.receiver_id, &report))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_RETURNED, from, 0);
     session->counters.receivers_refused = session->flow.refused_count;
     session->flow_expiry_ns =
-        um_earliest_ns(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns);
+        um_earliest_ns(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns / 4 + 1);
     apply(session);
     um_window_conduct(session);
 }

@@ -5,11 +5,24 @@ void um_census_init(um_receiver_census *census, int64_t now_ns)
     *census = (um_receiver_census){.began_ns = now_ns, .first_ns = UM_NEVER_NS};
 }
 
+static int64_t length_ns(const um_receiver_census *census)
+{
+    int64_t now_ns = census->current.length_ns, before_ns = census->before.length_ns;
+    int64_t longest_ns = now_ns > before_ns ? now_ns : before_ns;
+    return longest_ns > UM_CENSUS_INTERVAL_NS ? longest_ns : UM_CENSUS_INTERVAL_NS;
+}
+
+void um_census_note_interval(um_receiver_census *census, int64_t interval_ns)
+{
+    if (interval_ns > census->current.length_ns)
+        census->current.length_ns = interval_ns;
+}
+
 void um_census_advance(um_receiver_census *census, int64_t now_ns)
 {
-    if (now_ns - census->began_ns < UM_CENSUS_INTERVAL_NS)
+    if (now_ns - census->began_ns < length_ns(census))
         return;
-    bool is_next = now_ns - census->began_ns < 2 * (int64_t)UM_CENSUS_INTERVAL_NS;
+    bool is_next = now_ns - census->began_ns < 2 * length_ns(census);
     if (is_next)
         census->before = census->current;
     else

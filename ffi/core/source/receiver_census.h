@@ -1,5 +1,5 @@
 /* Estimates how many receivers a source session has, and the longest and shortest round trip they report. Counts their
- * status messages, one per receiver every 200 ms, in intervals of a second.
+ * status messages in intervals of a second, or longer if receivers report less often because the session is idle.
  *
  *     current interval:     a bit for each receiver id seen, their number, the round trips
  *     interval before:      the same, complete
@@ -27,6 +27,7 @@ typedef struct um_census_interval {
     uint32_t count;
     int64_t longest_ns;  /* 0: none reported */
     int64_t shortest_ns; /* 0: none reported */
+    int64_t length_ns;   /* the longest time between status messages of a receiver; 0: below a second */
 } um_census_interval;
 
 typedef struct um_receiver_census {
@@ -41,6 +42,9 @@ void um_census_init(um_receiver_census *census, int64_t now_ns);
 
 /* Counts a status message; round_trip_ns 0: not measured. */
 void um_census_on_status(um_receiver_census *census, uint64_t receiver_id, int64_t round_trip_ns, int64_t now_ns);
+
+/* Makes the current interval at least this long: the time until a receiver reports again. */
+void um_census_note_interval(um_receiver_census *census, int64_t interval_ns);
 
 /* Starts a new interval if the current one is over. */
 void um_census_advance(um_receiver_census *census, int64_t now_ns);

@@ -22,6 +22,7 @@ static int64_t tsni_due_ns(const um_source *source)
 static bool publish(um_source_session *session, const uint8_t *message, uint32_t length)
 {
     um_claim claim;
+    int64_t start = um_log_tail(&session->log);
     int result = UM_ADMIN_ACTION;
     for (int i = 0; i < UM_CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
         result = um_log_claim(&session->log, um_frame_span(length), &claim);
@@ -31,6 +32,9 @@ static bool publish(um_source_session *session, const uint8_t *message, uint32_t
     memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
     um_frame_publish(&session->log, claim.frames, length);
     um_source_flush_all(session);
+    if (start != session->control_end)
+        session->control_start = start;
+    session->control_end = um_log_tail(&session->log);
     return true;
 }
 
@@ -89,6 +93,20 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
     return next_ns;
 }
 
+/* A report would flush a held batch early, so it waits for the batch: at most for the batching interval, because under
+ * load a batch is always open. */
+static bool waits_for_batch(um_source_session *session, int64_t now_ns)
+{
+    bool is_held = um_log_tail(&session->log) > atomic_load_explicit(&session->flush_limit, memory_order_relaxed);
+    if (!is_held) {
+        session->report_waits_ns = UM_NEVER_NS;
+        return false;
+    }
+    if (session->report_waits_ns == UM_NEVER_NS)
+        session->report_waits_ns = now_ns;
+    return now_ns - session->report_waits_ns <= session->config.batch_interval_ns;
+}
+
 /* A session that has never sent a message sends no reports (UM-74). */
 int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
 {
@@ -97,7 +115,11 @@ int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
     int64_t due_ns;
     if (!session->has_sent || !um_source_timing_is_report_due(timing, session->next_sqn, now_ns, &due_ns))
         return session->has_sent ? due_ns : UM_NEVER_NS;
-    um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census)};
+    if (waits_for_batch(session, now_ns))
+        return due_ns;
+    session->report_waits_ns = UM_NEVER_NS;
+    um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census),
+                              session->config.flow_policy == UM_FLOW_NONE};
     if (publish(session, message, um_group_report_encode(message, &report))) {
         UM_COUNT(session->counters.group_reports_sent, 1);
         um_source_timing_on_reported(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);

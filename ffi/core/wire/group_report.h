@@ -17,6 +17,7 @@ enum {
 typedef struct um_group_report {
     uint32_t receivers;
     int64_t round_trip_ns; /* encoded in microseconds; 0: not measured */
+    bool is_unlimited;     /* the source has no flow control, so it needs few status messages */
 } um_group_report;
 
 /* A round trip as it is encoded: microseconds, at least 1 if it is measured. */

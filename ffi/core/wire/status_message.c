@@ -1,10 +1,19 @@
 #include "core/wire/status_message.h"
 
+static const int64_t INTERVAL_MAX_NS = UM_STATUS_INTERVAL_MAX_S * (int64_t)1000000000;
+
+static uint16_t interval_units(int64_t interval_ns)
+{
+    int64_t bounded_ns = um_between_ns(interval_ns, 0, INTERVAL_MAX_NS);
+    return (uint16_t)((bounded_ns + UM_STATUS_INTERVAL_UNIT_NS - 1) / UM_STATUS_INTERVAL_UNIT_NS);
+}
+
 uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_id, const um_status_message *status)
 {
     uint8_t data[UM_STATUS_DATA_BYTES] = {0};
     data[0] = UM_STATUS_VERSION;
     data[1] = status->flags;
+    um_store_be16(data + 2, interval_units(status->interval_ns));
     um_store_be32(data + 4, status->next_sqn);
     um_store_be32(data + 8, status->window_bytes);
     um_store_be32(data + 12, status->group_tag);
@@ -32,6 +41,8 @@ bool um_status_decode(const um_packet *packet, um_status_message *status)
         message.extended[0] != UM_STATUS_VERSION)
         return false;
     status->flags = message.extended[1];
+    status->interval_ns =
+        um_earliest_ns(um_load_be16(message.extended + 2) * (int64_t)UM_STATUS_INTERVAL_UNIT_NS, INTERVAL_MAX_NS);
     status->next_sqn = um_load_be32(message.extended + 4);
     status->window_bytes = um_load_be32(message.extended + 8);
     status->group_tag = um_load_be32(message.extended + 12);

@@ -18,6 +18,9 @@ enum {
     UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES,
 };
 
+/* A status message carries the time until the next one in units of this, so that a source waits for quiet receivers. */
+enum { UM_STATUS_INTERVAL_UNIT_NS = 100000000, UM_STATUS_INTERVAL_MAX_S = 60 };
+
 enum {
     UM_STATUS_ELICIT = 0x01, /* the receiver has no position yet and solicits a session message */
     UM_STATUS_LEAVE = 0x02,  /* the receiver leaves: stop counting it */
@@ -30,6 +33,7 @@ typedef struct um_status_message {
     uint32_t group_tag;
     uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
     uint8_t flags;
+    int64_t interval_ns; /* maximum time to the next one unless data arrives; rounded up; 0: unspecified */
 } um_status_message;
 
 /* `client_id`: of the receiver's connection, if the session has connections. */
