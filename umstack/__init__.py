@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from umstack.event_queue import EventQueue as EventQueue
     from umstack.events import BeginningOfSession as BeginningOfSession
     from umstack.events import BurstLoss as BurstLoss
+    from umstack.events import CutLoose as CutLoose
     from umstack.events import EndOfSession as EndOfSession
     from umstack.events import Event as Event
     from umstack.events import HotFailoverReset as HotFailoverReset
@@ -113,6 +114,7 @@ _HOME = {
     "Event": "events",
     "HotFailoverReset": "events",
     "Message": "events",
+    "CutLoose": "events",
     "NakCutoff": "events",
     "NoSource": "events",
     "SourceCreated": "events",

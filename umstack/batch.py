@@ -16,6 +16,7 @@ from umstack.events import (
     REQUEST_FLAG,
     BeginningOfSession,
     BurstLoss,
+    CutLoose,
     EndOfSession,
     Event,
     HotFailoverReset,
@@ -567,4 +568,6 @@ def event_of(row: Message) -> Event:
         return UnrecoverableLoss(row.topic, row.source, number)
     if kind == lib.UM_ROW_NAK_CUTOFF:
         return NakCutoff(row.topic, row.source)
+    if kind == lib.UM_ROW_CUT_LOOSE:
+        return CutLoose(row.topic, row.source, row.first_sequence_number, row.sequence_number)
     return BurstLoss(row.topic, row.source, row.first_sequence_number, row.sequence_number)

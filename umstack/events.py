@@ -285,6 +285,24 @@ class NoSource(NamedTuple):
     """Queries sent since the topic last had a source, or since its queries last restarted."""
 
 
+class CutLoose(NamedTuple):
+    """The receiver was cut loose from a source, because its queue was full for receiver_full_queue_hold_interval.
+
+    Messages first_sequence_number to sequence_number were dropped meanwhile. With off-transport recovery (use_otr) they
+    are fetched and follow this event; otherwise a loss event follows. Other receivers were not affected.
+
+    Example:
+        ```python
+        slow = [event for event in rcv.poll().events() if isinstance(event, umstack.CutLoose)]
+        ```
+    """
+
+    topic: str
+    source: str
+    first_sequence_number: int
+    sequence_number: int
+
+
 class NakCutoff(NamedTuple):
     """A source's transport session stopped its own NAKs (UX-21).
 
@@ -312,4 +330,5 @@ Event = (
     | SourceDeleted
     | NoSource
     | NakCutoff
+    | CutLoose
 )

@@ -43,6 +43,7 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
     }
     um_queue_init(&queue->core, (uint8_t *)queue + head_bytes, config->block_count, config->block_rows,
                   config->block_bytes, config->message_max_bytes);
+    queue->core.hold_ns = config->hold_ns;
     queue->watch.notes_age = config->notes_age;
     queue->watch.size_warning = config->size_warning;
     queue->watch.delay_warning_ns = config->delay_warning_ns;

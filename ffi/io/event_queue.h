@@ -17,6 +17,7 @@ typedef struct um_event_queue_config {
     uint32_t block_rows;
     uint32_t block_bytes;
     uint32_t message_max_bytes; /* the largest of its receivers' */
+    int64_t hold_ns;            /* how long the full queue may hold sources back; 0: not at all */
     bool notes_age;             /* count how long rows waited */
     uint64_t size_warning;      /* rows waiting at a read that count as too many; 0: no limit (UX-20) */
     int64_t delay_warning_ns;   /* age of the oldest row that counts as too old; 0: no limit */

@@ -6,8 +6,7 @@
 
 enum {
     EVENTS_MAX = 64,
-    POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep polls idle sockets only this often */
-    PRESSURE_CHECK_NS = 200000, /* interval between checks of a full queue */
+    POLL_INTERVAL_NS = 20000, /* a pass that does not sleep polls idle sockets only this often */
 };
 
 static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
@@ -92,8 +91,8 @@ static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
     bool direct = rings == NULL && loop->receiving->group_limit <= UM_RECEIVING_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
     /* A watched ring costs the kernel a call per received datagram. So rings are watched only while the loop sleeps,
-     * and not while a queue is full: they would be reported but not read. */
-    if (never_sleeps || loop->receiving->is_paused)
+     * and not while full queues hold every session back: they would be reported but not read. */
+    if (never_sleeps || loop->receiving->node.is_held)
         um_reactor_watch_rings(loop->reactor, rings, false);
     else if (!no_sleep && loop->receiving->is_reading_rings)
         um_reactor_watch_rings(loop->reactor, rings, true);
@@ -193,12 +192,9 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
         loop->next_due_ns = run_timers(loop, requested, now_ns);
     if (reactor->request_due_ns < loop->next_due_ns)
         loop->next_due_ns = reactor->request_due_ns;
-    bool pressured = um_node_is_pressured(node, now_ns);
-    um_receiving_pause_groups(loop->receiving, pressured);
-    if (pressured)
+    if (um_receiving_review_queues(loop->receiving, now_ns))
         um_loop_leader_note_load(loop->leader, now_ns + UM_LEADER_PRESSURED_NS);
-    if (pressured && loop->next_due_ns > now_ns + PRESSURE_CHECK_NS)
-        loop->next_due_ns = now_ns + PRESSURE_CHECK_NS;
+    loop->next_due_ns = um_earliest_ns(loop->next_due_ns, um_node_review_by_ns(node, now_ns));
     um_event_queues_notify(loop->queues);
     um_receiving_report_recoveries(loop->receiving);
     note_pass(loop, &plan, handled, now_ns);

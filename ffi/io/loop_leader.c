@@ -109,18 +109,19 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
         um_event_queues_notify(leader->queues);
         um_receiving_report_recoveries(receiving);
     }
-    bool pressured = um_node_is_pressured(node, now_ns);
+    bool is_held = um_receiving_review_queues(receiving, now_ns);
+    int64_t review_ns = um_node_review_by_ns(node, now_ns);
     uint32_t sends = atomic_load_explicit(&leader->links->send_count, memory_order_relaxed);
     bool same_groups = receiving->group_changes == leader->group_changes;
     UM_COUNT(node->counters.loop_passes_led, 1);
     um_reactor_unlock(reactor);
 
     um_coalescing_on_pass(&leader->load, received, sends, now_ns);
-    if (pressured)
+    if (is_held)
         um_loop_leader_note_load(leader, now_ns + UM_LEADER_PRESSURED_NS);
     else if (um_coalescing_is_active(&leader->load, now_ns))
         um_loop_leader_note_load(leader, leader->load.hot_until_ns);
-    um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread checks again when there is space */
+    um_reactor_wake_by(reactor, is_held ? 0 : um_earliest_ns(due_ns, review_ns)); /* its thread reviews the queues */
     return same_groups && now_ns >= loaded_until(leader);
 }
 

@@ -45,11 +45,11 @@ static um_group *find_group(um_receiving *receiving, um_address address)
     return unused;
 }
 
-/* Reports a group to the loop unless a reader waits for it or a queue is full. */
+/* Reports a group to the loop unless a reader waits for it or full queues hold it back. */
 static void update_report(um_receiving *receiving, uint32_t index)
 {
     um_group *group = &receiving->groups[index];
-    bool is_reported = !group->is_unwatched && !receiving->is_paused;
+    bool is_reported = !group->is_unwatched && !group->is_held;
     if (!group->is_used || is_reported == group->is_reported)
         return;
     group->is_reported = is_reported;
@@ -61,6 +61,28 @@ static void update_report(um_receiving *receiving, uint32_t index)
         um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
 }
 
+/* A group is held while all of its sessions are. */
+static void update_holds(um_receiving *receiving)
+{
+    const um_node *node = &receiving->node;
+    for (uint32_t i = 0; i < receiving->group_limit; i++)
+        receiving->groups[i].is_held = receiving->groups[i].session_count > 0;
+    for (uint32_t i = 0; i < node->session_count; i++)
+        ((session_block *)node->sessions[i])->group->is_held &= node->sessions[i]->is_held;
+    for (uint32_t i = 0; i < receiving->group_limit; i++)
+        update_report(receiving, i);
+}
+
+bool um_receiving_review_queues(um_receiving *receiving, int64_t now_ns)
+{
+    bool is_held = um_node_review_queues(&receiving->node, now_ns);
+    if (UM_UNLIKELY(receiving->hold_changes != receiving->node.hold_changes)) {
+        receiving->hold_changes = receiving->node.hold_changes;
+        update_holds(receiving);
+    }
+    return is_held;
+}
+
 /* Takes an unused entry. Returns its index. */
 static uint32_t take_group(um_receiving *receiving, um_group *group)
 {
@@ -68,6 +90,7 @@ static uint32_t take_group(um_receiving *receiving, um_group *group)
     receiving->group_changes++;
     group->session_count = 0;
     group->is_unwatched = false;
+    group->is_held = false;
     group->connection = NULL;
     group->is_used = true;
     if (index >= receiving->group_limit)
@@ -525,7 +548,10 @@ int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t 
         return 0;
     if (group->connection != NULL)
         return receive_connection(receiving, group, now_ns);
-    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_is_pressured(&receiving->node, now_ns); i++) {
+    for (int i = 0; i < RECEIVES_PER_PASS; i++) {
+        um_receiving_review_queues(receiving, now_ns);
+        if (UM_UNLIKELY(group->is_held))
+            break;
         int count = receive_batch(receiving, group, now_ns);
         handled += count > 0 ? count : 0;
         if (count < (int)receiving->config.batch)
@@ -569,15 +595,6 @@ void um_receiving_watch_groups(um_receiving *receiving)
     }
 }
 
-void um_receiving_pause_groups(um_receiving *receiving, bool is_paused)
-{
-    if (UM_LIKELY(is_paused == receiving->is_paused))
-        return;
-    receiving->is_paused = is_paused;
-    for (uint32_t i = 0; i < receiving->group_limit; i++)
-        update_report(receiving, i);
-}
-
 /* Prefetches a frame, which was written by another CPU; a datagram assembled from several frames is already in this
  * CPU's caches. One datagram at a time, because the CPU drops prefetches that are issued all at once. */
 static void prefetch(const um_rx *rx)
@@ -616,7 +633,7 @@ static int receive_ring_batch(um_receiving *receiving, int64_t now_ns)
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns)
 {
     int handled = 0;
-    for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_node_is_pressured(&receiving->node, now_ns); i++) {
+    for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_receiving_review_queues(receiving, now_ns); i++) {
         int count = receive_ring_batch(receiving, now_ns);
         handled += count;
         if (count == 0 || !receiving->links->rings->has_more)

@@ -27,6 +27,7 @@ typedef struct um_group {
     bool is_used;
     bool is_unwatched; /* a reader waits for it instead of the loop */
     bool is_reported;  /* to the loop, when it is readable */
+    bool is_held;      /* full queues hold all of its sessions back: it is neither read nor reported */
 } um_group;
 
 /* An off-transport recovery that has started and waits for um_subscription_fetch. */
@@ -62,7 +63,7 @@ typedef struct um_receiving {
     uint32_t connection_count;
     uint32_t least_buffer_bytes; /* smallest buffer that the kernel granted to a group's socket; 0: no socket yet */
     bool is_reading_rings;       /* a group is joined, so the loop waits for the rings */
-    bool is_paused;              /* a queue is full: nothing is read, and nothing reported to the loop */
+    uint64_t hold_changes;       /* those of the node when the groups' is_held were updated */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* in this pass of the loop; coalesced datagrams are counted singly */
     um_receive_coalescing *coalescing;     /* counts datagrams received from rings */
@@ -108,8 +109,9 @@ int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
  * watched; one that is left becomes readable first. Both change `group_changes`. */
 uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVING_DIRECT_MAX]);
 void um_receiving_watch_groups(um_receiving *receiving);
-/* Pauses reports of groups while a queue is full: the loop would find them readable in every pass and not read them. */
-void um_receiving_pause_groups(um_receiving *receiving, bool is_paused);
+/* Reviews the queues, and stops reports of groups that full queues hold back: the loop would find them readable in
+ * every pass and not read them. Returns true if every session is held. */
+bool um_receiving_review_queues(um_receiving *receiving, int64_t now_ns);
 /* Receives from the ring set in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
 /* Continues the sessions of a changed key set with the new keys. */

@@ -1,4 +1,5 @@
 #include "io/statistics.h"
+#include "os/clock.h"
 
 #include "io/context_private.h"
 #include "io/publication_private.h"
@@ -85,6 +86,7 @@ uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
     um_reactor_lock(subscription->receiving->reactor);
     um_receiver_counters *counters = &subscription->core.counters;
     const um_message_queue *queue = subscription->core.queue;
+    counters->queue_full_time = (uint64_t)um_queue_full_ns(queue, um_clock_ns());
     counters->queued_messages = atomic_load(&queue->appended_count) - atomic_load(&queue->taken_count);
     counters->order_map_entries = 0;
     const um_node *node = &subscription->receiving->node;

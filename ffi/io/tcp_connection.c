@@ -395,7 +395,8 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
     if (connection->keys != NULL && connection->tags == NULL && !take_greeting(connection, now_ns))
         return connection->state == UM_TCP_CONNECTED;
     while (!um_message_stream_is_empty(&connection->stream)) {
-        connection->has_rest = um_node_is_pressured(connection->node, now_ns);
+        um_node_review_queues(connection->node, now_ns);
+        connection->has_rest = connection->session->is_held;
         if (connection->has_rest)
             return false;
         switch (um_message_stream_next(&connection->stream, run_max, &data, &length)) {

@@ -158,6 +158,7 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
     receiver->index = world->receiver_count;
     um_queue_init(&receiver->queue, memory, config->block_count, config->block_rows, config->block_bytes,
                   config->message_max_bytes);
+    receiver->queue.hold_ns = config->hold_ns;
     receiver->core.config = (um_receiver_config){.ordered_delivery = (um_ordered_delivery)config->ordered_delivery,
                                                  .map_entries_max = config->map_entries_max,
                                                  .burst_loss_max = config->burst_loss_max,

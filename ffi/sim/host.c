@@ -8,8 +8,7 @@
 enum {
     PASSES_MAX = 64,
     PPM = 1000000,
-    PRESSURE_CHECK_NS = 200000, /* interval of checks while a queue is full */
-    INLINE_BUDGET = 128,        /* datagrams that a publisher sends on its own thread */
+    INLINE_BUDGET = 128, /* datagrams that a publisher sends on its own thread */
 };
 
 /* ---- reading ---- */
@@ -99,7 +98,7 @@ static void deliver(um_sim_host *host, uint32_t slot, int64_t now_ns)
 
 static void take_arrivals(um_sim_host *host, int64_t now_ns)
 {
-    while (host->inbox_count > 0 && !um_node_is_pressured(host->node, now_ns)) {
+    while (host->inbox_count > 0 && !um_node_review_queues(host->node, now_ns)) {
         for (uint32_t i = 0; i < host->config.receive_batch && host->inbox_count > 0; i++) {
             uint32_t slot = host->inbox[host->inbox_first];
             host->inbox_first = (host->inbox_first + 1) % host->config.inbox_datagrams;
@@ -254,8 +253,8 @@ void um_sim_service(um_sim_host *host)
         next_ns = run_timers(host, now_ns);
         /* Reading makes space in the queues for the datagrams that wait. */
     } while (read_eagerly(host) && passes++ < PASSES_MAX);
-    if (um_node_is_pressured(host->node, now_ns) && next_ns > now_ns + PRESSURE_CHECK_NS)
-        next_ns = now_ns + PRESSURE_CHECK_NS;
+    um_node_review_queues(host->node, now_ns);
+    next_ns = um_earliest_ns(next_ns, um_node_review_by_ns(host->node, now_ns));
     set_timer(host, next_ns);
     if (host->node->has_begun_otr)
         um_sim_take_recoveries(host);

@@ -181,7 +181,8 @@ static void check_loss(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t
         return;
     }
     const um_receiver_counters *counters = &checker->world->joins[checker->join]->receiver->core.counters;
-    if (checker->is_loss_forbidden && !(checker->can_leave_out && counters->late_join_not_cached > 0))
+    if (checker->is_loss_forbidden && !checker->was_cut_loose &&
+        !(checker->can_leave_out && counters->late_join_not_cached > 0))
         COMPLAIN(checker, "sqns %u to %u are declared lost, but nothing may be unrecoverable here", first_sqn,
                  last_sqn);
     note_seen(checker, first_sqn);
@@ -194,6 +195,16 @@ static void check_loss(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t
     }
     if (checker->mode == UM_ORDERED_SEQUENCE)
         check_order(checker, first_sqn, last_sqn);
+}
+
+/* The dropped messages follow the delivered ones. They may be fetched, or are declared lost in the next row. */
+static void check_cut_loose(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t last_sqn)
+{
+    checker->was_cut_loose = true;
+    if (um_serial_before(last_sqn, first_sqn))
+        COMPLAIN(checker, "cut loose from sqns %u to %u", first_sqn, last_sqn);
+    if (checker->mode == UM_ORDERED_SEQUENCE && checker->has_begun && um_serial_before(first_sqn, checker->expected))
+        COMPLAIN(checker, "cut loose from sqn %u, but %u is next", first_sqn, checker->expected);
 }
 
 void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32_t row)
@@ -220,6 +231,9 @@ void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32
         break;
     case UM_ROW_BURST_LOSS:
         check_loss(checker, block->first_sequence_numbers[row], block->sequence_numbers[row], true);
+        break;
+    case UM_ROW_CUT_LOOSE:
+        check_cut_loose(checker, block->first_sequence_numbers[row], block->sequence_numbers[row]);
         break;
     default:
         COMPLAIN(checker, "a row of kind %d, which is unexpected", (int)kind);

@@ -21,6 +21,7 @@ typedef struct um_sim_row_checker {
     uint32_t foretold_end;
     bool can_leave_out;     /* live messages may be lost for lack of space in the order map */
     bool is_loss_forbidden; /* a loss event is a violation */
+    bool was_cut_loose;     /* the receiver was cut loose, so losses are allowed from then on */
     bool is_from_start;     /* the first message delivered must be the first one published */
     uint32_t lowest;        /* lowest sqn seen so far */
     uint32_t expected;      /* mode 1: next sqn */

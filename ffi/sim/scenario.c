@@ -195,6 +195,10 @@ static void draw_receiver(const um_sim_scenario *scenario, um_sim_receiver_confi
                                          .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN,
                                          .read_rows = um_draw_between(random, 1, 200),
                                          .keep_rows = um_draw_percent(random, 30)};
+    /* From a stream of its own, so that the other draws of a seed stay as they are. */
+    static const int64_t HOLDS[] = {UM_NEVER_NS, INT64_C(5000) * MS, 20 * MS, 2 * MS, 0};
+    um_random holds = {random->state ^ 0x736c6f77};
+    receiver->hold_ns = PICK(&holds, HOLDS);
     if (um_draw_percent(random, 40))
         receiver->loss_check_interval_ns = um_draw_between_ns(random, 5 * MS, 40 * MS);
     if (um_draw_percent(random, 35))

@@ -55,6 +55,7 @@ typedef struct um_sim_receiver_config {
     int64_t read_interval_ns; /* 0: rows are read at once */
     uint32_t read_rows;       /* maximum per read */
     bool keep_rows;           /* rows are released only at the next read */
+    int64_t hold_ns;          /* how long the full queue may hold sources back; 0: not at all */
 } um_sim_receiver_config;
 
 /* Faults of the path to one host. Probabilities in parts per million. */

@@ -253,7 +253,7 @@ static inline void pass(recovering *f, int64_t ms)
 {
     for (; ms > 0; ms--) {
         f->now_ns += NS_PER_MS;
-        um_node_is_pressured(&f->node, f->now_ns);
+        um_node_review_queues(&f->node, f->now_ns);
         um_node_tick(&f->node, f->now_ns);
         read_all(f);
     }

@@ -143,7 +143,7 @@ static void tick(receiving *f, int64_t later_ns)
 {
     f->now_ns += later_ns;
     um_node_wake(&f->node, f->now_ns);
-    um_node_is_pressured(&f->node, f->now_ns);
+    um_node_review_queues(&f->node, f->now_ns);
     int64_t started_ns = thread_time_ns();
     um_node_tick(&f->node, f->now_ns);
     note_time(f, started_ns);

@@ -157,7 +157,7 @@ TEST("W9", "a full shared queue is one pause, and all of its topics continue whe
     sharing *f = sharing_open(1);
     um_rows rows;
     uint32_t sent[RECEIVERS] = {0}, seen[RECEIVERS] = {0};
-    for (uint32_t n = 0; !um_node_is_pressured(&f->node, NS_PER_S); n++) {
+    for (uint32_t n = 0; !um_node_review_queues(&f->node, NS_PER_S); n++) {
         CHECK(n < 1000);
         for (uint32_t topic = 0; topic < RECEIVERS; topic++)
             receive_message(f, topic, sent[topic]++, 100);
@@ -173,7 +173,7 @@ TEST("W9", "a full shared queue is one pause, and all of its topics continue whe
                     CHECK_EQ(rows.block->sequence_numbers[i], seen[rows.block->sources[i]]++);
             um_queue_release(rows.block, rows.count);
         }
-        um_node_is_pressured(&f->node, NS_PER_S);
+        um_node_review_queues(&f->node, NS_PER_S);
         um_node_tick(&f->node, NS_PER_S);
     }
     for (uint32_t r = 0; r < RECEIVERS; r++)

@@ -230,7 +230,7 @@ static void receive(const uint8_t *data, uint32_t length)
                 .from = {SOURCE_IP, 5555},
                 .to = {GROUP_IP, GROUP_PORT},
                 .received_ns = w.now_ns};
-    if (um_node_is_pressured(&w.node, w.now_ns))
+    if (um_node_review_queues(&w.node, w.now_ns))
         return; /* lost: the loop leaves it in the socket, which is full */
     um_node_on_data(&w.node, &rx, w.now_ns);
     um_node_after_batch(&w.node, w.now_ns);
@@ -303,7 +303,7 @@ static void pass_time(int64_t ns, bool rejoins)
 {
     int64_t end_ns = w.now_ns + ns, due_ns = w.now_ns;
     uint64_t naks_before = w.nak_numbers, ticks = 0;
-    um_node_is_pressured(&w.node, w.now_ns);
+    um_node_review_queues(&w.node, w.now_ns);
     while (due_ns <= end_ns) {
         w.now_ns = due_ns > w.now_ns ? due_ns : w.now_ns;
         due_ns = um_node_tick(&w.node, w.now_ns);

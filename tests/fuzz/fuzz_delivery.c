@@ -150,7 +150,7 @@ static void open_world(fuzz_input *input)
     w.receiver.queue = &w.queue;
     w.receiver.store = &w.store;
     w.receiver.context_counters = &w.counters;
-    w.queue.is_any_full = &w.any_full;
+    w.queue.needs_review = &w.any_full;
     um_delivery_init(&w.delivery, &w.receiver, 1, 77, TOPIC, GIVE_UP_NS);
     w.transport_sqn = choice & 128 ? UINT32_MAX - 20 : 1000;
     w.delivery.mapped_sqn = w.transport_sqn - 10;
@@ -252,9 +252,9 @@ static bool read_rows(uint32_t most)
 /* Does what the node does before it takes more datagrams. */
 static void look_at_pressure(void)
 {
-    if (w.queue.is_full)
-        w.queue.is_full = !um_queue_has_free_blocks(&w.queue, 1);
-    w.any_full = w.queue.is_full;
+    if (w.queue.state != UM_QUEUE_OPEN)
+        w.queue.state = um_queue_has_free_blocks(&w.queue, 1) ? UM_QUEUE_OPEN : UM_QUEUE_HOLDING;
+    w.any_full = w.queue.state != UM_QUEUE_OPEN;
 }
 
 /* ---- arrivals ---- */
@@ -263,7 +263,7 @@ static void look_at_pressure(void)
  * reveals a burst while the queue is full is dropped, and the next one reveals it again. */
 static void note_known(uint32_t index)
 {
-    if (!w.made_up && (w.delivery.is_starved || w.queue.is_full) &&
+    if (!w.made_up && (w.delivery.is_starved || w.queue.state != UM_QUEUE_OPEN) &&
         um_serial_before(w.delivery.highest_sqn, w.base + index))
         return;
     for (uint32_t i = index + 1; i-- > 0 && !w.pieces[i].known;)
@@ -313,7 +313,7 @@ static void deliver(fuzz_input *input, bool earlier_lost)
     um_queue_return_frames(&w.queue);
     uint8_t *frame = free_frame(), *datagram = frame != NULL ? frame : memory;
     uint32_t length = 0, count = 1 + take_u8(input) % 4;
-    if (w.queue.is_full)
+    if (w.queue.state != UM_QUEUE_OPEN)
         return;
     for (uint32_t i = 0; i < count; i++) {
         uint8_t choice = take_u8(input);
@@ -352,7 +352,7 @@ static void deliver(fuzz_input *input, bool earlier_lost)
 static void announce(fuzz_input *input)
 {
     um_arrival arrival = {.now_ns = w.now_ns, .received_ns = w.now_ns, .transport_sqn = w.transport_sqn++};
-    if (w.queue.is_full)
+    if (w.queue.state != UM_QUEUE_OPEN)
         return;
     uint32_t index = w.cursor + take_u8(input) % 8;
     index = index < w.piece_count ? index : w.piece_count - 1;

@@ -326,7 +326,7 @@ static void hand_over(const uint8_t *data, uint32_t length, uint32_t segment)
                 .from = {SOURCE_IP, 5555},
                 .to = {GROUP_IP, GROUP_PORT},
                 .received_ns = w.now_ns};
-    if (um_node_is_pressured(&w.node, w.now_ns))
+    if (um_node_review_queues(&w.node, w.now_ns))
         return;
     BOUNDED(um_node_on_data(&w.node, &rx, w.now_ns));
     BOUNDED(um_node_after_batch(&w.node, w.now_ns));
@@ -348,7 +348,7 @@ static void reap(void)
 
 static void tick(void)
 {
-    um_node_is_pressured(&w.node, w.now_ns);
+    um_node_review_queues(&w.node, w.now_ns);
     BOUNDED(um_node_tick(&w.node, w.now_ns));
     reap();
 }

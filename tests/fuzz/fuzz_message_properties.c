@@ -215,7 +215,7 @@ static void read_rows(void)
             if (um_row_kind_of(rows.block->flags[row]) == UM_ROW_MESSAGE)
                 check_message_row(rows.block, row);
         um_queue_release(rows.block, rows.count);
-        w.queue.is_full = w.any_full = false;
+        w.queue.state = UM_QUEUE_OPEN;
         um_delivery_tick(&w.delivery, 1);
     }
 }
@@ -246,7 +246,7 @@ static void open_world(fuzz_input *input)
     memset(w.store_memory, 0, store_bytes);
     um_queue_init(&w.queue, w.queue_memory, BLOCKS, ROWS, QUEUE_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
     um_reorder_init(&w.store, w.store_memory, CELLS, CELL_BYTES, ENTRIES);
-    w.queue.is_any_full = &w.any_full;
+    w.queue.needs_review = &w.any_full;
     w.receiver = (um_receiver){.queue = &w.queue, .store = &w.store, .context_counters = &w.counters};
     w.receiver.config = (um_receiver_config){.ordered_delivery = modes[take_u8(input) % 3], .burst_loss_max = 1000};
     um_delivery_init(&w.delivery, &w.receiver, 1, 77, TOPIC, 1000);
@@ -271,7 +271,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (uint32_t i = 0; i < w.sqn_count; i++) {
         arrive(order[i]);
-        if (w.queue.is_full || take_u8(&input) % 8 == 0) /* nothing arrives while it is full */
+        if (w.queue.state != UM_QUEUE_OPEN || take_u8(&input) % 8 == 0) /* nothing arrives while it is full */
             read_rows();
     }
     um_delivery_end(&w.delivery, 1);

@@ -53,6 +53,8 @@ class QueueMemory:
         config.block_rows = _BLOCK_ROWS
         config.block_bytes = options.receiver_queue_block_length_bytes
         config.message_max_bytes = self.message_max_bytes
+        is_holding = options.receiver_full_queue == "hold"
+        config.hold_ns = options.receiver_full_queue_hold_interval_ns if is_holding else 0
         if watched is not None:
             config.notes_age = watched.queue_age_enabled
             config.size_warning = watched.queue_size_warning

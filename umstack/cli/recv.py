@@ -33,6 +33,7 @@ from umstack.errors import error_from_path
 from umstack.events import (
     BeginningOfSession,
     BurstLoss,
+    CutLoose,
     EndOfSession,
     Event,
     Message,
@@ -374,6 +375,11 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
                     f"umstack: stopped sending NAKs to {event.source}: at the NAK limit for too long",
                     err=True,
                 )
+            case CutLoose():
+                click.echo(
+                    f"umstack: too slow for {event.source}: {_lost(event)} dropped while the queue was full",
+                    err=True,
+                )
             case UnrecoverableLoss() | BurstLoss():
                 summary.losses += 1
                 if summary.losses <= _LOSSES_SHOWN_MAX:
@@ -381,8 +387,8 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
     return ended
 
 
-def _lost(event: UnrecoverableLoss | BurstLoss) -> str:
-    if isinstance(event, BurstLoss):
+def _lost(event: UnrecoverableLoss | BurstLoss | CutLoose) -> str:
+    if isinstance(event, BurstLoss | CutLoose):
         return f"topic sequence numbers {event.first_sequence_number} to {event.sequence_number}"
     return f"topic sequence number {event.sequence_number}"
 

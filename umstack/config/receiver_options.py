@@ -259,6 +259,22 @@ class ReceiverOptions:
         doc="Number of blocks of that queue. When all are full, delivery pauses. If they hold no more than "
         "flow_control_receiver_window, messages that the application has not read yet hold the source back.",
     )
+    receiver_full_queue: str = option(
+        Kind.CHOICE,
+        ours="hold",
+        choices=("hold", "lose"),
+        doc="What a full queue does. hold: it holds back the sources of its topics for at most "
+        "receiver_full_queue_hold_interval, then the receiver is cut loose. lose: it is cut loose at once and never "
+        "holds a source back. Other queues are not affected.",
+    )
+    receiver_full_queue_hold_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=5000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Maximum time for which a full queue holds sources back. After it the receiver is cut loose: its messages "
+        "are dropped until half of the queue is free, then they are fetched (use_otr) or reported as lost.",
+    )
     receiver_maximum_message_length_bytes: int = option(
         Kind.BYTES,
         ours=1048576,

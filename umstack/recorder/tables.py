@@ -12,7 +12,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from umstack.batch import Batch
-from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, NakCutoff, UnrecoverableLoss
+from umstack.events import (
+    BeginningOfSession,
+    BurstLoss,
+    CutLoose,
+    EndOfSession,
+    Event,
+    NakCutoff,
+    UnrecoverableLoss,
+)
 from umstack.recorder.journal import arrow
 from umstack.telemetry.counters import Counter, CounterKind, schema
 
@@ -130,6 +138,8 @@ def _event_row(event: Event, now_ns: int) -> dict[str, Any] | None:
             return row | {"kind": "end_of_session"}
         case NakCutoff():
             return row | {"kind": "nak_cutoff"}
+        case CutLoose():
+            return row | _numbers(event.first_sequence_number, event.sequence_number) | {"kind": "cut_loose"}
         case UnrecoverableLoss():
             number = event.sequence_number
             return row | _numbers(number, number) | {"kind": "unrecoverable_loss", "lost": 1}

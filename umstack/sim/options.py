@@ -129,6 +129,7 @@ class ReceiverOptions:
     read_interval_ns: int = 0
     read_rows: int = 1024
     keep_rows: bool = False
+    hold_ns: int = 5_000_000_000
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
     "receivers": (
         "umstack.receiver",
         {
+            "cut_loose": _WARNING,
             "unrecoverable_loss_events": _WARNING,
             "burst_loss_events": _WARNING,
             "messages_too_long": _WARNING,

@@ -8,6 +8,7 @@
 #include "core/delivery/off_transport.h"
 #include "core/delivery/order_map.h"
 #include "core/delivery/reassembly.h"
+#include "core/delivery/slow_reader.h"
 
 enum {
     STREAM_BURST_MAX = 1024, /* a longer gap of a TCP stream is one event: it cannot be recovered, and after an outage
@@ -163,6 +164,21 @@ static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
     }
 }
 
+/* Records that sqn exists, without holding the message. */
+static void drop_for_slow_reader(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    um_slow_reader_cut(delivery);
+    int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
+    if (ahead <= 0 || sqn - delivery->next_sqn > SPAN_MAX)
+        return;
+    if (!is_plausible(delivery, (uint32_t)ahead, arrival)) {
+        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+        return;
+    }
+    delivery->highest_sqn = sqn;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
+}
+
 static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 {
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
@@ -312,6 +328,10 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
+    if (UM_UNLIKELY(um_slow_reader_drops(delivery) || um_slow_reader_fills_the_buffer(delivery))) {
+        drop_for_slow_reader(delivery, message->sqn, arrival);
+        return;
+    }
     if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
         (is_outside_stream(delivery, message->sqn, arrival) ||
          um_fetch_live_leaves_out(delivery, message->sqn, true, arrival)))
@@ -361,6 +381,10 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
         return;
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
+    if (UM_UNLIKELY(um_slow_reader_drops(delivery))) {
+        drop_for_slow_reader(delivery, sqn, arrival);
+        return;
+    }
     note_exists(delivery, sqn, false, arrival);
     um_loss_drain(delivery, arrival->now_ns, true);
 }

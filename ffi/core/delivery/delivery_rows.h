@@ -11,16 +11,19 @@
 
 #include "core/delivery/delivery_state.h"
 
+/* Waits for space in the queue: its owner looks at the queue until there is some. */
+static inline void um_delivery_starve(um_delivery *delivery)
+{
+    delivery->is_starved = true;
+    if (um_queue_hold(delivery->receiver->queue))
+        UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
+}
+
 static inline uint8_t *um_delivery_reserve_row(um_delivery *delivery, uint32_t bytes)
 {
     uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
-    if (UM_UNLIKELY(payload == NULL)) {
-        um_message_queue *queue = delivery->receiver->queue;
-        delivery->is_starved = true;
-        if (!queue->is_full)
-            UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
-        queue->is_full = *queue->is_any_full = true;
-    }
+    if (UM_UNLIKELY(payload == NULL))
+        um_delivery_starve(delivery);
     return payload;
 }
 

@@ -119,6 +119,7 @@ typedef struct um_delivery {
     uint32_t gap_count;
     uint32_t source;           /* the owner's number of the source, stored in rows */
     bool is_starved;           /* the queue is full; delivery continues at the next tick */
+    bool is_cut_loose;         /* the messages of [next_sqn, highest_sqn] were dropped (slow_reader.h) */
     bool is_begun;             /* the beginning of the session is in the queue, or due */
     uint8_t announcements_due; /* bits of um_announcement */
     bool has_eos;              /* the end of the session is in the queue */

@@ -5,6 +5,7 @@
 #include "core/delivery/off_transport.h"
 #include "core/delivery/order_map.h"
 #include "core/delivery/reassembly.h"
+#include "core/delivery/slow_reader.h"
 
 enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that cannot be fetched is one event (UX-7) */
 
@@ -204,6 +205,8 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         return false;
     if (delivery->fetch.state == UM_DELIVERY_FETCH_STARTING)
         return true;
+    if (UM_UNLIKELY(delivery->is_cut_loose) && !um_slow_reader_resume(delivery, now_ns))
+        return false;
     for (;;) {
         enum head_result result;
         do

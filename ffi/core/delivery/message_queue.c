@@ -203,6 +203,7 @@ void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, 
     queue->row_capacity = row_capacity;
     queue->payload_capacity = payload_capacity;
     queue->message_max_bytes = message_max_bytes;
+    queue->hold_ns = UM_NEVER_NS;
     um_arena arena = {memory, 0};
     for (uint32_t i = 0; i < block_count; i++)
         carve(&queue->blocks[i], &arena, row_capacity, pinned_capacity(payload_capacity),
@@ -224,6 +225,25 @@ bool um_queue_has_free_blocks(const um_message_queue *queue, uint32_t blocks)
     for (uint32_t i = 0; i < queue->block_count && blocks > 0; i++)
         blocks -= is_free(queue, &queue->blocks[i]);
     return blocks == 0;
+}
+
+static enum um_queue_state next_state(um_message_queue *queue, int64_t now_ns)
+{
+    if (queue->state == UM_QUEUE_OPEN)
+        return UM_QUEUE_OPEN;
+    bool is_cut = queue->state == UM_QUEUE_CUT_LOOSE;
+    if (um_queue_has_free_blocks(queue, is_cut ? queue->block_count / 2 : 1))
+        return UM_QUEUE_OPEN;
+    if (!is_cut && queue->full_since_ns == 0)
+        queue->full_since_ns = now_ns;
+    return is_cut || now_ns - queue->full_since_ns >= queue->hold_ns ? UM_QUEUE_CUT_LOOSE : queue->state;
+}
+
+bool um_queue_review(um_message_queue *queue, int64_t now_ns)
+{
+    enum um_queue_state before = queue->state;
+    queue->state = next_state(queue, now_ns);
+    return queue->state != before;
 }
 
 uint64_t um_queue_free_bytes(const um_message_queue *queue)

@@ -41,6 +41,7 @@ enum um_row_kind {
     UM_ROW_NO_SOURCE = 7,          /* sequence_number queries were not answered */
     UM_ROW_HF_RESET = 8,           /* hot failover: the next number is first_sequence_number << 32 | sequence_number */
     UM_ROW_NAK_CUTOFF = 9,         /* the source's session has stopped its own NAKs */
+    UM_ROW_CUT_LOOSE = 10,         /* the queue was full too long: first_sequence_number .. sequence_number dropped */
 };
 
 /* Returns the um_row_kind of a row with these flags: the low four bits of the high byte. */
@@ -91,6 +92,24 @@ typedef struct um_block {
     uint8_t *payload;
 } um_block;
 
+/* The states of a queue whose reader is slow:
+ *
+ *        no block is free           a row was refused            hold_ns after the queue left OPEN,
+ *   OPEN ----------------> CLOSED -----------------> HOLDING     or the reorder buffer runs short
+ *    ^ ^                   |    |                    |     |  -----------------------------------> CUT_LOOSE
+ *    | |  a block is free  |    +---- the same ------+-----+                                           |
+ *    | +-------------------+-------------------------+                                                 |
+ *    +-------------------------------------------------------------------------------------------------+
+ *                                       half of the blocks are free
+ *
+ * CLOSED: the queue has space in its last block only, so the windows of its sessions are nearly closed. HOLDING:
+ * controllers hold their messages in the reorder buffer; nothing of a session is read if it feeds only queues
+ * in this state. CUT_LOOSE: the queue counts for no window, controllers
+ * drop its messages and remember which. When it is open again, each controller appends UM_ROW_CUT_LOOSE and then
+ * fetches the dropped messages or declares them lost.
+ */
+enum um_queue_state { UM_QUEUE_OPEN = 0, UM_QUEUE_CLOSED = 1, UM_QUEUE_HOLDING = 2, UM_QUEUE_CUT_LOOSE = 3 };
+
 typedef struct um_message_queue {
     uint32_t block_count;
     uint32_t row_capacity;
@@ -105,8 +124,10 @@ typedef struct um_message_queue {
     _Atomic uint64_t appended_count; /* rows appended so far */
     const int64_t *clock_ns;         /* source of each row's enqueued_ns; NULL: enqueued_ns is not written */
     uint32_t pinned_count;           /* frames that are still pinned */
-    bool is_full;                    /* the last reservation was refused; the owner retries */
-    bool *is_any_full;               /* the owner's: true if any of its queues is full */
+    enum um_queue_state state;       /* leaves OPEN by um_queue_close and _hold, then changed by the owner */
+    int64_t hold_ns;                 /* maximum time in HOLDING; 0: the queue never holds its sessions back */
+    int64_t full_since_ns;           /* when the queue left OPEN; 0: since the owner's last review */
+    bool *needs_review;              /* the owner's: true if a queue has changed its state since the owner looked */
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of its current block, which is not reused */
     uint32_t read_row;
@@ -117,7 +138,8 @@ typedef struct um_message_queue {
  * in bytes. */
 size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t payload_capacity,
                           uint32_t message_max_bytes);
-/* memory: zeroed, owned by the creator; unused parts need not be backed by pages. */
+/* memory: zeroed, owned by the creator; unused parts need not be backed by pages. The queue holds its sessions back
+ * without a time limit until the creator sets hold_ns. */
 void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, uint32_t row_capacity,
                    uint32_t payload_capacity, uint32_t message_max_bytes);
 
@@ -128,6 +150,36 @@ uint64_t um_queue_free_bytes(const um_message_queue *queue);
 
 /* True if at least `blocks` blocks are free besides the current one. */
 bool um_queue_has_free_blocks(const um_message_queue *queue, uint32_t blocks);
+
+/* Returns for how long the queue has been full; 0 while it is open. */
+static inline int64_t um_queue_full_ns(const um_message_queue *queue, int64_t now_ns)
+{
+    return queue->state == UM_QUEUE_OPEN || queue->full_since_ns == 0 ? 0 : now_ns - queue->full_since_ns;
+}
+
+/* Begins CLOSED: no block is free. */
+static inline void um_queue_close(um_message_queue *queue)
+{
+    if (queue->state != UM_QUEUE_OPEN)
+        return;
+    queue->state = UM_QUEUE_CLOSED;
+    queue->full_since_ns = 0;
+    *queue->needs_review = true;
+}
+
+/* Begins HOLDING: a row was refused. Returns true if the queue did not hold before. */
+static inline bool um_queue_hold(um_message_queue *queue)
+{
+    if (queue->state >= UM_QUEUE_HOLDING)
+        return false;
+    um_queue_close(queue);
+    queue->state = UM_QUEUE_HOLDING;
+    *queue->needs_review = true;
+    return true;
+}
+
+/* Moves a queue that is not open to its next state, if that is due. Returns true if the state has changed. */
+bool um_queue_review(um_message_queue *queue, int64_t now_ns);
 
 typedef struct um_row {
     uint16_t flags; /* kind << 8 | message flags */

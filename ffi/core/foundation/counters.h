@@ -431,6 +431,12 @@ typedef struct um_receiver_counters {
     uint64_t held_datagrams;
     /* counter, pauses: Times delivery paused because the receiver's queue was full. */
     uint64_t queue_full_pauses;
+    /* snapshot, nanoseconds: How long the receiver's queue has been full; 0: it has space. */
+    uint64_t queue_full_time;
+    /* counter, events: Times the receiver was cut loose from a source because its queue stayed full (CutLoose). */
+    uint64_t cut_loose;
+    /* counter, messages: Messages, or fragments of them, dropped while the receiver was cut loose; with off-transport recovery they are fetched. */
+    uint64_t cut_loose_messages;
     /* snapshot, messages: Rows in the receiver's queue that are not read yet. */
     uint64_t queued_messages;
     /* counter, events: UnrecoverableLoss events delivered. */

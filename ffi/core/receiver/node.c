@@ -5,7 +5,11 @@
 #include "core/receiver/status_reports.h"
 #include "core/wire/framing.h"
 
-enum { TABLE_MASK = 2 * UM_NODE_SESSIONS_MAX - 1 };
+enum {
+    TABLE_MASK = 2 * UM_NODE_SESSIONS_MAX - 1,
+    HOLDING_CHECK_NS = 200000,     /* interval of reviews while a queue holds sessions back and nothing arrives */
+    CUT_LOOSE_CHECK_NS = 10000000, /* interval of reviews while queues are cut loose */
+};
 
 void um_node_init(um_node *node)
 {
@@ -118,7 +122,7 @@ bool um_node_add_queue(um_node *node, um_message_queue *queue)
 {
     if (node->queue_count == UM_NODE_QUEUES_MAX)
         return false;
-    queue->is_any_full = &node->has_full_queue;
+    queue->needs_review = &node->needs_review;
     node->queues[node->queue_count++] = queue;
     return true;
 }
@@ -248,21 +252,57 @@ uint64_t um_node_window_bytes(const um_node *node)
     return window;
 }
 
-bool um_node_is_pressured(um_node *node, int64_t now_ns)
+/* A session is held while all of its queues hold. Over TCP one is enough, because its flow control, too, is one for all
+ * topics of the connection. */
+static bool is_session_held(const um_receiver_session *session)
 {
-    if (UM_LIKELY(!node->has_full_queue))
-        return false;
-    bool pressured = false;
-    for (uint32_t i = 0; i < node->queue_count; i++) {
-        um_message_queue *queue = node->queues[i];
-        if (UM_LIKELY(!queue->is_full))
-            continue;
-        queue->is_full = !um_queue_has_free_blocks(queue, 1);
-        pressured |= queue->is_full;
+    uint32_t holding_count = 0;
+    for (uint32_t i = 0; i < session->queue_count; i++)
+        holding_count += session->queues[i].queue->state == UM_QUEUE_HOLDING;
+    bool is_tcp = session->config.id.transport == UM_TRANSPORT_TCP;
+    return holding_count > 0 && (is_tcp || holding_count == session->queue_count);
+}
+
+static void review_sessions(um_node *node)
+{
+    uint32_t held_count = 0, fed_count = 0;
+    bool has_changed = false;
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_receiver_session *session = node->sessions[i];
+        bool is_held = is_session_held(session);
+        has_changed |= is_held != session->is_held;
+        session->is_held = is_held;
+        held_count += is_held;
+        fed_count += session->queue_count > 0;
     }
-    node->has_full_queue = pressured;
-    um_node_wake(node, now_ns); /* controllers that waited for space continue */
-    return pressured;
+    node->hold_changes += has_changed;
+    node->is_held = held_count > 0 && held_count == fed_count;
+}
+
+bool um_node_review_queues(um_node *node, int64_t now_ns)
+{
+    if (UM_LIKELY(!node->needs_review && now_ns < node->review_due_ns))
+        return node->is_held;
+    bool has_changed = node->needs_review;
+    node->needs_review = false;
+    uint32_t counts[UM_QUEUE_CUT_LOOSE + 1] = {0};
+    for (uint32_t i = 0; i < node->queue_count; i++) {
+        has_changed |= um_queue_review(node->queues[i], now_ns);
+        counts[node->queues[i]->state]++;
+    }
+    node->holding_count = counts[UM_QUEUE_HOLDING];
+    node->review_due_ns = counts[UM_QUEUE_CUT_LOOSE] > 0 ? now_ns + CUT_LOOSE_CHECK_NS : UM_NEVER_NS;
+    if (counts[UM_QUEUE_CLOSED] + counts[UM_QUEUE_HOLDING] > 0)
+        node->review_due_ns = now_ns + (counts[UM_QUEUE_HOLDING] > 0 ? 0 : HOLDING_CHECK_NS);
+    review_sessions(node);
+    if (has_changed)
+        um_node_wake(node, now_ns); /* controllers continue, or drop their messages */
+    return node->is_held;
+}
+
+int64_t um_node_review_by_ns(const um_node *node, int64_t now_ns)
+{
+    return node->holding_count > 0 ? now_ns + HOLDING_CHECK_NS : node->review_due_ns;
 }
 
 int64_t um_node_tick(um_node *node, int64_t now_ns)

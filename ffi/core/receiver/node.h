@@ -1,6 +1,6 @@
 /* A node: the receiving sessions of one context, looked up by the datagrams that belong to them, and the queues of
- * receivers, which hold sessions back when full. Sans-I/O: ffi/io/context.c drives it from sockets, ffi/sim from a
- * simulated network.
+ * receivers. A full queue holds back the sessions that feed nothing else (message_queue.h draws its states). Sans-I/O:
+ * ffi/io/context.c drives it from sockets, ffi/sim from a simulated network.
  *
  * Threads: the context lock. Memory: sessions and queues are owned by their creators; the node refers to them.
  */
@@ -23,11 +23,15 @@ typedef struct um_node {
     um_receiver_session *last_session;
     um_message_queue *queues[UM_NODE_QUEUES_MAX]; /* each once, even if it has several receivers */
     uint32_t queue_count;
-    int64_t now_ns; /* the current time, for queues that record when rows were appended */
-    bool has_full_queue;
-    bool has_begun_otr; /* some controller has started off-transport recovery; cleared by the owner */
-    bool is_behind;     /* set by the owner before a tick: received datagrams are still unread */
-    bool is_cut_off;    /* no session sends NAKs (nak_cutoff.h) */
+    int64_t now_ns;         /* the current time, for queues that record when rows were appended */
+    bool needs_review;      /* a queue has left OPEN since the last review */
+    bool is_held;           /* every session with receivers is held; it was so at the last review */
+    uint32_t holding_count; /* queues in state HOLDING at the last review */
+    int64_t review_due_ns;  /* when the queues are reviewed next */
+    uint64_t hold_changes;  /* reviews that changed which sessions are held */
+    bool has_begun_otr;     /* some controller has started off-transport recovery; cleared by the owner */
+    bool is_behind;         /* set by the owner before a tick: received datagrams are still unread */
+    bool is_cut_off;        /* no session sends NAKs (nak_cutoff.h) */
     um_reorder_buffer store;
     um_resume_points resume_points; /* without capacity unless the owner provides memory */
     um_context_counters counters;
@@ -62,9 +66,12 @@ void um_node_after_batch(um_node *node, int64_t now_ns);
 /* Returns the smallest window that a session reports to its source. */
 uint64_t um_node_window_bytes(const um_node *node);
 
-/* True while a queue is full because its reader is slow; the owner then leaves datagrams unread. Call it before each
- * batch: it retries full queues. */
-bool um_node_is_pressured(um_node *node, int64_t now_ns);
+/* Moves full queues to their next state and updates is_held of the sessions. Call it before each batch; it costs one
+ * comparison while all queues are open. Returns is_held: the owner then leaves datagrams of every session unread. */
+bool um_node_review_queues(um_node *node, int64_t now_ns);
+
+/* Returns when to review the queues at the latest; UM_NEVER_NS while all are open. */
+int64_t um_node_review_by_ns(const um_node *node, int64_t now_ns);
 
 /* Runs the timers that are due. Returns when the next call is due. */
 int64_t um_node_tick(um_node *node, int64_t now_ns);

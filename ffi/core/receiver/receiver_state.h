@@ -164,6 +164,7 @@ typedef struct um_receiver_session {
     uint32_t stray_count; /* successive datagrams before the source's window */
 
     bool is_active; /* a datagram has arrived and BOS was delivered */
+    bool is_held;   /* its full queues hold it back: the owner leaves its datagrams unread (node.h) */
     bool has_ended;
     bool has_base;   /* next_sqn is valid */
     bool has_data;   /* next_sqn is known from data, not only from a session message */

@@ -4,12 +4,18 @@
 #include "core/receiver/session_claims.h"
 #include "core/wire/group_report.h"
 
-/* Returns the bytes that the receivers can take, at most the configured window (AE-18). */
-static uint32_t offered_window(const um_receiver_session *session)
+/* Returns the bytes that the receivers can take, at most the configured window (AE-18). Queues that hold nothing back
+ * do not count. */
+static uint32_t offered_window(um_receiver_session *session)
 {
     uint64_t window = session->config.window_bytes;
     for (uint32_t i = 0; i < session->queue_count; i++) {
-        uint64_t free_bytes = um_queue_free_bytes(session->queues[i].queue);
+        um_message_queue *queue = session->queues[i].queue;
+        if (queue->hold_ns == 0 || queue->state == UM_QUEUE_CUT_LOOSE)
+            continue;
+        uint64_t free_bytes = um_queue_free_bytes(queue);
+        if (free_bytes < queue->payload_capacity && !um_queue_has_free_blocks(queue, 1))
+            um_queue_close(queue);
         window = free_bytes < window ? free_bytes : window;
     }
     return (uint32_t)window;
