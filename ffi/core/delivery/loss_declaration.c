@@ -198,6 +198,14 @@ bool um_loss_is_unchanged(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
            !has_expired(delivery, oldest, now_ns) && !um_otr_is_due(delivery, oldest, false, now_ns);
 }
 
+static bool resume_slow_reader(um_delivery *delivery, int64_t now_ns)
+{
+    enum um_slow_reader_end end = um_slow_reader_resume(delivery, now_ns);
+    if (end != UM_SLOW_READER_LOST)
+        return end == UM_SLOW_READER_RESUMES;
+    return um_loss_declare_burst(delivery, delivery->highest_sqn + 1, now_ns);
+}
+
 static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     delivery->is_starved = false;
@@ -205,7 +213,7 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         return false;
     if (delivery->fetch.state == UM_DELIVERY_FETCH_STARTING)
         return true;
-    if (UM_UNLIKELY(delivery->is_cut_loose) && !um_slow_reader_resume(delivery, now_ns))
+    if (UM_UNLIKELY(delivery->is_cut_loose) && !resume_slow_reader(delivery, now_ns))
         return false;
     for (;;) {
         enum head_result result;

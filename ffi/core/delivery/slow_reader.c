@@ -1,7 +1,6 @@
 #include "core/delivery/slow_reader.h"
 
 #include "core/delivery/delivery_rows.h"
-#include "core/delivery/loss_declaration.h"
 #include "core/delivery/off_transport.h"
 #include "core/delivery/order_map.h"
 
@@ -24,28 +23,26 @@ void um_slow_reader_cut(um_delivery *delivery)
     UM_COUNT(delivery->receiver->counters.cut_loose, 1);
 }
 
-bool um_slow_reader_resume(um_delivery *delivery, int64_t now_ns)
+enum um_slow_reader_end um_slow_reader_resume(um_delivery *delivery, int64_t now_ns)
 {
     uint32_t first = delivery->next_sqn, last = delivery->highest_sqn;
     /* One block has space for both rows. */
     bool is_open = delivery->receiver->queue->state != UM_QUEUE_CUT_LOOSE;
     if (!is_open || !um_queue_has_free_blocks(delivery->receiver->queue, 1)) {
         um_delivery_starve(delivery);
-        return false;
+        return UM_SLOW_READER_WAITS;
     }
-    if (um_serial_before(last, first)) {
-        delivery->is_cut_loose = false;
-        return true;
-    }
-    if (!um_delivery_append_event(delivery, UM_ROW_CUT_LOOSE, first, last, now_ns))
-        return false;
+    if (!um_serial_before(last, first) && !um_delivery_append_event(delivery, UM_ROW_CUT_LOOSE, first, last, now_ns))
+        return UM_SLOW_READER_WAITS;
     delivery->is_cut_loose = false;
+    if (um_serial_before(last, first))
+        return UM_SLOW_READER_RESUMES;
     UM_COUNT(delivery->receiver->counters.cut_loose_messages, last - first + 1);
     /* In arrival order some of them were delivered, and fetching would deliver them twice. */
     if (um_otr_is_offered(delivery) && delivery->receiver->config.ordered_delivery == UM_ORDERED_SEQUENCE) {
         um_order_map_add_gap(delivery, first, last, now_ns);
         um_otr_begin(delivery);
-        return true;
+        return UM_SLOW_READER_RESUMES;
     }
-    return um_loss_declare_burst(delivery, last + 1, now_ns);
+    return UM_SLOW_READER_LOST;
 }

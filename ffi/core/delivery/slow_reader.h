@@ -1,7 +1,7 @@
 /* A controller whose queue was cut loose, because its reader is slow (message_queue.h draws the states of the queue).
  * It drops its messages and remembers their range. When the queue is open again, it appends one UM_ROW_CUT_LOOSE and
- * then fetches the range, if off-transport recovery is offered, or declares it lost in one event. Private to the
- * controller's files.
+ * then fetches the range, if off-transport recovery is offered; otherwise loss_declaration.c declares it lost in one
+ * event. Private to the controller's files.
  *
  * Threads: the context lock. Memory: none. Complexity: constant, besides clearing the order map once.
  */
@@ -23,7 +23,13 @@ bool um_slow_reader_fills_the_buffer(um_delivery *delivery);
 /* Drops the messages that wait in the order map, once. */
 void um_slow_reader_cut(um_delivery *delivery);
 
-/* Reports the dropped range, if there is one and the queue is open again. Returns false if that is still to be done. */
-bool um_slow_reader_resume(um_delivery *delivery, int64_t now_ns);
+enum um_slow_reader_end {
+    UM_SLOW_READER_WAITS = 0,   /* the queue is not open yet */
+    UM_SLOW_READER_RESUMES = 1, /* nothing was dropped, or all of it is being fetched */
+    UM_SLOW_READER_LOST = 2, /* the caller declares everything up to highest_sqn lost; there is space for the event */
+};
+
+/* Ends the cut once the queue is open again: appends the event, and starts a fetch if one is offered. */
+enum um_slow_reader_end um_slow_reader_resume(um_delivery *delivery, int64_t now_ns);
 
 #endif
