@@ -173,7 +173,7 @@ venv_recipe() {
     cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" "$ROOT/packaging/locks/$1.lock" | sha256sum | cut -d' ' -f1
 }
 
-# Installs into an environment what a lock names, each file of it only with one of the hashes there.
+# Installs the packages of a lock file; pip rejects every file whose hash is not in the lock.
 install_locked() {
     local python=$1 lock=$ROOT/packaging/locks/$2.lock
     "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock" >&2 ||

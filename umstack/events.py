@@ -288,8 +288,9 @@ class NoSource(NamedTuple):
 class CutLoose(NamedTuple):
     """The receiver was cut loose from a source, because its queue was full for too long.
 
-    The limit is receiver_full_queue_hold_interval. Messages first_sequence_number to sequence_number were dropped meanwhile. With off-transport recovery (use_otr) they
-    are fetched and follow this event; otherwise a loss event follows. Other receivers were not affected.
+    The limit is receiver_full_queue_hold_interval. Messages first_sequence_number to sequence_number were dropped
+    meanwhile. With off-transport recovery (use_otr) they are fetched and follow this event; otherwise a loss event
+    follows. Other receivers were not affected.
 
     Example:
         ```python

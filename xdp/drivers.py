@@ -67,7 +67,8 @@ _INTRODUCTION = """\
 
 Generated from `xdp/drivers.toml` by `python -m xdp.drivers`; edit the table there.
 
-*Native* and *zero-copy* name the Linux release that added XDP to the driver, and AF_XDP rings in the NIC's own memory.
+The column *native* gives the Linux release that added XDP to the driver; *zero-copy* gives the release that added
+AF_XDP rings in the NIC's own memory.
 The Linux commit is from bcc's list of features by kernel version; entries without a commit follow the release notes.
 The bypass itself needs Linux 5.15. Zero-copy is tried only for drivers that this table lists for it; otherwise the
 running kernel's declaration for the interface (Linux 6.3 and later) takes precedence over the table. `umstack doctor`

@@ -96,7 +96,7 @@ static bool is_lbtru(const um_sim_wire_session *wire)
     return wire->session->core.config.transport == UM_TRANSPORT_LBTRU;
 }
 
-/* True if the content of this sqn is known: it is not if no client received it. */
+/* True if the content of this sqn is known; over LBT-RU it is unknown if no client received it. */
 static bool is_known(const um_sim_wire_session *wire, uint32_t at)
 {
     return wire->body_hashes[at] != 0 || !is_lbtru(wire);
@@ -190,7 +190,7 @@ static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_w
     return um_node_find_session(host->node, &id);
 }
 
-/* Returns the earliest times of NAKs by sqn, reset for a new session, or NULL without memory. */
+/* Returns the earliest times of the next NAKs by sqn, zeroed for a new session, or NULL if out of memory. */
 static int64_t *nak_times(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
                           const um_receiver_session *transport)
 {

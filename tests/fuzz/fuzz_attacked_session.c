@@ -34,7 +34,7 @@ enum {
     OPERATIONS_MAX = 400,
     RESUME_POINTS = 2,
     SESSIONS_MAX = 1024, /* per input */
-    HONEST_AT_END = 200, /* more than three times the strays that end a session */
+    HONEST_AT_END = 200, /* more than three times the number of successive strays that ends a session (64) */
     PAYLOAD_BYTES = 8,
     SESSION = 0x5eed0001,
     NAK_PORT = 14391,

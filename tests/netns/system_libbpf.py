@@ -1,4 +1,4 @@
-"""The system's libbpf, for actions of other programs on a host that this project does not perform."""
+"""The system's libbpf, with which tests do what other programs on a host do, such as detaching a link."""
 
 from __future__ import annotations
 

@@ -496,7 +496,9 @@ def answers(host: Host, path: Path, *messages: bytes, descriptors: tuple[int, ..
                 socket.send_fds(client, [message], list(descriptors))
             try:
                 reply = client.recv(MESSAGE_MAX_BYTES)
-            except ConnectionResetError:  # arrives before the answers if the broker left data unread
+            except (
+                ConnectionResetError
+            ):  # if the broker left data unread, the reset arrives before its answers
                 reply = client.recv(MESSAGE_MAX_BYTES)
             said.append(str(json.loads(reply).get("error", {}).get("message", "")) if reply else "gone")
     return said

@@ -66,7 +66,7 @@ def test_check_as_json(vendors: str) -> None:
 
 
 def test_unwise_relations_are_warnings_unless_strict(tmp_path: Path) -> None:
-    """The vendor's relations are lint: a sentence, the line that set it, and a failure only when asked for."""
+    """A violated vendor relation is a warning with file and line, and fails the check only with `--strict`."""
     path = tmp_path / "um.cfg"
     path.write_text("\nsource transport_lbtrm_ignore_interval 400\n")
     checked = run("check", str(path))

@@ -51,7 +51,7 @@ def test_it_runs_over_loopback(tree: Path) -> None:
 
 
 def test_it_goes_to_loopback_where_no_lab_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where namespaces cannot be made the reason is kept to be shown."""
+    """If namespaces cannot be created, the demo uses loopback and keeps the reason for display."""
     monkeypatch.setattr(Lab, "supported", staticmethod(lambda: "a lab needs root: run with sudo"))
     with network(DemoSettings()) as net:
         assert isinstance(net, LoopbackNetwork)

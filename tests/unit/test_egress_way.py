@@ -61,7 +61,7 @@ def test_a_filter_without_space_keeps_to_the_device() -> None:
 
 
 def test_all_reasons_are_reported() -> None:
-    """All obstacles are named at once, so that the next need not be found by trying."""
+    """All obstacles are reported at once, so that the user does not find them one by one."""
     choice = choose("auto", replace(GOOD, has_filters=True, programs=2), filter_fits=True)
     assert "filter" in choice.reason
     assert "2 other programs" in choice.reason

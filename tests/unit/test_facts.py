@@ -51,7 +51,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
 
 
 def test_losses_are_those_that_were_generated(truth: Truth) -> None:
-    """Who lost what, how often it was asked for, and when it came back: the analysis finds the generator's truth."""
+    """The analysis finds the losses that the generator recorded: receiver, number of NAKs, time of recovery."""
     facts = facts_of([str(truth.path)])
     kinds = dict(facts.counts.group_by("kind").agg(pl.col("packets").sum()).rows())
     assert kinds["DATA"] == truth.data

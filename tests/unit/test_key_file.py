@@ -108,7 +108,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_new_file_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
-    """Whatever the umask; what exists is left alone; no two keys are the same."""
+    """The file has mode 0600 under any umask, an existing file is not overwritten, and every key is different."""
     file = tmp_path / "keys"
     before = os.umask(0)
     try:

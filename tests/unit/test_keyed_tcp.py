@@ -373,7 +373,7 @@ def test_a_connection_that_was_recorded_is_no_good_again(
 
 
 def test_a_client_that_drips_its_greeting_joins(clients: tuple[Source, Callable[..., Client]]) -> None:
-    """UM-108: bytes come as they come."""
+    """UM-108: a greeting that arrives one byte at a time is accepted."""
     source, make = clients
     one = make()
     for byte in one.tags.greeting:

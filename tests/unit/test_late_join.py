@@ -1,4 +1,4 @@
-"""Late join over loopback: the retained past, then the present (UM-135..UM-141)."""
+"""Late join over loopback: retained messages first, then live ones (UM-135..UM-141)."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def test_datagrams_without_a_session_id(publisher: Context, subscriber: Context)
 
 
 def test_keyed_datagrams_cover_lbtru(tmp_path: Path) -> None:
-    """docs/authentication.md: tags on everything LBT-RU sends; one without the key is not even answered."""
+    """docs/authentication.md: every LBT-RU datagram carries a tag; a peer without the key gets no answer."""
     file = tmp_path / "keys"
     write_new_key_file(file, ["keyed"])
     keys: dict[str, Any] = {"authentication_key_file": str(file), "authentication_scope": "all"}

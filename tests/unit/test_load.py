@@ -37,7 +37,7 @@ def _stream(publishing: Context, receiving: Context, messages: int) -> None:
     ],
 )
 def test_a_loaded_context_coalesces_by_default(options: dict[str, object], coalesces: bool) -> None:
-    """Datagrams gather under load up to the limit. With 0 they do not, and a thread that polls never sleeps."""
+    """Under load the loop pauses to collect datagrams, up to the limit. It never pauses with 0 or in busy-wait mode."""
     with open_context() as publishing, open_context(**options) as receiving:
         _stream(publishing, receiving, 20_000)
         assert (receiving.stats()["context"]["loop_naps"] > 0) is coalesces

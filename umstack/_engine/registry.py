@@ -87,7 +87,7 @@ class Registry:
         return part if isinstance(part, kind) else None
 
     def disown(self) -> None:
-        """Mark every object closed and leave its part alone, in a forked child."""
+        """In a forked child: mark every object closed and disown its part."""
         self.listing = threading.RLock()
         for opened, (part, _) in self._entries.items():
             opened.closed = True

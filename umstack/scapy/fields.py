@@ -210,7 +210,7 @@ class PartListField(PacketListField):  # type: ignore[misc, unused-ignore]
 
 
 class SqnListField(FieldListField):  # type: ignore[misc, unused-ignore]
-    """`count` sqns, as far as there are bytes."""
+    """At most `count` sqns, as many as the remaining bytes hold."""
 
     def __init__(self, name: str) -> None:
         """Create an empty list."""

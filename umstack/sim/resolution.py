@@ -120,7 +120,7 @@ class _Session:
 
 
 class _Host:
-    """A context: its machine, and the model of its core."""
+    """One simulated context: its resolution state machine and a model of its core."""
 
     def __init__(self, number: int, canary: ResolutionCanary) -> None:
         self.ip = f"10.0.0.{number + 1}"

@@ -34,7 +34,7 @@ class BadReport(ValueError):
 
 
 def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
-    """Return the report; BadReport names what is wrong with it."""
+    """Return the report if it is valid; otherwise raise BadReport with the reason."""
     if not isinstance(report, dict):
         raise BadReport("no object")
     if _field(report, "pid") != pid or _field(report, "number") != number:

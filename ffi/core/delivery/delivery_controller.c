@@ -299,8 +299,8 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
     return false;
 }
 
-/* During a fetch: true for a sqn that cannot belong to the stream as it is known, which would mislead the fetch, and
- * for one before the position where a rediscovered source resumes, which was delivered. */
+/* During a fetch: true if the sqn must be ignored, because it is implausibly far ahead, or before the sqn at which a
+ * rediscovered source resumes and therefore delivered. */
 static bool is_outside_stream(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;

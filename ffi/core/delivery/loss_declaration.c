@@ -182,7 +182,7 @@ static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t 
             (delivery->fetch.kind != UM_DELIVERY_FETCH_OFF_TRANSPORT || delivery->fetch.is_transport_done));
 }
 
-/* True if the gap starts behind the messages that cannot be fetched, and a fetch will still close it. */
+/* True if the gap starts after the messages that cannot be fetched and a running fetch can still fill it. */
 static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
 {
     const um_delivery_fetch *fetch = &delivery->fetch;

@@ -68,7 +68,7 @@ class CaptureReport:
 
 
 def _has_run_headers() -> bool:
-    """Return true if a packet socket can describe a UDP run; otherwise, if requested to, it drops runs."""
+    """Return true if packet sockets can describe a UDP GSO run (Linux 6.2); older kernels drop such runs on request."""
     return running_kernel() >= (6, 2)
 
 

@@ -36,8 +36,8 @@ PortRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PacketFilter:
-    """UDP to these groups, on these ports if there are any, UDP to other addresses on the unicast ports, and TCP from
-    or to the stream ports."""
+    """Accepts UDP to `groups` (on `group_ports`, if set), UDP to unicast addresses on `unicast_ports`, and TCP from or
+    to `stream_ports`."""
 
     groups: tuple[AddressRange, ...]
     group_ports: tuple[PortRange, ...] = ()
