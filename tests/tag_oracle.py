@@ -171,7 +171,7 @@ class RecordStream:
         return self._record(0, messages, number)
 
     def opened(self, record: bytes) -> bytes:
-        """The messages of the next record of theirs, which has to be right."""
+        """Return the messages of the peer's next record; asserts that the record is correct."""
         number = self._numbers[1]
         self._numbers[1] += 1
         messages = record[TRAILER_BYTES:]

@@ -49,7 +49,7 @@ class BrokerFacts:
     """Restrictions of the broker's process by measure (`xdp.confinement`)."""
 
     def added_to(self, facts: Facts) -> Facts:
-        """Return the facts of a process whose rings the broker opens, including those of the NICs below."""
+        """Return the facts of a process whose rings the broker opens, for this interface and the NICs below it."""
         facts = replace(facts, nics=tuple(map(self.added_to, facts.nics)))
         own = facts.capabilities
         held = own if isinstance(own, Unknown) else own | self.capabilities

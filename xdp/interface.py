@@ -246,7 +246,7 @@ def _facts(
 
 
 def _ask(asking: socket.socket, request: int, name: str, address: bytes = b"") -> bytes:
-    """Return the union of an ifreq after the request; `address`, a sockaddr_in, selects one of several."""
+    """Run an ioctl and return the union of its ifreq. `address` (a sockaddr_in) selects one of several addresses."""
     question = struct.pack("=16s24s", name.encode(), address)
     try:
         return fcntl.ioctl(asking, request, question)[16:]

@@ -64,7 +64,7 @@ class StackedDevice:
 
 
 def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
-    """Return the devices below the interface, itself first; follows the active or first of several lower devices.
+    """Return the interface and the devices below it, top first; of several, the active or first one.
 
     `links` are the link messages of rtnetlink for the whole namespace.
     """

@@ -50,7 +50,7 @@ int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length);
 int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length);
 /* Checks a whole record: it must be the next of its direction and have the right tag. It is accepted once. */
 int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *record);
-/* The same check as the interface that a stream uses. */
+/* Returns the um_record_verifier with this check, for a stream. */
 um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags);
 
 #endif

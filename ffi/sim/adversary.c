@@ -300,7 +300,7 @@ static void forge_rst(um_sim_adversary *adversary, const um_sim_session *session
         send(adversary, draw_sender(adversary), control_address(session), out, length);
 }
 
-/* Carries the true position of the stream: UM_SIM_ATTACK_SM covers a false one. */
+/* Forges a SYN with the stream's true position; UM_SIM_ATTACK_SM covers false positions. */
 static void forge_syn(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[UM_LBTRU_SM_BYTES_MAX];

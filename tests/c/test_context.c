@@ -90,7 +90,8 @@ static um_event_queue *queue_open(um_context *context, uint32_t blocks, uint32_t
     um_event_queue_config config = {.block_count = blocks,
                                     .block_rows = 1024,
                                     .block_bytes = bytes,
-                                    .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN};
+                                    .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN,
+                                    .hold_ns = UM_NEVER_NS};
     um_event_queue *queue;
     CHECK_EQ(um_event_queue_open(context, &config, &queue), 0);
     return queue;

@@ -26,7 +26,8 @@ static um_event_queue *opened(void)
     um_event_queue_config config = {.block_count = BLOCKS,
                                     .block_rows = ROWS,
                                     .block_bytes = PAYLOAD_BYTES,
-                                    .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN};
+                                    .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN,
+                                    .hold_ns = UM_NEVER_NS};
     um_event_queue *queue;
     CHECK_EQ(um_event_queues_open(&queues, &config, &queue), 0);
     return queue;

@@ -90,7 +90,12 @@ static leading *leading_open(void)
         .random_seed = 1,
     };
     um_event_queue_config queue = {
-        .block_count = 4, .block_rows = 4096, .block_bytes = 1 << 20, .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN};
+        .block_count = 4,
+        .block_rows = 4096,
+        .block_bytes = 1 << 20,
+        .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN,
+        .hold_ns = UM_NEVER_NS,
+    };
     um_receiver_config receiver = {.ordered_delivery = UM_ORDERED_SEQUENCE, .burst_loss_max = 8};
     leading *f = zeroed(sizeof *f);
     open_source(f);

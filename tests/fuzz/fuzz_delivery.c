@@ -217,6 +217,10 @@ static void check_row(const um_block *block, uint32_t row)
     w.ended = kind == UM_ROW_END_OF_SESSION;
     if (kind == UM_ROW_BEGINNING_OF_SESSION || kind == UM_ROW_END_OF_SESSION)
         return;
+    if (kind == UM_ROW_CUT_LOOSE) { /* the loss event that follows has the same range */
+        REQUIRE(!um_serial_before(sqn, block->first_sequence_numbers[row]));
+        return;
+    }
     if (w.receiver.config.ordered_delivery == UM_ORDERED_SEQUENCE) {
         REQUIRE(!w.has_last || um_serial_before(w.last_row_sqn, sqn));
         w.last_row_sqn = sqn;

@@ -21,6 +21,8 @@ from umstack.lab import Lab, namespaces
 from umstack.lab.cables import port_name
 
 RECEIVERS = 3
+FIXED = {"recovery_timing": "fixed", "flow_control_receiver_window": 1 << 21}
+"""Options of the receivers: with fixed timing, a receiver reports only if its window is set."""
 SEED = 20
 LOSS = {1: 0.01, 2: 0.02, 3: 0.03}
 """The loss rate of each receiver in the phase of steady loss."""
@@ -210,7 +212,7 @@ def lab_run(folder: Path) -> LabRun:
         stop = threading.Event()
         stack.callback(stop.set)
         for member in ends[1:]:
-            receiver = stack.enter_context(member.receiver("truth", recovery_timing="fixed"))
+            receiver = stack.enter_context(member.receiver("truth", **FIXED))
             thread = threading.Thread(target=_reading(receiver, stop))
             thread.start()
             stack.callback(thread.join)

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
-from umstack import Context, Message
+from umstack import Batch, Context, Message
 from umstack.events import Event
 from umstack.reader import Reader
 
@@ -73,6 +73,19 @@ class Reading(RuleBasedStateMachine):
         if isinstance(found, Message):
             self.read.append(found.data)
         return isinstance(found, Message)
+
+    def _take(self, count: int, poll: Callable[[int], Batch]) -> None:
+        """Poll until `count` messages were read. One call may return fewer, as many as have arrived.
+
+        The steps of the machine must not depend on it, because Hypothesis repeats them.
+        """
+        end = len(self.read) + count
+        while len(self.read) < end:
+            most = end - len(self.read)
+            batch = poll(most)
+            assert len(batch), f"a message after {len(self.read)} is lost"
+            for message in batch:
+                self._note(message)
 
     @contextmanager
     def _limited(self) -> Iterator[int]:
@@ -152,19 +165,17 @@ class Reading(RuleBasedStateMachine):
     @precondition(lambda self: self._outstanding())
     @rule(amount=amounts)
     def await_a_batch(self, amount: int) -> None:
-        with self._limited():
-            batch = asyncio.run(self.reader.poll_async(amount))
-        assert 0 < len(batch) <= amount
-        for message in batch:
-            self._note(message)
+        with self._limited() as left:
+            self._take(min(amount, left), lambda most: asyncio.run(self.reader.poll_async(most)))
 
     @precondition(lambda self: self._outstanding())
     @rule(amount=amounts, is_whole=st.booleans())
     def poll(self, amount: int, is_whole: bool) -> None:
-        batch = self.reader.poll(timeout=SECONDS) if is_whole else self.reader.poll(amount, timeout=SECONDS)
-        assert len(batch) <= (4096 if is_whole else amount)
-        for message in batch:
-            self._note(message)
+        left = self._outstanding()
+        if is_whole:
+            self._take(left, lambda _: self.reader.poll(timeout=SECONDS))
+        else:
+            self._take(min(amount, left), lambda most: self.reader.poll(most, timeout=SECONDS))
 
     @precondition(lambda self: self._outstanding())
     @rule()

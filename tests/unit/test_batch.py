@@ -183,7 +183,7 @@ def test_held_rows_are_never_written_over(hold: str) -> None:
 
 @pytest.mark.parametrize("hold", ["batch", "view", "slice", "arrow", "numpy"])
 def test_the_queue_gets_its_memory_back(hold: str) -> None:
-    """W9: rows are given back when the last thing that looks at them is gone, and delivery goes on by itself."""
+    """W9: rows are released with the last object that refers to them, and delivery resumes without a call."""
     with open_context() as own:
         source, receiver = small_queue(own, hold)
         held: list[Any] = []

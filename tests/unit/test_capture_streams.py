@@ -133,7 +133,7 @@ def test_retransmitted_segments_count_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_segments_out_of_order(tmp_path: Path, seed: int) -> None:
-    """Segments that come late, as behind a loss before the point of capture, are put in order."""
+    """Segments that arrive out of order, for example after a loss upstream of the capture, are put in order."""
     random.seed(seed)
     connection, stream = Connection().open(), messages(60)
     start = connection.sqns[True]

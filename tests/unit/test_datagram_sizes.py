@@ -39,7 +39,7 @@ def _transport(context: Context) -> dict[str, Any]:
 
 
 def test_a_longer_datagram_is_dropped_counted_and_lost(publisher: Context) -> None:
-    """UX-26: an event for it, in its place; what is short enough comes, and NAKs for it end with its retransmission."""
+    """UX-26: a datagram that is too long yields a loss event in its place; its NAKs end when its repair arrives."""
     with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
         options = {"transport_lbtrm_nak_generation_interval": 400, "delivery_control_loss_check_interval": 50}
         receiver = subscriber.receiver("topic", **options)  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def test_shared_object_code_has_no_state() -> None:
         path
         for component in ("core", "io")
         for path in (ROOT / "build/ffi").glob(f"*/ffi/{component}/**/*.o")
-        if path.exists()
+        if path.exists() and not path.relative_to(ROOT / "build/ffi").parts[0].startswith("debug")
     ]
     assert objects
     listing = subprocess.run(["gcc-nm", "-A", *map(str, objects)], text=True, capture_output=True)

@@ -469,7 +469,7 @@ def test_foreign_messages_are_left_alone(target: Path) -> None:
 
 
 def test_a_flood_of_trees_is_bounded(target: Path) -> None:
-    """Trees that begin and never end do not pile up, nor do the problems of one tree."""
+    """The number of unfinished trees is bounded, and so is the number of problems kept per tree."""
     with Target(target) as opened:
         receiver = TreeReceiver(opened)
         for transfer in range(1000):

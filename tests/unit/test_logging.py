@@ -122,7 +122,7 @@ def test_watched_counters_are_counters() -> None:
 
 
 def test_without_a_handler_errors_are_noted_and_nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error log counts the loss; a handler that is attached later gets the record of all of it."""
+    """The error log counts the loss; a handler attached later receives one record that covers all of it."""
     errors = ErrorLog()
     monkeypatch.setattr("umstack.telemetry.counter_log.process_errors", errors)
     now = stats(receivers=[{"topic": "t", "unrecoverable_loss_events": 7}])
@@ -169,7 +169,7 @@ def test_the_library_is_quiet() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_verbosity(name: str) -> None:
-    """-v is on each action, once, and means the same everywhere."""
+    """Every action accepts -v exactly once, with the same meaning."""
     command = root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
     root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
     for words, leaf in leaves(command, name):

@@ -385,7 +385,7 @@ def test_other_transports_are_ignored() -> None:
 def test_drops_are_counted_by_reason() -> None:
     """Dropped datagrams count in tr_dgrams_dropped_ver, _type and _malformed, and always as received."""
     resolver = machine()
-    for data in (b"\x10\0\0\0", b"\x02\0\0\0", bytes.fromhex("01010000015e4d00"), b"\0\x01\0\0", b""):
+    for data in (b"\x20\0\0\0", b"\x02\0\0\0", bytes.fromhex("01010000015e4d00"), b"\0\x01\0\0", b""):
         assert resolver.datagram_received(data, 0) == []
     stats = resolver.stats()
     assert (

@@ -219,7 +219,7 @@ def test_once_shows_a_table_and_a_session() -> None:
 
 @pytest.mark.parametrize("arguments", [("--json",), ()])
 def test_invalid_output_options_are_a_usage_error(arguments: tuple[str, ...]) -> None:
-    """The command prints one JSON object for many readings, or a screen without a terminal."""
+    """Without --once, --json and output without a terminal are usage errors."""
     done = run(*arguments)
     assert done.exit_code == 2
     assert "--once" in done.output

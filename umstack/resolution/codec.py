@@ -51,7 +51,7 @@ _REQUEST = struct.Struct("!BBH")
 
 @dataclass(frozen=True, slots=True)
 class OtherTransport:
-    """The transport part of an advertisement for a transport that this stack does not support."""
+    """The transport part of an advertisement whose transport this stack does not support."""
 
     transport: int
     info: bytes

@@ -459,7 +459,7 @@ class LBMCStatus(ChainedOption):
         *_extended_head(STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE),
         ByteField("status_version", 1),
         FlagsField("status_flags", 0, 8, ["elicit", "leave", *(f"b{bit}" for bit in range(2, 8))]),
-        XShortField("reserved", 0),
+        ShortField("interval_100ms", 0),
         IntField("next_sqn", 0),
         IntField("window_bytes", 0),
         IntField("group_tag", 0),

@@ -74,7 +74,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
     def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
         self._reader = PartReader(schema, options, of_stream=True)
         self._options = options
-        # Places already walked to, by file and byte; a restarted query walks to them again.
+        # Read positions already reached, by file and byte offset. A restarted query reads up to them again.
         self._places: dict[str, dict[int, Split]] = {}
         # The last offset that Spark has used.
         self._known = self.initialOffset()

@@ -10,7 +10,7 @@
 void um_packet_row_decode_datagram(um_packet_rows *rows, const um_packet_rows_ports *ports,
                                    const um_captured_frame *frame, um_packet_row *row);
 
-/* The status for a fault in the messages, and the kind of a message: for datagrams and streams. */
+/* Map an LBMC decoding fault to a row status, and a message to a row kind. Used for datagrams and streams. */
 enum um_packet_row_status um_packet_status_of_lbmc(enum um_dgram_status status);
 enum um_packet_row_kind um_packet_kind_of(const um_lbmc_message *message);
 

@@ -373,7 +373,7 @@ static enum um_captured_frame_status decode_raw(rest from, um_captured_frame *fr
     return version == 6 ? decode_ipv6(from, frame) : UM_CAPTURED_IP_HEADER;
 }
 
-/* The address family in front has the numbers and byte order of the capturing host; the packet's version decides. */
+/* The address family in the loopback header depends on the capturing host, so the IP version decides. */
 static enum um_captured_frame_status decode_loopback(rest from, um_captured_frame *frame)
 {
     if (from.captured <= LOOPBACK_BYTES)

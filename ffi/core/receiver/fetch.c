@@ -80,7 +80,7 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
     fetch->left_over = length - fetch->consumed;
     if (is_over(fetch, session, delivery))
         return -ENOENT;
-    /* Only after handling the received bytes, which may answer earlier requests. */
+    /* Retry only after handling the received bytes, because they may answer earlier requests. */
     if (fetch->needs_retry && delivery->fetch.state != UM_DELIVERY_FETCH_AWAITS_RANGE) {
         um_fetch_protocol_retry(delivery);
         fetch->needs_retry = false;

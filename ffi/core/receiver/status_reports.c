@@ -36,10 +36,18 @@ bool um_status_reports_has_news(const um_receiver_session *session)
     return session->has_unreported && !(session->is_unlimited && session->has_reported_data);
 }
 
-static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window_bytes)
+/* A new session without a position keeps asking: the first answers may be lost, before the switch forwards the group.
+ */
+static bool is_asking(const um_receiver_session *session, int64_t now_ns)
+{
+    enum { ASKING_S = 10 };
+    return !session->has_base && now_ns - session->created_ns < ASKING_S * INT64_C(1000000000);
+}
+
+static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window_bytes, int64_t now_ns)
 {
     const um_receiver_session_config *config = &session->config;
-    bool is_busy = um_status_reports_has_news(session) || session->losses.count > 0 ||
+    bool is_busy = is_asking(session, now_ns) || um_status_reports_has_news(session) || session->losses.count > 0 ||
                    (window_bytes != session->status_window_bytes && !session->is_unlimited);
     if (is_busy || config->status_maximum_interval_ns <= config->status_interval_ns)
         return 0;
@@ -84,7 +92,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     }
     if (!session->has_base)
         status.flags |= UM_STATUS_ELICIT;
-    session->status_quiet_ns = next_quiet_ns(session, status.window_bytes);
+    session->status_quiet_ns = next_quiet_ns(session, status.window_bytes, now_ns);
     session->status_window_bytes = status.window_bytes;
     session->status_sqn = status.next_sqn;
     status.interval_ns = session->status_quiet_ns;

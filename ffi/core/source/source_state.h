@@ -38,7 +38,7 @@ typedef struct um_source_session_config {
     uint32_t window_bytes;             /* LBMC bytes that can be retransmitted */
     uint32_t publication_window_bytes; /* how far publishers may be ahead of the sender; 0: half a term */
     uint32_t datagram_max_bytes;
-    uint32_t coalesce_threshold; /* a datagram of more frames is copied, not referenced */
+    uint32_t coalesce_threshold; /* maximum frames that a datagram references; one with more is copied */
     uint32_t batch_minimum_bytes;
     int64_t batch_interval_ns;
     int64_t ignore_interval_ns;
