@@ -59,8 +59,8 @@ static um_context *context_open(bool embedded)
         .coalesce_ns = 50000,
         .coalesce_max_ns = 500000,
         .rate_interval_ns = 10 * (int64_t)NS_PER_MS,
-        .hold_datagrams = 1024,
-        .hold_messages = 4096,
+        .hold_datagrams = 16384,
+        .hold_messages = 65536,
         .datagram_max_bytes = DATAGRAM_BYTES,
     };
     um_context *context;
