@@ -269,6 +269,9 @@ static void check_row(const um_block *block, uint32_t row)
         }
         check_span(block->first_sequence_numbers[row], sqn);
         return;
+    case UM_ROW_CUT_LOOSE: /* a loss event for the same range follows */
+        REQUIRE(w.began && !um_serial_before(sqn, block->first_sequence_numbers[row]));
+        return;
     default:
         REQUIRE(w.began && kind <= UM_ROW_BURST_LOSS);
         check_span(block->first_sequence_numbers[row], sqn);

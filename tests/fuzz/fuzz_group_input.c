@@ -189,13 +189,17 @@ static void check_row(const reader *reader, const um_block *block, uint32_t row)
     REQUIRE(block->offsets[row] <= block->offsets[row + 1]);
     controller_view *view = &w.views[block->sources[row]];
     uint32_t kind = um_row_kind_of(block->flags[row]), sqn = block->sequence_numbers[row];
-    REQUIRE(kind <= UM_ROW_BURST_LOSS && !view->ended);
+    REQUIRE((kind <= UM_ROW_BURST_LOSS || kind == UM_ROW_CUT_LOOSE) && !view->ended);
     REQUIRE(view->began || kind == UM_ROW_BEGINNING_OF_SESSION || kind == UM_ROW_END_OF_SESSION);
     REQUIRE(kind != UM_ROW_BEGINNING_OF_SESSION || !view->began);
     view->began |= kind == UM_ROW_BEGINNING_OF_SESSION;
     view->ended |= kind == UM_ROW_END_OF_SESSION;
     if (kind == UM_ROW_BEGINNING_OF_SESSION || kind == UM_ROW_END_OF_SESSION)
         return;
+    if (kind == UM_ROW_CUT_LOOSE) { /* a loss event for the same range follows */
+        REQUIRE(!um_serial_before(sqn, block->first_sequence_numbers[row]));
+        return;
+    }
     if (reader->receiver.config.ordered_delivery == UM_ORDERED_SEQUENCE) {
         REQUIRE(!view->has_last || um_serial_before(view->last_sqn, sqn));
         view->last_sqn = sqn;
