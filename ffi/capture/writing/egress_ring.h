@@ -23,8 +23,7 @@ typedef struct um_egress_ring_maps {
 typedef struct um_egress_ring {
     uint32_t bytes;
     uint64_t *consumed; /* a separate page: position up to which space was released to the program */
-    uint8_t
-        *produced; /* a page with the producer position, then the record area, mapped twice back to back */
+    uint8_t *produced;  /* a page with the producer position, then the record area, mapped twice back to back */
     struct egress_tap_counters *counters;
     uint64_t position; /* of the next record */
     uint64_t released;
