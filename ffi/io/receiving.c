@@ -291,6 +291,8 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
         return result;
     }
     block->group->session_count++;
+    block->group->is_held = false; /* until the next review: its other sessions may be held, this one is not */
+    update_report(receiving, (uint32_t)(block->group - receiving->groups));
     um_tap_link_init(&block->tapped, &block->group->link.base, &receiving->links->tap, block->group->link.local);
     result = datagram_keys != NULL ? open_authentication(receiving, block, datagram_keys, config) : 0;
     if (result == 0) {

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from umstack.cli.sim import command
-from umstack.sim import Adversary, Canary, Setup, Transport, run_seed, run_seeds, trace_seed
+from umstack.sim import Adversary, Canary, Kind, Setup, Transport, run_seed, run_seeds, trace_seed
 
 RANDOM_SEEDS = 1000
 ATTACKED_SEEDS = 500
@@ -80,6 +80,7 @@ RECOVERY_REGRESSIONS = {
     267: "requests were limited to the outstanding maximum, although a message with more fragments needs more",
     293: "a gap whose recovery was due while the queue was full made the timer run forever",
     299: "the bytes of a fragment held before the past was known were not counted for its message",
+    101044: "messages dropped for a slow reader waited forever after their fetch was given up",
     1251: "a buffer that was full before the range was known began delivery, and the range had it begin again",
     6926: "an abandoned long run left the byte counts of its messages in the order map",
     101588: "a range that a resumed session cannot have was requested forever",
@@ -236,6 +237,13 @@ def test_runs_are_deterministic() -> None:
         assert result.digest == digests[1]
         assert len(world.trace()) > result.datagrams_sent
         assert sum(row.kind == 0 for row in world.rows()) == result.messages_delivered
+
+
+def test_the_rows_of_a_receiver_that_is_cut_loose_can_be_read() -> None:
+    """A trace names the event; see seed 101044 above."""
+    _, world = trace_seed(101044)
+    with world:
+        assert any(row.kind is Kind.CUT_LOOSE for row in world.rows())
 
 
 def test_the_command_reports_seeds_as_json() -> None:

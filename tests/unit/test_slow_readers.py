@@ -91,6 +91,19 @@ def test_a_full_queue_does_not_delay_another(context: Context, group: str) -> No
     assert is_still_full
 
 
+def test_a_session_that_begins_on_a_held_group_is_read(context: Context) -> None:
+    """A group of which every session is held is not read; a new session on it does not wait for their readers."""
+    slow = context.receiver("slow", receiver_full_queue_hold_interval=3_600_000, **SMALL)
+    with open_context() as publisher, open_context() as newcomer:
+        with flooded(source(publisher, "slow", "slow", flow_control="none"), size=1000):
+            wait_for(lambda: slow.stats()["queue_full_pauses"], "the refused row")
+            late = context.receiver("late")
+            sending = source(newcomer, "late", "slow")
+            sending.send(b"x", flush=True)
+            assert late.receive(timeout=SECONDS) == b"x"
+        assert is_full(slow)
+
+
 def test_a_full_queue_holds_its_source_for_a_bounded_time(context: Context) -> None:
     """AE-18: then one event names the dropped messages, a loss event declares exactly them, and the rest follows."""
     slow = context.receiver("slow", receiver_full_queue_hold_interval=200, use_otr=0, **SMALL)

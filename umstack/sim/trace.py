@@ -71,6 +71,7 @@ class Kind(IntEnum):
     END_OF_SESSION = 2
     UNRECOVERABLE_LOSS = 3
     BURST_LOSS = 4
+    CUT_LOOSE = 10
 
 
 @dataclass(frozen=True, slots=True)

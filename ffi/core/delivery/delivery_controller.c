@@ -43,6 +43,14 @@ static bool is_plausible(const um_delivery *delivery, uint32_t ahead, const um_a
     return arrival->is_stream || ahead <= datagrams * UM_LBMC_PER_DATAGRAM_MAX;
 }
 
+/* The same for a sqn that has arrived; counts one that is refused. */
+static bool is_accepted(const um_delivery *delivery, uint32_t ahead, const um_arrival *arrival)
+{
+    bool is_accepted = is_plausible(delivery, ahead, arrival);
+    UM_COUNT(delivery->receiver->counters.malformed_fragments, !is_accepted);
+    return is_accepted;
+}
+
 /* Records that sqn exists. Returns false if it cannot be accepted now, or is implausible. */
 static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, const um_arrival *arrival)
 {
@@ -50,10 +58,8 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
     if (ahead <= 0 && ahead != INT32_MIN)
         return true;
-    if (!is_plausible(delivery, (uint32_t)ahead, arrival)) {
-        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+    if (!is_accepted(delivery, (uint32_t)ahead, arrival))
         return false;
-    }
     bool is_recoverable = um_delivery_fetch_is_active(delivery) || um_otr_is_offered(delivery);
     uint32_t burst_max = delivery->receiver->config.burst_loss_max;
     if (arrival->is_stream && burst_max > STREAM_BURST_MAX)
@@ -169,12 +175,8 @@ static void drop_for_slow_reader(um_delivery *delivery, uint32_t sqn, const um_a
 {
     um_slow_reader_cut(delivery);
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
-    if (ahead <= 0 || sqn - delivery->next_sqn > SPAN_MAX)
+    if (ahead <= 0 || sqn - delivery->next_sqn > SPAN_MAX || !is_accepted(delivery, (uint32_t)ahead, arrival))
         return;
-    if (!is_plausible(delivery, (uint32_t)ahead, arrival)) {
-        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
-        return;
-    }
     delivery->highest_sqn = sqn;
     delivery->highest_transport_sqn = arrival->transport_sqn;
 }
@@ -311,10 +313,7 @@ static bool is_outside_stream(const um_delivery *delivery, uint32_t sqn, const u
     }
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
     bool is_known = fetch->has_seen_live || fetch->kind == UM_DELIVERY_FETCH_RESUMED;
-    if (!is_known || ahead <= 0 || is_plausible(delivery, (uint32_t)ahead, arrival))
-        return false;
-    UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
-    return true;
+    return is_known && ahead > 0 && !is_accepted(delivery, (uint32_t)ahead, arrival);
 }
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
@@ -328,6 +327,8 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
+    if (UM_UNLIKELY(delivery->is_cut_loose)) /* once the queue is open, this message is not among those dropped */
+        um_loss_drain(delivery, arrival->now_ns, true);
     if (UM_UNLIKELY(um_slow_reader_drops(delivery) || um_slow_reader_fills_the_buffer(delivery))) {
         drop_for_slow_reader(delivery, message->sqn, arrival);
         return;

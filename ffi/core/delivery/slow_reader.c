@@ -40,7 +40,8 @@ enum um_slow_reader_end um_slow_reader_resume(um_delivery *delivery, int64_t now
     UM_COUNT(delivery->receiver->counters.cut_loose_messages, last - first + 1);
     /* In arrival order some of them were delivered, and fetching would deliver them twice. */
     if (um_otr_is_offered(delivery) && delivery->receiver->config.ordered_delivery == UM_ORDERED_SEQUENCE) {
-        um_order_map_add_gap(delivery, first, last, now_ns);
+        /* As old as a gap that the transport has given up, because it has nothing left to recover. */
+        um_order_map_add_gap(delivery, first, last, now_ns - delivery->give_up_ns);
         um_otr_begin(delivery);
         return UM_SLOW_READER_RESUMES;
     }

@@ -203,6 +203,12 @@ static bool take_share(um_source_session *session, requester *from, uint32_t byt
     return false;
 }
 
+/* Retransmissions are sent in the order of these times; those of one batch in the order of their numbers. */
+static bool is_sent_before(int64_t a_ns, uint32_t a_sqn, int64_t b_ns, uint32_t b_sqn)
+{
+    return a_ns < b_ns || (a_ns == b_ns && um_serial_before(a_sqn, b_sqn));
+}
+
 /* True if the requester has reported a retransmission that was sent after that of `sqn`: its NAK did not cross it, so
  * the network has lost it. The report of a non-member is ignored; a member's NAKs stay within its share. */
 static bool is_known_lost(const um_source_session *session, const requester *from, const um_sent *sent, uint32_t sqn)
@@ -210,8 +216,7 @@ static bool is_known_lost(const um_source_session *session, const requester *fro
     const um_receiver_account *account = from->account;
     if (account == NULL || !account->is_member || !(session->timing.adaptive & UM_ADAPTIVE_IGNORE))
         return false;
-    bool is_same_batch = sent->answered_ns == account->repaired_ns;
-    return sent->answered_ns < account->repaired_ns || (is_same_batch && um_serial_before(sqn, account->repaired_sqn));
+    return is_sent_before(sent->answered_ns, sqn, account->repaired_ns, account->repaired_sqn);
 }
 
 void um_retransmission_on_evidence(um_source_session *session, um_address from, uint32_t repaired_sqn, int64_t now_ns)
@@ -220,9 +225,7 @@ void um_retransmission_on_evidence(um_source_session *session, um_address from, 
     if (account == NULL || !um_window_has(session, repaired_sqn))
         return;
     int64_t answered_ns = um_source_session_sent(session, repaired_sqn)->answered_ns;
-    bool is_later_in_batch =
-        answered_ns == account->repaired_ns && um_serial_before(account->repaired_sqn, repaired_sqn);
-    if (answered_ns < account->repaired_ns || (answered_ns == account->repaired_ns && !is_later_in_batch))
+    if (!is_sent_before(account->repaired_ns, account->repaired_sqn, answered_ns, repaired_sqn))
         return;
     account->repaired_ns = answered_ns;
     account->repaired_sqn = repaired_sqn;
