@@ -421,11 +421,18 @@ uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capa
     return length;
 }
 
+/* True if the queue was closed or its reader unblocked since the wait began. Checked after arming, which clears
+ * event_fd: a wake-up from before would be lost otherwise. */
+static bool is_interrupted(const um_event_queue *queue)
+{
+    return um_gate_is_shut(&queue->gate) || atomic_load(&queue->queues->reactor->unblock_count) != queue->unblocks_seen;
+}
+
 int um_event_queue_sleep(um_event_queue *queue, struct pollfd *descriptors, uint32_t count, int64_t wait_ns)
 {
-    bool rows_wait = arm(queue);
-    descriptors[0] = (struct pollfd){.fd = queue->event_fd, .events = POLLIN, .revents = rows_wait ? POLLIN : 0};
-    int readable = rows_wait ? 1 : um_poll_descriptors(descriptors, count, wait_ns);
+    bool is_over = arm(queue) || is_interrupted(queue);
+    descriptors[0] = (struct pollfd){.fd = queue->event_fd, .events = POLLIN, .revents = is_over ? POLLIN : 0};
+    int readable = is_over ? 1 : um_poll_descriptors(descriptors, count, wait_ns);
     disarm(queue);
     return readable;
 }
@@ -446,7 +453,7 @@ static int64_t wait_end(const um_event_queue *queue, int64_t end_ns)
 static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
 {
     um_reactor *reactor = queue->queues->reactor;
-    uint32_t unblocks = atomic_load(&reactor->unblock_count);
+    uint32_t unblocks = queue->unblocks_seen = atomic_load(&reactor->unblock_count);
     int64_t now_ns = um_clock_ns();
     int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
     do {

@@ -39,6 +39,7 @@ struct um_event_queue {
     um_event_queues *queues;
     int event_fd;
     _Atomic uint32_t waiting; /* a reader has armed event_fd */
+    uint32_t unblocks_seen;   /* reader only: the reactor's unblock_count when its wait began */
     size_t memory_bytes;
     um_gate gate;
     um_event_queue *next;
