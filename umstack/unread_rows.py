@@ -56,7 +56,6 @@ class UnreadRows:
             count = len(self._batch)
             self._rows = iter(())
         else:
-            count = len(
-                list(self._payloads)
-            )  # one step of the interpreter: no other thread gets a row meanwhile
+            # One step of the interpreter, so that no other thread gets a row meanwhile.
+            count = len(list(self._payloads))
         return self._batch._split(len(self._batch) - count)
