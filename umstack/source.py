@@ -62,6 +62,9 @@ _OVER_RINGS = (
     "start a receiver of the topic on another host: what leaves over rings does not reach receivers on this one, "
     "for which link=socket is right"
 )
+_SILENT_RECEIVERS = (
+    "receivers with recovery_timing fixed are known only if they set flow_control_receiver_window"
+)
 _REFUSED_FOR_NOW = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
 _NULL = ffi.NULL
@@ -729,8 +732,11 @@ class Source(Closing):
         known_as = "num_clients" if is_by_clients else "receivers_known"
         if not self._wait(lambda: (self.stats()[known_as] or 0) >= receivers, timeout):
             known = self.stats()[known_as]
-            hint = _OVER_RINGS if self._engine.link.kind == "xdp" else None
-            raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s", hint=hint)
+            hints = [_OVER_RINGS] if self._engine.link.kind == "xdp" else []
+            hints += [] if is_by_clients else [_SILENT_RECEIVERS]
+            raise NotConnected(
+                f"{known} of {receivers} receivers came within {timeout} s", hint="; ".join(hints) or None
+            )
 
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until every receiver known to flow control has received all messages.

@@ -327,6 +327,10 @@ def test_a_measured_ignore_interval_is_in_no_relation() -> None:
             "receiver transport_lbtru_acknowledgement_interval 6000",
             "transport_lbtru_acknowledgement_interval",
         ),
+        (
+            "source flow_control min\nreceiver recovery_timing fixed\nsource transport_lbtrm_ignore_interval 100",
+            "flow_control_receiver_window",
+        ),
     ],
 )
 def test_lint_finds_each_broken_relation(line: str, options: str) -> None:
@@ -334,6 +338,17 @@ def test_lint_finds_each_broken_relation(line: str, options: str) -> None:
     warnings = Config.parse(line).lint()
     assert any(options in warning.options for warning in warnings)
     assert all(name in str(warning) for warning in warnings for name in warning.options[:1])
+
+
+def test_flow_control_over_fixed_receivers_needs_their_window() -> None:
+    """Fixed receivers report only a window that was set, so a set window or no flow control gives no warning."""
+    fixed = "receiver recovery_timing fixed\nsource transport_lbtrm_ignore_interval 100"
+    for rest in (
+        "source flow_control none",
+        "source flow_control min\nreceiver flow_control_receiver_window 65536",
+    ):
+        warnings = Config.parse(f"{fixed}\n{rest}").lint()
+        assert all("flow_control_receiver_window" not in warning.options for warning in warnings)
 
 
 def test_lint_of_a_load_knows_the_window_the_vendor_computes() -> None:

@@ -153,6 +153,7 @@ def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptio
     """Return a warning for each of UM's recommended relations that the options violate."""
     found = [*_lint_topic_timeouts(source, receiver), *_lint_responses(context, receiver)]
     found += _lint_acknowledgements(source, receiver)
+    found += _lint_flow_control(source, receiver)
     for transport in _DATAGRAM_TRANSPORTS:
         found += _lint_naks(transport, source, receiver)
         found += _lint_rates(transport, context)
@@ -200,6 +201,15 @@ def _lint_acknowledgements(source: SourceOptions, receiver: ReceiverOptions) -> 
             ("transport_lbtru_acknowledgement_interval", "transport_lbtru_client_activity_timeout"),
             "transport_lbtru_client_activity_timeout is less than two of transport_lbtru_acknowledgement_interval: "
             "one lost acknowledgement disconnects a receiver; lengthen it",
+        )
+
+
+def _lint_flow_control(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    if source.transport == "lbtrm" and source.flow_control != "none" and not receiver.reported_window_bytes:
+        yield LintWarning(
+            ("flow_control", "flow_control_receiver_window"),
+            f"flow_control {source.flow_control} waits for receivers, but receivers with recovery_timing fixed report "
+            "no window; set the receiver option flow_control_receiver_window",
         )
 
 
