@@ -1,13 +1,14 @@
 """The worked example of Ultra Messaging up to its loss (UM-72..UM-80). The sources A, B and C share one
-session, one host receives A and B. Timers are those of `recovery_timing` fixed or adaptive, and all other
-options have the product's defaults. Other scripts start where this one ends.
+session, one host receives A and B. Sources and receivers have the product's defaults, apart from `recovery_timing`,
+and with "fixed" the product does what Ultra Messaging does. Other scripts start where this one ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from umstack.sim import ADAPTIVE_JOIN, ADAPTIVE_SESSION, MS, Host, Join, Receiver, Session, Source, World
+from tests.sim.product import product_join, product_session
+from umstack.sim import MS, Host, Join, Receiver, Session, Source, World
 
 DELAY = 1 * MS
 LARGE = bytes(range(256)) * 40  # 10240 bytes: two datagrams of at most 8192
@@ -30,13 +31,13 @@ class Example:
     join_b: Join
 
 
-def build(world: World, *, is_adaptive: bool = False, **join: int) -> Example:
+def build(world: World, recovery_timing: str = "fixed") -> Example:
     """Set up without sending anything (UM-72, UM-73)."""
     publisher, subscriber = world.host(), world.host()
     for host in (publisher, subscriber):
         host.set_faults(delay_ns=DELAY)
-    session = publisher.session(**(ADAPTIVE_SESSION if is_adaptive else {}))
-    join |= ADAPTIVE_JOIN if is_adaptive else {}
+    session = publisher.session(**product_session(recovery_timing=recovery_timing))
+    join = product_join(recovery_timing=recovery_timing)
     a, b, c = session.source(), session.source(), session.source()
     receiver_a, receiver_b = subscriber.receiver(), subscriber.receiver()
     join_a, join_b = receiver_a.join(a, **join), receiver_b.join(b, **join)

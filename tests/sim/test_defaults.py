@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from types import SimpleNamespace
-
 import pytest
 
-from umstack._engine.receiver_sessions import receiver_session_config
-from umstack._engine.transport_address import LbtrmAddress
-from umstack.config import ReceiverOptions
-from umstack.sim import ADAPTIVE_JOIN
-from umstack.sim.options import TransportOptions
+from tests.sim.product import product_join, product_session
+from umstack.sim import ADAPTIVE_JOIN, ADAPTIVE_SESSION, MS, SECOND
+from umstack.sim.options import SessionOptions, TransportOptions
 
-OWN = {"datagram_max_bytes", "loss_capacity", "topic_capacity", "random_seed", "send_naks"}
-"""Sizes of the simulated host, its seed, and a switch that is compared as a truth value."""
-ADDRESS = LbtrmAddress("10.0.0.1", "239.1.1.1", 1, 14400, 14401)
-CORE = SimpleNamespace(
-    options=SimpleNamespace(transport_lbtrm_receiver_datagram_max_size_bytes=8192),
-    datagram_bytes=8192,
-    receiver_id=1,
+DIFFERENT = {
+    "ignore_interval_ns": (500 * MS, 100 * MS),
+    "sm_floor_ns": (0, MS),
+    "flow_group_minimum_size": (1, 0),
+    "flow_stall_timeout_ns": (0, 60 * SECOND),
+    "repair_budget_bps": (0, 100_000_000),
+}
+"""Options of a simulated session whose default is not the product's, and both defaults."""
+
+
+@pytest.mark.parametrize(
+    ("options", "join"),
+    [
+        ({"recovery_timing": "fixed"}, {"window_bytes": 0}),  # no status messages, as UM
+        ({"recovery_timing": "fixed", "flow_control_receiver_window": 1 << 21}, {}),
+        ({"recovery_timing": "adaptive"}, ADAPTIVE_JOIN),
+        ({}, ADAPTIVE_JOIN),
+    ],
 )
-
-
-@pytest.mark.parametrize(("timing", "join"), [("fixed", {}), ("adaptive", ADAPTIVE_JOIN)])
-def test_a_join_has_the_defaults_of_the_product(timing: str, join: dict[str, int]) -> None:
-    """Each option of a simulated join equals that of a receiver opened without options."""
-    product = receiver_session_config(ADDRESS, ReceiverOptions(recovery_timing=timing), CORE)
+def test_a_join_has_the_defaults_of_the_product(options: dict[str, str | int], join: dict[str, int]) -> None:
+    """Each option of a simulated join equals that of a receiver opened with the same options."""
     simulated = TransportOptions(**join)
-    names = [field.name for field in fields(TransportOptions) if field.name not in OWN]
-    if timing == "fixed":
-        assert (
-            product.window_bytes == 0
-        )  # no status messages, as UM; a join with flow control sets the window
-        names.remove("window_bytes")
-    assert {name: getattr(simulated, name) for name in names} == {
-        name: getattr(product, name) for name in names
+    product = product_join(**options)
+    assert {name: getattr(simulated, name) for name in product} == product
+    assert len(product) >= 11
+
+
+@pytest.mark.parametrize(("timing", "session"), [("fixed", {}), ("adaptive", ADAPTIVE_SESSION)])
+def test_a_session_differs_from_the_product_only_as_stated(timing: str, session: dict[str, int]) -> None:
+    """Each option of a simulated session equals that of a source opened without options, or is listed."""
+    simulated = SessionOptions(**session)
+    product = product_session(recovery_timing=timing)
+    differing = {
+        name: (getattr(simulated, name), value)
+        for name, value in product.items()
+        if getattr(simulated, name) != value
     }
-    assert bool(product.send_naks) is simulated.send_naks
+    assert differing == DIFFERENT

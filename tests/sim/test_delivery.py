@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.conftest import DELAY, Pair
+from tests.sim.product import product_join, product_session
 from umstack.sim import MS, SECOND, Fate, Join, Kind, Source, Type
 
 NAK_AT_ONCE = {"nak_initial_backoff_ns": 0}
-NO_REPORTS = {"window_bytes": 0}  # no status message, which makes an idle source send a session message
 
 
 def messages(join: Join) -> list[tuple[int, bytes]]:
@@ -280,36 +280,48 @@ def test_the_loss_of_the_last_message_is_reported(pair: Pair) -> None:
         assert len(join.rows) == 5
 
 
-def test_the_session_starts_with_its_first_datagram(pair: Pair) -> None:
+@pytest.mark.parametrize(
+    ("timing", "begins_at_ns"),
+    [("fixed", 10 * MS + DELAY), ("adaptive", 2 * DELAY)],
+    ids=["fixed", "adaptive"],
+)
+def test_the_session_starts_with_its_first_datagram(pair: Pair, timing: str, begins_at_ns: int) -> None:
     """UM-76, UM-81: every controller gets BOS before any data; a controller created later gets it
-    immediately.
+    immediately. With adaptive timing the first datagram is the answer to the receiver, before any data is sent.
     """
-    session = pair.publisher.session()
+    session = pair.publisher.session(**product_session(recovery_timing=timing))
+    join = product_join(recovery_timing=timing)
     a, b = session.source(), session.source()
-    join_a, join_b = (pair.subscriber.receiver().join(source, **NO_REPORTS) for source in (a, b))
+    join_a, join_b = (pair.subscriber.receiver().join(source, **join) for source in (a, b))
     pair.world.run_for(10 * MS)
-    assert pair.world.rows() == []
+    assert len(pair.world.rows()) == (0 if timing == "fixed" else 2)
     send_each(a, b"0")
     pair.world.run_for(10 * MS)
-    late = pair.subscriber.receiver().join(b)
+    late = pair.subscriber.receiver().join(b, **join)
     pair.world.run_for(1)
-    assert [(row.time_ns, row.kind) for row in join_a.rows[:1] + join_b.rows + late.rows] == [
-        (10 * MS + DELAY, Kind.BEGINNING_OF_SESSION),
-        (10 * MS + DELAY, Kind.BEGINNING_OF_SESSION),
+    assert [(row.time_ns, row.kind) for row in join_a.rows + join_b.rows + late.rows] == [
+        (begins_at_ns, Kind.BEGINNING_OF_SESSION),
+        (10 * MS + DELAY, Kind.MESSAGE),
+        (begins_at_ns, Kind.BEGINNING_OF_SESSION),
         (20 * MS, Kind.BEGINNING_OF_SESSION),
     ]
 
 
-def test_a_session_can_start_with_a_session_message(pair: Pair) -> None:
+@pytest.mark.parametrize(
+    ("timing", "begins_at_ns"),
+    [("fixed", 200 * MS + DELAY), ("adaptive", 100 * MS + 2 * DELAY)],
+    ids=["fixed", "adaptive"],
+)
+def test_a_session_can_start_with_a_session_message(pair: Pair, timing: str, begins_at_ns: int) -> None:
     """UM-76, UM-113: a receiver that joins too late for the data starts with the next datagram and misses
-    nothing after it.
+    nothing after it. With adaptive timing it asks for that datagram, and does not wait for the next session message.
     """
-    source = pair.publisher.session().source()
+    source = pair.publisher.session(**product_session(recovery_timing=timing)).source()
     send_each(source, b"0", b"1")
     pair.world.run_for(100 * MS)
-    join = pair.subscriber.receiver().join(source, **NO_REPORTS)
+    join = pair.subscriber.receiver().join(source, **product_join(recovery_timing=timing))
     pair.world.run_for(200 * MS)
-    assert [(row.time_ns, row.kind) for row in join.rows] == [(200 * MS + DELAY, Kind.BEGINNING_OF_SESSION)]
+    assert [(row.time_ns, row.kind) for row in join.rows] == [(begins_at_ns, Kind.BEGINNING_OF_SESSION)]
     send_each(source, b"2")
     pair.world.run_for(10 * MS)
     assert [payload for _, payload in messages(join)] == [b"2"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
+
 from tests.sim.extended_example import DELAY, LARGE, build, play
 from umstack.sim import MS, SECOND, DropReason, Fate, Kind, Type, World
 
@@ -15,11 +19,30 @@ def seen(receiver) -> list[tuple[int, Kind, int, bytes]]:
 
 def test_a_session_that_never_sent_is_idle(world: World) -> None:
     """UM-72..UM-74: the receiver has one joined session and a controller for each topic; nothing has been
-    sent.
+    sent, and there is no event.
     """
-    example = build(world, window_bytes=0)
+    example = build(world)
     world.run_for(29 * SECOND)
     assert world.trace() == []
+    assert world.rows() == []
+    assert example.subscriber.counters["sessions"] == 1
+    assert [join.probe.mapped for join in (example.join_a, example.join_b)] == [True, True]
+
+
+def test_with_adaptive_timing_a_session_that_never_sent_answers_a_question(world: World) -> None:
+    """UM-72..UM-76: with recovery_timing adaptive, the receiver asks for the position, and one session message answers
+    it. That is the first datagram, which brings BOS to both receivers. Nothing else is sent but seldom status messages.
+    """
+    example = build(world, "adaptive")
+    world.run_for(29 * SECOND)
+    assert [(d.time_ns, d.type) for d in example.session.sent()] == [(DELAY, Type.SM)]
+    assert [(row.time_ns, row.kind) for row in world.rows()] == [(2 * DELAY, BOS)] * 2
+    others = [d for d in world.trace(Fate.SENT) if d.sender == example.subscriber.index]
+    assert {d.type for d in others} == {Type.STATUS}
+    assert [d.time_ns for d in others[:3]] == [0, 2 * DELAY, 200 * MS + 2 * DELAY]
+    waits = [after.time_ns - before.time_ns for before, after in pairwise(others[2:])]
+    assert all(1.5 * before < after < 2.5 * before for before, after in pairwise(waits))
+    assert len(waits) >= 6
     assert example.subscriber.counters["sessions"] == 1
     assert [join.probe.mapped for join in (example.join_a, example.join_b)] == [True, True]
 
@@ -63,17 +86,51 @@ def lose_c1(example) -> int:
 
 
 def test_loss_at_the_tail_is_invisible_at_first(world: World) -> None:
-    """UM-82: after the loss and the deletions nothing happens: no NAK, no event, no datagram of the source. The
-    receiver's status messages stay at the position before the loss.
-    """
+    """UM-82: after the loss and the deletions nothing happens: no datagram of either side, and no event."""
     example = build(world)
     play(example)
     lost_at = lose_c1(example)
     world.run_for(150 * MS)
-    later = [d for d in world.trace() if d.time_ns > lost_at]
-    assert {d.type for d in later} == {Type.STATUS}
+    assert [d for d in world.trace() if d.time_ns > lost_at] == []
     assert example.join_a.counters["lost"] == 0
     assert len(example.receiver_a.rows) == 3
+
+
+@pytest.mark.parametrize("timing", ["fixed", "adaptive"])
+def test_loss_at_the_end_of_a_session_stays_invisible(world: World, timing: str) -> None:
+    """UM-82, UM-113, UM-114, C1: if the last source is deleted right after the loss, nothing reveals it before EOS.
+    With adaptive timing the receiver still sends status messages, to nobody.
+    """
+    example = build(world, timing)
+    play(example)
+    lost_at = lose_c1(example)
+    example.a.delete()
+    rows = [len(receiver.rows) for receiver in (example.receiver_a, example.receiver_b)]
+    world.run_for(65 * SECOND)
+    later = {d.type for d in world.trace(Fate.SENT) if d.time_ns > lost_at}
+    assert later == ({Type.STATUS} if timing == "adaptive" else set())
+    for receiver, before in zip((example.receiver_a, example.receiver_b), rows, strict=True):
+        assert [row.kind for row in receiver.rows[before:]] == [Kind.END_OF_SESSION]
+
+
+@pytest.mark.parametrize(
+    ("timing", "numbers"), [("fixed", [3, 4]), ("adaptive", [0, 1, 2, 3, 4])], ids=["fixed", "adaptive"]
+)
+def test_loss_at_the_head(world: World, timing: str, numbers: list[int]) -> None:
+    """UM-113, UM-114: datagrams lost before the first one are not recovered. With adaptive timing the session message
+    that answered the receiver came before them, so they are a gap and are recovered.
+    """
+    example = build(world, timing)
+    world.run_for(10 * MS)
+    world.rule("drop", Type.DATA, sqns=(0, 2), retransmission=False)
+    for number in range(5):
+        example.a.send(bytes([number]), flush=True)
+    world.run_for(1 * SECOND)
+    assert [(row.sequence_number, row.payload[0]) for row in example.receiver_a.rows[1:]] == [
+        (number, number) for number in numbers
+    ]
+    assert example.join_a.counters["lost"] == len(numbers) - 2
+    assert bool(world.trace(Fate.SENT, Type.NAK)) is (timing == "adaptive")
 
 
 def test_the_next_datagram_is_delivered_and_reveals_the_loss(world: World) -> None:
@@ -142,9 +199,9 @@ def test_adaptive_timers_change_nothing_without_loss(world: World) -> None:
     with fixed timers. Group reports, datagrams without messages, take transport sqns of their own.
     """
     streams = []
-    for is_adaptive in (False, True):
+    for timing in ("fixed", "adaptive"):
         with World() as made:
-            example = build(made, is_adaptive=is_adaptive)
+            example = build(made, timing)
             play(example)
             data = [(d.time_ns, d.fragments) for d in example.session.sent(Type.DATA) if d.fragments]
             streams.append((data, seen(example.receiver_a), seen(example.receiver_b)))
@@ -155,7 +212,7 @@ def test_adaptive_timers_nak_the_loss_soon(world: World) -> None:
     """UM-84..UM-88: with recovery_timing adaptive a session message reveals C1 within 200 ms, and it is NAKed and
     retransmitted sooner than after the 25 ms that fixed timers wait at least.
     """
-    example = build(world, is_adaptive=True)
+    example = build(world, "adaptive")
     play(example)
     lost = example.session.probe.next_sqn
     world.rule("drop", Type.DATA, sqns=lost, retransmission=False)

@@ -1,4 +1,4 @@
-"""The timeline of unrecoverable loss of Ultra Messaging, with default options (UM-91..UM-106)."""
+"""The timeline of unrecoverable loss of Ultra Messaging, with `recovery_timing` fixed and adaptive (UM-91..UM-106)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from itertools import pairwise
 import pytest
 
 from tests.sim.extended_example import DELAY, Example, build, play
+from tests.sim.product import product_join, product_session
 from umstack.sim import MS, SECOND, Fate, Kind, Type, World
 
 
-@pytest.fixture
-def example(world: World) -> Example:
-    """Run up to T = 0: transport sqns 0 to 5 were received, all NAKs are blocked, and A 4 = transport #6 is
-    lost.
+def lost_a4(world: World, recovery_timing: str) -> Example:
+    """Run up to T = 0: all datagrams so far were received, all NAKs are blocked, and A 4 will be lost. It has transport
+    sqn 6 with fixed timing, and 7 with adaptive timing, which has sent a group report.
     """
-    made = build(world)
+    made = build(world, recovery_timing)
     play(made)
     made.c.send(b"C1", flush=True)
     made.b.delete()
@@ -24,8 +24,20 @@ def example(world: World) -> Example:
     made.a.send(b"A3", flush=True)
     world.run_for(100 * MS)
     world.rule("drop", Type.NAK)
-    world.rule("drop", Type.DATA, sqns=6)
+    world.rule("drop", Type.DATA, sqns=made.session.probe.next_sqn)
     return made
+
+
+@pytest.fixture
+def example(world: World) -> Example:
+    """Return the example at T = 0 with fixed timing."""
+    return lost_a4(world, "fixed")
+
+
+@pytest.fixture(params=["fixed", "adaptive"])
+def either(request: pytest.FixtureRequest, world: World) -> Example:
+    """Return the example at T = 0 with fixed timing, then with adaptive timing."""
+    return lost_a4(world, request.param)
 
 
 def since(start_ns: int, datagrams) -> list[float]:
@@ -86,9 +98,43 @@ def test_timeline(example: Example) -> None:
     assert example.receiver_b.rows[-1].kind is Kind.MESSAGE  # B gets no event for it
 
 
-def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
+def test_timeline_with_adaptive_timing(world: World) -> None:
+    """UM-91..UM-98: with recovery_timing adaptive the first session message follows after 20 ms, NAKs start at once and
+    then double their intervals up to 300 ms. The transport gives up after the same 10 s, so earlier; the loss is
+    reported at 15 s, as with fixed timing.
+    """
+    example = lost_a4(world, "adaptive")
+    start, lost = world.now_ns, example.session.probe.next_sqn
+    rows_before = len(example.receiver_a.rows)
+    example.a.send(b"A4", flush=True)
+    world.run_until(start + 5 * SECOND - 1)
+    assert since(start, example.session.sent(Type.SM)) == [0.02, 0.06, 0.14, 0.3, 0.62, 1.26, 2.54]
+    detected_at = start + 20 * MS + DELAY
+    naks = world.trace(Fate.SENT, Type.NAK)
+    assert {tuple(nak.sqns) for nak in naks} == {(lost,)}
+    assert naks[0].time_ns == detected_at
+    gaps = [b.time_ns - a.time_ns for a, b in pairwise(naks)]
+    assert all(after == min(2 * before, 300 * MS) for before, after in pairwise(gaps[:8]))
+    assert set(gaps[7:]) == {300 * MS}
+
+    world.run_until(detected_at + 10 * SECOND - 1)
+    assert example.join_a.counters["unrecovered_tmo"] == 0
+    world.run_until(detected_at + 10 * SECOND)
+    assert example.join_a.counters["unrecovered_tmo"] == 1
+    given_up_at = world.now_ns
+    world.run_until(start + 15 * SECOND + DELAY - 1)
+    assert len(example.receiver_a.rows) == rows_before
+    assert not [nak for nak in world.trace(Fate.SENT, Type.NAK) if nak.time_ns > given_up_at]
+    world.run_until(start + 15 * SECOND + DELAY)
+    assert [(row.kind, row.sequence_number) for row in example.receiver_a.rows[rows_before:]] == [
+        (Kind.UNRECOVERABLE_LOSS, 4)
+    ]
+    assert since(start, [d for d in example.session.sent(Type.DATA) if d.tsnis]) == [5, 10, 15]
+
+
+def test_other_topics_flow_and_later_messages_wait(either: Example) -> None:
     """UM-99: another topic is delivered immediately; A 5 waits for the loss event and follows it in order."""
-    world, start = example.world, example.world.now_ns
+    example, world = either, either.world
     other = example.session.source()
     receiver = example.subscriber.receiver()
     receiver.join(other)
@@ -97,7 +143,7 @@ def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
     world.run_for(10 * MS)
     assert receiver.messages == [b"D0"]
     world.rule("drop", Type.NAK)
-    world.rule("drop", Type.DATA, sqns=7)
+    world.rule("drop", Type.DATA, sqns=example.session.probe.next_sqn)
     start = world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 7 * SECOND)
@@ -113,14 +159,14 @@ def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
     assert tail == [(reported_at, Kind.UNRECOVERABLE_LOSS, 4, b""), (reported_at, Kind.MESSAGE, 5, b"A5")]
 
 
-def test_a_message_after_the_timeout_triggers_the_event(example: Example) -> None:
+def test_a_message_after_the_timeout_triggers_the_event(either: Example) -> None:
     """UM-99, UM-100: a message of the topic after 15 s makes the receiver give up the gap, and follows the
     loss event.
     """
-    world, start = example.world, example.world.now_ns
+    example, world, start = either, either.world, either.world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 14 * SECOND)
-    world.rule("drop", Type.DATA, sqns=9)  # the third TSNI
+    world.rule("drop", Type.DATA, sqns=example.session.probe.next_sqn)  # the third TSNI
     world.run_until(start + 16 * SECOND)
     assert example.receiver_a.rows[-1].kind is Kind.MESSAGE
     example.a.send(b"A5", flush=True)
@@ -130,13 +176,14 @@ def test_a_message_after_the_timeout_triggers_the_event(example: Example) -> Non
     assert tail == [(reported_at, Kind.UNRECOVERABLE_LOSS, 4), (reported_at, Kind.MESSAGE, 5)]
 
 
-def test_without_traffic_only_a_loss_check_triggers_the_event(world: World) -> None:
+@pytest.mark.parametrize("timing", ["fixed", "adaptive"])
+def test_without_traffic_only_a_loss_check_triggers_the_event(world: World, timing: str) -> None:
     """UM-100: if no message of the topic arrives after the timeout, there is no event; a loss-check interval
     triggers it.
     """
-    example = build(world)
+    example = build(world, timing)
     checking = example.subscriber.receiver(loss_check_interval_ns=2500 * MS)
-    checking.join(example.a)
+    checking.join(example.a, **product_join(recovery_timing=timing))
     example.a.send(b"A0", flush=True)
     world.run_for(100 * MS)
     world.rule("drop", Type.NAK)
@@ -157,26 +204,26 @@ def test_without_traffic_only_a_loss_check_triggers_the_event(world: World) -> N
     assert found_at + 10 * SECOND <= reported[0].time_ns <= found_at + 12.5 * SECOND
 
 
-def test_the_end_of_the_session(example: Example) -> None:
+def test_the_end_of_the_session(either: Example) -> None:
     """UM-102..UM-106: deletion sends nothing; both receivers get EOS 60 s after the last traffic, and the
-    receivers remain.
+    receivers remain. With adaptive timing receivers still send status messages, seldom.
     """
-    world, start = example.world, example.world.now_ns
+    example, world, start = either, either.world, either.world.now_ns
+    is_adaptive = example.session.options.adaptive_timers != 0
     example.a.send(b"A4", flush=True)
     world.run_until(start + 15_100 * MS)
-    assert since(start, example.session.sent(Type.SM)) == [
-        *(0.2, 0.6, 1.4, 3.0),
-        *(5.2, 5.6, 6.4, 8.0),
-        *(10.2, 10.6, 11.4, 13.0),
-    ]  # UM-102; C18: a TSNI, like any datagram, restarts the session messages
+    assert since(start, example.session.sent(Type.SM))[-4:] == (
+        [11.26, 12.54, 15.02, 15.06] if is_adaptive else [10.2, 10.6, 11.4, 13.0]
+    )  # UM-102; C18: a TSNI, like any datagram, restarts the session messages
     example.a.delete()
     deleted_at = world.now_ns
     last_ns = max(d.time_ns for d in world.trace(Fate.RECEIVED, Type.DATA, Type.SM))
-    assert last_ns == start + 15 * SECOND + DELAY
+    assert last_ns == start + 15 * SECOND + DELAY + (60 * MS if is_adaptive else 0)
 
     world.run_until(last_ns + 60 * SECOND - 1)
-    later = [d for d in world.trace() if d.time_ns > deleted_at]
-    assert {d.type for d in later} == {Type.STATUS}  # UM-103: only the receivers' status messages
+    later = [d.type for d in world.trace(Fate.SENT) if d.time_ns > deleted_at]
+    assert later == ([Type.STATUS] * len(later) if is_adaptive else [])  # UM-103
+    assert len(later) <= 5
     assert all(row.kind is not Kind.END_OF_SESSION for row in world.rows())
     world.run_until(last_ns + 60 * SECOND)
     for receiver in (
@@ -190,8 +237,11 @@ def test_the_end_of_the_session(example: Example) -> None:
     assert not example.join_a.probe.mapped
     assert example.subscriber.counters["sessions"] == 0
 
-    again = example.publisher.session().source(topic_index=example.a.topic_index)
-    example.receiver_a.join(again)
+    timing = "adaptive" if is_adaptive else "fixed"
+    again = example.publisher.session(**product_session(recovery_timing=timing)).source(
+        topic_index=example.a.topic_index
+    )
+    example.receiver_a.join(again, **product_join(recovery_timing=timing))
     again.send(b"new", flush=True)
     world.run_for(10 * MS)
     assert [row.kind for row in example.receiver_a.rows[-2:]] == [

@@ -97,14 +97,16 @@ class LogMemory:
             lib.um_unmap(self._address, self._bytes)
 
 
-def _source_session_config(core: CoreContext, options: SourceOptions) -> Any:
-    """The common part of the sessions of all transports."""
+def source_session_config(core: CoreContext, options: SourceOptions) -> Any:
+    """Return the core's configuration of the source side of a session, without its addresses."""
     config = ffi.new("um_source_session_config *")
     config.session_id = SystemRandom().randrange(1, 2**32)
     config.initial_term_id = SystemRandom().getrandbits(32)
     config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
     config.batch_interval_ns = options.implicit_batching_interval_ns
     config.unblock_timeout_ns = options.publication_unblock_timeout_ns
+    if options.transport != "tcp":
+        _fill_datagram_source(config, core, options)
     return config
 
 
@@ -177,7 +179,7 @@ class SourceSession:
         self.options = options
         self.source_count = 0
         self.logged_events = 0
-        config = _source_session_config(core, options)
+        config = source_session_config(core, options)
         config.key_set = key_set
         ip = core.interface.address or ""
         if options.transport == "tcp":
@@ -195,7 +197,6 @@ class SourceSession:
 
     def _open_lbtrm(self, core: CoreContext, config: Any) -> None:
         config.transport = lib.UM_TRANSPORT_LBTRM
-        _fill_datagram_source(config, core, self.options)
         config.group.ip = int(ipaddress.IPv4Address(self.place.group))
         config.group.port = self.place.port
         low, high = (
@@ -209,7 +210,6 @@ class SourceSession:
         options = self.options
         check_lbtru_interface(core, options.transport_lbtru_interface)
         config.transport = lib.UM_TRANSPORT_LBTRU
-        _fill_datagram_source(config, core, options)
         if not options.transport_lbtru_use_session_id:
             config.session_id = 0
         config.client_capacity = options.transport_lbtru_maximum_clients

@@ -1,7 +1,8 @@
 """Options of the objects in a simulated world, in nanoseconds and bytes, without network faults.
 
-A join has the defaults of the product with recovery_timing fixed; `ADAPTIVE_JOIN` and `ADAPTIVE_SESSION` add the
-measured timers, which are the product's default. Source sessions have smaller logs and no flow control.
+A join has the defaults of the product with recovery_timing fixed and flow_control_receiver_window set, so that it
+reports its position; `ADAPTIVE_JOIN` and `ADAPTIVE_SESSION` add the measured timers, which are the product's default.
+Source sessions have smaller logs.
 
 Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source/source_state.h and
 ffi/core/receiver/receiver_session.h), which document them.
