@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from umstack.batch import Batch as Batch
     from umstack.config import Config as Config
     from umstack.context import Context as Context
+    from umstack.context import FragmentationWarning as FragmentationWarning
     from umstack.context import GenericModeWarning as GenericModeWarning
     from umstack.context import OccupiedInterfaceWarning as OccupiedInterfaceWarning
     from umstack.context import ReceiveBufferWarning as ReceiveBufferWarning
@@ -78,6 +79,7 @@ _HOME = {
     "Batch": "batch",
     "Config": "config",
     "Context": "context",
+    "FragmentationWarning": "context",
     "GenericModeWarning": "context",
     "OccupiedInterfaceWarning": "context",
     "ReceiveBufferWarning": "context",

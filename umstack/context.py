@@ -31,6 +31,7 @@ from umstack.config import (
     ReceiverOptions,
     Scope,
     SourceOptions,
+    lint_datagram_size,
 )
 from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.event_queue import EventQueue
@@ -76,6 +77,10 @@ class OccupiedInterfaceWarning(UserWarning):
 
 class GenericModeWarning(UserWarning):
     """Rings are in generic mode because the driver does not run the XDP program."""
+
+
+class FragmentationWarning(UserWarning):
+    """IP fragments datagrams because the configured datagram size exceeds the interface's MTU."""
 
 
 class Context(Closing):
@@ -146,6 +151,7 @@ class Context(Closing):
             undo.callback(self._close_engine)
             self._warn_occupied(found)
             self._warn_generic(found)
+            self._warn_fragmented(found)
             if tap is not None:
                 self.tap(tap)
             self._streams = Streams(chosen, found.address or "", is_threaded=not self._engine.is_sequential)
@@ -220,6 +226,11 @@ class Context(Closing):
             "`ethtool -K PEER tx-udp-segmentation off`, or link=native, which refuses generic mode"
         )
         self._warn_of_link(text, interface, GenericModeWarning)
+
+    def _warn_fragmented(self, interface: xdp.Interface) -> None:
+        fragmented = lint_datagram_size(self.options, interface.name, interface.mtu_bytes)
+        if fragmented is not None:
+            self._warn_of_link(str(fragmented), interface, FragmentationWarning)
 
     def _warn_of_link(self, text: str, interface: xdp.Interface, category: type[UserWarning]) -> None:
         logging.getLogger("umstack.link").warning(

@@ -33,7 +33,8 @@ static um_socket_config socket_config(const um_context_config *config)
                                .receive_buffer_bytes = config->receiver_buffer_bytes,
                                .gso = config->gso,
                                .gro = config->gro,
-                               .timestamps = config->timestamps};
+                               .timestamps = config->timestamps,
+                               .fragments = config->fragments};
     memcpy(socket.interface, config->interface, sizeof socket.interface);
     return socket;
 }

@@ -64,8 +64,9 @@ static const um_link_ops SOCKET_OPS = {.send = send_datagrams, .send_oversize = 
 static int open_socket(um_socket_link *link, const um_socket_config *config)
 {
     memset(link, 0, sizeof *link);
-    link->base = (um_link){.ops = &SOCKET_OPS, .is_faster_in_one_piece = config->gso};
-    link->gso = config->gso;
+    link->gso = config->gso && !config->fragments;
+    link->base = (um_link){.ops = &SOCKET_OPS, .is_faster_in_one_piece = link->gso};
+    link->mtu_discover = config->fragments ? IP_PMTUDISC_DONT : IP_PMTUDISC_DO;
     link->timestamps = config->timestamps;
     um_link_counters_reset(&link->counters);
     link->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -95,7 +96,7 @@ static int prepare_sending(um_socket_link *link, const um_socket_config *config)
         return fail(link, "IP_MULTICAST_IF");
     if (set(link->fd, IPPROTO_IP, IP_MULTICAST_TTL, (int)config->ttl) != 0)
         return fail(link, "IP_MULTICAST_TTL");
-    if (set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO) != 0)
+    if (set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, link->mtu_discover) != 0)
         return fail(link, "IP_MTU_DISCOVER");
     return 0;
 }
@@ -294,7 +295,7 @@ static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
     set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
     ssize_t sent = sendmsg(link->fd, &plan.headers[0].msg_hdr, 0);
     int error = errno;
-    set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, link->mtu_discover);
     count_syscalls(link, 3);
     if (sent < 0) {
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);

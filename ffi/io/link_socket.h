@@ -1,5 +1,6 @@
 /* The kernel-socket link (W6): UDP multicast through sendmmsg / recvmmsg, with segmentation (UDP GSO) and
- * coalescing (UDP GRO) by the kernel if it supports them. Datagrams carry the don't-fragment bit (W4).
+ * coalescing (UDP GRO) by the kernel if it supports them. Datagrams carry the don't-fragment bit (W4), unless the
+ * configuration lets IP fragment them.
  *
  * Threads: a sending link belongs to the holder of its session's sender lock, a receiving one to the holder of the
  * context lock. System calls: socket, bind, setsockopt, sendmsg, sendmmsg, recvmmsg, ioctl, close.
@@ -29,6 +30,7 @@ typedef struct um_socket_config {
     bool gso;
     bool gro;
     bool timestamps; /* kernel receive times instead of one clock reading per batch */
+    bool fragments;  /* IP may fragment sent datagrams, which then are not segmented by the kernel */
 } um_socket_config;
 
 /* If opening fails, `failed_step` names the step for the error text. */
@@ -38,6 +40,7 @@ typedef struct um_socket_link {
     um_address local; /* multicast group and port, or the bound unicast address */
     bool gso;
     bool timestamps;
+    int mtu_discover;            /* IP_MTU_DISCOVER of sent datagrams, except those of send_oversize */
     uint32_t granted_send_bytes; /* socket buffers as the kernel granted them */
     uint32_t granted_receive_bytes;
     uint64_t drops; /* SO_RXQ_OVFL as last read */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,15 +12,19 @@ import time
 from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyroute2 import IPRoute
 
 from tests.netns.contexts import Member, members
 from tests.netns.endpoints import EndsIn, assert_whole
 from tests.waiting import collect, wait_for
+from umstack import FragmentationWarning
+from umstack.cli.config import command as config_command
 from umstack.errors import InterfaceError, OptionError
 from umstack.lab import Lab
 
@@ -321,14 +326,41 @@ def test_without_a_multicast_route_the_named_interface_is_used(make_lab: MakeLab
         exchange(publisher, subscriber, 100, 100)
 
 
-def test_a_datagram_size_is_judged_by_the_interface(make_lab: MakeLab) -> None:
-    """W4: a configured size that the path cannot carry is refused with a number that works."""
-    lab = make_lab(hosts=2, mtu=1280)
-    with pytest.raises(OptionError, match=r"does not fit eth0, whose MTU is 1280; set it to 1252 or less"):
-        Member(lab.hosts[0], transport_lbtrm_datagram_max_size=1253)
-    with members(*lab.hosts, transport_lbtrm_datagram_max_size=1252) as (publisher, subscriber):
-        assert publisher.context.datagram_bytes == 1252
-        exchange(publisher, subscriber, 100, 5000)
+def _check_config(path: str) -> tuple[int, str]:
+    checked = CliRunner().invoke(config_command, ["check", path])
+    return checked.exit_code, checked.output
+
+
+def test_a_datagram_size_above_the_mtu_is_fragmented_by_ip(make_lab: MakeLab, tmp_path: Path) -> None:
+    """UM-49: Ultra Messaging's 8192 works over sockets, with one warning; rings refuse it with a size that works."""
+    lab = make_lab(hosts=2, mtu=1500)
+    path = tmp_path / "um.cfg"
+    path.write_text("context transport_lbtrm_datagram_max_size 8192\ncontext default_interface eth0\n")
+    reason = r"transport_lbtrm_datagram_max_size 8192 does not fit eth0, whose MTU is 1500"
+    status, text = lab.hosts[0].call(partial(_check_config, str(path)))
+    assert status == 0
+    assert re.search(f":1: warning: {reason}: IP sends a datagram in 6 fragments", text), text
+    path.write_text(f"{path.read_text()}context link xdp\n")
+    status, text = lab.hosts[0].call(partial(_check_config, str(path)))
+    assert status == 1
+    assert re.search(f"contradiction: {reason}, and rings", text), text
+    with pytest.raises(OptionError, match=f"{reason}, and rings .link=xdp. do not.*set it to 1472 or less"):
+        Member(lab.hosts[0], link="xdp", transport_lbtrm_datagram_max_size=8192)
+    with pytest.warns(FragmentationWarning, match=reason) as warned:
+        publisher = Member(lab.hosts[0], link="auto", transport_lbtrm_datagram_max_size=8192)
+    with publisher.context, members(lab.hosts[1]) as (subscriber,):
+        assert len(warned) == 1
+        stats = publisher.context.stats()
+        assert stats["link_mode"] == "socket"
+        assert all("rings do not fragment" in step["reason"] for step in stats["link_steps"][:-1])
+        receiver, source = subscriber.receiver("large"), publisher.source("large")
+        source.wait_connected(timeout=10)
+        assert source.send(bytes(8100), flush=True) == 0, "a datagram holds it"
+        for _ in range(99):
+            source.send(bytes(8100), flush=True)
+        assert [len(message.data) for message in collect(receiver, 100)] == [8100] * 100
+        assert publisher.context.datagram_bytes == 8192
+        assert publisher.link("oversize_sends") == 0
 
 
 def test_jumbo_frames_carry_jumbo_messages(make_lab: MakeLab) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from tests.waiting import wait_for
 from umstack.config import Config, ContextOptions
-from umstack.errors import Closed, InterfaceError, LinkError, OptionError, ResolutionError, TopicNameError
+from umstack.errors import Closed, InterfaceError, LinkError, ResolutionError, TopicNameError
 from umstack.resolution import (
     LbtrmAddress,
     ResolutionAgent,
@@ -186,12 +186,11 @@ def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: Co
 
 
 def test_datagram_sizes_are_computed_from_the_mtu() -> None:
-    """W4: 0 means the MTU's size; if a size is above the MTU, the error states the largest possible one."""
+    """W4: 0 means the MTU's size; IP fragments datagrams of a larger configured size."""
     assert resolver_datagram_size(Config().context_options(), 1500) == 1472
     assert resolver_datagram_size(Config().context_options(), 65536) == 65507
     assert resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1000), 1500) == 1000
-    with pytest.raises(OptionError, match="set it to 1472 or less"):
-        resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1473), 1500)
+    assert resolver_datagram_size(Config().context_options(resolver_datagram_max_size=8192), 1500) == 8192
 
 
 def test_a_changed_mtu_is_followed(stack: ExitStack, options: ContextOptions) -> None:

@@ -12,8 +12,8 @@ import xdp
 from umstack._core import ffi, lib
 from umstack._engine.link import DataLink
 from umstack.config import ContextOptions
-from umstack.errors import Closed, Forked, OptionError, error_from_result
-from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
+from umstack.errors import Closed, Forked, error_from_result
+from umstack.sizing import datagram_size, memory_size
 
 _REORDERED_MESSAGES_MAX = 262144
 _COALESCE_NS = 300_000
@@ -24,22 +24,6 @@ _SCOPES = {
 }
 _ERRNO_MAX = 1000
 """A result below -_ERRNO_MAX is an error of the core itself, not the errno of a failed system call."""
-
-
-def datagram_bytes_for(options: ContextOptions, interface: xdp.Interface) -> int:
-    """Return the UDP payload of a datagram: the configured size, or the largest that fits the MTU (W4).
-
-    Raises OptionError when the configured size does not fit the interface.
-    """
-    fits = udp_payload_bytes(interface.mtu_bytes)
-    configured = options.source_datagram_size_bytes
-    if configured > fits:
-        raise OptionError(
-            f"transport_lbtrm_datagram_max_size {configured} does not fit {interface.name}, "
-            f"whose MTU is {interface.mtu_bytes}",
-            hint=f"set it to {fits} or less, or to 0 to follow the MTU",
-        )
-    return datagram_size(interface.mtu_bytes, configured)
 
 
 class _Memory:
@@ -72,6 +56,7 @@ class CoreContext:
     """Owns the core's context. `close()` ends it; its memory is unmapped when nothing refers to it any more."""
 
     __slots__ = (
+        "_is_fragmented",
         "_link",
         "_memory",
         "_tap",
@@ -88,9 +73,12 @@ class CoreContext:
     )
 
     def __init__(
-        self, options: ContextOptions, interface: xdp.Interface, link: DataLink, datagram_bytes: int
+        self, options: ContextOptions, interface: xdp.Interface, link: DataLink, *, is_fragmented: bool
     ) -> None:
-        """Create the core's context on a link. Raises the UmError of the step that failed."""
+        """Create the core's context on a link. Raises the UmError of the step that failed.
+
+        With `is_fragmented`, datagrams have the configured size whatever the MTU, and IP fragments them.
+        """
         self.options = options
         self.interface = interface
         self.closed = False
@@ -99,9 +87,10 @@ class CoreContext:
         self.receiver_id = SystemRandom().getrandbits(64)
         self.responder: Responds | None = None
         """Sends responses to the requests that receivers get. Set before the first receiver is made."""
-        self.datagram_max_bytes = memory_size(datagram_bytes)
+        self._is_fragmented = is_fragmented
         self._link = link
-        self.datagram_bytes = self._bounded_by_link(datagram_bytes)
+        self.datagram_max_bytes = memory_size(self._size_at(interface.mtu_bytes))
+        self.datagram_bytes = self._bounded_by_link(self._size_at(interface.mtu_bytes))
         self.lifecycle = threading.RLock()
         """Held while an object is made or the context is closed, so that any thread may do either."""
         self._tap: object = None
@@ -120,6 +109,7 @@ class CoreContext:
         config.gso = options.link_gso
         # GRO holds datagrams until a poll ends, so busy polling would delay each datagram by the whole poll.
         config.gro = options.link_gro and options.pend_busy_poll_limit == 0
+        config.fragments = self._is_fragmented
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
         config.busy_poll_us = options.pend_busy_poll_limit
@@ -161,11 +151,13 @@ class CoreContext:
         most = self._link.datagram_max_bytes
         return datagram_bytes if most is None else min(datagram_bytes, most)
 
+    def _size_at(self, mtu_bytes: int) -> int:
+        configured = self.options.source_datagram_size_bytes
+        return configured if self._is_fragmented else datagram_size(mtu_bytes, configured)
+
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits is replaced by one that does."""
-        configured = self.options.source_datagram_size_bytes
-        size = datagram_size(mtu_bytes, configured, limit_bytes=self.datagram_max_bytes)
-        self.datagram_bytes = self._bounded_by_link(size)
+        self.datagram_bytes = self._bounded_by_link(min(self._size_at(mtu_bytes), self.datagram_max_bytes))
         lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
 
     def check(self, result: int, doing: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import xdp
 from umstack._core import ffi, lib
-from umstack._engine.core_context import CoreContext, datagram_bytes_for
+from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.endpoint import Endpoint
@@ -32,8 +32,9 @@ from umstack._engine.transport_address import (
     transport_name,
 )
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
-from umstack.config import ContextOptions
+from umstack.config import ContextOptions, LintWarning, lint_datagram_size
 from umstack.repeated_records import RepeatedRecords
+from umstack.sizing import udp_payload_bytes
 from xdp.modes import Mode, Wanted
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
@@ -55,10 +56,19 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
-def _open_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
-    """Open the link. The module that opens rings is imported only when needed: its import is slower than the rest."""
+def _open_link(options: ContextOptions, interface: xdp.Interface, fragmented: LintWarning | None) -> DataLink:
+    """Open the link. Rings are not tried if IP has to fragment datagrams.
+
+    The module that opens rings is imported only when needed: its import is slower than the rest."""
     if options.link == Wanted.SOCKET:
         return DataLink([LinkStep(Mode.SOCKET)])
+    if fragmented is not None:
+        remedy = f"set {fragmented.options[0]} to {udp_payload_bytes(interface.mtu_bytes)} or less, or to 0"
+        steps = [
+            LinkStep(mode, reason=f"rings do not fragment: {fragmented}", tried=False, remedy=remedy)
+            for mode in (Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC)
+        ]
+        return DataLink([*steps, LinkStep(Mode.SOCKET)])
     from umstack._engine.ring_link import open_context_link
 
     return open_context_link(options, interface)
@@ -95,10 +105,10 @@ class Engine:
         self.unblock_count = 0
         self._unblocks_seen = 0
         self._ephemeral_ports_seen = 0
-        datagram_bytes = datagram_bytes_for(options, interface)
-        self.link = _open_link(options, interface)
+        fragmented = lint_datagram_size(options, interface.name, interface.mtu_bytes)
+        self.link = _open_link(options, interface, fragmented)
         try:
-            self.core = CoreContext(options, interface, self.link, datagram_bytes)
+            self.core = CoreContext(options, interface, self.link, is_fragmented=fragmented is not None)
             self.keyring = self._open_keyring()
         except BaseException:
             self.link.close()

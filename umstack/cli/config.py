@@ -17,10 +17,13 @@ from umstack.config import (
     Scope,
     differences,
     examine,
+    examine_sizes,
     in_force,
     read_text,
 )
+from umstack.errors import OptionError
 from umstack.foreign_text import displayed
+from xdp import XdpError, find_interface
 
 _EXAMPLES = """\b
 Examples:
@@ -58,9 +61,12 @@ Examples:
 def check(files: Sequence[str], strict: bool, as_json: bool) -> None:
     """Report faulty lines, unsupported options with the reason, and unwise combinations of options.
 
-    The status is 0 if a context can be created from each file, otherwise 1.
+    Datagram sizes are checked against the interface that a context would use here, if there is one. The status is 0
+    if a context can be created from each file, otherwise 1.
     """
     found = {file: examine(read_text(file), file) for file in files}
+    for config, findings in found.values():
+        findings += _size_findings(config)
     refused = [
         finding
         for _, findings in found.values()
@@ -131,6 +137,16 @@ def diff(before: str, after: str | None, as_json: bool) -> None:
 
 def _config(file: str | None, options: Sequence[str]) -> Config:
     return configuration(tuple(Scope), {}, file, options)
+
+
+def _size_findings(config: Config) -> list[Finding]:
+    """Return the findings on datagram sizes, none if the configured interface is not on this host."""
+    try:
+        options = config.context_options()
+        interface = find_interface(None if options.interface in ("", "0.0.0.0") else options.interface)
+    except (OptionError, XdpError):
+        return []  # examine() reports wrong options
+    return examine_sizes(config, options, interface.name, interface.mtu_bytes)
 
 
 def _quoted(value: str) -> str:

@@ -3,10 +3,18 @@
 from umstack.config.configuration import OPTIONS, Config, Setting, find_option, read_text
 from umstack.config.context_options import RESOLVER_DAEMON_PORT, ContextOptions
 from umstack.config.event_queue_options import EventQueueOptions
-from umstack.config.examination import Finding, FindingKind, InForce, differences, examine, in_force
+from umstack.config.examination import (
+    Finding,
+    FindingKind,
+    InForce,
+    differences,
+    examine,
+    examine_sizes,
+    in_force,
+)
 from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
-from umstack.config.relations import LintWarning, lint, lint_load
+from umstack.config.relations import LintWarning, lint, lint_datagram_size, lint_load
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 
@@ -31,9 +39,11 @@ __all__ = [
     "WildcardReceiverOptions",
     "differences",
     "examine",
+    "examine_sizes",
     "find_option",
     "in_force",
     "lint",
+    "lint_datagram_size",
     "lint_load",
     "read_text",
 ]

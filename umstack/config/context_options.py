@@ -357,7 +357,7 @@ class ContextOptions:
         zero=_FROM_MTU,
         reason="IP splits a datagram above the MTU, and the loss of one part loses the whole. The largest datagram "
         "that is never split is the MTU minus 28, and the default follows the MTU.",
-        doc="Largest UDP payload of an LBT-RM datagram.",
+        doc="Largest UDP payload of an LBT-RM datagram. Above the MTU, IP fragments it over sockets; rings refuse it.",
     )
     transport_lbtrm_source_datagram_max_size_bytes: int = option(
         Kind.BYTES,

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from umstack.config.configuration import OPTIONS, Config, Setting, lines_of, read_line
+from umstack.config.context_options import ContextOptions
 from umstack.config.option import Option, shown
+from umstack.config.relations import lint_datagram_size
 from umstack.errors import OptionAbsent, OptionError
 
 
@@ -76,6 +78,20 @@ def examine(text: str, file: str = "<text>") -> tuple[Config, list[Finding]]:
             for one in config.lint()
         ]
     return config, findings
+
+
+def examine_sizes(config: Config, options: ContextOptions, interface: str, mtu_bytes: int) -> list[Finding]:
+    """Return the findings on datagram sizes for an interface, as a context on it would report them.
+
+    `options` are the context options of `config`.
+    """
+    try:
+        one = lint_datagram_size(options, interface, mtu_bytes)
+    except OptionError as error:
+        return [Finding(FindingKind.CONTRADICTION, 0, error.message, error.hint)]
+    if one is None:
+        return []
+    return [Finding(FindingKind.WARNING, _line_of(config, one.options), one.message, "", one.options)]
 
 
 def in_force(config: Config) -> list[InForce]:

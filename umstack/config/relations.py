@@ -13,6 +13,7 @@ from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 from umstack.errors import OptionError
+from umstack.sizing import udp_payload_bytes
 
 _DATAGRAM_TRANSPORTS = ("lbtrm", "lbtru")
 _BUFFER_BYTES = 1_000_000
@@ -323,3 +324,30 @@ def lint_load(
             )
         )
     return warnings
+
+
+def lint_datagram_size(context: ContextOptions, interface: str, mtu_bytes: int) -> LintWarning | None:
+    """Check the size of LBT-RM datagrams against the MTU of an interface.
+
+    Returns a warning if IP fragments datagrams of that size, otherwise None. Raises OptionError if the link must be
+    rings, which do not fragment (UM-49, W4).
+    """
+    fits, size = udp_payload_bytes(mtu_bytes), context.source_datagram_size_bytes
+    if size <= fits:
+        return None
+    name = (
+        "transport_lbtrm_source_datagram_max_size"
+        if context.transport_lbtrm_source_datagram_max_size_bytes
+        else "transport_lbtrm_datagram_max_size"
+    )
+    reason = f"{name} {size} does not fit {interface}, whose MTU is {mtu_bytes}"
+    if context.link not in ("auto", "socket"):
+        raise OptionError(
+            f"{reason}, and rings (link={context.link}) do not fragment",
+            hint=f"set it to {fits} or less, or to 0 to follow the MTU; or use link=socket",
+        )
+    return LintWarning(
+        (name,),
+        f"{reason}: IP sends a datagram in {-(-(size + 8) // (mtu_bytes - 20))} fragments, the loss of one loses all, "
+        f"and receivers' rings cannot take them; {fits} or less avoids it",
+    )

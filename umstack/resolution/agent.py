@@ -53,15 +53,9 @@ class ResolutionInterface:
 
 
 def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
-    """Return the largest UDP payload for topic resolution. Raises OptionError if the option does not fit the MTU."""
-    fits = datagram_size(mtu_bytes, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
-    configured = options.resolver_datagram_max_size_bytes
-    if configured > fits:
-        raise OptionError(
-            f"context option resolver_datagram_max_size: {configured} does not fit an MTU of {mtu_bytes}",
-            hint=f"set it to {fits} or less, or to 0 to follow the MTU",
-        )
-    return configured or fits
+    """Return the largest UDP payload for topic resolution. IP fragments datagrams above the MTU."""
+    follows = datagram_size(mtu_bytes, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
+    return options.resolver_datagram_max_size_bytes or follows
 
 
 def _ignore_source(_topic: str, _index: int, _address: TransportAddress) -> None:
@@ -185,9 +179,8 @@ class ResolutionAgent(Closing):
         return self.machine.topics()
 
     def set_mtu(self, mtu_bytes: int) -> None:
-        """Follow the interface's MTU. A configured size that no longer fits is reduced."""
-        configured = self._options.resolver_datagram_max_size_bytes
-        size = datagram_size(mtu_bytes, configured, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
+        """Follow the interface's MTU, if no size is configured."""
+        size = resolver_datagram_size(self._options, mtu_bytes)
         self.machine.datagram_maximum_bytes = size - self._trailer_bytes
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
