@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from umstack.sim import (
     truth_of,
     write_capture,
 )
+from umstack.sim.recovery_table import RecoveryResult, measure_recovery, recovery_cases
 from umstack.sim.resolution import ResolutionResult, run_resolution_seeds
 from umstack.sim.seeds import option_name
 
@@ -50,6 +51,7 @@ Examples:
   umstack sim --seeds 10000 --adversary
   umstack sim --seeds 10000 --transport lbtru --adversary
   umstack sim --seeds 1000 --resolution
+  umstack sim --recovery-table
   umstack sim --seed 4711 --trace
   umstack sim --seed 4711 --capture run.pcapng && umstack report run.pcapng --out report
   umstack sim --canary && echo "the checkers are blind"
@@ -186,6 +188,31 @@ def _run_resolution(first_seed: int, seeds: int | None, deadline: float | None, 
     return not failed
 
 
+def _recovery_line(result: RecoveryResult) -> str:
+    return (
+        f"{result.case.name:38} {result.losses:6}  {result.median:6.2f} ({result.median_bound:4.2f})"
+        f"  {result.p99:7.2f} ({result.p99_bound:4.2f})  {result.repairs_per_need:5.2f}  {result.naks_per_loss:5.2f}"
+        f"  {result.false_naks:5}  {', '.join(result.misses)}"
+    ).rstrip()
+
+
+def _run_recovery_table(as_json: bool) -> bool:
+    """Measure the cases of the recovery table. Return true if all are within their limits."""
+    results = []
+    if not as_json:
+        click.echo("recovery times in round trips (in brackets: the bound)")
+        click.echo(
+            f"{'delay, loss, receivers':38} losses         median              p99  repairs  NAKs  false  over"
+        )
+    for case in recovery_cases():
+        results.append(measure_recovery(case))
+        if not as_json:
+            click.echo(_recovery_line(results[-1]))
+    if as_json:
+        click.echo(json.dumps([{**asdict(result), "misses": result.misses} for result in results]))
+    return not any(result.misses for result in results)
+
+
 def _datagram_line(datagram: Datagram) -> str:
     fate = datagram.fate.name.lower()
     if datagram.fate is Fate.DROPPED:
@@ -296,6 +323,11 @@ def _show(seed: int, setup: Setup, trace: bool, capture: Path | None, as_json: b
     "--resolution", is_flag=True, help="Simulate topic resolution under attack instead of transport sessions."
 )
 @click.option(
+    "--recovery-table",
+    is_flag=True,
+    help="Measure recovery times on lossy paths against their lower bound; status 1 if one is over its limit.",
+)
+@click.option(
     "--transport-only",
     is_flag=True,
     help="Disable late join and off-transport recovery; implied by --capture.",
@@ -312,6 +344,7 @@ def command(
     adversary: str | None,
     transport: str,
     resolution: bool,
+    recovery_table: bool,
     transport_only: bool,
     as_json: bool,
 ) -> None:
@@ -322,6 +355,14 @@ def command(
     and lie, and clocks jump. Then the network recovers. Checkers watch every step. Status 0 only if all checks held
     for every seed. A failed seed is printed with the command that repeats it.
     """
+    if recovery_table:
+        if (
+            (seeds, first_seed, seed, minutes, canary, adversary, capture) != (None,) * 7
+            or resolution
+            or trace
+        ):
+            raise click.UsageError("--recovery-table has its own paths and seeds: it takes --json only")
+        sys.exit(0 if _run_recovery_table(as_json) else 1)
     setup = Setup(
         _CANARIES[canary] if canary else Canary.NONE,
         _ADVERSARIES[adversary] if adversary else Adversary.NONE,
