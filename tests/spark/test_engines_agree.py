@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tests.sim.sim_run import scripted, storm
 from tests.spark import odd_captures as odd
-from tests.unit.capture_bytes import pcap
+from tests.unit.capture_bytes import pcap, stalled_session
 from tests.unit.stream_bytes import recoveries
 from tests.unit.unicast_bytes import lbtru_filtered, lbtru_session, lbttcp_session
 from umstack.capture.generate import Traffic, generate
@@ -47,6 +47,9 @@ def _captures(kind: str, folder: Path) -> list[str]:
         (folder / "lbtru.pcap").write_bytes(pcap(lbtru_session()))
         (folder / "filtered.pcap").write_bytes(pcap(sorted(lbtru_filtered(), key=lambda one: one.time_ns)))
         (folder / "lbttcp.pcap").write_bytes(pcap(lbttcp_session()))
+        return [str(folder)]
+    if kind == "stalled":
+        (folder / "switch.pcap").write_bytes(pcap(stalled_session()))
         return [str(folder)]
     shutil.copy(SAMPLE, folder)
     scripted(folder, 4711)
@@ -77,7 +80,7 @@ def _made(captures: list[str], out: Path, engine: str) -> Report:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["generated", "odd", "simulated", "unicast"])
+@pytest.mark.parametrize("kind", ["generated", "odd", "simulated", "stalled", "unicast"])
 def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str) -> None:
     """One machine and a cluster produce the same results."""
     captures = _captures(kind, tmp_path)
@@ -89,6 +92,7 @@ def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str)
     for table in sorted(tables):
         assert _rows(tmp_path / "alone", table) == _rows(tmp_path / "spark", table), table
     assert [one.text for one in alone.findings] == [one.text for one in by_spark.findings]
+    assert len(alone.summary["stalls"]) == (3 if kind == "stalled" else 0)
     assert alone.summary.runs == by_spark.summary.runs
 
 

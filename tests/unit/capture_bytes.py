@@ -44,6 +44,13 @@ def ncf(reason: int, trail: int, *sqns: int) -> bytes:
     )
 
 
+def status(position: int) -> bytes:
+    """A receiver's flow control datagram: DATA of a control message."""
+    body = struct.pack("!BBHIIIQI", 1, 0, 0, position, 1 << 24, 77, 0xFEDCBA9876543210, 0)
+    control = struct.pack("!BBHBBBBHH", 8, 254, 4 + 8 + 28, 255, 8 + 28, 0xC0, 85, 1, 0) + body
+    return data(position, control, trail=position)
+
+
 LBTRU_CLIENT = 0xC11E47
 
 
@@ -101,6 +108,26 @@ def ethernet(payload: bytes, ether_type: int = 0x0800, tags: Sequence[int] = ())
     for i, tag in enumerate(tags):
         frame += struct.pack("!HH", 0x88A8 if len(tags) > 1 and i == 0 else 0x8100, 0x6000 | tag)
     return frame + struct.pack("!H", ether_type) + payload
+
+
+def stalled_session() -> list[Packet]:
+    """A session whose window is held three times, for 30, 40 and 50 ms, by a number whose repair is lost."""
+    packets, at, ms = [], START_NS, 1_000_000
+
+    def receiver_sends(datagram: bytes, time_ns: int) -> None:
+        packets.append(Packet(time_ns, ethernet(ipv4(udp(datagram, 14400, 14390), RECEIVER, SOURCE))))
+
+    for first, held_ms in ((0, 30), (100, 40), (200, 50), (300, 0)):
+        for sqn in range(first, first + 100):
+            packets.append(Packet(at, frame(data(sqn, message(1, sqn, bytes(100))))))
+            at += ms // 100
+        receiver_sends(status(first + 50), at)
+        for after_ms in (1, held_ms - 2) if held_ms else ():
+            receiver_sends(nak(first + 50), at + after_ms * ms)
+            again = frame(data(first + 50, message(1, first + 50, bytes(100)), flags=0xA0))
+            packets.append(Packet(at + (after_ms + 1) * ms, again))
+        at += held_ms * ms
+    return packets
 
 
 def frame(datagram: bytes, **options: int) -> bytes:

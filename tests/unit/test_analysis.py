@@ -9,14 +9,18 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 
+import numpy as np
 import polars as pl
 
 from tests.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
 from umstack.analysis.losses import rare
 from umstack.analysis.numbering import Numbered
+from umstack.analysis.stalls import paused_ns
 from umstack.analysis.tables import tables_of
 from umstack.analysis.traffic import bursts
 from umstack.facts.facts import facts_of_packets
+from umstack.facts.sends import Sends
+from umstack.report.stall_text import stall_cause
 
 START = 1_700_000_000 * 1_000_000_000
 ONE, TWO, THREE = RECEIVERS
@@ -202,6 +206,71 @@ def test_gaps_at_the_point_of_capture() -> None:
     ]
     assert found[1]["before_ns"] == START + 32_759 * US
     assert found[1]["after_ns"] == START + 32_775 * US
+
+
+def stalled_story() -> Story:
+    """A window of 100 datagrams, one each 10 us, that a loss holds four times, each for another reason."""
+    story = Story()
+    at, first = START, 1
+    for held_ns, naks_ns, lost_repair_ns in (
+        (52 * MS, (1 * MS, 51 * MS), 1500 * US),  # the repair was lost
+        (20 * MS, (19 * MS,), None),  # NAKed late
+        (30 * MS, (1 * MS, 29 * MS), None),  # two NAKs, no repair between them
+        (10 * MS, (1 * MS,), None),  # repaired late
+        (5 * MS, (1 * MS,), None),  # not long enough
+    ):
+        story.stream(at, 10 * US, first, 100)
+        end = at + 990 * US
+        for nak_ns in naks_ns:
+            story.nak(end + nak_ns, ONE, first + 50)
+        if lost_repair_ns is not None:
+            story.again(end + lost_repair_ns, first + 50)
+        # An earlier number, repaired sooner, and a later one of another receiver hold nothing.
+        story.nak(end + 100 * US, TWO, first + 20, first + 60)
+        story.again(end + 200 * US, first + 20)
+        story.again(end + held_ns - 200 * US, first + 60)
+        story.again(end + held_ns - 100 * US, first + 50)
+        at, first = end + held_ns, first + 100
+    # The last datagram before a pause of the application is repaired long before the next datagram.
+    story.stream(at, 10 * US, first, 100)
+    story.nak(at + 20 * MS, ONE, first + 99)
+    story.again(at + 21 * MS, first + 99)
+    story.stream(at + 40 * MS, 10 * US, first + 100, 10)
+    return story
+
+
+def test_a_stall_names_the_receiver_and_the_number_that_held_the_window() -> None:
+    """The repair that came last before the publisher resumed ended the stall; a pause of the application is none."""
+    story = stalled_story()
+    story.status(START, ONE, 1)
+    found = rows(seen(story)["stalls"], "start_ns")
+    assert [(row["stall_ns"], row["receiver"], row["sqn"], row["naks"]) for row in found] == [
+        (52 * MS, ONE, 51, 2),
+        (20 * MS, ONE, 151, 1),
+        (30 * MS, ONE, 251, 2),
+        (10 * MS, ONE, 351, 1),
+    ]
+    assert found[0]["start_ns"] == START + 990 * US
+    assert [stall_cause(row) for row in found] == [
+        "its repair was lost and NAKed again after 49.5 ms",
+        "its first NAK came after 19 ms",
+        "2 NAKs were sent within 28 ms before its repair",
+        "its repair came 8.9 ms after its NAK",
+    ]
+
+
+def test_a_session_without_flow_control_has_no_stalls() -> None:
+    """Without status messages no receiver can hold a publisher."""
+    assert rows(seen(stalled_story())["stalls"]) == []
+
+
+def test_all_pauses_add_up_whatever_their_cause() -> None:
+    """Also those of the application, and across the pieces in which times are read."""
+    [sends] = stalled_story().facts().sends.values()
+    pauses = (52 + 20 + 30 + 10) * MS + 40 * MS - 990 * US
+    assert paused_ns(sends) == pauses
+    long = Sends.of(np.arange(2_500_000, dtype=np.uint32), np.arange(2_500_000) // (1 << 20) * 6 * MS)
+    assert paused_ns(long) == 2 * 6 * MS
 
 
 def test_nak_storms_name_their_receivers() -> None:

@@ -27,6 +27,7 @@ from tests.unit.capture_bytes import (
     ncf,
     pcap,
     sm,
+    status,
     udp,
 )
 
@@ -128,11 +129,7 @@ def test_sm_nak_and_ncf(tmp_path: Path) -> None:
 
 def test_the_status_message(tmp_path: Path) -> None:
     """A flow control datagram is distinguished from DATA: position, window, group tag, receiver."""
-    body = struct.pack("!BBHIIIQI", 1, 0, 0, 1234, 1 << 24, 77, 0xFEDCBA9876543210, 0)
-    control = struct.pack("!BBHBBBBHH", 8, 254, 4 + 8 + 28, 255, 8 + 28, 0xC0, 85, 1, 0) + body
-    row = row_of(
-        tmp_path, ethernet(ipv4(udp(data(1234, control, trail=1234), 5000, 14390), RECEIVER, SOURCE))
-    )
+    row = row_of(tmp_path, ethernet(ipv4(udp(status(1234), 5000, 14390), RECEIVER, SOURCE)))
     assert (row["packet_type"], row["status"], row["transport_sqn"]) == ("STATUS", "ok", 1234)
     assert (row["next_sqn"], row["window_bytes"], row["group_tag"]) == (1234, 1 << 24, 77)
     assert row["receiver_id"] == 0xFEDCBA9876543210 - (1 << 64)

@@ -16,6 +16,7 @@ pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
 from tests.story import Story
+from tests.unit.capture_bytes import RECEIVER as STALLED_RECEIVER
 from tests.unit.capture_bytes import (
     SOURCE,
     START_NS,
@@ -28,6 +29,7 @@ from tests.unit.capture_bytes import (
     nak,
     pcap,
     sm,
+    stalled_session,
     udp,
 )
 from umstack.analysis.tables import tables_of
@@ -216,3 +218,18 @@ def test_lost_retransmissions_are_reported(tmp_path: Path) -> None:
     found = findings(summarised(tables, []))
     [text] = [one.text for one in found if one.topic == "lost-repairs"]
     assert "that passed near, 1 did not arrive at far: lost on the way" in text
+
+
+def test_stalls_are_reported_with_their_cause(tmp_path: Path) -> None:
+    """The finding gives the time that a window was held in all, and of the longest stall receiver, number and cause."""
+    capture = tmp_path / "switch.pcap"
+    capture.write_bytes(pcap(stalled_session()))
+    made = make_report([str(capture)], tmp_path / "out")
+    [finding] = [one for one in made.findings if one.topic == "stall"]
+    cause = "its repair was lost and NAKed again after 46 ms"
+    assert "for 120 ms (97 % of its time) in 3 stalls, the longest at" in finding.text
+    assert f": window held at 250 by {STALLED_RECEIVER} for 50 ms: {cause}." in finding.text
+    assert finding.severity is Severity.BAD
+    shown = made.page.read_text()
+    assert "<h2>Stalls</h2>" in shown
+    assert f"{cause}</td>" in shown

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from umstack.analysis import clients, losses, numbering, once, recoveries, traffic
+from umstack.analysis.stalls import stalls
 from umstack.analysis.suggestions import suggestions
 from umstack.facts.facts import Facts
 
@@ -33,6 +34,7 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
         "sessions": found,
         "losses": lost,
         "repairs": losses.repairs(rare),
+        "stalls": stalls(facts, rare),
         "recoveries": recoveries.recoveries(facts),
         "coverage": covered,
         "nak_storms": losses.nak_storms(rare),

@@ -20,6 +20,7 @@ from umstack.report.quantities import (
     share,
     volume,
 )
+from umstack.report.stall_text import stall
 from umstack.report.summary import Row, Summary
 
 
@@ -57,6 +58,7 @@ _BUSY_DATAGRAMS_PER_SECOND = 1000
 _BURSTY = 10.0
 _BURST_DATAGRAMS_PER_SECOND = 10_000
 """Minimum rate in the busiest millisecond: in a slow session, any single datagram is many times the mean rate."""
+_NOTABLE_STALL = 0.02
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
 _NAMED = 5
@@ -71,8 +73,8 @@ def findings(summary: Summary) -> list[Finding]:
         )
         return [Finding("sessions", Severity.BAD, text), *_notes(summary)]
     rules: Rules = (
-        _traffic, _topics, _loss, _clients, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _recoveries,
-        _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
+        _traffic, _topics, _loss, _clients, _causes, _stalls, _gaps, _recovery, _storms, _repairs, _lost_repairs,
+        _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -232,6 +234,22 @@ def _causes(summary: Summary) -> Iterator[Finding]:
             )
         is_expected = summary.expected_loss is not None
         yield Finding(f"loss-{row['cause']}", Severity.NOTE if is_expected else Severity.WORTH_A_LOOK, text)
+
+
+def _stalls(summary: Summary) -> Iterator[Finding]:
+    for row in summary["stall_totals"][:_NAMED]:
+        like = [one for one in summary["stalls"] if one["publisher"] == row["publisher"]]
+        longest = next((one for one in like if one["session_id"] == row["session_id"]), None)
+        seconds = _of_session(summary["sessions"], row).get("seconds")
+        ratio = row["stall_ns"] / (seconds * 1e9) if seconds else 1.0
+        text = (
+            f"{session_name(row)} stood still for {duration(row['stall_ns'])} ({share(ratio)} of its time) in "
+            f"{count(row['stalls'])} {'stall' if row['stalls'] == 1 else 'stalls'}"
+        )
+        if longest is not None:
+            text += f"{', the longest' if row['stalls'] > 1 else ''} at {moment(longest['start_ns'])}: {stall(longest)}"
+        severity = Severity.BAD if ratio >= _NOTABLE_STALL else Severity.WORTH_A_LOOK
+        yield Finding("stall", severity, f"{text}.")
 
 
 def _gaps(summary: Summary) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from umstack.foreign_text import displayed
 from umstack.report import plots
 from umstack.report.findings import RECOVERIES, Finding, Severity, topic_name
 from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
+from umstack.report.stall_text import stall_cause
 from umstack.report.summary import Row, Summary
 
 Column = tuple[str, Callable[[Row], str]]
@@ -85,6 +86,20 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("in a row", "longest_run"),
             _number("no repair seen", "unrepaired"),
             ("#duration", lambda row: duration(row["end_ns"] - row["start_ns"])),
+        ),
+    ),
+    (
+        "Stalls",
+        "stalls",
+        "Pauses of a publisher of more than 5 ms that ended when a receiver's loss was repaired, the longest first.",
+        (
+            _text("start", lambda row: moment(row["start_ns"])),
+            _SESSION,
+            _number("stood still", "stall_ns", duration),
+            _text("held by", "receiver"),
+            _number("at", "sqn", lambda value: str(value)),
+            _number("NAKs", "naks"),
+            _text("cause", stall_cause),
         ),
     ),
     (

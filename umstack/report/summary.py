@@ -70,6 +70,7 @@ _ORDER = {
     "duplicates": "copies",
     "gaps": "missing",
     "nak_storms": "requests",
+    "stalls": "stall_ns",
     "suggestions": "losses_helped",
     "latency": "datagrams",
     "ip_fragments": "fragments",
@@ -116,6 +117,7 @@ def summary_of(
             else most_first(name, table).slice(0, MOST_ROWS).to_pylist()
         )
     summary.tables["causes"] = _causes(tables["incidents"])
+    summary.tables["stall_totals"] = _stall_totals(tables["stalls"])
     summary.tables["lost"] = [lost]
     # Gaps of LBT-TCP connections are reported with their receiver.
     of_datagrams = tables["gaps"].filter(pc.is_null(tables["gaps"]["topic_index"]))
@@ -174,6 +176,14 @@ def most_first(name: str, table: pa.Table) -> pa.Table:
 def _added(table: pa.Table, keys: list[str], value: str) -> pa.Table:
     """Return one row per combination of the keys, with the sum of `value`."""
     return table.group_by(keys).aggregate([(value, "sum")]).rename_columns([*keys, value])
+
+
+def _stall_totals(stalls: pa.Table) -> list[Row]:
+    keys = ["publisher", "session_id", "point"]
+    grouped = stalls.group_by(keys).aggregate([("stall_ns", "count"), ("stall_ns", "sum")])
+    order = [("stall_ns", "descending"), *((key, "ascending") for key in keys)]
+    rows: list[Row] = grouped.rename_columns([*keys, "stalls", "stall_ns"]).sort_by(order).to_pylist()
+    return rows
 
 
 def _causes(incidents: pa.Table) -> list[Row]:

@@ -1,0 +1,100 @@
+"""Stalls: the time in which lost datagrams kept a publisher from sending, from facts. docs/analysis.md defines them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from umstack.analysis.losses import MS, Rare
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import SESSION, STATUS
+from umstack.facts.sends import Sends, times_at
+
+STALL_NS = 5 * MS
+"""The minimum time between two first sendings in a stall."""
+_RESUMED_NS = MS
+"""How soon after a repair the publisher must resume, unless the stall is long: then within a tenth of it."""
+_PIECE = 1 << 20
+
+STALLS = {
+    "publisher": pl.String,
+    "session_id": pl.Int64,
+    "point": pl.String,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "stall_ns": pl.Int64,
+    "receiver": pl.String,
+    "sqn": pl.Int64,
+    "nak_ns": pl.Int64,
+    "naks": pl.Int64,
+    "last_nak_ns": pl.Int64,
+    "lost_repair_ns": pl.Int64,
+    "repaired_ns": pl.Int64,
+}
+
+
+def paused_ns(sends: Sends) -> int:
+    """Return the sum of all times of more than `STALL_NS` between two successive first sendings."""
+    total = 0
+    # Each piece starts with the last time of the piece before.
+    for start in range(0, len(sends) - 1, _PIECE):
+        steps = np.diff(sends.times_ns[start : start + _PIECE + 1])
+        total += int(steps[steps > STALL_NS].sum())
+    return total
+
+
+def stalls(facts: Facts, rows: Rare) -> pl.DataFrame:
+    """Return one row per stall: a pause between two first sendings that ended when a receiver's loss was repaired.
+
+    Only sessions with flow control have stalls. All times of a session are those of the capture point that saw most of
+    its first sendings; over LBT-RU, of those to the receiver that was sent the most.
+    """
+    paced = set(facts.counts.filter(pl.col("kind") == STATUS).select(SESSION).iter_rows())
+    best: dict[tuple[str, int], tuple[str, Sends]] = {}
+    for (point, publisher, session_id, _), sends in facts.sends.items():
+        session = (publisher, session_id)
+        if session in paced and (session not in best or len(sends) > len(best[session][1])):
+            best[session] = (point, sends)
+    found = [pl.DataFrame(schema=STALLS)]
+    for (publisher, session_id), (point, sends) in best.items():
+        where = {"publisher": publisher, "session_id": session_id, "point": point}
+        waits = _waits(rows.naks.filter(**where), rows.repairs.filter(**where))
+        named = _ended_by(waits, sends).with_columns(
+            pl.lit(value).alias(name) for name, value in where.items()
+        )
+        found.append(named.select(pl.col(name).cast(kind) for name, kind in STALLS.items()))
+    return pl.concat(found)
+
+
+def _waits(naks: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the losses that were repaired after a NAK, in order of repair; `lost_repair_ns` is the time of the last
+    repair before the last NAK, which did not arrive."""
+    time, last = pl.col("time_ns"), pl.col("last_nak_ns")
+    asked = naks.group_by("receiver", "copy", "sqn").agg(
+        nak_ns=time.min(), naks=pl.len().cast(pl.Int64), last_nak_ns=time.max()
+    )
+    return (
+        asked.join(repairs.select("copy", "sqn", "time_ns"), ["copy", "sqn"])
+        .group_by("receiver", "sqn", "nak_ns", "naks", "last_nak_ns")
+        .agg(
+            lost_repair_ns=time.filter((time >= pl.col("nak_ns")) & (time < last)).max(),
+            repaired_ns=time.filter(time >= last).min(),
+        )
+        .filter(pl.col("repaired_ns").is_not_null())
+        .sort("repaired_ns", "sqn", "receiver", descending=[False, True, True])
+    )
+
+
+def _ended_by(waits: pl.DataFrame, sends: Sends) -> pl.DataFrame:
+    """Return the pauses that ended with these repairs, each with the last repair before its end."""
+    repaired = waits["repaired_ns"].to_numpy()
+    after = np.searchsorted(sends.times_ns, repaired)
+    within = (after > 0) & (after < len(sends))
+    timed = waits.filter(pl.Series(within)).with_columns(
+        start_ns=pl.Series(times_at(sends.times_ns, after[within] - 1), dtype=pl.Int64),
+        end_ns=pl.Series(times_at(sends.times_ns, after[within]), dtype=pl.Int64),
+    )
+    paused = timed.with_columns(stall_ns=pl.col("end_ns") - pl.col("start_ns"))
+    pause, idle = pl.col("stall_ns"), pl.col("end_ns") - pl.col("repaired_ns")
+    resumed = idle <= pl.max_horizontal(pause // 10, pl.lit(_RESUMED_NS))
+    return paused.filter((pause > STALL_NS) & resumed).unique("start_ns", keep="last", maintain_order=True)
