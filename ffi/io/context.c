@@ -29,6 +29,7 @@ static um_socket_config socket_config(const um_context_config *config)
 {
     um_socket_config socket = {.interface_ip = config->interface_ip,
                                .ttl = config->ttl,
+                               .traffic_class = config->traffic_class,
                                .send_buffer_bytes = config->source_buffer_bytes,
                                .receive_buffer_bytes = config->receiver_buffer_bytes,
                                .gso = config->gso,

@@ -39,6 +39,7 @@ typedef struct um_context_config {
     char interface[16];
     uint32_t interface_ip;
     uint32_t ttl;
+    uint8_t traffic_class; /* the second byte of IPv4 headers: DSCP and two zero bits */
     uint32_t source_buffer_bytes;
     uint32_t receiver_buffer_bytes;
     uint32_t receive_batch; /* datagrams per receive call */

@@ -96,6 +96,8 @@ static int prepare_sending(um_socket_link *link, const um_socket_config *config)
         return fail(link, "IP_MULTICAST_IF");
     if (set(link->fd, IPPROTO_IP, IP_MULTICAST_TTL, (int)config->ttl) != 0)
         return fail(link, "IP_MULTICAST_TTL");
+    if (set(link->fd, IPPROTO_IP, IP_TOS, config->traffic_class) != 0)
+        return fail(link, "IP_TOS");
     if (set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, link->mtu_discover) != 0)
         return fail(link, "IP_MTU_DISCOVER");
     return 0;

@@ -25,6 +25,7 @@ typedef struct um_socket_config {
     char interface[16];
     uint32_t interface_ip; /* host order */
     uint32_t ttl;
+    uint8_t traffic_class;      /* IP_TOS */
     uint32_t send_buffer_bytes; /* 0: the system's default */
     uint32_t receive_buffer_bytes;
     bool gso;

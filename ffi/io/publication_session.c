@@ -48,7 +48,10 @@ static int open_ring_link(um_publication_session *session, enum um_transport tra
     um_links *links = session->sessions->links;
     if (links->rings == NULL || transport == UM_TRANSPORT_LBTRU)
         return 0;
-    um_rings_sender sender = {session->control.nak_link.local, links->socket_config.ttl, &session->data_link.base};
+    um_rings_sender sender = {.from = session->control.nak_link.local,
+                              .ttl = links->socket_config.ttl,
+                              .traffic_class = links->socket_config.traffic_class,
+                              .otherwise = &session->data_link.base};
     session->sessions->reactor->error_step = "a link on the ring set";
     return links->rings->ops->open_link(links->rings, &sender, &session->ring_link);
 }

@@ -170,7 +170,7 @@ static int open_connection(um_receiving *receiving, session_block *block, const 
     uint32_t index = (uint32_t)(group - receiving->groups);
     receiving->reactor->error_step = "memory";
     int result = um_tcp_connection_open(&block->connection, receiving->reactor, &receiving->node, &block->core, index,
-                                        receiving->links->socket_config.interface_ip, &receiving->group_changes,
+                                        &receiving->links->socket_config, &receiving->group_changes,
                                         &group->link.counters, keys);
     if (result != 0)
         return result;

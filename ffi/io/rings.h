@@ -26,6 +26,7 @@ typedef struct um_rings um_rings;
 typedef struct um_rings_sender {
     um_address from;
     uint32_t ttl;
+    uint8_t traffic_class;
     um_link *otherwise;
 } um_rings_sender;
 

@@ -22,8 +22,8 @@ static const int64_t OUT_RETRY_NS = 10000000;
 static const int64_t PROOF_NS = INT64_C(5000000000); /* as long as a source waits for a client's greeting */
 
 int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
-                           um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
-                           um_link_counters *counters, const um_key_set *keys)
+                           um_receiver_session *session, uint32_t index, const um_socket_config *socket_config,
+                           uint32_t *changes, um_link_counters *counters, const um_key_set *keys)
 {
     *connection = (um_tcp_connection){.reactor = reactor,
                                       .node = node,
@@ -32,7 +32,7 @@ int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, u
                                       .changes = changes,
                                       .keys = keys,
                                       .index = index,
-                                      .interface_ip = interface_ip,
+                                      .socket_config = socket_config,
                                       .fd = -1,
                                       .is_reported = true,
                                       .interval_ns = session->config.reconnect_interval_ns,
@@ -132,9 +132,10 @@ static void begin_to_connect(um_tcp_connection *connection, int64_t now_ns)
 {
     const um_receiver_session_config *config = &connection->session->config;
     um_tcp_socket_config socket_config = {.no_delay = true,
+                                          .traffic_class = connection->socket_config->traffic_class,
                                           .receive_buffer_bytes = config->receive_buffer_bytes,
                                           .activity_timeout_ns = config->connection_timeout_ns};
-    int fd = um_tcp_connect(config->id.source, connection->interface_ip, &socket_config);
+    int fd = um_tcp_connect(config->id.source, connection->socket_config->interface_ip, &socket_config);
     if (fd < 0) {
         lose(connection, false, now_ns);
         return;

@@ -34,6 +34,7 @@
 #include "core/foundation/counters.h"
 #include "core/receiver/node.h"
 #include "core/wire/message_stream.h"
+#include "io/link_socket.h"
 #include "io/reactor.h"
 
 enum um_tcp_state { UM_TCP_WAITING, UM_TCP_CONNECTING, UM_TCP_CONNECTED, UM_TCP_ENDED };
@@ -45,7 +46,7 @@ typedef struct um_tcp_connection {
     um_link_counters *counters;
     uint32_t *changes; /* incremented when fd is replaced or becomes readable */
     uint32_t index;    /* in the epoll set, as a group */
-    uint32_t interface_ip;
+    const um_socket_config *socket_config;
     enum um_tcp_state state;
     int fd;           /* -1: none */
     bool is_reported; /* to the loop, when it is readable */
@@ -69,11 +70,11 @@ typedef struct um_tcp_connection {
     void *memory;
 } um_tcp_connection;
 
-/* Connects as soon as the tick is called. `changes`, `counters` and `keys`, which change in place, are the owner's and
- * outlive it. 0 or -ENOMEM. */
+/* Connects as soon as the tick is called. `socket_config`, `changes`, `counters` and `keys`, which change in place, are
+ * the owner's and outlive it. 0 or -ENOMEM. */
 int um_tcp_connection_open(um_tcp_connection *connection, um_reactor *reactor, um_node *node,
-                           um_receiver_session *session, uint32_t index, uint32_t interface_ip, uint32_t *changes,
-                           um_link_counters *counters, const um_key_set *keys);
+                           um_receiver_session *session, uint32_t index, const um_socket_config *socket_config,
+                           uint32_t *changes, um_link_counters *counters, const um_key_set *keys);
 /* The keys have changed: the connection continues with the new ones. 0 or -ENOMEM. */
 int um_tcp_connection_rekey(um_tcp_connection *connection);
 void um_tcp_connection_close(um_tcp_connection *connection);

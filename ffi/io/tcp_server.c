@@ -27,7 +27,8 @@ static const int64_t REPORT_REFUSED_INTERVAL_NS = 1000000000;
 static int listen_at(um_tcp_server *server, uint16_t port)
 {
     const um_tcp_source_config *config = &server->config;
-    um_tcp_socket_config socket_config = {.send_buffer_bytes = config->send_buffer_bytes};
+    um_tcp_socket_config socket_config = {.traffic_class = config->traffic_class,
+                                          .send_buffer_bytes = config->send_buffer_bytes};
     server->local = (um_address){config->interface_ip, port};
     server->listen_fd = um_tcp_listen(&server->local, &socket_config, (int)config->listen_backlog);
     return server->listen_fd < 0 ? server->listen_fd : 0;

@@ -36,6 +36,7 @@
 
 typedef struct um_tcp_source_config {
     uint32_t interface_ip;
+    uint8_t traffic_class;
     uint16_t port_low; /* the first free port of the range is listened on */
     uint16_t port_high;
     uint32_t listen_backlog;

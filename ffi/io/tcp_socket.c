@@ -34,6 +34,8 @@ void um_tcp_set(int fd, const um_tcp_socket_config *config)
 {
     if (config->no_delay)
         set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    if (config->traffic_class != 0)
+        set(fd, IPPROTO_IP, IP_TOS, config->traffic_class);
     if (config->activity_timeout_ns > 0)
         set_activity_timeout(fd, config->activity_timeout_ns);
     if (config->send_buffer_bytes > 0)

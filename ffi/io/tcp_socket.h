@@ -10,6 +10,7 @@
 
 typedef struct um_tcp_socket_config {
     bool no_delay;
+    uint8_t traffic_class;      /* IP_TOS; accepted connections have that of their listening socket */
     uint32_t send_buffer_bytes; /* 0: the system's default, which adapts */
     uint32_t receive_buffer_bytes;
     int64_t activity_timeout_ns; /* the connection fails if the peer's host acknowledges nothing for this time, with

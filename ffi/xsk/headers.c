@@ -29,7 +29,7 @@ static uint32_t ip_at(const um_xsk_template *made)
 }
 
 void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint16_t tag_control, um_address from,
-                          um_address to, uint32_t ttl)
+                          um_address to, uint32_t ttl, uint8_t traffic_class)
 {
     memset(made, 0, sizeof *made);
     made->to = to;
@@ -43,6 +43,7 @@ void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint
     uint8_t *ip = made->bytes + ip_at(made), *udp = ip + UM_IPV4_HEADER_BYTES;
     um_store_be16(ip - sizeof(uint16_t), UM_ETHERTYPE_IPV4);
     ip[0] = UM_IPV4_VERSION_AND_LENGTH;
+    ip[UM_IPV4_TRAFFIC_CLASS_AT] = traffic_class;
     um_store_be16(ip + UM_IPV4_FRAGMENT_AT, UM_IPV4_DONT_FRAGMENT);
     ip[UM_IPV4_TTL_AT] = (uint8_t)ttl;
     ip[UM_IPV4_PROTOCOL_AT] = UM_PROTOCOL_UDP;

@@ -37,7 +37,7 @@ void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac);
 
 /* `tag_control` is the content of the 802.1Q tag: priority (3 bits), drop eligibility (1), VLAN (12). 0: no tag. */
 void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint16_t tag_control, um_address from,
-                          um_address to, uint32_t ttl);
+                          um_address to, uint32_t ttl, uint8_t traffic_class);
 
 /* Writes the headers of a datagram of `length` bytes whose payload has the given sum (core/foundation/internet.h). */
 void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t length, uint64_t payload_sum);

@@ -15,7 +15,7 @@ void um_xsk_raw_prepare(um_xsk_rings *rings, um_address from, um_address to, uin
     um_xsk_template made;
     uint8_t mac[UM_MAC_BYTES];
     um_xsk_rings_mac(rings, mac);
-    um_xsk_template_init(&made, mac, 0, from, to, 1);
+    um_xsk_template_init(&made, mac, 0, from, to, 1, 0);
     for (uint32_t i = 0; i < queue->free_count; i++) {
         uint8_t *frame = queue->area + queue->free_frames[i];
         memset(frame, 0x5a, queue->frame_bytes);

@@ -152,7 +152,7 @@ static void make_template(um_xsk_link *link, um_address to)
         return;
     link->made_from = mac;
     um_xsk_template_init(&link->made, (const uint8_t *)&mac, rings->config.tag_control, link->sender.from, to,
-                         link->sender.ttl);
+                         link->sender.ttl, link->sender.traffic_class);
 }
 
 static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uint32_t count)

@@ -77,7 +77,7 @@ static rings *rings_open_tagged(bool multi_buffer, uint16_t tag_control)
     r->bookkeeping = zeroed(um_xsk_queue_footprint(RECEIVE_FRAMES, SEND_FRAMES));
     r->assembly = zeroed(UM_XSK_ASSEMBLY_BYTES);
     um_xsk_queue_init(queue, r->bookkeeping, r->assembly);
-    um_xsk_template_init(&r->made, MAC, tag_control, FROM, GROUP, 16);
+    um_xsk_template_init(&r->made, MAC, tag_control, FROM, GROUP, 16, 0);
     return r;
 }
 

@@ -1,17 +1,19 @@
-"""`umstack capture` on a host of a lab."""
+"""Captures in a lab: `umstack capture` on a host, and the frames that a host sends to the switch."""
 
 from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.waiting import wait_for
-from umstack.lab import Host
+from umstack.lab import Host, Lab, namespaces
 
 
 def start_capture(
@@ -45,3 +47,19 @@ def ended(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
     said, complained = process.communicate(timeout=30)
     assert process.returncode == 0, complained
     return json.loads(said), complained
+
+
+@contextmanager
+def sniffing(lab: Lab, host: Host) -> Iterator[socket.socket]:
+    """Open a socket that reads the frames arriving at the switch from a host."""
+    port = f"port{host.number}"
+
+    def open_socket() -> socket.socket:
+        sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        sniffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        sniffer.bind((port, 0x0003))
+        sniffer.settimeout(5)
+        return sniffer
+
+    with namespaces.call(lab.switch_namespace, open_socket) as sniffer:
+        yield sniffer

@@ -28,6 +28,7 @@ from scapy.utils import PcapWriter
 import xdp
 from tests.bpf.frames import ipv4, udp
 from tests.kernels import needs_frames_in_chains, needs_tcx
+from tests.netns.captures import sniffing
 from tests.netns.contexts import Member, exchange, members, numbered, ring_facts
 from tests.netns.egress_programs import queue_by_group
 from tests.netns.system_libbpf import detach_link
@@ -37,7 +38,7 @@ from umstack import NotConnected, OccupiedInterfaceWarning, Receiver
 from umstack._engine.link import DataLink
 from umstack._engine.ring_link import open_link
 from umstack.errors import BackPressured, OptionError, Unsupported
-from umstack.lab import Host, Lab, namespaces
+from umstack.lab import Host, Lab
 from xdp.ladder import Mode
 from xdp.xsk import unavailable
 
@@ -140,22 +141,6 @@ def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
 
 
 # ---- the wire ----
-
-
-@contextmanager
-def sniffing(lab: Lab, host: Host) -> Iterator[socket.socket]:
-    """Open a socket that reads the frames arriving at the switch from a host."""
-    port = f"port{host.number}"
-
-    def open_socket() -> socket.socket:
-        sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
-        sniffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        sniffer.bind((port, 0x0003))
-        sniffer.settimeout(5)
-        return sniffer
-
-    with namespaces.call(lab.switch_namespace, open_socket) as sniffer:
-        yield sniffer
 
 
 def data_frames(lab: Lab, link: str, payload: bytes) -> list[bytes]:

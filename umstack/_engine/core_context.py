@@ -103,6 +103,7 @@ class CoreContext:
         config.interface = self.interface.name.encode()
         config.interface_ip = int(ipaddress.IPv4Address(self.interface.address))
         config.ttl = options.resolver_multicast_ttl
+        config.traffic_class = options.traffic_class
         config.source_buffer_bytes = options.transport_lbtrm_source_socket_buffer_bytes
         config.receiver_buffer_bytes = options.transport_lbtrm_receiver_socket_buffer_bytes
         config.receive_batch = min(max(options.multiple_receive_maximum_datagrams, 1), 32)

@@ -244,6 +244,7 @@ class SourceSession:
         config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
         tcp = ffi.new("um_tcp_source_config *")
         tcp.interface_ip = int(ipaddress.IPv4Address(core.interface.address or "0.0.0.0"))
+        tcp.traffic_class = core.options.traffic_class
         tcp.port_low = self.place.port or core.options.transport_tcp_port_low
         tcp.port_high = self.place.port or core.options.transport_tcp_port_high
         tcp.listen_backlog = options.transport_tcp_listen_backlog

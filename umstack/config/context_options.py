@@ -345,6 +345,13 @@ class ContextOptions:
     resolver_multicast_ttl: int = option(
         Kind.INTEGER, um=16, maximum=255, doc="IP time to live of topic resolution and LBT-RM datagrams."
     )
+    ip_dscp: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=63,
+        doc="Differentiated services code point (DSCP) of everything the context sends: data, control messages, topic "
+        "resolution and TCP, over sockets and rings. 46 is expedited forwarding.",
+    )
 
     # Datagram sizes
 
@@ -699,6 +706,11 @@ class ContextOptions:
         """The interface for topic resolution and LBT-RM; 0.0.0.0: the context chooses."""
         chosen = self.resolver_multicast_interface
         return self.default_interface if chosen == "0.0.0.0" else chosen
+
+    @property
+    def traffic_class(self) -> int:
+        """The second byte of IPv4 headers: the DSCP, followed by two bits for congestion notification."""
+        return self.ip_dscp << 2
 
     @property
     def source_datagram_size_bytes(self) -> int:

@@ -95,9 +95,11 @@ class Fetch:
         selector: selectors.BaseSelector,
         counters: StreamCounters,
         keys_of: KeysOf,
+        traffic_class: int,
     ) -> None:
         """`identity` is the core's session, `epoch` the core's number of the fetch, and `plan` an um_fetch_plan."""
         self._keys_of = keys_of
+        self._traffic_class = traffic_class
         self._greeting: tuple[bytes, Key] | None = None
         """Our greeting and its key until the source has sent its greeting; only on connections with tags."""
         self.is_over = False
@@ -135,6 +137,7 @@ class Fetch:
         peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._traffic_class)
         peer.connect_ex(self._endpoint)
         self._counters.otr_connections += self._fetch.plan.is_otr
         self._socket = peer

@@ -92,7 +92,7 @@ class RecoveryService(Closing):
             selector = self._open()
             fetch = Fetch(
                 subscription, session.id, topic_index, mapping.epoch, plan, mapping.endpoint,
-                selector, self._counters, self._keys_of,
+                selector, self._counters, self._keys_of, self._options.traffic_class,
             )  # fmt: skip
             self._streams.loop.submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
 
@@ -158,7 +158,7 @@ class RecoveryService(Closing):
         self._fetches.append(
             Fetch(
                 subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._selector,
-                self._counters, self._keys_of,
+                self._counters, self._keys_of, self._options.traffic_class,
             )
         )  # fmt: skip
 

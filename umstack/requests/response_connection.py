@@ -104,6 +104,7 @@ class ResponseConnection:
     def _connect(self, options: ContextOptions) -> None:
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.response_tcp_nodelay)
+        self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.traffic_class)
         if options.response_session_sender_socket_buffer_bytes:
             self.socket.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDBUF, options.response_session_sender_socket_buffer_bytes

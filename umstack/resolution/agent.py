@@ -341,6 +341,7 @@ class ResolutionAgent(Closing):
         with contextlib.ExitStack() as stack:
             both = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             both.setblocking(False)
+            both.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._options.traffic_class)
             _size_receive_buffer(both, self._options.resolver_multicast_receiver_socket_buffer_bytes)
             for port in range(low, high + 1):
                 try:
@@ -363,6 +364,7 @@ class ResolutionAgent(Closing):
                 sender.setsockopt(
                     socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, self._options.resolver_multicast_ttl
                 )
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._options.traffic_class)
                 sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
                 sender.bind((self._interface.address, 0))
             except OSError as error:

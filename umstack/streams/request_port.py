@@ -218,6 +218,7 @@ def _listen(options: ContextOptions, address: str) -> socket.socket:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, options.request_tcp_reuseaddr)
+            listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.traffic_class)
             listener.bind((address, port))
             listener.listen(options.request_tcp_listen_backlog)
             listener.setblocking(False)
