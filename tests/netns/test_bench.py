@@ -108,7 +108,9 @@ def test_requests_are_compared_with_a_tcp_connection() -> None:
 
 def test_recovery_repairs_the_losses_at_the_switch() -> None:
     """In `umstack bench recovery` the switch drops datagrams, and the application loses no message."""
-    lossless, lossy, raw, trip = bench("recovery", "--loss", "2%", "--size", "1024", "--link", "socket")
+    lossless, lossy, raw, trip = bench(
+        "recovery", "--loss", "2%", "--size", "1024", "--link", "socket", "--subscribers", "2"
+    )
     assert lossless["retransmissions"] == 0
     detail = lossy["detail"]
     assert lossy["retransmissions"] >= detail["datagrams_lost"] > 0
@@ -116,6 +118,14 @@ def test_recovery_repairs_the_losses_at_the_switch() -> None:
     assert lossy["ratios"]["lossless"] > 0
     assert raw["lost"] > 0, "the switch must lose single datagrams, not super-packets"
     assert trip["detail"]["loss"] == 0.02
+    assert lossless["detail"]["recovery"]["losses"] == 0
+    found = detail["recovery"]
+    assert [one["address"] for one in found["subscribers"]] == ["10.77.0.2", "10.77.0.3"]
+    assert sum(one["losses"] for one in found["subscribers"]) == found["losses"] > 0
+    assert 0 <= max(one["holding_share"] for one in found["subscribers"]) <= found["standing_share"] < 1
+    assert found["repairs_per_loss"] > 0.9
+    for one in (found, *found["subscribers"]):
+        assert 0 < one["nak_to_repair_ms"]["p50"] <= one["nak_to_repair_ms"]["p999"]
 
 
 def test_recovery_over_tcp_loses_segments() -> None:

@@ -5,7 +5,9 @@ A check that overlooked a loss would make every figure of the bench worthless, s
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import struct
 from array import array
@@ -16,8 +18,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+pytest.importorskip("polars")
+
+from rich.console import Console
+
 from tests.bench import measure_capture, measure_upkeep
-from umstack.bench import capture, compare, flow, latency, recovery, scale, targets, throughput
+from tests.unit.capture_bytes import RECEIVER, pcap, stalled_session
+from umstack.bench import capture, compare, flow, latency, recovery, scale, standing, targets, throughput
 from umstack.bench.children import BenchError, ThisMachine, running
 from umstack.bench.compare import ComparePlan, Row
 from umstack.bench.plot import check_plot, draw_comparison
@@ -25,9 +32,10 @@ from umstack.bench.result import faults, merged, p50, rate, ratio, result
 from umstack.bench.stream_check import StreamCheck, end_message
 from umstack.bench.targets import AllPlan, Target
 from umstack.cli.bench import command
-from umstack.cli.bench_tables import comparison_table
+from umstack.cli.bench_tables import comparison_table, recovery_tables
 from umstack.errors import OptionError, UmError, Unsupported
 from umstack.events import Message
+from umstack.facts.facts import facts_of
 
 SIZE = 64
 
@@ -177,6 +185,26 @@ def test_a_broken_promise_is_a_fault_of_the_stack_only() -> None:
     """Raw sockets may lose; the stack may retransmit."""
     found = [stream(what="raw-udp", lost=5), stream(retransmissions=3), stream(lost=2, out_of_order=1)]
     assert faults(found) == ["umstack size 64: 2 lost", "umstack size 64: 1 out of order"]
+
+
+def test_stalls_and_repairs_are_read_from_a_capture(tmp_path: Path) -> None:
+    """Shares of the time from the first sending to the last, by subscriber, and in the table of the command."""
+    capture_path = tmp_path / "port.pcap"
+    capture_path.write_bytes(pcap(stalled_session()))
+    found = standing.recovery_of(facts_of([str(capture_path)]))
+    still_ms, span_ms = 30.01 + 40.01 + 50.01, 123.99
+    assert found["standing_share"] == pytest.approx(still_ms / span_ms)
+    assert (found["losses"], found["repairs_per_loss"]) == (3, 2.0)
+    assert found["nak_to_repair_ms"] == {"p50": 38.0, "p99": 48.0, "p999": 48.0}
+    [one] = found["subscribers"]
+    assert (one["address"], one["losses"], one["naks_per_loss"]) == (RECEIVER, 3, 2.0)
+    assert one["holding_share"] == found["standing_share"]
+    lossy = stream(detail={"loss": 0.01, "recovery": found | {"not_captured": 4}})
+    console = Console(file=io.StringIO(), width=160)
+    console.print(recovery_tables([stream(), lossy]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"1\.00% +all +3 +2\.00 +38\.00 +48\.00 +48\.00 +96\.81% +4", shown)
+    assert re.search(rf"{RECEIVER} +3 +2\.00 +38\.00 +48\.00 +48\.00 +96\.81%", shown)
 
 
 # Targets

@@ -64,41 +64,51 @@ def measure(plan: CapturePlan, progress: Progress) -> list[Result]:
 
 
 def _measure_captured(lab: Lab, spec: StreamSpec, plan: CapturePlan, pins: Pins) -> Result:
-    with _capturing(lab, plan) as report:
+    number = 0 if plan.place == "publisher" else 1
+    interface = port_name(number) if plan.place == "switch" else lab.hosts[number].interface
+    namespace = lab.switch_namespace if plan.place == "switch" else lab.hosts[number].namespace
+    options = (*_GROUPS, "--rotate-size", str(_FILE_MEBIBYTES), "--files", "1", *plan.options)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        capturing(namespace, interface, Path(directory), options) as summary,
+    ):
         found = measure_stream(lab, spec, pins)
-    return {**found, "detail": {**found["detail"], "capture": report}}
+    report = {name: summary[name] for name in ("packets", "dropped", "cpu_seconds", "egress")}
+    return {**found, "detail": {**found["detail"], "capture": {"at": plan.place, **report}}}
 
 
 @contextmanager
-def _capturing(lab: Lab, plan: CapturePlan) -> Iterator[dict[str, Any]]:
-    """Capture at the given place. When the block ends, the dictionary holds the summary of the capture."""
-    report: dict[str, Any] = {"at": plan.place}
-    with tempfile.TemporaryDirectory() as directory:
-        process = _start(lab, plan, Path(directory))
-        try:
-            while not any(Path(directory).glob("*.part")):
-                if process.poll() is not None:
-                    raise BenchError(f"umstack capture: {process.communicate()[1].strip()}")
-                time.sleep(_PAUSE_SECONDS)
-            yield report
-            process.send_signal(signal.SIGINT)
-            said, complained = process.communicate(timeout=CHILD_SLACK_SECONDS)
-            if process.returncode != 0:
-                raise BenchError(f"umstack capture: {complained.strip()}")
-            summary = json.loads(said)
-            report |= {name: summary[name] for name in ("packets", "dropped", "cpu_seconds", "egress")}
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _start(lab: Lab, plan: CapturePlan, directory: Path) -> subprocess.Popen[str]:
-    number = 0 if plan.place == "publisher" else 1
-    interface = port_name(number) if plan.place == "switch" else lab.hosts[number].interface
-    command = [sys.executable, "-m", "umstack", "capture", interface, *_GROUPS, "--json"]
-    command += ["--out", str(directory), "--rotate-size", str(_FILE_MEBIBYTES), "--files", "1", *plan.options]
-    namespace = lab.switch_namespace if plan.place == "switch" else lab.hosts[number].namespace
-    return namespaces.call(
+def capturing(
+    namespace: str, interface: str, directory: Path, options: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Run `umstack capture` during the block. Afterwards the dictionary holds its summary."""
+    command = [
+        sys.executable,
+        "-m",
+        "umstack",
+        "capture",
+        interface,
+        "--json",
+        "--out",
+        str(directory),
+        *options,
+    ]
+    summary: dict[str, Any] = {}
+    process = namespaces.call(
         namespace,
         lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True),
     )
+    try:
+        while not any(directory.glob("*.part")):
+            if process.poll() is not None:
+                raise BenchError(f"umstack capture: {process.communicate()[1].strip()}")
+            time.sleep(_PAUSE_SECONDS)
+        yield summary
+        process.send_signal(signal.SIGINT)
+        said, complained = process.communicate(timeout=CHILD_SLACK_SECONDS)
+        if process.returncode != 0:
+            raise BenchError(f"umstack capture: {complained.strip()}")
+        summary |= json.loads(said)
+    finally:
+        process.kill()
+        process.wait()

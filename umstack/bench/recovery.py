@@ -19,6 +19,7 @@ from umstack.bench.stream_ends import StreamSpec
 from umstack.bench.tcp_ends import Peer
 from umstack.bench.tcp_peers import measure_peer, peers
 from umstack.bench.throughput import Baseline, Pins, Progress, measure_stream
+from umstack.errors import Unsupported
 from umstack.lab import Lab
 
 STREAM_OPTIONS = """
@@ -67,6 +68,8 @@ class RecoveryPlan:
     is_pinned: bool = True
     peers: Sequence[str] = ()
     """Names of other stacks to measure: `zmq`, over TCP."""
+    is_captured: bool = False
+    """True: each round also measures both streams with a capture at the publisher's port. Not over TCP."""
 
     @property
     def has_tcp(self) -> bool:
@@ -76,10 +79,13 @@ class RecoveryPlan:
 
 def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
     """Measure the stream alternately without and with loss, and its baselines and the round trips with loss."""
+    if plan.is_captured:
+        measure_captured = _measure_captured()
     pins = Pins.apart() if plan.is_pinned else Pins()
     spec = plan.stream
     lossless: list[Result] = []
     lossy: list[Result] = []
+    captured: dict[float, list[Result]] = {0.0: [], plan.loss: []} if plan.is_captured else {}
     with Lab(hosts=1 + spec.receivers, segmentation="real") as lab:
         streams, trips = _streams_beside(lab, plan, pins), _round_trips(lab, plan, pins)
         beside: dict[str, list[Result]] = {what: [] for what in streams}
@@ -92,6 +98,10 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
             _lose(lab, plan.loss, plan)
             progress(f"{at}: {spec.size} B losing {plan.loss:.2%}")
             lossy.append(_measure_lossy(lab, spec, plan.loss, pins))
+            for loss, found in captured.items():
+                progress(f"{at}: {spec.size} B losing {loss:.2%}, captured")
+                _lose(lab, loss, plan)
+                found.append(measure_captured(lab, spec, pins))
             for what, measure_one in streams.items():
                 progress(f"{at}: {what} losing {plan.loss:.2%}")
                 beside[what].append(_with_loss(measure_one(), plan.loss))
@@ -101,7 +111,11 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
     best = merged(lossy, rate)
     best["ratios"] = {"lossless": ratio(lossy, lossless, rate)}
     best["ratios"] |= {what: ratio(lossy, found, rate) for what, found in beside.items()}
-    results = [merged(lossless, rate), best, *(merged(found, rate) for found in beside.values())]
+    plain = merged(lossless, rate)
+    for one, loss in ((plain, 0.0), (best, plan.loss)):
+        if loss in captured:
+            one["detail"]["recovery"] = merged(captured[loss], _standing)["detail"]["recovery"]
+    results = [plain, best, *(merged(found, rate) for found in beside.values())]
     for what, found in there_and_back.items():
         results.append(merged(found, p99))
         if what == "umstack":
@@ -110,6 +124,21 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
                 other: ratio(found, rounds, p99) for other, rounds in others.items()
             } or None
     return results
+
+
+def _measure_captured() -> Callable[[Lab, StreamSpec, Pins], Result]:
+    """Return the measurement that needs the packages of the report."""
+    try:
+        from umstack.bench.standing import measure_captured
+    except ImportError as error:
+        raise Unsupported(
+            f"measuring stalls needs {error.name}", hint="pip install 'umstack[report]', or use --no-capture"
+        ) from None
+    return measure_captured
+
+
+def _standing(found: Result) -> float:
+    return float(found["detail"]["recovery"]["standing_share"])
 
 
 Measurements = dict[str, Callable[[], Result]]

@@ -50,7 +50,7 @@ from umstack.cli.bench_tables import (
     latency_table,
     live_table,
     pipeline_table,
-    recovery_table,
+    recovery_tables,
     scale_table,
     target_table,
     throughput_table,
@@ -89,7 +89,13 @@ _LINK = click.option(
     help="Link.",
 )
 _RECEIVERS = click.option(
-    "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Number of subscribers."
+    "--subscribers",
+    "--receivers",
+    "receivers",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="Number of subscribers.",
 )
 _WAITS = click.option(
     "--wait",
@@ -284,12 +290,18 @@ def _latency(
     report_results(results, described, as_json, latency_table)
 
 
-@command.command("recovery", epilog="Example: umstack bench recovery --loss 1% --size 1024")
-@_loss("1%")
+@command.command("recovery", epilog="Example: umstack bench recovery --subscribers 3 --loss 2% --size 1024")
+@_loss("1%", "Rate of datagrams dropped at each subscriber's port, independently of the others.")
 @size_option(65000, "Message size of the stream in bytes.")
 @_RECEIVERS
 @click.option(
     "--round-trip/--no-round-trip", "has_round_trip", default=True, help="Also measure round trips."
+)
+@click.option(
+    "--capture/--no-capture",
+    "is_captured",
+    default=True,
+    help="Also measure stalls and times to repair, from captures in additional runs. Not over TCP.",
 )
 @click.option(
     "--tuned/--defaults",
@@ -305,6 +317,7 @@ def _latency(
 def _recovery(
     loss: float,
     has_round_trip: bool,
+    is_captured: bool,
     is_tuned: bool,
     loop: Loop,
     link: str,
@@ -317,18 +330,30 @@ def _recovery(
     transport: str,
     **stream: Any,
 ) -> None:
-    """Measure the cost of loss: a stream with and without it, and round trips with it."""
+    """Measure the cost of loss: a stream with and without it, and round trips with it.
+
+    For each subscriber and for all together: losses, times from NAK to repair, repairs per loss, and the share of time
+    in which the publisher sent nothing new for over 5 ms.
+    """
     config = throughput.options_text("min", "real", options, transport)
     tuned = recovery.tuned_for(transport, recovery.STREAM_OPTIONS) if is_tuned else ""
     stream["transport"] = transport
     spec = StreamSpec(config=f"{tuned}{config}", link=link, seconds=seconds, **stream)
     trip = recovery.round_trip_spec(config, seconds, is_tuned, transport)
     trip = dataclasses.replace(trip, link=link, loop=loop)
-    plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned, others)
+    plan = recovery.RecoveryPlan(
+        spec,
+        trip if has_round_trip else None,
+        loss,
+        rounds,
+        is_pinned,
+        others,
+        is_captured and transport != "tcp",
+    )
     with progress_shown("recovery") as progress:
         results = recovery.measure(plan, progress)
     described = describe(spec.config, is_pinned, rounds=rounds, loss=loss, round_trip_options=trip.config)
-    report_results(results, described, as_json, recovery_table)
+    report_results(results, described, as_json, recovery_tables)
 
 
 @command.command("flow", epilog="Example: umstack bench flow --cost-us 10")

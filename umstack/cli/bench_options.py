@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from umstack.bench import environment
 from umstack.bench.result import Result, faults
@@ -119,7 +118,7 @@ def report_results(
     results: Sequence[Result],
     described: dict[str, Any],
     as_json: bool,
-    table: Callable[[Sequence[Result]], Table],
+    table: Callable[[Sequence[Result]], RenderableType],
     **more: Any,
 ) -> None:
     """Print the results. Exits with status 1 if the stack lost, reordered or duplicated messages."""
@@ -134,7 +133,7 @@ def report_results(
         raise click.exceptions.Exit(1)
 
 
-def print_table(table: Table) -> None:
+def print_table(table: RenderableType) -> None:
     console = Console()
     # Do not wrap a table in a file at the width of a terminal.
     Console(width=None if console.is_terminal else _FILE_WIDTH).print(table)

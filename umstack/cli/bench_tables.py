@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.console import Group
 from rich.table import Table
 
 from umstack.bench.compare import Row
@@ -102,7 +103,15 @@ def latency_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def recovery_table(results: Sequence[Result]) -> Table:
+def recovery_tables(results: Sequence[Result]) -> Group:
+    """Return the tables of a recovery measurement: the second only if there were captures."""
+    tables = [_recovery_table(results)]
+    if any((one["detail"] or {}).get("recovery") for one in results):
+        tables.append(_stall_table(results))
+    return Group(*tables)
+
+
+def _recovery_table(results: Sequence[Result]) -> Table:
     """Return a table of rates with and without loss, and of the recovery."""
     right = ("messages/s", "x lossless", "lost by the switch", "NAKs each", "recovery ms", "longest")
     table = empty_table(("what", "size", "loss"), (*right, "unrecoverable", "p50 us", "p99 us", "p99.9 us"))
@@ -122,6 +131,33 @@ def recovery_table(results: Sequence[Result]) -> Table:
             *(f"{trip[key]:.0f}" if trip else "" for key in ("p50", "p99", "p999")),
         )
     return table
+
+
+def _stall_table(results: Sequence[Result]) -> Table:
+    """Return a table of stalls and times to repair, for all subscribers of a stream and for each."""
+    times = ("NAK to repair p50 ms", "p99 ms", "p99.9 ms")
+    right = ("losses", "repairs per loss", "NAKs per loss", *times, "standing still", "not captured")
+    table = empty_table(("loss", "subscriber"), right)
+    for one in results:
+        found = (one["detail"] or {}).get("recovery")
+        if found is None:
+            continue
+        for row in ({"address": "all"} | found, *found["subscribers"]):
+            took = row["nak_to_repair_ms"]
+            table.add_row(
+                f"{one['detail'].get('loss', 0):.2%}" if row["address"] == "all" else "",
+                row["address"],
+                count_text(row["losses"]),
+                *(_decimal(row.get(name)) for name in ("repairs_per_loss", "naks_per_loss")),
+                *(_decimal(took[at]) for at in ("p50", "p99", "p999")),
+                f"{row.get('standing_share', row.get('holding_share')):.2%}",
+                count_text(row.get("not_captured")),
+            )
+    return table
+
+
+def _decimal(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def flow_table(results: Sequence[Result]) -> Table:
