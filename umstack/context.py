@@ -350,6 +350,7 @@ class Context(Closing):
         *,
         queue: EventQueue | None = None,
         takes_group: Callable[[str], bool] | None = None,
+        conflate: bool = False,
         **options: OptionValue,
     ) -> Receiver:
         """Create a receiver for a topic. Any thread.
@@ -361,6 +362,8 @@ class Context(Closing):
             queue: Event queue of this context to deliver into; the application then reads that queue.
             takes_group: Called on the topic resolution thread with the multicast group of each source of the topic
                 (dotted IPv4 address); returns True if that source is to be received. None: every source.
+            conflate: Short for `receiver_full_queue="conflate"`: deliver the newest message per source only, or per
+                source and first bytes of the payload (receiver_conflation_key_length), and never hold a source back.
             **options: Receiver options by name; they override the configuration.
 
         Returns:
@@ -379,7 +382,7 @@ class Context(Closing):
             ```
         """
         encode_topic_name(topic)
-        chosen = self._config.receiver_options(**options)
+        chosen = self._config.receiver_options(**_conflating(options, conflate))
         if queue is not None and on_message is not None:
             raise OptionError(
                 f"receiver {topic!r} has both an event queue and a callback",
@@ -407,12 +410,17 @@ class Context(Closing):
         return receiver
 
     def event_queue(
-        self, on_message: Callable[[Event], None] | None = None, **options: OptionValue
+        self,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        conflate: bool = False,
+        **options: OptionValue,
     ) -> EventQueue:
         """Create an event queue that receivers made with `queue=` deliver into. Any thread.
 
         Args:
             on_message: Callback for every message and event of its receivers, as with receiver().
+            conflate: Deliver the newest messages only, as with receiver().
             **options: Options of scope event_queue and receiver options, by name. Receiver options that size a
                 queue apply to this queue and are ignored in its receivers.
 
@@ -432,7 +440,7 @@ class Context(Closing):
             ```
         """
         own = _of_scope(Scope.EVENT_QUEUE, options)
-        chosen = self._config.receiver_options(**options)
+        chosen = self._config.receiver_options(**_conflating(options, conflate))
         queue_options = self._config.event_queue_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -444,6 +452,7 @@ class Context(Closing):
         on_message: Callable[[Event], None] | None = None,
         *,
         prefix: str | None = None,
+        conflate: bool = False,
         **options: OptionValue,
     ) -> WildcardReceiver:
         """Create a receiver of every topic whose name matches. Any thread.
@@ -456,6 +465,7 @@ class Context(Closing):
                 (umstack[wildcard]). Give either this or `prefix`.
             on_message: Callback for every message and event, as with receiver().
             prefix: Start of the names to receive; needs no package.
+            conflate: Deliver the newest messages only, as with receiver().
             **options: Receiver options, which apply to every topic, and options of scopes wildcard_receiver and
                 event_queue.
 
@@ -487,7 +497,7 @@ class Context(Closing):
         )
         own = _of_scope(Scope.WILDCARD_RECEIVER, options)
         queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, options))
-        chosen = self._config.receiver_options(**options)
+        chosen = self._config.receiver_options(**_conflating(options, conflate))
         wildcard_options = self._config.wildcard_receiver_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -551,6 +561,11 @@ class Context(Closing):
             )
         queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, options))
         chosen = self._config.receiver_options(**options)
+        if chosen.receiver_full_queue == "conflate":
+            raise OptionError(
+                f"hot failover receiver {topic!r}: it delivers every message",
+                hint="leave receiver_full_queue at hold or lose",
+            )
         lines = [(one._engine, one._resolver) for one in (self, *others)]
         with self._core.lifecycle, ExitStack() as locks:
             for one in (self, *others):
@@ -944,6 +959,10 @@ def _find_interface(wanted: str | None) -> xdp.Interface:
 def _of_scope(scope: Scope, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
     """Remove the options of this scope from `options` and return them."""
     return {name: options.pop(name) for name in list(options) if name in OPTIONS[scope]}
+
+
+def _conflating(options: dict[str, OptionValue], conflate: bool) -> dict[str, OptionValue]:
+    return {**options, "receiver_full_queue": "conflate"} if conflate else options
 
 
 def _check_multicast(interface: xdp.Interface, group: str) -> None:

@@ -21,6 +21,29 @@ static void arm_hook(void)
 #endif
 }
 
+/* The core is the first member of its event queue. */
+static void absorb(um_message_queue *core)
+{
+    um_event_queue *queue = (um_event_queue *)core;
+    um_lock_acquire(&queue->conflation_lock);
+    um_conflation_absorb(queue->conflation);
+    um_lock_release(&queue->conflation_lock);
+}
+
+static int open_conflation(um_event_queue *queue, uint32_t key_bytes)
+{
+    size_t head_bytes = um_align_up(sizeof(um_conflation), UM_CACHE_LINE_BYTES);
+    queue->conflation_bytes = head_bytes + um_conflation_footprint(&queue->core);
+    um_conflation *conflation = um_map(queue->conflation_bytes);
+    if (conflation == NULL)
+        return -ENOMEM;
+    um_conflation_init(conflation, (uint8_t *)conflation + head_bytes, &queue->core, key_bytes);
+    queue->conflation = conflation;
+    queue->core.absorb = absorb;
+    queue->core.hold_ns = 0; /* without space for another key it is cut loose at once */
+    return 0;
+}
+
 int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *config, um_event_queue **opened)
 {
     size_t queue_bytes =
@@ -44,10 +67,16 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
     um_queue_init(&queue->core, (uint8_t *)queue + head_bytes, config->block_count, config->block_rows,
                   config->block_bytes, config->message_max_bytes);
     queue->core.hold_ns = config->hold_ns;
+    int result = config->conflates ? open_conflation(queue, config->key_bytes) : 0;
+    if (result != 0) {
+        um_event_queue_free(queue);
+        return result;
+    }
     queue->watch.notes_age = config->notes_age;
     queue->watch.size_warning = config->size_warning;
     queue->watch.delay_warning_ns = config->delay_warning_ns;
-    queue->watch.is_on = config->notes_age || config->size_warning != 0 || config->delay_warning_ns != 0;
+    queue->watch.is_on =
+        config->conflates || config->notes_age || config->size_warning != 0 || config->delay_warning_ns != 0;
     um_event_queue_counters_reset(&queue->watch.counters);
     if (config->notes_age || config->delay_warning_ns != 0)
         queue->core.clock_ns = &queues->node->now_ns;
@@ -66,9 +95,27 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
 
 bool um_event_queue_is_ready(um_event_queue *queue)
 {
+    if (UM_UNLIKELY(queue->conflation != NULL)) {
+        um_lock_acquire(&queue->conflation_lock);
+        bool is_ready = um_conflation_is_ready(queue->conflation);
+        um_lock_release(&queue->conflation_lock);
+        return is_ready;
+    }
     if (UM_LIKELY(queue->hot_failover == NULL))
         return um_queue_is_ready(&queue->core);
     return um_hot_failover_is_ready(queue->hot_failover, um_clock_ns());
+}
+
+uint64_t um_event_queue_waiting(um_event_queue *queue)
+{
+    uint64_t taken = atomic_load(&queue->core.taken_count), appended = atomic_load(&queue->core.appended_count);
+    uint64_t waiting = appended > taken ? appended - taken : 0;
+    if (queue->conflation == NULL)
+        return waiting;
+    um_lock_acquire(&queue->conflation_lock);
+    waiting += um_conflation_held(queue->conflation);
+    um_lock_release(&queue->conflation_lock);
+    return waiting;
 }
 
 int um_event_queue_hot_failover(um_event_queue *queue, const um_hot_failover_config *config)
@@ -112,6 +159,16 @@ uint32_t um_event_queue_hot_failover_counters(um_event_queue *queue, uint64_t *o
     return (uint32_t)(sizeof queue->hot_failover->counters / sizeof *out);
 }
 
+uint64_t um_event_queue_conflated(um_event_queue *queue)
+{
+    if (queue->conflation == NULL)
+        return 0;
+    um_lock_acquire(&queue->conflation_lock);
+    uint64_t count = queue->conflation->conflated_count;
+    um_lock_release(&queue->conflation_lock);
+    return count;
+}
+
 static void note_age(um_event_queue_counters *counters, int64_t now_ns, int64_t enqueued_ns)
 {
     uint64_t age_ns = now_ns > enqueued_ns ? (uint64_t)(now_ns - enqueued_ns) : 0;
@@ -150,10 +207,17 @@ static um_rows take(um_event_queue *queue, uint32_t max)
         return um_queue_take(core, max);
     if (queue->hot_failover != NULL)
         return um_hot_failover_take(queue->hot_failover, max, um_clock_ns());
-    uint64_t taken = atomic_load_explicit(&core->taken_count, memory_order_relaxed);
-    um_rows rows = um_queue_take(core, max);
+    uint64_t waiting = um_event_queue_waiting(queue);
+    um_rows rows;
+    if (queue->conflation != NULL) {
+        um_lock_acquire(&queue->conflation_lock);
+        rows = um_conflation_take(queue->conflation, max);
+        um_lock_release(&queue->conflation_lock);
+    } else {
+        rows = um_queue_take(core, max);
+    }
     if (rows.count > 0)
-        watch_read(&queue->watch, atomic_load_explicit(&core->appended_count, memory_order_relaxed) - taken, &rows);
+        watch_read(&queue->watch, waiting, &rows);
     return rows;
 }
 
@@ -247,6 +311,8 @@ void um_event_queue_free(um_event_queue *queue)
     close(queue->event_fd);
     if (queue->hot_failover != NULL)
         um_unmap(queue->hot_failover, queue->hot_failover_bytes);
+    if (queue->conflation != NULL)
+        um_unmap(queue->conflation, queue->conflation_bytes);
     um_unmap(queue, queue->memory_bytes);
 }
 

@@ -18,6 +18,8 @@ typedef struct um_event_queue_config {
     uint32_t block_bytes;
     uint32_t message_max_bytes; /* the largest of its receivers' */
     int64_t hold_ns;            /* how long the full queue may hold sources back; 0: not at all */
+    bool conflates;             /* a read returns the newest message per key only (core/delivery/conflation.h) */
+    uint32_t key_bytes;         /* at most UM_CONFLATION_KEY_BYTES_MAX */
     bool notes_age;             /* count how long rows waited */
     uint64_t size_warning;      /* rows waiting at a read that count as too many; 0: no limit (UX-20) */
     int64_t delay_warning_ns;   /* age of the oldest row that counts as too old; 0: no limit */

@@ -2,6 +2,7 @@
 #ifndef UM_IO_EVENT_QUEUE_PRIVATE_H
 #define UM_IO_EVENT_QUEUE_PRIVATE_H
 
+#include "core/delivery/conflation.h"
 #include "core/receiver/node.h"
 #include "io/event_queue.h"
 #include "io/gate.h"
@@ -34,6 +35,9 @@ struct um_event_queue {
     um_queue_watch watch;
     um_hot_failover *hot_failover; /* merges the rows of this queue and of joined ones into one stream; or NULL */
     size_t hot_failover_bytes;
+    um_conflation *conflation; /* keeps the newest rows of this queue only; or NULL */
+    size_t conflation_bytes;
+    um_lock conflation_lock;
     _Atomic int64_t wake_at_ns;          /* when its reader checks again; UM_NEVER_NS: when it is woken */
     _Atomic(um_event_queue *) joined_to; /* the queue whose reader takes the rows */
     um_event_queues *queues;
@@ -47,6 +51,10 @@ struct um_event_queue {
 
 /* Returns true if there are rows to read. Called by the reader. */
 bool um_event_queue_is_ready(um_event_queue *queue);
+/* Returns how many rows wait to be read. */
+uint64_t um_event_queue_waiting(um_event_queue *queue);
+/* Returns how many messages were replaced by newer ones. */
+uint64_t um_event_queue_conflated(um_event_queue *queue);
 int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *config, um_event_queue **queue);
 /* Wakes the readers whose queues got rows. Called by the loop, under the context lock. */
 void um_event_queues_notify(um_event_queues *queues);

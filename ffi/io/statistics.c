@@ -74,9 +74,8 @@ uint32_t um_statistics_event_queue(um_event_queue *queue, uint64_t *out)
 {
     um_event_queue_counters counters;
     copy_counters((uint64_t *)&counters, &queue->watch.counters, FIELDS(um_event_queue_counters));
-    uint64_t taken = atomic_load(&queue->core.taken_count), appended = atomic_load(&queue->core.appended_count);
-    counters.events = appended > taken ? appended - taken : 0;
-    counters.events_tot = appended;
+    counters.events = um_event_queue_waiting(queue);
+    counters.events_tot = atomic_load(&queue->core.appended_count);
     memcpy(out, &counters, sizeof counters);
     return FIELDS(um_event_queue_counters);
 }
@@ -87,7 +86,8 @@ uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
     um_receiver_counters *counters = &subscription->core.counters;
     const um_message_queue *queue = subscription->core.queue;
     counters->queue_full_time = (uint64_t)um_queue_full_ns(queue, um_clock_ns());
-    counters->queued_messages = atomic_load(&queue->appended_count) - atomic_load(&queue->taken_count);
+    counters->queued_messages = um_event_queue_waiting(subscription->queue);
+    counters->conflated_messages = um_event_queue_conflated(subscription->queue);
     counters->order_map_entries = 0;
     const um_node *node = &subscription->receiving->node;
     for (uint32_t i = 0; i < node->session_count; i++)

@@ -24,6 +24,7 @@ class QueueMemory:
         "_message_option_bytes",
         "freed",
         "handle",
+        "is_conflating",
         "is_hot_failover",
         "message_max_bytes",
         "name",
@@ -53,6 +54,10 @@ class QueueMemory:
         config.block_rows = _BLOCK_ROWS
         config.block_bytes = options.receiver_queue_block_length_bytes
         config.message_max_bytes = self.message_max_bytes
+        self.is_conflating = options.receiver_full_queue == "conflate"
+        """True if a read returns the newest message per source and key only."""
+        config.conflates = self.is_conflating
+        config.key_bytes = options.receiver_conflation_key_length_bytes
         is_holding = options.receiver_full_queue == "hold"
         config.hold_ns = options.receiver_full_queue_hold_interval_ns if is_holding else 0
         if watched is not None:
@@ -93,6 +98,16 @@ class QueueMemory:
                 f"{name}: receiver_maximum_message_length is {wanted}, "
                 f"that of its event queue {self._message_option_bytes}",
                 hint="a shared queue has one: give the option to event_queue() and leave it out here",
+            )
+        if options.receiver_full_queue == "conflate" and not self.is_conflating:
+            raise OptionError(
+                f"{name}: its event queue does not conflate",
+                hint="give conflate=True to event_queue()",
+            )
+        if self.is_conflating and options.ordered_delivery == 0:
+            raise OptionError(
+                f"{name}: ordered_delivery 0 delivers fragments, and its event queue conflates whole messages",
+                hint="set ordered_delivery to 1 or -1",
             )
 
     def report_no_source(self, topic: str, queries: int) -> None:

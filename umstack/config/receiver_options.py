@@ -262,10 +262,19 @@ class ReceiverOptions:
     receiver_full_queue: str = option(
         Kind.CHOICE,
         ours="hold",
-        choices=("hold", "lose"),
+        choices=("hold", "lose", "conflate"),
         doc="What a full queue does. hold: it holds back the sources of its topics for at most "
         "receiver_full_queue_hold_interval, then the receiver is cut loose. lose: it is cut loose at once and never "
-        "holds a source back. Other queues are not affected.",
+        "holds a source back. conflate: the reader gets the newest message per source and key only, whether the queue "
+        "is full or not; no source is held back. Other queues are not affected.",
+    )
+    receiver_conflation_key_length_bytes: int = option(
+        Kind.BYTES,
+        ours=0,
+        minimum=0,
+        maximum=64,
+        doc="receiver_full_queue conflate: messages that begin with the same bytes replace each other; this many bytes "
+        "are compared. 0: each message replaces the previous one of its source.",
     )
     receiver_full_queue_hold_interval_ns: int = option(
         Kind.MILLISECONDS,

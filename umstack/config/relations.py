@@ -148,6 +148,11 @@ def check_receiver(options: ReceiverOptions) -> None:
         "resolver_query_maximum_initial_interval",
         options.resolver_query_maximum_initial_interval_ns,
     )
+    if options.receiver_full_queue == "conflate" and options.ordered_delivery == 0:
+        raise OptionError(
+            "receiver_full_queue conflate needs whole messages, and ordered_delivery 0 delivers fragments",
+            hint="set ordered_delivery to 1 or -1",
+        )
 
 
 def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptions) -> list[LintWarning]:

@@ -208,6 +208,7 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .received_ns = arrival->received_ns,
                   .sent_ns = message->sent_ns};
     bool in_frame = um_delivery_can_pin(message, arrival) && !delivery->receiver->config.is_hot_failover &&
+                    delivery->receiver->queue->absorb == NULL &&
                     um_delivery_append_in_frame(delivery, &row, message, arrival);
     if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return false;

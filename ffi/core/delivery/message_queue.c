@@ -274,6 +274,8 @@ uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
     um_debug_assert(payload_bytes <= queue->message_max_bytes);
     um_block *block = queue->current;
     bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= block->payload_limit;
+    if (UM_UNLIKELY(full && queue->absorb != NULL))
+        queue->absorb(queue);
     if (UM_UNLIKELY(full && !next_block(queue)))
         return NULL;
     return queue->current->payload + queue->current->payload_bytes;

@@ -128,6 +128,8 @@ typedef struct um_message_queue {
     int64_t hold_ns;                 /* maximum time in HOLDING; 0: the queue never holds its sessions back */
     int64_t full_since_ns;           /* when the queue left OPEN; 0: since the owner's last review */
     bool *needs_review;              /* the owner's: true if a queue has changed its state since the owner looked */
+    /* Moves all rows elsewhere; called when a block is full. No payload is left in its frame then. NULL: none. */
+    void (*absorb)(struct um_message_queue *);
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of its current block, which is not reused */
     uint32_t read_row;

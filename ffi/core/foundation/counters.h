@@ -439,6 +439,8 @@ typedef struct um_receiver_counters {
     uint64_t cut_loose_messages;
     /* snapshot, messages: Rows in the receiver's queue that are not read yet. */
     uint64_t queued_messages;
+    /* counter, messages: Messages that the receiver's queue replaced by newer ones of the same key (receiver_full_queue conflate). */
+    uint64_t conflated_messages;
     /* counter, events: UnrecoverableLoss events delivered. */
     uint64_t unrecoverable_loss_events;
     /* counter, events: BurstLoss events delivered. */
