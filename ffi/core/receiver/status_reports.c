@@ -56,13 +56,16 @@ static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window
     return um_earliest_ns(2 * session->status_quiet_ns, config->status_maximum_interval_ns);
 }
 
-/* Schedules the next status message. Quiet receivers are spread, so that their messages do not arrive together. */
+/* Schedules the next status message. Quiet receivers are spread, so that their messages do not arrive together: while
+ * their intervals grow over nearly the whole interval, because many of them may have begun at the same time. */
 static void schedule(um_receiver_session *session, int64_t now_ns)
 {
-    int64_t interval_ns = session->config.status_interval_ns;
-    if (session->status_quiet_ns > interval_ns)
-        interval_ns = session->status_quiet_ns -
-                      (int64_t)um_random_below(&session->random, (uint64_t)session->status_quiet_ns / 8);
+    int64_t interval_ns = session->config.status_interval_ns, quiet_ns = session->status_quiet_ns;
+    if (quiet_ns > interval_ns) {
+        bool is_growing = quiet_ns < session->config.status_maximum_interval_ns;
+        int64_t spread_ns = is_growing ? quiet_ns - interval_ns : quiet_ns / 8;
+        interval_ns = quiet_ns - (int64_t)um_random_below(&session->random, (uint64_t)spread_ns);
+    }
     session->due_ns[UM_TIMER_STATUS] = now_ns + interval_ns;
 }
 
