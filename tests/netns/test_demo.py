@@ -106,6 +106,9 @@ def assert_repaired(result: dict[str, Any], tree: Path) -> None:
     sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
     assert (result["files"], result["bytes"]) == (len(sizes), sum(sizes))
     assert result["publisher"]["rxs_sent"] > 0
+    slowest = min(one["megabytes_per_second"] for one in result["subscribers"])
+    assert result["megabytes_per_second"] == slowest
+    assert result["ratio_to_lossless"] == slowest / result["lossless_megabytes_per_second"] > 0
     assert len(result["subscribers"]) == 3
     for subscriber in result["subscribers"]:
         assert subscriber["verified"]

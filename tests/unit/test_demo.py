@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_for
+from umstack.cli.demo import print_report
 from umstack.config import Config, Scope
 from umstack.demo import DemoReport, DemoResult, DemoSettings, SubscriberResult, default_tree
 from umstack.demo.network import LoopbackNetwork, network
@@ -133,6 +134,20 @@ def verified() -> DemoResult:
     result = DemoResult("lab", None, "socket", "/tree", 0.02, 1, files=10)
     result.subscribers = [SubscriberResult(number, files_verified=10) for number in (1, 2)]
     return result
+
+
+def test_the_rate_is_shown_beside_that_without_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    """The slowest subscriber gives the rate; without a lossless transfer there is no ratio."""
+    result = verified()
+    for subscriber, seconds in zip(result.subscribers, (1.0, 2.0), strict=True):
+        subscriber.bytes, subscriber.seconds = 100_000_000, seconds
+    assert (result.megabytes_per_second, result.ratio_to_lossless) == (50.0, None)
+    print_report(DemoReport([result]))
+    assert "without loss" not in capsys.readouterr().out
+    result.lossless_megabytes_per_second = 62.5
+    print_report(DemoReport([result]))
+    line = "50.0 MB/s at the slowest subscriber: 0.80 x the 62.5 MB/s of the same transfer without loss"
+    assert line in capsys.readouterr().out
 
 
 def test_one_flaw_anywhere_is_not_ok() -> None:

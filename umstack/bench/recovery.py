@@ -138,7 +138,7 @@ def _measure_captured() -> Callable[[Lab, StreamSpec, Pins], Result]:
 
 
 def _standing(found: Result) -> float:
-    return float(found["detail"]["recovery"]["standing_share"])
+    return float(found["detail"]["recovery"]["standing_share"] or 0.0)
 
 
 Measurements = dict[str, Callable[[], Result]]

@@ -142,7 +142,8 @@ def _stall_table(results: Sequence[Result]) -> Table:
         found = (one["detail"] or {}).get("recovery")
         if found is None:
             continue
-        for row in ({"address": "all"} | found, *found["subscribers"]):
+        whole = found | {"address": "all", "still": found["standing_share"]}
+        for row in (whole, *(one | {"still": one["holding_share"]} for one in found["subscribers"])):
             took = row["nak_to_repair_ms"]
             table.add_row(
                 f"{one['detail'].get('loss', 0):.2%}" if row["address"] == "all" else "",
@@ -150,7 +151,7 @@ def _stall_table(results: Sequence[Result]) -> Table:
                 count_text(row["losses"]),
                 *(_decimal(row.get(name)) for name in ("repairs_per_loss", "naks_per_loss")),
                 *(_decimal(took[at]) for at in ("p50", "p99", "p999")),
-                f"{row.get('standing_share', row.get('holding_share')):.2%}",
+                "" if row["still"] is None else f"{row['still']:.2%}",
                 count_text(row.get("not_captured")),
             )
     return table

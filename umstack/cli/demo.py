@@ -131,6 +131,7 @@ def command(
 
     One run uses AF_XDP and one kernel sockets; the results are shown side by side. If AF_XDP is unavailable the demo
     shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is unplugged for 15 s.
+    Before each run with loss the tree is sent without loss, for comparison of the rates.
     All runs are captured at the switch, and the demo ends with a report on the captures. Status 0 only if every
     subscriber has every file, with the SHA-256 of the original.
     """
@@ -160,7 +161,7 @@ def command(
         watched = watch.as_json()
         click.echo(json.dumps({**said, "watch": watched, "report": written, "why_no_report": why_no_report}))
     else:
-        _print_report(report)
+        print_report(report)
         _print_scrapes(watch)
         _print_findings(written, why_no_report)
     if not report.ok:
@@ -193,6 +194,7 @@ class _Display:
     def show(self, progress: DemoProgress) -> None:
         """Show the progress of the run."""
         name = _RECOVERY_NAME if progress.is_recovery else _LINK_NAMES[progress.link]
+        name += " without loss" if progress.is_lossless else ""
         if name != self._name:
             self._name = name
             for ended in self._tasks.values():
@@ -254,7 +256,8 @@ def _described(result: DemoResult) -> dict[str, Any]:
     for described, subscriber in zip(fields["subscribers"], result.subscribers, strict=True):
         described["verified"] = result.is_verified(subscriber)
         described["megabytes_per_second"] = subscriber.megabytes_per_second
-    return {"ok": result.ok, **fields}
+    rates = {name: getattr(result, name) for name in ("megabytes_per_second", "ratio_to_lossless")}
+    return {"ok": result.ok, **rates, **fields}
 
 
 def _print_scrapes(watch: Watch) -> None:
@@ -265,7 +268,8 @@ def _print_scrapes(watch: Watch) -> None:
         )
 
 
-def _print_report(report: DemoReport) -> None:
+def print_report(report: DemoReport) -> None:
+    """Print the tables of all runs, and the verdict."""
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, _PLAIN_WIDTH)
@@ -337,10 +341,6 @@ def _side_by_side(runs: Sequence[DemoResult]) -> Table:
     return table
 
 
-def _slowest(run: DemoResult) -> float:
-    return min((one.megabytes_per_second for one in run.subscribers), default=0.0)
-
-
 def _total(run: DemoResult, counter: str) -> str:
     return f"{sum(getattr(one, counter) for one in run.subscribers):,}"
 
@@ -354,8 +354,14 @@ def _nanoseconds_per_byte(seconds: float, run: DemoResult) -> str:
     return f"{seconds / run.bytes * 1e9:.2f}" if run.bytes else "-"
 
 
+def _plain(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
 _FIGURES: dict[str, Callable[[DemoResult], str]] = {
-    "MB/s at the slowest subscriber": lambda run: f"{_slowest(run):.1f}",
+    "MB/s at the slowest subscriber": lambda run: f"{run.megabytes_per_second:.1f}",
+    "the same without loss": lambda run: _plain(run.lossless_megabytes_per_second, ".1f"),
+    "x without loss": lambda run: _plain(run.ratio_to_lossless, ".2f"),
     "seconds of the transfer": lambda run: f"{run.transfer_seconds:.1f}",
     "datagrams sent": lambda run: f"{run.publisher.get('msgs_sent', 0):,}",
     "retransmissions sent": lambda run: f"{run.publisher.get('rxs_sent', 0):,}",
@@ -388,6 +394,12 @@ def _print(console: Console, result: DemoResult) -> None:
     console.print(_LEGEND, style="dim", highlight=False)
     if result.transport == "tcp":
         console.print(_TCP_LEGEND, style="dim", highlight=False)
+    if result.lossless_megabytes_per_second is not None:
+        console.print(
+            f"{result.megabytes_per_second:.1f} MB/s at the slowest subscriber: {result.ratio_to_lossless:.2f} x the "
+            f"{result.lossless_megabytes_per_second:.1f} MB/s of the same transfer without loss",
+            highlight=False,
+        )
     publisher = result.publisher
     if publisher:
         console.print(

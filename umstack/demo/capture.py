@@ -30,14 +30,13 @@ def clear_captures(report: Path) -> None:
 
 @contextlib.contextmanager
 def capturing(
-    net: Network, report: Path | None, link: str, snap_bytes: int | None, has_unicast: bool
+    net: Network, directory: Path | None, snap_bytes: int | None, has_unicast: bool
 ) -> Iterator[None]:
-    """Capture at the publisher's port of the switch if there is one and a report is requested: the groups and the
+    """Capture at the publisher's port of the switch if there is one and a directory is given: the groups and the
     request port or, with `has_unicast`, everything."""
-    if report is None or net.kind != "lab":
+    if directory is None or net.kind != "lab":
         yield
         return
-    directory = capture_directory(report) / link
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "umstack", "capture", net.switch_port, "--out", str(directory)]
     command += ["--priority", "normal"]  # the report covers the whole capture

@@ -53,6 +53,13 @@ class Network(Protocol):
     def receiver_options(self) -> Options:
         """Return the options of receivers on this network."""
 
+    @property
+    def can_lose(self) -> bool:
+        """Return true if `lose` works here."""
+
+    def lose(self, loss: float) -> None:
+        """Let every subscriber's port drop this fraction of the datagrams."""
+
     def port_counters(self, host: int) -> PortCounters | None:
         """Return the counters of the switch port toward a host; None without a switch."""
 
@@ -98,6 +105,16 @@ class LabNetwork:
     def receiver_options(self) -> Options:
         """Return the options of receivers on this network."""
         return self.settings.receiver_options
+
+    @property
+    def can_lose(self) -> bool:
+        """Return true if the ports' program can be loaded."""
+        return self.why is None
+
+    def lose(self, loss: float) -> None:
+        """Let every subscriber's port drop this fraction of the datagrams."""
+        for host in range(1, 1 + self.settings.subscribers):
+            self.lab.port(host).set(loss=loss, unicast=True, tcp=self.settings.transport == "tcp")
 
     def port_counters(self, host: int) -> PortCounters | None:
         """Return the counters of the switch port toward a host."""
@@ -174,6 +191,15 @@ class LoopbackNetwork:
         granted_bytes = _receive_buffer_bytes(self.settings)
         return {**options, "flow_control_receiver_window": min(wanted, granted_bytes // 2)}
 
+    @property
+    def can_lose(self) -> bool:
+        """There is no switch."""
+        return False
+
+    def lose(self, loss: float) -> None:
+        """There is no switch."""
+        raise NotImplementedError(f"loopback loses nothing, not {loss}")
+
     def port_counters(self, host: int) -> PortCounters | None:
         """There is no switch."""
         return None
@@ -249,9 +275,6 @@ def _hosts(settings: DemoSettings) -> Iterator[Network]:
     why = Lab.loss_supported() if settings.loss else None
     hosts = 1 + settings.subscribers + settings.has_resolver
     with Lab(hosts=hosts, seed=settings.seed, routed=settings.has_resolver) as lab:
-        if settings.loss and why is None:
-            for host in range(1, 1 + settings.subscribers):
-                lab.port(host).set(loss=settings.loss, unicast=True, tcp=settings.transport == "tcp")
         yield LabNetwork(lab, settings, why)
 
 

@@ -67,6 +67,20 @@ class DemoResult:
     setup_seconds: float = 0.0
     transfer_seconds: float = 0.0
     seconds: float = 0.0
+    lossless_megabytes_per_second: float | None = None
+    """Rate at the slowest subscriber in a transfer of the same tree without loss in the same lab; None if there was no
+    such transfer."""
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Return the rate at the slowest subscriber."""
+        return min((one.megabytes_per_second for one in self.subscribers), default=0.0)
+
+    @property
+    def ratio_to_lossless(self) -> float | None:
+        """Return the rate relative to the transfer without loss."""
+        lossless = self.lossless_megabytes_per_second
+        return self.megabytes_per_second / lossless if lossless else None
 
     def is_verified(self, subscriber: SubscriberResult) -> bool:
         """Return true if this subscriber's disk has exactly the tree that the publisher sent."""

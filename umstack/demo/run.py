@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
-from umstack.demo.capture import capturing, clear_captures
+from umstack.demo.capture import capture_directory, capturing, clear_captures
 from umstack.demo.errors import DemoFailed
-from umstack.demo.network import network
+from umstack.demo.network import Network, network
 from umstack.demo.result import DemoReport, DemoResult
 from umstack.demo.settings import CAPTURE_SNAP_BYTES, LIBRARY_EXCLUDED, DemoSettings, Link
 from umstack.demo.transfer import RECOVERY_SUBSCRIBERS, DemoProgress, OnProgress, Transfer
@@ -57,13 +59,55 @@ def _run_over(
             return why
         if is_recovery and net.kind != "lab":
             return f"there is no cable to take out ({net.why})"
-        run = Transfer(settings, net, work, progress, on_progress)
-        is_whole = is_recovery or settings.transport == "tcp"
-        name, snap_bytes = "recovery" if is_recovery else link, None if is_whole else CAPTURE_SNAP_BYTES
-        with capturing(net, settings.report, name, snap_bytes, settings.transport != "lbtrm"):
-            run.result.setup_seconds = time.monotonic() - start
-            (run.play_recovery if is_recovery else run.play)()
-    run.result.seconds = time.monotonic() - start
+        lossless: DemoResult | None = None
+        if settings.loss and net.can_lose:
+            if not is_recovery:
+                lossless = _without_loss(settings, net, work, progress, on_progress)
+                if not lossless.ok:
+                    return lossless
+            net.lose(settings.loss)
+        name = "recovery" if is_recovery else link
+        captures = None if settings.report is None else capture_directory(settings.report) / name
+        setup_seconds = time.monotonic() - start
+        result = _transferred(settings, net, work, progress, on_progress, captures)
+    result.setup_seconds = setup_seconds
+    result.seconds = time.monotonic() - start
+    if lossless is not None:
+        result.lossless_megabytes_per_second = lossless.megabytes_per_second
+    return result
+
+
+def _without_loss(
+    settings: DemoSettings, net: Network, work: Path, progress: DemoProgress, on_progress: OnProgress
+) -> DemoResult:
+    """Carry out the same transfer on a network that loses nothing yet. It is captured like the lossy one, so that loss
+    is the only difference; the capture is not part of the report."""
+    captures = settings.report / "lossless" if settings.report is not None else None
+    progress.is_lossless = True
+    result = _transferred(settings, net, work, progress, on_progress, captures)
+    progress.is_lossless = False
+    if captures is not None:
+        shutil.rmtree(captures, ignore_errors=True)
+    return result
+
+
+def _transferred(
+    settings: DemoSettings,
+    net: Network,
+    work: Path,
+    progress: DemoProgress,
+    on_progress: OnProgress,
+    captures: Path | None,
+) -> DemoResult:
+    """Carry out one transfer, captured in the folder `captures`, if any. Leaves nothing in `work`."""
+    is_whole = progress.is_recovery or settings.transport == "tcp"
+    snap_bytes = None if is_whole else CAPTURE_SNAP_BYTES
+    folder = work / "transfer"
+    folder.mkdir()
+    run = Transfer(settings, net, folder, progress, on_progress)
+    with capturing(net, captures, snap_bytes, settings.transport != "lbtrm"):
+        (run.play_recovery if progress.is_recovery else run.play)()
+    shutil.rmtree(folder)
     return run.result
 
 

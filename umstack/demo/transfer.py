@@ -24,7 +24,6 @@ from umstack.files import scan
 RECOVERY_SUBSCRIBERS = 3
 CUT_SECONDS = 15.0
 """Longer than transport_lbtrm_nak_generation_interval, and longer than the transmission window keeps datagrams."""
-_TOPIC = "demo/tree"
 _STEP_SECONDS = 0.02
 _LOOK_SECONDS = 0.2
 _STALL_SECONDS = 20.0
@@ -51,6 +50,8 @@ class DemoProgress:
 
     link: Link
     is_recovery: bool = False
+    is_lossless: bool = False
+    """True while the tree is sent without loss, for comparison."""
     phase: str = "bringing the network up"
     files: int = 0
     bytes: int = 0
@@ -66,15 +67,17 @@ class Transfer:
     def __init__(
         self, settings: DemoSettings, net: Network, work: Path, progress: DemoProgress, show: OnProgress
     ) -> None:
+        """Use a topic of the run's own, so that no receiver finds the source of an earlier run."""
         self._settings, self._network, self._work = settings, net, work
         self._progress, self._on_progress = progress, show
+        self._topic = f"demo/{'lossless' if progress.is_lossless else 'tree'}"
         self._processes = Processes(net, work)
         self.result = DemoResult(
             net.kind,
             net.why,
             progress.link,
             str(settings.tree),
-            settings.loss,
+            0.0 if progress.is_lossless else settings.loss,
             settings.seed,
             settings.transport,
             net.daemon,
@@ -155,12 +158,19 @@ class Transfer:
 
     def _subscribe(self, number: int, options: Options) -> Child:
         folder = str(self._work / f"subscriber-{number}")
-        arguments = ["recv", _TOPIC, "--files", folder, "--count", "1", *self._common()]
+        arguments = ["recv", self._topic, "--files", folder, "--count", "1", *self._common()]
         arguments += _options("receiver", {**self._network.receiver_options(), **options})
         return self._processes.start(f"subscriber {number}", number, arguments)
 
     def _publish(self, options: Options, *more: str) -> Child:
-        arguments = ["send", _TOPIC, "--files", f"{self._settings.tree.absolute()}/", *self._common(), *more]
+        arguments = [
+            "send",
+            self._topic,
+            "--files",
+            f"{self._settings.tree.absolute()}/",
+            *self._common(),
+            *more,
+        ]
         arguments += _options("source", {**self._settings.source_options, **options})
         if self._settings.is_default_tree:
             arguments += [word for name in sorted(LIBRARY_EXCLUDED) for word in ("--exclude", name)]
