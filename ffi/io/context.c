@@ -35,6 +35,7 @@ static um_socket_config socket_config(const um_context_config *config)
                                .gso = config->gso,
                                .gro = config->gro,
                                .timestamps = config->timestamps,
+                               .is_source_specific = config->is_source_specific,
                                .fragments = config->fragments};
     memcpy(socket.interface, config->interface, sizeof socket.interface);
     return socket;

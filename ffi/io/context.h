@@ -46,7 +46,8 @@ typedef struct um_context_config {
     bool gso;
     bool gro;
     bool timestamps;
-    bool fragments; /* IP may fragment sent datagrams */
+    bool is_source_specific; /* groups are joined for the sources of sessions only */
+    bool fragments;          /* IP may fragment sent datagrams */
     bool busy_wait;
     uint32_t busy_poll_us;    /* how long a sleep polls the driver first (um_reactor_prefer_busy_poll); 0: not */
     int64_t spin_ns;          /* how long to poll after the last event before sleeping */

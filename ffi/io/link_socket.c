@@ -77,6 +77,14 @@ static int open_socket(um_socket_link *link, const um_socket_config *config)
     return 0;
 }
 
+/* The index in the network namespace of the socket, which may not be that of the calling thread; 0: no interface. */
+static int interface_index(int fd, const char *interface)
+{
+    struct ifreq request = {0};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    return ioctl(fd, SIOCGIFINDEX, &request) != 0 ? 0 : request.ifr_ifindex;
+}
+
 static int bind_to(um_socket_link *link, um_address address)
 {
     struct sockaddr_in name = socket_address(address);
@@ -91,7 +99,7 @@ static int bind_to(um_socket_link *link, um_address address)
 static int prepare_sending(um_socket_link *link, const um_socket_config *config)
 {
     struct ip_mreqn membership = {.imr_address.s_addr = htonl(config->interface_ip),
-                                  .imr_ifindex = (int)if_nametoindex(config->interface)};
+                                  .imr_ifindex = interface_index(link->fd, config->interface)};
     if (setsockopt(link->fd, IPPROTO_IP, IP_MULTICAST_IF, &membership, sizeof membership) != 0)
         return fail(link, "IP_MULTICAST_IF");
     if (set(link->fd, IPPROTO_IP, IP_MULTICAST_TTL, (int)config->ttl) != 0)
@@ -144,13 +152,26 @@ int um_socket_open_group(um_socket_link *link, const um_socket_config *config, u
     result = prepare_receiving(link, config);
     if (result == 0)
         result = bind_to(link, group);
-    if (result != 0)
+    if (result != 0 || config->is_source_specific)
         return result;
     struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(group.ip),
                                   .imr_address.s_addr = htonl(config->interface_ip),
-                                  .imr_ifindex = (int)if_nametoindex(config->interface)};
+                                  .imr_ifindex = interface_index(link->fd, config->interface)};
     if (setsockopt(link->fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0)
         return fail(link, "IP_ADD_MEMBERSHIP");
+    return 0;
+}
+
+int um_socket_set_source(um_socket_link *link, const um_socket_config *config, uint32_t source_ip, bool is_joined)
+{
+    struct group_source_req membership = {.gsr_interface = (uint32_t)interface_index(link->fd, config->interface)};
+    struct sockaddr_in group = socket_address(link->local), source = socket_address((um_address){source_ip, 0});
+    memcpy(&membership.gsr_group, &group, sizeof group);
+    memcpy(&membership.gsr_source, &source, sizeof source);
+    link->failed_step = "MCAST_JOIN_SOURCE_GROUP (sysctl net.ipv4.igmp_max_msf limits the sources of a group)";
+    int option = is_joined ? MCAST_JOIN_SOURCE_GROUP : MCAST_LEAVE_SOURCE_GROUP;
+    if (setsockopt(link->fd, IPPROTO_IP, option, &membership, sizeof membership) != 0)
+        return -errno;
     return 0;
 }
 

@@ -30,8 +30,9 @@ typedef struct um_socket_config {
     uint32_t receive_buffer_bytes;
     bool gso;
     bool gro;
-    bool timestamps; /* kernel receive times instead of one clock reading per batch */
-    bool fragments;  /* IP may fragment sent datagrams, which then are not segmented by the kernel */
+    bool is_source_specific; /* groups are joined per source (RFC 4607) */
+    bool timestamps;         /* kernel receive times instead of one clock reading per batch */
+    bool fragments;          /* IP may fragment sent datagrams, which then are not segmented by the kernel */
 } um_socket_config;
 
 /* If opening fails, `failed_step` names the step for the error text. */
@@ -55,8 +56,12 @@ int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config,
 /* Opens a unicast socket that also receives a session's data. port 0: any. 0 or -errno. */
 int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config, uint16_t port);
 
-/* Opens a socket that receives one group's datagrams to one port, joined on the interface. 0 or -errno. */
+/* Opens a socket that receives one group's datagrams to one port, joined on the interface. Source-specific: receives
+ * nothing until um_socket_set_source. 0 or -errno. */
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group);
+
+/* Joins or leaves the group of a source-specific socket for one source. 0 or -errno. */
+int um_socket_set_source(um_socket_link *link, const um_socket_config *config, uint32_t source_ip, bool is_joined);
 
 /* Leaves the group and closes. */
 void um_socket_close(um_socket_link *link);

@@ -211,6 +211,35 @@ static void leave_group(um_receiving *receiving, um_group *group)
     }
 }
 
+/* Returns true if the source of a session has another session that is received from the group's socket. */
+static bool has_other_session(const um_receiving *receiving, const um_group *group, uint32_t source_ip)
+{
+    for (uint32_t i = 0; i < receiving->node.session_count; i++) {
+        const session_block *other = (const session_block *)receiving->node.sessions[i];
+        if (other->group == group && other->core.config.id.source.ip == source_ip)
+            return true;
+    }
+    return false;
+}
+
+/* Joins or leaves the source of a session that is not in the node, if groups are joined per source. */
+static int set_source(um_receiving *receiving, um_group *group, const um_session_id *id, bool is_joined)
+{
+    const um_socket_config *config = &receiving->links->socket_config;
+    if (!config->is_source_specific || id->transport != UM_TRANSPORT_LBTRM ||
+        has_other_session(receiving, group, id->source.ip))
+        return 0;
+    int result = um_socket_set_source(&group->link, config, id->source.ip, is_joined);
+    receiving->reactor->error_step = group->link.failed_step;
+    return result;
+}
+
+static void leave_endpoint(um_receiving *receiving, um_group *group, const um_session_id *id)
+{
+    set_source(receiving, group, id, false);
+    leave_group(receiving, group);
+}
+
 /* Returns the link for datagrams to the source; an LBT-RU session sends them from the port that receives its data. */
 static um_tap_link *control_link_of(um_receiving *receiving, session_block *block,
                                     const um_receiver_session_config *config)
@@ -294,7 +323,9 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
     block->group->is_held = false; /* until the next review: its other sessions may be held, this one is not */
     update_report(receiving, (uint32_t)(block->group - receiving->groups));
     um_tap_link_init(&block->tapped, &block->group->link.base, &receiving->links->tap, block->group->link.local);
-    result = datagram_keys != NULL ? open_authentication(receiving, block, datagram_keys, config) : 0;
+    result = set_source(receiving, block->group, &config->id, true);
+    if (result == 0 && datagram_keys != NULL)
+        result = open_authentication(receiving, block, datagram_keys, config);
     if (result == 0) {
         um_link *link = datagram_keys != NULL ? &block->tagging.base : &control_link_of(receiving, block, config)->base;
         um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, &sized, link, &receiving->node.store,
@@ -308,7 +339,7 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
             close_authentication(block);
     }
     if (result != 0) {
-        leave_group(receiving, block->group);
+        leave_endpoint(receiving, block->group, &config->id);
         um_unmap(block, block->memory_bytes);
         return result;
     }
@@ -328,7 +359,7 @@ static void close_session(um_receiving *receiving, session_block *block)
     while (block->core.controllers != NULL)
         unmap_controller(&block->core, block->core.controllers);
     um_node_remove_session(&receiving->node, &block->core);
-    leave_group(receiving, block->group);
+    leave_endpoint(receiving, block->group, &block->core.config.id);
     close_authentication(block);
     um_unmap(block, block->memory_bytes);
 }

@@ -254,6 +254,8 @@ def test_a_bad_argument_is_refused() -> None:
         ("context", {"transport_lbtrm_multicast_address_low": "0.0.0.0"}, "needs groups"),
         ("context", {"transport_lbtrm_source_port_high": 14000}, "port_low is above"),
         ("context", {"resolver_multicast_address": "0.0.0.0"}, "needs a group"),
+        ("context", {"transport_lbtrm_multicast_sources": "10.0.0.1, x"}, "'x' is not the IPv4 address"),
+        ("context", {"transport_lbtrm_multicast_sources": "224.1.1.1"}, "is not the IPv4 address"),
         ("context", {"request_tcp_port_low": 14396}, "request_tcp_port_low is above"),
         ("context", {"transport_lbtru_port_low": 14390}, "transport_lbtru_port_low is above"),
         ("receiver", {"transport_lbtru_port_high": 14300}, "transport_lbtru_port_low is above"),

@@ -112,6 +112,7 @@ class CoreContext:
         config.gro = options.link_gro and options.pend_busy_poll_limit == 0
         config.fragments = self._is_fragmented
         config.timestamps = options.transport_lbtrm_receiver_timestamp
+        config.is_source_specific = options.multicast_sources is not None
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
         config.busy_poll_us = options.pend_busy_poll_limit
         config.spin_ns = options.pend_linger_interval_ns

@@ -39,6 +39,9 @@ from xdp.modes import Mode, Wanted
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 
+_SOURCE_SPECIFIC_PREFIX = "232."
+"""Groups for source-specific multicast (RFC 4607)."""
+
 _log = logging.getLogger("umstack.resolution")
 _records = RepeatedRecords(_log)
 _ignored_records = RepeatedRecords(logging.getLogger("umstack.receiver"))
@@ -161,6 +164,8 @@ class Engine:
         """
         name = transport_name(address)
         group = address.group if isinstance(address, LbtrmAddress) else None
+        if isinstance(address, LbtrmAddress) and not self._is_joined(address):
+            return
         wanting = [
             one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)
         ]
@@ -208,6 +213,19 @@ class Engine:
         self.steer()
         if isinstance(address, LbtruAddress):
             self._warn_of_ephemeral_ports()
+
+    def _is_joined(self, address: LbtrmAddress) -> bool:
+        """Return true if the options allow the source; warn if no router forwards its group to an any-source join."""
+        allowed = self.core.options.multicast_sources
+        if allowed is None and address.group.startswith(_SOURCE_SPECIFIC_PREFIX):
+            _records.write(
+                ("ssm", address.group),
+                logging.WARNING,
+                "%s is in 232.0.0.0/8, whose datagrams routers forward only to source-specific joins: set "
+                "transport_lbtrm_multicast_sources to discovered",
+                address.group,
+            )
+        return not allowed or address.source_ip in allowed
 
     def _warn_of_ephemeral_ports(self) -> None:
         count = lib.um_context_ephemeral_ports(self.core.handle)

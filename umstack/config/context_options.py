@@ -451,6 +451,13 @@ class ContextOptions:
     transport_lbtrm_multicast_address_high: str = option(
         Kind.MULTICAST_GROUP, um="224.10.10.14", doc="Last group of that pool."
     )
+    transport_lbtrm_multicast_sources: str = option(
+        Kind.TEXT,
+        ours="any",
+        doc="Sources for which LBT-RM groups are joined. any: every sender to the group. discovered: each source found "
+        "by topic resolution (source-specific multicast, IGMPv3). Addresses separated by commas: the same, and other "
+        "sources are ignored.",
+    )
     transport_lbtrm_source_port_low: int = option(
         Kind.INTEGER,
         um=14390,
@@ -729,6 +736,16 @@ class ContextOptions:
         )
 
     @property
+    def multicast_sources(self) -> frozenset[str] | None:
+        """The sources for which groups are joined, empty for every discovered one; None: any sender."""
+        text = self.transport_lbtrm_multicast_sources
+        if text == "any":
+            return None
+        if text == "discovered":
+            return frozenset()
+        return frozenset(map(_multicast_source, re.split(r"[,;\s]+", text)))
+
+    @property
     def resolver_daemons(self) -> tuple[tuple[str, int], ...]:
         """Addresses and ports of the resolution daemons; empty: topic resolution by multicast."""
         if self.resolver_unicast_daemon == "none":
@@ -752,6 +769,19 @@ class ContextOptions:
             self.resolver_multicast_address if address == "0.0.0.0" else address,
             self.resolver_multicast_outgoing_port or self.resolver_multicast_port,
         )
+
+
+def _multicast_source(text: str) -> str:
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        address = ipaddress.IPv4Address(0)
+    if not int(address) or address.is_multicast:
+        raise OptionError(
+            f"context option transport_lbtrm_multicast_sources: {text!r} is not the IPv4 address of a source",
+            hint="give any, discovered, or addresses separated by commas",
+        )
+    return str(address)
 
 
 def _daemon(text: str) -> tuple[str, int]:

@@ -71,6 +71,7 @@ def check_context(options: ContextOptions) -> None:
         options.resolver_unicast_port_high,
     )
     _check_ports(options)
+    _ = options.multicast_sources  # raises if an address is wrong
     if options.resolver_daemons and (
         options.resolver_unicast_activity_timeout_ns <= options.resolver_unicast_keepalive_interval_ns
     ):
