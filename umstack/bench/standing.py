@@ -35,7 +35,7 @@ def measure_captured(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
         facts = facts_of(capture_files([directory]))
     recovery = recovery_of(facts) | {"captured": summary["packets"], "not_captured": summary["dropped"]}
     if summary["dropped"]:
-        # What the capture did not keep would look like a pause.
+        # Packets that the capture dropped would look like a pause.
         recovery["standing_share"] = None
     return {**found, "detail": {**found["detail"], "recovery": recovery}}
 
