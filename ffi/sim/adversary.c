@@ -29,6 +29,10 @@ bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enu
         adversary->attacks |= (uint32_t)percent(adversary, 60) << attack;
     for (uint32_t attack = UM_SIM_ATTACK_LBTRM_END; attack < attack_end(world); attack++)
         adversary->attacks |= (uint32_t)percent(adversary, 60) << attack;
+    um_random separate = {seed ^ 0x626c696e64u}; /* so that other draws stay as they were */
+    adversary->is_blind = um_random_below(&separate, 2) == 0;
+    if (adversary->is_blind)
+        adversary->attacks &= ~(1u << UM_SIM_ATTACK_REPLAY);
     if (mode == UM_SIM_ADVERSARY_FORGES_DATA)
         adversary->attacks |= 1u << UM_SIM_ATTACK_DATA;
     if (adversary->attacks == 0)
@@ -168,12 +172,14 @@ static uint32_t draw_list(um_sim_adversary *adversary, const um_sim_session *ses
 
 static void forge_sm(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    uint8_t out[UM_FRAMING_SM_BYTES_MAX];
+    uint8_t out[UM_FRAMING_SM_BYTES_MAX + UM_COOKIE_LBMC_BYTES];
     const um_source_session_config *config = &session->core.config;
     uint32_t lead = draw_sqn(adversary, session);
     uint32_t trail = percent(adversary, 50) ? lead : draw_sqn(adversary, session);
     uint32_t length = um_framing_write_sm(config->transport, out, config->session_id, config->nak_port,
                                           below(adversary, 1000), lead, trail);
+    if (config->transport == UM_TRANSPORT_LBTRM && percent(adversary, 20))
+        length += um_cookie_write(out + length, um_random_next(&adversary->random));
     send_to_receivers(adversary, session, source_address(session), out, length);
 }
 
@@ -198,16 +204,28 @@ static void forge_nak(um_sim_adversary *adversary, const um_sim_session *session
     send(adversary, from.address, control_address(session), out, length);
 }
 
+/* Draws the cookie of the session's messages, unless the adversary is blind, or a guess, or none. */
+static uint64_t draw_cookie(um_sim_adversary *adversary, const um_sim_session *session)
+{
+    if (percent(adversary, 20))
+        return 0;
+    bool is_guess = adversary->is_blind || percent(adversary, 20);
+    return is_guess ? um_random_next(&adversary->random) : session->core.config.flow_cookie;
+}
+
 static void forge_status(um_sim_adversary *adversary, const um_sim_session *session)
 {
     uint8_t out[UM_STATUS_DATAGRAM_BYTES_MAX];
     um_session_id id = identity_of(session);
     static const uint32_t WINDOWS[] = {0, 1, 20000, 1 << 20, UINT32_MAX};
-    um_status_message status = {.receiver_id = 1 + below(adversary, percent(adversary, 50) ? 8 : 100000),
+    enum { NO_HOST = 1000 }; /* status messages are not sent to the group, so a blind adversary knows no id */
+    um_status_message status = {.receiver_id = (adversary->is_blind ? NO_HOST : 1) +
+                                               below(adversary, percent(adversary, 50) ? 8 : 100000),
                                 .next_sqn = draw_sqn(adversary, session),
                                 .window_bytes = WINDOWS[below(adversary, 5)],
                                 .group_tag = below(adversary, 10),
-                                .flags = (uint8_t)(percent(adversary, 70) ? 0 : below(adversary, 4))};
+                                .flags = (uint8_t)(percent(adversary, 70) ? 0 : below(adversary, 4)),
+                                .cookie = draw_cookie(adversary, session)};
     sender from = draw_any_client(adversary, session);
     uint32_t length = um_status_write(out, &id, from.client_id, &status);
     send(adversary, from.address, control_address(session), out, length);

@@ -1,4 +1,5 @@
 /* An attacker in the group: it sees every datagram, sends any datagram to every host from any address, and has no key.
+ * By some seeds it is blind: it knows sessions and sequence numbers, but neither repeats a cookie nor replays.
  * A seed chooses its attacks: forged session messages, NCFs, NAKs and status messages, replays, garbage, and data of
  * its own sessions. Only keys protect against forged data with the address of a source (docs/threat-model.md), so such
  * data is excluded unless the mode requests it.
@@ -58,6 +59,7 @@ typedef struct um_sim_adversary {
     int64_t gap_ns;   /* mean time between bursts */
     uint32_t burst_max;
     uint64_t datagram_count;
+    bool is_blind;
     bool has_key; /* the key of client ids: a canary */
     um_sim_overheard overheard[UM_SIM_OVERHEARD_MAX];
     uint8_t *overheard_bytes; /* UM_SIM_DATAGRAM_BYTES each */
@@ -67,11 +69,19 @@ typedef struct um_sim_adversary {
 bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enum um_sim_adversary_mode mode,
                            uint64_t seed);
 
+/* True if it has the cookie that makes an invented receiver count. */
+static inline bool um_sim_adversary_can_invent(const um_sim_adversary *adversary)
+{
+    return !adversary->is_blind || adversary->world->transport != UM_TRANSPORT_LBTRM;
+}
+
 /* True if its attacks may end sessions or let the source advance without receivers: messages may be lost if that is
  * reported. A receiver without data accepts session messages, and reports their position to flow control. */
 static inline bool um_sim_adversary_costs_messages(const um_sim_adversary *adversary, bool is_windowed)
 {
-    uint32_t costly = 1u << UM_SIM_ATTACK_STATUS | 1u << UM_SIM_ATTACK_REPLAY | 1u << UM_SIM_ATTACK_DATA;
+    uint32_t costly = 1u << UM_SIM_ATTACK_REPLAY | 1u << UM_SIM_ATTACK_DATA;
+    if (um_sim_adversary_can_invent(adversary))
+        costly |= 1u << UM_SIM_ATTACK_STATUS;
     return (adversary->attacks & costly) != 0 || (is_windowed && adversary->attacks >> UM_SIM_ATTACK_SM & 1);
 }
 

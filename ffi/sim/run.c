@@ -246,6 +246,19 @@ static void on_publish(um_sim_run_state *run, uint32_t topic)
 
 /* ---- faults ---- */
 
+/* A receiver that the adversary invents without a cookie must not count. */
+static void check_invented(um_sim_run_state *run)
+{
+    um_sim_world *world = run->world;
+    for (uint32_t s = 0; s < world->session_count && !um_sim_adversary_can_invent(&run->adversary); s++) {
+        const um_flow_control *flow = &world->sessions[s]->core.flow;
+        for (uint32_t i = 0; i < flow->receiver_count; i++)
+            if (flow->receivers[i].id > world->host_count)
+                um_sim_complain(world, "t=%lld ns: session %u counts the receiver %llu, which does not exist",
+                                (long long)world->now_ns, s, (unsigned long long)flow->receivers[i].id);
+    }
+}
+
 static void on_calm(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
@@ -460,6 +473,7 @@ static void on_event(um_sim_world *world, uint32_t what, uint32_t detail)
         on_check(run);
         break;
     case RUN_ATTACK:
+        check_invented(run);
         if (!run->is_calm)
             schedule(run, run->world->now_ns + um_sim_adversary_step(&run->adversary), RUN_ATTACK, 0);
         break;

@@ -36,6 +36,8 @@ static void draw_flow(const um_sim_scenario *scenario, um_source_session_config 
     session->flow_policy = scenario->kind == UM_SIM_WINDOWED ? UM_FLOW_MIN : PICK(random, POLICIES);
     session->flow_group_tag = FLOW_TAG;
     session->flow_group_minimum_size = 1;
+    um_random cookies = {session->session_id}; /* separate, so that other draws stay as they were */
+    session->flow_cookie = session->flow_policy == UM_FLOW_NONE ? 0 : um_random_next(&cookies) | 1;
     session->flow_receiver_timeout_ns =
         scenario->kind == UM_SIM_HARSH ? um_draw_between_ns(random, 100 * MS, 400 * MS) : FORGET_NS;
 }
@@ -260,6 +262,7 @@ void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
         um_source_session_config *session = &scenario->sessions[s];
         session->transport = UM_TRANSPORT_LBTRU;
         session->group = (um_address){0, 0};
+        session->flow_cookie = 0; /* client ids prove more */
         session->client_capacity = scenario->host_count + (harsh ? um_draw_between(&random, 0, 4) : 64);
         session->client_buckets = um_draw_between(&random, 1, 16);
         session->client_timeout_ns = harsh ? um_draw_between_ns(&random, 60 * MS, 400 * MS) : LONG_NS;

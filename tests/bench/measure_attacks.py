@@ -92,6 +92,18 @@ def _small_naks(hostile: Hostile) -> Iterator[bytes]:
 
 
 def _invented_receivers(hostile: Hostile) -> Iterator[bytes]:
+    """Yield status messages of a host that receives the group."""
+    cookie, sqn = hostile.cookie(), hostile.newest()
+    datagrams = [
+        hostile.identity.status(sqn, length=36, receiver_id=1 + n, window_bytes=0, cookie=cookie)
+        for n in range(100)
+    ]
+    while True:
+        yield from datagrams
+
+
+def _blind_receivers(hostile: Hostile) -> Iterator[bytes]:
+    """Yield status messages of a host that does not receive the group, so it has no cookie."""
     sqn = hostile.newest()
     datagrams = [hostile.identity.status(sqn, receiver_id=1 + n, window_bytes=0) for n in range(100)]
     while True:
@@ -151,6 +163,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "NAKs of 364 numbers": (_big_naks, "publisher"),
     "NAKs of one number": (_small_naks, "publisher"),
     "invented receivers": (_invented_receivers, "publisher"),
+    "invented receivers without a cookie": (_blind_receivers, "publisher"),
     "NCFs": (_ncfs, "group"),
     "replayed data": (_replays, "group"),
     "garbage to the group": (_garbage, "group"),

@@ -294,7 +294,7 @@ static inline void nak_one(fixture *f, uint32_t sqn)
 
 static inline void status(fixture *f, um_status_message message)
 {
-    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     const um_source_session_config *config = &f->session->config;
     control(f, datagram, um_status_encode(datagram, config->session_id, config->nak_port, &message));
 }

@@ -382,3 +382,37 @@ TEST("AE-19", "status messages from outside the allowed networks do not count")
     session_close(f);
 }
 CHECK_MAIN
+
+TEST("AE-19", "a receiver counts after it repeated the cookie of a session message; one that cannot is not counted")
+{
+    um_source_session_config config = guarded_config();
+    config.flow_policy = UM_FLOW_MIN;
+    config.flow_cookie = 0x1122334455667788;
+    fixture *f = session_open(&config);
+    source_open(f, ORDERS, 0);
+    capture_clear(&f->link);
+    f->from = HONEST;
+    status(f, (um_status_message){.receiver_id = 1, .window_bytes = 65536, .flags = UM_STATUS_ELICIT});
+    CHECK(!um_flow_is_connected(&f->session->flow));
+    CHECK_EQ(f->session->counters.status_unproven, 1);
+    um_packet sm;
+    CHECK_EQ(um_lbtrm_decode(f->link.datagrams[0].data, f->link.datagrams[0].length, &sm), UM_DGRAM_OK);
+    CHECK(sm.type == UM_LBTRM_SM && um_cookie_decode(&sm) == config.flow_cookie);
+    status(f, (um_status_message){.receiver_id = 1, .window_bytes = 65536, .cookie = config.flow_cookie});
+    CHECK(um_flow_is_connected(&f->session->flow));
+    um_status_message invented = {.receiver_id = 9};
+    for (uint32_t i = 0; i < 3; i++) { /* without a cookie, with a wrong one, as one that leaves */
+        f->from = HOSTILE;
+        invented.cookie = i;
+        invented.flags = i == 2 ? UM_STATUS_LEAVE : 0;
+        status(f, invented);
+    }
+    CHECK_EQ(f->session->counters.status_unproven, 4);
+    CHECK_EQ(f->session->flow.receiver_count, 1);
+    CHECK(publish_for(f, 1000, &invented, HOSTILE) > 500);
+    /* One that counts stays, even if a forged session message gave it another cookie. */
+    f->from = HONEST;
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = f->session->next_sqn, .cookie = 77});
+    CHECK_EQ(f->session->flow.receivers[0].sqn, f->session->next_sqn);
+    session_close(f);
+}

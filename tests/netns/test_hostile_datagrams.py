@@ -67,8 +67,8 @@ class Identity:
         """Return a session message; any host can send one."""
         return bytes(self.header() / LBTRMSm(sm_sqn=1, lead=lead % 2**32, trail=trail % 2**32))
 
-    def status(self, sqn: int, *, length: int = 28, **said: int) -> bytes:
-        """Return a status message with `length` bytes of data."""
+    def status(self, sqn: int, *, length: int = 28, **said: int | bytes) -> bytes:
+        """Return a status message with `length` bytes of data, 36 with a cookie."""
         whole = LBMCStatus(**{"next_sqn": sqn, "receiver_id": 1} | said)
         option = LBMCExtended(id=whole.id, subtype=whole.subtype, data=bytes(whole)[8 : 8 + length])
         return self.data(sqn, LBMC(type="CONTROL", options=[option]))
@@ -132,6 +132,15 @@ class Hostile:
     def overheard(self, kind: int = DATA) -> Packet:
         """Return a current datagram of the stream, decoded."""
         return LBTRM(self.overhear(kind))
+
+    def cookie(self) -> bytes:
+        """Return the cookie of the session's messages, which a host outside the group cannot see."""
+        self.to_publisher([self.identity.status(0, receiver_id=2**62)])
+        while True:
+            assert select.select([self._listener], [], [], 5)[0], "no session message"
+            datagram = self._listener.recv(65536)
+            if datagram[0] == SM:
+                return datagram[-8:]
 
     def newest(self) -> int:
         """Return the number of a current datagram of the stream."""
@@ -325,7 +334,10 @@ def test_forged_status_messages(scene: Scene) -> None:
         identity.status(sqn, length=27),
         identity.data(sqn, LBMC(type="CONTROL")),
     ]
-    impossible = [identity.status((sqn + far) % 2**32) for far in (2**20, 2**30, 2**31)]
+    cookie = scene.hostile.cookie()
+    impossible = [
+        identity.status((sqn + far) % 2**32, length=36, cookie=cookie) for far in (2**20, 2**30, 2**31)
+    ]
     harmless = [
         identity.status(sqn, status_flags=STATUS_LEAVE),
         *[identity.status(sqn, status_flags=STATUS_ELICIT)] * 1_000,
@@ -334,7 +346,7 @@ def test_forged_status_messages(scene: Scene) -> None:
     scene.await_sent("status_malformed", len(malformed))
     scene.await_sent("status_out_of_range", len(impossible))
     before = scene.publisher.ask()
-    scene.hostile.to_publisher([identity.status(sqn, window_bytes=0)])
+    scene.hostile.to_publisher([identity.status(sqn, length=36, window_bytes=0, cookie=cookie)])
     scene.await_sent("receivers_known")
     scene.await_sent("receivers_timed_out", 1)
     after = scene.publisher.await_report(lambda now: now["sent"] > before["sent"] + RATE // 2)
@@ -347,9 +359,11 @@ def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
     """The table of receivers is bounded: more receivers are refused, and the real one keeps its entry (AE-19,
     AE-20).
     """
+    cookie = scene.hostile.cookie()
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher(
-        scene.identity.status(sqn, receiver_id=number, window_bytes=2**32 - 1) for number in range(1, 2_000)
+        scene.identity.status(sqn, length=36, receiver_id=number, window_bytes=2**32 - 1, cookie=cookie)
+        for number in range(1, 2_000)
     )
     scene.await_sent("receivers_refused")
     scene.await_sent("receivers_timed_out", 100)

@@ -87,18 +87,44 @@ def test_naks_for_everything(attacked: tuple[End, End, Hostile]) -> None:
     assert noisiest["is_member"] == 0
 
 
+def test_an_invented_receiver_of_a_host_outside_the_group(attacked: tuple[End, End, Hostile]) -> None:
+    """AE-19: without the cookie of a session message it never counts, and the stream does not slow down."""
+    publisher, subscriber, hostile = attacked
+    before = publisher.ask()
+    sqn = hostile.overheard().sqn
+
+    def attack() -> int:
+        datagrams = [hostile.identity.status(sqn, receiver_id=9, window_bytes=0)] * 3
+        datagrams.append(
+            hostile.identity.status(sqn, length=36, receiver_id=9, window_bytes=0, cookie=bytes(8))
+        )
+        hostile.to_publisher(datagrams)
+        return sum(map(len, datagrams))
+
+    rate, report = rate_while(subscriber, attack)
+    after = publisher.ask()
+    assert after.counter("source_transports", "status_unproven") > 100
+    assert after.counter("source_transports", "receivers_known") == 1
+    assert after.counter("source_transports", "receivers_stalled") == before.counter(
+        "source_transports", "receivers_stalled"
+    )
+    assert rate >= 0.95 * RATE
+    assert_whole(report, report["received"])
+
+
 def test_an_invented_receiver(attacked: tuple[End, End, Hostile]) -> None:
     """AE-19, AE-20: after flow_control_stall_timeout a forged receiver no longer counts, under one address or
     many.
     """
     publisher, subscriber, hostile = attacked
+    cookie = hostile.cookie()
     sqn = hostile.overheard().sqn
     number = 1
 
     def attack() -> int:
         nonlocal number
         number = number % 100 + 1
-        datagram = hostile.identity.status(sqn, receiver_id=number, window_bytes=0)
+        datagram = hostile.identity.status(sqn, length=36, receiver_id=number, window_bytes=0, cookie=cookie)
         hostile.to_publisher([datagram])
         return len(datagram)
 

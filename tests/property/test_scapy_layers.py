@@ -85,7 +85,8 @@ def option(kind: type[Packet]) -> st.SearchStrategy[Packet]:
     if kind is layers.LBMCExtended:
         return packets(kind, id=st.integers(0, 84))
     if kind is layers.LBMCStatus:
-        return packets(kind, id=st.just(85), subtype=st.just(1))
+        cookie = st.sampled_from([b"", bytes(range(8))])
+        return packets(kind, id=st.just(85), subtype=st.just(1), cookie=cookie)
     if kind is layers.LBMCSendTime:
         return packets(kind, id=st.just(85), subtype=st.just(4))
     if kind is layers.LBMCGroupReport:

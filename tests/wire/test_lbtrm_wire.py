@@ -134,12 +134,12 @@ def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
 
 
 def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
-    """L is 24; lead is at least trail - 1 in serial arithmetic; the separate SM counter counts by one
-    (UM-71).
+    """L is 24, and 20 for the cookie of flow control; lead is at least trail - 1 in serial arithmetic; the
+    separate SM counter counts by one (UM-71).
     """
     counters: dict[int, list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):
-        assert frame.payload_bytes == 24
+        assert frame.payload_bytes in (24, 24 + 20)
         tree = frame.layers["lbtrm"]
         lead, trail = number(tree, "lbtrm.sm.lead_sqn"), number(tree, "lbtrm.sm.trail_sqn")
         assert (lead - trail + 1) % 2**32 < 2**31
@@ -383,6 +383,8 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         assert number(frame.layers["udp"], "udp.dstport") == facts["nak_port"]
         assert status.next_sqn <= len(new_data(session))
         assert flags != 0 or 0 < status.window_bytes <= 2 << 20
+    cookies = {frame.read[LBTRMData].status().cookie for frame in statuses[1:]}
+    assert cookies == {bytes(frame.read)[-8:] for frame in session if frame.kind == 2}, "the session's"
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(statuses[0]) == 1, "the first solicits the position"
     assert status_flags(statuses[-1]) == 2, "the last is sent on leaving"

@@ -199,6 +199,8 @@ class SourceSession:
         config.transport = lib.UM_TRANSPORT_LBTRM
         config.group.ip = int(ipaddress.IPv4Address(self.place.group))
         config.group.port = self.place.port
+        if config.flow_policy != lib.UM_FLOW_NONE:
+            config.flow_cookie = SystemRandom().getrandbits(63) + 1
         low, high = (
             core.options.transport_lbtrm_source_port_low,
             core.options.transport_lbtrm_source_port_high,

@@ -35,6 +35,7 @@ _CONTROL_BYTES = {
 }  # fmt: skip
 """Bytes of UDP payload, without a list of sequence numbers and without LBT-RU's options."""
 _OPTION_BYTES = 8
+_COOKIE_BYTES = 20
 _TRAILER_BYTES = 28
 _CSV_LEFT_OUT = ("sqns", "messages", "advertisements")
 
@@ -270,7 +271,8 @@ def _has_trailer(row: dict[str, Any]) -> bool:
     options = 0
     if row["transport"] == "LBT-RU":
         options = _OPTION_BYTES * ((row["session_id"] is not None) + (row["client_id"] is not None))
-    return int(row["udp_bytes"]) == fixed + 4 * len(row["sqns"] or ()) + options + _TRAILER_BYTES
+    tagged = fixed + 4 * len(row["sqns"] or ()) + options + _TRAILER_BYTES
+    return int(row["udp_bytes"]) in (tagged, tagged + (_COOKIE_BYTES if kind == "SM" else 0))
 
 
 def _messages(messages: list[dict[str, Any]]) -> str:

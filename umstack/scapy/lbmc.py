@@ -67,6 +67,8 @@ GROUP_REPORT_OPTION_SUBTYPE = 2
 INTEREST_OPTION_SUBTYPE = 5
 FILTER_REPORT_OPTION_SUBTYPE = 6
 SEND_TIME_OPTION_SUBTYPE = 4
+COOKIE_OPTION_SUBTYPE = 8
+COOKIE_BYTES = 8
 
 _TYPES_WITH_TOPIC = (0, 2, 10)
 _CONTROL_BYTES = 4
@@ -465,6 +467,7 @@ class LBMCStatus(ChainedOption):
         IntField("group_tag", 0),
         XLongField("receiver_id", 0),
         IntField("round_trip_us", 0),
+        XStrField("cookie", b""),
     ]
 
 
@@ -565,7 +568,8 @@ _OWN_OPTIONS: dict[int, type[ChainedOption]] = {
 def _option_class(kind: int, data: bytes) -> type[ChainedOption]:
     if kind == _EXTENDED_TYPE and len(data) >= LBMCExtended.minimum_bytes and data[3] == STATUS_OPTION_ID:
         own = _OWN_OPTIONS.get(int.from_bytes(data[4:6], "big"))
-        if own is not None and len(data) == own.minimum_bytes:
+        extra = COOKIE_BYTES if own is LBMCStatus and len(data) > own.minimum_bytes else 0
+        if own is not None and len(data) == own.minimum_bytes + extra:
             return own
     return _OPTIONS.get(kind, UnknownOption)
 
@@ -590,6 +594,16 @@ def message_bytes(data: bytes) -> int | None:
     length = int.from_bytes(data[2:4], "big")
     header = _MESSAGE_BYTES if data[0] & 0x0F in _TYPES_WITH_TOPIC else _CONTROL_BYTES
     return length if header <= length <= len(data) else None
+
+
+def is_cookie(data: bytes) -> bool:
+    """Return true if these bytes are the cookie behind a session message."""
+    option = LBMC(data).option(LBMCExtended) if message_bytes(data) == len(data) else None
+    return option is not None and (option.id, option.subtype, len(option.data)) == (
+        STATUS_OPTION_ID,
+        COOKIE_OPTION_SUBTYPE,
+        COOKIE_BYTES,
+    )
 
 
 class LBMC(WirePacket):

@@ -18,9 +18,9 @@ from scapy.packet import (
     split_top_down,
 )
 
-from umstack.scapy.lbmc import LBMCStream
+from umstack.scapy.lbmc import LBMCStream, is_cookie
 from umstack.scapy.lbmr import LBMR, LBMRTopicManagement
-from umstack.scapy.lbtrm import LBTRM
+from umstack.scapy.lbtrm import LBTRM, LBTRMSm
 from umstack.scapy.lbtru import LBTRU
 
 LBTRM_PORT = 14400
@@ -152,6 +152,8 @@ def _whole(data: bytes, layer: type[Packet]) -> Packet | None:
     """Return the dissection if it covers every byte, otherwise None."""
     packet = layer(data)
     rest = packet.lastlayer()
+    if isinstance(rest.underlayer, LBTRMSm) and is_cookie(bytes(rest)):
+        return packet
     return None if isinstance(rest, conf.raw_layer | conf.padding_layer) else packet
 
 

@@ -281,11 +281,11 @@ static void decode_packet(um_packet_rows *rows, const um_captured_frame *frame, 
     }
 }
 
-static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, um_packet_row *row)
+/* Sets *packet to the decoded packet of the row. */
+static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, um_packet_row *row, um_packet *packet)
 {
-    um_packet packet;
     enum um_dgram_status status =
-        um_lbtrm_decode_captured(frame->payload, frame->payload_captured_bytes, frame->payload_bytes, &packet);
+        um_lbtrm_decode_captured(frame->payload, frame->payload_captured_bytes, frame->payload_bytes, packet);
     row->transport = UM_PACKET_LBTRM;
     row->present |= 1u << UM_PACKETS_TRANSPORT;
     row->status = status_of(status, &LBTRM_FAULTS);
@@ -294,12 +294,12 @@ static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, u
     if (!named)
         return;
     row->present |= 1u << UM_PACKETS_SESSION | 1u << UM_PACKETS_NAK_PORT;
-    row->session_id = packet.session_id;
-    row->nak_port = packet.nak_port;
+    row->session_id = packet->session_id;
+    row->nak_port = packet->nak_port;
     if (status == UM_DGRAM_OK)
-        decode_packet(rows, frame, &packet, row);
+        decode_packet(rows, frame, packet, row);
     else
-        name_refused(frame, &packet, row);
+        name_refused(frame, packet, row);
 }
 
 /* Sets *packet to the decoded packet of the row. */
@@ -352,14 +352,18 @@ static uint32_t trailer_bytes(const um_captured_frame *frame, uint32_t bytes)
 
 /* Returns true if a datagram on an unconfigured port that looks like LBT-RM is LBT-RM: it must be well-formed, with
  * lengths that agree to the byte. */
-static bool is_consistent(const um_captured_frame *frame, const um_packet_row *row)
+static bool is_consistent(const um_captured_frame *frame, const um_packet *packet, const um_packet_row *row)
 {
     if (row->status != UM_PACKET_OK || row->session_id == 0 || row->nak_port == 0)
         return false;
     bool whole = frame->payload_captured_bytes == frame->payload_bytes;
     switch (row->type) {
-    case UM_PACKET_SM:
-        return frame->payload_bytes == UM_LBTRM_SM_BYTES + trailer_bytes(frame, UM_LBTRM_SM_BYTES);
+    case UM_PACKET_SM: {
+        bool has_cookie =
+            whole ? um_cookie_decode(packet) != 0 : frame->payload_bytes >= UM_LBTRM_SM_BYTES + UM_COOKIE_LBMC_BYTES;
+        uint32_t bytes = UM_LBTRM_SM_BYTES + (has_cookie ? UM_COOKIE_LBMC_BYTES : 0);
+        return frame->payload_bytes == bytes + trailer_bytes(frame, bytes);
+    }
     case UM_PACKET_NAK:
     case UM_PACKET_NCF: {
         uint32_t fixed_bytes = row->type == UM_PACKET_NAK ? UM_LBTRM_NAK_BYTES : UM_LBTRM_NCF_BYTES;
@@ -398,8 +402,9 @@ static bool may_be_lbtrm(const um_captured_frame *frame)
 void um_packet_row_decode_datagram(um_packet_rows *rows, const um_packet_rows_ports *ports,
                                    const um_captured_frame *frame, um_packet_row *row)
 {
+    um_packet packet;
     if (is_within(frame->destination_port, ports->lbtrm_low, ports->lbtrm_high)) {
-        decode_lbtrm(rows, frame, row);
+        decode_lbtrm(rows, frame, row, &packet);
         return;
     }
     if (is_within(frame->destination_port, ports->resolution_low, ports->resolution_high)) {
@@ -407,12 +412,11 @@ void um_packet_row_decode_datagram(um_packet_rows *rows, const um_packet_rows_po
         return;
     }
     if (may_be_lbtrm(frame)) {
-        decode_lbtrm(rows, frame, row);
-        if (is_consistent(frame, row))
+        decode_lbtrm(rows, frame, row, &packet);
+        if (is_consistent(frame, &packet, row))
             return;
         *row = (um_packet_row){.status = UM_PACKET_OK};
     }
-    um_packet packet;
     if (is_within(frame->destination_port, ports->lbtru_low, ports->lbtru_high)) {
         decode_lbtru(rows, frame, row, &packet);
         return;

@@ -90,6 +90,8 @@ typedef struct um_source_transport_counters {
     uint64_t receivers_stalled;
     /* counter, messages: Status messages dropped: the sender is not in flow_control_receivers_allowed. */
     uint64_t status_not_allowed;
+    /* counter, messages: Status messages of unknown receivers without the cookie of a session message; answered with a session message. */
+    uint64_t status_unproven;
     /* counter, NAKs: NAKs dropped without a response: the receiver, or all unknown senders together, used up its share of the retransmissions. */
     uint64_t naks_over_share;
     /* counter, NAKs: NAKs dropped without a response: the receiver is cut off (UX-21). */

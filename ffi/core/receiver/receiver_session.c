@@ -520,7 +520,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
             drop_too_long(session, packet, now_ns);
         break;
     case UM_LBTRM_SM:
-        um_status_reports_on_session_message(session, now_ns);
+        um_status_reports_on_session_message(session, packet, now_ns);
         note_activity(session, now_ns);
         on_sm(session, packet, now_ns);
         if (packet->flags & UM_LBTRU_FLAG_SYN)

@@ -69,14 +69,19 @@ static void schedule(um_receiver_session *session, int64_t now_ns)
     session->due_ns[UM_TIMER_STATUS] = now_ns + interval_ns;
 }
 
-/* Ends quiet: the next status message is sent within the interval, at a random time because others end it, too. */
-static void end_quiet(um_receiver_session *session, int64_t now_ns)
+/* Sends the next status message within the interval, at a random time because other receivers do the same. */
+static void report_soon(um_receiver_session *session, int64_t now_ns)
 {
     uint64_t interval_ns = (uint64_t)session->config.status_interval_ns;
-    if (session->status_quiet_ns == 0 || session->due_ns[UM_TIMER_STATUS] <= now_ns + (int64_t)interval_ns)
-        return;
+    int64_t soon_ns = now_ns + 1 + (int64_t)um_random_below(&session->random, interval_ns);
     session->status_quiet_ns = 0;
-    session->due_ns[UM_TIMER_STATUS] = now_ns + 1 + (int64_t)um_random_below(&session->random, interval_ns);
+    session->due_ns[UM_TIMER_STATUS] = um_earliest_ns(session->due_ns[UM_TIMER_STATUS], soon_ns);
+}
+
+static void end_quiet(um_receiver_session *session, int64_t now_ns)
+{
+    if (session->status_quiet_ns != 0 && session->due_ns[UM_TIMER_STATUS] > now_ns + session->config.status_interval_ns)
+        report_soon(session, now_ns);
 }
 
 static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
@@ -88,7 +93,8 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
                                 .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
-                                .flags = flags};
+                                .flags = flags,
+                                .cookie = session->flow_cookie};
     if (session->losses.count > 0) {
         uint32_t lowest = um_loss_map_lowest(&session->losses);
         status.next_sqn = um_serial_before(lowest, session->next_sqn) ? lowest : session->next_sqn;
@@ -134,8 +140,13 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
         send_status(session, 0, now_ns);
 }
 
-void um_status_reports_on_session_message(um_receiver_session *session, int64_t now_ns)
+void um_status_reports_on_session_message(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
+    uint64_t cookie = um_cookie_decode(packet);
+    if (cookie != 0 && cookie != session->flow_cookie) {
+        session->flow_cookie = cookie;
+        report_soon(session, now_ns);
+    }
     if (now_ns - session->last_activity_ns > session->config.status_maximum_interval_ns / 2)
         end_quiet(session, now_ns);
 }

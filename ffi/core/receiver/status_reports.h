@@ -25,9 +25,9 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
 /* True if messages since the last status message are worth another one. */
 bool um_status_reports_has_news(const um_receiver_session *session);
 
-/* Makes a quiet receiver report soon if the path had been away: the source may have removed it. Called before the
- * session's last activity is updated. */
-void um_status_reports_on_session_message(um_receiver_session *session, int64_t now_ns);
+/* Makes a quiet receiver report soon if the path had been away: the source may have removed it. Takes the cookie, and
+ * reports soon if it is new. Called before the session's last activity is updated. */
+void um_status_reports_on_session_message(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 
 /* Sends the last status message, which also closes a connection of LBT-RU. */
 void um_status_reports_leave(um_receiver_session *session);

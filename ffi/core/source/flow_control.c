@@ -26,6 +26,11 @@ static um_flow_receiver *find(um_flow_control *flow, uint64_t id)
     return NULL;
 }
 
+bool um_flow_is_known(um_flow_control *flow, uint64_t receiver_id)
+{
+    return find(flow, receiver_id) != NULL;
+}
+
 static void remove_receiver(um_flow_control *flow, um_flow_receiver *receiver)
 {
     *receiver = flow->receivers[--flow->receiver_count];

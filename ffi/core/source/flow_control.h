@@ -63,6 +63,9 @@ void um_flow_init(um_flow_control *flow, enum um_flow_control_policy policy, uin
                   uint32_t group_minimum_size, int64_t receiver_timeout_ns);
 
 void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t group_tag, int64_t limit, int64_t now_ns);
+/* Returns true if a receiver is in the table. */
+bool um_flow_is_known(um_flow_control *flow, uint64_t receiver_id);
+
 void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id);
 
 /* Notes the position of a known receiver, apart from its limit, which includes the window. */

@@ -114,6 +114,14 @@ static bool can_answer(const um_source_session *session)
     return session->has_sent || session->timing.adaptive & UM_ADAPTIVE_REPORTS;
 }
 
+/* A receiver proves that it receives the group by the cookie of a session message. One that counts needs no further
+ * proof, so that forged session messages do not remove it: its id is a random number. */
+static bool has_proof(um_source_session *session, const um_status_message *status)
+{
+    uint64_t cookie = session->config.flow_cookie;
+    return cookie == 0 || status->cookie == cookie || um_flow_is_known(&session->flow, status->receiver_id);
+}
+
 void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
 {
     um_status_message status;
@@ -123,6 +131,12 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     }
     if (!um_flow_is_allowed(session->config.flow_networks, session->config.flow_network_count, from.ip)) {
         UM_COUNT(session->counters.status_not_allowed, 1);
+        return;
+    }
+    if (!has_proof(session, &status)) {
+        UM_COUNT(session->counters.status_unproven, 1);
+        if (!(status.flags & UM_STATUS_LEAVE))
+            answer_with_position(session, now_ns);
         return;
     }
     bool is_out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||

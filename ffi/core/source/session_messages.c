@@ -1,13 +1,16 @@
 #include "core/source/session_messages.h"
 
 #include "core/source/client_interest.h"
+#include "core/wire/status_message.h"
 
 void um_source_session_message_send(um_source_session *session, int64_t now_ns)
 {
-    uint8_t datagram[UM_FRAMING_SM_BYTES_MAX];
+    uint8_t datagram[UM_FRAMING_SM_BYTES_MAX + UM_COOKIE_LBMC_BYTES];
     const um_source_session_config *config = &session->config;
     uint32_t length = um_framing_write_sm(config->transport, datagram, config->session_id, config->nak_port,
                                           session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
+    if (config->flow_cookie != 0)
+        length += um_cookie_write(datagram + length, config->flow_cookie);
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;

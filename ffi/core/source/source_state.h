@@ -52,6 +52,7 @@ typedef struct um_source_session_config {
     uint32_t flow_group_minimum_size;
     int64_t flow_receiver_timeout_ns;
     int64_t flow_stall_timeout_ns; /* a receiver that holds the sender back this long stops counting; 0: never */
+    uint64_t flow_cookie;          /* random number that receivers repeat to count; 0: all count */
     uint32_t flow_network_count;   /* 0: no restriction; receivers at every address count */
     um_network flow_networks[UM_FLOW_NETWORKS_MAX];
     uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */

@@ -78,6 +78,8 @@ static enum um_dgram_status decode_sm(const uint8_t *data, uint32_t length, um_p
     packet->lead = um_load_be32(data + 12);
     packet->trail = um_load_be32(data + 16);
     packet->flags = data[20];
+    packet->body = data + UM_LBTRM_SM_BYTES;
+    packet->body_length = length - UM_LBTRM_SM_BYTES;
     return um_serial_before(packet->lead, packet->trail - 1) ? UM_DGRAM_HDR : UM_DGRAM_OK;
 }
 

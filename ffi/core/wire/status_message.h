@@ -1,6 +1,9 @@
 /* A receiver's status message: position and window for flow control (AE-15..AE-19). LBT-RM has none, so it is an
  * extended option of an LBMC control message in an LBT-RM DATA datagram sent by unicast to the source's NAK port (W1;
  * layout: docs/wire.md). The DATA header's sqn and trail repeat the position.
+ *
+ * A source whose flow control takes positions adds a cookie to its session messages: a random number that a status
+ * message repeats. So a host that cannot receive the group cannot invent receivers.
  */
 #ifndef UM_CORE_STATUS_MESSAGE_H
 #define UM_CORE_STATUS_MESSAGE_H
@@ -12,10 +15,13 @@ enum {
     UM_STATUS_OPTION_ID = UM_LBMC_OWN_ID,
     UM_STATUS_OPTION_SUBTYPE = 1,
     UM_STATUS_VERSION = 1,
-    UM_STATUS_DATA_BYTES = 28,
+    UM_COOKIE_OPTION_SUBTYPE = 8, /* under UM_LBMC_OWN_ID */
+    UM_STATUS_DATA_BYTES = 28,    /* without a cookie */
+    UM_COOKIE_BYTES = 8,
+    UM_COOKIE_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_COOKIE_BYTES,
     UM_STATUS_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
     UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_STATUS_LBMC_BYTES, /* LBT-RM */
-    UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES,
+    UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES + UM_COOKIE_BYTES,
 };
 
 /* A status message carries the time until the next one in units of this, so that a source waits for quiet receivers. */
@@ -33,6 +39,7 @@ typedef struct um_status_message {
     uint32_t group_tag;
     uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
     uint8_t flags;
+    uint64_t cookie;     /* of the source's session messages; 0: none received */
     int64_t interval_ns; /* maximum time to the next one unless data arrives; rounded up; 0: unspecified */
 } um_status_message;
 
@@ -43,5 +50,10 @@ uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, 
 
 /* Returns false if the packet is not a well-formed status message. */
 bool um_status_decode(const um_packet *packet, um_status_message *status);
+
+/* Writes the LBMC message that follows a session message: UM_COOKIE_LBMC_BYTES. */
+uint32_t um_cookie_write(uint8_t *out, uint64_t cookie);
+/* Returns the cookie of a session message; 0 if it has none. */
+uint64_t um_cookie_decode(const um_packet *packet);
 
 #endif
