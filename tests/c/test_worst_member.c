@@ -381,6 +381,40 @@ TEST("AE-19", "status messages from outside the allowed networks do not count")
     CHECK_EQ(um_flow_counted(&f->session->flow), 2);
     session_close(f);
 }
+static void slow_report(fixture *f, uint32_t sqn, uint8_t flags)
+{
+    f->from = HONEST;
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = sqn, .window_bytes = 65536, .flags = flags});
+}
+
+TEST("AE-18", "a slow receiver, its cut and its return are reported; a flapping one is counted, and reported rarely")
+{
+    fixture *f = guarded_session(guarded_config(), SENT);
+    become_member(f, HONEST);
+    uint64_t before = f->session->events.count;
+    slow_report(f, 3, UM_STATUS_SLOW);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_SLOW);
+    CHECK(um_address_equal(last_event(f)->receiver, HONEST));
+    slow_report(f, 4, UM_STATUS_SLOW);
+    CHECK_EQ(f->session->events.count, before + 1);
+    slow_report(f, 5, UM_STATUS_CUT_LOOSE);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_CUT_LOOSE);
+    slow_report(f, 6, 0);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_RETURNED);
+    for (uint32_t i = 0; i < 100; i++) {
+        f->now_ns += NS_PER_MS;
+        slow_report(f, 7, i % 2 == 0 ? UM_STATUS_CUT_LOOSE : 0);
+    }
+    CHECK_EQ(f->session->events.count, before + 3);
+    CHECK_EQ(f->session->counters.receivers_cut_loose, 51);
+    f->now_ns += UM_SOURCE_EVENT_GAP_NS;
+    slow_report(f, 8, UM_STATUS_CUT_LOOSE);
+    CHECK_EQ(f->session->events.count, before + 4);
+    slow_report(f, 8, UM_STATUS_CUT_LOOSE | UM_STATUS_LEAVE);
+    CHECK(last_event(f)->kind != UM_SOURCE_RECEIVER_RETURNED);
+    session_close(f);
+}
+
 CHECK_MAIN
 
 TEST("AE-19", "a receiver counts after it repeated the cookie of a session message; one that cannot is not counted")

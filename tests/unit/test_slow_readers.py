@@ -17,6 +17,7 @@ from umstack import BeginningOfSession, BurstLoss, Context, CutLoose, Message, R
 GROUP = {name: f"239.255.47.{n}" for n, name in enumerate(("slow", "other"), 1)}
 SMALL = {"receiver_queue_block_count": 4, "receiver_queue_block_length": 16384}
 HEALTHY = 8000
+SLOW = ("receiver_slow", "receiver_cut_loose", "receiver_returned")
 
 
 @pytest.fixture
@@ -126,6 +127,33 @@ def test_a_full_queue_holds_its_source_for_a_bounded_time(context: Context) -> N
         n for n in range(came[0], came[-1] + 1) if not cut.first_sequence_number <= n <= cut.sequence_number
     ]
     assert slow.stats()["cut_loose_messages"] == lost
+
+
+@pytest.mark.parametrize("flow_control", ["min", "none"])
+def test_the_source_names_a_slow_receiver(context: Context, flow_control: str) -> None:
+    """It learns that a queue is full, that the receiver was cut loose, and that it reads again."""
+    slow = context.receiver("slow", receiver_full_queue_hold_interval=1000, use_otr=0, **SMALL)
+    with open_context() as publisher:
+        holding = source(publisher, "slow", "slow", flow_control=flow_control)
+        kinds: list[str] = []
+
+        def has(kind: str) -> bool:
+            kinds.extend(event.kind for event in holding.receiver_events() if event.kind in SLOW)
+            return kind in kinds
+
+        def state() -> tuple[int, int]:
+            (account,) = publisher.stats()["source_transports"][0]["nak_accounts"]
+            return account["is_slow"], account["is_cut_loose"]
+
+        with flooded(holding):
+            wait_for(lambda: has("receiver_cut_loose"), "the cut at the source")
+            wait_for(lambda: state() == (0, 1), "the state in the statistics")
+        rows(slow, holding)
+        wait_for(lambda: has("receiver_returned"), "the return at the source")
+        assert kinds == list(SLOW)
+        counters = publisher.stats()["source_transports"][0]
+    assert counters["receivers_slow"] >= 1
+    assert counters["receivers_cut_loose"] >= 1
 
 
 def test_messages_dropped_by_a_full_queue_are_fetched(context: Context) -> None:

@@ -22,6 +22,8 @@ _KINDS = {
     lib.UM_SOURCE_CLIENT_CONNECTED: "connect",
     lib.UM_SOURCE_CLIENT_DISCONNECTED: "disconnect",
     lib.UM_SOURCE_CLIENT_REFUSED: "refused",
+    lib.UM_SOURCE_RECEIVER_SLOW: "receiver_slow",
+    lib.UM_SOURCE_RECEIVER_CUT_LOOSE: "receiver_cut_loose",
 }
 _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
 
@@ -41,6 +43,9 @@ class ReceiverEvent(NamedTuple):
 
     - receiver_stalled: it held the source back without advancing, so flow control now ignores it.
     - receiver_returned: flow control includes it again.
+    - receiver_slow: its queue is full, so its reader holds the source back.
+    - receiver_cut_loose: its queue was full for too long. It drops messages, and no longer holds the source back until
+      receiver_returned.
     - receiver_noisy: it sends more NAKs than its share.
     - receiver_cut_off: the source no longer answers its NAKs.
     - receiver_loses: it NAKs messages that have left the transmission window; over TCP, source-paced: it is too slow.
@@ -86,7 +91,7 @@ def log_receiver_events(session: SourceSession) -> None:
 
 
 def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
-    """Return the NAK counts of each receiver, highest first."""
+    """Return the NAK counts and the state of each receiver: slow ones first, then by NAKs."""
     out = ffi.new("um_receiver_account[]", lib.UM_ACCOUNTS_MAX)
     accounts = [
         {
@@ -97,10 +102,14 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
             "too_late": one.too_late,
             "is_member": int(one.is_member),
             "is_cut_off": int(one.is_cut_off),
+            "is_slow": int(one.is_slow),
+            "is_cut_loose": int(one.is_cut_loose),
         }
         for one in out[0 : lib.um_publication_session_accounts(session.handle, out)]
     ]
-    return sorted(accounts, key=lambda account: -int(account["naks"]))
+    return sorted(
+        accounts, key=lambda one: (-int(one["is_cut_loose"]), -int(one["is_slow"]), -int(one["naks"]))
+    )
 
 
 def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:

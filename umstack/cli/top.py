@@ -275,7 +275,7 @@ def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> Rende
     head = _foreign(f"{row.direction} {row.transport}, process {row.pid} on {row.interface}")
     topics = _foreign(f"topics: {', '.join(row.topics)}")
     table = Table.grid(padding=(0, 3, 0, 0))
-    space = len(figures) if lines is None else max(lines - 5, 1)
+    space = len(figures) if lines is None else max(lines - 6, 1)
     columns = 1 if lines is None else max(1, min(2, -(-len(figures) // space)))
     height = -(-len(figures) // columns)
     for at in range(min(height, space)):
@@ -283,7 +283,17 @@ def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> Rende
         for name, value in figures[at::height]:
             cells += [name, f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"]
         table.add_row(*(displayed(cell) for cell in cells))
-    return Group(head, topics, _noisiest(item), Text(""), table)
+    return Group(head, topics, _noisiest(item), _slow(item), Text(""), table)
+
+
+def _slow(item: Any) -> Text:
+    """Return the receivers of a source session whose readers are slow."""
+    slow = [
+        f"{account['receiver']} {'(cut loose)' if account.get('is_cut_loose') else '(queue full)'}"
+        for account in item.get("nak_accounts", ())
+        if account.get("is_slow") or account.get("is_cut_loose")
+    ]
+    return _foreign(f"slow receivers: {', '.join(slow)}" if slow else "")
 
 
 def _noisiest(item: Any) -> Text:
@@ -291,5 +301,5 @@ def _noisiest(item: Any) -> Text:
     accounts = [account for account in item.get("nak_accounts", ()) if account["naks"]]
     if not accounts:
         return Text("")
-    most = accounts[0]
+    most = max(accounts, key=lambda account: int(account["naks"]))
     return _foreign(f"most NAKs: {most['receiver']}, {most['naks']:,}, of them {most['refused']:,} refused")

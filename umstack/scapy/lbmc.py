@@ -460,7 +460,12 @@ class LBMCStatus(ChainedOption):
     fields_desc: ClassVar[list[Any]] = [
         *_extended_head(STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE),
         ByteField("status_version", 1),
-        FlagsField("status_flags", 0, 8, ["elicit", "leave", *(f"b{bit}" for bit in range(2, 8))]),
+        FlagsField(
+            "status_flags",
+            0,
+            8,
+            ["elicit", "leave", "slow", "cut_loose", *(f"b{bit}" for bit in range(4, 8))],
+        ),
         ShortField("interval_100ms", 0),
         IntField("next_sqn", 0),
         IntField("window_bytes", 0),

@@ -88,6 +88,10 @@ typedef struct um_source_transport_counters {
     uint64_t receivers_refused;
     /* counter, receivers: Receivers excluded from flow control: they held the sender for flow_control_stall_timeout without advancing. */
     uint64_t receivers_stalled;
+    /* counter, events: Reports by receivers of a full queue: the reader is slow and holds the source back. */
+    uint64_t receivers_slow;
+    /* counter, events: Reports by receivers of a queue that was full for too long: it drops messages and no longer holds the source back. */
+    uint64_t receivers_cut_loose;
     /* counter, messages: Status messages dropped: the sender is not in flow_control_receivers_allowed. */
     uint64_t status_not_allowed;
     /* counter, messages: Status messages of unknown receivers without the cookie of a session message; answered with a session message. */

@@ -186,6 +186,7 @@ typedef struct um_receiver_session {
     int64_t reported_trip_ns; /* round trip in the last status message */
     uint32_t status_window_bytes; /* in the last status message */
     uint64_t flow_cookie;         /* of the last session message that had one; 0: none */
+    uint8_t status_slow_flags;    /* UM_STATUS_SLOW and UM_STATUS_CUT_LOOSE in it */
     uint32_t status_sqn;          /* position in the last status message: the oldest lost sqn, or next_sqn */
     uint64_t recovered_count;
     uint32_t nak_number;          /* of the newest NAK, see um_loss */

@@ -21,6 +21,28 @@ static uint32_t offered_window(um_receiver_session *session)
     return (uint32_t)window;
 }
 
+/* Returns UM_STATUS_SLOW and UM_STATUS_CUT_LOOSE as they hold now. */
+static uint8_t slow_flags(const um_receiver_session *session, int64_t now_ns)
+{
+    uint8_t flags = 0;
+    for (uint32_t i = 0; i < session->queue_count; i++) {
+        const um_message_queue *queue = session->queues[i].queue;
+        if (queue->state == UM_QUEUE_CUT_LOOSE)
+            flags |= UM_STATUS_CUT_LOOSE;
+        else if (um_queue_full_ns(queue, now_ns) >= session->config.status_interval_ns)
+            flags |= UM_STATUS_SLOW;
+    }
+    return flags;
+}
+
+static bool has_full_queue(const um_receiver_session *session)
+{
+    for (uint32_t i = 0; i < session->queue_count; i++)
+        if (session->queues[i].queue->state != UM_QUEUE_OPEN)
+            return true;
+    return false;
+}
+
 static bool has_changed_much(int64_t a, int64_t b)
 {
     return a != b && (a >= 2 * b || b >= 2 * a);
@@ -93,7 +115,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
                                 .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
-                                .flags = flags,
+                                .flags = flags | slow_flags(session, now_ns),
                                 .cookie = session->flow_cookie};
     if (session->losses.count > 0) {
         uint32_t lowest = um_loss_map_lowest(&session->losses);
@@ -103,6 +125,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
         status.flags |= UM_STATUS_ELICIT;
     session->status_quiet_ns = next_quiet_ns(session, status.window_bytes, now_ns);
     session->status_window_bytes = status.window_bytes;
+    session->status_slow_flags = status.flags & (UM_STATUS_SLOW | UM_STATUS_CUT_LOOSE);
     session->status_sqn = status.next_sqn;
     status.interval_ns = session->status_quiet_ns;
     session->reported_trip_ns = um_recovery_timing_crossing_ns(&session->timing);
@@ -171,9 +194,11 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
     if (small && !session->is_unlimited &&
         offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
         session->due_ns[UM_TIMER_STATUS] = now_ns;
+    if (slow_flags(session, now_ns) != session->status_slow_flags)
+        session->due_ns[UM_TIMER_STATUS] = now_ns;
     if (now_ns >= session->due_ns[UM_TIMER_STATUS])
         send_status(session, 0, now_ns);
-    small = is_small(session);
+    small = is_small(session) || has_full_queue(session);
     int64_t check_ns = now_ns + REOPEN_CHECK_NS;
     return small ? um_earliest_ns(check_ns, session->due_ns[UM_TIMER_STATUS]) : session->due_ns[UM_TIMER_STATUS];
 }

@@ -108,6 +108,34 @@ static void note_timing(um_source_session *session, um_receiver_account *account
     um_census_note_interval(&session->timing.census, status->interval_ns);
 }
 
+/* Reports a receiver whose reader is slow, as its status message does (docs/slow-readers.md). account: NULL if the
+ * position is out of range, as that of a receiver that holds its messages and is far behind may be. */
+static void note_slow(um_source_session *session, um_address from, um_receiver_account *account, uint8_t flags,
+                      int64_t now_ns)
+{
+    if (flags & (UM_STATUS_SLOW | UM_STATUS_CUT_LOOSE | UM_STATUS_LEAVE))
+        account = um_accounting_of(&session->accounting, from, now_ns);
+    if (account == NULL)
+        return;
+    bool was_slow = account->is_slow, was_cut_loose = account->is_cut_loose;
+    bool is_leaving = flags & UM_STATUS_LEAVE;
+    account->is_slow = flags & UM_STATUS_SLOW && !is_leaving;
+    account->is_cut_loose = flags & UM_STATUS_CUT_LOOSE && !is_leaving;
+    UM_COUNT(session->counters.receivers_slow, account->is_slow && !was_slow);
+    UM_COUNT(session->counters.receivers_cut_loose, account->is_cut_loose && !was_cut_loose);
+    if (account->is_cut_loose && !was_cut_loose && um_source_event_is_due(&account->cut_loose_ns, now_ns)) {
+        account->is_awaited = true;
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_CUT_LOOSE, account->address, 0);
+    } else if (account->is_slow && !was_slow && !was_cut_loose && um_source_event_is_due(&account->slow_ns, now_ns)) {
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_SLOW, account->address, 0);
+    }
+    if (account->is_awaited && !account->is_cut_loose) {
+        account->is_awaited = false;
+        if (!is_leaving)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_RETURNED, account->address, 0);
+    }
+}
+
 /* With fixed timing, a session that has never sent sends nothing, as Ultra Messaging's (UM-74). */
 static bool can_answer(const um_source_session *session)
 {
@@ -144,6 +172,7 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     um_receiver_account *account = NULL;
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !is_out_of_range)
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
+    note_slow(session, from, account, status.flags, now_ns);
     if (!(status.flags & UM_STATUS_LEAVE))
         note_timing(session, account, &status, now_ns);
     if (status.flags & UM_STATUS_LEAVE)

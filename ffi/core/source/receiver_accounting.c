@@ -35,7 +35,9 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
                                          .bucket = {0, INT64_MIN},
                                          .over_ns = INT64_MIN,
                                          .noisy_ns = INT64_MIN,
-                                         .loses_ns = INT64_MIN};
+                                         .loses_ns = INT64_MIN,
+                                         .slow_ns = INT64_MIN,
+                                         .cut_loose_ns = INT64_MIN};
     }
     account->last_seen_ns = now_ns;
     return account;

@@ -36,10 +36,15 @@ typedef struct um_receiver_account {
     int64_t over_ns;       /* last refusal; INT64_MIN: none */
     int64_t noisy_ns;      /* last UM_SOURCE_RECEIVER_NOISY event; INT64_MIN: none */
     int64_t loses_ns;      /* last UM_SOURCE_RECEIVER_LOSES event; INT64_MIN: none */
+    int64_t slow_ns;       /* last UM_SOURCE_RECEIVER_SLOW event; INT64_MIN: none */
+    int64_t cut_loose_ns;  /* last UM_SOURCE_RECEIVER_CUT_LOOSE event; INT64_MIN: none */
     uint32_t reported_sqn;
     bool has_reported;
     bool is_member;
     bool is_new_member; /* its last report made it a member */
+    bool is_slow;       /* its last report has UM_STATUS_SLOW */
+    bool is_cut_loose;  /* its last report has UM_STATUS_CUT_LOOSE */
+    bool is_awaited;    /* the application knows that it was cut loose, and not yet that it reads again */
     bool is_cut_off;
 } um_receiver_account;
 

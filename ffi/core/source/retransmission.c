@@ -163,23 +163,14 @@ typedef struct requester {
     uint32_t active_members;
 } requester;
 
-static const int64_t EVENT_GAP_NS = 10000000000; /* minimum interval between events of one kind about one receiver */
-
-static bool is_event_due(int64_t *last_ns, int64_t now_ns)
-{
-    if (*last_ns != INT64_MIN && now_ns - *last_ns < EVENT_GAP_NS)
-        return false;
-    *last_ns = now_ns;
-    return true;
-}
-
 static void note_too_late(um_source_session *session, requester *from, int64_t now_ns)
 {
     UM_COUNT(session->counters.naks_out_of_window, 1);
     if (from->account == NULL)
         return;
     UM_COUNT(from->account->too_late, 1);
-    if (is_event_due(from->account->is_member ? &from->account->loses_ns : &session->nonmembers_lose_ns, now_ns))
+    if (um_source_event_is_due(from->account->is_member ? &from->account->loses_ns : &session->nonmembers_lose_ns,
+                               now_ns))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_LOSES, from->address, from->account->too_late);
 }
 
@@ -198,7 +189,7 @@ static bool take_share(um_source_session *session, requester *from, uint32_t byt
         return false;
     if (um_accounting_refuse(account, session->config.nak_cutoff_interval_ns, now_ns))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_CUT_OFF, from->address, account->refused);
-    else if (is_event_due(account->is_member ? &account->noisy_ns : &session->nonmembers_noisy_ns, now_ns))
+    else if (um_source_event_is_due(account->is_member ? &account->noisy_ns : &session->nonmembers_noisy_ns, now_ns))
         um_source_events_add(&session->events, UM_SOURCE_RECEIVER_NOISY, from->address, account->refused);
     return false;
 }

@@ -23,7 +23,12 @@ enum um_source_event_kind {
     UM_SOURCE_CLIENT_DISCONNECTED = 9, /* left, did not acknowledge for the timeout, or its connection failed; count:
                                           clients left */
     UM_SOURCE_CLIENT_REFUSED = 10,     /* TCP: keys differ, or only one side has keys; count: um_tag_status */
+    UM_SOURCE_RECEIVER_SLOW = 11,      /* its queue is full and holds the source back */
+    UM_SOURCE_RECEIVER_CUT_LOOSE = 12, /* its queue was full for too long: it drops messages and holds nothing back */
 };
+
+/* Minimum interval between events of one kind about one receiver. */
+static const int64_t UM_SOURCE_EVENT_GAP_NS = 10000000000;
 
 typedef struct um_source_event {
     uint32_t kind;
@@ -35,6 +40,16 @@ typedef struct um_source_events {
     uint64_t count; /* events ever added */
     um_source_event ring[UM_SOURCE_EVENTS_MAX];
 } um_source_events;
+
+/* Returns true unless the last event of this kind, at *last_ns (INT64_MIN: none), is too recent; then notes this one.
+ */
+static inline bool um_source_event_is_due(int64_t *last_ns, int64_t now_ns)
+{
+    if (*last_ns != INT64_MIN && now_ns - *last_ns < UM_SOURCE_EVENT_GAP_NS)
+        return false;
+    *last_ns = now_ns;
+    return true;
+}
 
 static inline void um_source_events_add(um_source_events *events, enum um_source_event_kind kind, um_address receiver,
                                         uint64_t count)
