@@ -99,17 +99,19 @@ def test_timeline(example: Example) -> None:
 
 
 def test_timeline_with_adaptive_timing(world: World) -> None:
-    """UM-91..UM-98: with recovery_timing adaptive the first session message follows after 20 ms, NAKs start at once and
-    then double their intervals up to 300 ms. The transport gives up after the same 10 s, so earlier; the loss is
-    reported at 15 s, as with fixed timing.
+    """UM-91..UM-98: with recovery_timing adaptive the first session message follows after the round trip that the
+    receiver measured when it joined, with its margin. NAKs start at once and then double their intervals up to 300 ms.
+    The transport gives up after the same 10 s, so earlier; the loss is reported at 15 s, as with fixed timing.
     """
     example = lost_a4(world, "adaptive")
     start, lost = world.now_ns, example.session.probe.next_sqn
     rows_before = len(example.receiver_a.rows)
     example.a.send(b"A4", flush=True)
     world.run_until(start + 5 * SECOND - 1)
-    assert since(start, example.session.sent(Type.SM)) == [0.02, 0.06, 0.14, 0.3, 0.62, 1.26, 2.54]
-    detected_at = start + 20 * MS + DELAY
+    first_ms = 2 * (2 * DELAY) // MS
+    messages = [(first_ms * (2**n - 1)) / 1000 for n in range(1, 11)]
+    assert since(start, example.session.sent(Type.SM)) == messages
+    detected_at = start + first_ms * MS + DELAY
     naks = world.trace(Fate.SENT, Type.NAK)
     assert {tuple(nak.sqns) for nak in naks} == {(lost,)}
     assert naks[0].time_ns == detected_at
@@ -213,7 +215,7 @@ def test_the_end_of_the_session(either: Example) -> None:
     example.a.send(b"A4", flush=True)
     world.run_until(start + 15_100 * MS)
     assert since(start, example.session.sent(Type.SM))[-4:] == (
-        [11.26, 12.54, 15.02, 15.06] if is_adaptive else [10.2, 10.6, 11.4, 13.0]
+        [15.004, 15.012, 15.028, 15.06] if is_adaptive else [10.2, 10.6, 11.4, 13.0]
     )  # UM-102; C18: a TSNI, like any datagram, restarts the session messages
     example.a.delete()
     deleted_at = world.now_ns

@@ -65,7 +65,8 @@ void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retr
     if (retransmission) {
         uint32_t naks = loss->naks_sent > 0 ? loss->naks_since : 0;
         um_recovery_timing_on_retransmission(&session->timing, naks, loss->ncfs_seen, now_ns - loss->nak_ns);
-        um_recovery_timing_on_shared(&session->timing, loss->naks_sent == 0 || loss->ncfs_seen > 0);
+        um_other_losers_on_repaired(&session->timing.others, session->next_sqn,
+                                    loss->naks_sent == 0 || loss->ncfs_seen > 0);
         um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
         um_lost_repairs_on_repaired(session, loss, now_ns);
     } else {

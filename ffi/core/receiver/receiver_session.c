@@ -62,6 +62,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->topics.mask = 2 * config->topic_capacity - 1;
     session->topics.last = &session->topics.slots[0];
     session->created_ns = session->last_activity_ns = now_ns;
+    session->elicited_ns = INT64_MIN;
     session->due_ns[UM_TIMER_STATUS] = now_ns;
     session->due_ns[UM_TIMER_CONTROLLERS] = UM_NEVER_NS;
     um_nak_budget_init(&session->nak_budget, config->nak_rate_limit, now_ns);
@@ -274,6 +275,7 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
     session->claims = (um_receiver_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
     session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
+    um_other_losers_begin(&session->timing.others, sqn);
     session->due_ns[UM_TIMER_STATUS] = now_ns;
     session->status_quiet_ns = 0;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
@@ -613,7 +615,7 @@ void um_receiver_session_snapshot(um_receiver_session *session)
     counters->round_trip = (uint64_t)timing->round_trip_ns;
     counters->round_trip_variance = (uint64_t)timing->variance_ns;
     counters->round_trip_samples = timing->sample_count;
-    counters->reordering = (uint64_t)timing->reordering_ns;
+    counters->reordering = (uint64_t)um_recovery_timing_lateness_ns(timing);
     counters->nak_initial_backoff = (uint64_t)um_recovery_timing_initial_ns(timing);
     counters->nak_backoff = (uint64_t)um_recovery_timing_backoff_ns(timing);
     counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);

@@ -3,10 +3,8 @@
 enum {
     ROUND_TRIP_WEIGHT = 8, /* the newest sample counts for an eighth, its deviation for a quarter (RFC 6298) */
     VARIANCE_WEIGHT = 4,
-    REORDERING_WEIGHT = 16, /* each sample reduces it by a sixteenth */
     DOUBLINGS_MAX = 16,
     OTHERS_SEEN_SAMPLES = 64,
-    SHARED_WEIGHT = 8, /* the newest loss counts for an eighth */
 };
 
 static int64_t longest_ns(int64_t nominal_ns)
@@ -25,18 +23,23 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
         .suppress_ceiling_ns = suppress_ceiling_ns,
         .round_trip_ns = UM_RECOVERY_FIRST_ROUND_TRIP_NS,
         .variance_ns = UM_RECOVERY_FIRST_ROUND_TRIP_NS / 2,
-        .shared_part = UM_SHARED_ALL,
     };
+    um_other_losers_init(&timing->others);
 }
 
 /* ---- measuring ---- */
 
-static void note_shortest(um_recovery_timing *timing, int64_t sample_ns)
+/* Extremes are those of the current interval and of the one before. */
+static void note_extremes(um_recovery_timing *timing, int64_t sample_ns)
 {
     if (timing->sample_count % UM_SHORTEST_SAMPLES == 0) {
         timing->shortest_ns[1] = timing->shortest_ns[0];
         timing->shortest_ns[0] = sample_ns;
         timing->reordered_by -= timing->reordered_by > 0;
+    }
+    if (timing->sample_count % UM_REORDERING_SAMPLES == 0) {
+        timing->reordering_ns[1] = timing->reordering_ns[0];
+        timing->reordering_ns[0] = 0;
     }
     timing->shortest_ns[0] = um_earliest_ns(timing->shortest_ns[0], sample_ns);
 }
@@ -52,12 +55,10 @@ static void add_sample(um_recovery_timing *timing, int64_t sample_ns)
         timing->round_trip_ns = sample_ns;
         timing->variance_ns = sample_ns / 2;
     }
-    note_shortest(timing, sample_ns);
+    note_extremes(timing, sample_ns);
     timing->sample_count++;
     timing->held_ns = 0;
     timing->others_seen -= timing->others_seen > 0;
-    int64_t less_ns = timing->reordering_ns / REORDERING_WEIGHT;
-    timing->reordering_ns = less_ns > 0 ? timing->reordering_ns - less_ns : 0;
 }
 
 void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t naks_sent, uint32_t ncfs_seen,
@@ -75,22 +76,14 @@ void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t n
 void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_ns)
 {
     waited_ns = um_between_ns(waited_ns, 0, timing->initial_ceiling_ns);
-    timing->reordering_ns = waited_ns > timing->reordering_ns ? waited_ns : timing->reordering_ns;
-}
-
-void um_recovery_timing_on_shared(um_recovery_timing *timing, bool is_shared)
-{
-    if (is_shared)
-        timing->shared_part += (UM_SHARED_ALL - timing->shared_part + SHARED_WEIGHT - 1) / SHARED_WEIGHT;
-    else
-        timing->shared_part -= (timing->shared_part + SHARED_WEIGHT - 1) / SHARED_WEIGHT;
+    timing->reordering_ns[0] = waited_ns > timing->reordering_ns[0] ? waited_ns : timing->reordering_ns[0];
 }
 
 void um_recovery_timing_on_late_ncf(um_recovery_timing *timing, uint32_t sqn)
 {
     const um_repaired *repaired = &timing->repaired[sqn % UM_REPAIRED_SLOTS];
     if (repaired->is_used && repaired->sqn == sqn)
-        um_recovery_timing_on_shared(timing, true);
+        um_other_losers_on_late_ncf(&timing->others);
 }
 
 void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t datagrams)
@@ -109,8 +102,10 @@ void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, b
     um_repaired *repaired = &timing->repaired[sqn % UM_REPAIRED_SLOTS];
     bool was_missed = repaired->is_used && repaired->sqn == sqn;
     if (retransmission) {
-        if (!was_missed)
+        if (!was_missed) {
             timing->others_seen = OTHERS_SEEN_SAMPLES;
+            um_other_losers_on_needless(&timing->others);
+        }
         return;
     }
     if (!was_missed)
@@ -119,13 +114,26 @@ void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, b
     um_recovery_timing_on_reordered(timing, now_ns - repaired->detected_ns);
 }
 
+static void assume(um_recovery_timing *timing, int64_t round_trip_ns)
+{
+    timing->round_trip_ns = um_between_ns(round_trip_ns, 0, timing->backoff_ceiling_ns);
+    timing->variance_ns = timing->round_trip_ns / 2;
+}
+
 void um_recovery_timing_on_group_report(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns)
 {
     timing->receivers = receivers < UM_RECOVERY_RECEIVERS_MAX ? receivers : UM_RECOVERY_RECEIVERS_MAX;
-    if (timing->sample_count > 0 || round_trip_ns <= 0)
+    if (timing->sample_count > 0 || timing->is_answered || round_trip_ns <= 0)
         return;
-    timing->round_trip_ns = um_between_ns(round_trip_ns, 0, timing->backoff_ceiling_ns);
-    timing->variance_ns = timing->round_trip_ns / 2;
+    assume(timing, round_trip_ns);
+}
+
+void um_recovery_timing_on_answer(um_recovery_timing *timing, int64_t waited_ns)
+{
+    if (timing->sample_count > 0)
+        return;
+    assume(timing, waited_ns);
+    timing->is_answered = true;
 }
 
 /* ---- drawing ---- */
@@ -153,13 +161,12 @@ static uint64_t log2_of(uint64_t value)
     return found;
 }
 
-/* round trip x ln(1 + u e (receivers - 1)), u in [0, 2^24]. */
+/* round trip x ln(1 + u e others), u in [0, 2^24]. */
 static int64_t spread_ns(const um_recovery_timing *timing, uint64_t u)
 {
     static const uint64_t E = 178145, LN_2 = 45426; /* in 2^-16 */
-    uint64_t others = um_recovery_timing_receivers(timing) - 1;
-    uint64_t shared = others * timing->shared_part * E / UM_SHARED_ALL;
-    uint64_t logarithm = log2_of(65536 + (u * shared >> 24)) * LN_2 >> 16;
+    uint64_t others = um_other_losers_estimate(&timing->others, um_recovery_timing_receivers(timing));
+    uint64_t logarithm = log2_of(65536 + (u * (others * E / UM_OTHER_LOSERS_ONE) >> 24)) * LN_2 >> 16;
     return (int64_t)((unsigned __int128)timing->round_trip_ns * logarithm >> 16);
 }
 
@@ -168,9 +175,15 @@ static int64_t draw_spread_ns(const um_recovery_timing *timing, um_random *rando
     return spread_ns(timing, um_random_below(random, 1u << 24));
 }
 
+int64_t um_recovery_timing_lateness_ns(const um_recovery_timing *timing)
+{
+    return timing->reordering_ns[timing->reordering_ns[0] < timing->reordering_ns[1]];
+}
+
 static int64_t reordering_guard_ns(const um_recovery_timing *timing)
 {
-    return timing->reordering_ns + timing->reordering_ns / 4;
+    int64_t latest_ns = um_recovery_timing_lateness_ns(timing);
+    return latest_ns + latest_ns / 4;
 }
 
 /* The retransmission time-out of RFC 6298, with half a round trip as its granularity. */
@@ -268,7 +281,7 @@ int64_t um_recovery_timing_gather_ns(const um_recovery_timing *timing)
 
 int64_t um_recovery_timing_crossing_ns(const um_recovery_timing *timing)
 {
-    if (timing->sample_count == 0)
+    if (timing->sample_count == 0 && !timing->is_answered)
         return 0;
     int64_t margin_ns = 2 * timing->variance_ns;
     margin_ns = margin_ns > timing->round_trip_ns / 4 ? margin_ns : timing->round_trip_ns / 4;

@@ -14,15 +14,14 @@
  *
  * Held: until a sample, no back-off is shorter than the time that retransmission took (Karn: a retransmission after
  * several NAKs or after an NCF is no sample, because it is unknown which NAK it answers). A datagram that arrives late
- * without the retransmission flag was reordered, not lost: it extends the initial back-off, and every sample shortens
- * that again.
+ * without the retransmission flag was reordered, not lost: the initial back-off allows for the latest of them until up
+ * to 32 samples later.
  *
  * Spread: receivers with the same loss draw their back-offs so that a few NAK and their retransmission suppresses the
- * others: round trip x ln(1 + u e (receivers - 1)), u uniform in [0, 1). The density rises by e within a round trip, so
- * on average 1 + e NAKs are sent for any number of receivers, the first after about a round trip. A single receiver
- * does not wait. Until the source has reported the number, UM_RECOVERY_RECEIVERS_ASSUMED is used. Receivers behind
- * ports of their own lose datagrams independently and have nobody to wait for: the number of others is multiplied by
- * the part of the recent losses that another receiver NAKed, too, which an earlier retransmission or an NCF shows.
+ * others: round trip x ln(1 + u e others), u uniform in [0, 1). The density rises by e within a round trip, so on
+ * average 1 + e NAKs are sent for any number of receivers, the first after about a round trip. A receiver without
+ * others does not wait. other_losers.h estimates the others that have the same loss, from the number of receivers that
+ * the source reports, UM_RECOVERY_RECEIVERS_ASSUMED until then.
  *
  * Samples and reports may be forged. Whatever they are, a repeated NAK waits at least UM_RECOVERY_FLOOR_NS, twice as
  * long each time, and no timer exceeds the longest drawn with its configured value (3/2 of it). A receiver that sees
@@ -35,6 +34,7 @@
 
 #include "core/foundation/random.h"
 #include "core/foundation/recovery_limits.h"
+#include "core/receiver/other_losers.h"
 
 /* Timers of a receiver that are measured. */
 enum um_adaptive_timer {
@@ -45,7 +45,7 @@ enum um_adaptive_timer {
 
 enum {
     UM_SHORTEST_SAMPLES = 64,
-    UM_SHARED_ALL = 256,
+    UM_REORDERING_SAMPLES = 16,
     UM_REORDERED_BY_MIN = 3, /* datagrams that may overtake another before any was measured */
     UM_REORDERED_BY_MAX = 64,
     UM_REPAIRED_SLOTS = 64, /* retransmitted datagrams whose original may still arrive; a power of two */
@@ -67,13 +67,14 @@ typedef struct um_recovery_timing {
     uint64_t sample_count;
     int64_t round_trip_ns; /* smoothed: first NAK to retransmission */
     int64_t variance_ns;
-    int64_t reordering_ns; /* how late reordered datagrams arrive */
     int64_t held_ns;
-    int64_t shortest_ns[2]; /* shortest sample of the current and of the last UM_SHORTEST_SAMPLES; 0: none */
-    uint32_t shared_part;   /* part of the losses that other receivers share, in 1/UM_SHARED_ALL */
-    uint32_t reordered_by;  /* datagrams that overtook a reordered one */
-    uint32_t receivers;     /* as the source reported; 0: no report yet */
-    uint32_t others_seen;   /* above 0: other receivers NAK, too; reduced by each sample */
+    int64_t shortest_ns[2];   /* shortest sample of the current and of the last UM_SHORTEST_SAMPLES; 0: none */
+    int64_t reordering_ns[2]; /* how late reordered datagrams arrived, in two intervals of UM_REORDERING_SAMPLES */
+    um_other_losers others;
+    uint32_t reordered_by; /* datagrams that overtook a reordered one */
+    uint32_t receivers;    /* as the source reported; 0: no report yet */
+    bool is_answered;      /* the round trip is that of a request for a session message, until there is a sample */
+    uint32_t others_seen;  /* above 0: other receivers NAK, too; reduced by each sample */
     um_repaired repaired[UM_REPAIRED_SLOTS]; /* by sqn modulo their number */
 } um_recovery_timing;
 
@@ -83,8 +84,6 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
 /* A lost datagram was retransmitted, waited_ns after the first of naks_sent NAKs and after ncfs_seen NCFs. */
 void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t naks_sent, uint32_t ncfs_seen,
                                           int64_t waited_ns);
-/* A lost datagram was retransmitted. is_shared: another receiver has NAKed it, too. */
-void um_recovery_timing_on_shared(um_recovery_timing *timing, bool is_shared);
 /* An NCF arrived for a datagram that is not missing: if it was retransmitted, another receiver has NAKed it, too. */
 void um_recovery_timing_on_late_ncf(um_recovery_timing *timing, uint32_t sqn);
 /* A missing datagram arrived without a retransmission, waited_ns after it was missed. */
@@ -98,6 +97,9 @@ void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, in
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, bool retransmission, int64_t now_ns);
 /* The source has reported the number of receivers and their longest round trip; 0: unknown. */
 void um_recovery_timing_on_group_report(um_recovery_timing *timing, uint32_t receivers, int64_t round_trip_ns);
+
+/* The source has answered a request for a session message. */
+void um_recovery_timing_on_answer(um_recovery_timing *timing, int64_t waited_ns);
 
 /* Draw a timer. naks_sent includes the NAK being sent, ncfs_seen the NCF being handled. */
 int64_t um_recovery_timing_draw_initial_ns(const um_recovery_timing *timing, um_random *random);
@@ -114,6 +116,9 @@ int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing);
  * quarter of the shortest recent round trip. */
 uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing);
 int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing);
+
+/* Returns how late reordered datagrams have arrived recently. */
+int64_t um_recovery_timing_lateness_ns(const um_recovery_timing *timing);
 
 /* Minimum interval between two NAK datagrams, so that NAKs share one. */
 int64_t um_recovery_timing_gather_ns(const um_recovery_timing *timing);

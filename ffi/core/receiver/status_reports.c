@@ -121,8 +121,10 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
         uint32_t lowest = um_loss_map_lowest(&session->losses);
         status.next_sqn = um_serial_before(lowest, session->next_sqn) ? lowest : session->next_sqn;
     }
-    if (!session->has_base)
+    if (!session->has_base) {
         status.flags |= UM_STATUS_ELICIT;
+        session->elicited_ns = now_ns;
+    }
     session->status_quiet_ns = next_quiet_ns(session, status.window_bytes, now_ns);
     session->status_window_bytes = status.window_bytes;
     session->status_slow_flags = status.flags & (UM_STATUS_SLOW | UM_STATUS_CUT_LOOSE);
@@ -172,6 +174,11 @@ void um_status_reports_on_session_message(um_receiver_session *session, const um
     }
     if (now_ns - session->last_activity_ns > session->config.status_maximum_interval_ns / 2)
         end_quiet(session, now_ns);
+    if (session->elicited_ns == INT64_MIN)
+        return;
+    um_recovery_timing_on_answer(&session->timing, now_ns - session->elicited_ns);
+    session->elicited_ns = INT64_MIN;
+    session->due_ns[UM_TIMER_STATUS] = now_ns; /* the source uses the round trip, too */
 }
 
 void um_status_reports_leave(um_receiver_session *session)
