@@ -149,8 +149,9 @@ def find_interface(wanted: str | None = None) -> Interface:
     for interface in candidates:
         if network is not None and any(address.ip in network for address in interface.addresses):
             return interface
+    by_ipv6 = "; IPv6 addresses do not identify one" if _is_ipv6(wanted) else ""
     raise NoSuchInterfaceError(
-        f"no interface is named or has the address {wanted}", hint=f"use one of {_list(candidates)}"
+        f"no interface is named or has the address {wanted}{by_ipv6}", hint=f"use one of {_list(candidates)}"
     )
 
 
@@ -289,6 +290,14 @@ def _default(candidates: list[Interface]) -> Interface:
         "no interface is up, has an IPv4 address and does multicast",
         hint=f"bring one up, or name one of {_list(candidates)} (lo works within this host)",
     )
+
+
+def _is_ipv6(wanted: str) -> bool:
+    try:
+        ipaddress.IPv6Interface(wanted)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_network(wanted: str) -> ipaddress.IPv4Network | None:

@@ -253,7 +253,7 @@ static int open_with_memory(um_publication_sessions *sessions, um_source_session
     void *memory = um_map(bytes);
     if (memory == NULL)
         return -ENOMEM;
-    um_back(memory, bytes); /* slow, so without the lock: the loop runs meanwhile */
+    um_prefer_huge_pages(memory, bytes);
     um_reactor_lock(sessions->reactor);
     int result = open_session(sessions, config, memory, sockets, opened);
     um_reactor_unlock(sessions->reactor);

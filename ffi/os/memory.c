@@ -5,20 +5,15 @@
 
 #include "core/foundation/base.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
 void *um_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-void um_back(void *memory, size_t bytes)
+void um_prefer_huge_pages(void *memory, size_t bytes)
 {
     madvise(memory, bytes, MADV_HUGEPAGE);
-    madvise(memory, bytes, MADV_POPULATE_WRITE); /* before Linux 5.14, pages are backed at first use */
 }
 
 void um_unmap(void *memory, size_t bytes)

@@ -240,6 +240,27 @@ def test_a_bad_line_is_refused_with_its_place_and_a_way_out(line: str, said: str
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("scope", "name", "value"),
+    [
+        ("context", "resolver_multicast_address", "ff15::1"),
+        ("context", "transport_lbtrm_multicast_address_low", "ff15::1"),
+        ("context", "transport_lbtrm_multicast_sources", "10.0.0.1,2001:db8::1"),
+        ("context", "resolver_unicast_daemon", "[2001:db8::1]:15380"),
+        ("context", "default_interface", "fe80::1/64"),
+        ("context", "request_tcp_interface", "2001:db8::1"),
+        ("source", "transport_lbtrm_multicast_address", "ff15::1"),
+        ("source", "flow_control_receivers_allowed", "2001:db8::/32"),
+    ],
+)
+def test_ipv6_is_refused_by_name(scope: str, name: str, value: str) -> None:
+    """The wire has addresses of four bytes: wherever an address is given, an IPv6 one is refused with what to do."""
+    with pytest.raises(
+        OptionError, match=r"has the IPv6 address .*only IPv4 is supported: give an IPv4 address"
+    ):
+        getattr(Config(), f"{scope}_options")(**{name: value})
+
+
 def test_a_bad_argument_is_refused() -> None:
     with pytest.raises(OptionError, match="there is no source option 'flow_controll'"):
         Config().source_options(flow_controll="min")

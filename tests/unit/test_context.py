@@ -22,7 +22,7 @@ from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_con
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Closed, Config, Context, Message
 from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
-from umstack.errors import ConfigError, InterfaceError, LinkError, OptionError, Unsupported
+from umstack.errors import ConfigError, InterfaceError, OptionError, Unsupported
 from umstack.telemetry.counters import schema
 from xdp.interface import find_interface
 
@@ -117,13 +117,27 @@ def test_an_impossible_forced_link_reports_the_alternative() -> None:
         assert context.link == "socket"
 
 
-def test_used_up_nak_ports_are_named() -> None:
-    """UM's port range: when every port is taken, the error names the range to widen."""
-    ports = {"transport_lbtrm_source_port_low": 29990, "transport_lbtrm_source_port_high": 29990}
-    with open_context(**ports) as context, context.source("one"):
-        with pytest.raises(LinkError, match=r"29990-29990.*widen transport_lbtrm_source_port"):
-            context.source("two")
-        assert len(context.stats()["sources"]) == 1
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+def test_a_session_takes_a_port_beyond_a_range_that_is_taken(
+    transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When every port of the range is taken, the system chooses one, a warning names it, and receivers find it."""
+    option = {"lbtrm": "transport_lbtrm_source_port", "tcp": "transport_tcp_port"}[transport]
+    ports = {f"{option}_low": 29990, f"{option}_high": 29990}
+    with (
+        open_context(**ports) as first,
+        open_context(**ports) as second,
+        first.source("one", transport=transport),
+        caplog.at_level("WARNING", "umstack.source"),
+    ):
+        source, receiver = connect(second, "two", transport=transport)
+        source.send(b"beyond", flush=True)
+        assert [message.data for message in collect(receiver, 1)] == [b"beyond"]
+        port = int(source.transport.split(":")[2])
+        assert port != 29990
+        assert (
+            f"{option}_low to {option}_high (29990-29990) is taken: a session uses port {port}" in caplog.text
+        )
 
 
 # ---- the two modes ----
@@ -171,13 +185,15 @@ def test_embedded_mode_has_a_thread() -> None:
     wait_for(lambda: not _tasks() - before)
 
 
-def test_a_source_session_has_its_memory_from_the_start() -> None:
-    """The log is backed when the session is made, so that no message waits for a page."""
-    window_bytes = 8 << 20
-    with open_context() as context:
+def test_a_source_session_has_its_memory_from_first_use() -> None:
+    """A topic that sends nothing costs under 2 MiB, though the log of its session has 96 MiB; messages are backed."""
+    with open_context() as context, context.source("first"):
         before = _backed_bytes()
-        with context.source("backed", transport_lbtrm_transmission_window_size=window_bytes):
-            assert _backed_bytes() - before >= 3 * window_bytes
+        sources = [context.source(f"topic {number}") for number in range(4)]
+        assert len({source.transport for source in sources}) == 4
+        assert _backed_bytes() - before < 4 * 2 * 2**20
+        sources[0].send_many([bytes(1400)] * 20_000)
+        assert _backed_bytes() - before > 20_000 * 1400
 
 
 def _backed_bytes() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import PORTS, SHARED, open_context
-from tests.waiting import SECONDS, wait_for
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
 from umstack.recovery.codec import RangeRequest, encode_range_request
 
@@ -445,6 +445,18 @@ def test_a_source_that_dies_during_a_late_join(publisher: Context, subscriber: C
 
 
 # The request port
+
+
+def test_a_port_beyond_a_range_that_is_taken_serves_late_join(caplog: pytest.LogCaptureFixture) -> None:
+    """When every request port is taken, the system chooses one, a warning names it, and receivers connect there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, open_context() as receiving:
+        port = taken.getsockname()[1]
+        ports = {"request_tcp_port_low": port, "request_tcp_port_high": port, "request_tcp_reuseaddr": 0}
+        with open_context(**ports) as sending, sending.source("taken", late_join=1) as source:
+            source.send(b"before", flush=True)
+            with receiving.receiver("taken") as receiver:
+                assert [message.data for message in collect(receiver, 1)] == [b"before"]
+        assert f"request_tcp_port_high ({port}-{port}) is taken" in caplog.text
 
 
 def test_connections_are_capped_and_idle_ones_end(subscriber: Context) -> None:

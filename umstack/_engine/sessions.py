@@ -173,7 +173,16 @@ class SourceSession:
         "source_count",
     )
 
-    def __init__(self, core: CoreContext, place: Place, options: SourceOptions, key_set: int) -> None:
+    def __init__(
+        self,
+        core: CoreContext,
+        place: Place,
+        options: SourceOptions,
+        key_set: int,
+        *,
+        ephemeral: bool = False,
+    ) -> None:
+        """Open it; with `ephemeral`, LBT-TCP takes a port chosen by the system if those of the pool are in use."""
         self.place = place
         self.key_set = key_set
         self.options = options
@@ -183,7 +192,7 @@ class SourceSession:
         config.key_set = key_set
         ip = core.interface.address or ""
         if options.transport == "tcp":
-            self._open_tcp(core, config)
+            self._open_tcp(core, config, ephemeral=ephemeral)
             self.address: TransportAddress = TcpAddress(ip, config.session_id, config.nak_port)
         elif options.transport == "lbtru":
             self._open_lbtru(core, config)
@@ -205,8 +214,11 @@ class SourceSession:
             core.options.transport_lbtrm_source_port_low,
             core.options.transport_lbtrm_source_port_high,
         )
-        doing = f"transport session on {self.place.group}:{self.place.port}, NAK ports {low}-{high}"
-        core.check(self._open(core, config, low, high), doing)
+        result = self._open(core, config, low, high)
+        if result == -errno.EADDRINUSE:
+            result = self._open(core, config, 0, 0)
+            _warn_of_port("UDP", "transport_lbtrm_source_port", low, high, config.nak_port)
+        core.check(result, f"transport session on {self.place.group}:{self.place.port}")
 
     def _open_lbtru(self, core: CoreContext, config: Any) -> None:
         options = self.options
@@ -233,7 +245,7 @@ class SourceSession:
         self.handle = handle[0]
         return result
 
-    def _open_tcp(self, core: CoreContext, config: Any) -> None:
+    def _open_tcp(self, core: CoreContext, config: Any, *, ephemeral: bool) -> None:
         options = self.options
         config.transport = lib.UM_TRANSPORT_TCP
         if not options.transport_tcp_use_session_id:
@@ -259,8 +271,13 @@ class SourceSession:
         tcp.activity_timeout_ns = options.transport_tcp_activity_timeout_ns
         tcp.stall_timeout_ns = options.flow_control_stall_timeout_ns
         handle = ffi.new("um_publication_session **")
+        low, high = tcp.port_low, tcp.port_high
         result = lib.um_publication_session_open_tcp(core.handle, config, tcp, handle)
-        core.check(result, f"session over TCP, ports {tcp.port_low}-{tcp.port_high}")
+        if result == -errno.EADDRINUSE and ephemeral:
+            tcp.port_low = tcp.port_high = 0
+            result = lib.um_publication_session_open_tcp(core.handle, config, tcp, handle)
+            _warn_of_port("TCP", "transport_tcp_port", low, high, config.nak_port)
+        core.check(result, f"session over TCP, ports {low}-{high}")
         self.handle = handle[0]
 
     def disown(self) -> None:
@@ -347,10 +364,11 @@ class SessionPool:
 
     def _open(self, place: Place, options: SourceOptions, key_set: int) -> SourceSession:
         """Open a session at a place. If all ports of the pool are in use, return the pool's sessions in turn."""
+        peers = self._peers(options, key_set)
+        ephemeral = place == Place("", 0) and not peers
         try:
-            session = SourceSession(self._core, place, options, key_set)
+            session = SourceSession(self._core, place, options, key_set, ephemeral=ephemeral)
         except UmError as error:
-            peers = self._peers(options, key_set)
             if error.errno != errno.EADDRINUSE or place != Place("", 0) or not peers:
                 raise
             return self._next_of(peers)
@@ -384,6 +402,21 @@ class SessionPool:
         step = next((step for step, group in enumerate(in_turn) if group not in active), 0)
         self._next = (self._next + step + 1) % size
         return in_turn[step]
+
+
+def _warn_of_port(protocol: str, options: str, low: int, high: int, port: int) -> None:
+    _records.write(
+        options,
+        logging.WARNING,
+        "every %s port of %s_low to %s_high (%d-%d) is taken: a session uses port %d, which a firewall may not let "
+        "through",
+        protocol,
+        options,
+        options,
+        low,
+        high,
+        port,
+    )
 
 
 def _port_of(session: SourceSession) -> int:

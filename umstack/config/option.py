@@ -141,8 +141,10 @@ def convert(spec: OptionSpec, value: OptionValue) -> StoredValue:
     if spec.kind is Kind.CHOICE:
         return _choice(spec, value)
     if spec.kind is Kind.TEXT:
+        _refuse_ipv6(str(value))
         return _text(value)
     if spec.kind is Kind.MULTICAST_GROUP:
+        _refuse_ipv6(str(value))
         return _multicast_group(value)
     if spec.kind is Kind.SWITCH:
         return _switch(spec, value)
@@ -229,6 +231,19 @@ def _text(value: OptionValue) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("is not a text")
     return value.strip()
+
+
+def _refuse_ipv6(text: str) -> None:
+    """Refuse a text that contains an IPv6 address or network: the wire format has addresses of four bytes."""
+    for part in re.split(r"[,;\s]+|->", text):
+        bracketed = re.fullmatch(r"\[(.*)\](?::\d+)?", part)
+        try:
+            address = ipaddress.IPv6Interface(bracketed[1] if bracketed else part)
+        except ValueError:
+            continue
+        raise ValueError(
+            f"has the IPv6 address {address.ip}, and only IPv4 is supported: give an IPv4 address"
+        )
 
 
 def _multicast_group(value: OptionValue) -> str:

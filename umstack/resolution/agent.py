@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import socket
 import struct
 from collections.abc import Callable, Collection
@@ -30,6 +31,8 @@ from umstack.sizing import datagram_size
 from xdp.closing import Closing
 
 DATAGRAM_MINIMUM_BYTES = 500
+_log = logging.getLogger("umstack.resolution")
+
 _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
@@ -335,7 +338,7 @@ class ResolutionAgent(Closing):
         return receiver
 
     def _open_unicast(self) -> socket.socket:
-        """Open the socket for resolution daemons on the first free port of the configured range."""
+        """Open the socket for resolution daemons on the first free port of the range, else on any."""
         low, high = self._options.resolver_unicast_port_low, self._options.resolver_unicast_port_high
         where = f"topic resolution from {self._interface.address}, ports {low} to {high}"
         with contextlib.ExitStack() as stack:
@@ -343,14 +346,22 @@ class ResolutionAgent(Closing):
             both.setblocking(False)
             both.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._options.traffic_class)
             _size_receive_buffer(both, self._options.resolver_multicast_receiver_socket_buffer_bytes)
-            for port in range(low, high + 1):
+            for port in (*range(low, high + 1), 0):
                 try:
                     both.bind((self._interface.address, port))
                 except OSError as error:
-                    if error.errno != errno.EADDRINUSE or port == high:
+                    if error.errno != errno.EADDRINUSE or port == 0:
                         raise error_from_os(error, where) from error
                 else:
                     break
+            if port == 0:
+                _log.warning(
+                    "every UDP port of resolver_unicast_port_low to resolver_unicast_port_high (%d-%d) is taken: port "
+                    "%d is used, which a firewall may not let through",
+                    low,
+                    high,
+                    both.getsockname()[1],
+                )
             stack.pop_all()
         return both
 

@@ -10,6 +10,7 @@ The number of connections and their idle time are bounded. At the limit a new co
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import socket
 from enum import Enum
@@ -21,6 +22,8 @@ from umstack.errors import OptionError, ResourceLimit
 from umstack.streams.counters import StreamCounters
 from umstack.streams.loop import StreamLoop
 from umstack.streams.tags import KIND_BYTES, StreamKind, kind_of, may_become_greeting
+
+_log = logging.getLogger("umstack.requests")
 
 _CONTROL = 8
 _MESSAGE = 0
@@ -214,7 +217,8 @@ def keep_alive(peer: socket.socket, timeout_ns: int) -> None:
 def _listen(options: ContextOptions, address: str) -> socket.socket:
     one = options.request_tcp_port
     low, high = (one, one) if one else (options.request_tcp_port_low, options.request_tcp_port_high)
-    for port in range(low, high + 1):
+    ports = (one,) if one else (*range(low, high + 1), 0)
+    for port in ports:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, options.request_tcp_reuseaddr)
@@ -225,6 +229,14 @@ def _listen(options: ContextOptions, address: str) -> socket.socket:
         except OSError:
             listener.close()
         else:
+            if port == 0:
+                _log.warning(
+                    "every TCP port of request_tcp_port_low to request_tcp_port_high (%d-%d) is taken: requests "
+                    "arrive at port %d, which a firewall may not let through",
+                    low,
+                    high,
+                    listener.getsockname()[1],
+                )
             return listener
     raise ResourceLimit(
         f"no free TCP port for requests on {address}, {low}-{high}",
