@@ -26,13 +26,17 @@ from umstack.cli import command as umstack
 from umstack.config import Config
 from umstack.errors import OptionError
 from umstack.resolution.codec import (
+    COOKIE_BYTES,
     KEEPALIVE,
     Advertisement,
+    KeepaliveKind,
     RequestScope,
     ResolutionDatagram,
     WireOption,
     decode,
+    decode_keepalive,
     encode,
+    encode_keepalive,
     encode_request,
     encode_wildcard_query,
     pack_wildcard_queries,
@@ -84,16 +88,16 @@ def test_an_invalid_daemon_is_refused(text: str) -> None:
 def test_the_first_daemon_that_answers_is_used() -> None:
     """With two daemons, both get keepalives and one gets the records; both get them while none answers."""
     daemons = client()
-    assert daemons.keepalives(0) == [FIRST, SECOND_DAEMON]
+    assert daemons.keepalives(0) == [(FIRST, KEEPALIVE), (SECOND_DAEMON, KEEPALIVE)]
     assert daemons.keepalives(499 * MS) == []
     assert daemons.destinations(0) == [FIRST, SECOND_DAEMON]
-    assert daemons.note_received(SECOND_DAEMON, 10 * MS)
+    assert daemons.note_received(SECOND_DAEMON, KEEPALIVE, 10 * MS)
     assert daemons.has_returned(10 * MS)
     assert daemons.destinations(10 * MS) == [SECOND_DAEMON]
-    assert daemons.note_received(FIRST, 20 * MS)
+    assert daemons.note_received(FIRST, KEEPALIVE, 20 * MS)
     assert not daemons.has_returned(20 * MS)
     assert daemons.destinations(20 * MS) == [FIRST]
-    assert not daemons.note_received(("10.6.6.6", 15380), 20 * MS)
+    assert not daemons.note_received(("10.6.6.6", 15380), KEEPALIVE, 20 * MS)
     assert daemons.change_count == 2
 
 
@@ -101,14 +105,14 @@ def test_an_idle_daemon_is_not_used() -> None:
     """resolver_unicast_activity_timeout: the other daemon takes over; a daemon that returns when there was none is
     logged once."""
     daemons = client()
-    daemons.note_received(FIRST, 0)
-    daemons.note_received(SECOND_DAEMON, 900 * MS)
+    daemons.note_received(FIRST, KEEPALIVE, 0)
+    daemons.note_received(SECOND_DAEMON, KEEPALIVE, 900 * MS)
     assert daemons.has_returned(0)
     assert daemons.destinations(999 * MS) == [FIRST]
     assert daemons.destinations(SECOND) == [SECOND_DAEMON]
     assert daemons.destinations(2 * SECOND) == [FIRST, SECOND_DAEMON]
     assert not daemons.has_returned(2 * SECOND)
-    daemons.note_received(FIRST, 3 * SECOND)
+    daemons.note_received(FIRST, KEEPALIVE, 3 * SECOND)
     assert daemons.has_returned(3 * SECOND)
     assert not daemons.has_returned(3 * SECOND)
 
@@ -119,14 +123,81 @@ def test_contradictory_times_are_refused() -> None:
         client(resolver_unicast_keepalive_interval=1000)
 
 
+def test_a_challenge_is_answered_with_the_cookie() -> None:
+    """A daemon that challenges is not used before it answers; one with another cookie has restarted."""
+    daemons = client()
+    daemons.keepalives(0)
+    for now_ns, cookie in ((10 * MS, b"8 bytes."), (30 * MS, b"restart.")):
+        assert daemons.note_received(FIRST, encode_keepalive(KeepaliveKind.CHALLENGE, cookie), now_ns)
+        assert not daemons.has_returned(now_ns)
+        response = encode_keepalive(KeepaliveKind.RESPONSE, cookie)
+        assert daemons.keepalives(now_ns) == [(FIRST, response)]
+        assert daemons.keepalives(now_ns) == []
+        daemons.note_received(FIRST, encode_keepalive(KeepaliveKind.ANSWER, cookie), now_ns + MS)
+        assert daemons.has_returned(now_ns + MS)
+        assert daemons.alive(now_ns + MS) == FIRST
+    daemons.note_received(FIRST, encode_keepalive(KeepaliveKind.CHALLENGE, cookie), 40 * MS)
+    assert daemons.keepalives(40 * MS) == [], "a forged keepalive in our name made it repeat the challenge"
+    assert daemons.alive(40 * MS) == FIRST
+
+
 # ---- the relay ----
+
+
+def join(relay: Relay, address: tuple[str, int], now_ns: int) -> Fate:
+    """Send a keepalive with the cookie that the relay sends to this address."""
+    return relay.received(encode_keepalive(KeepaliveKind.RESPONSE, relay.cookie(address)), address, now_ns)
+
+
+def test_an_address_becomes_a_client_after_a_challenge() -> None:
+    """A keepalive in the name of another host subscribes nobody, and keeps nobody subscribed."""
+    relay = Relay(RelayPolicy(client_timeout_s=5))
+    forged = [KEEPALIVE, encode_keepalive(KeepaliveKind.RESPONSE, relay.cookie(B)), QUERY]
+    assert [relay.received(data, A, 0) for data in forged] == [
+        Fate.CHALLENGED,
+        Fate.CHALLENGED,
+        Fate.DROPPED,
+    ]
+    assert relay.clients == []
+    assert join(relay, A, 0) is Fate.ANSWERED
+    for second in range(1, 6):
+        for data in forged:
+            relay.received(data, A, second * SECOND)
+    assert relay.clients == []
+    assert (relay.counters.challenges, relay.counters.dropped_unknown) == (12, 2)
+
+
+def test_daemons_do_not_answer_each_other() -> None:
+    """A keepalive in the name of one daemon to another ends with one challenge."""
+    relays = {A: Relay(RelayPolicy()), B: Relay(RelayPolicy())}
+    for forged in (KEEPALIVE, encode_keepalive(KeepaliveKind.RESPONSE, bytes(COOKIE_BYTES))):
+        pending, count = [(forged, A, B)], 0
+        while pending and count < 10:
+            data, source, to = pending.pop()
+            fate = relays[to].received(data, source, 0)
+            kinds = {Fate.ANSWERED: KeepaliveKind.ANSWER, Fate.CHALLENGED: KeepaliveKind.CHALLENGE}
+            if fate in kinds:
+                pending.append((encode_keepalive(kinds[fate], relays[to].cookie(source)), to, source))
+                count += 1
+        assert count == 1
+        assert relays[A].clients == relays[B].clients == []
+
+
+def test_one_host_keeps_no_other_off() -> None:
+    """One address gets a part of the clients."""
+    relay = Relay(RelayPolicy(clients_max=64, address_clients_max=16))
+    fates = [join(relay, ("10.1.0.66", port), 0) for port in range(1, 1000)]
+    assert fates.count(Fate.ANSWERED) == 16
+    assert join(relay, A, 0) is Fate.ANSWERED
+    assert relay.counters.clients_refused == 999 - 16
+    assert join(relay, ("10.1.0.66", 2000), 10 * SECOND) is Fate.ANSWERED, "the others timed out"
 
 
 def test_a_datagram_is_relayed_to_every_other_client() -> None:
     """A UDP relay like lbmrd: a sending address is a client; a keepalive is answered, and not relayed."""
     relay = Relay(RelayPolicy())
     for address in (A, B, C):
-        assert relay.received(KEEPALIVE, address, 0) is Fate.ANSWERED
+        assert join(relay, address, 0) is Fate.ANSWERED
     assert relay.received(QUERY, B, 1) is Fate.RELAYED
     assert relay.is_relayable(QUERY, B, 1)
     assert sorted(relay.clients) == [A, B, C]
@@ -136,8 +207,8 @@ def test_a_datagram_is_relayed_to_every_other_client() -> None:
 def test_an_idle_client_is_forgotten() -> None:
     """After the timeout no datagrams are relayed to it."""
     relay = Relay(RelayPolicy(client_timeout_s=5))
-    relay.received(KEEPALIVE, A, 0)
-    relay.received(KEEPALIVE, B, 3 * SECOND)
+    join(relay, A, 0)
+    join(relay, B, 3 * SECOND)
     assert relay.received(QUERY, B, 5 * SECOND) is Fate.RELAYED
     assert relay.clients == [B]
     assert relay.counters.clients_timed_out == 1
@@ -147,11 +218,11 @@ def test_a_relay_is_bounded() -> None:
     """Bad input: too many clients, disallowed senders, too many datagrams of one client, and datagrams that
     are not topic resolution are dropped.
     """
-    relay = Relay(RelayPolicy((ipaddress.IPv4Network("10.1.0.0/16"),), 2, 5, 10))
-    assert relay.received(QUERY, ("10.2.0.1", 1), 0) is Fate.DROPPED
-    relay.received(KEEPALIVE, A, 0)
-    relay.received(KEEPALIVE, B, 0)
-    assert relay.received(KEEPALIVE, C, 0) is Fate.DROPPED
+    relay = Relay(RelayPolicy((ipaddress.IPv4Network("10.1.0.0/16"),), 2, 2, 5, 10))
+    assert relay.received(KEEPALIVE, ("10.2.0.1", 1), 0) is Fate.DROPPED
+    join(relay, A, 0)
+    join(relay, B, 0)
+    assert join(relay, C, 0) is Fate.DROPPED
     for garbage in (b"garbage", b""):
         assert relay.received(garbage, A, 0) is Fate.RELAYED
         assert not relay.is_relayable(garbage, A, 0)
@@ -173,7 +244,7 @@ def test_an_overloaded_relay_skips_repeats() -> None:
     """
     relay = Relay(RelayPolicy(client_timeout_s=60))
     for client in (A, B):
-        relay.received(KEEPALIVE, client, 0)
+        join(relay, client, 0)
 
     def left(now_ns: int, *topics: str, client: tuple[str, int] = A) -> tuple[str, ...]:
         found = relay.condensed([(announced(*topics), client)], now_ns)
@@ -193,7 +264,7 @@ def test_an_overloaded_relay_skips_repeats() -> None:
     assert left(3 * SECOND, "a", "b") == ("a",)
     assert (relay.counters.dropped_repeated, relay.counters.records_left_out) == (1, 2 * (2 + 2 + 1 + 1))
     assert relay.counters.queries == relay.counters.advertisements == 8
-    relay.received(KEEPALIVE, C, 3 * SECOND)
+    join(relay, C, 3 * SECOND)
     assert left(3 * SECOND, "a") == ("a",), "a new client has not had it"
 
 
@@ -369,7 +440,7 @@ def test_an_unknown_sender_is_ignored() -> None:
         (address,) = server.relay.clients
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
             unknown_sender.sendto(QUERY, address)
-        wait_for(lambda: context.stats()["context"]["tr_dgrams_dropped_stranger"] == 1)
+        wait_for(lambda: context.stats()["context"]["tr_dgrams_dropped_unknown"] == 1)
         assert context.stats()["context"]["tr_queries_rcved"] == 0
 
 
@@ -398,7 +469,11 @@ def test_the_command_serves_and_reports() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.settimeout(SECONDS)
             one.sendto(KEEPALIVE, ("127.0.0.1", port))
-            assert one.recv(100) == KEEPALIVE
+            challenge = decode_keepalive(one.recv(100))
+            assert challenge is not None
+            assert challenge[0] is KeepaliveKind.CHALLENGE
+            one.sendto(encode_keepalive(KeepaliveKind.RESPONSE, challenge[1]), ("127.0.0.1", port))
+            assert decode_keepalive(one.recv(100)) == (KeepaliveKind.ANSWER, challenge[1])
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=SECONDS)
         assert process.returncode == 0

@@ -41,6 +41,14 @@ Examples:
     help="Maximum number of clients.",
 )
 @click.option(
+    "--clients-per-address",
+    "address_clients_max",
+    type=click.IntRange(1),
+    default=RelayPolicy().address_clients_max,
+    show_default=True,
+    help="Maximum number of clients at one address.",
+)
+@click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.1),
@@ -57,14 +65,20 @@ Examples:
 )
 @JSON_OPTION
 def command(
-    where: str, networks: tuple[str, ...], clients_max: int, timeout_s: float, rate: int, as_json: bool
+    where: str,
+    networks: tuple[str, ...],
+    clients_max: int,
+    address_clients_max: int,
+    timeout_s: float,
+    rate: int,
+    as_json: bool,
 ) -> None:
     """Relay topic resolution between contexts on networks without multicast.
 
     Set the option resolver_unicast_daemon of each context to its address. For failover, list two daemons: contexts
     stay connected to both. Runs until Ctrl-C or SIGTERM. --json prints a summary at the end.
     """
-    policy = RelayPolicy(tuple(map(_network, networks)), clients_max, timeout_s, rate)
+    policy = RelayPolicy(tuple(map(_network, networks)), clients_max, address_clients_max, timeout_s, rate)
     with RelayServer(_address(where), policy) as server:
         host, port = server.address
         click.echo(f"relaying topic resolution at {host}:{port}", err=True)

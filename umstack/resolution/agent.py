@@ -20,7 +20,7 @@ from umstack._engine.transport_address import TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.key_file import Key
-from umstack.resolution.codec import KEEPALIVE, WireOption
+from umstack.resolution.codec import WireOption
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, Unanswered
@@ -250,7 +250,7 @@ class ResolutionAgent(Closing):
         return len(received) == BATCH
 
     def _take_in(self, data: bytes, source: tuple[str, int], now_ns: int) -> None:
-        if self._daemons is not None and not self._daemons.note_received(source, now_ns):
+        if self._daemons is not None and not self._daemons.note_received(source, data, now_ns):
             self.machine.counters.tr_dgrams_dropped_stranger += 1
             return
         to = self._local if self._daemons is not None else self._options.resolver_incoming
@@ -290,8 +290,8 @@ class ResolutionAgent(Closing):
             if self._daemons.has_returned(now_ns):
                 self.machine.resend_all(now_ns)
             self.machine.counters.tr_daemon_changes = self._daemons.change_count
-            for daemon in self._daemons.keepalives(now_ns):
-                self._send(KEEPALIVE, daemon)
+            for daemon, keepalive in self._daemons.keepalives(now_ns):
+                self._send(keepalive, daemon)
         plain = self.machine.datagrams_to_send(now_ns)
         if not plain:
             return

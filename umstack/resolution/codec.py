@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass
-from enum import IntFlag, StrEnum
+from enum import IntEnum, IntFlag, StrEnum
 from functools import lru_cache
 
 from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
@@ -63,6 +63,12 @@ class WireOption:
 
     type: int
     body: bytes
+
+
+COOKIE_BYTES = 8
+"""Bytes of a resolution daemon's cookie."""
+_KEEPALIVE_OPTION = 85
+_KEEPALIVE_FLAGS = b"\x80\0"  # receivers that do not know the option may ignore it
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +365,35 @@ def encode(datagram: ResolutionDatagram) -> bytes:
 
 
 KEEPALIVE = encode(ResolutionDatagram())
-"""An empty datagram: the keepalive between a context and a resolution daemon."""
+"""An empty datagram: the keepalive of a context that has no cookie of the resolution daemon."""
+
+
+class KeepaliveKind(IntEnum):
+    """The kinds of keepalives that carry a daemon's cookie. A daemon ignores those that only daemons send."""
+
+    CHALLENGE = 1
+    """From a daemon: repeat this cookie to become a client."""
+    RESPONSE = 2
+    """From a context."""
+    ANSWER = 3
+    """From a daemon: this address is a client."""
+
+
+def encode_keepalive(kind: KeepaliveKind, cookie: bytes) -> bytes:
+    """Encode a keepalive with a cookie."""
+    body = _KEEPALIVE_FLAGS + bytes((kind, 0)) + cookie
+    return encode(ResolutionDatagram(options=(WireOption(_KEEPALIVE_OPTION, body),)))
+
+
+_KEEPALIVE_BYTES = len(encode_keepalive(KeepaliveKind.CHALLENGE, bytes(COOKIE_BYTES)))
+
+
+def decode_keepalive(data: bytes) -> tuple[KeepaliveKind, bytes] | None:
+    """Return kind and cookie of such a keepalive; None for other datagrams."""
+    if len(data) != _KEEPALIVE_BYTES:
+        return None
+    cookie = data[-COOKIE_BYTES - _OPTION_LENGTH_BYTES : -_OPTION_LENGTH_BYTES]
+    return next(((kind, cookie) for kind in KeepaliveKind if data == encode_keepalive(kind, cookie)), None)
 
 
 def encode_request(scope: RequestScope) -> bytes:

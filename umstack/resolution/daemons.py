@@ -6,6 +6,9 @@ records.
 
       idle --(a datagram received from it)--> alive --(nothing received for the activity timeout)--> idle
 
+A daemon challenges a context that it does not know: its keepalives must repeat the daemon's cookie. A challenge with
+another cookie means that the daemon has restarted, so it counts as idle until it answers.
+
 While no daemon is alive, every record is sent to all of them. When the first one becomes alive again, the context
 sends all its records and requests those of the others, because records sent meanwhile were lost.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from umstack.config import ContextOptions
+from umstack.resolution.codec import KEEPALIVE, KeepaliveKind, decode_keepalive, encode_keepalive
 
 Address = tuple[str, int]
 
@@ -23,6 +27,8 @@ Address = tuple[str, int]
 class _Daemon:
     address: Address
     last_received_ns: int | None = None
+    cookie: bytes | None = None
+    is_challenging: bool = False
 
 
 class DaemonClient:
@@ -47,11 +53,15 @@ class DaemonClient:
         self.change_count = 0
         """Number of times that the daemon in use changed to another one or to none."""
 
-    def note_received(self, address: Address, now_ns: int) -> bool:
+    def note_received(self, address: Address, data: bytes, now_ns: int) -> bool:
         """Account for a datagram from an address; return false if the address is not one of our daemons."""
         for daemon in self._daemons:
             if daemon.address == address:
-                daemon.last_received_ns = now_ns
+                keepalive = decode_keepalive(data)
+                if keepalive is None or keepalive[0] is KeepaliveKind.ANSWER:
+                    daemon.last_received_ns = now_ns
+                elif keepalive[0] is KeepaliveKind.CHALLENGE and keepalive[1] != daemon.cookie:
+                    daemon.cookie, daemon.last_received_ns, daemon.is_challenging = keepalive[1], None, True
                 return True
         return False
 
@@ -84,13 +94,20 @@ class DaemonClient:
         self.was_alive = alive
         return alive is not None and before is None
 
-    def keepalives(self, now_ns: int) -> list[Address]:
-        """Return the daemons to which a keepalive is due, which are all or none."""
-        if now_ns < self._next_keepalive_ns:
-            return []
-        self._next_keepalive_ns = now_ns + self._keepalive_ns
-        return [daemon.address for daemon in self._daemons]
+    def keepalives(self, now_ns: int) -> list[tuple[Address, bytes]]:
+        """Return the keepalives that are due: to every daemon, or to those with a new cookie."""
+        is_due = now_ns >= self._next_keepalive_ns
+        if is_due:
+            self._next_keepalive_ns = now_ns + self._keepalive_ns
+        chosen = [daemon for daemon in self._daemons if is_due or daemon.is_challenging]
+        for daemon in chosen:
+            daemon.is_challenging = False
+        return [(daemon.address, _keepalive(daemon.cookie)) for daemon in chosen]
 
     def deadline_ns(self) -> int:
-        """Return when keepalives() must be called next."""
+        """Return when keepalives() must be called next; a new cookie comes with a datagram, which wakes the caller."""
         return self._next_keepalive_ns
+
+
+def _keepalive(cookie: bytes | None) -> bytes:
+    return KEEPALIVE if cookie is None else encode_keepalive(KeepaliveKind.RESPONSE, cookie)

@@ -1,8 +1,10 @@
 """Relay: the resolution daemon. It forwards each topic resolution datagram of a client to all other clients.
 
-A client is an address that has sent a keepalive or another topic resolution datagram within the timeout. The daemon
-replies to keepalives and does not relay them. It stores no topics, so that another daemon can take over at any moment.
-Other datagrams are dropped.
+A client is an address that has sent a keepalive with its cookie within the timeout. A cookie is a keyed hash of an
+address. The daemon sends it to that address only, as a challenge in reply to a keepalive without it. So nobody can
+subscribe another host, and a daemon, which ignores challenges and answers, never becomes a client of another daemon.
+Keepalives are not relayed. The daemon stores no topics, so that another daemon can take over at any moment. Other
+datagrams, and those of other addresses, are dropped.
 
 Relaying a datagram takes one system call per 64 clients (ffi/io/datagram_batch.h), and C code checks it: with a
 hundred contexts a daemon sends a hundred times what it receives. Under overload it relays only records that it has not
@@ -20,17 +22,28 @@ import mmap
 import selectors
 import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
+from hashlib import blake2b
+from hmac import compare_digest
 from itertools import islice
 from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.errors import error_from_os
-from umstack.resolution.codec import KEEPALIVE, Rejected, decode, pack
+from umstack.resolution.codec import (
+    COOKIE_BYTES,
+    KEEPALIVE,
+    KeepaliveKind,
+    Rejected,
+    decode,
+    decode_keepalive,
+    encode_keepalive,
+    pack,
+)
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
 from xdp.closing import Closing
 
@@ -51,8 +64,10 @@ class RelayCounters:
     queries: int = 0
     advertisements: int = 0
     keepalives: int = 0
+    challenges: int = 0
     dropped_malformed: int = 0
     dropped_not_allowed: int = 0
+    dropped_unknown: int = 0
     dropped_rate: int = 0
     dropped_repeated: int = 0
     records_left_out: int = 0
@@ -67,15 +82,16 @@ class RelayPolicy:
 
     networks: tuple[ipaddress.IPv4Network, ...] = ()
     clients_max: int = 4096
+    address_clients_max: int = 256
     client_timeout_s: float = 5.0
     client_datagrams_per_second: int = 2000
 
 
 class _Client:
-    __slots__ = ("allowance", "last_received_ns")
+    __slots__ = ("allowance", "charged_ns", "kept_ns")
 
     def __init__(self, now_ns: int, allowance: float) -> None:
-        self.last_received_ns = now_ns
+        self.kept_ns = self.charged_ns = now_ns
         self.allowance = allowance
 
 
@@ -85,6 +101,8 @@ class Fate(Enum):
     DROPPED = "dropped"
     ANSWERED = "answered"
     """Reply to the client with a keepalive."""
+    CHALLENGED = "challenged"
+    """Reply to the sender with its cookie."""
     RELAYED = "relayed"
     """Send to every other client."""
 
@@ -95,6 +113,8 @@ class Relay:
     def __init__(self, policy: RelayPolicy) -> None:
         self._policy = policy
         self._clients: OrderedDict[Address, _Client] = OrderedDict()
+        self._clients_of: Counter[str] = Counter()
+        self._cookie_key = SystemRandom().randbytes(32)
         self._memory: Any = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, lib.um_relayed_records_footprint()))
         key = ffi.new("um_siphash_key *", [SystemRandom().getrandbits(64) for _ in range(2)])
         self._relayed: Any = lib.um_relayed_records_init(self._memory, key[0])
@@ -113,12 +133,27 @@ class Relay:
         counters = self.counters
         counters.datagrams_received += 1
         self._drop_idle(now_ns)
-        if self._client(source, now_ns) is None:
+        keepalive = (KeepaliveKind.RESPONSE, b"") if data == KEEPALIVE else decode_keepalive(data)
+        if keepalive is None:
+            return Fate.RELAYED if self._is_within_rate(source, now_ns) else Fate.DROPPED
+        kind, cookie = keepalive
+        if kind is not KeepaliveKind.RESPONSE:
+            counters.dropped_unknown += 1
             return Fate.DROPPED
-        if data == KEEPALIVE:
-            counters.keepalives += 1
-            return Fate.ANSWERED
-        return Fate.RELAYED
+        if not self._is_allowed(source):
+            return Fate.DROPPED
+        if not compare_digest(cookie, self.cookie(source)):
+            counters.challenges += 1
+            return Fate.CHALLENGED
+        if not self._keep(source, now_ns):
+            return Fate.DROPPED
+        counters.keepalives += 1
+        return Fate.ANSWERED
+
+    def cookie(self, address: Address) -> bytes:
+        """Return the cookie of an address."""
+        text = f"{address[0]}:{address[1]}".encode()
+        return blake2b(text, key=self._cookie_key, digest_size=COOKIE_BYTES).digest()
 
     def is_relayable(self, data: bytes, source: Address, now_ns: int) -> bool:
         """Return true if this is a topic resolution datagram that may be relayed; its records then count as relayed."""
@@ -162,39 +197,57 @@ class Relay:
             lib.um_relayed_records_take(self._relayed, data, len(data), client, now_ns, repeat_ns, self._part)
         )
 
-    def _client(self, source: Address, now_ns: int) -> _Client | None:
-        """Return the sender's entry, and add it if it is new; None if the sender is not allowed or exceeds its rate."""
+    def _is_allowed(self, source: Address) -> bool:
+        """Return true if the sender is a client, or may become one."""
         policy, counters = self._policy, self.counters
-        rate = policy.client_datagrams_per_second
-        client = self._clients.get(source)
-        if client is None:
-            if policy.networks and not any(
-                ipaddress.IPv4Address(source[0]) in network for network in policy.networks
-            ):
-                counters.dropped_not_allowed += 1
-                return None
-            if len(self._clients) >= policy.clients_max:
-                counters.clients_refused += 1
-                return None
-            client = self._clients[source] = _Client(now_ns, rate)
+        if source in self._clients:
+            return True
+        if policy.networks and not any(
+            ipaddress.IPv4Address(source[0]) in network for network in policy.networks
+        ):
+            counters.dropped_not_allowed += 1
+            return False
+        is_full = len(self._clients) >= policy.clients_max
+        if is_full or self._clients_of[source[0]] >= policy.address_clients_max:
+            counters.clients_refused += 1
+            return False
+        return True
+
+    def _keep(self, source: Address, now_ns: int) -> bool:
+        """Add or refresh a client that proved its address; return false if it exceeds its rate."""
+        if source not in self._clients:
+            self._clients[source] = _Client(now_ns, self._policy.client_datagrams_per_second)
+            self._clients_of[source[0]] += 1
             self.change_count += 1
             lib.um_relayed_records_forget(self._relayed)  # the new client has received no record yet
-        client.allowance = min(rate, client.allowance + (now_ns - client.last_received_ns) * rate / _NS_PER_S)
-        client.last_received_ns = now_ns
+        self._clients[source].kept_ns = now_ns
         self._clients.move_to_end(source)
+        return self._is_within_rate(source, now_ns)
+
+    def _is_within_rate(self, source: Address, now_ns: int) -> bool:
+        """Charge a client for a datagram; return false if it exceeds its rate, or is no client."""
+        client, rate = self._clients.get(source), self._policy.client_datagrams_per_second
+        if client is None:
+            self.counters.dropped_unknown += 1
+            return False
+        client.allowance = min(rate, client.allowance + (now_ns - client.charged_ns) * rate / _NS_PER_S)
+        client.charged_ns = now_ns
         if client.allowance < 1:
-            counters.dropped_rate += 1
-            return None
+            self.counters.dropped_rate += 1
+            return False
         client.allowance -= 1
-        return client
+        return True
 
     def _drop_idle(self, now_ns: int) -> None:
         limit_ns = now_ns - int(self._policy.client_timeout_s * _NS_PER_S)
         while self._clients:
             address, client = next(iter(self._clients.items()))
-            if client.last_received_ns > limit_ns:
+            if client.kept_ns > limit_ns:
                 return
             del self._clients[address]
+            self._clients_of[address[0]] -= 1
+            if not self._clients_of[address[0]]:
+                del self._clients_of[address[0]]
             self.change_count += 1
             self.counters.clients_timed_out += 1
 
@@ -246,8 +299,8 @@ class RelayServer(Closing):
         fates = [(data, source, self.relay.received(data, source, now_ns)) for data, source in received]
         relayed = [(data, source) for data, source, fate in fates if fate is Fate.RELAYED]
         for _, source, fate in fates:
-            if fate is Fate.ANSWERED:
-                self._answer(source)
+            if fate in (Fate.ANSWERED, Fate.CHALLENGED):
+                self._answer(source, fate)
         if len(received) == BATCH:
             for data in self.relay.condensed(relayed, now_ns):
                 self._relay(data, None)
@@ -256,9 +309,10 @@ class RelayServer(Closing):
             if self.relay.is_relayable(data, source, now_ns):
                 self._relay(data, source)
 
-    def _answer(self, client: Address) -> None:
+    def _answer(self, client: Address, fate: Fate) -> None:
+        kind = KeepaliveKind.ANSWER if fate is Fate.ANSWERED else KeepaliveKind.CHALLENGE
         try:
-            self._socket.sendto(KEEPALIVE, client)
+            self._socket.sendto(encode_keepalive(kind, self.relay.cookie(client)), client)
         except OSError:
             self.relay.counters.send_failed += 1
 
