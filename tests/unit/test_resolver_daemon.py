@@ -440,7 +440,7 @@ def test_an_unknown_sender_is_ignored() -> None:
         (address,) = server.relay.clients
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
             unknown_sender.sendto(QUERY, address)
-        wait_for(lambda: context.stats()["context"]["tr_dgrams_dropped_unknown"] == 1)
+        wait_for(lambda: context.stats()["context"]["tr_dgrams_dropped_stranger"] == 1)
         assert context.stats()["context"]["tr_queries_rcved"] == 0
 
 
