@@ -357,8 +357,9 @@ class Context(Closing):
 
         Args:
             topic: Name of 1 to 246 bytes of UTF-8 without NUL.
-            on_message: Callback for every message and event: on a dispatch thread in embedded mode, inside
-                process_events() in sequential mode. None: the application reads the receiver.
+            on_message: Callback for every message and event: on a thread of its own in embedded mode, so callbacks of
+                several receivers run at the same time; inside process_events() in sequential mode. None: the
+                application reads the receiver.
             queue: Event queue of this context to deliver into; the application then reads that queue.
             takes_group: Called on the topic resolution thread with the multicast group of each source of the topic
                 (dotted IPv4 address); returns True if that source is to be received. None: every source.

@@ -109,7 +109,7 @@ def test_a_reader_that_waits_receives_for_itself(
 
 
 def test_callbacks_are_given_what_their_thread_received() -> None:
-    """The dispatch thread waits for several queues, and leads while it does."""
+    """A dispatch thread for each queue waits, and one of them leads meanwhile."""
     seen: dict[str, list[bytes]] = {"one": [], "two": []}
 
     def note(event: Event) -> None:

@@ -93,7 +93,7 @@ def test_a_message_contains_its_origin(context: Context) -> None:
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_a_callback_gets_every_row_in_order(mode: str) -> None:
-    """W8, UM-13, UM-14: on_message runs on the dispatch thread, or inside process_events in sequential mode."""
+    """W8, UM-13, UM-14: on_message runs on a dispatch thread, or inside process_events in sequential mode."""
     rows: list[Event] = []
     threads: set[int] = set()
 

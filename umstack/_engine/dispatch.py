@@ -1,9 +1,8 @@
-"""Dispatch: runs the on_message callbacks of a context, on its own thread or on the application's."""
+"""Dispatch: runs the on_message callbacks of a context, on threads of its own or on the application's."""
 
 from __future__ import annotations
 
 import os
-import select
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
@@ -26,7 +25,7 @@ class Callback:
 
 
 class Dispatch(Closing):
-    """Runs callbacks one after another. No lock is held, so a callback may create and close readers."""
+    """Runs the callbacks of each queue one after another. No lock is held, so they may create and close readers."""
 
     @abstractmethod
     def add(self, callback: Callback) -> None:
@@ -65,90 +64,76 @@ class DonatedDispatch(Dispatch):
         self._callbacks.clear()
 
 
-class DispatchThread(Dispatch):
-    """Embedded mode: a thread waits on the queues. It starts with the first callback.
+class DispatchThreads(Dispatch):
+    """Embedded mode: each queue with a callback has a thread, so a slow callback delays no other.
 
-    remove() waits until a running callback of that queue returns, unless that callback called it.
+    remove() and close() wait until running callbacks return. Called from a callback they do not: two callbacks that
+    close each other's queues would wait forever.
     """
 
     def __init__(self, wait: Callable[[int], object]) -> None:
         """Create it. `wait` blocks until a descriptor is readable."""
         self._wait = wait
-        self._callbacks: dict[int, Callback] = {}
-        self._running: Callback | None = None
         self._changed = threading.Condition()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
-        self._epoll: select.epoll
-        self._wake_fd: int
+        self._threads: dict[Callback, threading.Thread] = {}
+        self._waiting: set[Callback] = set()
+        self._here = threading.local()
+        self._is_closed = False
 
     def add(self, callback: Callback) -> None:
         """Serve one more queue."""
         with self._changed:
-            if self._stopping:
+            if self._is_closed:
                 raise Closed("the context is closed")
-            if self._thread is None:
-                self._thread = self._start()
-            self._callbacks[callback.fd] = callback
-            self._epoll.register(callback.fd, select.EPOLLIN)
-            os.eventfd_write(self._wake_fd, 1)
-
-    def _start(self) -> threading.Thread:
-        self._epoll = select.epoll()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
-        thread = threading.Thread(target=self._run, name="umstack-dispatch", daemon=True)
-        thread.start()
-        return thread
+            thread = threading.Thread(
+                target=self._run, args=(callback,), name="umstack-dispatch", daemon=True
+            )
+            thread.start()
+            self._threads[callback] = thread
 
     def remove(self, callback: Callback) -> None:
-        """Stop serving a queue. Waits until its callback returns, unless that callback called this."""
+        """Stop serving a queue. Waits until its callback returns, unless a callback called this."""
         with self._changed:
-            if self._callbacks.get(callback.fd) is callback:
-                del self._callbacks[callback.fd]
-                if not self._epoll.closed:
-                    self._epoll.unregister(callback.fd)
-            if threading.current_thread() is not self._thread:
-                self._changed.wait_for(lambda: self._running is not callback)
+            thread = self._threads.pop(callback, None)
+            if thread is None:
+                return
+            os.eventfd_write(callback.fd, 1)
+            if getattr(self._here, "is_callback", False):
+                self._changed.wait_for(lambda: callback not in self._waiting)
+                return
+        thread.join()
 
     def run(self) -> None:
-        """Do nothing: the thread runs the callbacks."""
+        """Do nothing: the threads run the callbacks."""
 
     def close(self) -> None:
-        """End the thread after its current callback. A callback may call this. A second call does nothing."""
+        """Stop serving all queues, as remove() does. A second call does nothing."""
         with self._changed:
-            first, self._stopping = not self._stopping, True
-            thread = self._thread
-            if first and thread is not None:
-                os.eventfd_write(self._wake_fd, 1)
-        if thread is not None and threading.current_thread() is not thread:
-            thread.join()
+            self._is_closed = True
+            callbacks = list(self._threads)
+        for callback in callbacks:
+            self.remove(callback)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            with self._changed:
-                callbacks = list(self._callbacks.values())
-            waiting = sum(self._serve(callback) for callback in callbacks)
-            if waiting or self._stopping:
-                continue
-            self._wait(self._epoll.fileno())
-            for fd, _ in self._epoll.poll(0):
-                if fd == self._wake_fd:
-                    os.eventfd_read(fd)
-        with self._changed:
-            self._epoll.close()
-            os.close(self._wake_fd)
-
-    def _serve(self, callback: Callback) -> bool:
-        """Run a callback for the waiting rows. Returns true if more rows arrived meanwhile."""
-        with self._changed:
-            if self._stopping or self._callbacks.get(callback.fd) is not callback:
-                return False
-            self._running = callback
-        try:
+    def _run(self, callback: Callback) -> None:
+        self._here.is_callback = True
+        while self._is_served(callback):
             callback.run()
-            return callback.arm()
+            if self._is_served(callback) and not callback.arm():
+                self._wait_for(callback)
+
+    def _is_served(self, callback: Callback) -> bool:
+        with self._changed:
+            return callback in self._threads
+
+    def _wait_for(self, callback: Callback) -> None:
+        """Wait for rows, or for a removal: while a thread waits here, the context is not closed."""
+        with self._changed:
+            if callback not in self._threads:
+                return
+            self._waiting.add(callback)
+        try:
+            self._wait(callback.fd)
         finally:
             with self._changed:
-                self._running = None
+                self._waiting.discard(callback)
                 self._changed.notify_all()

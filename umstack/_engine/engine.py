@@ -14,7 +14,7 @@ from typing import Any
 import xdp
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
-from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
+from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.keyring import Keyring
@@ -119,7 +119,7 @@ class Engine:
         self.registry = Registry()
         self.sessions = SessionPool(self.core, self.registry.listing)
         self.dispatch: Dispatch = (
-            DonatedDispatch() if self.is_sequential else DispatchThread(self._wait_readable)
+            DonatedDispatch() if self.is_sequential else DispatchThreads(self._wait_readable)
         )
         self._duty_cycle = DutyCycle(duty_work)
         _open_engines.add(self)
