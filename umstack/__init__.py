@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from xdp.lazy_names import lazily, names_of
 
 if TYPE_CHECKING:
+    from umstack._engine.source_events import Drained as Drained
     from umstack._engine.source_events import ReceiverEvent as ReceiverEvent
     from umstack.batch import Batch as Batch
     from umstack.config import Config as Config
@@ -131,6 +132,7 @@ _HOME = {
     "PendingRequest": "requests",
     "Response": "requests",
     "Receiver": "receiver",
+    "Drained": "_engine.source_events",
     "ReceiverEvent": "_engine.source_events",
     "Source": "source",
     "WildcardReceiver": "wildcard_receiver",

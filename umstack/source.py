@@ -18,7 +18,7 @@ from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine
 from umstack._engine.publication import Publication
 from umstack._engine.sessions import SourceSession
-from umstack._engine.source_events import ReceiverEvent, cut_off, receiver_events
+from umstack._engine.source_events import Drained, ReceiverEvent, cut_off, given_up, receiver_events
 from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
@@ -738,30 +738,32 @@ class Source(Closing):
                 f"{known} of {receivers} receivers came within {timeout} s", hint="; ".join(hints) or None
             )
 
-    def wait_drained(self, timeout: float | None = None) -> bool:
-        """Wait until every receiver known to flow control has received all messages.
+    def wait_drained(self, timeout: float | None = None) -> Drained:
+        """Wait until every receiver known to flow control has received or given up all messages.
 
-        With flow_control none: until every datagram has left this host; losses are then unknown, except that
-        receiver_events() reports receivers that NAK too late. Receivers that timed out or stalled are not waited for.
+        With flow_control none: until every datagram has left this host; losses that receivers detect later are then
+        missing in the result. Receivers that timed out or stalled are not waited for.
 
         Args:
             timeout: Maximum wait in seconds; None: no timeout.
 
         Returns:
-            True if drained, False after the timeout.
+            Drained: true if everything was received; otherwise shows whether the timeout ended or datagrams were lost.
 
         Raises:
             Closed: The source is closed.
 
         Example:
             ```python
-            src.wait_drained(timeout=1)
+            if not src.wait_drained(timeout=1):
+                print("not received everywhere")
             ```
 
         Requirement: UM-83.
         """
         self.flush()
-        return self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
+        is_complete = self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
+        return Drained(is_complete, given_up(self._publication.session))
 
     def _wait(self, condition: Any, timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -23,6 +23,7 @@ static void copy_counters(uint64_t *out, const void *counters, uint32_t fields)
 uint32_t um_statistics_context(um_context *context, uint64_t *out)
 {
     um_reactor_lock(&context->reactor);
+    um_node_snapshot(&context->receiving.node);
     copy_counters(out, &context->receiving.node.counters, FIELDS(um_context_counters));
     for (uint32_t i = 0; i < context->sessions.limit; i++) {
         um_publication_session *session = &context->sessions.table[i];

@@ -378,6 +378,25 @@ TEST("AE-15 AE-17 W1", "status message: bytes and round trip")
     CHECK_EQ(read.flags, status.flags);
 }
 
+TEST("AE-15 W1", "status message: a loss report is a second control message")
+{
+    um_status_message status = {.next_sqn = 0x65, .given_up = 0x0102, .unconfirmed = 3};
+    uint8_t out[UM_STATUS_DATAGRAM_BYTES_MAX];
+    CHECK_EQ(um_status_encode(out, SESSION, NAK_PORT, &status), UM_STATUS_DATAGRAM_BYTES + UM_LOSS_REPORT_LBMC_BYTES);
+    bytes golden = hex("00003836 5eed0001 00000065 00000065 80000000 08fe0028 ff24c055 00010000"
+                       "01000000 00000065 00000000 00000000 0000000000000000 00000000"
+                       "08fe0018 ff14c055 00090000 01000000 00000102 00000003");
+    CHECK_BYTES(out, golden.data, golden.length);
+    um_packet packet = decode(&golden);
+    um_status_message read;
+    CHECK(um_status_decode(&packet, &read));
+    CHECK_EQ(read.given_up, 0x0102);
+    CHECK_EQ(read.unconfirmed, 3);
+    golden.data[golden.length - UM_LOSS_REPORT_DATA_BYTES] = 2; /* an unknown version */
+    CHECK(um_status_decode(&packet, &read));
+    CHECK_EQ(read.given_up, 0);
+}
+
 TEST("AE-15", "anything else in a DATA datagram is not a status message")
 {
     const char *others[] = {

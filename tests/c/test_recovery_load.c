@@ -106,15 +106,24 @@ TEST("UM-119 UM-123", "a receiver that never catches up still re-NAKs, and gives
     receiving_close(r);
 }
 
-/* The position of the status message captured last. */
-static uint32_t reported_sqn(const receiving *r)
+/* The status message captured last. */
+static um_status_message last_status(const receiving *r)
 {
-    const capture *last = &r->link.datagrams[r->link.count - 1];
     um_packet packet;
     um_status_message status;
-    CHECK_EQ(um_lbtrm_decode(last->data, last->length, &packet), UM_DGRAM_OK);
-    CHECK(um_status_decode(&packet, &status));
-    return status.next_sqn;
+    for (uint32_t i = r->link.count; i-- > 0;) {
+        const capture *datagram = &r->link.datagrams[i];
+        CHECK_EQ(um_lbtrm_decode(datagram->data, datagram->length, &packet), UM_DGRAM_OK);
+        if (um_status_decode(&packet, &status))
+            return status;
+    }
+    CHECK(!"no status message");
+    return status;
+}
+
+static uint32_t reported_sqn(const receiving *r)
+{
+    return last_status(r).next_sqn;
 }
 
 TEST("AE-15 AE-17", "a status message is sent at once when the gap that held the position back is closed")
@@ -142,6 +151,27 @@ TEST("AE-15", "a gap that is given up lets the position advance, too")
     tick_through(r, 0, 11 * (int64_t)NS_PER_S);
     um_status_reports_after_batch(&r->session, 11 * (int64_t)NS_PER_S);
     CHECK_EQ(reported_sqn(r), 4);
+    CHECK_EQ(last_status(r).given_up, 1);
+    receiving_close(r);
+}
+
+TEST("AE-15 UM-123", "datagrams that only a session message has shown are given up, and reported until they arrive")
+{
+    receiving *r = receiving_open();
+    arrive(r, 1, false, 0);
+    um_packet packet = {.type = UM_LBTRM_SM, .session_id = 7, .trail = 1, .lead = 3};
+    um_rx rx = {0};
+    um_receiver_session_on_packet(&r->session, &packet, &rx, NULL, 0, NS_PER_MS);
+    tick_through(r, NS_PER_MS, 12 * (int64_t)NS_PER_S);
+    um_status_reports_after_batch(&r->session, 12 * (int64_t)NS_PER_S);
+    CHECK_EQ(reported_sqn(r), 4);
+    CHECK_EQ(last_status(r).given_up, 0);
+    CHECK_EQ(last_status(r).unconfirmed, 2);
+    arrive(r, 2, false, 12 * (int64_t)NS_PER_S);
+    arrive(r, 3, false, 12 * (int64_t)NS_PER_S);
+    r->session.due_ns[UM_TIMER_STATUS] = 0;
+    um_status_reports_after_batch(&r->session, 12 * (int64_t)NS_PER_S);
+    CHECK_EQ(last_status(r).unconfirmed, 0);
     receiving_close(r);
 }
 

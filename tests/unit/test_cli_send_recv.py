@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import struct
@@ -261,6 +262,43 @@ def test_the_end_of_the_session_can_end_recv(start: Start) -> None:
 
 
 # ---- files ----
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reported"),
+    [
+        ((10, 1200, 10), "unrecoverably lost: topic sequence number 1"),
+        ((10, 1200), "1 datagrams were lost for good"),
+        ((1200, 1200), "2 datagrams were lost for good"),
+    ],
+)
+def test_a_lost_message_is_a_failure_at_both_ends(
+    start: Start, sizes: tuple[int, ...], reported: str
+) -> None:
+    """UM-83: recv counts datagrams that no later message reveals as lost; send names the receiver that lost them."""
+    receiver = start(
+        *("recv", "cut", "--until-end"),
+        *("-o", "transport_lbtrm_receiver_datagram_max_size=1000"),
+        *("-o", "transport_lbtrm_nak_generation_interval=400"),
+        *("-o", "transport_lbtrm_activity_timeout=2000"),
+    )
+    sender = start("send", "cut", "-o", "transport_topic_sequence_number_info_interval=0")
+    ready(sender)
+
+    def sent() -> int:
+        return sum(
+            source["messages_sent"] for one in read_statistics(sender.pid) for source in one["sources"]
+        )
+
+    for count, size in enumerate(sizes, 1):
+        os.write(sender.stdin.fileno(), b"%0*d\n" % (size, 0))  # type: ignore[union-attr]
+        wait_for(lambda count=count: sent() == count, "a message alone in its datagram", SECONDS)  # type: ignore[misc]
+    status, _, complained = finish(sender)
+    assert status == 1
+    assert re.search(r"receiver 127\.\S+ lost \d datagrams for good", complained), complained
+    status, said, complained = finish(receiver)
+    assert (status, said.count(b"\n")) == (1, sizes.count(10)), complained
+    assert reported in complained
 
 
 def test_files_go_through(start: Start, tmp_path: Path) -> None:

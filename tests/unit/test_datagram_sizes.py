@@ -85,3 +85,38 @@ def test_a_receiver_takes_what_comes_unless_it_has_a_size(publisher: Context) ->
             assert receiver.receive(SECONDS) == LONG
         assert (publisher.datagram_bytes, small.datagram_bytes) == (4000, 600)
         assert all(_transport(one)["dgrams_dropped_too_long"] == 0 for one in (small, large))
+
+
+@pytest.mark.parametrize("messages", [(SHORT, LONG, SHORT), (SHORT, LONG), (LONG, LONG)])
+def test_a_source_learns_what_its_receiver_has_lost(publisher: Context, messages: tuple[bytes, ...]) -> None:
+    """UM-83: a position that passes lost datagrams does not hide them, whether or not later data reveals them."""
+    with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
+        receiver = subscriber.receiver("topic", transport_lbtrm_nak_generation_interval=400)
+        source = publisher.source("topic", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        assert source.wait_drained(SECONDS)
+        for data in messages:
+            source.send(data, flush=True)
+        drained = source.wait_drained(SECONDS)
+        assert drained.is_complete
+        assert not drained
+        assert list(drained.given_up.values()) == [messages.count(LONG)]
+        assert subscriber.stats()["context"]["datagrams_given_up"] == messages.count(LONG)
+        assert "receiver_gave_up" in {event.kind for event in source.receiver_events()}
+        receiver.close()
+
+
+def test_what_is_recovered_off_transport_is_not_lost(publisher: Context) -> None:
+    """UM-83 UM-137: the transport gives the datagram up, but its message arrives over TCP."""
+    with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
+        receiver = subscriber.receiver(
+            "topic", use_otr=1, transport_lbtrm_nak_generation_interval=400, otr_request_initial_delay=100
+        )
+        source = publisher.source("topic", flow_control="min", late_join=1)
+        source.wait_connected(timeout=SECONDS)
+        for data in (SHORT, LONG, SHORT):
+            source.send(data, flush=True)
+        assert len(_rows(receiver, lambda rows: sum(isinstance(row, Message) for row in rows) == 3)) == 3
+        wait_for(lambda: _transport(subscriber)["unrecovered_too_long"] == 1, "giving up", SECONDS)
+        drained = source.wait_drained(SECONDS)
+        assert drained, drained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
@@ -17,6 +18,7 @@ _KINDS = {
     lib.UM_SOURCE_RECEIVER_NOISY: "receiver_noisy",
     lib.UM_SOURCE_RECEIVER_CUT_OFF: "receiver_cut_off",
     lib.UM_SOURCE_RECEIVER_LOSES: "receiver_loses",
+    lib.UM_SOURCE_RECEIVER_GAVE_UP: "receiver_gave_up",
     lib.UM_SOURCE_RECEIVER_KNOWN: "receiver_known",
     lib.UM_SOURCE_RECEIVER_GONE: "receiver_gone",
     lib.UM_SOURCE_CLIENT_CONNECTED: "connect",
@@ -49,6 +51,7 @@ class ReceiverEvent(NamedTuple):
     - receiver_noisy: it sends more NAKs than its share.
     - receiver_cut_off: the source no longer answers its NAKs.
     - receiver_loses: it NAKs messages that have left the transmission window; over TCP, source-paced: it is too slow.
+    - receiver_gave_up: it lost datagrams for good (at most one event per receiver in 10 s).
     - receiver_known: flow control includes it from now on; with flow_control none: its first status message arrived.
     - receiver_gone: it left or timed out. Only flow control detects this.
     - connect, disconnect (LBT-RU, TCP): the source starts or stops sending data to it.
@@ -63,11 +66,37 @@ class ReceiverEvent(NamedTuple):
     - receiver_gone: nanoseconds it was idle, 0 if it left.
     - receiver_noisy, receiver_cut_off: NAKs ignored in total.
     - receiver_loses: such NAKs in total; over TCP: messages lost in total.
+    - receiver_gave_up: such datagrams in total.
     - connect, disconnect: receivers that are connected after the event.
     - refused: 1 if it has no key for the topics of the session, 2 if the source does not have its key, 3 or 5 if its
       request was changed or replayed.
     - other kinds: 0.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Result of Source.wait_drained(); true if every receiver has received all messages.
+
+    Example:
+        ```python
+        drained = src.wait_drained(timeout=1)
+        if drained.is_complete and not drained:
+            print("lost for good:", drained.given_up)
+        ```
+    """
+
+    is_complete: bool
+    """Every receiver that counts has received or given up everything; False: the timeout ended first."""
+    given_up: dict[str, int]
+    """Datagrams of the session that receivers have lost for good since it began, by receiver ("10.0.0.7:40211").
+
+    They may have carried messages of other topics of the session.
+    """
+
+    def __bool__(self) -> bool:
+        """Return True if everything was received and nothing given up."""
+        return self.is_complete and not self.given_up
 
 
 def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:
@@ -100,6 +129,7 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
             "retransmitted_bytes": one.bytes,
             "refused": one.refused,
             "too_late": one.too_late,
+            "given_up": one.given_up + one.session_unconfirmed,
             "is_member": int(one.is_member),
             "is_cut_off": int(one.is_cut_off),
             "is_slow": int(one.is_slow),
@@ -110,6 +140,12 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
     return sorted(
         accounts, key=lambda one: (-int(one["is_cut_loose"]), -int(one["is_slow"]), -int(one["naks"]))
     )
+
+
+def given_up(session: SourceSession) -> dict[str, int]:
+    """Return the number of datagrams that receivers reported as lost for good, by receiver."""
+    accounts = receiver_accounts(session)
+    return {one["receiver"]: one["given_up"] for one in accounts if one["given_up"]}
 
 
 def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:

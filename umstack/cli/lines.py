@@ -25,7 +25,7 @@ from umstack.source import Source
 _SLICE_SECONDS = 0.02
 PATIENCE_SECONDS = 1.0
 """Seconds after which a line that carries nothing is taken out, if another line carries the messages."""
-_COUNTED = ("messages_sent", "receivers_timed_out", "receivers_stalled")
+_COUNTED = ("messages_sent", "receivers_timed_out", "receivers_stalled", "datagrams_given_up")
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,8 @@ class Line:
     @property
     def is_whole(self) -> bool:
         """Return true if this line carried every message to each receiver that has not left."""
-        return not self.outages and not self._idle_receivers(self.counters())
+        counted = self.counters()
+        return not (self.outages or counted["datagrams_given_up"] or self._idle_receivers(counted))
 
     @staticmethod
     def _idle_receivers(counted: dict[str, int]) -> int:
@@ -151,7 +152,7 @@ class Lines:
 
     def is_drained(self) -> bool:
         """True if every line that is not out is drained. At least one line is always in."""
-        return all(line.source.wait_drained(0) for line in self.all if not line.is_out)
+        return all(line.source.wait_drained(0).is_complete for line in self.all if not line.is_out)
 
     def has_whole_line(self) -> bool:
         """True if at least one line has carried every message, and all have arrived."""

@@ -87,6 +87,8 @@ class Summary:
     bytes: int = 0
     seconds: float = 0.0
     losses: int = 0
+    given_up: int = 0
+    """Datagrams that the transport lost for good."""
     interrupted: bool = False
     timed_out: bool = False
     open_sources: dict[str, None] = field(default_factory=dict)
@@ -312,6 +314,8 @@ def command(
         transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
         if isinstance(receiver, WildcardReceiver):
             summary.topics = receiver.topics()
+        if not isinstance(receiver, HotFailoverReceiver):
+            _note_given_up(contexts[0].stats(), summary)
         summary.counters = {**receiver.stats(), "transports": transports}
         summary.link_mode, summary.cpu_seconds = contexts[0].link_mode, time.process_time()
         summary.receive_drops = sum(one.stats()["link_counters"]["receive_drops"] for one in contexts)
@@ -376,6 +380,7 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
                     err=True,
                 )
             case CutLoose():
+                summary.losses += 1
                 click.echo(
                     f"umstack: too slow for {event.source}: {_lost(event)} dropped while the queue was full",
                     err=True,
@@ -385,6 +390,18 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
                 if summary.losses <= _LOSSES_SHOWN_MAX:
                     click.echo(f"umstack: unrecoverably lost: {_lost(event)} of {event.source}", err=True)
     return ended
+
+
+def _note_given_up(stats: dict[str, Any], summary: Summary) -> None:
+    """Record messages that were lost without an event: no later message of their topic revealed them."""
+    summary.given_up = stats["context"]["datagrams_given_up"]
+    leading = sum(receiver["leading_losses"] for receiver in stats["receivers"])
+    if leading:
+        summary.problems.append(f"{leading} messages were lost before the first one received")
+    elif summary.given_up and not summary.losses:
+        summary.problems.append(
+            f"{summary.given_up} datagrams were lost for good; they may have held messages"
+        )
 
 
 def _lost(event: UnrecoverableLoss | BurstLoss | CutLoose) -> str:

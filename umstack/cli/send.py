@@ -169,7 +169,8 @@ def command(
 ) -> None:
     """Publish standard input, files or generated messages to a TOPIC.
 
-    Exits with status 0 once every receiver has every message; receivers that left do not count.
+    Exits with status 0 once every receiver has every message; receivers that left do not count. Status 1 if a receiver
+    lost datagrams for good.
     """
     _check_form(form, bool(paths), exclude, properties, size_bytes, count, is_hot_failover)
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
@@ -277,6 +278,7 @@ def _report(summary: Summary, as_json: bool) -> None:
                     "seconds": summary.seconds,
                     "receivers": summary.receivers,
                     "drained": summary.is_drained,
+                    "given_up": summary.given_up,
                     "interrupted": summary.interrupted,
                     "tree": summary.tree,
                     "lines": summary.lines,

@@ -46,6 +46,8 @@ class Summary:
     seconds: float = 0.0
     receivers: int = 0
     is_drained: bool = False
+    given_up: dict[str, int] = field(default_factory=dict)
+    """Datagrams lost for good, by receiver."""
     interrupted: bool = False
     counters: dict[str, Any] = field(default_factory=dict)
     link_mode: str = ""
@@ -159,7 +161,7 @@ class Sending:
     def drain(self, stay_seconds: float) -> None:
         """Wait until everything was received, then serve retransmissions for `stay_seconds`."""
         self._await(
-            lambda: self._source.wait_drained(0),
+            lambda: self._source.wait_drained(0).is_complete,
             lambda: "waiting for the last messages to be received",
         )
         self._summary.is_drained = True
@@ -175,6 +177,11 @@ class Sending:
         self._summary.datagram_bytes = self._context.datagram_bytes
         counters = self._summary.counters = self._source.stats()
         self._summary.messages = int(counters["messages_sent"] or 0)
+        self._summary.given_up = self._source.wait_drained(0).given_up
+        self._summary.problems += [
+            f"receiver {receiver} lost {count} datagrams for good and may miss messages"
+            for receiver, count in self._summary.given_up.items()
+        ]
         if timed_out := counters["receivers_timed_out"]:
             self._summary.problems.append(
                 f"{timed_out} receivers became idle before they had everything (flow_control_receiver_timeout)"

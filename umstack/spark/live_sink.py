@@ -100,7 +100,14 @@ class PartitionPublisher:
     def drain(self) -> None:
         """Wait until the receivers have received everything."""
         for topic, publisher in self._publishers.items():
-            if not publisher.source.wait_drained(self._options.timeout):
+            drained = publisher.source.wait_drained(self._options.timeout)
+            if drained.given_up:
+                lost = ", ".join(f"{receiver}: {count}" for receiver, count in drained.given_up.items())
+                raise NotConnected(
+                    f"receivers of {topic!r} lost datagrams for good: {lost}",
+                    hint="see docs/recovery.md; rows in these datagrams are missing there",
+                )
+            if not drained:
                 raise NotConnected(
                     f"receivers of {topic!r} did not take all rows within {self._options.timeout:.0f} s",
                     hint="check the receivers, or raise the option timeout",

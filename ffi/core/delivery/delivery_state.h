@@ -145,7 +145,8 @@ typedef struct um_delivery {
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     uint32_t leading_sqn;
-    um_address request_port; /* where the source takes recovery requests; ip 0: nowhere */
+    uint32_t unfetched_count; /* messages that off-transport recovery could not fetch either */
+    um_address request_port;  /* where the source takes recovery requests; ip 0: nowhere */
     um_delivery_fetch fetch;
 } um_delivery;
 

@@ -15,10 +15,12 @@ static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t coun
     um_receiver_counters *counters = &delivery->receiver->counters;
     if (!um_delivery_is_past_lost(delivery, first))
         return;
-    if (delivery->fetch.kind != UM_DELIVERY_FETCH_LATE_JOIN)
-        UM_COUNT(counters->otr_lost, count);
-    else
+    if (delivery->fetch.kind == UM_DELIVERY_FETCH_LATE_JOIN) {
         UM_COUNT(counters->late_join_lost, count);
+        return;
+    }
+    UM_COUNT(counters->otr_lost, count);
+    delivery->unfetched_count += count;
 }
 
 /* Declares one topic sqn lost and removes its entry. Returns false if the queue is full. */

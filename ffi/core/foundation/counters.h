@@ -100,6 +100,8 @@ typedef struct um_source_transport_counters {
     uint64_t naks_over_share;
     /* counter, NAKs: NAKs dropped without a response: the receiver is cut off (UX-21). */
     uint64_t naks_cut_off;
+    /* counter, datagrams: Datagrams that receivers reported as lost for good, over all receivers; their positions pass such datagrams. */
+    uint64_t datagrams_given_up;
     /* counter, messages: Flow-control status messages accepted. */
     uint64_t status_messages_received;
     /* counter, messages: Status messages dropped: bad layout. */
@@ -355,6 +357,8 @@ typedef struct um_context_counters {
     uint64_t fragments_lost;
     /* counter, fragments: Fragments that delivery controllers gave up. */
     uint64_t fragments_unrecoverably_lost;
+    /* counter, datagrams: Datagrams that receiving sessions, ended ones included, lost for good; without those that off-transport recovery delivered. */
+    uint64_t datagrams_given_up;
     /* snapshot, sessions: Transport sessions open, sending and receiving. */
     uint64_t sessions;
     /* counter, sessions: Sessions not joined because the session table is full. */

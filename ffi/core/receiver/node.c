@@ -75,6 +75,8 @@ um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, 
 
 void um_node_remove_session(um_node *node, um_receiver_session *session)
 {
+    um_session_losses losses = um_status_reports_losses(session);
+    node->ended_given_up += losses.given_up + (uint64_t)losses.unconfirmed;
     uint32_t hole = table_find(node, &session->config.id);
     for (uint32_t at = (hole + 1) & TABLE_MASK; node->table[at] != NULL; at = (at + 1) & TABLE_MASK) {
         const um_session_id *id = &node->table[at]->config.id;
@@ -94,6 +96,15 @@ void um_node_remove_session(um_node *node, um_receiver_session *session)
         break;
     }
     node->counters.sessions = node->session_count;
+}
+
+void um_node_snapshot(um_node *node)
+{
+    node->counters.datagrams_given_up = node->ended_given_up;
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_session_losses losses = um_status_reports_losses(node->sessions[i]);
+        node->counters.datagrams_given_up += losses.given_up + (uint64_t)losses.unconfirmed;
+    }
 }
 
 static bool has_receiver(const um_receiver_session *session, const um_receiver *receiver)

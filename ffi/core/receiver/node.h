@@ -35,6 +35,7 @@ typedef struct um_node {
     um_reorder_buffer store;
     um_resume_points resume_points; /* without capacity unless the owner provides memory */
     um_context_counters counters;
+    uint64_t ended_given_up; /* datagrams that sessions had given up when they ended */
 } um_node;
 
 /* The reorder buffer's memory is the caller's. */
@@ -42,6 +43,9 @@ void um_node_init(um_node *node);
 
 bool um_node_add_session(um_node *node, um_receiver_session *session);
 void um_node_remove_session(um_node *node, um_receiver_session *session);
+
+/* Updates the counters that are computed from the sessions. */
+void um_node_snapshot(um_node *node);
 um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id);
 
 /* Returns the session to evict for a new one of this source address, or NULL. Only sessions that have received nothing

@@ -146,6 +146,7 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
     unlink_controller(&slot->first, delivery, true);
     unlink_controller(&session->controllers, delivery, false);
     session->controller_count--;
+    session->unfetched_count += delivery->unfetched_count;
     session->starting_count -= delivery->state == UM_DELIVERY_STARTING;
     if (slot->first == NULL)
         um_topic_table_remove(&session->topics, slot);
@@ -493,7 +494,9 @@ static void drop_too_long(um_receiver_session *session, const um_packet *packet,
     um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
     if (loss == NULL)
         return;
-    um_gaps_give_up(session, loss, &session->counters.unrecovered_too_long);
+    bool is_claim = um_receiver_session_claims_has(session, packet->sqn);
+    um_gaps_give_up(session, loss,
+                    is_claim ? &session->counters.claims_given_up : &session->counters.unrecovered_too_long);
     if (session->starting_count > 0)
         um_start_gate_open(session, now_ns);
 }

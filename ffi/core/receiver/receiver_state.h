@@ -189,6 +189,7 @@ typedef struct um_receiver_session {
     uint64_t flow_cookie;         /* of the last session message that had one; 0: none */
     uint8_t status_slow_flags;    /* UM_STATUS_SLOW and UM_STATUS_CUT_LOOSE in it */
     uint32_t status_sqn;          /* position in the last status message: the oldest lost sqn, or next_sqn */
+    uint32_t unfetched_count;     /* of controllers that are no longer mapped (um_delivery) */
     uint64_t recovered_count;
     uint32_t nak_number;          /* of the newest NAK, see um_loss */
     bool has_repair;              /* the two fields below are valid */

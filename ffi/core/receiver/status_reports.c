@@ -1,5 +1,6 @@
 #include "core/receiver/status_reports.h"
 
+#include "core/delivery/off_transport.h"
 #include "core/receiver/connection.h"
 #include "core/receiver/session_claims.h"
 #include "core/wire/group_report.h"
@@ -41,6 +42,27 @@ static bool has_full_queue(const um_receiver_session *session)
         if (session->queues[i].queue->state != UM_QUEUE_OPEN)
             return true;
     return false;
+}
+
+static bool has_off_transport_recovery(const um_receiver_session *session)
+{
+    const um_delivery *delivery = session->controllers;
+    while (delivery != NULL && um_otr_is_offered(delivery))
+        delivery = delivery->next;
+    return delivery == NULL && session->controllers != NULL;
+}
+
+um_session_losses um_status_reports_losses(const um_receiver_session *session)
+{
+    const um_receiver_transport_counters *counters = &session->counters;
+    if (!has_off_transport_recovery(session))
+        return (um_session_losses){
+            (uint32_t)(counters->unrecovered_txw + counters->unrecovered_tmo + counters->unrecovered_too_long),
+            um_receiver_session_claims_position(session) - session->next_sqn};
+    uint32_t lost = session->unfetched_count;
+    for (const um_delivery *delivery = session->controllers; delivery != NULL; delivery = delivery->next)
+        lost += delivery->unfetched_count;
+    return (um_session_losses){lost, 0};
 }
 
 static bool has_changed_much(int64_t a, int64_t b)
@@ -110,11 +132,14 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
 {
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     const um_session_id *id = &session->config.id;
+    um_session_losses losses = um_status_reports_losses(session);
     um_status_message status = {.receiver_id = session->config.receiver_id,
                                 .next_sqn = um_receiver_session_claims_position(session),
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
                                 .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
+                                .given_up = losses.given_up,
+                                .unconfirmed = losses.unconfirmed,
                                 .flags = flags | slow_flags(session, now_ns),
                                 .cookie = session->flow_cookie};
     if (session->losses.count > 0) {

@@ -29,6 +29,15 @@ bool um_status_reports_has_news(const um_receiver_session *session);
  * reports soon if it is new. Called before the session's last activity is updated. */
 void um_status_reports_on_session_message(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 
+/* Datagrams that the session has given up. Those that off-transport recovery delivers later are not lost, so a session
+ * whose receivers all use it counts the messages instead that it failed to recover. */
+typedef struct um_session_losses {
+    uint32_t given_up;    /* known from data to exist; grows during the session */
+    uint32_t unconfirmed; /* known from session messages only; data that follows confirms them as lost or sent again */
+} um_session_losses;
+
+um_session_losses um_status_reports_losses(const um_receiver_session *session);
+
 /* Sends the last status message, which also closes a connection of LBT-RU. */
 void um_status_reports_leave(um_receiver_session *session);
 

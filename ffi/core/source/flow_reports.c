@@ -136,6 +136,21 @@ static void note_slow(um_source_session *session, um_address from, um_receiver_a
     }
 }
 
+/* Positions pass datagrams that were given up, so their number is kept. A status message that was overtaken is ignored.
+ */
+static void note_given_up(um_source_session *session, um_address from, const um_status_message *status, int64_t now_ns)
+{
+    um_receiver_account *account = um_accounting_of(&session->accounting, from, now_ns);
+    if (account == NULL || (account->has_reported && um_serial_before(status->next_sqn, account->reported_sqn)))
+        return;
+    bool has_lost = status->given_up > account->session_given_up || status->unconfirmed > account->session_unconfirmed;
+    UM_COUNT(session->counters.datagrams_given_up,
+             um_accounting_on_given_up(account, status->given_up, status->unconfirmed));
+    if (has_lost && um_source_event_is_due(&account->gave_up_ns, now_ns))
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GAVE_UP, from,
+                             account->given_up + account->session_unconfirmed);
+}
+
 /* With fixed timing, a session that has never sent sends nothing, as Ultra Messaging's (UM-74). */
 static bool can_answer(const um_source_session *session)
 {
@@ -170,6 +185,8 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     bool is_out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
                            session->next_sqn - status.next_sqn > session->sent_mask;
     um_receiver_account *account = NULL;
+    if (!(status.flags & UM_STATUS_ELICIT) && !is_out_of_range)
+        note_given_up(session, from, &status, now_ns);
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !is_out_of_range)
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     note_slow(session, from, account, status.flags, now_ns);

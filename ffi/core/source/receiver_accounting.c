@@ -37,7 +37,8 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
                                          .noisy_ns = INT64_MIN,
                                          .loses_ns = INT64_MIN,
                                          .slow_ns = INT64_MIN,
-                                         .cut_loose_ns = INT64_MIN};
+                                         .cut_loose_ns = INT64_MIN,
+                                         .gave_up_ns = INT64_MIN};
     }
     account->last_seen_ns = now_ns;
     return account;
@@ -55,6 +56,17 @@ um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting,
     account->has_reported = true;
     account->reported_sqn = sqn;
     return account;
+}
+
+/* A lower number than before is that of a new session of the receiver. */
+uint32_t um_accounting_on_given_up(um_receiver_account *account, uint32_t given_up, uint32_t unconfirmed)
+{
+    uint32_t before = account->session_given_up;
+    uint32_t more = given_up >= before ? given_up - before : given_up;
+    account->given_up += more;
+    account->session_given_up = given_up;
+    account->session_unconfirmed = unconfirmed;
+    return more;
 }
 
 uint32_t um_accounting_active_members(const um_receiver_accounting *accounting, int64_t now_ns)

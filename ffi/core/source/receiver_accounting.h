@@ -32,12 +32,16 @@ typedef struct um_receiver_account {
     int64_t repaired_ns;   /* when the newest retransmission was sent that it has reported; INT64_MIN: none */
     uint32_t repaired_sqn; /* that retransmission */
     um_repair_bucket bucket;
-    int64_t over_since_ns; /* start of the time over its share */
-    int64_t over_ns;       /* last refusal; INT64_MIN: none */
-    int64_t noisy_ns;      /* last UM_SOURCE_RECEIVER_NOISY event; INT64_MIN: none */
-    int64_t loses_ns;      /* last UM_SOURCE_RECEIVER_LOSES event; INT64_MIN: none */
-    int64_t slow_ns;       /* last UM_SOURCE_RECEIVER_SLOW event; INT64_MIN: none */
-    int64_t cut_loose_ns;  /* last UM_SOURCE_RECEIVER_CUT_LOOSE event; INT64_MIN: none */
+    int64_t over_since_ns;        /* start of the time over its share */
+    int64_t over_ns;              /* last refusal; INT64_MIN: none */
+    int64_t noisy_ns;             /* last UM_SOURCE_RECEIVER_NOISY event; INT64_MIN: none */
+    int64_t loses_ns;             /* last UM_SOURCE_RECEIVER_LOSES event; INT64_MIN: none */
+    int64_t slow_ns;              /* last UM_SOURCE_RECEIVER_SLOW event; INT64_MIN: none */
+    int64_t cut_loose_ns;         /* last UM_SOURCE_RECEIVER_CUT_LOOSE event; INT64_MIN: none */
+    int64_t gave_up_ns;           /* last UM_SOURCE_RECEIVER_GAVE_UP event; INT64_MIN: none */
+    uint64_t given_up;            /* datagrams that it reported as given up, in all of its sessions */
+    uint32_t session_given_up;    /* those of its current session */
+    uint32_t session_unconfirmed; /* more that it gave up and that may still be sent again */
     uint32_t reported_sqn;
     bool has_reported;
     bool is_member;
@@ -59,6 +63,9 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
 /* Notes a receiver's report that it has everything before `sqn`. Returns its account, or NULL. */
 um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting, um_address address, uint32_t sqn,
                                              int64_t now_ns);
+
+/* Notes the number of datagrams given up in the current session of a receiver. Returns the increase. */
+uint32_t um_accounting_on_given_up(um_receiver_account *account, uint32_t given_up, uint32_t unconfirmed);
 
 /* Number of members whose NAKs arrived within the last second: the repair budget is divided among them. */
 uint32_t um_accounting_active_members(const um_receiver_accounting *accounting, int64_t now_ns);

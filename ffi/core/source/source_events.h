@@ -25,6 +25,7 @@ enum um_source_event_kind {
     UM_SOURCE_CLIENT_REFUSED = 10,     /* TCP: keys differ, or only one side has keys; count: um_tag_status */
     UM_SOURCE_RECEIVER_SLOW = 11,      /* its queue is full and holds the source back */
     UM_SOURCE_RECEIVER_CUT_LOOSE = 12, /* its queue was full for too long: it drops messages and holds nothing back */
+    UM_SOURCE_RECEIVER_GAVE_UP = 13,   /* lost datagrams for good; count: such datagrams so far */
 };
 
 /* Minimum interval between events of one kind about one receiver. */

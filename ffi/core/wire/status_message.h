@@ -1,6 +1,7 @@
 /* A receiver's status message: position and window for flow control (AE-15..AE-19). LBT-RM has none, so it is an
  * extended option of an LBMC control message in an LBT-RM DATA datagram sent by unicast to the source's NAK port (W1;
- * layout: docs/wire.md). The DATA header's sqn and trail repeat the position.
+ * layout: docs/wire.md). The DATA header's sqn and trail repeat the position. If the receiver has given up datagrams, a
+ * loss report follows: a second control message with an extended option, which older sources ignore.
  *
  * A source whose flow control takes positions adds a cookie to its session messages: a random number that a status
  * message repeats. So a host that cannot receive the group cannot invent receivers.
@@ -20,8 +21,13 @@ enum {
     UM_COOKIE_BYTES = 8,
     UM_COOKIE_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_COOKIE_BYTES,
     UM_STATUS_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
-    UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_STATUS_LBMC_BYTES, /* LBT-RM */
-    UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES + UM_COOKIE_BYTES,
+    UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_STATUS_LBMC_BYTES, /* LBT-RM, without a loss report */
+    UM_LOSS_REPORT_OPTION_SUBTYPE = 9,
+    UM_LOSS_REPORT_VERSION = 1,
+    UM_LOSS_REPORT_DATA_BYTES = 12,
+    UM_LOSS_REPORT_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_LOSS_REPORT_DATA_BYTES,
+    UM_STATUS_DATAGRAM_BYTES_MAX =
+        UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES + UM_COOKIE_BYTES + UM_LOSS_REPORT_LBMC_BYTES,
 };
 
 /* A status message carries the time until the next one in units of this, so that a source waits for quiet receivers. */
@@ -37,13 +43,15 @@ enum {
 
 typedef struct um_status_message {
     uint64_t receiver_id;
-    uint32_t next_sqn; /* everything before it has been received and delivered */
+    uint32_t next_sqn; /* everything before it has been received or given up */
     uint32_t window_bytes;
     uint32_t group_tag;
     uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
     uint8_t flags;
-    uint64_t cookie;     /* of the source's session messages; 0: none received */
-    int64_t interval_ns; /* maximum time to the next one unless data arrives; rounded up; 0: unspecified */
+    uint64_t cookie;      /* of the source's session messages; 0: none received */
+    uint32_t given_up;    /* datagrams before next_sqn that will not be received; grows during the session */
+    uint32_t unconfirmed; /* further ones that only session messages have shown to exist */
+    int64_t interval_ns;  /* maximum time to the next one unless data arrives; rounded up; 0: unspecified */
 } um_status_message;
 
 /* `client_id`: of the receiver's connection, if the session has connections. */
