@@ -17,17 +17,16 @@ from contextlib import suppress
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from umstack._core import lib
-from umstack.capture import CaptureError, CapturePorts, NoteKind, Split, decode
+from umstack.capture import CaptureError, NoteKind, Split, decode
 from umstack.capture.reading.capture_files import capture_files, is_compressed_name
-from umstack.capture.reading.container import MappedFile
 from umstack.capture.reading.remote import is_remote, shown
+from umstack.capture.reading.split import Walk, walk
 from umstack.spark.umpcap_copies import SIGNIFICANT_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import (
     COPY,
@@ -44,28 +43,6 @@ _LOG = logging.getLogger(__name__)
 _UNENDING = 2**63
 _CHUNK_BYTES_LEAST, _CHUNKS = 64 << 10, 256
 _PEEKED = 64
-
-
-class Walk(NamedTuple):
-    """The end of a walk along a file, its reason, and the file's length."""
-
-    place: Split
-    step: int
-    length: int
-
-
-def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
-    """Walk from a place in a file to the first packet at or after `until`, or to the end of the last complete packet.
-
-    The resulting place contains the interfaces and TCP streams that later packets refer to.
-    """
-    reader = place.new_reader(ports)
-    with MappedFile(place.path, place.start) as file:
-        if file.length <= place.start:
-            return Walk(place, lib.UM_CAPTURE_ENDED, file.length)
-        step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
-        position, length = file.position, file.length
-    return Walk(Split.behind(place.path, position, reader), step, length)
 
 
 class UmpcapStreamReader(DataSourceStreamReader):

@@ -408,9 +408,9 @@ static bool read_simple_packet(um_capture_reader *reader, const block *in, um_ca
 }
 
 static enum um_capture_step next_pcapng(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
-                                        uint64_t *at, um_capture_packet *packet)
+                                        uint64_t until, uint64_t *at, um_capture_packet *packet)
 {
-    for (;;) {
+    while (*at < until) {
         block found;
         enum um_capture_step step = read_block(reader, data, length, *at, &found);
         if (step != UM_CAPTURE_PACKET)
@@ -428,6 +428,7 @@ static enum um_capture_step next_pcapng(um_capture_reader *reader, const uint8_t
             return UM_CAPTURE_DAMAGED;
         *at += found.bytes;
     }
+    return UM_CAPTURE_ENDED;
 }
 
 /* Detects the format from the first bytes. */
@@ -450,15 +451,20 @@ static enum um_capture_step open_file(um_capture_reader *reader, const uint8_t *
 }
 
 enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
-                                     uint64_t *at, um_capture_packet *packet)
+                                     uint64_t until, uint64_t *at, um_capture_packet *packet)
 {
+    if (*at >= until)
+        return UM_CAPTURE_ENDED;
     if (UM_UNLIKELY(reader->format == UM_CAPTURE_UNKNOWN)) {
         enum um_capture_step opened = open_file(reader, data, length, at);
         if (opened != UM_CAPTURE_PACKET)
             return opened;
     }
-    enum um_capture_step step = reader->format == UM_CAPTURE_PCAP ? next_pcap(reader, data, length, at, packet)
-                                                                  : next_pcapng(reader, data, length, base, at, packet);
+    enum um_capture_step step;
+    if (reader->format == UM_CAPTURE_PCAPNG)
+        step = next_pcapng(reader, data, length, base, until, at, packet);
+    else
+        step = *at < until ? next_pcap(reader, data, length, at, packet) : UM_CAPTURE_ENDED;
     if (UM_LIKELY(step == UM_CAPTURE_PACKET))
         note_packet(reader, packet, base);
     return step;
@@ -467,12 +473,11 @@ enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *d
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at)
 {
-    while (*at < until) {
+    for (;;) {
         um_capture_packet packet;
-        enum um_capture_step step = um_capture_next(reader, data, length, 0, at, &packet);
+        enum um_capture_step step = um_capture_next(reader, data, length, 0, until, at, &packet);
         if (step != UM_CAPTURE_PACKET)
             return step;
         um_streams_follow(&reader->streams, packet.interface, packet.link_type, packet.data, packet.captured_bytes);
     }
-    return UM_CAPTURE_ENDED;
 }

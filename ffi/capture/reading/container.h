@@ -102,12 +102,14 @@ void um_capture_reader_init(um_capture_reader *reader);
 int um_capture_add_interface(um_capture_reader *reader, const um_capture_interface *interface);
 
 /* Reads the next packet at or behind *at in [data, data + length) and moves *at behind it; other blocks on the way are
- * processed, too. `base`: position of the window in the file, for the findings. With PACKET, `packet` points into the
+ * processed, too. Returns ENDED at the first record, packet or not, that starts at or behind `until`, where the next
+ * part begins. `base`: position of the window in the file, for the findings. With PACKET, `packet` points into the
  * window. With every other step, *at stays at the record that caused it. */
 enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
-                                     uint64_t *at, um_capture_packet *packet);
+                                     uint64_t until, uint64_t *at, um_capture_packet *packet);
 
-/* Skips packets, following their streams, until one starts at or behind `until`: returns ENDED with *at there. */
+/* Skips records, following the streams of packets, until one starts at or behind `until`: returns ENDED with *at there.
+ */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);
 

@@ -152,15 +152,13 @@ enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_
                                            const um_packet_rows_options *options, const uint8_t *data, uint64_t length,
                                            uint64_t base, uint64_t until, uint64_t *at)
 {
-    while (*at < until) {
+    for (;;) {
         if (um_packet_rows_full(rows) || (options->tally != NULL && um_tally_full(options->tally)))
             return UM_CAPTURE_FULL;
         um_capture_packet packet;
-        enum um_capture_step step = um_capture_next(reader, data, length, base, at, &packet);
+        enum um_capture_step step = um_capture_next(reader, data, length, base, until, at, &packet);
         if (step != UM_CAPTURE_PACKET)
             return step;
-        /* Other blocks may precede the first packet of the next partition. */
         decode_packet(reader, rows, options, &packet, base + packet.position);
     }
-    return UM_CAPTURE_ENDED;
 }

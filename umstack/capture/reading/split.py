@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from umstack._core import lib
 from umstack.capture.reading.container import (
@@ -100,6 +100,28 @@ def split(
     if is_remote(name) or compression_of(name) is not None:
         return [Split(name)]
     return list(_walk(name, target_bytes, ports))
+
+
+class Walk(NamedTuple):
+    """The end of a walk along a file, its reason, and the file's length."""
+
+    place: Split
+    step: int
+    length: int
+
+
+def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
+    """Walk from a place in a file to the first packet at or after `until`, or to the end of the last complete packet.
+
+    The resulting place contains the interfaces and TCP streams that later packets refer to.
+    """
+    reader = place.new_reader(ports)
+    with MappedFile(place.path, place.start) as file:
+        if file.length <= place.start:
+            return Walk(place, lib.UM_CAPTURE_ENDED, file.length)
+        step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
+        position, length = file.position, file.length
+    return Walk(Split.behind(place.path, position, reader), step, length)
 
 
 def _walk(path: str, target_bytes: int, ports: CapturePorts | None) -> Iterator[Split]:
