@@ -157,7 +157,9 @@ class Pieces:
             self._of[name] = [_combined(name, pl.concat(waiting))]
 
     def add_sends(self, stream: Stream, sends: Sends) -> None:
-        """Add first sendings."""
+        """Add first sendings. There are none if every packet was cut before its sequence number."""
+        if not len(sends):
+            return
         if stream not in self._sends:
             self._sends[stream] = SendsInPieces(spills=self._spills)
         self._sends[stream].add(sends)
@@ -169,8 +171,7 @@ class Pieces:
             for name in FACTS
             if name != "sends"
         }
-        made = ((stream, self._sends[stream].sends()) for stream in sorted(self._sends))
-        sends = {stream: one for stream, one in made if len(one)}
+        sends = {stream: self._sends[stream].sends() for stream in sorted(self._sends)}
         return Facts(self.packets, sends, **frames)
 
 
