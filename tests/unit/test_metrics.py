@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import connect, open_context
-from tests.waiting import collect, wait_for
+from tests.waiting import SECONDS, collect
 from umstack.errors import OptionError, SystemFailure
 from umstack.telemetry.counters import CounterKind, schema
 from umstack.telemetry.endpoint import MetricsEndpoint
@@ -290,24 +292,46 @@ def test_other_paths_are_not_found() -> None:
 
 
 def test_idle_scrapers_are_bounded() -> None:
-    """Connections without a request use only the bounded slots; the next connection is closed, and they time
-    out.
-    """
-    with MetricsEndpoint("127.0.0.1:0", list) as endpoint:
-        idle = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(8)]
-        with socket.create_connection(("127.0.0.1", endpoint.port)) as ninth:
-            ninth.settimeout(3)
-            assert ninth.recv(1) == b""
+    """Eight connections that send single bytes keep no scraper out: the oldest of them ends."""
+    with MetricsEndpoint("127.0.0.1:0", list) as endpoint, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", endpoint.port))) for _ in range(8)]
         for one in idle:
-            one.close()
-        wait_for(lambda: _answers(endpoint.url), "free slots")
+            one.sendall(b"G")
+        for _ in range(3):
+            assert scraped(endpoint.url)
+        idle[0].settimeout(SECONDS)
+        assert idle[0].recv(1) == b""
 
 
-def _answers(url: str) -> bool:
-    try:
-        return bool(scraped(url))
-    except OSError:
-        return False
+def test_a_request_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends a byte now and then is disconnected after the time for a request."""
+    monkeypatch.setattr("umstack.telemetry.http_server._CONNECTION_SECONDS", 0.3)
+    with (
+        MetricsEndpoint("127.0.0.1:0", list) as endpoint,
+        socket.create_connection(("127.0.0.1", endpoint.port)) as slow,
+    ):
+        slow.settimeout(0.02)
+        ends_at = time.monotonic() + SECONDS
+        is_open = True
+        while is_open and time.monotonic() < ends_at:
+            try:
+                slow.sendall(b"G")
+                is_open = slow.recv(1) != b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                is_open = False
+        assert not is_open
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "localhost.evil.example"])
+def test_a_name_from_elsewhere_reads_no_metrics(host: str) -> None:
+    """A page elsewhere whose name leads here (DNS rebinding) reads nothing; an address and our name do."""
+    with MetricsEndpoint("127.0.0.1:0", list) as endpoint:
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(urllib.request.Request(endpoint.url, headers={"Host": host}), timeout=5)
+        ours = urllib.request.Request(endpoint.url, headers={"Host": f"{socket.gethostname()}:9464"})
+        assert urllib.request.urlopen(ours, timeout=5).status == 200
 
 
 def test_a_registry_of_the_application_accepts_contexts() -> None:

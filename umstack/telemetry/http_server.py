@@ -3,13 +3,19 @@
 An answer is either a complete text, or an iterator of pieces that are sent as they are produced until the client
 disconnects or the server closes.
 
-One thread listens, and each connection has a thread, at most `_CONNECTIONS_MAX`; further connections are closed
-immediately. A connection that is slow to read or write is closed after `_CONNECTION_SECONDS`.
+One thread listens, and each connection has a thread, at most `_CONNECTIONS_MAX`. A request and a complete text must be
+transferred within `_CONNECTION_SECONDS`, however the bytes arrive, and a piece as well. A further connection replaces
+the oldest of those that have not been answered; if all of them receive pieces, it is closed.
+
+Only requests to an IP address, `localhost`, this host's name, or the name that the server was started with are
+answered: a page elsewhere whose name resolves to this host (DNS rebinding) reads nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import ipaddress
 import re
 import socket
 import socketserver
@@ -28,6 +34,7 @@ from xdp.closing import Closing
 TEXT = "text/plain; charset=utf-8"
 _CONNECTIONS_MAX = 8
 _CONNECTION_SECONDS = 5.0
+_REPLACEMENT_SECONDS = 1.0
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})")
 
 
@@ -37,8 +44,6 @@ class Request:
 
     path: str
     """Path without the query."""
-    host: str
-    """Host name that the client used for this server, without port; empty if it sent none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,9 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, answer: Callable[[Request], Answer]) -> None:
         self.answer = answer
         self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()} - {""}
+        self._lock = threading.Lock()
+        self._unanswered: dict[Any, threading.Timer] = {}
         self.address_family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
@@ -81,15 +89,46 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = "umstack", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        if not self._slots.acquire(blocking=False):
+            self._end_oldest()
+            if not self._slots.acquire(timeout=_REPLACEMENT_SECONDS):
+                self.shutdown_request(request)
+                return
+        timer = threading.Timer(_CONNECTION_SECONDS, _shut_down, (request,))
+        timer.daemon = True
+        with self._lock:
+            self._unanswered[request] = timer
+        timer.start()
+        super().process_request(request, client_address)
+
+    def _end_oldest(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._unanswered), None)
+        if oldest is not None:
+            _shut_down(oldest)
+
+    def note_answered(self, request: Any) -> None:
+        """End the deadline of a connection."""
+        with self._lock:
+            timer = self._unanswered.pop(request, None)
+        if timer is not None:
+            timer.cancel()
+
+    def is_known_as(self, host: str) -> bool:
+        """Return true if this host name of a request is ours."""
+        if host in self._names:
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.note_answered(request)
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -105,9 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        answer = self.server.answer(
-            Request(self.path.partition("?")[0], _host_name(self.headers.get("Host", "")))
-        )
+        answer = self._answer()
         whole = answer.body.encode() if isinstance(answer.body, str) else None
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
@@ -116,11 +153,25 @@ class _Handler(BaseHTTPRequestHandler):
         if whole is not None:
             self.send_header("Content-Length", str(len(whole)))
         self.end_headers()
+        if whole is None:
+            self.server.note_answered(self.connection)
         for piece in answer.body if whole is None else (whole,):
             self.wfile.write(piece.encode() if isinstance(piece, str) else piece)
 
+    def _answer(self) -> Answer:
+        if not self.server.is_known_as(_host_name(self.headers.get("Host", ""))):
+            hint = "use the address of this host, or the name that the server listens on\n"
+            return Answer(hint, status=HTTPStatus.MISDIRECTED_REQUEST)
+        return self.server.answer(Request(self.path.partition("?")[0]))
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server calls
         """Log nothing: requests are frequent."""
+
+
+def _shut_down(connection: socket.socket) -> None:
+    """End a connection whose thread may be using it."""
+    with contextlib.suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _host_name(text: str) -> str:

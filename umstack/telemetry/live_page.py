@@ -4,13 +4,11 @@ The page (live_page.html) is one file without external resources. It receives se
 which is LiveRows as JSON, and draws those received since it was opened.
 
 Threads: those of umstack.telemetry.http_server. The viewers' threads read the contexts, once per interval regardless of
-the number of viewers, and not at all without viewers. Only requests to an IP address, `localhost` or the host name that
-the page was started with are answered: a page elsewhere whose name resolves to this host (DNS rebinding) reads nothing.
+the number of viewers, and not at all without viewers.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import threading
 import time
@@ -19,7 +17,7 @@ from http import HTTPStatus
 from importlib.resources import files
 
 from umstack.telemetry.exporter_text import program
-from umstack.telemetry.http_server import Answer, HttpServer, Request, parse_address
+from umstack.telemetry.http_server import Answer, HttpServer, Request
 from umstack.telemetry.live_rows import Report, live_rows
 from xdp.closing import Closing
 
@@ -41,7 +39,6 @@ class LivePage(Closing):
         """Listen on an address (see umstack.telemetry.http_server.parse_address); read every `interval` seconds."""
         self._read = read
         self._interval = interval
-        self._name = parse_address(address)[0]
         self._reading = threading.Lock()
         self._reports: Sequence[Report] = ()
         self._event = ""
@@ -54,24 +51,11 @@ class LivePage(Closing):
         self.url = self._server.url + "/"
 
     def _answer(self, request: Request) -> Answer:
-        if not self._is_known_as(request.host):
-            return Answer(
-                f"open the page at {self.url}\n", status=HTTPStatus.MISDIRECTED_REQUEST, headers=_HEADERS
-            )
         if request.path == "/":
             return Answer(self._page, _HTML, headers=_HEADERS)
         if request.path == "/rows":
             return Answer(self._events(), _EVENTS, headers=_HEADERS)
         return Answer("the page is at /\n", status=HTTPStatus.NOT_FOUND, headers=_HEADERS)
-
-    def _is_known_as(self, host: str) -> bool:
-        if host in ("localhost", self._name.lower()):
-            return True
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        return True
 
     def _events(self) -> Iterator[str]:
         seen = 0
