@@ -24,7 +24,7 @@ static um_adaptive_spin spin_at(int64_t first_event_ns)
     return spin;
 }
 
-TEST("UM-13", "polls from the second event on if events arrive within the limit, and for no longer than the limit")
+TEST("", "polls from the second event on if events arrive within the limit, and for no longer than the limit")
 {
     um_adaptive_spin spin = spin_at(1000);
     CHECK(um_adaptive_spin_until_ns(&spin) < 1000);
@@ -33,7 +33,7 @@ TEST("UM-13", "polls from the second event on if events arrive within the limit,
     CHECK_EQ(polled_waits(&spin, LIMIT, 5000), 5000);
 }
 
-TEST("UM-13", "an event within twice the limit, wake-up included, causes one attempt")
+TEST("", "an event within twice the limit, wake-up included, causes one attempt")
 {
     um_adaptive_spin spin = spin_at(0);
     um_adaptive_spin_on_event(&spin, 2 * LIMIT);
@@ -43,20 +43,20 @@ TEST("UM-13", "an event within twice the limit, wake-up included, causes one att
     CHECK(um_adaptive_spin_until_ns(&spin) < 0);
 }
 
-TEST("UM-13", "a stream that is always slightly too slow causes few attempts")
+TEST("", "a stream that is always slightly too slow causes few attempts")
 {
     um_adaptive_spin spin = spin_at(0);
     CHECK(polled_waits(&spin, 2 * LIMIT, 2048) <= 12);
     CHECK(polled_waits(&spin, 2 * LIMIT, 100 * UM_SPIN_EARN_MAX) <= 100);
 }
 
-TEST("UM-13", "a slow stream causes no attempt")
+TEST("", "a slow stream causes no attempt")
 {
     um_adaptive_spin spin = spin_at(0);
     CHECK_EQ(polled_waits(&spin, 10 * LIMIT, 10000), 0);
 }
 
-TEST("UM-13", "a late event interrupts the polling of a fast stream only briefly")
+TEST("", "a late event interrupts the polling of a fast stream only briefly")
 {
     um_adaptive_spin spin = spin_at(0);
     polled_waits(&spin, LIMIT / 4, 10);
@@ -65,7 +65,7 @@ TEST("UM-13", "a late event interrupts the polling of a fast stream only briefly
     CHECK_EQ(spin.earn, 1);
 }
 
-TEST("UM-13", "with a limit of 0 it never polls")
+TEST("", "with a limit of 0 it never polls")
 {
     um_adaptive_spin spin;
     um_adaptive_spin_init(&spin, 0);

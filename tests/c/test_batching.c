@@ -134,7 +134,7 @@ TEST("UM-24", "1900 and 1900 bytes with a minimum of 2000: one datagram")
     session_close(f);
 }
 
-TEST("UM-32 UM-31", "a minimum of 1 sends every message at once")
+TEST("UM-25", "a minimum of 1 sends every message at once")
 {
     um_source_session_config config = default_config();
     config.batch_minimum_bytes = 1;

@@ -76,7 +76,7 @@ static void meanwhile(void)
     deliver(second);
 }
 
-TEST("UM-13", "arming a queue does not lose another reader's wake-up")
+TEST("", "arming a queue does not lose another reader's wake-up")
 {
     open_all();
     um_event_queue_arm_hook = meanwhile;
@@ -86,7 +86,7 @@ TEST("UM-13", "arming a queue does not lose another reader's wake-up")
     close_all();
 }
 
-TEST("UM-13", "an armed queue is woken once, and one armed twice is counted once")
+TEST("", "an armed queue is woken once, and one armed twice is counted once")
 {
     open_all();
     CHECK(!um_event_queue_arm(first));

@@ -219,7 +219,7 @@ TEST("UM-116 UM-128", "a forged datagram far ahead does not move the session")
     }
 }
 
-TEST("UM-71 UM-87", "a forged session message far ahead does not move the session, not even if duplicated")
+TEST("", "a forged session message far ahead does not move the session, not even if duplicated")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     receive_sm(f, 7, 1u << 30, 1u << 29);
@@ -230,7 +230,7 @@ TEST("UM-71 UM-87", "a forged session message far ahead does not move the sessio
     receiving_close(f);
 }
 
-TEST("UM-71 UM-128", "session messages alone, with forged lead and trail, cause no loss")
+TEST("UM-128", "session messages alone, with forged lead and trail, cause no loss")
 {
     uint32_t leads[] = {1000, LOSS_CAPACITY / 16, 60000, LOSS_CAPACITY};
     for (uint32_t l = 0; l < 4; l++) {
@@ -251,7 +251,7 @@ TEST("UM-71 UM-128", "session messages alone, with forged lead and trail, cause 
     }
 }
 
-TEST("UM-71 UM-123",
+TEST("UM-123",
      "sqns claimed only by forged session messages are bounded and given up, and their data is still accepted")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
@@ -281,7 +281,7 @@ TEST("UM-71 UM-123",
     receiving_close(f);
 }
 
-TEST("UM-71 UM-116", "lost data in a range claimed by a forged session message is NAKed")
+TEST("UM-116", "lost data in a range claimed by a forged session message is NAKed")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     tick(f, NS_PER_S);
@@ -317,7 +317,7 @@ TEST("UM-76", "a session that starts with a forged session message starts at its
     }
 }
 
-TEST("UM-71 UM-116", "a claim and a confirmed jump far beyond it are bounded")
+TEST("UM-116", "a claim and a confirmed jump far beyond it are bounded")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     tick(f, NS_PER_S);
@@ -334,7 +334,7 @@ TEST("UM-71 UM-116", "a claim and a confirmed jump far beyond it are bounded")
     receiving_close(f);
 }
 
-TEST("UM-71", "forged session messages from before the stream do not end an idle session")
+TEST("", "forged session messages from before the stream do not end an idle session")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     for (uint32_t n = 0; n < 200; n++)
@@ -421,7 +421,7 @@ TEST("UM-116", "if the loss map is full, the newest sqns are NAKed and the oldes
     receiving_close(f);
 }
 
-TEST("UX-22 UM-104", "if the first datagram was forged, the session ends and can be joined again")
+TEST("UM-104", "if the first datagram was forged, the session ends and can be joined again")
 {
     receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
     receive_message(f, 1u << 30, 0, 1u << 30);
@@ -448,7 +448,7 @@ TEST("UM-76 UM-128", "if the first datagram was forged half the sqn space behind
 }
 
 /* The datagrams in between are not sent; the session is set to the state after them. */
-TEST("UM-9 UM-76", "a topic that starts after more datagrams than half the sqn space is delivered")
+TEST("UX-22", "a topic that starts after more datagrams than half the sqn space is delivered")
 {
     receiving *f = receiving_open(2, 1024, UM_ORDERED_SEQUENCE);
     uint32_t sqn = 100;
@@ -463,7 +463,7 @@ TEST("UM-9 UM-76", "a topic that starts after more datagrams than half the sqn s
     receiving_close(f);
 }
 
-TEST("UX-22 UM-104", "a forged first datagram whose window includes the true sqns ends the session, too")
+TEST("UM-104", "a forged first datagram whose window includes the true sqns ends the session, too")
 {
     for (uint32_t as_session_message = 0; as_session_message < 2; as_session_message++) {
         receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
@@ -482,7 +482,7 @@ TEST("UX-22 UM-104", "a forged first datagram whose window includes the true sqn
     }
 }
 
-TEST("UX-9 UM-121", "old duplicates are only counted")
+TEST("UM-61", "old duplicates are only counted")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     for (uint32_t round = 0; round < 10; round++) {
@@ -498,7 +498,7 @@ TEST("UX-9 UM-121", "old duplicates are only counted")
 
 /* ---- topics ---- */
 
-TEST("UX-7 UM-101", "a topic sqn too far ahead of the transport is ignored")
+TEST("", "a topic sqn too far ahead of the transport is ignored")
 {
     uint32_t jumps[] = {2 * UM_LBMC_PER_DATAGRAM_MAX + 1, 1 << 20, INT32_MAX, 1u << 31};
     for (uint32_t burst = 0; burst < 2; burst++) {
@@ -515,7 +515,7 @@ TEST("UX-7 UM-101", "a topic sqn too far ahead of the transport is ignored")
     }
 }
 
-TEST("UM-62 UM-63 UX-7", "a topic sqn too far ahead in a TSNI is ignored")
+TEST("", "a topic sqn too far ahead in a TSNI is ignored")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -528,8 +528,7 @@ TEST("UM-62 UM-63 UX-7", "a topic sqn too far ahead in a TSNI is ignored")
     receiving_close(f);
 }
 
-TEST("UM-100 UM-101",
-     "a gap of a million topic sqns without burst loss: one row each, per call as many as the queue holds")
+TEST("UM-101", "a gap of a million topic sqns without burst loss: one row each, per call as many as the queue holds")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -544,7 +543,7 @@ TEST("UM-100 UM-101",
     receiving_close(f);
 }
 
-TEST("UM-9 UM-81", "messages far apart are delivered after delivery waited for earlier datagrams")
+TEST("UM-9", "messages far apart are delivered after delivery waited for earlier datagrams")
 {
     receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -562,7 +561,7 @@ TEST("UM-9 UM-81", "messages far apart are delivered after delivery waited for e
     receiving_close(f);
 }
 
-TEST("UM-9 UM-81", "a TSNI half the sqn space away while delivery waits does not stop held messages")
+TEST("UM-9", "a TSNI half the sqn space away while delivery waits does not stop held messages")
 {
     for (uint32_t off = 0; off < 3; off++) { /* before, at and after half the sqn space */
         receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
@@ -641,7 +640,7 @@ TEST("UM-116 UM-128", "a forged duplicate does not move the trail half the sqn s
 
 /* ---- fragments ---- */
 
-TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and does not delay others")
+TEST("", "a message of 4 GiB is refused piece by piece and does not delay others")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -660,7 +659,7 @@ TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and does not d
     }
 }
 
-TEST("UM-5 UM-42", "a message with missing bytes is given up once the next one is there")
+TEST("UM-5", "a message with missing bytes is given up once the next one is there")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -679,7 +678,7 @@ TEST("UM-5 UM-42", "a message with missing bytes is given up once the next one i
     }
 }
 
-TEST("UM-5 UM-42", "fragments with all bytes of a message that do not join are no message")
+TEST("UM-5", "fragments with all bytes of a message that do not join are no message")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -698,8 +697,7 @@ TEST("UM-5 UM-42", "fragments with all bytes of a message that do not join are n
     }
 }
 
-TEST("UM-5 UM-42",
-     "overlapping, inconsistent or repeated fragments after a gap are bounded, and discarded with the gap")
+TEST("UM-5", "overlapping, inconsistent or repeated fragments after a gap are bounded, and discarded with the gap")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
@@ -721,7 +719,7 @@ TEST("UM-5 UM-42",
 
 /* ---- many topics, many losses ---- */
 
-TEST("UM-9 UM-11 UM-62", "a datagram names thousands of waiting topics while the loss map is full")
+TEST("", "a datagram names thousands of waiting topics while the loss map is full")
 {
     static uint8_t out[65507];
     receiving *f = receiving_open(TOPICS, 1024, UM_ORDERED_SEQUENCE);
@@ -753,7 +751,7 @@ TEST("UM-9 UM-11 UM-62", "a datagram names thousands of waiting topics while the
     receiving_close(f);
 }
 
-TEST("UM-119 UM-134", "a back-off of 0 causes no endless loop")
+TEST("UM-119", "a back-off of 0 causes no endless loop")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     um_recovery_timing_init(&f->session.timing, 0, 0, 0, 0);

@@ -237,7 +237,7 @@ static void pause_randomly(um_random *random)
         nanosleep(&wait, NULL);
 }
 
-TEST("UM-13", "each message reaches its reader once and in order while readers and the context's thread take turns")
+TEST("", "each message reaches its reader once and in order while readers and the context's thread take turns")
 {
     leading *f = leading_open();
     reader readers[QUEUES] = {{.f = f, .queue = 0, .end = MESSAGES}, {.f = f, .queue = 1, .end = MESSAGES}};
@@ -287,7 +287,7 @@ TEST("UM-13", "while no reader waits, the context's thread receives, however the
     leading_close(f);
 }
 
-TEST("UM-13", "the leader receives for its followers, and one of them leads after it")
+TEST("", "the leader receives for its followers, and one of them leads after it")
 {
     leading *f = leading_open();
     reader first = {.f = f, .queue = 0, .end = 1, .timeout_ns = LONG_NS};
@@ -309,7 +309,7 @@ TEST("UM-13", "the leader receives for its followers, and one of them leads afte
     leading_close(f);
 }
 
-TEST("UM-13", "closing a queue ends the wait of the leading reader")
+TEST("", "closing a queue ends the wait of the leading reader")
 {
     leading *f = leading_open();
     reader waiting = {.f = f, .queue = 0};
@@ -329,7 +329,7 @@ static void on_signal(int number)
     (void)number;
 }
 
-TEST("UM-13", "a signal ends the wait of the leading reader")
+TEST("", "a signal ends the wait of the leading reader")
 {
     struct sigaction action = {.sa_handler = on_signal};
     CHECK_EQ(sigaction(SIGUSR1, &action, NULL), 0);
@@ -347,7 +347,7 @@ TEST("UM-13", "a signal ends the wait of the leading reader")
     leading_close(f);
 }
 
-TEST("UM-107", "a gap found by the leader is NAKed on time while the leader keeps waiting")
+TEST("UM-93", "a gap found by the leader is NAKed on time while the leader keeps waiting")
 {
     leading *f = leading_open();
     uint8_t datagram[UM_DATAGRAM_BYTES_MAX];
@@ -372,7 +372,7 @@ TEST("UM-107", "a gap found by the leader is NAKed on time while the leader keep
     leading_close(f);
 }
 
-TEST("UM-13", "a group joined while a reader leads is received")
+TEST("", "a group joined while a reader leads is received")
 {
     leading *f = leading_open();
     um_address other = {f->group.ip, PORT + 1};
@@ -392,7 +392,7 @@ TEST("UM-13", "a group joined while a reader leads is received")
     leading_close(f);
 }
 
-TEST("UM-13", "a group left while a reader leads is closed, and the reader keeps leading the others")
+TEST("", "a group left while a reader leads is closed, and the reader keeps leading the others")
 {
     leading *f = leading_open();
     um_address other = {f->group.ip, PORT + 1};
@@ -421,7 +421,7 @@ TEST("UM-13", "a group left while a reader leads is closed, and the reader keeps
     leading_close(f);
 }
 
-TEST("UM-13", "a wait for a descriptor leads too, and ends when the queue behind it gets rows")
+TEST("", "a wait for a descriptor leads too, and ends when the queue behind it gets rows")
 {
     leading *f = leading_open();
     uint32_t next = 0;

@@ -206,7 +206,7 @@ TEST("UX-25 UM-48", "a message with properties of any length: whole if it fits, 
     }
 }
 
-TEST("UX-23 UM-35", "a message that is too long with its properties, or meets an open explicit batch, is refused")
+TEST("UX-23", "a message that is too long with its properties, or meets an open explicit batch, is refused")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);

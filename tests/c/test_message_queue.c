@@ -81,7 +81,7 @@ TEST("W9", "an impossible configuration is refused")
     CHECK_EQ(um_queue_footprint(BLOCKS, ROW_CAPACITY, INT32_MAX, MESSAGE_MAX), 0);
 }
 
-TEST("UM-8", "rows are taken in order, from one block at a time")
+TEST("", "rows are taken in order, from one block at a time")
 {
     queue_fixture *f = queue_open();
     CHECK(!um_queue_is_ready(&f->queue));
@@ -153,7 +153,7 @@ TEST("W9", "a block is reused only when all of its rows are released, in any ord
     queue_close(f);
 }
 
-TEST("UM-5", "the longest message fits at the end of a block")
+TEST("", "the longest message fits at the end of a block")
 {
     queue_fixture *f = queue_open();
     um_row row = {.flags = 0};

@@ -49,7 +49,7 @@ static enum um_stream_part take_all(um_message_stream *stream, uint8_t *out, uin
     return part;
 }
 
-TEST("UM-46", "a stream cut anywhere returns the messages written to it")
+TEST("", "a stream cut anywhere returns the messages written to it")
 {
     um_random random = {check_seed()};
     uint8_t *sent = zeroed(TEXT_BYTES), *received = zeroed(TEXT_BYTES);
@@ -111,7 +111,7 @@ static um_stream_tags *tags_of(bool is_server, uint8_t secret)
     return tags;
 }
 
-TEST("UM-46", "records cut anywhere return the messages written to them, each record as a whole")
+TEST("", "records cut anywhere return the messages written to them, each record as a whole")
 {
     um_random random = {check_seed()};
     uint8_t *sent = zeroed(TEXT_BYTES), *received = zeroed(TEXT_BYTES);
@@ -170,7 +170,7 @@ static um_message_stream refused(const uint8_t *data, uint32_t length, uint32_t 
     return stream;
 }
 
-TEST("UM-108", "no message of an invalid record is returned, and the stream reports the reason")
+TEST("", "no message of an invalid record is returned, and the stream reports the reason")
 {
     enum { MESSAGE = 40, RECORD = UM_RECORD_HEADER_BYTES + MESSAGE };
     um_lbmc_layout layout = {.topic_index = 7, .payload_length = MESSAGE - UM_LBMC_HEADER_BYTES};
@@ -206,7 +206,7 @@ TEST("UM-108", "no message of an invalid record is returned, and the stream repo
     um_stream_tags_close(other);
 }
 
-TEST("UM-46", "bytes that cannot be LBMC break the stream at once, and no message is returned")
+TEST("", "bytes that cannot be LBMC break the stream at once, and no message is returned")
 {
     static const struct {
         uint8_t bytes[8];
@@ -230,7 +230,7 @@ TEST("UM-46", "bytes that cannot be LBMC break the stream at once, and no messag
     }
 }
 
-TEST("UM-108", "a client's backlog returns its bytes in order, in pieces of any size")
+TEST("", "a client's backlog returns its bytes in order, in pieces of any size")
 {
     enum { CAPACITY = 100 };
     um_random random = {check_seed()};
@@ -254,7 +254,7 @@ TEST("UM-108", "a client's backlog returns its bytes in order, in pieces of any 
     free(memory);
 }
 
-TEST("UX-27", "a set of topics holds as many as its capacity, and loses none")
+TEST("", "a set of topics holds as many as its capacity, and loses none")
 {
     um_random random = {check_seed()};
     void *memory = zeroed(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
@@ -320,7 +320,7 @@ static um_tcp_control only_control(const uint8_t *message, uint32_t length)
     return control;
 }
 
-TEST("UX-27", "control messages of LBT-TCP are read back as they were written")
+TEST("", "control messages of LBT-TCP are read back as they were written")
 {
     uint8_t bytes[UM_TCP_CONTROL_BYTES_MAX];
     um_tcp_control control = only_control(bytes, um_tcp_write_session_id(bytes, 0x5eed0001));

@@ -32,7 +32,7 @@ TEST("UM-142", "recovery starts after its delay, not before, and fetches exactly
     recovering_close(f);
 }
 
-TEST("UM-143 C12", "more messages behind a gap than the caching threshold start recovery without the delay")
+TEST("UM-143 C12 UM-10", "more messages behind a gap than the caching threshold start recovery without the delay")
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, UINT32_MAX - 30, true);
     stream(f, 10, false);
@@ -46,7 +46,8 @@ TEST("UM-143 C12", "more messages behind a gap than the caching threshold start 
     recovering_close(f);
 }
 
-TEST("UM-142", "without a retaining source, or if the receiver disables it, there is no off-transport recovery")
+TEST("UM-142 UM-137 UM-139",
+     "without a retaining source, or if the receiver disables it, there is no off-transport recovery")
 {
     for (uint32_t wants = 0; wants < 2; wants++) {
         recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, !wants);

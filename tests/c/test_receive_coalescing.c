@@ -18,7 +18,7 @@ static int64_t next_ns(um_receive_coalescing *coalescing, uint32_t frames, uint6
     return um_coalescing_next_ns(coalescing, RING_FRAMES, WINDOW_BYTES, FAR_NS);
 }
 
-TEST("UM-13", "a loop coalesces once enough datagrams arrive together, and for a bounded time")
+TEST("", "a loop coalesces once enough datagrams arrive together, and for a bounded time")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -30,7 +30,7 @@ TEST("UM-13", "a loop coalesces once enough datagrams arrive together, and for a
     CHECK(!um_coalescing_is_active(&coalescing, hot_ns + UM_COALESCING_HOT_NS));
 }
 
-TEST("UM-13", "datagrams further apart are no load")
+TEST("", "datagrams further apart are no load")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -39,7 +39,7 @@ TEST("UM-13", "datagrams further apart are no load")
     CHECK(!um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "replies to sends are no load, other datagrams are")
+TEST("", "replies to sends are no load, other datagrams are")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -52,7 +52,7 @@ TEST("UM-13", "replies to sends are no load, other datagrams are")
     CHECK(um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "replies that never arrive excuse a bounded number of datagrams")
+TEST("", "replies that never arrive excuse a bounded number of datagrams")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -61,7 +61,7 @@ TEST("UM-13", "replies that never arrive excuse a bounded number of datagrams")
     CHECK(um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "an interval of 0 turns coalescing off")
+TEST("", "an interval of 0 turns coalescing off")
 {
     um_receive_coalescing coalescing;
     um_coalescing_init(&coalescing, 0, 0);
@@ -69,14 +69,14 @@ TEST("UM-13", "an interval of 0 turns coalescing off")
     CHECK(!um_coalescing_is_active(&coalescing, 10 * UM_COALESCING_HOT_NS));
 }
 
-TEST("UM-13", "over sockets the interval is the configured one")
+TEST("", "over sockets the interval is the configured one")
 {
     um_receive_coalescing coalescing = made();
     for (int i = 0; i < 10; i++)
         CHECK_EQ(um_coalescing_next_ns(&coalescing, 0, WINDOW_BYTES, 0), INTERVAL_NS);
 }
 
-TEST("UM-13", "over rings the interval grows to its maximum while little gathers")
+TEST("", "over rings the interval grows to its maximum while little gathers")
 {
     um_receive_coalescing coalescing = made();
     CHECK_EQ(next_ns(&coalescing, 1, 1), INTERVAL_NS + INTERVAL_NS / 8);
@@ -86,7 +86,7 @@ TEST("UM-13", "over rings the interval grows to its maximum while little gathers
     CHECK_EQ(next_ns(&coalescing, RING_FRAMES / 5, 1), MAX_NS); /* between the two thresholds */
 }
 
-TEST("UM-13", "over rings the interval is halved when frames or the window run low, to a lower bound")
+TEST("", "over rings the interval is halved when frames or the window run low, to a lower bound")
 {
     um_receive_coalescing coalescing = made();
     CHECK_EQ(next_ns(&coalescing, RING_FRAMES / 4 + 1, 1), INTERVAL_NS / 2);
@@ -95,7 +95,7 @@ TEST("UM-13", "over rings the interval is halved when frames or the window run l
     CHECK(next_ns(&coalescing, 0, 0) > UM_COALESCING_MIN_NS); /* frames gathered before are not counted again */
 }
 
-TEST("UM-13", "a timer waits no longer than it would over sockets")
+TEST("", "a timer waits no longer than it would over sockets")
 {
     um_receive_coalescing coalescing = made();
     for (int i = 0; i < 100; i++)
@@ -104,7 +104,7 @@ TEST("UM-13", "a timer waits no longer than it would over sockets")
     CHECK_EQ(um_coalescing_next_ns(&coalescing, RING_FRAMES, WINDOW_BYTES, INTERVAL_NS + 1), INTERVAL_NS + 1);
 }
 
-TEST("UM-13", "a new load starts with the configured interval, a load that continues keeps its interval")
+TEST("", "a new load starts with the configured interval, a load that continues keeps its interval")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;

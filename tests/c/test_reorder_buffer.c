@@ -25,7 +25,7 @@ static void store_close(store_fixture *f)
     free(f);
 }
 
-TEST("UM-9", "an impossible configuration is refused")
+TEST("", "an impossible configuration is refused")
 {
     CHECK(um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES) > CELLS * CELL_BYTES);
     CHECK_EQ(um_reorder_footprint(0, CELL_BYTES, ENTRIES), 0);
@@ -81,7 +81,7 @@ TEST("UM-10", "running out of cells, or of entries, is reported")
     store_close(f);
 }
 
-TEST("UM-9", "a datagram longer than the longest cell is refused, not cut")
+TEST("", "a datagram longer than the longest cell is refused, not cut")
 {
     store_fixture *f = store_open();
     static uint8_t datagram[UM_LBMC_MESSAGE_BYTES_MAX + 1];
@@ -200,7 +200,7 @@ TEST("UM-9 UM-10 UX-22", "random operations match a model")
 }
 
 /* One cell in 16 is large, for messages received over TCP; here there is one. */
-TEST("UM-46", "a message longer than a datagram uses a large cell and none of the small ones")
+TEST("", "a message longer than a datagram uses a large cell and none of the small ones")
 {
     enum { LONGEST = UM_LBMC_MESSAGE_BYTES_MAX };
     store_fixture *f = store_open();

@@ -125,7 +125,7 @@ TEST("UX-25", "a request of any length has the option in each fragment: one if i
     }
 }
 
-TEST("UX-23 UM-35", "a request that is too long or within an explicit batch is refused and takes no number")
+TEST("UX-23", "a request that is too long or within an explicit batch is refused and takes no number")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);

@@ -104,7 +104,7 @@ TEST("W4 UX-25", "a message with a send time is whole if it fits, full fragments
     }
 }
 
-TEST("AE-31", "batches and staged datagrams carry the send time, and nothing else changes")
+TEST("", "batches and staged datagrams carry the send time, and nothing else changes")
 {
     um_random random = {check_seed()};
     for (uint32_t round = 0; round < 2; round++) {
@@ -146,7 +146,7 @@ TEST("AE-31", "batches and staged datagrams carry the send time, and nothing els
     }
 }
 
-TEST("AE-32 UM-35", "a claim carries the time of its commit, a message of an explicit batch that of its send")
+TEST("AE-32", "a claim carries the time of its commit, a message of an explicit batch that of its send")
 {
     um_source_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -260,7 +260,7 @@ static void receive_at(receiving *r, uint32_t sqn, um_lbmc_layout layout, int64_
     um_node_on_data(&r->node, &rx, NS_PER_S);
 }
 
-TEST("UX-9", "latency is counted; negative latencies and messages without a time are counted separately")
+TEST("", "latency is counted; negative latencies and messages without a time are counted separately")
 {
     receiving *r = receiving_open(UM_ORDERED_SEQUENCE);
     const um_receiver_transport_counters *counters = &r->session.counters;

@@ -110,7 +110,7 @@ static uint64_t reported_window(sharing *f)
     return f->session.counters.rcv_window;
 }
 
-TEST("AE-16", "the window is the free space of the fullest queue, each counted once")
+TEST("AE-17", "the window is the free space of the fullest queue, each counted once")
 {
     sharing *f = sharing_open(QUEUES);
     CHECK_EQ(f->session.queue_count, QUEUES);
@@ -181,7 +181,7 @@ TEST("W9", "a full shared queue is one pause, and all of its topics continue whe
     sharing_close(f);
 }
 
-TEST("UM-81", "a mapped receiver is found by its topic, an unmapped one is not")
+TEST("", "a mapped receiver is found by its topic, an unmapped one is not")
 {
     sharing *f = sharing_open(1);
     CHECK(um_receiver_session_find(&f->session, &f->receivers[2], 2) != NULL);

@@ -257,8 +257,7 @@ TEST("UX-27 UM-124", "a NAK of a datagram that a client does not need gets a rep
     session_close(f);
 }
 
-TEST("UX-27 UM-68 UX-9",
-     "filter reports are sent before session messages, in time, and before a client's position is out of date")
+TEST("UX-27", "filter reports are sent before session messages, in time, and before a client's position is out of date")
 {
     fixture *f = filtering_open(8);
     um_source *one = source_open(f, T1, 0), *two = source_open(f, T2, 0);
@@ -505,7 +504,7 @@ TEST("UX-27", "an interest is repeated until it is in force, and sent again if t
     connecting_close(c);
 }
 
-TEST("UX-27 UM-8", "a re-added topic starts where the source reports that all of it is sent, not before")
+TEST("UX-27", "a re-added topic starts where the source reports that all of it is sent, not before")
 {
     connecting *c = connecting_open();
     recovering *r = c->r;

@@ -5,7 +5,7 @@
 
 enum { STALL_NS = 1000, A = 0x0a000001, B = 0x0a000002 };
 
-TEST("AE-22 UM-108", "a penalty applies to one address, and ends")
+TEST("", "a penalty applies to one address, and ends")
 {
     um_stall_penalties penalties = {0};
     CHECK_EQ(um_stall_penalties_until_ns(&penalties, A, 0), 0);
@@ -30,7 +30,7 @@ TEST("AE-22 UM-108", "a penalty doubles with each stall up to 64 times; after a 
     CHECK_EQ(um_stall_penalties_add(&penalties, A, STALL_NS, now_ns), now_ns + STALL_NS);
 }
 
-TEST("AE-22 UM-108", "with too many addresses, the penalty that ends first is discarded")
+TEST("", "with too many addresses, the penalty that ends first is discarded")
 {
     um_stall_penalties penalties = {0};
     for (uint32_t i = 0; i < UM_STALL_PENALTIES_MAX; i++)

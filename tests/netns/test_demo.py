@@ -247,7 +247,7 @@ def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
     """UX-11, UM-111: the same transfer runs without multicast between the hosts, with `umstack resolver` on
     one of them.
 
-    It runs over LBT-RU and, at the same time in another lab, over LBT-TCP (UM-108). It includes the files,
+    It runs over LBT-RU and, at the same time in another lab, over LBT-TCP. It includes the files,
     the late joiner, and a subscriber whose cable is out for 15 s and that fetches the missed messages.
     """
     stories = {}

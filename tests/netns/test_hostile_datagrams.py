@@ -219,7 +219,7 @@ def scene(stream: Stream) -> Scene:
 
 def test_datagrams_cut_off_at_every_length(scene: Scene) -> None:
     """A datagram too short for an identity counts as unknown, and one too short for its header is dropped by
-    size; any other is an old duplicate (UM-118, UX-28).
+    size; any other is an old duplicate.
     """
     real = scene.hostile.overhear()
     scene.hostile.to_group(real[:length] for length in range(1, len(real)))
@@ -236,7 +236,7 @@ def test_datagrams_cut_off_at_every_length(scene: Scene) -> None:
 
 def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
     """Malformed datagrams are counted by reason on both sides; an unknown version may change the meaning of
-    all fields, including the identity (UX-28).
+    all fields, including the identity.
     """
     identity = scene.identity
     real = scene.hostile.overhear()
@@ -256,9 +256,7 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
 
 
 def test_forged_session_messages(scene: Scene) -> None:
-    """A lead and trail far ahead move nothing, and invented losses cause almost no NAKs (UM-71, UM-119,
-    UM-128).
-    """
+    """A lead and trail far ahead move nothing, and invented losses cause almost no NAKs (UM-128)."""
     for jump in (60_000, 1_000, 250):
         sqn = scene.hostile.overheard().sqn + jump
         scene.hostile.to_group([scene.identity.session_message(sqn, sqn)] * 10)
@@ -273,7 +271,7 @@ def test_forged_session_messages(scene: Scene) -> None:
 
 
 def test_forged_session_ids(scene: Scene) -> None:
-    """Data of an unknown session reaches no receiver; its NAKs and status messages are refused (UX-11, UX-28)."""
+    """Data of an unknown session reaches no receiver; its NAKs and status messages are refused."""
     unknown_one = replace(scene.identity, session_id=scene.identity.session_id ^ 1)
     scene.hostile.to_group(unknown_one.data(sqn, *[LBMC()] * 8) for sqn in range(1_000))
     scene.await_received("lbtrm_unknown_msgs_rcved", 1_000, "context")
@@ -284,7 +282,7 @@ def test_forged_session_ids(scene: Scene) -> None:
 
 
 def test_old_duplicates(scene: Scene) -> None:
-    """A repeated datagram is counted and delivered once (UM-121)."""
+    """A repeated datagram is counted and delivered once."""
     real = scene.hostile.overhear()
     scene.hostile.to_group([real] * 2_000)
     scene.await_received("duplicate_data", 2_000)
@@ -356,9 +354,7 @@ def test_forged_status_messages(scene: Scene) -> None:
 
 
 def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
-    """The table of receivers is bounded: more receivers are refused, and the real one keeps its entry (AE-19,
-    AE-20).
-    """
+    """The table of receivers is bounded: more receivers are refused, and the real one keeps its entry (AE-19)."""
     cookie = scene.hostile.cookie()
     sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher(
@@ -375,7 +371,7 @@ def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
 
 
 def test_messages_that_lie_inside_a_datagram(scene: Scene) -> None:
-    """An impossible length or an unknown kind ends the parsing of that datagram only (UM-7, UX-28).
+    """An impossible length or an unknown kind ends the parsing of that datagram only.
 
     This test is the last: receivers accept the numbers ahead of the stream, which the publisher does not reach.
     """

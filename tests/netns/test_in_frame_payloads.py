@@ -128,7 +128,7 @@ def test_what_does_not_fill_a_datagram_is_copied(shared_lab: Lab) -> None:
 
 
 def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
-    """W5, UM-8: one receiver reads the frame and the other a copy; closing one receiver does not affect the
+    """W5: one receiver reads the frame and the other a copy; closing one receiver does not affect the
     other.
     """
     messages = large_messages(COUNT)

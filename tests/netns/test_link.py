@@ -121,7 +121,7 @@ def test_many_datagrams_are_taken_in_one_call(shared_lab: Lab) -> None:
 
 
 def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_lab: Lab) -> None:
-    """SO_RXQ_OVFL: the datagrams that the kernel drops have a separate counter, and NAKs recover them (UM-2)."""
+    """SO_RXQ_OVFL: the datagrams that the kernel drops have their own counter; NAKs recover them (UM-2, UM-107)."""
     first, second, _ = shared_lab.hosts
     with (
         members(first) as (publisher,),
@@ -237,7 +237,7 @@ def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscr
 
 
 def test_processes_of_one_host_share_a_group(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """UM-73: any number of processes join the same group on one host, and each gets everything."""
+    """UM-1: without a daemon, any number of processes join the same group on one host, and each gets everything."""
     ends = ends_in(make_lab(hosts=2))
     subscribers = [ends.subscribe(1), ends.subscribe(1), ends.subscribe(0)]
     publisher = ends.publish(receivers=3)

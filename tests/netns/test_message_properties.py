@@ -44,7 +44,7 @@ def _messages(seed: int) -> list[tuple[bytes, dict[str, Any]]]:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_properties_come_with_their_messages(lossy_lab: Lab, link: str) -> None:
-    """W5, UM-53: messages and properties arrive intact over every link, and after retransmissions."""
+    """W5: messages and properties arrive intact over every link, and after retransmissions."""
     messages = _messages(random.randrange(1 << 30))
     with (
         members(*lossy_lab.hosts[:2], link=link) as (publisher, subscriber),

@@ -67,7 +67,7 @@ def test_a_cable_out_longer_than_naks_are_generated_loses_nothing_that_is_retain
     make_lab: MakeLab, ends_in: EndsIn, how: str
 ) -> None:
     """The transport gives up, but the source retains everything, so nothing is lost and the order is kept
-    (UM-110, UM-137, UM-142).
+    (UM-107, UM-110, UM-137, UM-142).
     """
     lab = make_lab(hosts=3)
     publisher, cut, other = _started(lab, ends_in(lab), {}, {})

@@ -183,7 +183,7 @@ def test_what_a_slow_reader_loses_without_flow_control_is_reported(
 
 
 def test_ten_million_messages_do_not_grow_the_processes(make_lab: MakeLab, ends_in: EndsIn) -> None:
-    """Memory is bounded: once the stream has filled the log, neither process grows by 4 MiB (AE-1, AE-5).
+    """Memory is bounded: once the stream has filled the log, neither process grows by 4 MiB (AE-5).
 
     The log is mapped when the session is created, and the kernel backs a page when it is first written.
     """

@@ -20,7 +20,7 @@ QUEUE = {"receiver_queue_block_count": 4, "receiver_queue_block_length": 65536}
 
 @pytest.mark.parametrize("link", ["socket", "xdp"])
 def test_one_reader_of_eight_that_never_reads(make_lab: MakeLab, link: str) -> None:
-    """W8, AE-18: of eight topics over two sessions, seven deliver everything and the eighth is cut loose."""
+    """W8: of eight topics over two sessions, seven deliver everything and the eighth is cut loose."""
     lab = make_lab(hosts=2)
     with members(*lab.hosts, link=link) as (publisher, subscriber):
         hold = {"receiver_full_queue_hold_interval": 500, "use_otr": 0}

@@ -24,6 +24,12 @@ _CORE: Any = SimpleNamespace(
 )
 
 
+def drawn_identity() -> tuple[int, int]:
+    """Return the initial term id and the session id of a session that the product would open."""
+    config = source_session_config(_CORE, Config().source_options())
+    return config.initial_term_id, config.session_id
+
+
 def product_session(**options: str | int) -> dict[str, Any]:
     """Return the options of a simulated session that the product opens for a source with these options."""
     config = source_session_config(_CORE, Config().source_options(**options))

@@ -49,7 +49,7 @@ def test_the_oldest_message_waits_the_interval(pair: Pair) -> None:
 
 
 def test_minimum_length_is_tested_after_appending(pair: Pair) -> None:
-    """UM-19a, UM-20, C2, C3: the message that reaches the minimum length sends the batch; only user bytes
+    """UM-19a, UM-20, UM-32, C2, C3: the message that reaches the minimum length sends the batch; only user bytes
     count.
     """
     session = pair.publisher.session(batch_minimum_bytes=2048)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.product import product_join, product_session
+from tests.sim.product import drawn_identity, product_join, product_session
 from umstack.sim import ADAPTIVE_JOIN, ADAPTIVE_SESSION, MS, SECOND
 from umstack.sim.options import SessionOptions, TransportOptions
 
@@ -46,3 +46,11 @@ def test_a_session_differs_from_the_product_only_as_stated(timing: str, session:
         if getattr(simulated, name) != value
     }
     assert differing == DIFFERENT
+
+
+def test_a_session_starts_at_a_random_term_and_has_a_random_id() -> None:
+    """AE-3: no two of a thousand configurations have both values in common, and the terms are spread."""
+    terms, ids = zip(*(drawn_identity() for _ in range(1000)), strict=True)
+    assert len(set(terms)) > 990
+    assert len(set(ids)) > 990
+    assert min(terms) < 2**30 < 3 * 2**30 < max(terms)

@@ -28,8 +28,8 @@ def test_a_session_that_never_sent_is_idle(world: World) -> None:
 
 
 def test_with_adaptive_timing_a_session_that_never_sent_answers_a_question(world: World) -> None:
-    """UM-72..UM-76: with recovery_timing adaptive, the receiver asks for the position, and one session message answers
-    it. That is the first datagram, which brings BOS to both receivers. Nothing else is sent but seldom status messages.
+    """UM-72..UM-74, UM-76: with recovery_timing adaptive, the receiver asks for the position, and one session message
+    answers it. That first datagram brings BOS to both receivers. Nothing else is sent but seldom status messages.
     """
     example = build(world, "adaptive")
     world.run_for(29 * SECOND)
@@ -130,7 +130,7 @@ def test_loss_at_the_head(world: World, timing: str, numbers: list[int]) -> None
 
 
 def test_the_next_datagram_is_delivered_and_reveals_the_loss(world: World) -> None:
-    """UM-11, UM-84..UM-86, UM-88: A3 is delivered in spite of the gap; transport sqn 4 is NAKed,
+    """UM-3, UM-11, UM-84..UM-86, UM-88: A3 is delivered in spite of the gap; transport sqn 4 is NAKed,
     retransmitted after C was deleted, and dropped.
     """
     example = build(world)

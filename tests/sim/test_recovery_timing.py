@@ -195,7 +195,7 @@ def test_early_session_messages_back_off(pair: Pair) -> None:
 
 
 def test_receivers_get_the_size_of_their_group(pair: Pair) -> None:
-    """UM-74, UM-117: the source counts its receivers and reports their number once, not before its first
+    """UM-74: the source counts its receivers and reports their number once, not before its first
     message.
     """
     session = pair.publisher.session(adaptive_timers=SOURCE_TIMERS)

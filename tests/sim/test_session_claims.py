@@ -57,7 +57,7 @@ def lost_events(join: Join) -> list[Kind]:
 @pytest.mark.parametrize("every", [3000, 100, 1])
 @pytest.mark.parametrize("jump", [60_000, 250, 1_000_000])
 def test_forged_lead_and_trail_lose_nothing(pair: Pair, jump: int, every: int) -> None:
-    """UM-71, UM-128: a forger sends lead and trail far ahead, once, thirty times or with each message; every
+    """UM-128: a forger sends lead and trail far ahead, once, thirty times or with each message; every
     message still arrives.
     """
 

@@ -6,6 +6,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_conte
 from tests.waiting import SECONDS, wait_for
 from umstack import BackPressured, Closed, Context, Receiver
 from umstack.errors import OptionError
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +228,12 @@ def test_closing_a_source_ends_send_async() -> None:
 
 
 def test_sequential_contexts_are_refused() -> None:
-    """In sequential mode nothing runs the protocol while the event loop sleeps: the error names the right mode."""
+    """UM-15: in sequential mode nothing runs the protocol while the event loop sleeps: the error names the right mode,
+    and the guide names it, as it does for the statistics, whose socket needs a thread that answers.
+    """
+    guide = (REPOSITORY / "docs" / "guides" / "sequential-mode.md").read_text()
+    assert "asyncio needs the embedded mode" in guide
+    assert "`Context(statistics=True)`" in guide
     with open_context("sequential") as own, own.receiver("x") as receiver, own.source("x") as source:
         with pytest.raises(OptionError, match="mode='embedded'"):
             run(receiver.poll_async())

@@ -68,7 +68,7 @@ def fetched(count: int) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_messages_in_segments_of_any_length(tmp_path: Path, seed: int) -> None:
-    """UM-136: messages are found wherever segments begin: within headers, options and payloads."""
+    """Messages are found wherever segments begin: within headers, options and payloads."""
     random.seed(seed)
     connection, stream = Connection().open(), messages(60)
     connection.send(stream, sorted(random.sample(range(1, len(stream)), 40 if seed else 0)))
@@ -81,7 +81,7 @@ def test_messages_in_segments_of_any_length(tmp_path: Path, seed: int) -> None:
 
 
 def test_byte_by_byte(tmp_path: Path) -> None:
-    """UM-136: requests, the range and a fragment, a byte a segment."""
+    """Requests, the range and a fragment, a byte a segment."""
     connection = Connection().open()
     part = struct.pack("!BBHII", 10, 1, 12 + 16 + 5, TOPIC, 42) + struct.pack(
         "!BBHIII", 0, 16, 0, 41, 1200, 2000
@@ -110,7 +110,7 @@ def test_byte_by_byte(tmp_path: Path) -> None:
     ("index", "printed"), [(LATE_JOIN_REQUEST, "late_join"), (OFF_TRANSPORT_REQUEST, "off_transport")]
 )
 def test_the_purpose_of_a_connection(tmp_path: Path, index: int, printed: str) -> None:
-    """UM-142: the range request distinguishes late join from off-transport recovery; without it neither is reported."""
+    """The range request distinguishes late join from off-transport recovery; without it neither is reported."""
     connection = Connection().open()
     connection.send(encode_range_request(RangeRequest(TOPIC, index)), [], from_source=False)
     connection.send(recovered(0, b"x"), [])

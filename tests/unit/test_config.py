@@ -103,12 +103,15 @@ def test_nonsense_is_refused_with_what_is_allowed(option: Option) -> None:
         (Scope.RECEIVER, "otr_request_outstanding_maximum", 200),
         (Scope.RECEIVER, "otr_message_caching_threshold", 10000),
         (Scope.RECEIVER, "otr_request_log_alert_cooldown", 300),
+        (Scope.RECEIVER, "retransmit_message_caching_proximity", 5000),
+        (Scope.CONTEXT, "response_tcp_deletion_timeout", 20000),
+        (Scope.RECEIVER, "transport_lbtru_nak_initial_backoff_interval", 0),
     ],
 )
 def test_um_defaults_are_those_of_the_configuration_guide(
     scope: Scope, name: str, um_default: object
 ) -> None:
-    """UM-17, UM-62, UM-64, UM-68, UM-117..UM-131, UM-142, UM-143, UX-1, UX-14: names, scopes and UM's defaults."""
+    """UM-17, UM-62, UM-64, UM-68, UM-126, UM-142, UX-14, C11, C13: names, scopes and UM's defaults."""
     assert OPTIONS[scope][name].spec.um == um_default
 
 
@@ -297,13 +300,34 @@ def test_contradictions_are_refused(scope: str, overrides: dict[str, str | int],
         getattr(Config(), f"{scope}_options")(**overrides)
 
 
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [
+        ("transport_lbtrm_datagram_max_size", 65507),
+        ("transport_lbtru_datagram_max_size", 65507),
+        ("transport_tcp_datagram_max_size", 65535),
+    ],
+)
+def test_the_datagram_maximum_of_each_transport_has_its_range(name: str, largest: int) -> None:
+    """UM-46: 500 bytes at least, and at most what a UDP datagram carries, or 65535 over TCP."""
+    for size in (500, largest):
+        assert getattr(Config().context_options(**{name: size}), f"{name}_bytes") == size
+    for size in (499, largest + 1):
+        with pytest.raises(OptionError, match=name):
+            Config().context_options(**{name: size})
+
+
 def test_defaults_have_no_warnings() -> None:
-    """Our defaults satisfy every relation that the vendor requires; Ultra Messaging's own do not (C8)."""
+    """Our defaults satisfy every relation that the vendor requires; Ultra Messaging's own do not."""
     assert Config().lint() == []
 
 
 def test_a_measured_ignore_interval_is_in_no_relation() -> None:
-    """A measured ignore interval follows the round trip, so only a configured one can violate the relation."""
+    """C8: a measured ignore interval follows the round trip, so only a configured one can violate the relation. With
+    Ultra Messaging's 500 ms, against a back-off of 200 ms, the check reports it.
+    """
+    (warning,) = Config.parse("source transport_lbtrm_ignore_interval 500").lint()
+    assert warning.options[0] == "transport_lbtrm_ignore_interval"
     line = "receiver transport_lbtrm_nak_backoff_interval 100"
     assert Config.parse(line).lint() == []
     (warning,) = Config.parse(f"{line}\nsource recovery_timing fixed").lint()

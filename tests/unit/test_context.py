@@ -200,6 +200,26 @@ def _backed_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_the_protocol_thread_flushes_a_batch_whose_interval_has_passed() -> None:
+    """UM-26: a flush is carried out by the thread that sends. A batch that only gets old waits for the thread that runs
+    the protocol, which in sequential mode is the caller of process_events().
+    """
+    with open_context("sequential") as context:
+        source = context.source("flushed", flow_control="none", implicit_batching_interval=3)
+        source.send(b"at once", flush=True)
+        assert source.stats()["msgs_sent"] == 1
+        source.send(b"later")
+        time.sleep(0.02)  # the interval passes, and nothing runs the protocol
+        assert source.stats()["msgs_sent"] == 1
+        context.process_events(0)
+        assert source.stats()["msgs_sent"] == 2
+        assert source.stats()["flushes_interval"] == 1
+    with open_context() as context:
+        source = context.source("flushed", flow_control="none", implicit_batching_interval=3)
+        source.send(b"later")
+        wait_for(lambda: source.stats()["flushes_interval"] == 1, "the context's thread")
+
+
 def test_process_events_runs_for_at_least_its_time() -> None:
     """UM-14: the timeout is a minimum run time; 0 is one pass that does not sleep."""
     with open_context("sequential") as context:

@@ -68,7 +68,7 @@ def test_config_error_is_an_option_error_with_a_place() -> None:
     ],
 )
 def test_result_becomes_error(result: int, kind: type[UmError]) -> None:
-    """UX-2, AE-12..AE-14: each result of the core has its class, and the context is in the text."""
+    """AE-12..AE-14: each result of the core has its class, and the context is in the text."""
     error = error_from_result(result, "sending on orders")
     assert type(error) is kind
     assert str(error).startswith("sending on orders: ")
@@ -98,6 +98,6 @@ def test_os_error_becomes_error() -> None:
 
 
 def test_every_refusal_to_publish_can_be_caught_as_would_block() -> None:
-    """UX-2: what a non-blocking send may answer is one class to catch."""
+    """Each refusal of a non-blocking send can be caught as one class."""
     for kind in (errors.BackPressured, errors.RateLimited, errors.NotConnected):
         assert issubclass(kind, errors.WouldBlock)

@@ -235,7 +235,7 @@ def test_a_receiver_with_a_queue_refuses_to_be_read(context: Context) -> None:
 
 
 def test_a_full_queue_holds_every_topic_back_and_loses_nothing(context: Context) -> None:
-    """UM-4: the window is the shared queue's, counted once; a reader that stops stops all of its topics."""
+    """The window is the shared queue's, counted once; a reader that stops stops all of its topics."""
     queue = context.event_queue(receiver_queue_block_length=4096, receiver_queue_block_count=4)
     palette = Palette(context, "full", queue)
     sent = [0, 0, 0]

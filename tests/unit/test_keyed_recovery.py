@@ -113,7 +113,7 @@ def test_a_late_join_with_keys(keys: Path, scope: str) -> None:
 
 
 def test_what_a_source_answers_has_the_documented_tags(asked: Callable[..., Asker]) -> None:
-    """UM-138: greeting, range and messages are each in a record as described in docs/authentication.md."""
+    """Greeting, range and messages are each in a record as described in docs/authentication.md."""
     asker = asked()
     asker.greet()
     asker.send(asker.tags.seal(asker.range_request()))
@@ -186,7 +186,7 @@ def test_a_source_ends_a_connection_without_the_right_tags(
     key: dict[str, Any],
     reason: str,
 ) -> None:
-    """UM-138: whatever is not the next record of the connection ends it, and is counted by its reason."""
+    """Whatever is not the next record of the connection ends it, and is counted by its reason."""
     asker = asked(**key)
     attack(asker)
     assert asker.is_ended()
@@ -196,7 +196,7 @@ def test_a_source_ends_a_connection_without_the_right_tags(
 def test_what_a_receiver_said_is_no_good_on_another_connection(
     publisher: Context, asked: Callable[..., Asker]
 ) -> None:
-    """UM-138: a recorded connection, sent again as it was, meets another nonce."""
+    """A recorded connection, sent again as it was, meets another nonce."""
     first = asked()
     first.greet()
     first.send(first.tags.seal(first.range_request()))
@@ -279,7 +279,7 @@ class Answerer:
 
 
 def test_a_receiver_takes_what_is_tagged_right(led: Callable[..., Source], subscriber: Context) -> None:
-    """UM-136, UM-138: several records, whatever the pieces in which they come."""
+    """UM-136: several records, whatever the pieces in which they come."""
     index = [0]
 
     def answer(connection: socket.socket, peer: Peer) -> None:
@@ -347,7 +347,7 @@ def test_a_receiver_ends_a_connection_without_the_right_tags(
     key: dict[str, Any],
     reason: str,
 ) -> None:
-    """UM-138, UM-140: a peer without the key delivers nothing of its own; the present goes on."""
+    """A peer without the key delivers nothing of its own; the present goes on."""
     index, earlier = [0], list[bytes]()
 
     def answer(connection: socket.socket, peer: Peer) -> None:
@@ -367,7 +367,7 @@ _LONG_REQUEST = b"\x08\x4e\xff\xff".ljust(65535, b"\xff")
 
 
 def test_bytes_that_drip_hold_no_connection(keys: Path) -> None:
-    """UM-138: a receiver replaces connections that send single bytes and request nothing."""
+    """A receiver replaces connections that send single bytes and request nothing."""
     with _open(keys, recovery_connections_maximum=4) as publisher, _open(keys) as subscriber:
         source = publisher.source(TOPIC, flow_control="none", **RETAINED)
         _send(source, 0, 10)

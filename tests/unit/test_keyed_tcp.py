@@ -89,7 +89,7 @@ def _received(context: Context, transport: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize("scope", ["control", "all"])
 @pytest.mark.parametrize("has_session_id", [0, 1])
 def test_messages_of_every_length_with_keys(key_file: Path, scope: str, has_session_id: int) -> None:
-    """UM-46, UM-108: whatever the scope, with and without session ids; nothing is refused."""
+    """Whatever the scope, with and without session ids; nothing is refused."""
     lengths = [0, 1, 100, 1472, 8192, 65523, 65524, 300_000]
     keyed = _options(key_file, scope)
     with open_context(**keyed) as sender, open_context(**keyed) as reader:
@@ -171,7 +171,7 @@ def test_nothing_is_lost_while_keys_are_exchanged(tmp_path: Path) -> None:
 
 
 def test_a_receiver_without_a_key_is_refused_with_a_reason(key_file: Path) -> None:
-    """UM-108, downgrade: the source reports that the receiver has no key, the receiver that the source has one."""
+    """Downgrade: the source reports that the receiver has no key, the receiver that the source has one."""
     with open_context(**_options(key_file)) as sender, open_context() as reader:
         source = sender.source("refused", transport="tcp")
         reader.receiver("refused", **SOON)
@@ -183,7 +183,7 @@ def test_a_receiver_without_a_key_is_refused_with_a_reason(key_file: Path) -> No
 
 
 def test_a_source_without_a_key_is_refused_with_a_reason(key_file: Path) -> None:
-    """UM-108, downgrade: and the other way round."""
+    """Downgrade: and the other way round."""
     with open_context() as sender, open_context(**_options(key_file)) as reader:
         source = sender.source("refused", transport="tcp")
         reader.receiver("refused", **SOON)
@@ -195,7 +195,7 @@ def test_a_source_without_a_key_is_refused_with_a_reason(key_file: Path) -> None
 
 
 def test_different_keys_are_refused(key_file: Path, tmp_path: Path) -> None:
-    """UM-108: one identifier with another secret is a wrong tag; another identifier is reported as such."""
+    """One identifier with another secret is a wrong tag; another identifier is reported as such."""
     for key, at_source in (((KEY_ID, OTHER), "wrong"), ((8, SECRET), "key")):
         write_keys(tmp_path / "others", "*", key)
         with (
@@ -248,7 +248,7 @@ def clients(sending: Context) -> Iterator[tuple[Source, Callable[..., Client]]]:
 
 
 def test_what_a_source_sends_has_the_documented_tags(clients: tuple[Source, Callable[..., Client]]) -> None:
-    """UM-46: a batch of messages is one record, whose tag is right byte for byte."""
+    """A batch of messages is one record, whose tag is right byte for byte."""
     source, make = clients
     one = make()
     one.join()
@@ -340,7 +340,7 @@ def test_a_source_ends_a_connection_without_the_right_tags(
     key: dict[str, Any],
     reason: str,
 ) -> None:
-    """UM-108: what is not the next record of the connection ends it, and is counted by its reason."""
+    """Any bytes but the next record end the connection, and are counted by their reason."""
     source, make = clients
     before = _counted(source.stats())
     one = make(**key)
@@ -355,7 +355,7 @@ def test_a_source_ends_a_connection_without_the_right_tags(
 def test_a_connection_that_was_recorded_is_no_good_again(
     clients: tuple[Source, Callable[..., Client]],
 ) -> None:
-    """UM-108, splicing: neither a whole connection, nor a record of it on another one."""
+    """Splicing: neither a whole connection, nor a record of it on another one."""
     source, make = clients
     first = make()
     first.join()
@@ -373,7 +373,7 @@ def test_a_connection_that_was_recorded_is_no_good_again(
 
 
 def test_a_client_that_drips_its_greeting_joins(clients: tuple[Source, Callable[..., Client]]) -> None:
-    """UM-108: a greeting that arrives one byte at a time is accepted."""
+    """A greeting that arrives one byte at a time is accepted."""
     source, make = clients
     one = make()
     for byte in one.tags.greeting:
@@ -419,7 +419,7 @@ def _follow(receiving: Context, raw: RawSource, **options: Any) -> Receiver:
 
 
 def test_a_stream_of_records_cut_anywhere_is_read(receiving: Context) -> None:
-    """UM-46: several messages in a record, a long message, records in pieces of one byte; the end is the end."""
+    """Several messages in a record, a long message, records in pieces of one byte; the end is the end."""
     with RawSource() as raw, _follow(receiving, raw) as receiver:
         peer = Served(raw)
         peer.join()
@@ -519,7 +519,7 @@ def _mirrored(peer: Served) -> None:
 def test_a_receiver_ends_a_connection_without_the_right_tags(
     receiving: Context, attack: Callable[[Served], None], key: dict[str, Any], reason: str
 ) -> None:
-    """UM-108: nothing of it is delivered, and the receiver connects again."""
+    """Nothing of it is delivered, and the receiver connects again."""
     with RawSource() as raw, _follow(receiving, raw) as receiver:
         peer = Served(raw, **key)
         attack(peer)
@@ -533,7 +533,7 @@ def test_a_receiver_ends_a_connection_without_the_right_tags(
 
 
 def test_a_source_that_was_recorded_is_not_believed_again(receiving: Context) -> None:
-    """UM-108, replay: a whole connection meets another nonce."""
+    """Replay: a whole connection meets another nonce."""
     with RawSource() as raw, _follow(receiving, raw) as receiver:
         first = Served(raw)
         first.join()
@@ -550,7 +550,7 @@ def test_a_source_that_was_recorded_is_not_believed_again(receiving: Context) ->
 
 
 def test_a_source_that_never_proves_its_key_is_given_up(receiving: Context) -> None:
-    """UM-108: a peer that sends only a greeting, or nothing, delays a receiver for five seconds."""
+    """A peer that sends only a greeting, or nothing, delays a receiver for five seconds."""
     with RawSource() as raw, _follow(receiving, raw, transport_tcp_reconnect_timeout=100) as receiver:
         peer = Served(raw)
         peer.join()
@@ -560,7 +560,7 @@ def test_a_source_that_never_proves_its_key_is_given_up(receiving: Context) -> N
 
 
 def test_an_advertisement_of_tcp_leads_no_keyed_receiver_away(receiving: Context) -> None:
-    """UM-108: an advertised peer without the key delivers nothing to a receiver of a topic with a key."""
+    """An advertised peer without the key delivers nothing to a receiver of a topic with a key."""
     with RawSource() as raw, _follow(receiving, raw, **SMALL_QUEUE) as receiver:
         peer = raw.accept()
         peer.recv(TRAILER_BYTES)

@@ -250,6 +250,13 @@ def test_no_late_join_is_as_before(publisher: Context, subscriber: Context) -> N
     source.wait_connected(timeout=SECONDS)
     _send(source, 0, 3)
     assert _numbers(receiver, 3)[0] == [0, 1, 2]
+    plain = publisher.source("plain", flow_control="none")
+    _send(plain, 0, 3)
+    late = subscriber.receiver("plain")
+    wait_for(lambda: late.stats()["delivery_controllers"], "the source")
+    plain.wait_drained(timeout=SECONDS)
+    _send(plain, 3, 2)
+    assert _numbers(late, 2)[0] == [3, 4]
     assert subscriber.stats()["context"]["late_joins"] == 0
 
 

@@ -52,7 +52,7 @@ def _kinds(properties: MessageProperties) -> list[type]:
 @pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
 @pytest.mark.parametrize("data", [b"", b"short", LONG], ids=["empty", "short", "long"])
 def test_every_type_arrives_over_every_transport(transport: str, data: bytes, mode: str) -> None:
-    """UM-53: names, types and values arrive as sent, with the data, in one datagram and in several."""
+    """Names, types and values arrive as sent, with the data, in one datagram and in several."""
     with open_context(mode, **PORTS) as context:
         receiver = context.receiver("typed")
         source = context.source("typed", flow_control="min", transport=transport)
@@ -91,7 +91,7 @@ def test_fragments_are_reassembled_in_arrival_order_too(contexts: list[Context])
 
 
 def test_received_properties_can_be_sent_again(contexts: list[Context]) -> None:
-    """UM-53: a received mapping has the types that were sent, so a relay changes nothing."""
+    """A received mapping has the types that were sent, so a relay changes nothing."""
     source, receiver = connect(contexts[0], "relay")
     source.send(b"1", flush=True, properties=ALL)
     (first,) = collect(receiver, 1)
@@ -156,7 +156,7 @@ def test_arrow_has_them_on_request(contexts: list[Context]) -> None:
 
 
 def test_late_join_delivers_them(contexts: list[Context]) -> None:
-    """UM-140: retained messages have their properties, in one datagram or several."""
+    """Retained messages have their properties, in one datagram or several."""
     source = contexts[0].source("past", **RETAINED)
     sent = [b"short", LONG, b""]
     for number, data in enumerate(sent):
@@ -170,7 +170,7 @@ def test_late_join_delivers_them(contexts: list[Context]) -> None:
 
 
 def test_off_transport_recovery_delivers_them(contexts: list[Context]) -> None:
-    """UM-142: messages that the transport does not recover arrive from the source over TCP with their properties."""
+    """Messages that the transport does not recover arrive from the source over TCP with their properties."""
     publisher = contexts[0]
     with open_context(transport_lbtrm_receiver_datagram_max_size=1440, **PORTS) as subscriber:
         source = publisher.source("otr", flow_control="min", **RETAINED)
@@ -248,7 +248,7 @@ def test_a_request_has_them(contexts: list[Context], data: bytes) -> None:
 
 
 def test_asynchronous_sends_and_reads_have_them(contexts: list[Context]) -> None:
-    """UX-2: properties arrive with send_async() and async for."""
+    """Properties arrive with send_async() and async for."""
     source, receiver = connect(contexts[0], "async")
 
     async def both() -> Message:
@@ -261,7 +261,7 @@ def test_asynchronous_sends_and_reads_have_them(contexts: list[Context]) -> None
 
 
 def test_any_buffer_can_have_properties(contexts: list[Context]) -> None:
-    """UM-42: properties can be sent with every kind of data that send() accepts."""
+    """Properties can be sent with every kind of data that send() accepts."""
     source, receiver = connect(contexts[0], "buffers")
     for data in (bytearray(b"abcd"), memoryview(b"abcd"), memoryview(b"abcd").cast("H")):
         source.send(data, flush=True, properties=SMALL)
@@ -269,7 +269,7 @@ def test_any_buffer_can_have_properties(contexts: list[Context]) -> None:
 
 
 def test_messages_of_empty_mappings_are_plain(contexts: list[Context]) -> None:
-    """UM-53: without properties there is no element on the wire."""
+    """Without properties there is no element on the wire."""
     source, receiver = connect(contexts[0], "plain")
     for properties in ({}, MessageProperties(), None):
         source.send(b"x", flush=True, properties=properties)
@@ -371,7 +371,7 @@ def test_a_block_has_a_maximum_length() -> None:
 
 
 def test_properties_count_towards_the_longest_message() -> None:
-    """UM-42: a message and its properties together are limited to the longest message."""
+    """A message and its properties together are limited to the longest message."""
     with open_context() as context:
         source = context.source("sum", flow_control="none")
         block = encoded(SMALL)
@@ -382,7 +382,7 @@ def test_properties_count_towards_the_longest_message() -> None:
 
 
 def test_explicit_batches_carry_none(contexts: list[Context]) -> None:
-    """UM-35: a message with properties and a mark, or in an open batch, is refused, and the error names the
+    """A message with properties and a mark, or in an open batch, is refused, and the error names the
     reason.
     """
     source, receiver = connect(contexts[0], "batch")

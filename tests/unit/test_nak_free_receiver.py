@@ -91,7 +91,7 @@ def test_a_gap_is_declared_in_bounded_time_without_later_data(
 
 
 def test_the_interval_defaults_to_the_nak_generation_interval(contexts: tuple[Context, Context]) -> None:
-    """UM-100: the default equals the behaviour before the option existed; it does not affect a receiver that sends
+    """The default equals the behaviour before the option existed; it does not affect a receiver that sends
     NAKs."""
     _, receiver = _connected(contexts, transport_lbtrm_nak_generation_interval=700)
     assert receiver.options.effective_generation_interval_ns == 700_000_000
@@ -165,7 +165,7 @@ def test_a_session_at_its_limit_stops_its_naks(contexts: tuple[Context, Context]
 
 
 def test_calls_on_closed_objects_raise(contexts: tuple[Context, Context]) -> None:
-    """UX-21: calls on closed objects raise Closed."""
+    """Calls on closed objects raise Closed."""
     receiver = contexts[1].receiver("topic")
     receiver.close()
     with pytest.raises(Closed):

@@ -143,7 +143,7 @@ def test_garbage_from_the_network_is_counted(stack: ExitStack, options: ContextO
 
 
 def test_a_turn_is_bounded_and_reports_remaining_work(stack: ExitStack, options: ContextOptions) -> None:
-    """UX-24: a flood on one socket cannot block the loop."""
+    """A flood on one socket cannot block the loop."""
     agent = agent_for(stack, options, [])
     noisy = agent_for(stack, options, [])
     for _ in range(200):
@@ -224,7 +224,7 @@ def test_a_port_in_use_is_a_clear_error(stack: ExitStack, options: ContextOption
 
 
 def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> None:
-    """UM-13: embedded mode uses no thread of the application."""
+    """Embedded mode uses no thread of the application."""
     found: Found = []
     gone = threading.Event()
     subscriber_agent = ResolutionAgent(
@@ -330,7 +330,7 @@ address = LbtrmAddress("127.0.0.1", "224.10.10.10", 77, 14400, 14391)
 with ResolverThread(ResolutionAgent(options, interface, time.monotonic_ns(), lambda *_: None)) as resolver:
     resolver.advertise("orders", 7, address, Config().source_options())
     sys.stdin.read()
-"""
+    """
 
 
 def test_processes_of_one_host_find_each_other(stack: ExitStack, options: ContextOptions) -> None:

@@ -101,7 +101,7 @@ def test_transport_information_of_a_wrong_length_is_malformed(kind: int) -> None
 
 
 def test_addresses_of_different_transports_are_never_equal() -> None:
-    """UX-10: sources, the resolver cache and sessions use the address as key, so addresses of two transports must
+    """Sources, the resolver cache and sessions use the address as key, so addresses of two transports must
     differ."""
     of_lbtru, of_tcp = LbtruAddress("10.9.0.1", 7, 14380), TcpAddress("10.9.0.1", 7, 14380)
     assert of_lbtru != of_tcp

@@ -64,7 +64,7 @@ def test_forged_advertisements_block_no_source(
 
 
 def test_more_sessions_are_evicted_than_remembered() -> None:
-    """UX-14: evicted sessions are rediscovered when they advertise, even if they are many. None of them stays
+    """Evicted sessions are rediscovered when they advertise, even if they are many. None of them stays
     among the known sources, where it would permanently occupy another's place.
     """
     options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}

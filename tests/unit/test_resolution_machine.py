@@ -117,7 +117,7 @@ def test_a_known_topic_is_queried_once_and_then_sustained() -> None:
 
 
 def test_discovery_reports_a_source_once() -> None:
-    """UM-6, UX-28: the advertisement carries everything needed to join; repeats are not reported."""
+    """UM-6: the advertisement carries everything needed to join; repeats are not reported."""
     resolver = machine()
     resolver.query("orders", RECEIVER, 0)
     assert resolver.stats()["tr_rcv_unresolved_topics"] == 1
@@ -228,7 +228,7 @@ def test_an_ended_session_is_queried_and_rediscovered() -> None:
 
 
 def test_a_final_advertisement_ends_a_source() -> None:
-    """With resolver_send_final_advertisements, the receiving side learns of the deletion immediately."""
+    """UM-103: with resolver_send_final_advertisements, the receiving side learns of the deletion immediately."""
     publisher, subscriber = machine(), machine()
     polite = Config().source_options(resolver_send_final_advertisements=1)
     publisher.advertise("orders", 0, ADDRESS, polite, 0)
@@ -431,7 +431,7 @@ def test_options_of_forged_sources_cannot_grow_memory() -> None:
 
 
 def test_a_resolution_request_does_not_query_known_topics() -> None:
-    """UX-15: a topic with as many sources as its threshold is no longer queried, with or without a request."""
+    """A topic with as many sources as its threshold is no longer queried, with or without a request."""
     resolver = machine()
     options = Config().receiver_options(resolution_number_of_sources_query_threshold=1)
     resolver.query("orders", options, 0)

@@ -97,3 +97,16 @@ def test_the_options_of_a_session_are_those_of_its_first_source(caplog: pytest.L
         assert "transport_lbtrm_ignore_interval 20 (in force: 300)" in logged
         assert "flow_control min (in force: none)" in logged
         assert "coalesce" not in logged
+
+
+def test_the_first_source_sets_the_batching_of_its_session() -> None:
+    """UM-18: a source that would send every message at once is held by the minimum length of the session's first."""
+    with open_context() as context:
+        slow = {"implicit_batching_minimum_length": 100, "implicit_batching_interval": 60_000}
+        first = context.source("first", flow_control="none", **slow, **SHARED)
+        later = context.source("later", implicit_batching_minimum_length=1, **SHARED)
+        assert later.transport == first.transport
+        later.send(bytes(99))
+        assert later.stats()["msgs_sent"] == 0
+        later.send(b"x")
+        assert later.stats()["msgs_sent"] == later.stats()["flushes_length"] == 1

@@ -106,7 +106,7 @@ def test_a_session_that_begins_on_a_held_group_is_read(context: Context) -> None
 
 
 def test_a_full_queue_holds_its_source_for_a_bounded_time(context: Context) -> None:
-    """AE-18: then one event names the dropped messages, a loss event declares exactly them, and the rest follows."""
+    """Then one event names the dropped messages, a loss event declares exactly them, and the rest follows."""
     slow = context.receiver("slow", receiver_full_queue_hold_interval=200, use_otr=0, **SMALL)
     with open_context() as publisher:
         holding = source(publisher, "slow", "slow")

@@ -19,7 +19,7 @@ from umstack.errors import InvalidArgument, MessageTooLong, OptionError
 
 FRAGMENT = DATAGRAM - 20 - 12 - 16
 """The payload of a full fragment: the datagram without the headers of LBT-RM, LBMC and the fragment option.
-"""
+    """
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +368,7 @@ def test_a_full_window_is_back_pressure(context: Context) -> None:
 
 
 def test_send_many_reports_how_many_were_accepted_in_time(context: Context) -> None:
-    """UX-2: with a timeout, part of a list may be accepted; the rest can be sent again without duplicates."""
+    """With a timeout, part of a list may be accepted; the rest can be sent again without duplicates."""
     with open_context() as own:
         source, receiver = connect(
             own,
@@ -541,7 +541,7 @@ def test_a_closed_source_raises(context: Context) -> None:
 
 
 def test_closing_sends_held_messages(context: Context) -> None:
-    """UX-17, UM-90: closing a source first sends the messages held back, including an explicit batch."""
+    """UX-17: closing a source first sends the messages held back, including an explicit batch."""
     source, receiver = connect(context, "last words", implicit_batching_interval=60000)
     source.send(b"held")
     source.send(b"grouped", batch="start")

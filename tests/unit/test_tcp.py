@@ -63,7 +63,7 @@ def connected(sending: Context, receiving: Context, topic: str, **options: Any) 
 
 
 def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
-    """UM-46: messages from empty to more than 64 KiB arrive, sent one at a time and in batches."""
+    """Messages from empty to more than 64 KiB arrive, sent one at a time and in batches."""
     lengths = [0, 1, 100, 1472, 8192, LONGEST_WHOLE, LONGEST_WHOLE + 1, 300_000]
     with open_context() as context:
         source, receiver = connect(context, "lengths", transport="tcp")
@@ -82,7 +82,7 @@ def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
 
 
 def test_one_thread_runs_both_ends_in_sequential_mode() -> None:
-    """UM-14, UM-46: a waiting send runs the loop, so that its condition can come true."""
+    """UM-14: a waiting send runs the loop, so that its condition can come true."""
     with open_context("sequential") as context:
         receiver = context.receiver("sequential")
         source = context.source("sequential", transport="tcp", transport_tcp_sender_socket_buffer=65536)
@@ -107,7 +107,7 @@ def test_small_messages_are_batched_until_a_flush(sending: Context, receiving: C
 
 
 def test_a_slow_receiver_blocks_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
-    """UM-108, UM-110: a source is receiver-paced: a send without a timeout is refused, and succeeds once
+    """A source is receiver-paced: a send without a timeout is refused, and succeeds once
     there is space.
     """
     source, receiver = connected(
@@ -152,7 +152,7 @@ def _send_until_refused(source: Source) -> int:
 def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
     sending: Context, receiving: Context, both: dict[str, Any]
 ) -> None:
-    """UM-108, C16: the receiver gets the lost numbers immediately, the source gets an event with the
+    """C16: the receiver gets the lost numbers immediately, the source gets an event with the
     receiver, and another receiver loses nothing.
     """
     source, slow = connected(
@@ -218,7 +218,7 @@ def test_a_session_starts_and_ends_with_its_source(sending: Context, receiving: 
 
 
 def test_messages_sent_before_close_arrive(sending: Context, receiving: Context) -> None:
-    """UM-108: closing a source waits briefly for clients to read the rest."""
+    """Closing a source waits briefly for clients to read the rest."""
     source, receiver = connected(sending, receiving, "closing", transport_tcp_sender_socket_buffer=65536)
     with receiver:
         source.send_many([bytes(1000)] * 2000)
@@ -328,7 +328,7 @@ def _follow(receiving: Context, raw: RawSource, topic: str, **options: Any) -> R
 
 
 def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
-    """UM-46: segments of one byte and of any length, including the longest message."""
+    """Segments of one byte and of any length, including the longest message."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     choose = random.Random(seed)
@@ -349,7 +349,7 @@ def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x00\x00\x00\x05hello", b"\xff" * 100]
 )
 def test_a_source_that_sends_garbage_is_disconnected(receiving: Context, garbage: bytes) -> None:
-    """UM-108: the connection is closed and counted and retried with a back-off; then the session ends."""
+    """The connection is closed and counted and retried with a back-off; then the session ends."""
     options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 200}
     with RawSource() as raw, _follow(receiving, raw, f"garbage{garbage[0]}", **options) as receiver:
         begun = time.monotonic()
@@ -392,7 +392,7 @@ def test_a_tsni_after_a_reconnect_reveals_losses(receiving: Context) -> None:
 
 
 def test_a_missing_source_ends_its_session(receiving: Context) -> None:
-    """UM-108: a forged advertisement causes only a few attempts, and the session ends."""
+    """A forged advertisement causes only a few attempts, and the session ends."""
     with RawSource() as raw:
         port = raw.port
     options: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 100}
@@ -403,7 +403,7 @@ def test_a_missing_source_ends_its_session(receiving: Context) -> None:
 
 
 def test_a_topic_requested_again_starts_without_losses(sending: Context, receiving: Context) -> None:
-    """UX-27 UM-8: messages that a source skipped between two receivers of a topic are not reported lost to the
+    """UX-27: messages that a source skipped between two receivers of a topic are not reported lost to the
     second, which gets none of the messages in flight to the first."""
     options = {
         "transport": "tcp",

@@ -40,7 +40,7 @@ def _refused(source: Source) -> int:
 
 
 def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> None:
-    """UM-46: a client gets messages back to back, and the end of the session (UM-105)."""
+    """A client gets messages back to back, and the end of the session (UM-105)."""
     with RawClient(source.transport) as client:
         client.greet()
         wait_for(lambda: _clients(source) == 1)
@@ -68,7 +68,7 @@ def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> No
     ids=["another session", "http", "zeros", "ones", "a long message"],
 )
 def test_a_peer_with_another_greeting_is_refused(source: Source, sent_bytes: bytes) -> None:
-    """UM-108: the peer is closed and counted, and gets nothing."""
+    """The peer is closed and counted, and gets nothing."""
     with RawClient(source.transport) as client:
         client.socket.sendall(sent_bytes)
         source.send(b"not for it", flush=True)
@@ -78,7 +78,7 @@ def test_a_peer_with_another_greeting_is_refused(source: Source, sent_bytes: byt
 
 
 def test_a_peer_of_another_network_is_refused(context: Context) -> None:
-    """AE-19, UM-108: over TCP, flow_control_receivers_allowed decides which peers may connect."""
+    """AE-19: over TCP, flow_control_receivers_allowed decides which peers may connect."""
     options = {"flow_control_receivers_allowed": "10.0.0.0/8"}
     with (
         context.source("closed", transport="tcp", **options) as source,
@@ -90,7 +90,7 @@ def test_a_peer_of_another_network_is_refused(context: Context) -> None:
 
 
 def test_a_greeting_may_arrive_byte_by_byte(source: Source) -> None:
-    """UM-46: a control message may arrive in pieces; until it is complete the peer is not a client."""
+    """A control message may arrive in pieces; until it is complete the peer is not a client."""
     with RawClient(source.transport) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in control_session_id(client.session_id):
@@ -116,7 +116,7 @@ def _drip_until_closed(client: RawClient, sent_bytes: bytes) -> int:
 
 
 def test_an_idle_or_dripping_peer_blocks_nothing_and_is_closed(source: Source) -> None:
-    """UM-108: an unknown peer cannot block a receiver-paced source, and its connection is closed."""
+    """An unknown peer cannot block a receiver-paced source, and its connection is closed."""
     with (
         RawClient(source.transport) as idle,
         RawClient(source.transport) as dripping,
@@ -136,7 +136,7 @@ def test_an_idle_or_dripping_peer_blocks_nothing_and_is_closed(source: Source) -
 
 
 def test_a_client_that_reads_nothing_is_dropped_after_the_stall_timeout(context: Context) -> None:
-    """AE-22, UM-108: a receiver-paced source waits for a client that does not read, but not forever."""
+    """A receiver-paced source waits for a client that does not read, but not forever."""
     options = {"flow_control_stall_timeout": 300, "transport_tcp_sender_socket_buffer": 65536}
     with (
         context.source("stalled", transport="tcp", **options) as source,
@@ -156,7 +156,7 @@ def test_a_client_that_reads_nothing_is_dropped_after_the_stall_timeout(context:
 
 
 def test_a_client_that_stalled_does_not_block_the_source_again(context: Context) -> None:
-    """AE-22, UM-108: the slow client may connect again, but for a while it loses the messages it does not
+    """The slow client may connect again, but for a while it loses the messages it does not
     read, and blocks nothing.
     """
     options = {"flow_control_stall_timeout": 1000, "transport_tcp_sender_socket_buffer": 65536}
@@ -177,7 +177,7 @@ def test_a_client_that_stalled_does_not_block_the_source_again(context: Context)
 
 
 def test_ten_thousand_connections_leave_space_for_a_client(context: Context, source: Source) -> None:
-    """UM-108: connections without a greeting are bounded: a client with a greeting can join while they exist
+    """Connections without a greeting are bounded: a client with a greeting can join while they exist
     and after them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

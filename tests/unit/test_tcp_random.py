@@ -126,7 +126,7 @@ def _numbers(row: Any) -> range:
 
 
 def test_a_source_with_random_behaviour(context: Context, choose: random.Random) -> None:
-    """UM-57, UM-101, UM-108, C16: if sources are cut at any byte, reset, lie or stay idle, every number is
+    """UM-101, C16: if sources are cut at any byte, reset, lie or stay idle, every number is
     still delivered once, as a message or as a loss.
     """
     options: dict[str, Any] = {
@@ -150,7 +150,7 @@ def test_a_source_with_random_behaviour(context: Context, choose: random.Random)
 
 
 def test_an_idle_source_blocks_no_other(context: Context) -> None:
-    """UM-108: a receiver with an idle or dripping source receives the messages of others meanwhile."""
+    """A receiver with an idle or dripping source receives the messages of others meanwhile."""
     stream_bytes = message(TOPIC, 0, b"dripped")
     with (
         RawSource() as silent,
@@ -237,7 +237,7 @@ def _sqns(stream: bytes) -> list[int]:
 
 @pytest.mark.parametrize("behavior", ["normal", "source_paced"])
 def test_clients_with_random_behaviour(context: Context, choose: random.Random, behavior: str) -> None:
-    """UM-46, UM-108, UM-110: an honest receiver gets everything in order, and so does a client while it is connected.
+    """An honest receiver gets everything in order, and so does a client while it is connected.
     Source-paced, a client gets whole messages, ascending, and the source has counted at least its losses."""
     options: dict[str, Any] = {
         "transport": "tcp",

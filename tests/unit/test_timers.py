@@ -115,7 +115,7 @@ def test_a_source_reports_its_timers_and_reasons() -> None:
 
 @pytest.mark.parametrize(("timing", "is_reported"), [("adaptive", True), ("fixed", False)])
 def test_receivers_learn_their_number(timing: str, is_reported: bool) -> None:
-    """UM-117: the statistics of contexts show the timers in force; with fixed timers no report is sent."""
+    """The statistics of contexts show the timers in force; with fixed timers no report is sent."""
     with Context("lo") as publisher, Context("lo") as subscriber:
         receiver = subscriber.receiver("timers", recovery_timing=timing, flow_control_receiver_window=2097152)
         source = publisher.source("timers", recovery_timing=timing, flow_control="min")

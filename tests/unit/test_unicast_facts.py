@@ -265,7 +265,7 @@ def test_windows_of_traffic_count_once(lbtru: str, lbttcp: str) -> None:
 
 
 def test_numbers_filtered_for_a_receiver_are_not_missing(filtered: str) -> None:
-    """UX-27: filtered numbers are not lost, whether DATA or a filter report announces them, over minutes and
+    """Filtered numbers are not lost, whether DATA or a filter report announces them, over minutes and
     where numbers wrap. If the capture misses a copy, the numbers it reported are missing, too.
     """
     tables = tables_of(facts_of([filtered]))
@@ -280,7 +280,7 @@ def test_numbers_filtered_for_a_receiver_are_not_missing(filtered: str) -> None:
 
 
 def test_a_nak_for_a_filtered_number_is_no_loss(filtered: str) -> None:
-    """UX-27: the NAK is answered with a filter report; other numbers of the NAK that were sent again are
+    """The NAK is answered with a filter report; other numbers of the NAK that were sent again are
     repaired losses.
     """
     tables = tables_of(facts_of([filtered]))
@@ -292,7 +292,7 @@ def test_a_nak_for_a_filtered_number_is_no_loss(filtered: str) -> None:
 
 
 def test_facts_of_a_filtered_session_are_small(filtered: str) -> None:
-    """UX-27: DATA's account of itself and its predecessors is contiguous, so it is one run per minute, or two where
+    """DATA's account of itself and its predecessors is contiguous, so it is one run per minute, or two where
     numbers wrap, in any partition."""
     facts = facts_of([filtered])
     of_first = facts.passed.filter(pl.col("receiver") == FIRST)

@@ -54,7 +54,7 @@ def tables(facts: Facts) -> Tables:
 
 
 def test_filter_reports_are_separate_rows(capture: str, counted: list[dict[str, Any]]) -> None:
-    """UX-27: each report is a `FILTER` with the first and last filtered sqn, and is not a retransmission."""
+    """Each report is a `FILTER` with the first and last filtered sqn, and is not a retransmission."""
     rows = [row for batch in decode(capture) for row in batch.to_pylist() if row["transport"] == "LBT-RU"]
     assert not any(row["retransmission"] for row in rows)
     for one in counted:
@@ -72,7 +72,7 @@ def test_filter_reports_are_separate_rows(capture: str, counted: list[dict[str, 
 def test_filter_reports_are_not_retransmissions(
     facts: Facts, tables: Tables, counted: list[dict[str, Any]]
 ) -> None:
-    """UX-27: the report counts neither as a retransmission nor as a loss."""
+    """The report counts neither as a retransmission nor as a loss."""
     assert tables["sessions"]["retransmissions"].sum() == 0
     assert [len(tables[name]) for name in ("repairs", "losses", "incidents", "duplicates")] == [0, 0, 0, 0]
     assert tables["rates"]["retransmissions"].sum() == 0
@@ -87,7 +87,7 @@ def test_the_core_counts_the_same_as_rows(capture: str, facts: Facts) -> None:
 
 
 def test_filtered_datagrams_are_not_missing(tables: Tables) -> None:
-    """UX-27: no sqn is missing at either receiver, although each received about half of them."""
+    """No sqn is missing at either receiver, although each received about half of them."""
     assert len(tables["gaps"]) == 0
     covered = tables["coverage"]
     assert covered["missing"].to_list() == [0] * 4
@@ -95,7 +95,7 @@ def test_filtered_datagrams_are_not_missing(tables: Tables) -> None:
 
 
 def test_a_copy_that_was_not_captured_is_missing(folder: Path, capture: str) -> None:
-    """UX-27: only the one uncaptured datagram is missing at a receiver with many filtered ones."""
+    """Only the one uncaptured datagram is missing at a receiver with many filtered ones."""
     [whole] = pa.Table.from_batches(decode(capture, only_ours=True)).combine_chunks().to_batches()
     first = json.loads((folder / "facts.json").read_text())[0]["session_id"]
     rows = whole.select(["session_id", "packet_type", "destination_port", "transport_sqn"]).to_pylist()
@@ -113,7 +113,7 @@ def test_a_copy_that_was_not_captured_is_missing(folder: Path, capture: str) -> 
 
 
 def test_the_report_shows_no_losses(capture: str, tmp_path: Path) -> None:
-    """UX-27: a capture without losses, gaps or repairs causes no sentence on them."""
+    """A capture without losses, gaps or repairs causes no sentence on them."""
     report = make_report([capture], tmp_path / "out")
     assert not {one.topic for one in report.findings} & {"gaps", "repairs", "duplicates"}
     assert not any(one.topic.startswith("loss-") for one in report.findings)

@@ -61,7 +61,7 @@ def dissect(path: Path, payloads: list[bytes]) -> list[dict[str, Any]]:
 
 
 def test_an_advertisement_has_every_field(tmp_path: Path) -> None:
-    """UX-28, W1: a TIR carries source ip, group, session id, both ports, and the topic index."""
+    """W1: a TIR carries source ip, group, session id, both ports, and the topic index."""
     resolver = machine()
     resolver.advertise("MD.EURUSD", 1001, address(), Config().source_options(), 0)
     (tree,) = dissect(tmp_path / "tir.pcap", resolver.datagrams_to_send(0))
@@ -89,7 +89,7 @@ def test_an_advertisement_has_every_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("session_id", [0x5EED00AA, 0])
 def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -> None:
-    """UX-28, W1: TIRs of LBT-RU and TCP carry source ip, port and the session id, if any."""
+    """W1: TIRs of LBT-RU and TCP carry source ip, port and the session id, if any."""
     resolver = machine()
     resolver.advertise("MD.U", 2001, LbtruAddress(HOST, session_id, 14380), Config().source_options(), 0)
     resolver.advertise("MD.T", 2002, TcpAddress(HOST, session_id, 14371), Config().source_options(), 0)

@@ -106,7 +106,7 @@ def test_every_frame_is_of_the_stack(capture: list[Frame]) -> None:
 
 
 def test_no_datagram_is_fragmented_by_ip(capture: list[Frame]) -> None:
-    """W4, UM-51: every LBT-RM datagram fits the MTU and forbids fragmentation; the TTL is the configured one."""
+    """W4, UM-47, UM-51: every LBT-RM datagram fits the MTU and forbids fragmentation; the TTL is the configured one."""
     for frame in filter(lambda frame: frame.is_lbtrm, capture):
         assert frame.payload_bytes <= 1472
         flags = number(frame.layers["ip"], "ip.flags.df"), number(frame.layers["ip"], "ip.flags.mf")
@@ -219,7 +219,7 @@ def test_topic_sqns_have_no_holes(session: list[Frame], facts: dict[str, Any]) -
 
 
 def test_one_flush_sends_messages_of_all_topics(session: list[Frame]) -> None:
-    """UM-16, UM-78, UM-79: messages of several topics share a datagram in the order they were sent."""
+    """UM-16, UM-78: messages of several topics share a datagram in the order they were sent."""
     frame = new_data(session)[1]
     assert values(frame.messages, "lbmc.topic") == ["orders", "trades", "orders"]
     contents = [octets(message, "data.data") for message in frame.messages]
@@ -347,7 +347,7 @@ def test_ncfs_carry_their_reason(capture: list[Frame], facts: dict[str, Any]) ->
 
 
 def test_the_stacks_own_nak(capture: list[Frame]) -> None:
-    """UM-119, UM-134: a NAK goes from the receiver's address to the source's NAK port, with its port and
+    """UM-119: a NAK goes from the receiver's address to the source's NAK port, with its port and
     session in the header.
     """
     naks = [f for f in capture if f.is_lbtrm and f.kind == 3 and f.session_id == 0x5EED0001]
@@ -391,7 +391,7 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
 
 
 def test_the_group_report(session: list[Frame]) -> None:
-    """UM-117, W1: the number of receivers is in an option of a control message that tshark decodes."""
+    """W1: the number of receivers is in an option of a control message that tshark decodes."""
     frame = next(frame for frame in session if group_report(frame) is not None)
     (message,) = frame.messages
     assert number(message, "lbmc.type") == 8

@@ -71,7 +71,7 @@ def _read_stream(client: RawClient, count: int) -> bytes:
 
 
 def test_tshark_decodes_the_data_of_a_source(tmp_path: Path) -> None:
-    """UM-46: messages, fragments of the longest length, an explicit batch, a TSNI and the end are decoded
+    """Messages, fragments of the longest length, an explicit batch, a TSNI and the end are decoded
     back to back.
     """
     options = {"transport_topic_sequence_number_info_interval": 200}
@@ -148,7 +148,7 @@ def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
 
 
 def test_tshark_decodes_a_session_with_keys(tmp_path: Path) -> None:
-    """UM-46, W1: greetings and records are control messages with an HMAC option before the messages, in both
+    """W1: greetings and records are control messages with an HMAC option before the messages, in both
     directions.
     """
     write_keys(tmp_path / "keys", "*", (KEY_ID, SECRET))
