@@ -94,8 +94,8 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
     session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     session->last_sent_ns = now_ns;
     session->last_sm_ns = INT64_MIN / 2;
-    session->flow_expiry_ns = session->report_waits_ns = session->tsni_due_ns = session->tsni_interval_ns =
-        session->passed_due_ns = UM_NEVER_NS;
+    session->flow_expiry_ns = session->report_waits_ns = session->tsni_waits_ns = session->tsni_due_ns =
+        session->tsni_interval_ns = session->passed_due_ns = UM_NEVER_NS;
     atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_source_session_overhead_bytes(session));
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
@@ -334,9 +334,9 @@ int64_t um_source_session_tick(um_source_session *session, int64_t now_ns)
 {
     int64_t next_ns = um_earliest_ns(um_flow_reports_tick(session, now_ns), um_clients_tick(session, now_ns));
     um_rate_limits_tick(session->limits, now_ns);
-    next_ns = um_earliest_ns(next_ns, um_source_tick_tsni(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_batch(session, now_ns));
-    next_ns = um_earliest_ns(next_ns, um_source_tick_group_report(session, now_ns)); /* after a batch's flush */
+    next_ns = um_earliest_ns(next_ns, um_source_tick_tsni(session, now_ns)); /* after a batch's flush */
+    next_ns = um_earliest_ns(next_ns, um_source_tick_group_report(session, now_ns));
     int pumped = um_retransmission_pump(session, now_ns);
     um_source_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
     next_ns = um_earliest_ns(next_ns, um_clients_tick_passed(session, now_ns));

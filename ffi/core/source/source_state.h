@@ -115,6 +115,7 @@ typedef struct um_source_session {
     int64_t control_start; /* log positions of the control messages published last, with nothing between them */
     int64_t control_end;
     int64_t report_waits_ns; /* since when a group report waits for a held batch; UM_NEVER_NS: none waits */
+    int64_t tsni_waits_ns;   /* the same for TSNIs */
     int64_t tsni_due_ns;
     int64_t tsni_interval_ns; /* shortest of the sources' intervals */
     um_flow_control flow;

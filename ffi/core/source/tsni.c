@@ -7,6 +7,19 @@
 
 enum { TSNI_RETRY_NS = 1000000 }; /* delay before a TSNI that could not be published is tried again */
 
+/* A control message would flush a held batch early, so it waits for the batch: at most for the batching interval,
+ * because under load a batch is always open. since_ns: since when it waits; UM_NEVER_NS: it does not. */
+static bool waits_for_batch(const um_source_session *session, int64_t *since_ns, int64_t now_ns)
+{
+    bool is_held = um_log_tail(&session->log) > atomic_load_explicit(&session->flush_limit, memory_order_relaxed);
+    if (is_held && *since_ns == UM_NEVER_NS)
+        *since_ns = now_ns;
+    if (is_held && now_ns - *since_ns <= session->config.batch_interval_ns)
+        return true;
+    *since_ns = UM_NEVER_NS;
+    return false;
+}
+
 /* When the source's next TSNI is due; UM_NEVER_NS if it has never sent, or is idle beyond the threshold. */
 static int64_t tsni_due_ns(const um_source *source)
 {
@@ -74,6 +87,8 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
     int64_t next_ns = UM_NEVER_NS;
     if (now_ns < session->tsni_due_ns)
         return session->tsni_due_ns;
+    if (waits_for_batch(session, &session->tsni_waits_ns, now_ns))
+        return session->tsni_due_ns = now_ns + TSNI_RETRY_NS;
     for (um_source *source = session->sources; source != NULL; source = source->next) {
         if (count < UM_LBMC_TSNI_RECORDS_MAX && tsni_due_ns(source) <= now_ns &&
             last_published_sqn(source, &sqns[count])) {
@@ -93,20 +108,6 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
     return next_ns;
 }
 
-/* A report would flush a held batch early, so it waits for the batch: at most for the batching interval, because under
- * load a batch is always open. */
-static bool waits_for_batch(um_source_session *session, int64_t now_ns)
-{
-    bool is_held = um_log_tail(&session->log) > atomic_load_explicit(&session->flush_limit, memory_order_relaxed);
-    if (!is_held) {
-        session->report_waits_ns = UM_NEVER_NS;
-        return false;
-    }
-    if (session->report_waits_ns == UM_NEVER_NS)
-        session->report_waits_ns = now_ns;
-    return now_ns - session->report_waits_ns <= session->config.batch_interval_ns;
-}
-
 /* A session that has never sent a message sends no reports (UM-74). */
 int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
 {
@@ -115,9 +116,8 @@ int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
     int64_t due_ns;
     if (!session->has_sent || !um_source_timing_is_report_due(timing, session->next_sqn, now_ns, &due_ns))
         return session->has_sent ? due_ns : UM_NEVER_NS;
-    if (waits_for_batch(session, now_ns))
+    if (waits_for_batch(session, &session->report_waits_ns, now_ns))
         return due_ns;
-    session->report_waits_ns = UM_NEVER_NS;
     um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census),
                               session->config.flow_policy == UM_FLOW_NONE};
     if (publish(session, message, um_group_report_encode(message, &report))) {
