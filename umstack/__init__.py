@@ -7,7 +7,6 @@ with umstack.Context("eth1") as ctx:
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from xdp.lazy_names import lazily, names_of
@@ -72,9 +71,6 @@ if TYPE_CHECKING:
     from umstack.requests import Response as Response
     from umstack.source import Source as Source
     from umstack.wildcard_receiver import WildcardReceiver as WildcardReceiver
-
-# A library logs nothing unless the application configures logging (docs/operations-logging.md).
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOME = {
     "Batch": "batch",

@@ -6,6 +6,7 @@ One file, because it is one public class: every way of publishing shares the sam
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from array import array
@@ -31,8 +32,10 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
+from umstack.foreign_text import displayed
 from umstack.message_properties import PropertyValue, encoded
 from umstack.recovery import RecoveryService
+from umstack.repeated_records import RepeatedRecords
 from umstack.requests import PendingRequest, RequestService
 from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, publication_counters
@@ -67,6 +70,7 @@ _SILENT_RECEIVERS = (
 )
 _REFUSED_FOR_NOW = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
+_blocked_sends = RepeatedRecords(logging.getLogger("umstack.source"))
 _NULL = ffi.NULL
 _LENGTHS = ffi.typeof("uint32_t[]")
 _OFFSETS = ffi.typeof("int32_t[]")
@@ -238,6 +242,7 @@ class Source(Closing):
         Between slices Python handles signals, and in sequential mode the duty cycle runs.
         """
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        since_ns = time.monotonic_ns()
         while True:
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
             result = attempt(min(left_ns, self._engine.slice_ns), waited)
@@ -245,8 +250,21 @@ class Source(Closing):
                 return result
             if result not in _REFUSED_FOR_NOW or left_ns == 0:
                 raise self._error(result, doing)
+            since_ns = self._warn_of_wait(since_ns, result, doing)
             waited = _CONTINUED
             self._engine.between_slices()
+
+    def _warn_of_wait(self, since_ns: int, result: int, doing: str) -> int:
+        """Log a send that has waited since then for the option's interval. Return the start of the next interval."""
+        interval_ns, now_ns = self.options.blocked_send_warning_interval_ns, time.monotonic_ns()
+        if interval_ns == 0 or now_ns - since_ns < interval_ns:
+            return since_ns
+        cause = self._error(result, doing)
+        text = "%s; it has waited for %g s or longer on %s; %s"
+        arguments = (cause.message, interval_ns / 1e9, self.transport, cause.hint)
+        key = (self.topic, self.transport)
+        _blocked_sends.write(key, logging.WARNING, text, *arguments, object=displayed(self.topic))
+        return now_ns
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
@@ -372,9 +390,11 @@ class Source(Closing):
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout) - wait_ns
         data = ffi.cast("char *", data)
         done = 0
+        since_ns = time.monotonic_ns()
         while True:
             if result > 0:
                 done += result
+                since_ns = time.monotonic_ns()
                 if lengths != _NULL:
                     taken_bytes = sum(ffi.unpack(lengths, result))
                     data += taken_bytes
@@ -390,6 +410,8 @@ class Source(Closing):
                 raise self._error(result, f"message {done} of {count}: sending" if done else "sending")
             if done == count or wait_ns == 0:
                 return done
+            if result < 0:
+                since_ns = self._warn_of_wait(since_ns, result, "sending")
             self._engine.between_slices()
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
             wait_ns = min(left_ns, self._engine.slice_ns)

@@ -131,6 +131,8 @@ def test_without_a_handler_errors_are_noted_and_nothing_is_logged(monkeypatch: p
     logger = logging.getLogger("umstack")
     outer = logger.propagate
     logger.propagate = False
+    nowhere = logging.NullHandler()
+    logger.addHandler(nowhere)
     try:
         assert not is_heard(logging.getLogger("umstack.link"))
         log.update()
@@ -148,6 +150,7 @@ def test_without_a_handler_errors_are_noted_and_nothing_is_logged(monkeypatch: p
         assert not is_heard(logging.getLogger("umstack.link"))
     finally:
         logger.propagate = outer
+        logger.handlers.remove(nowhere)
 
 
 def test_a_context_writes_its_mode(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,14 +160,27 @@ def test_a_context_writes_its_mode(caplog: pytest.LogCaptureFixture) -> None:
         assert extras(caplog.records, "link_mode") == ["socket"]
 
 
-def test_the_library_is_quiet() -> None:
-    """An application that sets up no logging sees nothing of ours on stderr, not even errors."""
-    program = (
-        "import logging, umstack; logging.getLogger('umstack.receiver').error('no handler'); "
-        "logging.getLogger('elsewhere').error('with the last resort')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr == "with the last resort\n"
+@pytest.mark.parametrize(
+    ("setup", "shown"),
+    [
+        ("pass", "a loss\n"),
+        ("logging.getLogger('umstack').addHandler(logging.NullHandler())", ""),
+        ("logging.basicConfig(format='set up: %(message)s')", "set up: a loss\n"),
+    ],
+)
+def test_warnings_are_shown_unless_the_application_decides_otherwise(setup: str, shown: str) -> None:
+    """Without any logging set up, Python writes warnings to stderr, and is_heard() agrees."""
+    program = f"""if True:
+        import logging, umstack
+        from umstack.telemetry.counter_log import is_heard
+        {setup}
+        logger = logging.getLogger("umstack.receiver")
+        logger.warning("a loss")
+        logger.info("a session begins")
+        assert is_heard(logger) == {bool(shown)}
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, shown)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -138,9 +138,9 @@ def test_networks_are_parsed() -> None:
 def test_a_send_without_receivers_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AE-12: a publisher that waits for a missing receiver gets the reason in the log within a bounded time."""
+    """AE-12: refused sends are counted in the log; a blocking one is a warning of its own (test_source.py)."""
     monkeypatch.setattr("umstack.telemetry.counter_log._INTERVAL_SECONDS", 0.1)
-    caplog.set_level(logging.WARNING, "umstack.source")
+    caplog.set_level(logging.INFO, "umstack.source")
     with open_context() as context, context.source("lonely", flow_control="min") as source:
         with pytest.raises(Exception, match="receiver"):
             source.send(b"x", timeout=0)

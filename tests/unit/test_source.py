@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from tests.unit.loopback import DATAGRAM, SHARED, SMALL_QUEUE, connect, open_context, payloads
 from tests.waiting import SECONDS, collect, wait_for
-from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, WouldBlock
+from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, Source, WouldBlock
 from umstack.errors import InvalidArgument, MessageTooLong, OptionError
 
 FRAGMENT = DATAGRAM - 20 - 12 - 16
@@ -548,3 +549,29 @@ def test_closing_sends_held_messages(context: Context) -> None:
     source.close()
     assert payloads(collect(receiver, 2)) == [b"held", b"grouped"]
     receiver.close()
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda source: source.send(b"x", timeout=0.3),
+        lambda source: source.send_many([b"x", b"y"], timeout=0.3),
+        lambda source: source.send(b"x", timeout=0.3, properties={"a": 1}),
+    ],
+)
+def test_a_send_that_waits_for_long_is_logged(
+    send: Callable[[Source], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """AE-12: the warning names topic, session and cause, once for the interval; 0 switches it off."""
+    with open_context() as context:
+        quiet = context.source("quiet", flow_control="min", blocked_send_warning_interval=0)
+        with pytest.raises(NotConnected):
+            send(quiet)
+        assert not caplog.records
+        source = context.source("alone", flow_control="min", blocked_send_warning_interval=50)
+        with pytest.raises(NotConnected):
+            send(source)
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        for part in ("'alone'", source.transport, "no receiver is connected", "start a receiver"):
+            assert part in record.getMessage()

@@ -284,6 +284,14 @@ class SourceOptions:
         "until it advances within the transmission window. Source.receiver_events(), the log and `umstack stat` "
         "report it.",
     )
+    blocked_send_warning_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=5_000,
+        minimum=1,
+        maximum=3_600_000,
+        zero="no warning",
+        doc="A send that has waited for this long logs a warning with the topic, the session and the cause.",
+    )
     flow_control_receivers_allowed: str = option(
         Kind.TEXT,
         ours="any",

@@ -6,8 +6,7 @@ since the last record for it), `umstack_total`, `umstack_object` (topic or sessi
 `umstack_interface`.
 
 The counters are read once per `_INTERVAL_SECONDS`. Increases at level WARNING are also noted in the error log of the
-process. Records are written only if one of these loggers or a parent has a handler other than NullHandler. One thread
-at a time calls update().
+process. No records are written if the only handler is NullHandler. One thread at a time calls update().
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "cut_loose": _WARNING,
             "unrecoverable_loss_events": _WARNING,
             "burst_loss_events": _WARNING,
+            "leading_losses": _WARNING,
             "messages_too_long": _WARNING,
             "malformed_fragments": _WARNING,
             "properties_dropped": _WARNING,
@@ -72,12 +72,13 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "dgrams_dropped_tag_stale": _WARNING,
             "dgrams_dropped_tag_replayed": _WARNING,
             "naks_out_of_window": _WARNING,
+            "datagrams_given_up": _WARNING,
             "receivers_timed_out": _WARNING,
             "receivers_refused": _WARNING,
             "receivers_stalled": _WARNING,
             "naks_over_share": _WARNING,
             "naks_cut_off": _WARNING,
-            "not_connected": _WARNING,
+            "not_connected": _INFO,
             "unblocked_publications": _WARNING,
             "snd_bpe": _INFO,
         },
@@ -130,15 +131,16 @@ _MODE = ("link", "link_mode", "datagram_bytes")
 
 
 def is_heard(logger: logging.Logger) -> bool:
-    """Return true if a warning of this logger reaches a handler other than NullHandler."""
+    """Return true if a warning of this logger is written: by a handler, or by Python's default to stderr."""
     if not logger.isEnabledFor(logging.WARNING):
         return False
+    handlers: list[logging.Handler] = []
     at: logging.Logger | None = logger
     while at is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in at.handlers):
-            return True
+        handlers += at.handlers
         at = at.parent if at.propagate else None
-    return False
+    is_default = not handlers and logging.lastResort is not None
+    return is_default or any(not isinstance(handler, logging.NullHandler) for handler in handlers)
 
 
 class CounterLog:
