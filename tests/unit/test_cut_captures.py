@@ -1,4 +1,4 @@
-"""Captures with a snap length that cuts headers: a report has rows for the fields that were captured, and never fails."""
+"""Captures with a snap length that cuts headers: a report has rows for the captured fields and never fails."""
 
 from __future__ import annotations
 
