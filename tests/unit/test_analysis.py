@@ -20,6 +20,8 @@ from umstack.analysis.tables import tables_of
 from umstack.analysis.traffic import bursts
 from umstack.facts.facts import facts_of_packets
 from umstack.facts.sends import Sends
+from umstack.report.findings import Severity, findings
+from umstack.report.outputs import summarised
 from umstack.report.stall_text import stall_cause
 
 START = 1_700_000_000 * 1_000_000_000
@@ -206,6 +208,23 @@ def test_gaps_at_the_point_of_capture() -> None:
     ]
     assert found[1]["before_ns"] == START + 32_759 * US
     assert found[1]["after_ns"] == START + 32_775 * US
+
+
+def test_session_messages_reveal_a_lost_tail() -> None:
+    """The last datagrams never arrived at a receiver's port, across the wrap; a lead before the end reveals nothing."""
+    story = Story()
+    first = WRAP - 5
+    story.session_message(START - MS, first - 1)
+    story.stream(START, MS, first, 10)
+    for number in range(3):
+        story.session_message(START + (100 + number) * MS, first + 29)
+    [gap] = rows(seen(story)["gaps"])
+    assert (gap["first_sqn"], gap["last_sqn"], gap["missing"]) == (first + 10, first + 29, 20)
+    assert (gap["before_ns"], gap["after_ns"]) == (START + 9 * MS, START + 100 * MS)
+    summary = summarised(seen(story), [])
+    found = {one.topic: one for one in findings(summary)}
+    assert "20 datagrams were not captured" in found["gaps"].text
+    assert found["loss"].severity is Severity.WORTH_A_LOOK
 
 
 def stalled_story() -> Story:

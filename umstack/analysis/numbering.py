@@ -15,7 +15,7 @@ import polars as pl
 
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import EPOCH_NS, SESSION
-from umstack.facts.sends import expanded, times_at
+from umstack.facts.sends import Stream, expanded, times_at
 
 _HALF = 2**31
 _MASK = 2**32 - 1
@@ -100,6 +100,8 @@ class Seen:
     passed: tuple[Numbers, Numbers] = field(default_factory=lambda: (np.empty(0, np.int64),) * 2)
     """First and last numbers of runs that a filtering source reported as sent to the receiver or skipped for it, in any
     order: no number in them is missing."""
+    lead: tuple[int, int] | None = None
+    """The highest lead of the session messages, and the time of the first one with it; None without any."""
 
     def __len__(self) -> int:
         return len(self.times_ns)
@@ -176,6 +178,7 @@ class Seen:
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     """Return the numbers seen, by capture point, session and receiver."""
     found = []
+    leads = _leads(facts, known)
     passed = facts.passed.partition_by([*_STREAM], as_dict=True)
     for (point, publisher, session_id, receiver), sends in facts.sends.items():
         reference = known[publisher, session_id]
@@ -191,8 +194,9 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
             sqns, times = sqns[order], times[order]
             begins = np.concatenate(([0], np.flatnonzero(np.diff(sqns) != 1) + 1))
             firsts, lengths = sqns[begins], np.diff(begins, append=len(sqns))
-        one = Seen(point, (publisher, session_id), receiver, firsts, lengths, times)
-        reported = passed.get((point, publisher, session_id, receiver))
+        stream = (point, publisher, session_id, receiver)
+        one = Seen(point, (publisher, session_id), receiver, firsts, lengths, times, lead=leads.get(stream))
+        reported = passed.get(stream)
         if reported is not None:
             ends = (reported["first_sqn"].to_numpy(), reported["last_sqn"].to_numpy())
             reported_ns = reported["first_ns"].to_numpy()
@@ -200,6 +204,19 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
             one = replace(one, passed=runs)
         found.append(one)
     return found
+
+
+def _leads(facts: Facts, known: dict[Session, Reference]) -> dict[Stream, tuple[int, int]]:
+    """Return by stream the highest lead and the time of the first session message with it."""
+    named = facts.leads.with_columns(pl.col("receiver").fill_null("")).rename({"first_ns": "time_ns"})
+    rows = unwrapped(named, known).sort("sqn", "time_ns", descending=[True, False])
+    highest = rows.unique([*_STREAM], keep="first", maintain_order=True)
+    return {
+        (point, publisher, session_id, receiver): (sqn, time_ns)
+        for point, publisher, session_id, receiver, sqn, time_ns in highest.select(
+            *_STREAM, "sqn", "time_ns"
+        ).iter_rows()
+    }
 
 
 def _keyed(one: Seen, columns: dict[str, Numbers]) -> pl.DataFrame:
@@ -273,11 +290,16 @@ def gaps(everything: list[Seen], runs: pl.DataFrame) -> pl.DataFrame:
             continue
         first, last = one.missing()
         begins = one.begins[np.searchsorted(one.firsts, first)]
+        before_ns, after_ns = one.times_ns[begins - 1], one.times_ns[begins]
+        # A filtering source may have skipped the numbers before the lead.
+        if one.lead is not None and one.lead[0] > one.high and not len(one.passed[0]):
+            first, last = np.append(first, one.high + 1), np.append(last, one.lead[0])
+            before_ns, after_ns = np.append(before_ns, one.times_ns[-1]), np.append(after_ns, one.lead[1])
         columns = {
             "first_sqn": first,
             "last_sqn": last,
-            "before_ns": one.times_ns[begins - 1],
-            "after_ns": one.times_ns[begins],
+            "before_ns": before_ns,
+            "after_ns": after_ns,
             "missing": last - first + 1,
         }
         parts.append(_keyed(one, columns).with_columns(topic_index=pl.lit(None, pl.Int64)).select([*GAPS]))

@@ -69,6 +69,8 @@ class Facts:
     passed: pl.DataFrame = field(default_factory=lambda: _nothing("passed"))
     """Over LBT-RU, the runs of datagrams that a filtering source skipped for a receiver."""
     references: pl.DataFrame = field(default_factory=lambda: _nothing("references"))
+    leads: pl.DataFrame = field(default_factory=lambda: _nothing("leads"))
+    """Leads of session messages, which reveal that the last datagrams before them are missing."""
     rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
     endpoints: pl.DataFrame = field(default_factory=lambda: _nothing("endpoints"))
@@ -383,6 +385,9 @@ def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
         epoch = (pl.col("time_ns") // EPOCH_NS).alias("epoch")
         numbered = rows.filter(pl.col("sqn").is_not_null()).with_columns(epoch)
         if kind == SESSION_MESSAGE:
+            time = pl.col("time_ns")
+            by_lead = numbered.group_by([*_KEY, "receiver", "epoch", "sqn"])
+            pieces.add("leads", _shaped("leads", by_lead.agg(first_ns=time.min(), last_ns=time.max())))
             # The number after its lead, because a session that starts at 0 has a lead of 2**32 - 1 before it sends.
             numbered = numbered.with_columns(sqn=(pl.col("sqn") + 1) % 2**32)
         first = pl.struct("time_ns", "sqn").sort_by("time_ns", "sqn").first().alias("first")

@@ -184,6 +184,15 @@ FACTS: dict[str, pa.Schema] = {
             _field("sqn", _NUMBER, "the first number in the minute; for a session message its lead plus one"),
         ]
     ),
+    "leads": pa.schema(
+        [
+            *_POINT,
+            _RECEIVER,
+            _key("epoch", _NUMBER, "minute", unit="minutes since 1970"),
+            _key("sqn", _NUMBER, "lead of a session message: the last wire number that was sent before it"),
+            *_SPAN,
+        ]
+    ),
     "rare": pa.schema(
         [
             *_POINT,
@@ -255,7 +264,18 @@ FACTS: dict[str, pa.Schema] = {
 }
 """The Arrow schema of each kind of facts; the metadata of a field has `comment`, `unit` and `merge`."""
 
-OF_SESSIONS = ("counts", "rates", "receiver_rates", "sizes", "topics", "runs", "passed", "references", "rare")
+OF_SESSIONS = (
+    "counts",
+    "rates",
+    "receiver_rates",
+    "sizes",
+    "topics",
+    "runs",
+    "passed",
+    "references",
+    "leads",
+    "rare",
+)
 """The frames whose rows belong to one session each; so do `sends`."""
 
 

@@ -144,6 +144,10 @@ def _loss(summary: Summary) -> Iterator[Finding]:
     [lost] = summary["lost"]
     if not lost["losses"] and not _sent(summary):
         return
+    if not lost["losses"] and summary["missing"]:
+        text = "No receiver sent a NAK and nothing was retransmitted, but datagrams are missing from the capture."
+        yield Finding("loss", Severity.WORTH_A_LOOK, text)
+        return
     if not lost["losses"]:
         yield Finding(
             "loss", Severity.GOOD, "No loss was seen: no receiver sent a NAK and nothing was retransmitted."
