@@ -5,6 +5,7 @@ One file, because making and closing these objects share the context's lifecycle
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 import warnings
@@ -33,7 +34,7 @@ from umstack.config import (
     SourceOptions,
     lint_datagram_size,
 )
-from umstack.errors import InterfaceError, OptionError, UmError
+from umstack.errors import InterfaceError, OptionError, UmError, error_from_result
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
@@ -178,6 +179,7 @@ class Context(Closing):
             self._follower = InterfaceFollower(
                 found,
                 self._on_mtu,
+                self._on_moved,
                 self._engine.link.follow,
                 self._resolver.request_resolution,
                 self._forget_ended_sessions,
@@ -263,7 +265,7 @@ class Context(Closing):
 
     @property
     def interface(self) -> xdp.Interface:
-        """The network interface, as it was when the context was opened."""
+        """The network interface, as it was when the context was opened or last followed a change of it."""
         return self._core.interface
 
     @property
@@ -686,6 +688,38 @@ class Context(Closing):
     def _on_mtu(self, mtu_bytes: int) -> None:
         self._core.set_mtu(mtu_bytes)
         self._resolver.set_mtu(mtu_bytes)
+
+    def _on_moved(self, interface: xdp.Interface | None) -> None:
+        """Follow an interface that was made again, renamed or got another address; report what cannot follow."""
+        former = self.interface
+        log = logging.getLogger("umstack.link")
+        if interface is None:
+            log.error(
+                "%s is gone: nothing is sent or received until an interface of that name is back", former.name
+            )
+            return
+        if self.link == "xdp" and interface.index != former.index:
+            log.error(
+                "%s was made again, and its rings ended with it: open the context again", interface.name
+            )
+            return
+        result = self._core.follow_interface(interface)
+        self._resolver.follow_interface(
+            ResolutionInterface(interface.name, interface.index, interface.address or "", interface.mtu_bytes)
+        )
+        if result == 0:
+            log.warning("%s is now %s: followed", former, interface)
+        elif result == -errno.EADDRNOTAVAIL:
+            log.error(
+                "%s had the address %s and now has %s: sessions at the former address cannot follow; close their "
+                "sources and receivers and open them again",
+                interface.name,
+                former.address,
+                interface.address,
+            )
+        else:
+            log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
+        self._resolver.request_resolution()
 
     def _forget_ended_sessions(self) -> None:
         """Make topic resolution report the sources of timed-out sessions again when they are advertised."""

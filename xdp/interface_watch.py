@@ -23,7 +23,9 @@ _ANNOUNCEMENT_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class InterfaceChange:
-    """The interface before and after; `after` is None once it is gone.
+    """The interface before and after; `after` is None while it is gone.
+
+    A removed interface that is made again under its name is followed, as is one that is renamed.
 
     Example:
         ```python
@@ -34,6 +36,7 @@ class InterfaceChange:
     """
 
     before: Interface
+    """As last seen; for one that has returned, before it was gone."""
     after: Interface | None
 
 
@@ -50,7 +53,7 @@ class InterfaceWatch(Closing):
         ```
     """
 
-    __slots__ = ("_known", "_socket", "announcements")
+    __slots__ = ("_is_present", "_known", "_socket", "announcements")
 
     def __init__(self, interface: str | Interface) -> None:
         """Start watching.
@@ -61,6 +64,7 @@ class InterfaceWatch(Closing):
         Raises:
             NoSuchInterfaceError: There is no such interface.
         """
+        self._is_present = True
         self.announcements = 0
         """Number of polls that found notifications, of any interface."""
         self._socket = socket.socket(
@@ -69,15 +73,15 @@ class InterfaceWatch(Closing):
         try:
             self._socket.bind((0, _RTMGRP_LINK | _RTMGRP_IPV4_IFADDR))
             name = interface if isinstance(interface, str) else interface.name
-            self._known: Interface | None = find_interface(name)
+            self._known = find_interface(name)
         except BaseException:
             self._socket.close()
             raise
 
     @property
     def interface(self) -> Interface | None:
-        """The interface as last seen, None once it is gone."""
-        return self._known
+        """The interface as last seen, None while it is gone."""
+        return self._known if self._is_present else None
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there may be a change.
@@ -105,12 +109,16 @@ class InterfaceWatch(Closing):
                 print(watch.poll())
             ```
         """
-        if self._known is None or not self._drain():
+        if not self._drain():
             return None
         self.announcements += 1
-        before = self._known
-        self._known = next((now for now in interfaces() if now.index == before.index), None)
-        return None if self._known == before else InterfaceChange(before, self._known)
+        before, was_present = self._known, self._is_present
+        there = interfaces()
+        after = next((now for now in there if was_present and now.index == before.index), None)
+        after = after or next((now for now in there if now.name == before.name), None)
+        self._is_present = after is not None
+        self._known = after or before
+        return None if after == (before if was_present else None) else InterfaceChange(before, after)
 
     def wait(self, timeout_seconds: float) -> InterfaceChange | None:
         """Wait for a change.
@@ -119,7 +127,7 @@ class InterfaceWatch(Closing):
             timeout_seconds: How long to wait, in seconds.
 
         Returns:
-            The change, or None if there is none within the timeout or the interface is gone.
+            The change, or None if there is none within the timeout.
 
         Example:
             ```python
@@ -128,13 +136,12 @@ class InterfaceWatch(Closing):
             ```
         """
         deadline = time.monotonic() + timeout_seconds
-        while self._known is not None:
+        while True:
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0 or not select.select([self], [], [], left_seconds)[0]:
                 return None
             if change := self.poll():
                 return change
-        return None
 
     def close(self) -> None:
         """Stop watching.

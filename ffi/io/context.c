@@ -293,6 +293,23 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
     return count;
 }
 
+static void set_interface(um_socket_config *config, const char *name, uint32_t ip)
+{
+    strncpy(config->interface, name, sizeof config->interface - 1);
+    config->interface_ip = ip;
+}
+
+int um_context_follow_interface(um_context *context, const char *name, uint32_t ip)
+{
+    um_reactor_lock(&context->reactor);
+    set_interface(&context->links.socket_config, name, ip);
+    set_interface(&context->links.lbtru_socket_config, name, ip);
+    int receiving = um_receiving_follow_interface(&context->receiving);
+    int sending = um_publication_sessions_follow_interface(&context->sessions);
+    um_reactor_unlock(&context->reactor);
+    return receiving != 0 ? receiving : sending;
+}
+
 void um_context_set_datagram_max(um_context *context, uint32_t bytes)
 {
     um_reactor_lock(&context->reactor);

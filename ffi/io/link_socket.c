@@ -96,11 +96,16 @@ static int bind_to(um_socket_link *link, um_address address)
     return 0;
 }
 
-static int prepare_sending(um_socket_link *link, const um_socket_config *config)
+int um_socket_set_interface(um_socket_link *link, const um_socket_config *config)
 {
     struct ip_mreqn membership = {.imr_address.s_addr = htonl(config->interface_ip),
                                   .imr_ifindex = interface_index(link->fd, config->interface)};
-    if (setsockopt(link->fd, IPPROTO_IP, IP_MULTICAST_IF, &membership, sizeof membership) != 0)
+    return setsockopt(link->fd, IPPROTO_IP, IP_MULTICAST_IF, &membership, sizeof membership) != 0 ? -errno : 0;
+}
+
+static int prepare_sending(um_socket_link *link, const um_socket_config *config)
+{
+    if (um_socket_set_interface(link, config) != 0)
         return fail(link, "IP_MULTICAST_IF");
     if (set(link->fd, IPPROTO_IP, IP_MULTICAST_TTL, (int)config->ttl) != 0)
         return fail(link, "IP_MULTICAST_TTL");
@@ -140,6 +145,15 @@ int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config
     return result == 0 ? bind_to(link, (um_address){config->interface_ip, port}) : result;
 }
 
+static int join(um_socket_link *link, const um_socket_config *config)
+{
+    link->interface_index = interface_index(link->fd, config->interface);
+    struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(link->local.ip),
+                                  .imr_address.s_addr = htonl(config->interface_ip),
+                                  .imr_ifindex = link->interface_index};
+    return setsockopt(link->fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0 ? -errno : 0;
+}
+
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group)
 {
     int result = open_socket(link, config);
@@ -154,17 +168,24 @@ int um_socket_open_group(um_socket_link *link, const um_socket_config *config, u
         result = bind_to(link, group);
     if (result != 0 || config->is_source_specific)
         return result;
-    struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(group.ip),
-                                  .imr_address.s_addr = htonl(config->interface_ip),
-                                  .imr_ifindex = interface_index(link->fd, config->interface)};
-    if (setsockopt(link->fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0)
+    if (join(link, config) != 0)
         return fail(link, "IP_ADD_MEMBERSHIP");
     return 0;
 }
 
+int um_socket_rejoin(um_socket_link *link, const um_socket_config *config)
+{
+    struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(link->local.ip), .imr_ifindex = link->interface_index};
+    /* Refused if the kernel has dropped the membership with the interface. */
+    setsockopt(link->fd, IPPROTO_IP, IP_DROP_MEMBERSHIP, &membership, sizeof membership);
+    link->interface_index = interface_index(link->fd, config->interface);
+    return config->is_source_specific ? 0 : join(link, config);
+}
+
 int um_socket_set_source(um_socket_link *link, const um_socket_config *config, uint32_t source_ip, bool is_joined)
 {
-    struct group_source_req membership = {.gsr_interface = (uint32_t)interface_index(link->fd, config->interface)};
+    link->interface_index = interface_index(link->fd, config->interface);
+    struct group_source_req membership = {.gsr_interface = (uint32_t)link->interface_index};
     struct sockaddr_in group = socket_address(link->local), source = socket_address((um_address){source_ip, 0});
     memcpy(&membership.gsr_group, &group, sizeof group);
     memcpy(&membership.gsr_source, &source, sizeof source);

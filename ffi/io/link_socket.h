@@ -39,7 +39,8 @@ typedef struct um_socket_config {
 typedef struct um_socket_link {
     um_link base;
     int fd;
-    um_address local; /* multicast group and port, or the bound unicast address */
+    int interface_index; /* with which the group was joined */
+    um_address local;    /* multicast group and port, or the bound unicast address */
     bool gso;
     bool timestamps;
     int mtu_discover;            /* IP_MTU_DISCOVER of sent datagrams, except those of send_oversize */
@@ -62,6 +63,12 @@ int um_socket_open_group(um_socket_link *link, const um_socket_config *config, u
 
 /* Joins or leaves the group of a source-specific socket for one source. 0 or -errno. */
 int um_socket_set_source(um_socket_link *link, const um_socket_config *config, uint32_t source_ip, bool is_joined);
+
+/* Joins the group again after the interface was made again, renamed or got another address. A source-specific socket
+ * then needs um_socket_set_source for each source. 0 or -errno. */
+int um_socket_rejoin(um_socket_link *link, const um_socket_config *config);
+/* Sends to groups by the interface as it is now. 0 or -errno. */
+int um_socket_set_interface(um_socket_link *link, const um_socket_config *config);
 
 /* Leaves the group and closes. */
 void um_socket_close(um_socket_link *link);

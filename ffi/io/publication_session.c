@@ -143,6 +143,25 @@ int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t ke
     return result;
 }
 
+int um_publication_sessions_follow_interface(um_publication_sessions *sessions)
+{
+    const um_socket_config *config = &sessions->links->socket_config;
+    int result = 0;
+    for (uint32_t i = 0; i < sessions->limit; i++) {
+        um_publication_session *session = &sessions->table[i];
+        if (!session->is_used)
+            continue;
+        um_lock_acquire(&session->core.sender_lock);
+        um_address local = session->tcp != NULL ? session->tcp->local : session->control.nak_link.local;
+        if (local.ip != config->interface_ip)
+            result = -EADDRNOTAVAIL;
+        else if (session->data_link.fd >= 0 && um_socket_set_interface(&session->data_link, config) != 0)
+            result = -errno;
+        um_lock_release(&session->core.sender_lock);
+    }
+    return result;
+}
+
 /* ---- opening ---- */
 
 static void close_sender(um_publication_session *session)

@@ -506,6 +506,47 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     return open_control_link(receiving);
 }
 
+static bool is_multicast(um_address address)
+{
+    return address.ip >> 28 == 14;
+}
+
+static int rejoin_groups(um_receiving *receiving)
+{
+    const um_socket_config *config = &receiving->links->socket_config;
+    int result = 0;
+    for (uint32_t i = 0; i < receiving->group_limit; i++) {
+        um_group *group = &receiving->groups[i];
+        if (!group->is_used || !is_multicast(group->link.local))
+            continue;
+        int joined = um_socket_rejoin(&group->link, config);
+        result = joined != 0 ? joined : result;
+    }
+    for (uint32_t i = 0; i < receiving->node.session_count && config->is_source_specific; i++) {
+        session_block *block = (session_block *)receiving->node.sessions[i];
+        if (is_multicast(block->group->link.local)) /* joined already if the source has another session */
+            um_socket_set_source(&block->group->link, config, block->core.config.id.source.ip, true);
+    }
+    return result;
+}
+
+int um_receiving_follow_interface(um_receiving *receiving)
+{
+    receiving->reactor->error_step = "IP_ADD_MEMBERSHIP";
+    int result = rejoin_groups(receiving);
+    if (receiving->control_link.local.ip == receiving->links->socket_config.interface_ip)
+        return result;
+    um_links_close_socket(receiving->links, &receiving->control_link);
+    int opened = open_control_link(receiving);
+    result = opened != 0 ? opened : result;
+    for (uint32_t i = 0; i < receiving->node.session_count && result == 0; i++) {
+        const session_block *block = (const session_block *)receiving->node.sessions[i];
+        if (block->core.verifier != NULL || block->core.config.id.transport == UM_TRANSPORT_LBTRU)
+            result = -EADDRNOTAVAIL;
+    }
+    return result;
+}
+
 void um_receiving_close(um_receiving *receiving)
 {
     um_socket_close(&receiving->control_link);

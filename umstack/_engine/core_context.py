@@ -162,6 +162,12 @@ class CoreContext:
         self.datagram_bytes = self._bounded_by_link(min(self._size_at(mtu_bytes), self.datagram_max_bytes))
         lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
 
+    def follow_interface(self, interface: xdp.Interface) -> int:
+        """Join the groups again, and send by the interface as it is now. Returns the core's result."""
+        self.interface = interface
+        address = int(ipaddress.IPv4Address(interface.address or "0.0.0.0"))
+        return int(lib.um_context_follow_interface(self.handle, interface.name.encode(), address))
+
     def check(self, result: int, doing: str) -> int:
         """Return a result of the core. Raises the matching UmError if it is negative."""
         if result < 0:

@@ -1,5 +1,6 @@
-"""InterfaceFollower: calls its owner when the MTU of an interface changes or its link comes back (W4), and when the
-kernel announces a change of any other interface, such as a member of its bond."""
+"""InterfaceFollower: calls its owner when the MTU of an interface changes, its link comes back (W4), or it is another
+one (made again, renamed, another address), and when the kernel announces a change of any other interface, such as a
+member of its bond."""
 
 from __future__ import annotations
 
@@ -20,19 +21,22 @@ class InterfaceFollower:
         self,
         interface: xdp.Interface,
         on_mtu: Callable[[int], None],
+        on_moved: Callable[[xdp.Interface | None], None],
         on_news: Callable[[], None],
         on_link_up: Callable[[], None],
         on_interval: Callable[[], None],
     ) -> None:
         """Create it. The callbacks run on the follower's thread or inside poll().
 
+        `on_moved` gets the interface when its index, name or first address differs, or None when it is gone.
         `on_news` runs after the kernel announced a change of any interface, such as a bond's fail-over.
         `on_interval` runs every half second on the follower's thread; poll() does not call it.
         """
         self._watch = xdp.InterfaceWatch(interface)
         self._mtu_bytes = interface.mtu_bytes
+        self._place: tuple[int, str, str | None] | None = _place(interface)
         self._was_up = interface.is_usable
-        self._on_mtu, self._on_news = on_mtu, on_news
+        self._on_mtu, self._on_moved, self._on_news = on_mtu, on_moved, on_news
         self._on_link_up = on_link_up
         self._on_interval = on_interval
         self._stopping = threading.Event()
@@ -75,11 +79,20 @@ class InterfaceFollower:
     def _apply(self, change: xdp.InterfaceChange) -> None:
         interface = change.after
         if interface is None:
-            self._was_up = False
+            self._was_up, self._place = False, None
+            self._on_moved(None)
             return
+        if _place(interface) != self._place and interface.is_up:
+            self._place = _place(interface)
+            if interface.address is not None:
+                self._on_moved(interface)
         if interface.mtu_bytes != self._mtu_bytes:
             self._mtu_bytes = interface.mtu_bytes
             self._on_mtu(interface.mtu_bytes)
         if interface.is_usable and not self._was_up:
             self._on_link_up()
         self._was_up = interface.is_usable
+
+
+def _place(interface: xdp.Interface) -> tuple[int, str, str | None]:
+    return interface.index, interface.name, interface.address

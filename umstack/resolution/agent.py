@@ -18,7 +18,7 @@ from typing import Any
 
 from umstack._engine.transport_address import TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
-from umstack.errors import OptionError, error_from_os
+from umstack.errors import InterfaceError, OptionError, error_from_os
 from umstack.key_file import Key
 from umstack.resolution.codec import WireOption
 from umstack.resolution.daemons import DaemonClient
@@ -185,6 +185,36 @@ class ResolutionAgent(Closing):
         """Follow the interface's MTU, if no size is configured."""
         size = resolver_datagram_size(self._options, mtu_bytes)
         self.machine.datagram_maximum_bytes = size - self._trailer_bytes
+
+    def follow_interface(self, interface: ResolutionInterface) -> None:
+        """Join the group again on an interface that was made again or renamed, and send from its address.
+
+        Raises a UmError if a socket cannot follow.
+        """
+        former, self._interface = self._interface, interface
+        if self._daemons is not None:
+            if interface.address != former.address:
+                raise InterfaceError(
+                    f"topic resolution stays at {former.address}, which {interface.name} no longer has",
+                    hint="open the context again",
+                )
+            return
+        group, _ = self._options.resolver_incoming
+        with contextlib.suppress(OSError):  # the kernel may have dropped the membership with the interface
+            request = self._membership(group)[:-4] + struct.pack("i", former.index)
+            self._receiver.setsockopt(socket.IPPROTO_IP, socket.IP_DROP_MEMBERSHIP, request)
+        try:
+            self._receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, self._membership(group))
+            if interface.address == former.address:
+                self._sender.setsockopt(
+                    socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._membership("0.0.0.0")
+                )
+        except OSError as error:
+            raise error_from_os(error, f"following {interface.name} with topic resolution") from error
+        if interface.address != former.address:
+            self._sender.close()
+            self._sender = self._sockets.enter_context(self._open_sender())
+            self._local = self._sender.getsockname()
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
         """Replace the keys. Allowed only if there were keys at the start."""

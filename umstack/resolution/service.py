@@ -10,7 +10,7 @@ from typing import Any
 from umstack._engine.transport_address import TransportAddress, transport_name
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.key_file import Key
-from umstack.resolution.agent import ResolutionAgent
+from umstack.resolution.agent import ResolutionAgent, ResolutionInterface
 from umstack.resolution.codec import WireOption
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.topic_name import encode_topic_name
@@ -85,6 +85,10 @@ class Resolver(Closing):
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU."""
         self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
+
+    def follow_interface(self, interface: ResolutionInterface) -> None:
+        """Follow an interface that was made again, renamed or got another address."""
+        self._submit(lambda _now_ns: self._agent.follow_interface(interface))
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
         """Replace the keys. Allowed only if there were keys at the start."""
