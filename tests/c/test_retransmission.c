@@ -295,6 +295,8 @@ TEST("UM-120", "the same sqn twice in a NAK causes one retransmission")
     nak(f, (const uint32_t[]){1, 1, 1, 1}, 4);
     CHECK_EQ(f->session->counters.rxs_sent, 1);
     CHECK_EQ(f->session->counters.ncfs_sent, 1);
+    CHECK_EQ(f->session->counters.naks_rx_delay_ignored, 1); /* it was still queued, not sent */
+    CHECK_EQ(f->session->counters.naks_ignored, 0);
     session_close(f);
 }
 

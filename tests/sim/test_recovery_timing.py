@@ -144,6 +144,38 @@ def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: 
     assert join.rows[-1].time_ns - sent_ns <= 2 * delay_ns + 2 * max(2 * (2 * delay_ns), FLOOR)
 
 
+def test_an_ncf_delays_no_receiver_whose_own_repair_was_lost(pair: Pair) -> None:
+    """UM-130, UM-131: two receivers NAK the same datagram at once. The source retransmits it for the first and refuses
+    the second with an NCF. The repair is lost at the second only, which NAKs again without a suppress interval.
+    """
+    other = pair.world.host()
+    other.set_faults(delay_ns=DELAY)
+    source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
+    join = pair.subscriber.receiver().join(source, **RECEIVER)
+    other.receiver().join(source, random_seed=2, **RECEIVER)
+    source.send(b"x", flush=True)
+    pair.world.run_for(SECOND)
+    for number in range(80):
+        loser = (pair.subscriber, other)[number % 2]
+        pair.world.clear_rules()
+        sqn = source.session.probe.next_sqn
+        pair.world.rule("drop", Type.DATA, receiver=loser, retransmission=False, sqns=sqn)
+        source.send(b"x", flush=True)
+        source.send(b"x", flush=True)
+        pair.world.run_for(SECOND)
+    pair.world.clear_rules()
+    sqn = source.session.probe.next_sqn
+    pair.world.rule("drop", Type.DATA, retransmission=False, sqns=sqn)
+    pair.world.rule("drop", Type.DATA, receiver=pair.subscriber, retransmission=True, sqns=sqn, count=1)
+    sent_ns = pair.world.now_ns
+    source.send(b"y", flush=True)
+    source.send(b"last", flush=True)
+    pair.world.run_for(SECOND)
+    assert join.counters["ncfs_ignored"] == 1
+    assert join.rows[-1].payload == b"last"
+    assert join.rows[-1].time_ns - sent_ns - DELAY <= 2.6 * ROUND_TRIP
+
+
 def test_a_lost_last_datagram_is_revealed_within_a_few_round_trips(pair: Pair) -> None:
     """UM-87, C1: session messages are sent early after a burst, once the round trip is known."""
     session = pair.publisher.session(adaptive_timers=SOURCE_TIMERS)

@@ -3,7 +3,7 @@
 #include "core/receiver/connection.h"
 #include "core/wire/repair_evidence.h"
 
-static bool is_measured(const um_receiver_session *session)
+bool um_lost_repairs_is_measured(const um_receiver_session *session)
 {
     const uint32_t needed = UM_ADAPTIVE_BACKOFF | UM_ADAPTIVE_SUPPRESS;
     return (session->timing.adaptive & needed) == needed;
@@ -39,7 +39,7 @@ static void doubt(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 void um_lost_repairs_on_repaired(um_receiver_session *session, const um_loss *loss, int64_t now_ns)
 {
     um_loss_map *losses = &session->losses;
-    if (loss->naks_sent == 0 || !is_measured(session))
+    if (loss->naks_sent == 0 || !um_lost_repairs_is_measured(session))
         return;
     if (!session->has_repair || um_serial_before(session->repaired_nak_number, loss->nak_number)) {
         session->has_repair = true;

@@ -30,6 +30,9 @@
 
 #include "core/receiver/receiver_state.h"
 
+/* True if the session looks for lost retransmissions: its timers are measured. */
+bool um_lost_repairs_is_measured(const um_receiver_session *session);
+
 /* A NAK for this loss is being sent. Called in the order of the numbers in the NAK. */
 void um_lost_repairs_on_nak(um_receiver_session *session, um_loss *loss);
 

@@ -14,8 +14,10 @@ enum {
 
 /* ---- NCFs ---- */
 
-/* An NCF neither delays giving up (UM-123) nor brings the next NAK forward. */
-static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+/* An NCF neither delays giving up (UM-123) nor brings the next NAK forward. The first that refuses a NAK because the
+ * datagram has been retransmitted shows that this retransmission, which was sent before the NCF, is lost or reordered
+ * (lost_repairs.h): with measured timers the next NAK waits only until the source does not ignore it. */
+static void suppress(um_receiver_session *session, um_loss *loss, bool is_repair_sent, int64_t now_ns)
 {
     loss->ncfs_seen++;
     loss->floor_ns = now_ns + UM_RECOVERY_FLOOR_NS;
@@ -25,6 +27,8 @@ static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns
         return;
     }
     int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
+    if (is_repair_sent && loss->ncfs_seen == 1 && um_lost_repairs_is_measured(session) && session->reported_trip_ns > 0)
+        next_ns = now_ns + um_recovery_timing_refused_ns(&session->timing, session->reported_trip_ns);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
     um_loss_map_reschedule(&session->losses, loss, um_earliest_ns(next_ns, give_up_ns));
@@ -41,7 +45,7 @@ void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet,
     for (uint32_t i = 0; i < packet->list_count; i++) {
         um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
         if (loss != NULL)
-            suppress(session, loss, now_ns);
+            suppress(session, loss, packet->ncf_reason == UM_NCF_IGNORED, now_ns);
         else
             um_recovery_timing_on_late_ncf(&session->timing, um_load_be32(packet->list + 4 * i));
     }

@@ -271,6 +271,13 @@ int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing)
     return guard_ns > quarter_ns ? guard_ns : quarter_ns;
 }
 
+int64_t um_recovery_timing_refused_ns(const um_recovery_timing *timing, int64_t reported_crossing_ns)
+{
+    int64_t ignored_ns = reported_crossing_ns - shortest_round_trip_ns(timing);
+    int64_t reordering_ns = um_recovery_timing_reordering_ns(timing);
+    return ignored_ns > reordering_ns ? ignored_ns : reordering_ns;
+}
+
 int64_t um_recovery_timing_gather_ns(const um_recovery_timing *timing)
 {
     int64_t gap_ns = um_recovery_timing_backoff_ns(timing) / 16;

@@ -117,6 +117,11 @@ int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing);
 uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing);
 int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing);
 
+/* Wait of a NAK after an NCF has reported that its datagram was retransmitted: allows for reordering, and arrives at
+ * the source, a round trip after the NCF was sent, when its ignore interval, the crossing time last reported, is over.
+ */
+int64_t um_recovery_timing_refused_ns(const um_recovery_timing *timing, int64_t reported_crossing_ns);
+
 /* Returns how late reordered datagrams have arrived recently. */
 int64_t um_recovery_timing_lateness_ns(const um_recovery_timing *timing);
 

@@ -244,8 +244,8 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
             return false;
         }
         sent->is_confirmed = 1;
-        UM_COUNT(counters->naks_ignored, 1);
-        refuse(session, lists, UM_NCF_IGNORED, sqn);
+        UM_COUNT(*(sent->is_queued ? &counters->naks_rx_delay_ignored : &counters->naks_ignored), 1);
+        refuse(session, lists, sent->is_queued ? UM_NCF_RX_DELAY : UM_NCF_IGNORED, sqn);
         return false;
     }
     if (!take_share(session, from, um_source_session_overhead_bytes(session) + sent->length, now_ns))
