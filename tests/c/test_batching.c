@@ -302,4 +302,37 @@ TEST("UM-34 W4", "a withheld message keeps its sequence numbers when the path sh
     session_close(f);
 }
 
+TEST("UM-62 UM-19",
+     "a TSNI of an idle topic does not flush a held batch early, and comes although a batch is always open")
+{
+    um_source_session_config config = default_config();
+    config.batch_minimum_bytes = 1000;
+    config.batch_interval_ns = 200 * NS_PER_MS;
+    fixture *f = session_open(&config);
+    um_source *idle = source_open(f, ORDERS, 0), *busy = source_open(f, ORDERS + 1, 0);
+    send_text(f, idle, "first", UM_SEND_FLUSH);
+    run_sender(f);
+    f->now_ns += idle->tsni_interval_ns - 10 * (int64_t)NS_PER_MS;
+    um_source_session_tick(f->session, f->now_ns);
+    send_text(f, busy, "held", 0);
+    uint32_t before = f->session->next_sqn;
+    int64_t held_ns = f->now_ns;
+    for (; f->session->next_sqn == before; f->now_ns += NS_PER_MS)
+        um_source_session_tick(f->session, f->now_ns);
+    CHECK(f->now_ns - held_ns >= 200 * NS_PER_MS);
+    um_source_session_tick(f->session, f->now_ns += 2 * NS_PER_MS);
+    CHECK_EQ(idle->counters.tsnis_sent, 1);
+    f->now_ns += idle->tsni_interval_ns - 10 * (int64_t)NS_PER_MS;
+    for (uint32_t i = 0; i < 1000 && idle->counters.tsnis_sent == 1; i++) { /* every tick finds an open batch */
+        send_text(f, busy, "held", 0);
+        um_source_session_tick(f->session, f->now_ns += NS_PER_MS);
+        send_text(f, busy, "held", UM_SEND_FLUSH);
+        send_text(f, busy, "held", 0);
+    }
+    CHECK_EQ(idle->counters.tsnis_sent, 2);
+    source_close(idle);
+    source_close(busy);
+    session_close(f);
+}
+
 CHECK_MAIN
