@@ -126,7 +126,7 @@ TEST("W1", "a block with invalid fields is refused, and values of unknown types 
         {FIRST_PROPERTY + VALUE_OFFSET, 53, false},
         {FIRST_PROPERTY + VALUE_OFFSET, BLOCK_BYTES, false},
         {FIRST_PROPERTY + VALUE_OFFSET, UINT32_MAX - 1, false},
-        {FIRST_PROPERTY + TYPE, UM_PROPERTY_LONG, true}, /* its eight bytes are inside the block */
+        {FIRST_PROPERTY + TYPE, UM_PROPERTY_LONG, false}, /* its eight bytes overlap the next name */
         {FIRST_PROPERTY + TYPE, 0, true},
         {FIRST_PROPERTY + TYPE, 9, true},
         {FIRST_PROPERTY + TYPE, UINT32_MAX, true},
@@ -149,7 +149,7 @@ TEST("W1", "a name has 250 bytes at most, and a block 65535")
 {
     for (uint32_t over = 0; over < 2; over++) {
         uint8_t *block = zeroed(UM_PROPERTIES_BYTES_MAX + 2);
-        from_hex("badaacab 0100 00 00  18000000 19000000 00000000 08000000", block);
+        from_hex("badaacab 0100 00 00  18000000 13010000 00000000 08000000", block);
         memset(block + 24, 'n', UM_PROPERTY_NAME_BYTES_MAX + over);
         CHECK_EQ(um_message_properties_is_sound(block, 24 + UM_PROPERTY_NAME_BYTES_MAX + 2), !over);
         memset(block + 24, 0, 2 + UM_PROPERTY_NAME_BYTES_MAX);
@@ -425,3 +425,27 @@ TEST("W9", "payloads and properties of a queue's block never overlap, and a lack
 }
 
 CHECK_MAIN
+
+TEST("W1", "names and strings that overlap are refused, at a cost that does not grow with their number")
+{
+    enum { COUNT = 4000 };
+    static uint8_t block[UM_PROPERTIES_BYTES_MAX];
+    memset(block, 'x', sizeof block);
+    um_store_be32(block, UM_PROPERTIES_MAGIC);
+    um_store_be16(block + 4, COUNT);
+    um_store_be16(block + 6, 0);
+    uint32_t name_at = UM_PROPERTIES_HEAD_BYTES + COUNT * UM_PROPERTY_BYTES, bytes = name_at + 1200;
+    block[name_at + 1] = 0; /* one name and one string of 1 KiB, which every property shares */
+    block[bytes - 1] = 0;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        uint8_t *property = block + UM_PROPERTIES_HEAD_BYTES + i * UM_PROPERTY_BYTES;
+        um_store_be32(property, name_at);
+        um_store_be32(property + VALUE_OFFSET, name_at + 2);
+        um_store_be32(property + TYPE, UM_PROPERTY_STRING);
+    }
+    CHECK(!um_message_properties_is_sound(block, bytes));
+    um_store_be16(block + 4, 1); /* the others are names and values of the first property's block */
+    CHECK(um_message_properties_is_sound(block, bytes));
+    um_store_be32(block + UM_PROPERTIES_HEAD_BYTES, UM_PROPERTIES_HEAD_BYTES); /* a name in the table */
+    CHECK(!um_message_properties_is_sound(block, bytes));
+}

@@ -8,8 +8,7 @@
  *
  * Offsets count from the start of the head. The byte order of the magic is that of the whole block.
  *
- * Source: Wireshark's dissector. Threads: any. Memory: none. Errors: false. Complexity: linear in the properties and in
- * the bytes of their names and strings.
+ * Source: Wireshark's dissector. Threads: any. Memory: none. Errors: false. Complexity: linear in the block's bytes.
  */
 #ifndef UM_CORE_MESSAGE_PROPERTIES_H
 #define UM_CORE_MESSAGE_PROPERTIES_H
@@ -36,7 +35,9 @@ enum um_property_type {
 };
 
 /* Returns true if a block can be read: it is within the bound, its properties, their names and values are inside it,
- * and names and strings end inside it. Values of unknown types are not checked, and a name may occur twice. */
+ * names and strings end inside it, and names and values together are no longer than the space behind the table, so that
+ * overlaps cannot make a small block into much text. Values of unknown types are not checked, and a name may occur
+ * twice. */
 bool um_message_properties_is_sound(const uint8_t *block, uint32_t bytes);
 
 #endif
