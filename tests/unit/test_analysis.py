@@ -13,12 +13,13 @@ import numpy as np
 import polars as pl
 
 from tests.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
+from tests.unit.vendor_capture import vendor_capture
 from umstack.analysis.losses import rare
 from umstack.analysis.numbering import Numbered
 from umstack.analysis.stalls import paused_ns
 from umstack.analysis.tables import tables_of
 from umstack.analysis.traffic import bursts
-from umstack.facts.facts import facts_of_packets
+from umstack.facts.facts import facts_of, facts_of_packets
 from umstack.facts.sends import Sends
 from umstack.report.findings import Severity, findings
 from umstack.report.outputs import summarised
@@ -159,6 +160,36 @@ def test_a_repair_that_meets_the_nak_on_its_way_is_one() -> None:
     [_, two] = rows(tables["recovery_latency"], "receiver")
     assert (two["lost"], two["repaired"], two["request_p50"]) == (3, 1, None)
     assert two["recovery_max"] == (21 - 2) * MS
+
+
+def test_a_loss_that_its_receiver_still_requests_is_not_repaired() -> None:
+    """A retransmission is a repair if no NAK follows it, or only one that crossed it in transit."""
+    story = Story()
+    story.stream(START, MS, 1, 10)
+    for sqn, nak_ms in {2: (20,), 3: (20, 25), 4: (20, 40), 5: (20, 25, 60)}.items():
+        for ms in nak_ms:
+            story.nak(START + ms * MS, ONE, sqn)
+        story.again(START + 24 * MS, sqn)
+    lost = {row["sqn"]: row["repaired_ns"] for row in rows(seen(story)["losses"])}
+    assert lost == {2: START + 24 * MS, 3: START + 24 * MS, 4: None, 5: None}
+
+
+def test_one_point_judges_a_recovery() -> None:
+    """The clocks of two points differ by 30 ms: the time from NAK to repair is that of one of them."""
+    near, far = Story("near"), Story("far")
+    for story, clock_ns in ((near, 0), (far, 30 * MS)):
+        story.stream(START + clock_ns, MS, 1, 10)
+        story.nak(START + 20 * MS + clock_ns, ONE, 3)
+        story.again(START + 20 * MS + 400 * US + clock_ns, 3)
+    [row] = rows(tables_of(facts_of_packets([near.batch(), far.batch()]))["recovery_latency"])
+    assert (row["request_p50"], row["request_max"]) == (400 * US, 400 * US)
+
+
+def test_unrepaired_losses_of_real_traffic_are_those_that_its_author_counted() -> None:
+    """Of one receiver's 514 losses six never arrived; the other's 487 were all repaired."""
+    lost = tables_of(facts_of([str(vendor_capture())]))["losses"]
+    by_session = lost.group_by("session_id").agg(pl.len(), pl.col("repaired_ns").is_null().sum())
+    assert sorted(row[1:] for row in by_session.iter_rows()) == [(487, 0), (514, 6)]
 
 
 def test_recovery_latency_by_receiver() -> None:

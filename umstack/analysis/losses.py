@@ -85,28 +85,31 @@ def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
 def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     """Return one row per session, receiver and lost sequence number."""
     time = pl.col("time_ns")
+    # One point, that with the most NAKs, judges a loss, because the clocks of two points differ.
     nak_rows = (
         _of_sent(rows.naks, everything)
         .group_by(*_RECEIVER, "copy", "sqn", "point")
-        .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64))
-        .group_by(*_RECEIVER, "copy", "sqn")
-        .agg(pl.col("nak_ns").min(), pl.col("last_nak_ns").max(), pl.col("naks").max())
+        .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64), nak_times=time.sort())
+        .sort("naks", "nak_ns", "point", descending=[True, False, False])
+        .unique([*_RECEIVER, "copy", "sqn"], keep="first", maintain_order=True)
+        .rename({"point": "judge"})
     )
     ignored = rows.ignored.group_by(*_COPY, "sqn").agg(ignored_ns=time.max())
-    again = rows.repairs.select(*_COPY, "sqn", "time_ns")
-    copy = [*_COPY, "sqn"]
+    again = rows.repairs.select(*_COPY, "sqn", "time_ns", "point")
+    copy, loss = [*_COPY, "sqn"], [*_RECEIVER, "copy", "sqn"]
+    is_own = (pl.col("point") == pl.col("judge")).fill_null(False)
     # A retransmission captured at the same time as its NAK counts: clocks of captures may be coarse.
-    # A receiver that re-NAKs had no answer before. If nothing follows the last NAK, the answer was already in transit.
     judged = (
         nak_rows.join(again, copy, "left")
+        .filter(is_own | ~is_own.any().over(loss))
         .join(ignored, copy, "left")
-        .group_by(*_RECEIVER, "sqn", "nak_ns", "naks")
+        .group_by(*_RECEIVER, "sqn", "nak_ns", "naks", "nak_times")
         .agg(
             final=time.filter(time >= pl.col("last_nak_ns")).min(),
             answer=time.filter(time >= pl.col("nak_ns")).max(),
             met=time.filter(pl.col("ignored_ns") >= pl.col("last_nak_ns")).max(),
         )
-        .with_columns(repaired_ns=pl.coalesce("final", "answer", "met"))
+        .with_columns(repaired_ns=pl.coalesce("final", _crossing(), "met"))
     )
     # A retransmission for one receiver reaches all of them: the others need not have lost the datagram.
     others = (
@@ -126,6 +129,17 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         .select(*_RECEIVER, "sqn", "sent_ns", "nak_ns", "naks", "repaired_ns", "lost_ns")
         .sort(*_RECEIVER, "sqn")
     )
+
+
+def _crossing() -> pl.Expr:
+    """Return the time of the last retransmission if the receiver's last NAK crossed it in transit; otherwise null.
+
+    A receiver that NAKs twice after a retransmission has not received it, nor has one that had half of the time between
+    two NAKs to receive it.
+    """
+    answer, times = pl.col("answer"), pl.col("nak_times")
+    last_ns, before_ns = times.list.last(), times.list.get(-2, null_on_oob=True)
+    return pl.when((before_ns <= answer) & (last_ns - answer <= answer - before_ns)).then(answer)
 
 
 @dataclass(frozen=True, slots=True)
