@@ -397,6 +397,19 @@ TEST("W1", "status message: a loss report is a second control message")
     CHECK_EQ(read.given_up, 0);
 }
 
+TEST("UM-50 W1", "status message: a path probe that has arrived takes four more bytes")
+{
+    um_status_message status = {.receiver_id = 7, .probe_round = 3, .probe_bytes = 1472}, read = {0};
+    bytes written = {.length = 0};
+    written.length = um_status_encode(written.data, SESSION, NAK_PORT, &status);
+    CHECK_EQ(written.length, UM_STATUS_DATAGRAM_BYTES + 4);
+    CHECK_EQ(um_load_be32(written.data + written.length - 4), 3u << 16 | 1472);
+    um_packet packet = decode(&written);
+    CHECK(um_status_decode(&packet, &read));
+    CHECK_EQ(read.probe_round, 3);
+    CHECK_EQ(read.probe_bytes, 1472);
+}
+
 TEST("", "anything else in a DATA datagram is not a status message")
 {
     const char *others[] = {
@@ -407,7 +420,7 @@ TEST("", "anything else in a DATA datagram is not a status message")
         "08fe0028 ff24c055 00020000 01020000 00000065 00020000 00000007 0102030405060708 00000000",
         "08fe0028 ff24c055 00010000 02020000 00000065 00020000 00000007 0102030405060708 00000000",
         "08fe0024 ff20c055 00010000 01020000 00000065 00020000 00000007 0102030405060708",
-        "08fe002c ff28c055 00010000 01020000 00000065000200000000000701020304050607080000000000000000"};
+        "08fe002a ff26c055 00010000 01020000 00000065 00020000 00000007 0102030405060708 000000000000"};
     for (uint32_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         char text[512];
         snprintf(text, sizeof text, DATA_HEADER("00000065") "%s", others[i]);

@@ -86,7 +86,7 @@ static void open_world(fuzz_input *input)
     um_source_session_init(&w.session, w.memory, &config, &w.link, &w.limits, 0);
     um_source_config source = {.topic_index = 1};
     um_source_init(&w.source, NULL, &source, &w.session);
-    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     um_status_message status = {.receiver_id = 1, .next_sqn = w.first_sqn, .window_bytes = 1 << 20};
     um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
                                  um_status_encode(datagram, 0x5eed0001, 0x3836, &status), 0);

@@ -320,7 +320,7 @@ static void nak(fuzz_input *input)
 
 static void send_status(fuzz_input *input)
 {
-    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     um_status_message status = {.receiver_id = take_u8(input) % 4,
                                 .next_sqn = w.session.next_sqn - take_distance(input),
                                 .window_bytes = take_u16(input) * 2u,
@@ -411,7 +411,7 @@ static void finish(void)
         if (w.claimed[slot] && slot % 2)
             finish_claim(slot, true, 0);
     for (uint32_t i = 0; i < 2000 && w.sent_count < w.message_count; i++) {
-        uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+        uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
         uint32_t actions = 0;
         um_status_message status = {.receiver_id = 1, .next_sqn = w.session.next_sqn, .window_bytes = 1u << 31};
         um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,

@@ -84,7 +84,7 @@ def option(kind: type[Packet]) -> st.SearchStrategy[Packet]:
     """An option of a class."""
     if kind is layers.LBMCExtended:
         return packets(kind, id=st.integers(0, 84))
-    if kind is layers.LBMCStatus:
+    if kind in (layers.LBMCStatus, layers.LBMCProbedStatus):
         cookie = st.sampled_from([b"", bytes(range(8))])
         return packets(kind, id=st.just(85), subtype=st.just(1), cookie=cookie)
     if kind is layers.LBMCSendTime:

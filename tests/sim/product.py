@@ -20,7 +20,11 @@ ASSIGNED = {"session_id", "nak_port", "initial_sqn", "initial_term_id", "random_
 """Values that the product draws at random or takes from the operating system."""
 _ADDRESS = LbtrmAddress("10.0.0.1", "239.1.1.1", 1, 14400, 14401)
 _CORE: Any = SimpleNamespace(
-    options=Config().context_options(), datagram_bytes=8192, datagram_max_bytes=8192, receiver_id=1
+    options=Config().context_options(),
+    datagram_bytes=8192,
+    datagram_max_bytes=8192,
+    is_fragmented=False,
+    receiver_id=1,
 )
 
 

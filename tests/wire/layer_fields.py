@@ -410,6 +410,7 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
 
 OWN_OPTIONS = (
     layers.LBMCStatus,
+    layers.LBMCProbedStatus,
     layers.LBMCGroupReport,
     layers.LBMCSendTime,
     layers.LBMCInterest,

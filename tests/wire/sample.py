@@ -80,6 +80,9 @@ def lbtrm() -> Iterator[Packet]:
     sent = um.LBMCSendTime(sent_ns=1_700_000_000_123_456_789)
     yield data(118, message(EUR, 56, b"sent then", um.LBMCBatch(flags="end"), sent))
     yield data(117, control(um.LBMCStatus(next_sqn=117, window_bytes=1 << 20, receiver_id=2**63 + 5)))
+    yield data(
+        117, control(um.LBMCProbedStatus(next_sqn=117, receiver_id=7, probe_round=3, probe_bytes=1472))
+    )
     yield data(118, control(um.LBMCGroupReport(receivers=1000, round_trip_us=250)))
     yield data(119, control(um.LBMCInterest(part=1, part_count=2, number=77)))
     yield data(120, control(um.LBMCFilterReport(first_sqn=5, count=900, number=77, since_sqn=4)))

@@ -52,6 +52,13 @@ def group_report(frame: Frame) -> LBMCGroupReport | None:
     return next((report for report in found if report is not None), None)
 
 
+def is_path_probe(payload: bytes) -> bool:
+    """Return true for a session message with our control message, which contains the size, and zeros behind it."""
+    head = bytes.fromhex("08fe0014 ff10c055 000a0000 01")
+    size = int.from_bytes(payload[42:44], "big")
+    return payload[24:37] == head and len(payload) == size and not any(payload[44:])
+
+
 def status_flags(frame: Frame) -> int | None:
     """Return the flags of a status message; None for other frames."""
     if frame.kind != 0 or to_group(frame):
@@ -134,12 +141,12 @@ def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
 
 
 def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
-    """L is 24, and 20 for the cookie of flow control; lead is at least trail - 1 in serial arithmetic; the
-    separate SM counter counts by one (UM-71).
+    """L is 24, and 20 for the cookie of flow control, unless it is a path probe; lead is at least trail - 1 in serial
+    arithmetic; the separate SM counter counts by one (UM-71).
     """
     counters: dict[int, list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):
-        assert frame.payload_bytes in (24, 24 + 20)
+        assert frame.payload_bytes in (24, 24 + 20) or is_path_probe(frame.payload)
         tree = frame.layers["lbtrm"]
         lead, trail = number(tree, "lbtrm.sm.lead_sqn"), number(tree, "lbtrm.sm.trail_sqn")
         assert (lead - trail + 1) % 2**32 < 2**31
@@ -373,7 +380,8 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         status = frame.read[LBTRMData].status()
         assert status is not None
         assert bytes(status)[8:] == octets(message, "lbmc.extopt.data")
-        assert (status.status_version, status.group_tag, status.round_trip_us) == (1, 0, 0)
+        assert (status.status_version, status.group_tag) == (1, 0)
+        assert status.round_trip_us < 1_000_000
         assert status.interval_100ms <= 300  # at most flow_control_receiver_report_interval
         flags = int(status.status_flags)
         assert flags in (0, 1, 2)
@@ -384,7 +392,8 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         assert status.next_sqn <= len(new_data(session))
         assert flags != 0 or 0 < status.window_bytes <= 2 << 20
     cookies = {frame.read[LBTRMData].status().cookie for frame in statuses[1:]}
-    assert cookies == {bytes(frame.read)[-8:] for frame in session if frame.kind == 2}, "the session's"
+    session_messages = [frame for frame in session if frame.kind == 2 and not is_path_probe(frame.payload)]
+    assert cookies == {bytes(frame.read)[-8:] for frame in session_messages}, "the session's"
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(statuses[0]) == 1, "the first solicits the position"
     assert status_flags(statuses[-1]) == 2, "the last is sent on leaving"
@@ -401,7 +410,8 @@ def test_the_group_report(session: list[Frame]) -> None:
     report = group_report(frame)
     assert report is not None
     assert bytes(report)[8:] == octets(message, "lbmc.extopt.data")
-    assert (report.report_version, report.reserved, report.receivers, report.round_trip_us) == (1, 0, 1, 0)
+    assert (report.report_version, report.reserved, report.receivers) == (1, 0, 1)
+    assert report.round_trip_us < 1_000_000
 
 
 def test_topic_resolution_advertises_the_session(capture: list[Frame], facts: dict[str, Any]) -> None:

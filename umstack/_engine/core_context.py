@@ -56,7 +56,6 @@ class CoreContext:
     """Owns the core's context. `close()` ends it; its memory is unmapped when nothing refers to it any more."""
 
     __slots__ = (
-        "_is_fragmented",
         "_link",
         "_memory",
         "_tap",
@@ -66,6 +65,7 @@ class CoreContext:
         "forked",
         "handle",
         "interface",
+        "is_fragmented",
         "lifecycle",
         "options",
         "receiver_id",
@@ -87,7 +87,7 @@ class CoreContext:
         self.receiver_id = SystemRandom().getrandbits(64)
         self.responder: Responds | None = None
         """Sends responses to the requests that receivers get. Set before the first receiver is made."""
-        self._is_fragmented = is_fragmented
+        self.is_fragmented = is_fragmented
         self._link = link
         self.datagram_max_bytes = memory_size(self._size_at(interface.mtu_bytes))
         self.datagram_bytes = self._bounded_by_link(self._size_at(interface.mtu_bytes))
@@ -110,7 +110,7 @@ class CoreContext:
         config.gso = options.link_gso
         # GRO holds datagrams until a poll ends, so busy polling would delay each datagram by the whole poll.
         config.gro = options.link_gro and options.pend_busy_poll_limit == 0
-        config.fragments = self._is_fragmented
+        config.fragments = self.is_fragmented
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.is_source_specific = options.multicast_sources is not None
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
@@ -155,7 +155,7 @@ class CoreContext:
 
     def _size_at(self, mtu_bytes: int) -> int:
         configured = self.options.source_datagram_size_bytes
-        return configured if self._is_fragmented else datagram_size(mtu_bytes, configured)
+        return configured if self.is_fragmented else datagram_size(mtu_bytes, configured)
 
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits is replaced by one that does."""

@@ -125,6 +125,8 @@ def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions
     config.adaptive_timers = sum(_ADAPTIVE_SOURCE_TIMERS[name] for name in measured)
     if options.recovery_timing == "adaptive":
         config.adaptive_timers |= lib.UM_ADAPTIVE_REPORTS
+    if options.recovery_timing == "adaptive" and options.transport == "lbtrm" and not core.is_fragmented:
+        config.path_floor_bytes = options.transport_lbtrm_path_datagram_minimum_size_bytes
     is_sequential = core.options.operational_mode == "sequential"
     config.sm_floor_ns = 0 if is_sequential else _EMBEDDED_SM_FLOOR_NS
     config.flow_policy = _FLOW_POLICIES[options.flow_control]

@@ -26,6 +26,7 @@ _KINDS = {
     lib.UM_SOURCE_CLIENT_REFUSED: "refused",
     lib.UM_SOURCE_RECEIVER_SLOW: "receiver_slow",
     lib.UM_SOURCE_RECEIVER_CUT_LOOSE: "receiver_cut_loose",
+    lib.UM_SOURCE_PATH_CHANGED: "path_mtu_changed",
 }
 _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
 
@@ -55,6 +56,8 @@ class ReceiverEvent(NamedTuple):
     - receiver_known: flow control includes it from now on; with flow_control none: its first status message arrived.
     - receiver_gone: it left or timed out. Only flow control detects this.
     - connect, disconnect (LBT-RU, TCP): the source starts or stops sending data to it.
+    - path_mtu_changed: the path to this receiver carries only smaller datagrams than the interface, so the source
+      sends smaller ones. "0.0.0.0:0": every receiver gets datagrams of the interface's size again.
     - refused (TCP): its key is missing or differs from the source's, or only the receiver has a key.
     """
     receiver: str
@@ -68,6 +71,7 @@ class ReceiverEvent(NamedTuple):
     - receiver_loses: such NAKs in total; over TCP: messages lost in total.
     - receiver_gave_up: such datagrams in total.
     - connect, disconnect: receivers that are connected after the event.
+    - path_mtu_changed: bytes of the longest datagrams that the source sends from now on.
     - refused: 1 if it has no key for the topics of the session, 2 if the source does not have its key, 3 or 5 if its
       request was changed or replayed.
     - other kinds: 0.

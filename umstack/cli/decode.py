@@ -248,7 +248,13 @@ def _details(row: dict[str, Any]) -> str:
     if kind == "ACK" and row["ack_sqn"] is not None:
         return f" sqn {row['ack_sqn']}"
     if kind == "SM" and row["lead_sqn"] is not None:
-        return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}"
+        behind = int(row["udp_bytes"] or 0) - _CONTROL_BYTES.get((row["transport"], kind), 0)
+        padded = (
+            f" {behind} more bytes"
+            if row["transport"] == "LBT-RM" and behind > _COOKIE_BYTES + _TRAILER_BYTES
+            else ""
+        )
+        return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}{padded}"
     if row["advertisements"] is not None:
         return " " + " ".join(
             f"{displayed(one['topic'])}={one['topic_index']}" for one in row["advertisements"]

@@ -180,6 +180,15 @@ class SourceOptions:
         "bounds; intervals that are set keep their values; receivers are sent the results. fixed: all are as "
         "configured, with UM's defaults.",
     )
+    transport_lbtrm_path_datagram_minimum_size_bytes: int = option(
+        Kind.BYTES,
+        ours=1200,
+        minimum=500,
+        maximum=65507,
+        zero="no discovery",
+        doc="Path MTU discovery never makes datagrams smaller than this. It needs recovery_timing adaptive, and is off "
+        "if IP fragments datagrams.",
+    )
     transport_lbtrm_ignore_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=500,

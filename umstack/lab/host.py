@@ -95,6 +95,11 @@ class Host:
         _set_link(self._middle, port_name(self.number), mtu=mtu_bytes)
         _set_link(self.namespace, HOST_INTERFACE, mtu=mtu_bytes)
 
+    def set_path_mtu(self, mtu_bytes: int) -> None:
+        """Change the MTU of the far end of the cable only: the network silently drops longer packets to this host."""
+        check_mtu(mtu_bytes)
+        _set_link(self._middle, port_name(self.number), mtu=mtu_bytes)
+
     def link_down(self) -> None:
         """Take the interface down, as `ip link set eth0 down` on the host: its routes are lost, its joins remain."""
         _set_link(self.namespace, HOST_INTERFACE, state="down")

@@ -476,6 +476,19 @@ class LBMCStatus(ChainedOption):
     ]
 
 
+class LBMCProbedStatus(LBMCStatus):
+    """A status message that also reports the newest path probe that has arrived."""
+
+    name = "LBMC status message with path probe"
+    minimum_bytes = 40
+    fields_desc: ClassVar[list[Any]] = [
+        *LBMCStatus.fields_desc[:-1],
+        ShortField("probe_round", 0),
+        ShortField("probe_bytes", 0),
+        XStrField("cookie", b""),
+    ]
+
+
 class LBMCSendTime(ChainedOption):
     """The publisher's send time of the message: an extended option of umstack (docs/wire.md)."""
 
@@ -561,20 +574,26 @@ _OPTIONS: dict[int, type[ChainedOption]] = {
 }
 
 
-_OWN_OPTIONS: dict[int, type[ChainedOption]] = {
-    STATUS_OPTION_SUBTYPE: LBMCStatus,
-    GROUP_REPORT_OPTION_SUBTYPE: LBMCGroupReport,
-    SEND_TIME_OPTION_SUBTYPE: LBMCSendTime,
-    INTEREST_OPTION_SUBTYPE: LBMCInterest,
-    FILTER_REPORT_OPTION_SUBTYPE: LBMCFilterReport,
+_OWN_OPTIONS: dict[tuple[int, int], type[ChainedOption]] = {
+    (subtype, own.minimum_bytes + extra): own
+    for subtype, own, extra in (
+        (STATUS_OPTION_SUBTYPE, LBMCStatus, 0),
+        (STATUS_OPTION_SUBTYPE, LBMCStatus, COOKIE_BYTES),
+        (STATUS_OPTION_SUBTYPE, LBMCProbedStatus, 0),
+        (STATUS_OPTION_SUBTYPE, LBMCProbedStatus, COOKIE_BYTES),
+        (GROUP_REPORT_OPTION_SUBTYPE, LBMCGroupReport, 0),
+        (SEND_TIME_OPTION_SUBTYPE, LBMCSendTime, 0),
+        (INTEREST_OPTION_SUBTYPE, LBMCInterest, 0),
+        (FILTER_REPORT_OPTION_SUBTYPE, LBMCFilterReport, 0),
+    )
 }
+"""The stack's own extended options by subtype and length."""
 
 
 def _option_class(kind: int, data: bytes) -> type[ChainedOption]:
     if kind == _EXTENDED_TYPE and len(data) >= LBMCExtended.minimum_bytes and data[3] == STATUS_OPTION_ID:
-        own = _OWN_OPTIONS.get(int.from_bytes(data[4:6], "big"))
-        extra = COOKIE_BYTES if own is LBMCStatus and len(data) > own.minimum_bytes else 0
-        if own is not None and len(data) == own.minimum_bytes + extra:
+        own = _OWN_OPTIONS.get((int.from_bytes(data[4:6], "big"), len(data)))
+        if own is not None:
             return own
     return _OPTIONS.get(kind, UnknownOption)
 
@@ -729,6 +748,7 @@ __all__ = [
     "LBMCHotFailover32",
     "LBMCLateJoinInfo",
     "LBMCLateJoinRequest",
+    "LBMCProbedStatus",
     "LBMCPropertiesLength",
     "LBMCRequest",
     "LBMCRetransmissionRequest",

@@ -18,7 +18,7 @@ from scapy.packet import (
     split_top_down,
 )
 
-from umstack.scapy.lbmc import LBMCStream, is_cookie
+from umstack.scapy.lbmc import STATUS_OPTION_ID, LBMCStream, is_cookie
 from umstack.scapy.lbmr import LBMR, LBMRTopicManagement
 from umstack.scapy.lbtrm import LBTRM, LBTRMSm
 from umstack.scapy.lbtru import LBTRU
@@ -34,6 +34,10 @@ TCP_REQUEST_PORTS = range(14391, 14396)
 _LBTRM_TYPES = (0, 2, 3, 4)
 _LBMR_TYPES = (0, 1, 2, 3, 4, 6, 7)
 _LBTRU_TYPES = (0, 2, 3, 4, 5, 6, 7)
+_SM = 2
+_SM_BYTES = 24
+_OPTION_ID_AT = 7
+_PATH_SUBTYPES = (10, 11)
 _REQUEST_SUBTYPES = range(1, 8)
 
 
@@ -168,9 +172,17 @@ def _carries_messages(packet: Packet) -> bool:
     return messages is None or (bool(messages) and all(message.version == 0 for message in messages))
 
 
+def _is_path_control(data: bytes) -> bool:
+    """Return true if the control message of a path probe or of a piece of a datagram begins here."""
+    is_own = data[:2] == b"\x08\xfe" and data[_OPTION_ID_AT : _OPTION_ID_AT + 1] == bytes([STATUS_OPTION_ID])
+    return is_own and int.from_bytes(data[_OPTION_ID_AT + 1 : _OPTION_ID_AT + 3], "big") in _PATH_SUBTYPES
+
+
 def _looks_like_lbtrm(data: bytes) -> bool:
     if len(data) < 8 or data[0] not in _LBTRM_TYPES or data[1] != 0:
         return False
+    if data[0] == _SM and len(data) > _SM_BYTES and _is_path_control(data[_SM_BYTES:]):
+        data = data[:_SM_BYTES]
     packet = _whole(data, LBTRM)
     return packet is not None and bool(packet.payload) and _lists_agree(packet) and _carries_messages(packet)
 

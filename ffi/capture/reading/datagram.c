@@ -2,8 +2,10 @@
 #include "capture/reading/datagram.h"
 #include "core/resolution/lbmr.h"
 #include "core/wire/authentication.h"
+#include "core/wire/datagram_piece.h"
 #include "core/wire/interest_message.h"
 #include "core/wire/lbtru.h"
+#include "core/wire/path_probe.h"
 #include "core/wire/repair_evidence.h"
 
 /* The row statuses of a transport's faults. */
@@ -350,6 +352,18 @@ static uint32_t trailer_bytes(const um_captured_frame *frame, uint32_t bytes)
     return has_one ? UM_TRAILER_BYTES : 0;
 }
 
+/* Returns true if the control message of a path probe or of a piece of a datagram follows the session message. */
+static bool has_path_control(const um_captured_frame *frame)
+{
+    enum { OPTION_TYPE_AT = 1, OPTION_ID_AT = 7, SUBTYPE_AT = 8, NEEDED_BYTES = 10 };
+    const uint8_t *control = frame->payload + UM_LBTRM_SM_BYTES;
+    if (frame->payload_captured_bytes < UM_LBTRM_SM_BYTES + NEEDED_BYTES || control[0] != UM_LBMC_CONTROL ||
+        control[OPTION_TYPE_AT] != UM_LBMC_OPTION_EXTENDED || control[OPTION_ID_AT] != UM_LBMC_OWN_ID)
+        return false;
+    uint16_t subtype = um_load_be16(control + SUBTYPE_AT);
+    return subtype == UM_PATH_PROBE_OPTION_SUBTYPE || subtype == UM_DATAGRAM_PIECE_OPTION_SUBTYPE;
+}
+
 /* Returns true if a datagram on an unconfigured port that looks like LBT-RM is LBT-RM: it must be well-formed, with
  * lengths that agree to the byte. */
 static bool is_consistent(const um_captured_frame *frame, const um_packet *packet, const um_packet_row *row)
@@ -362,7 +376,7 @@ static bool is_consistent(const um_captured_frame *frame, const um_packet *packe
         bool has_cookie =
             whole ? um_cookie_decode(packet) != 0 : frame->payload_bytes >= UM_LBTRM_SM_BYTES + UM_COOKIE_LBMC_BYTES;
         uint32_t bytes = UM_LBTRM_SM_BYTES + (has_cookie ? UM_COOKIE_LBMC_BYTES : 0);
-        return frame->payload_bytes == bytes + trailer_bytes(frame, bytes);
+        return frame->payload_bytes == bytes + trailer_bytes(frame, bytes) || has_path_control(frame);
     }
     case UM_PACKET_NAK:
     case UM_PACKET_NCF: {

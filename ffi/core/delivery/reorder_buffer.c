@@ -20,6 +20,7 @@ static void carve(um_reorder_buffer *store, um_arena *arena, uint32_t cells, uin
     s->cell_next = um_arena_take(arena, all * sizeof *s->cell_next);
     s->small.memory = um_arena_take(arena, (size_t)cells * cell_bytes);
     s->large.memory = um_arena_take(arena, (size_t)large_cells(cells) * UM_LBMC_MESSAGE_BYTES_MAX);
+    s->assembly.memory = um_arena_take(arena, UM_DATAGRAM_ASSEMBLY_BYTES);
 }
 
 size_t um_reorder_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity)

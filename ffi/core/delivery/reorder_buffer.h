@@ -11,7 +11,7 @@
 #ifndef UM_CORE_REORDER_BUFFER_H
 #define UM_CORE_REORDER_BUFFER_H
 
-#include "core/foundation/base.h"
+#include "core/wire/datagram_piece.h"
 
 enum um_reorder_state {
     UM_REORDER_EXPECTED = 0, /* not received; counts the bytes of the message that starts here */
@@ -63,7 +63,8 @@ typedef struct um_reorder_buffer {
     uint32_t *cell_references;
     uint32_t *cell_next;
 
-    const uint8_t *datagram; /* the datagram that is being delivered, or NULL */
+    um_datagram_assembly assembly; /* of a datagram that arrives in pieces */
+    const uint8_t *datagram;       /* the datagram that is being delivered, or NULL */
     uint32_t datagram_length;
     uint32_t datagram_cell; /* its cell + 1; 0: not copied yet */
 } um_reorder_buffer;

@@ -132,6 +132,12 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_tag_replayed;
     /* counter, datagrams: Control messages sent that report the number of receivers and their longest round trip. */
     uint64_t group_reports_sent;
+    /* counter, datagrams: Padded session messages sent to find the largest datagram that reaches every receiver. */
+    uint64_t path_probes_sent;
+    /* snapshot, bytes: Largest datagram that the session sends now: what the interface and the path to every known receiver carry. */
+    uint64_t path_datagram_bytes;
+    /* counter, datagrams: Datagrams longer than the path, sent in pieces that fit. */
+    uint64_t datagrams_sent_in_pieces;
     /* snapshot, receivers: Receivers that sent a status message in the last one to two seconds; 0 with recovery_timing fixed. */
     uint64_t group_receivers;
     /* snapshot, ms x 1000000: Longest time from NAK to retransmission, plus two variances, that a receiver reported in the last one to two seconds. */
@@ -271,6 +277,8 @@ typedef struct um_receiver_transport_counters {
     uint64_t naks_rate_limited;
     /* counter, NAKs: NAKs due but not sent because the receiver's own NAK cutoff is in effect, counted each time. */
     uint64_t naks_withheld;
+    /* counter, datagrams: Datagrams that arrived in pieces, because they were longer than the path. */
+    uint64_t datagrams_rcved_in_pieces;
     /* counter, events: Times the session stopped sending NAKs after transport_lbtrm_nak_cutoff_interval. */
     uint64_t nak_cutoffs;
     /* snapshot, bits: Bit mask of reasons for sending no NAKs: 1 a call for the context, 2 a call for every receiver on the session, 4 the session itself; 0: NAKs are sent. */

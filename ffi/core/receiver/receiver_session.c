@@ -486,6 +486,42 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
         session->due_ns[UM_TIMER_STATUS] = now_ns; /* the source may be waiting for this position */
 }
 
+/* Handles the datagram that this piece completes. */
+static void on_piece(um_receiver_session *session, const um_datagram_piece *piece, const um_rx *rx, int64_t now_ns)
+{
+    um_packet packet;
+    um_datagram_assembly *assembly = &session->store->assembly;
+    if (!um_datagram_assembly_add(assembly, session, piece))
+        return;
+    bool is_data = um_lbtrm_decode(assembly->memory, piece->total_bytes, &packet) == UM_DGRAM_OK &&
+                   packet.type == UM_LBTRM_DATA && packet.session_id == session->config.id.session_id;
+    if (!is_data) {
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+        return;
+    }
+    UM_COUNT(session->counters.datagrams_rcved_in_pieces, 1);
+    um_rx whole = *rx;
+    whole.frames = NULL;
+    um_receiver_session_on_packet(session, &packet, &whole, assembly->memory, piece->total_bytes, now_ns);
+}
+
+/* Handles what follows a session message: a path probe, or a piece of a datagram. A probe that claims more bytes than
+ * it has is ignored. */
+static void on_sm_body(um_receiver_session *session, const um_packet *packet, const um_rx *rx, uint32_t length,
+                       int64_t now_ns)
+{
+    um_lbmc_message message;
+    um_path_probe probe;
+    um_datagram_piece piece;
+    uint32_t message_bytes;
+    if (um_lbmc_decode(packet->body, packet->body_length, &message, &message_bytes) != UM_DGRAM_OK)
+        return;
+    if (um_path_probe_decode(&message, &probe) && probe.bytes <= length + UM_TRAILER_BYTES)
+        um_status_reports_on_probe(session, &probe, now_ns);
+    else if (um_datagram_piece_decode(&message, message_bytes, packet->body, packet->body_length, &piece))
+        on_piece(session, &piece, rx, now_ns);
+}
+
 /* Drops data that this receiver has no space for (UX-26); its sqn stays lost. A retransmission would be as long, so the
  * sqn is not NAKed again. */
 static void drop_too_long(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
@@ -528,6 +564,8 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
         um_status_reports_on_session_message(session, packet, now_ns);
         note_activity(session, now_ns);
         on_sm(session, packet, now_ns);
+        if (UM_UNLIKELY(packet->body_length > 0))
+            on_sm_body(session, packet, rx, length, now_ns);
         if (packet->flags & UM_LBTRU_FLAG_SYN)
             um_connection_on_syn(session, packet, now_ns);
         break;

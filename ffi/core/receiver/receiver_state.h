@@ -180,6 +180,8 @@ typedef struct um_receiver_session {
 
     int64_t due_ns[UM_RECEIVER_TIMERS]; /* indexed by um_receiver_timer */
     int64_t elicited_ns;                /* when a session message was requested last; INT64_MIN: none is expected */
+    uint16_t probe_round;               /* of the newest path probe; 0: none has arrived */
+    uint16_t probe_bytes;               /* largest path probe of that round */
     uint64_t bytes_since_status;
     int64_t status_quiet_ns;  /* current interval of an idle session; 0: the next status message is not a repetition */
     bool has_unreported;      /* messages have arrived since the last status message */

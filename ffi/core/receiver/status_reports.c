@@ -141,6 +141,8 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
                                 .given_up = losses.given_up,
                                 .unconfirmed = losses.unconfirmed,
                                 .flags = flags | slow_flags(session, now_ns),
+                                .probe_round = session->probe_round,
+                                .probe_bytes = session->probe_bytes,
                                 .cookie = session->flow_cookie};
     if (session->losses.count > 0) {
         uint32_t lowest = um_loss_map_lowest(&session->losses);
@@ -204,6 +206,20 @@ void um_status_reports_on_session_message(um_receiver_session *session, const um
     um_recovery_timing_on_answer(&session->timing, now_ns - session->elicited_ns);
     session->elicited_ns = INT64_MIN;
     session->due_ns[UM_TIMER_STATUS] = now_ns; /* the source uses the round trip, too */
+}
+
+void um_status_reports_on_probe(um_receiver_session *session, const um_path_probe *probe, int64_t now_ns)
+{
+    enum { SPREAD_NS = 20000000 };
+    bool is_known = session->probe_round == probe->round && probe->bytes <= session->probe_bytes;
+    if (!is_known) {
+        session->probe_round = probe->round;
+        session->probe_bytes = probe->bytes;
+    }
+    if (is_known && !probe->wants_answer)
+        return;
+    int64_t answer_ns = now_ns + 1 + (int64_t)um_random_below(&session->random, SPREAD_NS);
+    session->due_ns[UM_TIMER_STATUS] = um_earliest_ns(session->due_ns[UM_TIMER_STATUS], answer_ns);
 }
 
 void um_status_reports_leave(um_receiver_session *session)

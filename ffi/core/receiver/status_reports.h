@@ -15,6 +15,7 @@
 #define UM_CORE_STATUS_REPORTS_H
 
 #include "core/receiver/receiver_state.h"
+#include "core/wire/path_probe.h"
 
 /* Sends a status message if one is due. Returns when the next call is due. */
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns);
@@ -37,6 +38,10 @@ typedef struct um_session_losses {
 } um_session_losses;
 
 um_session_losses um_status_reports_losses(const um_receiver_session *session);
+
+/* Notes a path probe (path_probe.h): the status message that reports it is sent soon, at a random time because every
+ * receiver answers. */
+void um_status_reports_on_probe(um_receiver_session *session, const um_path_probe *probe, int64_t now_ns);
 
 /* Sends the last status message, which also closes a connection of LBT-RU. */
 void um_status_reports_leave(um_receiver_session *session);

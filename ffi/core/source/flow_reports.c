@@ -190,10 +190,14 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !is_out_of_range)
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     note_slow(session, from, account, status.flags, now_ns);
-    if (!(status.flags & UM_STATUS_LEAVE))
-        note_timing(session, account, &status, now_ns);
-    if (status.flags & UM_STATUS_LEAVE)
+    if (status.flags & UM_STATUS_LEAVE) {
+        um_path_mtu_on_leave(&session->path, status.receiver_id, now_ns);
         um_clients_on_leave(session, from);
+    } else {
+        note_timing(session, account, &status, now_ns);
+        um_path_mtu_on_status(&session->path, from, status.receiver_id, status.probe_round, status.probe_bytes,
+                              status.interval_ns, now_ns);
+    }
     if (session->config.flow_policy == UM_FLOW_NONE) {
         if (account != NULL && account->is_new_member)
             um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);

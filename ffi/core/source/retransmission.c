@@ -1,4 +1,5 @@
 #include "core/source/retransmission.h"
+#include "core/source/oversize.h"
 
 #include "core/source/client_interest.h"
 #include "core/source/datagram_building.h"
@@ -58,7 +59,7 @@ static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count, 
         uint32_t run = 1;
         while (!is_oversize && done + run < count && batch[done + run].length <= datagram_max)
             run++;
-        int taken = is_oversize ? session->link->ops->send_oversize(session->link, session->config.group, &batch[done])
+        int taken = is_oversize ? um_oversize_send(session, &batch[done])
                                 : session->link->ops->send(session->link, session->config.group, &batch[done], run);
         if (taken <= 0) {
             *answer = taken;
@@ -257,6 +258,8 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         refuse(session, lists, UM_NCF_SHED, sqn);
         return false;
     }
+    if (sent->answered_ns != INT64_MIN)
+        um_path_mtu_on_repeat(&session->path, um_source_session_overhead_bytes(session) + sent->length, now_ns);
     push(session, sqn);
     return true;
 }

@@ -26,6 +26,8 @@ enum um_source_event_kind {
     UM_SOURCE_RECEIVER_SLOW = 11,      /* its queue is full and holds the source back */
     UM_SOURCE_RECEIVER_CUT_LOOSE = 12, /* its queue was full for too long: it drops messages and holds nothing back */
     UM_SOURCE_RECEIVER_GAVE_UP = 13,   /* lost datagrams for good; count: such datagrams so far */
+    UM_SOURCE_PATH_CHANGED = 14,       /* the datagram size that reaches every receiver; count: bytes; the receiver with
+                                          the smallest path, or none if it is the interface's */
 };
 
 /* Minimum interval between events of one kind about one receiver. */

@@ -4,6 +4,8 @@
 #include "core/source/client_service.h"
 #include "core/source/datagram_building.h"
 #include "core/source/flow_reports.h"
+#include "core/source/oversize.h"
+#include "core/source/path_probing.h"
 #include "core/source/retention.h"
 #include "core/source/retransmission.h"
 #include "core/source/session_messages.h"
@@ -97,6 +99,8 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
     session->flow_expiry_ns = session->report_waits_ns = session->tsni_waits_ns = session->tsni_due_ns =
         session->tsni_interval_ns = session->passed_due_ns = UM_NEVER_NS;
     atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_source_session_overhead_bytes(session));
+    um_path_mtu_init(&session->path, config->datagram_max_bytes, config->path_floor_bytes,
+                     (uint64_t)config->initial_term_id << 32 | config->session_id);
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
     session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
@@ -118,7 +122,8 @@ void um_source_session_set_datagram_max(um_source_session *session, uint32_t dat
     if (session->config.transport == UM_TRANSPORT_TCP)
         return;
     uint32_t bytes = um_datagram_size_on_path(datagram_max_bytes, session->config.datagram_max_bytes);
-    atomic_store(&session->body_max_bytes, bytes - um_source_session_overhead_bytes(session));
+    um_path_mtu_set_ceiling(&session->path, bytes);
+    um_path_probing_apply(session);
 }
 
 /* Builds up to `budget` datagrams from the sender's position; they take effect only once the link accepts them. */
@@ -204,9 +209,8 @@ static uint32_t fitting(const um_source_session *session, const um_tx *batch, ui
 /* Offers the fitting head of the batch, or the oversize datagram that leads it. */
 static int offer(um_source_session *session, const um_tx *batch, uint32_t fit)
 {
-    const um_link_ops *ops = session->link->ops;
-    return fit == 0 ? ops->send_oversize(session->link, session->config.group, batch)
-                    : ops->send(session->link, session->config.group, batch, fit);
+    return fit == 0 ? um_oversize_send(session, batch)
+                    : session->link->ops->send(session->link, session->config.group, batch, fit);
 }
 
 /* Moves the sender past padding, which is never sent. */
@@ -342,6 +346,7 @@ int64_t um_source_session_tick(um_source_session *session, int64_t now_ns)
     next_ns = um_earliest_ns(next_ns, um_clients_tick_passed(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_flow_reports_tick_stalls(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_source_session_message_tick(session, now_ns));
+    next_ns = um_earliest_ns(next_ns, um_path_probing_tick(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_unblock(session, now_ns));
     bool is_limited =
         atomic_load_explicit(&session->limits->is_blocked, memory_order_relaxed) || session->retransmit_count > 0;
@@ -438,5 +443,6 @@ void um_source_session_snapshot(um_source_session *session)
     counters->ignore_interval = (uint64_t)um_source_timing_ignore_ns(&session->timing, NULL);
     counters->sm_first_interval = (uint64_t)um_source_timing_first_sm_ns(&session->timing);
     counters->timers_adaptive = session->timing.adaptive;
+    counters->path_datagram_bytes = session->path.bytes;
     counters->term_rotations = atomic_load(&session->log.active_term_count);
 }

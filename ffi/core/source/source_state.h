@@ -8,6 +8,7 @@
 #include "core/foundation/link.h"
 #include "core/source/fan_out.h"
 #include "core/source/flow_control.h"
+#include "core/source/path_mtu.h"
 #include "core/source/publication_log.h"
 #include "core/source/rate_limits.h"
 #include "core/source/repair_budget.h"
@@ -38,6 +39,7 @@ typedef struct um_source_session_config {
     uint32_t window_bytes;             /* LBMC bytes that can be retransmitted */
     uint32_t publication_window_bytes; /* how far publishers may be ahead of the sender; 0: half a term */
     uint32_t datagram_max_bytes;
+    uint32_t path_floor_bytes;   /* LBT-RM: path MTU discovery never goes below this size; 0: no discovery */
     uint32_t coalesce_threshold; /* maximum frames that a datagram references; one with more is copied */
     uint32_t batch_minimum_bytes;
     int64_t batch_interval_ns;
@@ -130,6 +132,7 @@ typedef struct um_source_session {
     um_staged_datagrams staged;                         /* built by publishers, not sent yet */
     struct um_source *sources;
     um_source_timing timing;
+    um_path_mtu path;
     um_receiver_accounting accounting;
     um_repair_budget repair_budget;
     int64_t nonmembers_noisy_ns; /* last event about NAKs over the share from any non-member: addresses may be forged */

@@ -41,7 +41,7 @@ typedef struct um_packet {
     uint32_t client_id;  /* LBT-RU */
     uint32_t passed;     /* LBT-RU DATA: datagrams before it that this receiver does not need (UX-27) */
     const uint8_t *list; /* NAK, NCF: list_count big-endian sqns */
-    const uint8_t *body; /* DATA: LBMC messages */
+    const uint8_t *body; /* DATA: LBMC messages; LBT-RM SM: control messages after it */
     uint32_t body_length;
 } um_packet;
 

@@ -42,7 +42,7 @@ static void read_loss_report(const uint8_t *body, uint32_t available, um_status_
 
 uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_id, const um_status_message *status)
 {
-    uint8_t data[UM_STATUS_DATA_BYTES + UM_COOKIE_BYTES] = {0};
+    uint8_t data[UM_STATUS_DATA_BYTES_MAX] = {0};
     uint32_t length = UM_STATUS_DATA_BYTES;
     data[0] = UM_STATUS_VERSION;
     data[1] = status->flags;
@@ -52,7 +52,13 @@ uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_
     um_store_be32(data + 12, status->group_tag);
     um_store_be64(data + 16, status->receiver_id);
     um_store_be32(data + 24, status->round_trip_us);
-    if (status->cookie != 0) { /* sources of versions without cookies take exactly UM_STATUS_DATA_BYTES */
+    /* Sources of versions without probes or cookies take exactly UM_STATUS_DATA_BYTES, but send neither. */
+    if (status->probe_round != 0) {
+        um_store_be16(data + length, status->probe_round);
+        um_store_be16(data + length + 2, status->probe_bytes);
+        length += UM_STATUS_PROBE_BYTES;
+    }
+    if (status->cookie != 0) {
         um_store_be64(data + length, status->cookie);
         length += UM_COOKIE_BYTES;
     }
@@ -74,10 +80,14 @@ bool um_status_decode(const um_packet *packet, um_status_message *status)
         return false;
     const uint8_t *data =
         read_option(packet->body, packet->body_length, UM_STATUS_OPTION_SUBTYPE, &length, &data_bytes);
-    bool has_cookie = data_bytes == UM_STATUS_DATA_BYTES + UM_COOKIE_BYTES;
-    if ((!has_cookie && data_bytes != UM_STATUS_DATA_BYTES) || data[0] != UM_STATUS_VERSION)
+    uint32_t more = data_bytes - UM_STATUS_DATA_BYTES; /* wraps if there is no data or too little, which is refused */
+    bool has_probe = more == UM_STATUS_PROBE_BYTES || more == UM_STATUS_PROBE_BYTES + UM_COOKIE_BYTES;
+    bool has_cookie = more == UM_COOKIE_BYTES || more == UM_STATUS_PROBE_BYTES + UM_COOKIE_BYTES;
+    if ((more != 0 && !has_probe && !has_cookie) || data[0] != UM_STATUS_VERSION)
         return false;
-    status->cookie = has_cookie ? um_load_be64(data + UM_STATUS_DATA_BYTES) : 0;
+    status->probe_round = has_probe ? um_load_be16(data + UM_STATUS_DATA_BYTES) : 0;
+    status->probe_bytes = has_probe ? um_load_be16(data + UM_STATUS_DATA_BYTES + 2) : 0;
+    status->cookie = has_cookie ? um_load_be64(data + data_bytes - UM_COOKIE_BYTES) : 0;
     status->flags = data[1];
     status->interval_ns = um_earliest_ns(um_load_be16(data + 2) * (int64_t)UM_STATUS_INTERVAL_UNIT_NS, INTERVAL_MAX_NS);
     status->next_sqn = um_load_be32(data + 4);

@@ -17,8 +17,10 @@ enum {
     UM_STATUS_OPTION_SUBTYPE = 1,
     UM_STATUS_VERSION = 1,
     UM_COOKIE_OPTION_SUBTYPE = 8, /* under UM_LBMC_OWN_ID */
-    UM_STATUS_DATA_BYTES = 28,    /* without a cookie */
+    UM_STATUS_DATA_BYTES = 28,    /* without a path probe and a cookie */
+    UM_STATUS_PROBE_BYTES = 4,
     UM_COOKIE_BYTES = 8,
+    UM_STATUS_DATA_BYTES_MAX = UM_STATUS_DATA_BYTES + UM_STATUS_PROBE_BYTES + UM_COOKIE_BYTES,
     UM_COOKIE_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_COOKIE_BYTES,
     UM_STATUS_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
     UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_STATUS_LBMC_BYTES, /* LBT-RM, without a loss report */
@@ -26,8 +28,8 @@ enum {
     UM_LOSS_REPORT_VERSION = 1,
     UM_LOSS_REPORT_DATA_BYTES = 12,
     UM_LOSS_REPORT_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_LOSS_REPORT_DATA_BYTES,
-    UM_STATUS_DATAGRAM_BYTES_MAX =
-        UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES + UM_COOKIE_BYTES + UM_LOSS_REPORT_LBMC_BYTES,
+    UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES + UM_STATUS_PROBE_BYTES +
+                                   UM_COOKIE_BYTES + UM_LOSS_REPORT_LBMC_BYTES,
 };
 
 /* A status message carries the time until the next one in units of this, so that a source waits for quiet receivers. */
@@ -48,6 +50,8 @@ typedef struct um_status_message {
     uint32_t group_tag;
     uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
     uint8_t flags;
+    uint16_t probe_round; /* of the newest path probe that has arrived (path_probe.h); 0: none has */
+    uint16_t probe_bytes; /* largest path probe of that round */
     uint64_t cookie;      /* of the source's session messages; 0: none received */
     uint32_t given_up;    /* datagrams before next_sqn that will not be received; grows during the session */
     uint32_t unconfirmed; /* further ones that only session messages have shown to exist */
