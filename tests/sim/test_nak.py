@@ -92,7 +92,7 @@ def test_tail_loss_is_detected_while_the_session_lives(pair: Pair) -> None:
 
 
 def test_initial_back_off_is_uniform_around_its_nominal_value(pair: Pair) -> None:
-    """UM-117: the back-off starts at detection and lasts from half to three halves of 50 ms, drawn for each
+    """UM-92, UM-117: the back-off starts at detection and lasts from half to three halves of 50 ms, drawn for each
     gap.
     """
     source = pair.publisher.session().source()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,52 @@ def test_the_changelog_has_a_place_for_what_comes() -> None:
     headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
     assert headings[0] == "## [Unreleased]"
     assert all(line.startswith("## [") for line in headings)
+
+
+def never_filled(source: str) -> Iterator[str]:
+    """Yield the local lists, sets and dictionaries of a test that start empty and are only asserted or iterated over:
+    such an assertion cannot fail.
+    """
+    for test in ast.walk(ast.parse(source)):
+        if not isinstance(test, ast.FunctionDef) or not test.name.startswith("test_"):
+            continue
+        nodes = list(ast.walk(test))
+        empty = {
+            target.id
+            for node in nodes
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            if ast.unparse(node.value) in ("[]", "{}", "set()", "dict()", "list()")
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        read = {
+            id(child)
+            for node in nodes
+            for child in ast.iter_child_nodes(node)
+            if isinstance(node, ast.Compare | ast.Assert | ast.For | ast.comprehension)
+            or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+        }
+        uses = [node for node in nodes if isinstance(node, ast.Name) and node.id in empty]
+        filled = {node.id for node in uses if isinstance(node.ctx, ast.Load) and id(node) not in read}
+        stored = [node.id for node in uses if isinstance(node.ctx, ast.Store)]
+        yield from (f"{test.name}: {name}" for name in empty - filled if stored.count(name) == 1)
+
+
+def test_no_assertion_is_on_a_list_that_is_never_filled() -> None:
+    """Every list that a test compares or iterates over is filled somewhere in the test."""
+    found = [
+        f"{shown(path)}: {name}"
+        for path in project_files()
+        if path.match("test_*.py")
+        for name in never_filled(path.read_text())
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_list_that_is_never_filled_is_found() -> None:
+    """The check finds the mistake, and accepts lists that are filled, passed on or appended to in another function."""
+    wrong = "def test_a():\n    losses: list = []\n    for one in losses:\n        assert one\n"
+    assert list(never_filled(wrong)) == ["test_a: losses"]
+    assert list(never_filled("def test_a():\n    lost = []\n    assert lost == []\n")) == ["test_a: lost"]
+    for filling in ("lost.append(1)", "lost += [1]", "read_into(lost)", "lost[0] = 1", "lost = [1]"):
+        assert not list(never_filled(f"def test_a():\n    lost = []\n    {filling}\n    assert lost\n"))

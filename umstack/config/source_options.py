@@ -178,7 +178,7 @@ class SourceOptions:
         choices=("adaptive", "fixed"),
         doc="adaptive: the ignore interval and the first session message are measured, with the defaults as upper "
         "bounds; intervals that are set keep their values; receivers are sent the results. fixed: all are as "
-        "configured, with UM's defaults.",
+        "configured; the defaults are UM's, except that of the ignore interval.",
     )
     transport_lbtrm_path_datagram_minimum_size_bytes: int = option(
         Kind.BYTES,
