@@ -415,6 +415,42 @@ TEST("AE-18", "a slow receiver, its cut and its return are reported; a flapping 
     session_close(f);
 }
 
+static const um_receiver_account *account_of_sender(const fixture *f)
+{
+    return um_accounting_of(&f->session->accounting, f->from, f->now_ns);
+}
+
+TEST("AE-15 AE-16", "datagrams that a receiver gave up are counted by receiver, over its sessions")
+{
+    um_source_session_config config = default_config();
+    config.flow_policy = UM_FLOW_MIN;
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        send_text(f, source, "x", UM_SEND_FLUSH);
+        report_from(f, f->from, 1, f->session->next_sqn, 1000);
+        run_sender(f);
+    }
+    uint32_t next = f->session->next_sqn;
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = next - 1, .given_up = 2, .unconfirmed = 1});
+    CHECK_EQ(account_of_sender(f)->given_up, 2);
+    CHECK_EQ(account_of_sender(f)->session_unconfirmed, 1);
+    CHECK_EQ(f->session->counters.datagrams_given_up, 2);
+    uint64_t events = f->session->events.count;
+    CHECK_EQ(f->session->events.ring[(events - 1) % UM_SOURCE_EVENTS_MAX].kind, UM_SOURCE_RECEIVER_GAVE_UP);
+    CHECK_EQ(f->session->events.ring[(events - 1) % UM_SOURCE_EVENTS_MAX].count, 3);
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = next - 2, .given_up = 0}); /* overtaken */
+    CHECK_EQ(account_of_sender(f)->session_given_up, 2);
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = next, .given_up = 2});
+    CHECK_EQ(account_of_sender(f)->session_unconfirmed, 0);
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = next, .given_up = 1}); /* a new session of it */
+    CHECK_EQ(account_of_sender(f)->given_up, 3);
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = next, .given_up = 4, .flags = UM_STATUS_LEAVE});
+    CHECK_EQ(f->session->counters.datagrams_given_up, 6);
+    CHECK_EQ(f->session->events.count, events + 1); /* at most one in 10 s */
+    session_close(f);
+}
+
 CHECK_MAIN
 
 TEST("AE-19", "a receiver counts after it repeated the cookie of a session message; one that cannot is not counted")

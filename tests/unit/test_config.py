@@ -62,7 +62,7 @@ def test_the_bounds_of_an_option_belong_to_it(option: Option) -> None:
 @pytest.mark.parametrize("option", EVERY_OPTION, ids=option_id)
 def test_nonsense_is_refused_with_what_is_allowed(option: Option) -> None:
     """An ill-typed value is refused; the error names the option and gives its default."""
-    nonsense = " " if option.spec.kind is Kind.TEXT else "nonsense!"
+    nonsense = " " if option.spec.kind in (Kind.TEXT, Kind.INTERFACE) else "nonsense!"
     with pytest.raises(OptionError, match=option.name) as caught:
         option.read(nonsense)
     assert f"the default is {option.spec.default}" in str(caught.value)
@@ -142,7 +142,7 @@ def test_units_are_converted() -> None:
         "\n"
         "source transport_topic_sequence_number_info_active_threshold 30\n"
         "source flow_control MIN\n"
-        'context default_interface "my eth"\n'
+        'context default_interface "my-eth"\n'
         "context transport_lbtrm_datagram_max_size 1000\r\n"
         "context transport_lbtrm_datagram_max_size 1400\r\n"
     )
@@ -153,7 +153,7 @@ def test_units_are_converted() -> None:
     assert source.transport_topic_sequence_number_info_active_threshold_ns == 30_000_000_000
     assert source.flow_control == "min"
     context = config.context_options()
-    assert context.default_interface == "my eth"
+    assert context.default_interface == "my-eth"
     assert context.transport_lbtrm_datagram_max_size_bytes == 1400
     assert context.source_datagram_size_bytes == 1400
 

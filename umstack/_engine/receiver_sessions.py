@@ -7,6 +7,7 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
+from umstack._engine.interface_addresses import interface_address
 from umstack._engine.transport_address import (
     LbtrmAddress,
     LbtruAddress,
@@ -29,11 +30,11 @@ _STATUS_INTERVAL_NS = 200_000_000
 NEVER_NS = 2**61
 
 
-def check_lbtru_interface(core: CoreContext, address: str) -> None:
+def check_lbtru_interface(core: CoreContext, value: str) -> None:
     """Raise OptionError if transport_lbtru_interface is not the interface of the context."""
-    if address not in ("0.0.0.0", core.interface.address):
+    if interface_address("transport_lbtru_interface", value) not in (None, core.interface.address):
         raise OptionError(
-            f"transport_lbtru_interface {address} is not the context's interface, {core.interface.address}",
+            f"transport_lbtru_interface {value} is not the context's interface, {core.interface.address}",
             hint="open a context on that interface, or leave the option out",
         )
 

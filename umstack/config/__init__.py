@@ -12,7 +12,7 @@ from umstack.config.examination import (
     examine_sizes,
     in_force,
 )
-from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
+from umstack.config.option import UNSET_INTERFACE, Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import LintWarning, lint, lint_datagram_size, lint_load
 from umstack.config.source_options import SourceOptions
@@ -21,6 +21,7 @@ from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 __all__ = [
     "OPTIONS",
     "RESOLVER_DAEMON_PORT",
+    "UNSET_INTERFACE",
     "Config",
     "ContextOptions",
     "EventQueueOptions",

@@ -105,6 +105,55 @@ ABSENT_OPTIONS = (
         "receivers do not request TSNIs: sources send them",
     ),
     AbsentOptions(("fd_management_type",), "the context chooses how it waits"),
+    AbsentOptions(
+        ("monitor_*",), "statistics are read with `umstack stat`, the exporter or the recorder instead"
+    ),
+    AbsentOptions(("resolver_ttl",), "its scope and name are: context resolver_multicast_ttl"),
+    AbsentOptions(
+        ("implicit_batching_type",), "batching is as with the type default; there is no adaptive batching"
+    ),
+    AbsentOptions(
+        ("transport_tcp_multiple_receiver_send_order",), "the receivers are served in turn, none first"
+    ),
+    AbsentOptions(
+        ("transport_tcp_activity_method",), "the kernel's timer and transport_tcp_activity_timeout decide"
+    ),
+    AbsentOptions(
+        ("use_extended_reclaim_notifications",), "there are no notifications of reclaimed messages"
+    ),
+    AbsentOptions(("smart_src_*",), "there is no smart source: send_many() and claim() serve its purpose"),
+    AbsentOptions(("transport_lbtrdma_*",), "LBT-RDMA is not a transport of this stack"),
+    AbsentOptions(
+        ("use_tls", "tls_*"), "there is no TLS: datagrams and connections are authenticated by keys"
+    ),
+    AbsentOptions(("compression",), "messages are sent as they are: compress them before sending"),
+    AbsentOptions(("receive_thread_pool_size",), "a context receives on one thread: use several contexts"),
+    AbsentOptions(
+        ("transport_session_multiple_sending_threads", "transport_session_single_receiving_thread"),
+        "any number of threads may send, and one thread of the context receives",
+    ),
+    AbsentOptions(("use_transport_thread",), "one thread of the context receives for all transports"),
+    AbsentOptions(("transport_lbtru_recycle_receive_buffers",), "receive buffers are always reused"),
+    AbsentOptions(
+        ("resolver_context_*", "resolver_service*", "resolver_event_*", "resolver_domain_id"),
+        "names of contexts, domains and the TCP resolution service are not resolved here",
+    ),
+    AbsentOptions(("network_compatibility_mode",), "the wire format has one version"),
+    AbsentOptions(
+        ("dbl_*", "onload_*", "resolver_ud_acceleration", "transport_lbtrm_ud_acceleration"),
+        "kernel bypass is set with link=xdp, not with a vendor's library",
+    ),
+    AbsentOptions(("delivery_latency_sampling",), "send_timestamps measures the latency of every message"),
+    AbsentOptions(
+        ("delivery_control_loss_tablesz", "delivery_control_order_tablesz", "channel_map_tablesz"),
+        "the tables of delivery size themselves",
+    ),
+    AbsentOptions(("null_channel_behavior", "unrecognized_channel_behavior"), "messages have no channels"),
+    AbsentOptions(("message_selector",), "there are no message selectors: filter by message properties"),
+    AbsentOptions(
+        ("multitransport_*", "dro_*", "daemon_*", "broker*"), "there is no DRO, daemon mode or broker"
+    ),
+    AbsentOptions(("debug_*",), "logging is Python's: see docs/operations-logging.md"),
 )
 
 

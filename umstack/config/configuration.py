@@ -96,7 +96,10 @@ def _find_scope(word: str) -> Scope:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a configuration text with their numbers from 1."""
+    """Yield the lines of a configuration text with their numbers from 1; only the first line of an XML document."""
+    if text.lstrip().startswith("<"):
+        yield 1, "<"
+        return
     for number, line in enumerate(text.split("\n"), start=1):
         yield number, line.rstrip("\r")
 
@@ -109,10 +112,15 @@ def read_line(line: str, origin: str) -> Setting | None:
         raise OptionError(f"cannot read the line: {error}".lower(), hint="close the quote") from None
     if not words:
         return None
+    if words[0].startswith("<"):
+        raise OptionError(
+            "XML configurations are not read",
+            hint='write <option default-value="5" name="delay"/> of <options type="source"> as: source delay 5',
+        )
     if len(words) != 3:
         raise OptionError(
             f"a line is `scope option value`, here are {len(words)} words",
-            hint='put a value with blanks in quotes: context default_interface "eth 1"',
+            hint='put a value with blanks in quotes: source transport_session_name "a b"',
         )
     option = find_option(_find_scope(words[0]), words[1])
     return Setting(option, option.read(words[2]), origin)

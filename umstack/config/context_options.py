@@ -34,10 +34,9 @@ class ContextOptions:
         doc="0: no request port, so sources of this context offer neither requests nor late join.",
     )
     request_tcp_interface: str = option(
-        Kind.TEXT,
+        Kind.INTERFACE,
         um="0.0.0.0",
-        doc="IPv4 address to bind the request port to, which requests advertise; 0.0.0.0: the address of the "
-        "context's interface.",
+        doc="Interface of the request port: a name, an IPv4 address or a network. 0.0.0.0: the context's interface.",
     )
     request_tcp_port: int = option(
         Kind.INTEGER, um=0, maximum=65535, zero="the first free port of the range", doc="The request port."
@@ -164,9 +163,10 @@ class ContextOptions:
         "read nothing for this long.",
     )
     response_tcp_interface: str = option(
-        Kind.TEXT,
+        Kind.INTERFACE,
         um="0.0.0.0",
-        doc="Source IPv4 address of connections to requesters; 0.0.0.0: the kernel chooses.",
+        doc="Interface whose address connections to requesters have: a name, an IPv4 address or a network. 0.0.0.0: "
+        "the kernel chooses.",
     )
     response_tcp_nodelay: bool = option(
         Kind.SWITCH,
@@ -332,13 +332,13 @@ class ContextOptions:
     # Interface
 
     default_interface: str = option(
-        Kind.TEXT,
+        Kind.INTERFACE,
         um="0.0.0.0",
         doc="Interface to use: a name, an IPv4 address or a network (10.1.0.0/16). 0.0.0.0: the first multicast "
         "interface other than loopback.",
     )
     resolver_multicast_interface: str = option(
-        Kind.TEXT,
+        Kind.INTERFACE,
         um="0.0.0.0",
         doc="Interface for topic resolution and LBT-RM, in the same forms. 0.0.0.0: default_interface.",
     )

@@ -8,6 +8,7 @@ field's name is the option's name plus the unit it is kept in: durations in `_ns
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -49,7 +50,12 @@ class Kind(StrEnum):
     NAKS_PER_SECOND = "NAKs/s"
     CHOICE = "name"
     MULTICAST_GROUP = "IPv4 group"
+    INTERFACE = "interface"
     TEXT = "text"
+
+
+UNSET_INTERFACE = "0.0.0.0"
+"""The value of an option that leaves the choice of an interface open."""
 
 
 _SUFFIX = {
@@ -61,6 +67,7 @@ _SUFFIX = {
     Kind.NAKS_PER_SECOND: "_naks_per_second",
 }
 _NS_PER_UNIT = {Kind.MICROSECONDS: 1_000, Kind.MILLISECONDS: 1_000_000, Kind.SECONDS: 1_000_000_000}
+_INTERFACE_NAME = re.compile(r"(?!\d+\.\d+)[^\s/:\"']{1,15}")
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
 
 
@@ -140,9 +147,9 @@ def convert(spec: OptionSpec, value: OptionValue) -> StoredValue:
     """Return the stored form of `value`; the text of a ValueError ends a sentence."""
     if spec.kind is Kind.CHOICE:
         return _choice(spec, value)
-    if spec.kind is Kind.TEXT:
+    if spec.kind in (Kind.TEXT, Kind.INTERFACE):
         _refuse_ipv6(str(value))
-        return _text(value)
+        return _text(value) if spec.kind is Kind.TEXT else _interface(value)
     if spec.kind is Kind.MULTICAST_GROUP:
         _refuse_ipv6(str(value))
         return _multicast_group(value)
@@ -168,11 +175,24 @@ def allowed_values(spec: OptionSpec) -> str:
         return "0 | 1"
     if spec.kind is Kind.MULTICAST_GROUP:
         return "224.0.0.0..239.255.255.255, or 0.0.0.0"
+    if spec.kind is Kind.INTERFACE:
+        return "a name (eth1), an IPv4 address or a network (10.1.0.0/16)"
     if spec.kind is Kind.TEXT:
         return "a text"
     low = "0" if spec.minimum is None else str(spec.minimum)
     bounds = f"{low} or more" if spec.maximum is None else f"{low}..{spec.maximum}"
     return f"0 ({spec.zero}) or {bounds}" if spec.zero and low != "0" else bounds
+
+
+def _interface(value: OptionValue) -> str:
+    """Check the form only; whether the interface exists shows when the option is used."""
+    text = str(_text(value)).strip()
+    with contextlib.suppress(ValueError):
+        ipaddress.IPv4Network(text, strict=False)
+        return text
+    if not _INTERFACE_NAME.fullmatch(text):
+        raise ValueError("identifies no interface")
+    return text
 
 
 def _integer(value: OptionValue) -> int:

@@ -210,9 +210,10 @@ class ReceiverOptions:
         doc="Last UDP port of that range. If all are in use, the system chooses one, with a warning.",
     )
     transport_lbtru_interface: str = option(
-        Kind.TEXT,
+        Kind.INTERFACE,
         um="0.0.0.0",
-        doc="Address for receiving LBT-RU sessions: the address of the context's interface. 0.0.0.0 is the same.",
+        doc="Interface for receiving LBT-RU sessions, which must be the context's: a name, an IPv4 address or a "
+        "network. 0.0.0.0 is the same.",
     )
 
     # Delivery

@@ -58,9 +58,10 @@ class SourceOptions:
         doc="If the port, or every port of the pool, is in use, let the system choose one instead of failing.",
     )
     transport_lbtru_interface: str = option(
-        Kind.TEXT,
+        Kind.INTERFACE,
         um="0.0.0.0",
-        doc="Address of the LBT-RU session: the address of the context's interface. 0.0.0.0 is the same.",
+        doc="Interface of the LBT-RU session, which must be the context's: a name, an IPv4 address or a network. "
+        "0.0.0.0 is the same.",
     )
     transport_lbtru_use_session_id: bool = option(
         Kind.SWITCH,

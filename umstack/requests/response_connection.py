@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from umstack._core import ffi
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.interface_addresses import interface_address
 from umstack.config import ContextOptions
 from umstack.key_file import Key
 from umstack.requests.codec import ResponseStream
@@ -109,8 +110,8 @@ class ResponseConnection:
             self.socket.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDBUF, options.response_session_sender_socket_buffer_bytes
             )
-        if options.response_tcp_interface != "0.0.0.0":
-            self.socket.bind((options.response_tcp_interface, 0))
+        if chosen := interface_address("response_tcp_interface", options.response_tcp_interface):
+            self.socket.bind((chosen, 0))
         result = self.socket.connect_ex(self.endpoint)
         if result not in _CONNECTING:
             raise OSError(result, f"connecting to {self.endpoint.ip}:{self.endpoint.port}")

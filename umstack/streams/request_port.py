@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Protocol
 
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.interface_addresses import interface_address
 from umstack.config import ContextOptions
 from umstack.errors import OptionError, ResourceLimit
 from umstack.streams.counters import StreamCounters
@@ -77,8 +78,8 @@ class RequestPort:
         self._unidentified: dict[socket.socket, int] = {}
         self._resume_ns = 0
         self._selector = loop.open()
-        interface = options.request_tcp_interface
-        self._listener = _listen(options, address if interface == "0.0.0.0" else interface)
+        chosen = interface_address("request_tcp_interface", options.request_tcp_interface)
+        self._listener = _listen(options, chosen or address)
         self.endpoint = Endpoint(*self._listener.getsockname())
         loop.submit(self._begin)
         loop.add_work(self._run)
