@@ -187,7 +187,7 @@ def _publish(spec: EndSpec) -> None:
             if "stop" in order:
                 work.limit = work.sent
                 source.flush()
-                drained = source.wait_drained(timeout=order["stop"])
+                drained = bool(source.wait_drained(timeout=order["stop"]))
             _say(
                 sent=work.sent,
                 drained=drained,

@@ -78,7 +78,7 @@ def publish(spec: PacedSpec) -> None:
             seconds=ended - start,
             ended=ended,
             cpu_seconds=time.process_time() - cpu_seconds,
-            drained=source.wait_drained(timeout=READY_SECONDS),
+            drained=bool(source.wait_drained(timeout=READY_SECONDS)),
         )
         await_turn(context)
 

@@ -193,7 +193,7 @@ def publish(spec: StreamSpec) -> None:
             source.send(end_message(total, spec.size), timeout=_SEND_SECONDS)
         sources[0].flush()
         sent_seconds, sent_cpu_seconds = time.monotonic() - start, time.process_time() - cpu_seconds
-        drained = sources[0].wait_drained(timeout=READY_SECONDS)
+        drained = bool(sources[0].wait_drained(timeout=READY_SECONDS))
         say(
             sent=sum(totals),
             seconds=sent_seconds,
