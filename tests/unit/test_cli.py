@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -58,3 +59,25 @@ def test_help_imports_no_command() -> None:
 def test_unknown_command_is_refused() -> None:
     """A word that is no command is a usage error, status 2."""
     assert CliRunner().invoke(root, ["no-such-command"]).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["config", "dump"], ["doctor"], ["--version"], ["recv", "--help"]])
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    """Output that cannot be written is an error of one line, not a traceback."""
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "umstack", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "umstack: the output is incomplete: No space left on device\n"
+
+
+def test_a_reader_that_is_gone_is_not_reported() -> None:
+    """A closed pipe ends a command without a word."""
+    command = [sys.executable, "-m", "umstack", "config", "dump"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1

@@ -456,6 +456,19 @@ def test_a_reader_that_goes_away_is_no_crash(start: Start) -> None:
     assert "Traceback" not in complained
 
 
+def test_a_full_disk_is_reported_with_the_result(start: Start) -> None:
+    """`recv --output` to a full disk reports both what was received and that the file is incomplete."""
+    receiver = start("recv", "full", "--count", "2", "--output", "/dev/full", "--json")
+    ready(receiver)
+    sender = start("send", "full", "--wait-receivers", "1")
+    finish(sender, b"one\ntwo\n")
+    status, output, complaint = finish(receiver)
+    assert status == 1
+    assert "the output is incomplete: No space left on device" in complaint
+    assert "Traceback" not in complaint
+    assert json.loads(output)["messages"] >= 1
+
+
 def test_broken_input_is_refused(start: Start) -> None:
     """Records cut short, or longer than a message can be, stop `send` with a reason."""
     receiver = start("recv", "broken", "--records")

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import random
 import signal
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,31 @@ def test_a_damaged_schema_is_reported_like_a_damaged_batch(tmp_path: Path) -> No
         file.write_bytes(damaged)
         with pytest.raises(JournalError, match=file.name):
             numbers(JournalReader(tmp_path), 0)
+
+
+@pytest.mark.parametrize(
+    ("position", "length_bytes"), [(2**63, 10), (2**64 - 1, 2**32 - 1), (1, 2**32 - 1), (5 * 2**30, 10)]
+)
+def test_an_index_that_names_impossible_bytes_is_damage(
+    tmp_path: Path, position: int, length_bytes: int
+) -> None:
+    """Positions and lengths of a hostile index are an error, and nothing is allocated for them."""
+    fill(tmp_path, 3)
+    (index,) = tmp_path.glob("*.index")
+    fields = struct.pack("<QQIII", 0, position, length_bytes, 3, 0)
+    index.write_bytes(fields + struct.pack("<I", zlib.crc32(fields)))
+    with pytest.raises(JournalError, match="damaged"):
+        numbers(JournalReader(tmp_path), 0)
+    fill(tmp_path, 2)
+    assert numbers(JournalReader(tmp_path), 0) == [0, 1], "the writer begins again"
+
+
+def test_names_that_are_no_offsets_are_ignored(tmp_path: Path) -> None:
+    """Files of other names do not end a reader."""
+    fill(tmp_path, 3)
+    for name in ("\u00b2\u00b3", "7", "\u0661" * 20, "-" + "1" * 19):
+        (tmp_path / f"{name}.index").write_bytes(b"")
+    assert numbers(JournalReader(tmp_path), 0) == [0, 1, 2]
 
 
 def test_a_reader_follows_the_writer(tmp_path: Path) -> None:

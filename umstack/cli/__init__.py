@@ -113,7 +113,15 @@ def main() -> None:
     With --json the error is also an object on standard output.
     """
     try:
-        sys.exit(command.main(prog_name="umstack", standalone_mode=False) or 0)
+        _run()
+    except OSError as error:
+        from umstack.cli.output import silence_stdout, write_problem
+
+        problem = write_problem(error)
+        silence_stdout()
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"umstack: {displayed_lines(problem)}", err=True)
+        sys.exit(1)
     except UmError as error:
         _print_json_error(error.message, error.hint, type(error).__name__)
         click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
@@ -125,6 +133,15 @@ def main() -> None:
     except click.Abort:
         click.echo("Aborted!", err=True)
         sys.exit(1)
+
+
+def _run() -> None:
+    """Run the command; its output is complete when it ends."""
+    try:
+        status = command.main(prog_name="umstack", standalone_mode=False) or 0
+    finally:
+        sys.stdout.flush()
+    sys.exit(status)
 
 
 def _print_json_error(message: str, hint: str, kind: str) -> None:

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from umstack.batch import Batch
 from umstack.cli.framing import join_lines, join_records
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.meter import Meter, amount
+from umstack.cli.output import silence_stdout, write_problem
 from umstack.cli.stack_options import (
     JSON_OPTION,
     configuration,
@@ -306,9 +306,8 @@ def command(
         try:
             with interruptible(summary):
                 _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
-        except BrokenPipeError:
-            _silence_stdout()
-            summary.problems.append("the process that read the output is gone")
+        except OSError as error:
+            _note_unwritable(error, summary, is_stdout=output is None and directory is None)
         sink.close()
         summary.seconds = meter.seconds
         transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
@@ -428,17 +427,23 @@ def _sink(form: str, directory: str | None, output: str | None, summary: Summary
         return
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(Path(output).open("wb"))
+            file = Path(output).open("wb")  # noqa: SIM115 - closed below
         except OSError as error:
             raise error_from_path(error, f"writing {output}") from error
+        stack.callback(_close, file)
         yield sink_to(file)
 
 
-def _silence_stdout() -> None:
-    """Discard buffered output, so that a closed pipe raises nothing when the interpreter exits."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _note_unwritable(error: OSError, summary: Summary, *, is_stdout: bool) -> None:
+    summary.problems.append(write_problem(error))
+    if is_stdout:
+        silence_stdout()
+
+
+def _close(file: BinaryIO) -> None:
+    """Close a file whose batches were flushed: only one that failed, and was reported, can fail again."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _is_ok(summary: Summary, count: int | None) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import time
 import zlib
@@ -38,6 +39,7 @@ _LOCK_SECONDS, _LOCK_LOOK_SECONDS = 0.3, 0.01
 _ENTRY = struct.Struct("<QQIII")
 _ENTRY_BYTES = _ENTRY.size + 4
 _OFFSET_DIGITS = 20
+_SEGMENT_NAME = re.compile(rf"[0-9]{{{_OFFSET_DIGITS}}}")
 
 WhenFull = Literal["discard_oldest", "refuse"]
 
@@ -131,7 +133,7 @@ class _Segment:
     def schema(self, file: Any) -> pyarrow.Schema:
         """The schema, stored before the first batch; JournalError if the file is damaged."""
         pa = arrow()
-        data = os.pread(file.fileno(), self.entries[0].position, 0)
+        data = self._bytes_at(file, 0, self.entries[0].position, "the schema")
         try:
             return pa.ipc.read_schema(pa.py_buffer(data))
         except (pa.ArrowException, OSError) as error:
@@ -139,10 +141,17 @@ class _Segment:
 
     def batch_bytes(self, file: Any, entry: _Entry) -> bytes:
         """The bytes of a batch; JournalError if the file is damaged."""
-        data = os.pread(file.fileno(), entry.length_bytes, entry.position)
-        if len(data) != entry.length_bytes or zlib.crc32(data) != entry.checksum:
-            raise self._damaged(f"the batch at byte {entry.position}")
+        what = f"the batch at byte {entry.position}"
+        data = self._bytes_at(file, entry.position, entry.length_bytes, what)
+        if zlib.crc32(data) != entry.checksum:
+            raise self._damaged(what)
         return data
+
+    def _bytes_at(self, file: Any, position: int, length_bytes: int, what: str) -> bytes:
+        """Bytes that the index names. It can name any: those that the file does not have are not asked for."""
+        if position + length_bytes > os.fstat(file.fileno()).st_size:
+            raise self._damaged(what)
+        return os.pread(file.fileno(), length_bytes, position)
 
     def batch(self, file: Any, entry: _Entry, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
         """A batch; JournalError if the file is damaged or its schema differs."""
@@ -167,7 +176,7 @@ class _Segment:
 def _segments(directory: Path) -> list[_Segment]:
     """The existing segments in order."""
     names = sorted(path.stem for path in directory.glob(f"*{INDEX_SUFFIX}"))
-    return [_Segment(directory, int(name)) for name in names if name.isdigit()]
+    return [_Segment(directory, int(name)) for name in names if _SEGMENT_NAME.fullmatch(name)]
 
 
 class JournalReader:
