@@ -9,8 +9,8 @@ import errno
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -578,17 +578,25 @@ class Context(Closing):
 
     def _on_topic(self, key: int, topic: str, appeared: bool) -> None:
         """Topic resolution found a topic for a wildcard receiver, or its last source ended."""
-        lifecycle = self._core.lifecycle
-        while True:
-            if self.closed:  # the closing thread holds the lock and waits for this one
-                return
-            if lifecycle.acquire(timeout=_LIFECYCLE_POLL_S):
-                break
-        try:
-            if key in self._wildcards and not self.closed:
+        with self._unless_closing() as is_open:
+            if is_open and key in self._wildcards:
                 self._wildcards[key].on_topic(topic, appeared)
-        finally:
-            lifecycle.release()
+
+    @contextmanager
+    def _unless_closing(self) -> Iterator[bool]:
+        """Hold the lifecycle lock and yield true; false without it once the context is closed.
+
+        The closing thread holds the lock and waits for the threads that call this.
+        """
+        lifecycle = self._core.lifecycle
+        while not self.closed:
+            if lifecycle.acquire(timeout=_LIFECYCLE_POLL_S):
+                try:
+                    yield not self.closed
+                finally:
+                    lifecycle.release()
+                return
+        yield False
 
     def _on_unanswered(self, topic: str, key: int | None, queries: int) -> None:
         """Topic resolution has sent `queries` queries without finding a source."""
@@ -703,16 +711,23 @@ class Context(Closing):
                 "%s was made again, and its rings ended with it: open the context again", interface.name
             )
             return
-        result = self._core.follow_interface(interface)
+        with self._unless_closing() as is_open:
+            if not is_open:
+                return
+            result = self._core.follow_interface(interface)
+            moved = self._engine.sessions.follow_interface()
+        if not self._streams.follow_address(interface.address or "") and result == 0:
+            result = -errno.EADDRNOTAVAIL
         self._resolver.follow_interface(
             ResolutionInterface(interface.name, interface.index, interface.address or "", interface.mtu_bytes)
         )
+        self._resolver.move_sources(moved)
         if result == 0:
             log.warning("%s is now %s: followed", former, interface)
         elif result == -errno.EADDRNOTAVAIL:
             log.error(
-                "%s had the address %s and now has %s: sessions at the former address cannot follow; close their "
-                "sources and receivers and open them again",
+                "%s had the address %s and now has %s: late join and requests, LBT-RU, TCP, and sources over rings "
+                "stay at the former address; open the context again",
                 interface.name,
                 former.address,
                 interface.address,

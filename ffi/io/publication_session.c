@@ -143,25 +143,6 @@ int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t ke
     return result;
 }
 
-int um_publication_sessions_follow_interface(um_publication_sessions *sessions)
-{
-    const um_socket_config *config = &sessions->links->socket_config;
-    int result = 0;
-    for (uint32_t i = 0; i < sessions->limit; i++) {
-        um_publication_session *session = &sessions->table[i];
-        if (!session->is_used)
-            continue;
-        um_lock_acquire(&session->core.sender_lock);
-        um_address local = session->tcp != NULL ? session->tcp->local : session->control.nak_link.local;
-        if (local.ip != config->interface_ip)
-            result = -EADDRNOTAVAIL;
-        else if (session->data_link.fd >= 0 && um_socket_set_interface(&session->data_link, config) != 0)
-            result = -errno;
-        um_lock_release(&session->core.sender_lock);
-    }
-    return result;
-}
-
 /* ---- opening ---- */
 
 static void close_sender(um_publication_session *session)
@@ -179,6 +160,17 @@ typedef struct session_sockets {
     const um_tcp_source_config *tcp;
 } session_sockets;
 
+static void open_tapped(um_publication_session *session, uint32_t transport)
+{
+    um_tap *tap = &session->sessions->links->tap;
+    if (transport == UM_TRANSPORT_LBTRU)
+        um_tap_link_init(&session->tapped, &session->control.nak_link.base, tap, session->control.nak_link.local);
+    else if (session->ring_link != NULL)
+        um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
+    else
+        um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
+}
+
 static int open_datagram_links(um_publication_session *session, um_source_session_config *config,
                                const session_sockets *sockets)
 {
@@ -187,18 +179,64 @@ static int open_datagram_links(um_publication_session *session, um_source_sessio
         result = open_sender(session, config->transport);
     if (result != 0)
         return result;
-    um_tap *tap = &session->sessions->links->tap;
     config->nak_port = session->control.nak_link.local.port;
-    if (config->transport == UM_TRANSPORT_LBTRU)
-        um_tap_link_init(&session->tapped, &session->control.nak_link.base, tap, session->control.nak_link.local);
-    else if (session->ring_link != NULL)
-        um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
-    else
-        um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
+    open_tapped(session, config->transport);
     result = open_authentication(session, config);
     if (result != 0)
         close_sender(session);
     return result;
+}
+
+/* Moves a session to the address of the interface as it is now, with its port if that is free. Frames that publishers
+ * have borrowed belong to the link to the rings, so a session with one stays. */
+static int move_session(um_publication_session *session)
+{
+    um_links *links = session->sessions->links;
+    um_source_session_config *config = &session->core.config;
+    if (config->transport != UM_TRANSPORT_LBTRM || session->ring_link != NULL)
+        return -EADDRNOTAVAIL;
+    um_links_close_socket(links, &session->control.nak_link);
+    um_links_close_socket(links, &session->data_link);
+    int result = open_sockets(session, config->transport, config->nak_port, config->nak_port);
+    if (result == -EADDRINUSE)
+        result = open_sockets(session, config->transport, 0, 0);
+    if (result != 0)
+        return result;
+    session->sender.mtu_fd = session->control.nak_link.fd;
+    config->nak_port = session->control.nak_link.local.port;
+    open_tapped(session, config->transport);
+    if (session->control.verifier != NULL) {
+        um_mac_session identity = mac_session(session, config);
+        const um_key_set *keys = um_authentication_keys(&links->authentication, config->key_set);
+        result = um_tagging_link_set_key(&session->tagging, &keys->keys[0], &identity);
+    }
+    atomic_store_explicit(&session->control.is_unwatched, false, memory_order_relaxed);
+    return result == 0 ? um_control_watch(&session->control) : result;
+}
+
+int um_publication_sessions_follow_interface(um_publication_sessions *sessions)
+{
+    const um_socket_config *config = &sessions->links->socket_config;
+    int result = 0;
+    for (uint32_t i = 0; i < sessions->limit; i++) {
+        um_publication_session *session = &sessions->table[i];
+        if (!session->is_used)
+            continue;
+        um_lock_acquire(&session->core.sender_lock);
+        int followed = 0;
+        if (um_publication_session_local(session).ip != config->interface_ip)
+            followed = move_session(session);
+        else if (session->data_link.fd >= 0)
+            followed = um_socket_set_interface(&session->data_link, config);
+        um_lock_release(&session->core.sender_lock);
+        result = followed != 0 ? followed : result;
+    }
+    return result;
+}
+
+um_address um_publication_session_local(const um_publication_session *session)
+{
+    return session->tcp != NULL ? session->tcp->local : session->control.nak_link.local;
 }
 
 static int open_tcp(um_publication_session *session, um_source_session_config *config, const session_sockets *sockets)

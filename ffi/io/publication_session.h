@@ -16,6 +16,8 @@ typedef struct um_publication_session um_publication_session;
 
 /* Limits the datagrams of this session to this UDP payload from now on. */
 void um_publication_session_limit_datagram(um_publication_session *session, uint32_t bytes);
+/* Returns the address that receives control messages or connections; um_context_follow_interface changes it. */
+um_address um_publication_session_local(const um_publication_session *session);
 /* Returns the memory of the session's log. It stays mapped after um_publication_session_shut, because an application
  * may still be writing into a claim. The caller passes it to um_unmap when that cannot happen any more. */
 void *um_publication_session_memory(const um_publication_session *session, size_t *bytes);

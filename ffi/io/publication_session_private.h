@@ -51,8 +51,8 @@ int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_sourc
 /* Continues the sessions of a changed key set with the new keys. */
 int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t key_set);
 
-/* Sends to groups by the interface as it is now. Returns 0, or -EADDRNOTAVAIL if a session stays at the former address.
- */
+/* Sends by the interface as it is now, from its address. Returns 0, -EADDRNOTAVAIL if a session stays at the former
+ * address (LBT-RU, TCP, rings), or another -errno. */
 int um_publication_sessions_follow_interface(um_publication_sessions *sessions);
 
 /* Adds a session's part of the counters that span sessions (AE-10, AE-35). Under the sender lock. */

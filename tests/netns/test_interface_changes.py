@@ -54,23 +54,37 @@ def remove(route: IPRoute, name: str) -> None:
     route.link("del", index=index_of(route, name))
 
 
+class Stream:
+    """A source and a receiver of two contexts."""
+
+    def __init__(self, source: Source, receiver: Receiver, subscriber: Member) -> None:
+        self.source, self.receiver, self.subscriber = source, receiver, subscriber
+
+    def passes(self) -> None:
+        """Send messages and check that all arrive in order."""
+        messages = [b"%d" % number for number in range(COUNT)]
+        self.source.send_many(messages, flush=True)
+        assert [message.data for message in collect(self.receiver, COUNT, 15)] == messages
+
+    def is_received_from(self, address: str) -> bool:
+        """Return true once the receiver gets session messages from this address."""
+        transports = self.subscriber.context.stats()["receiver_transports"]
+        return any(
+            f":{address}:" in one["transport"] and one["session_messages_rcved"] > 0 for one in transports
+        )
+
+
 @contextmanager
-def stream(lab: Lab, moving: Member, *, publishes: bool = False) -> Iterator[Callable[[], None]]:
-    """Yield a function that sends messages between a context and one on the first host, and checks that all arrive."""
-    with (
-        members(lab.hosts[0]) as (still,),
-        (moving if publishes else still).source("moving", **PATIENT) as source,
-        (still if publishes else moving).receiver("moving") as receiver,
-    ):
-        source.wait_connected(timeout=10)
-        yield lambda: passes(source, receiver)
-
-
-def passes(source: Source, receiver: Receiver) -> None:
-    """Send messages and check that all arrive in order."""
-    messages = [b"%d" % number for number in range(COUNT)]
-    source.send_many(messages, flush=True)
-    assert [message.data for message in collect(receiver, COUNT, 15)] == messages
+def stream(lab: Lab, moving: Member, *, publishes: bool = False) -> Iterator[Stream]:
+    """Open a stream between a context and one on the first host."""
+    with members(lab.hosts[0]) as (still,):
+        publisher, subscriber = (moving, still) if publishes else (still, moving)
+        with (
+            publisher.source("moving", **PATIENT) as source,
+            subscriber.receiver("moving") as receiver,
+        ):
+            source.wait_connected(timeout=10)
+            yield Stream(source, receiver, subscriber)
 
 
 def followed(member: Member, **facts: Any) -> None:
@@ -92,8 +106,9 @@ class StackedMember(Member):
         self.context = host.call(lambda: Context(STACKED))
 
 
-def test_a_receiver_follows_another_address(make_lab: MakeLab) -> None:
-    """The groups are joined again and NAKs leave from the new address: nothing is lost, even with loss."""
+@pytest.mark.parametrize("publishes", [False, True])
+def test_a_context_follows_another_address(make_lab: MakeLab, publishes: bool) -> None:
+    """Groups are joined again and NAKs leave from the new address; a source is advertised there as a new session."""
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
 
@@ -102,12 +117,14 @@ def test_a_receiver_follows_another_address(make_lab: MakeLab) -> None:
         route.addr("del", index=index, address=host.address, prefixlen=host.prefix_length)
         add_address(route, "eth0", OTHER_ADDRESS)
 
-    with members(host) as (subscriber,), stream(lab, subscriber) as passes_all:
-        passes_all()
+    with members(host) as (moving,), stream(lab, moving, publishes=publishes) as moved:
+        moved.passes()
         changed(host, readdress)
-        followed(subscriber, address=OTHER_ADDRESS)
-        lab.port(1).set(loss=0.05)
-        passes_all()
+        followed(moving, address=OTHER_ADDRESS)
+        if publishes:
+            wait_for(lambda: moved.is_received_from(OTHER_ADDRESS), "the session at the new address", 10)
+        lab.port(0 if publishes else 1).set(loss=0.05)
+        moved.passes()
 
 
 @pytest.mark.parametrize("publishes", [False, True])
@@ -115,13 +132,13 @@ def test_a_context_follows_an_interface_that_is_made_again(make_lab: MakeLab, pu
     """An interface that is removed and made again with its address, as by a driver that is loaded again, is used."""
     lab = make_lab(hosts=2)
     moving = StackedMember(lab.hosts[1], OTHER_ADDRESS)
-    with moving.context, stream(lab, moving, publishes=publishes) as passes_all:
-        passes_all()
+    with moving.context, stream(lab, moving, publishes=publishes) as moved:
+        moved.passes()
         before = moving.context.interface.index
         changed(lab.hosts[1], lambda route: remove(route, STACKED))
         changed(lab.hosts[1], lambda route: make_stacked(route, OTHER_ADDRESS))
         wait_for(lambda: moving.context.interface.index != before, "the interface that was made again", 10)
-        passes_all()
+        moved.passes()
 
 
 def test_a_context_follows_an_interface_that_is_renamed(make_lab: MakeLab) -> None:
@@ -134,13 +151,13 @@ def test_a_context_follows_an_interface_that_is_renamed(make_lab: MakeLab) -> No
         route.link("set", index=index, ifname="eth7")
         route.link("set", index=index, state="up")
 
-    with members(lab.hosts[1]) as (subscriber,), stream(lab, subscriber) as passes_all:
-        passes_all()
+    with members(lab.hosts[1]) as (subscriber,), stream(lab, subscriber) as moved:
+        moved.passes()
         changed(lab.hosts[1], rename)
         followed(subscriber, name="eth7")
-        passes_all()
-        with stream(lab, subscriber) as passes_again:
-            passes_again()
+        moved.passes()
+        with stream(lab, subscriber) as joined_later:
+            joined_later.passes()
 
 
 def test_an_interface_that_is_gone_is_named(make_lab: MakeLab, caplog: pytest.LogCaptureFixture) -> None:

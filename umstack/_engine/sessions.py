@@ -247,6 +247,16 @@ class SourceSession:
         self.handle = handle[0]
         return result
 
+    def adopt_address(self) -> bool:
+        """Adopt the address of the core's session. Returns true if it has changed."""
+        local = lib.um_publication_session_local(self.handle)
+        source_ip = str(ipaddress.IPv4Address(local.ip))
+        if not isinstance(self.address, LbtrmAddress) or source_ip == self.address.source_ip:
+            return False
+        self.address = self.address._replace(source_ip=source_ip, nak_port=local.port)
+        self.name = transport_name(self.address)
+        return True
+
     def _open_tcp(self, core: CoreContext, config: Any, *, ephemeral: bool) -> None:
         options = self.options
         config.transport = lib.UM_TRANSPORT_TCP
@@ -348,6 +358,15 @@ class SessionPool:
         explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
         place = Place(explicit if explicit != "0.0.0.0" else self._next_group(peers, port), port)
         return next((s for s in peers if s.place == place), place)
+
+    def follow_interface(self) -> dict[TransportAddress, TransportAddress]:
+        """Adopt the addresses that the core has moved sessions to. Returns each new address by the former one."""
+        moved = {}
+        for session in self.sessions:
+            former = session.address
+            if session.adopt_address():
+                moved[former] = session.address
+        return moved
 
     def _existing_at_port(
         self, options: SourceOptions, peers: list[SourceSession], port: int, most: int

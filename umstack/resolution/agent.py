@@ -12,7 +12,7 @@ import errno
 import logging
 import socket
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,11 @@ class ResolutionAgent(Closing):
     ) -> None:
         """Announce a source, immediately if its options allow that."""
         self.machine.advertise(topic, index, address, options, now_ns, topic_options)
+        self._send_due(now_ns)
+
+    def move_sources(self, moved: Mapping[TransportAddress, TransportAddress], now_ns: int) -> None:
+        """Announce the sources of sessions whose address has changed at the new one."""
+        self.machine.move_sources(moved, now_ns)
         self._send_due(now_ns)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress, now_ns: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -119,11 +119,12 @@ class _Record:
 class _AdvertisedSource:
     """A source of this context."""
 
-    __slots__ = ("advertisement", "answers_queries", "has_final_advertisement", "record")
+    __slots__ = ("advertisement", "answers_queries", "has_final_advertisement", "options", "record")
 
     def __init__(self, advertisement: Advertisement, record: _Record, options: SourceOptions) -> None:
         self.advertisement = advertisement
         self.record = record
+        self.options = options
         self.answers_queries = options.resolver_advertisement_send_immediate_response
         self.has_final_advertisement = options.resolver_send_final_advertisements
 
@@ -226,6 +227,15 @@ class ResolutionMachine:
         last_ns, self._last_start_ns[kind] = self._last_start_ns.get(kind), now_ns
         follows = last_ns is not None and now_ns - last_ns < settings.initial_tick_ns
         return PhaseTimer(settings, now_ns, self._epoch_ns, waits_for_tick=follows)
+
+    def move_sources(self, moved: Mapping[TransportAddress, TransportAddress], now_ns: int) -> None:
+        """Announce the sources of sessions whose address has changed at the new one, by the former address."""
+        for sources in list(self._sources.values()):
+            for (topic, index, former), source in list(sources.items()):
+                if former in moved:
+                    self.withdraw(topic, index, former)
+                    of_topic = source.advertisement.options
+                    self.advertise(topic, index, moved[former], source.options, now_ns, of_topic)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
         """Stop announcing a source, and announce its end if its options request it."""

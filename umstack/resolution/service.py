@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from umstack._engine.transport_address import TransportAddress, transport_name
@@ -85,6 +85,10 @@ class Resolver(Closing):
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU."""
         self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
+
+    def move_sources(self, moved: Mapping[TransportAddress, TransportAddress]) -> None:
+        """Announce the sources of sessions whose address has changed at the new one, by the former address."""
+        self._submit(lambda now_ns: self._agent.move_sources(moved, now_ns))
 
     def follow_interface(self, interface: ResolutionInterface) -> None:
         """Follow an interface that was made again, renamed or got another address."""

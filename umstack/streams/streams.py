@@ -30,6 +30,12 @@ class Streams(Closing):
                 self._port = RequestPort(self._options, self._address, self.loop, self.counters)
             return self._port
 
+    def follow_address(self, address: str) -> bool:
+        """Open the request port at this address. Returns false if it is open at another one, where it stays."""
+        with self._opening:
+            former, self._address = self._address, address
+            return self._port is None or former == address
+
     def stats(self) -> dict[str, int]:
         """Return the counters by name."""
         return self.counters.as_dict()
