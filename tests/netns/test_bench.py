@@ -170,6 +170,15 @@ def test_flow_control_settles_at_the_slowest_receiver() -> None:
     assert found["ratios"]["own_maximum"] == pytest.approx(1, abs=0.5)
 
 
+def test_isolation_compares_with_a_reader_that_reads() -> None:
+    """The reader that never reads is cut loose, and the other topics go on over both sessions."""
+    read, stopped = bench("isolation", "--size", "1000", "--topics", "4")
+    assert (read["detail"]["cut_loose"], stopped["detail"]["cut_loose"]) == (0, 1)
+    assert read["detail"]["sessions"] == stopped["detail"]["sessions"] == 2
+    assert stopped["ratios"]["all_read"] > 0
+    assert stopped["detail"]["delays_us"]["p99"] > 0
+
+
 def test_a_stream_with_a_capture_is_compared_with_one_without() -> None:
     """The cost of capturing is measured on a stream that is really captured."""
     captured, alone = measured("tests.bench.measure_capture", "--size", "1400", "--link", "socket")

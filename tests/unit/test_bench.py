@@ -24,7 +24,18 @@ from rich.console import Console
 
 from tests.bench import measure_capture, measure_upkeep
 from tests.unit.capture_bytes import RECEIVER, pcap, stalled_session
-from umstack.bench import capture, compare, flow, latency, recovery, scale, standing, targets, throughput
+from umstack.bench import (
+    capture,
+    compare,
+    flow,
+    isolation,
+    latency,
+    recovery,
+    scale,
+    standing,
+    targets,
+    throughput,
+)
 from umstack.bench.children import BenchError, ThisMachine, running
 from umstack.bench.compare import ComparePlan, Row
 from umstack.bench.plot import check_plot, draw_comparison
@@ -323,7 +334,7 @@ def test_all_prints_one_object_with_results_and_targets(monkeypatch: pytest.Monk
     assert {"what", "measured", "bound", "met"} <= found["targets"][0].keys()
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "scale", "all"])
+@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "isolation", "scale", "all"])
 def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every sub-command has a table, an example in its help, and the options it names."""
     monkeypatch.setattr(
@@ -332,6 +343,7 @@ def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: st
             "latency": latency,
             "recovery": recovery,
             "flow": flow,
+            "isolation": isolation,
             "scale": scale,
         }.get(name, throughput),
         "measure",

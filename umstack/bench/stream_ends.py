@@ -197,7 +197,7 @@ def publish(spec: StreamSpec) -> None:
         say(
             sent=sum(totals),
             seconds=sent_seconds,
-            drained=drained,
+            drained=bool(drained),
             cpu_seconds=time.process_time() - cpu_seconds,
             sent_cpu_seconds=sent_cpu_seconds,
             memory_bytes=memory.found(),

@@ -18,6 +18,7 @@ from umstack.bench import (
     compare,
     environment,
     flow,
+    isolation,
     latency,
     pipeline,
     recovery,
@@ -47,6 +48,7 @@ from umstack.cli.bench_options import (
 from umstack.cli.bench_tables import (
     comparison_table,
     flow_table,
+    isolation_table,
     latency_table,
     live_table,
     pipeline_table,
@@ -383,6 +385,30 @@ def _flow(
     with progress_shown("flow control") as progress:
         results = flow.measure(plan, progress)
     report_results(results, describe(config, is_pinned, rounds=rounds), as_json, flow_table)
+
+
+@command.command("isolation", epilog="Example: umstack bench isolation --link xdp --topics 8")
+@size_option(65000)
+@click.option(
+    "--topics",
+    type=click.IntRange(2, 64),
+    default=8,
+    show_default=True,
+    help="Number of topics, one of them never read.",
+)
+@_LINK
+@common_options(2.0)
+def _isolation(options: Sequence[str], rounds: int, is_pinned: bool, as_json: bool, **stream: Any) -> None:
+    """Measure topics over two sessions, in turns with a reader of one that reads and one that never does.
+
+    The rate and the delay are those of the other topics, once the reader that never reads is cut loose.
+    """
+    lines = [*isolation.ISOLATION_OPTIONS.strip().splitlines(), *options]
+    config = throughput.options_text("min", "real", lines)
+    plan = isolation.IsolationPlan(StreamSpec(config=config, **stream), rounds, is_pinned)
+    with progress_shown("isolation") as progress:
+        results = isolation.measure(plan, progress)
+    report_results(results, describe(config, is_pinned, rounds=rounds), as_json, isolation_table)
 
 
 @command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")

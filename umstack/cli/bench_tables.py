@@ -181,6 +181,27 @@ def flow_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def isolation_table(results: Sequence[Result]) -> Table:
+    """Return a table of the healthy topics' rate and delay, with the first topic read and never read."""
+    table = empty_table(
+        ("link", "size"), ("topics", "first topic", "messages/s", "p50 us", "p99 us", "x", "lost")
+    )
+    for one in results:
+        detail = one["detail"]
+        table.add_row(
+            one["mode"],
+            str(one["size"]),
+            str(detail["topics"]),
+            detail["first_topic"],
+            rate_text(one["messages_per_second"]),
+            f"{detail['delays_us']['p50']:,.0f}",
+            f"{detail['delays_us']['p99']:,.0f}",
+            ratio_text(one, "all_read"),
+            count_text(one["lost"]),
+        )
+    return table
+
+
 def scale_table(results: Sequence[Result]) -> Table:
     """Return a table of the CPU cost per message by number of topics and subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")
