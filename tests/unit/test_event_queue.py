@@ -226,7 +226,7 @@ def test_a_receiver_with_a_queue_refuses_to_be_read(context: Context) -> None:
         with pytest.raises(OptionError, match="give on_message to event_queue"):
             context.receiver("refuse", print, queue=queue)
         with pytest.raises(OptionError, match="receiver_maximum_message_length"):
-            context.receiver("refuse", queue=queue, receiver_maximum_message_length=1 << 21)
+            context.receiver("refuse", queue=queue, receiver_maximum_message_length=1 << 20)
         with open_context() as other, pytest.raises(OptionError, match="another context"):
             other.receiver("refuse", queue=queue)
 

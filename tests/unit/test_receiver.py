@@ -474,3 +474,13 @@ def test_wrong_modes_are_refused(context: Context) -> None:
     """process_events belongs to sequential mode; the error explains how to enable it."""
     with pytest.raises(OptionError, match="mode='sequential'"):
         context.process_events(0)
+
+
+def test_the_longest_message_of_a_default_source_is_delivered_by_default() -> None:
+    """W14: the limits of a source and a receiver agree; what is accepted is not dropped at the other end."""
+    with open_context() as context:
+        source, receiver = connect(context, "longest by default")
+        source.send(bytes(source.message_maximum_bytes), flush=True)
+        (message,) = collect(receiver, 1)
+        assert len(message.data) == source.message_maximum_bytes
+        assert receiver.stats()["messages_too_long"] == 0

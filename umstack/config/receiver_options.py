@@ -287,10 +287,11 @@ class ReceiverOptions:
     )
     receiver_maximum_message_length_bytes: int = option(
         Kind.BYTES,
-        ours=1048576,
+        ours=2097152,
         minimum=1,
         maximum=2**30,
-        doc="A longer message is dropped and counted, so that a forged length costs no memory.",
+        doc="A longer message is dropped and counted, so that a forged length costs no memory. The default is the "
+        "longest message of a source with default options.",
     )
 
     source_notification: bool = option(
