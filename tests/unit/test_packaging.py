@@ -52,6 +52,16 @@ def test_units_run_commands_that_exist(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_have_limits(unit: Path) -> None:
+    """Memory and tasks are bounded, and a unit without business on the network has no IP traffic."""
+    settings = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line)
+    assert settings["MemoryMax"].endswith(("M", "G"))
+    assert 0 < int(settings["TasksMax"]) <= 64
+    needs_network = unit.name in ("umstack-resolver.service", "umstack-record@.service")
+    assert ("IPAddressDeny" in settings) is not needs_network
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_units_are_rated_ok(unit: Path) -> None:
     """`systemd-analyze security` reports an exposure below 5."""
     done = subprocess.run(
