@@ -197,8 +197,10 @@ def test_an_older_status_message_never_lowers_the_limit(pair: Pair) -> None:
     limit = session.probe.sender_limit
     old = pair.world.trace(Fate.RECEIVED, Type.STATUS)[1]
     assert status_of(old)[1] == 0
+    before = session.counters["status_messages_received"]
     pair.world.inject(old.data, pair.publisher, (0x0A000001, session.options.nak_port), (0x0A000002, 1))
     pair.world.run_for(1)
+    assert session.counters["status_messages_received"] == before + 1
     assert session.probe.sender_limit == limit
 
 
@@ -323,7 +325,7 @@ def test_min_waits_for_the_slowest(pair: Pair) -> None:
     source, read = two_receivers(pair, FLOW_MIN)
     publish_for(pair, [source], 200 * MS)
     assert source.session.counters["receivers_known"] == 2
-    assert read()[1] < 100
+    assert 30 <= read()[1] < 100
 
 
 def test_max_follows_the_fastest(pair: Pair) -> None:
